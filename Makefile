@@ -1,0 +1,47 @@
+# draftproof: `make demo` and `make test` do all the set-up they need.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PYTEST := $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help demo demo-quick test test-all check format docs bench clean
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+demo: $(STAMP) ## qualify n-gram lookup on a real model: about ten minutes on two cores, ends with a verdict
+	$(BIN)/draftproof demo
+
+demo-quick: $(STAMP) ## the same path on a handful of prompts; too few for a verdict
+	$(BIN)/draftproof demo --quick
+
+test: $(STAMP) ## the fast suite
+	$(PYTEST)
+
+test-all: $(STAMP) ## everything, long forms and the real model included
+	$(PYTEST) -m ""
+
+check: $(STAMP) ## format, lint, types, import contracts, generated docs
+	scripts/check
+
+format: $(STAMP) ## apply the formatter and safe fixes
+	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+docs: $(STAMP) ## write the plan reference from the schema
+	$(BIN)/python scripts/plan_reference.py --write
+
+bench: $(STAMP) ## step cost of the engine by batch and draft length; writes bench/steps.json
+	$(BIN)/python bench/steps.py
+
+$(STAMP): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install Python 3.11 or newer, or name it: make PYTHON=/path/to/python"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is older than 3.11: name a newer one with make PYTHON=/path/to/python"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "Python's venv module is incomplete: install it (Debian: apt-get install python3-venv) and run make again"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[engine,dev]' || { echo "Set-up failed: pip could not install the packages above; is the package index reachable?"; exit 1; }
+	@touch $(STAMP)
+
+clean: ## remove the environment and caches, keep runs
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,187 @@
+"""Schema of a plan file (TOML). Unknown keys are errors; every default is what the report will show.
+
+Owns the shape and the ranges only. Reading, hashing and expansion live in `loading.py`.
+"""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,40}$")]
+Ratio = Annotated[float, Field(gt=0.0, lt=1.0)]
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+Scalar = str | int | float | bool
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+class Target(_Strict):
+    """The frozen target model, the same in every arm."""
+
+    model: str = Field(
+        "builtin:smollm2-135m-instruct",
+        description="A local Hugging Face folder, a model id, or builtin:smollm2-135m-instruct.",
+    )
+    revision: str | None = Field(None, description="Revision of the weights, where the source has one.")
+    dtype: Literal["float32", "bfloat16"] = Field("float32", description="Precision of the weights.")
+    licence: str | None = Field(None, description="Licence of the weights (SPDX id where there is one).")
+
+
+class WorkloadChoice(_Strict):
+    """Which items are asked, and which segment dimensions form the cells of the verdict."""
+
+    path: str = Field("builtin:starter", description="A JSONL file, or builtin:starter.")
+    where: dict[str, list[str]] = Field(
+        default_factory=dict, description="Keep items whose segment label is in the list, by dimension."
+    )
+    segment_by: tuple[str, ...] = Field(("task",), min_length=1, description="Dimensions that form cells.")
+    items_per_segment: int | None = Field(
+        None, ge=1, description="At most so many items of each segment, chosen by the seed; none: all."
+    )
+    max_tokens: int | None = Field(
+        None, ge=1, description="Caps the items' own limit, the same in every arm."
+    )
+
+
+class LoadLevel(_Strict):
+    """Closed loop: `concurrency` requests are kept in flight."""
+
+    name: Name
+    concurrency: int = Field(ge=1, le=4096, description="Requests kept in flight.")
+    repeats: int = Field(1, ge=1, description="How often each arm sees each item at this level.")
+    block_size: int = Field(8, ge=1, description="Items an arm answers before the next arm takes its turn.")
+
+
+class Arm(_Strict):
+    """One service under test. With `url` it is attached to, else it is started and stopped by the run."""
+
+    engine: Literal["reference", "generic"] = Field(
+        "reference", description="Which adapter reads its answers."
+    )
+    url: str | None = Field(
+        None, description="Base address of a service that runs already, e.g. http://127.0.0.1:8000."
+    )
+    command: tuple[str, ...] | None = Field(
+        None,
+        description="Launch command; {port} is replaced. None: built from `settings` for the reference engine.",
+    )
+    served_model: str | None = Field(
+        None, description="Model name sent in requests; none: the first the service lists."
+    )
+    settings: dict[str, Scalar] = Field(
+        default_factory=dict,
+        description="Dotted settings of the engine, e.g. speculation.method = 'ngram'. May differ between arms only where declared.",
+    )
+    drafter: dict[str, str] = Field(
+        default_factory=dict,
+        description="Facts of the drafter for the contract: identity, provenance, licence, path.",
+    )
+
+
+class Arms(_Strict):
+    """Today's service, one speculation strategy as the only change, and an equal budget spent otherwise."""
+
+    baseline: Arm
+    candidate: Arm
+    alternative: Arm | None = None
+
+
+class Comparison(_Strict):
+    """How arms are compared. Fixed before anything is measured."""
+
+    candidate_may_differ: tuple[str, ...] = Field(
+        (
+            "speculation.method",
+            "speculation.num_spec_tokens",
+            "speculation.ngram_min",
+            "speculation.ngram_max",
+        ),
+        description="Setting keys in which the candidate may differ from the baseline.",
+    )
+    alternative_may_differ: tuple[str, ...] = Field(
+        (), description="Setting keys in which the alternative may differ from the baseline."
+    )
+    null_arm: bool = Field(True, description="Run the baseline twice to see how much two equal arms differ.")
+    metric: Literal["tpot_ns", "e2e_from_schedule_ns"] = Field(
+        "tpot_ns", description="The per-request quantity that decides gain or harm."
+    )
+    statistic: Literal["mean", "p50"] = Field("mean", description="The statistic whose ratio is the effect.")
+    confidence: Annotated[float, Field(ge=0.8, le=0.999)] = Field(0.95, description="Family-wise coverage.")
+    resamples: int = Field(2000, ge=200, le=100_000, description="Bootstrap resamples.")
+    minimum_prompts: int = Field(6, ge=3, description="Sample floor: distinct prompts a cell needs.")
+
+
+class Thresholds(_Strict):
+    """Acceptance criteria, hashed into the run before the first request."""
+
+    minimum_gain: Ratio = Field(
+        0.05, description="A gain must beat this: whole interval of the ratio below 1 − this."
+    )
+    harm_margin: Ratio = Field(0.05, description="Harm: whole interval of the ratio above 1 + this.")
+    ttft_margin: Annotated[float, Field(gt=0.0, le=5.0)] = Field(
+        0.25, description="First token (from schedule) may grow by at most this share."
+    )
+    e2e_margin: Ratio = Field(0.10, description="End-to-end time may grow by at most this share.")
+    failure_margin: Share = Field(0.02, description="Share of failed requests may grow by at most this.")
+    quality_margin: Share = Field(0.10, description="Share of passed checks may fall by at most this.")
+    output_length_margin: Ratio = Field(
+        0.10, description="Mean output length may shift by at most this share."
+    )
+    dominated_margin: Ratio = Field(
+        0.05, description="The alternative dominates where it is better than the candidate by more than this."
+    )
+    critical_errors: int = Field(
+        0,
+        ge=0,
+        description="New failures of checks marked critical that the candidate may show per load level.",
+    )
+
+
+class Objectives(_Strict):
+    """Deadlines a request must meet to be on time; None is no objective."""
+
+    ttft_ms: Annotated[float, Field(gt=0)] | None = None
+    tpot_ms: Annotated[float, Field(gt=0)] | None = None
+    e2e_ms: Annotated[float, Field(gt=0)] | None = None
+
+
+class Limits(_Strict):
+    """Patience and the client's own limits."""
+
+    ready_s: float = Field(300.0, gt=0, description="Wait for a service to become ready.")
+    request_s: float = Field(120.0, gt=0, description="Longest time of one request.")
+    stop_s: float = Field(15.0, gt=0, description="Wait for a clean stop before killing.")
+    warmup_requests: int = Field(2, ge=0, description="Requests per arm and level before measuring.")
+    stall_ms: float = Field(200.0, gt=0, description="A gap between chunks above this is a stall.")
+    client_lag_ms: float = Field(
+        50.0, gt=0, description="Event-loop lag beyond which a block is invalid_client."
+    )
+
+
+class Plan(_Strict):
+    """A whole plan file."""
+
+    schema_version: Literal[1] = 1
+    name: Name
+    question: str = Field("", description="What the reader wants to know, in one sentence.")
+    evidence: Literal["representative", "synthetic", "smoke"] = Field(
+        "synthetic", description="Only representative traffic supports more than a pilot hypothesis."
+    )
+    seed: int = Field(1, ge=0, le=2**32 - 1)
+    target: Target = Target()
+    workload: WorkloadChoice = WorkloadChoice()
+    load: tuple[LoadLevel, ...] = Field(min_length=1)
+    arms: Arms
+    comparison: Comparison = Comparison()
+    thresholds: Thresholds = Thresholds()
+    objectives: Objectives = Objectives()
+    limits: Limits = Limits()
+
+    @model_validator(mode="after")
+    def _levels_are_distinct(self) -> Self:
+        names = [level.name for level in self.load]
+        if len(set(names)) != len(names):
+            raise ValueError(f"load level names must differ, got {names}")
+        return self

@@ -1,0 +1,188 @@
+"""Frozen records of what was measured: the product from which every number can be re-computed.
+
+Owns the shape of one request's record and of the facts about a run. Times are integer nanoseconds of
+one monotonic clock of the client host; a value that is not known is None, never 0 and never a guess.
+"""
+
+from typing import Literal
+
+import msgspec
+
+SCHEMA_VERSION = 1
+
+Outcome = Literal["ok", "rejected", "http_error", "timeout", "cut", "malformed", "cancelled"]
+TokenSource = Literal["token_ids", "continuous_usage", "engine", "tokenizer"]
+Phase = Literal["warmup", "measure", "fill"]
+ArmName = str  # "baseline", "candidate", "alternative", "baseline_null"
+
+
+class Chunk(msgspec.Struct, frozen=True, array_like=True):
+    """One content chunk: when its bytes were complete and how many tokens the answer had by then."""
+
+    arrival_ns: int
+    cumulative_tokens: int | None
+
+
+class Round(msgspec.Struct, frozen=True, array_like=True):
+    """One decode step as the sequence saw it (requirement A7).
+
+    `proposed` is 0 for an ordinary step. `committed` counts tokens kept by the sequence, the target's
+    own token included, after stop handling. Durations are those of the whole batched round.
+    """
+
+    proposed: int
+    accepted: int
+    committed: int
+    draft_ns: int
+    verify_ns: int
+    sample_ns: int
+    schedule_ns: int
+    batch_size: int
+    prefill_tokens: int
+
+    @property
+    def rejection_position(self) -> int | None:
+        """Index of the first rejected draft, None if every draft was accepted."""
+        return self.accepted if self.accepted < self.proposed else None
+
+    @property
+    def round_ns(self) -> int:
+        """Drafting + verification + sampling + scheduling time."""
+        return self.draft_ns + self.verify_ns + self.sample_ns + self.schedule_ns
+
+
+class SpecCounts(msgspec.Struct, frozen=True):
+    """Acceptance counters of one request as the server states them (metrics.md, Acceptance)."""
+
+    num_spec_steps: int
+    num_draft_tokens: int
+    num_accepted_draft_tokens: int
+    acceptance_histogram: tuple[int, ...] = ()
+
+
+class ServerTimings(msgspec.Struct, frozen=True):
+    """Server-side split of the first clock, each None where the engine does not disclose it."""
+
+    queue_ns: int | None = None
+    prefill_ns: int | None = None
+    decode_ns: int | None = None
+
+
+class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything kept of one attempted request. One line of the journal.
+
+    `scheduled_ns`: when the arrival process wanted it sent; `sent_ns`: when its last byte was given to
+    the socket; `headers_ns`: response headers complete; `end_ns`: last event. Requests of
+    phase "measure" enter the statistics; "warmup" and "fill" are kept and never averaged in.
+    """
+
+    request_id: str
+    arm: ArmName
+    load: str
+    block: int
+    repeat: int
+    item_id: str
+    phase: Phase
+    order_in_block: int
+    concurrency: int
+    seed: int | None
+    scheduled_ns: int
+    sent_ns: int | None
+    headers_ns: int | None
+    end_ns: int
+    outcome: Outcome
+    http_status: int | None = None
+    error: str | None = None
+    chunks: tuple[Chunk, ...] = ()
+    token_source: TokenSource | None = None
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    finish_reason: str | None = None
+    text: str = ""
+    token_ids: tuple[int, ...] | None = None
+    speculation: SpecCounts | None = None
+    rounds: tuple[Round, ...] | None = None
+    server: ServerTimings = ServerTimings()
+    fallbacks: int | None = None
+    malformed_raw: str | None = None
+
+
+class BlockRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One arm's turn inside one block: which requests it owned and how the client itself behaved."""
+
+    block: int
+    load: str
+    arm: ArmName
+    order: int
+    started_ns: int
+    ended_ns: int
+    completed: bool
+    event_loop_lag_max_ns: int | None
+    client_cpu_s: float | None
+    note: str | None = None
+
+
+class ArmManifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What an arm was: the frozen configuration that may differ between arms only where declared.
+
+    `settings` is flat: dotted key to a JSON scalar, e.g. {"speculation.method": "ngram"}.
+    """
+
+    arm: ArmName
+    engine: str
+    engine_version: str
+    command: tuple[str, ...] | None
+    url: str
+    settings: dict[str, str | int | float | bool | None]
+    load_time_s: float | None = None
+    resident_bytes: int | None = None
+
+
+class Contract(msgspec.Struct, frozen=True, kw_only=True):
+    """Compatibility contract of one arm (requirements B1-B9); unknown facts are None."""
+
+    arm: ArmName
+    target_model: str
+    target_revision: str | None
+    target_precision: str | None
+    target_licence: str | None
+    target_sha256: str | None
+    tokenizer_sha256: str | None
+    drafter_kind: str
+    drafter_identity: str | None
+    drafter_provenance: str | None
+    drafter_licence: str | None
+    drafter_sha256: str | None
+    tokenizer_compatible: bool | None
+    tokenizer_differences: tuple[str, ...]
+    runtime: str
+    runtime_version: str
+    algorithm: str
+    equivalence: Literal["guaranteed by method", "tested", "assumed", "approximate"] | None
+    num_spec_tokens: int | None
+    draft_policy: str | None
+    max_context_tokens: int | None
+    max_output_tokens: int | None
+    unsupported_features: tuple[str, ...]
+    fallback: str
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts about a run, written before the first request and never changed by a report."""
+
+    schema_version: int
+    draftproof_version: str
+    run_name: str
+    created_wall_ns: int
+    anchor_wall_ns: int
+    anchor_monotonic_ns: int
+    plan_sha256: str
+    thresholds_sha256: str
+    workload_sha256: str
+    workload_name: str
+    workload_version: str
+    evidence: Literal["representative", "synthetic", "smoke"]
+    seed: int
+    host: dict[str, str | int | float | None]
+    arms: tuple[ArmManifest, ...]
+    contracts: tuple[Contract, ...]

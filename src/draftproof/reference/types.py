@@ -1,0 +1,91 @@
+"""The engine's vocabulary: what a request asks for, what a round gives back.
+
+Pure data, importable without torch.
+"""
+
+from typing import Literal
+
+import msgspec
+
+SpeculationMethod = Literal["off", "ngram"]
+FinishReason = Literal["stop", "length", "cancelled", "error"]
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
+    """How the next token is drawn. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 mean no truncation."""
+
+    max_tokens: int
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+
+
+class SpeculationParams(msgspec.Struct, frozen=True, kw_only=True):
+    """Which proposer drafts for a request and how many tokens a round may draft."""
+
+    method: SpeculationMethod = "off"
+    num_spec_tokens: int = 4
+
+
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Process-wide settings; these are the arm's settings in a manifest.
+
+    `max_num_batched_tokens` bounds the tokens of one forward pass: running sequences first, the rest is
+    given to waiting prompts (chunked prefill). `max_queue` requests may wait; more are refused.
+    """
+
+    model_path: str
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    speculation: SpeculationParams = SpeculationParams()
+    ngram_min: int = 2
+    ngram_max: int = 4
+    max_num_seqs: int = 8
+    max_num_batched_tokens: int = 256
+    max_model_len: int = 2048
+    max_queue: int = 256
+    num_threads: int | None = None
+    device: str = "cpu"
+
+
+class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One sequence to complete."""
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    sampling: SamplingParams
+    speculation: SpeculationParams
+
+
+class RoundStats(msgspec.Struct, frozen=True, kw_only=True):
+    """One decode round as one sequence saw it; durations are those of the whole batched round, ns."""
+
+    proposed: int
+    accepted: int
+    committed: int
+    draft_ns: int
+    verify_ns: int
+    sample_ns: int
+    schedule_ns: int
+    batch_size: int
+    prefill_tokens: int
+
+
+class RoundOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """What a round delivered to one request.
+
+    `token_ids` are new, final and never taken back. `text` is what may be shown of them: a prefix of a
+    stop string or of an unfinished character is held back. `round` is None for the output of the prefill,
+    whose first token came from no decode round. `fallbacks` counts drafter failures so far.
+    """
+
+    token_ids: tuple[int, ...]
+    text: str
+    finish_reason: FinishReason | None
+    round: RoundStats | None
+    queue_ns: int
+    prefill_ns: int
+    fallbacks: int
+    error: str | None = None

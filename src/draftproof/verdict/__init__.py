@@ -1,0 +1,1 @@
+"""From metrics to a decision: effects, cells, envelope, diagnosis, verdict. Pure."""

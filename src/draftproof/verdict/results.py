@@ -1,0 +1,256 @@
+"""The shape of `results.json`: every figure of a report, with its interval, count and reason.
+
+Pure data, made by `compute_results` and read by the report, the command line and other tools. A figure
+that cannot be given is None and carries the reason and, below the sample floor, how many more samples
+it needs.
+"""
+
+from typing import Literal
+
+import msgspec
+
+CellStatus = Literal["gain", "harm", "neutral", "inconclusive", "invalid"]
+Decision = Literal["adopt", "adopt_limited", "defer", "inconclusive", "invalid"]
+
+EXIT_CODES: dict[str, int] = {
+    "adopt": 0,
+    "adopt_limited": 10,
+    "defer": 20,
+    "inconclusive": 30,
+    "invalid": 40,
+}
+
+
+class Figure(msgspec.Struct, frozen=True, kw_only=True):
+    """One number: `value` with its interval [`low`, `high`] at `level`, from `n` samples."""
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    level: float | None = None
+    n: int = 0
+    needed: int | None = None
+    reason: str | None = None
+
+
+class Percentiles(msgspec.Struct, frozen=True, kw_only=True):
+    """Percentiles of one per-request quantity, ns: failure-inclusive, and on successes only beside it.
+
+    A failure-inclusive percentile that falls on a failed request is infinite: `p99_is_failure` says so
+    and the value is None.
+    """
+
+    p50: Figure
+    p95: Figure
+    p99: Figure
+    ok_p50: Figure
+    ok_p95: Figure
+    ok_p99: Figure
+    mean_ok: Figure
+
+
+class Acceptance(msgspec.Struct, frozen=True, kw_only=True):
+    """Acceptance of one arm in one cell, pooled over steps (metrics.md, Acceptance)."""
+
+    num_spec_steps: int
+    num_draft_tokens: int
+    num_accepted_draft_tokens: int
+    decode_steps: int | None
+    draft_acceptance_rate: float | None
+    mean_acceptance_length: float | None
+    tokens_per_decode_step: float | None
+    acceptance_histogram: tuple[int, ...]
+    position_acceptance: tuple[float | None, ...]
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """Committed progress of one arm in one cell: ns per committed token, split by where the time went."""
+
+    time_per_committed_token_ns: float | None
+    draft_ns: float | None
+    verify_ns: float | None
+    sample_ns: float | None
+    schedule_ns: float | None
+    committed_tokens: int
+    rounds: int
+
+
+class CheckSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """Checks of answers: how many were judged, passed, and how many critical ones failed."""
+
+    judged: int
+    passed: int
+    critical_failed: int
+    unjudged: int
+
+
+class ArmCell(msgspec.Struct, frozen=True, kw_only=True):
+    """One arm in one cell (segment × load). Segment "all" pools the segments and never hides them."""
+
+    arm: str
+    segment: str
+    load: str
+    attempted: int
+    prompts: int
+    outcomes: dict[str, int]
+    ttft: Percentiles
+    tpot: Percentiles
+    e2e: Percentiles
+    output_tokens_mean: Figure
+    icl_p50_ns: float | None
+    icl_p99_ns: float | None
+    stall_count: int
+    longest_stall_ns: int | None
+    on_time_share: Figure
+    queue_share: float | None
+    prefill_share: float | None
+    decode_share: float | None
+    acceptance: Acceptance | None
+    progress: Progress | None
+    checks: CheckSummary
+    fallbacks: int | None
+
+
+class Effect(msgspec.Struct, frozen=True, kw_only=True):
+    """Ratio `arm` / `versus` of the same statistic in one cell; for latencies < 1 is better.
+
+    `ratio` has the interval of one comparison, `simultaneous` the one that holds over all cells at once.
+    """
+
+    metric: str
+    statistic: str
+    arm: str
+    versus: str
+    segment: str
+    load: str
+    ratio: Figure
+    simultaneous: Figure
+    pairs: int
+    prompts: int
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """Difference `arm` − `versus` of a share (failures, passed checks) in one cell."""
+
+    quantity: str
+    arm: str
+    versus: str
+    segment: str
+    load: str
+    difference: Figure
+
+
+class Agreement(msgspec.Struct, frozen=True, kw_only=True):
+    """How often two arms gave the same greedy output, and where they first differ."""
+
+    arm: str
+    versus: str
+    load: str
+    compared: int
+    identical: int
+    identical_share: Figure
+    first_divergence_tokens: tuple[int, ...]
+
+
+class EstimatorRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One way other tools compute 'inter-token latency', applied to this very run.
+
+    `ratio_*` are candidate / baseline of that estimator's mean, p50 and p99.
+    """
+
+    load: str
+    estimator: str
+    used_by: str
+    baseline_mean_ns: float | None
+    candidate_mean_ns: float | None
+    ratio_mean: float | None
+    ratio_p50: float | None
+    ratio_p99: float | None
+
+
+class Reason(msgspec.Struct, frozen=True, kw_only=True):
+    """Why: a machine-readable code, a sentence, and the table row it rests on."""
+
+    code: str
+    text: str
+    evidence: str
+
+
+class Cell(msgspec.Struct, frozen=True, kw_only=True):
+    """Segment × load with its status and the reasons for it."""
+
+    segment: str
+    load: str
+    concurrency: int
+    status: CellStatus
+    effect: Figure
+    alternative_effect: Figure | None
+    reasons: tuple[Reason, ...]
+
+
+class EnvelopeEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """Speculation may run for `segment` up to `max_concurrency` and the context length that was measured."""
+
+    segment: str
+    max_concurrency: int
+    max_context_tokens: int | None
+
+
+class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
+    """What the baseline's time is spent on at one load, and the most that faster decoding can give.
+
+    `ceiling_gain` is 1 / (1 − decode share); `predicted_gain` applies the measured decode speed-up.
+    """
+
+    load: str
+    bound: str
+    queue_share: float | None
+    prefill_share: float | None
+    decode_share: float | None
+    other_share: float | None
+    decode_speedup: float | None
+    ceiling_gain: float | None
+    predicted_gain: float | None
+    measured_gain: float | None
+    text: str
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """The decision in one sentence, with its reasons and the envelope in which it holds."""
+
+    decision: Decision
+    sentence: str
+    evidence_level: str
+    reasons: tuple[Reason, ...]
+    envelope: tuple[EnvelopeEntry, ...]
+
+
+class Results(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a report shows, a pure function of the run directory."""
+
+    schema_version: int
+    draftproof_version: str
+    run_name: str
+    question: str
+    evidence: str
+    plan_sha256: str
+    thresholds_sha256: str
+    workload_sha256: str
+    thresholds: dict[str, float | int]
+    confidence: float
+    metric: str
+    statistic: str
+    segments: tuple[str, ...]
+    loads: tuple[tuple[str, int], ...]
+    arms: tuple[str, ...]
+    arm_cells: tuple[ArmCell, ...]
+    effects: tuple[Effect, ...]
+    differences: tuple[Difference, ...]
+    agreements: tuple[Agreement, ...]
+    estimators: tuple[EstimatorRow, ...]
+    cells: tuple[Cell, ...]
+    diagnosis: tuple[Diagnosis, ...]
+    verdict: Verdict
+    not_measured: tuple[str, ...]
+    warnings: tuple[str, ...]
+    counts: dict[str, int]

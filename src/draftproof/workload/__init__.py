@@ -1,0 +1,1 @@
+"""Items, readers, segments, block order and checks of answers. Pure and seeded."""
