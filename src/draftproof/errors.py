@@ -28,7 +28,8 @@ class DraftproofError(Exception):
 
     def __str__(self) -> str:
         where = f"{self.place}: " if self.place else ""
-        return f"{where}{self.message}" + (f" Fix: {self.fix}" if self.fix else "")
+        sentence = f"{where}{self.message.rstrip('.')}."
+        return f"{sentence} Fix: {self.fix.rstrip('.')}." if self.fix else sentence
 
 
 class UsageError(DraftproofError):

@@ -12,7 +12,7 @@ SCHEMA_VERSION = 1
 
 Outcome = Literal["ok", "rejected", "http_error", "timeout", "cut", "malformed", "cancelled"]
 TokenSource = Literal["token_ids", "continuous_usage", "engine", "tokenizer"]
-Phase = Literal["warmup", "measure", "fill"]
+Phase = Literal["warmup", "measure", "fill", "interrupted"]
 ArmName = str  # "baseline", "candidate", "alternative", "baseline_null"
 
 
@@ -60,6 +60,13 @@ class SpecCounts(msgspec.Struct, frozen=True):
     acceptance_histogram: tuple[int, ...] = ()
 
 
+class ToolCall(msgspec.Struct, frozen=True):
+    """One tool call of the answer: its name and its arguments as the text that was streamed."""
+
+    name: str
+    arguments: str
+
+
 class ServerTimings(msgspec.Struct, frozen=True):
     """Server-side split of the first clock, each None where the engine does not disclose it."""
 
@@ -73,7 +80,9 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     `scheduled_ns`: when the arrival process wanted it sent; `sent_ns`: when its last byte was given to
     the socket; `headers_ns`: response headers complete; `end_ns`: last event. Requests of
-    phase "measure" enter the statistics; "warmup" and "fill" are kept and never averaged in.
+    phase "measure" enter the statistics; "warmup", "fill" and "interrupted" (a counted request that the
+    operator stopped and that a resumed run asks again) are kept and never averaged in. `warnings` name
+    disagreements inside the answer, such as a token count that differs from the server's usage.
     """
 
     request_id: str
@@ -105,6 +114,9 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     server: ServerTimings = ServerTimings()
     fallbacks: int | None = None
     malformed_raw: str | None = None
+    reasoning_text: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 class BlockRecord(msgspec.Struct, frozen=True, kw_only=True):

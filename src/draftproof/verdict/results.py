@@ -36,8 +36,8 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 class Percentiles(msgspec.Struct, frozen=True, kw_only=True):
     """Percentiles of one per-request quantity, ns: failure-inclusive, and on successes only beside it.
 
-    A failure-inclusive percentile that falls on a failed request is infinite: `p99_is_failure` says so
-    and the value is None.
+    A failure-inclusive percentile that falls on a failed request is infinite: the value is None and the
+    reason says so.
     """
 
     p50: Figure
@@ -85,7 +85,11 @@ class CheckSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArmCell(msgspec.Struct, frozen=True, kw_only=True):
-    """One arm in one cell (segment × load). Segment "all" pools the segments and never hides them."""
+    """One arm in one cell (segment × load). Segment "all" pools the segments and never hides them.
+
+    `ttft` and `e2e` count from the scheduled time. Shares are parts of the summed end-to-end time of answered
+    requests. `checks` counts single checks; those of a failed request count as judged and not passed.
+    """
 
     arm: str
     segment: str
@@ -141,7 +145,10 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Agreement(msgspec.Struct, frozen=True, kw_only=True):
-    """How often two arms gave the same greedy output, and where they first differ."""
+    """How often two arms gave the same greedy output, and where they first differ.
+
+    `statement` says in words whether they differ more often than two equal arms do.
+    """
 
     arm: str
     versus: str
@@ -150,6 +157,7 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
     identical: int
     identical_share: Figure
     first_divergence_tokens: tuple[int, ...]
+    statement: str | None = None
 
 
 class EstimatorRow(msgspec.Struct, frozen=True, kw_only=True):

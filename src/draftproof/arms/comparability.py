@@ -1,0 +1,101 @@
+"""What may be compared: arms that differ only where the plan declares it. Pure."""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from draftproof.errors import IncompatibleError
+from draftproof.plan.schema import Comparison, Scalar
+from draftproof.records import ArmManifest
+
+# Where a service listens says nothing about how fast it is.
+_NEVER_COMPARED = frozenset({"host", "port", "url"})
+_ABSENT = "absent"
+
+
+class SettingDifference(msgspec.Struct, frozen=True):
+    """One key in which an arm differs from the baseline, with both values as text."""
+
+    key: str
+    baseline: str
+    other: str
+
+
+def find_differences(baseline: ArmManifest, other: ArmManifest) -> tuple[SettingDifference, ...]:
+    """Return every difference of engine, version and settings, by key; address and memory are left out."""
+    left, right = _facts(baseline), _facts(other)
+    return tuple(
+        SettingDifference(key, _show(left, key), _show(right, key))
+        for key in sorted(left.keys() | right.keys())
+        if key not in _NEVER_COMPARED and not _same(left, right, key)
+    )
+
+
+def find_undeclared(
+    baseline: ArmManifest, other: ArmManifest, comparison: Comparison
+) -> tuple[SettingDifference, ...]:
+    """Return the differences that the plan does not declare for this arm."""
+    declared = list_declared(other.arm, comparison)
+    return tuple(found for found in find_differences(baseline, other) if found.key not in declared)
+
+
+def list_declared(arm: str, comparison: Comparison) -> tuple[str, ...]:
+    """Return the setting keys in which an arm may differ from the baseline; none for the null arm."""
+    if arm == "candidate":
+        return comparison.candidate_may_differ
+    return comparison.alternative_may_differ if arm == "alternative" else ()
+
+
+def check_comparable(manifests: Sequence[ArmManifest], comparison: Comparison) -> None:
+    """Do nothing if every arm differs from the baseline only where declared.
+
+    Raises:
+        IncompatibleError: names the arm, every undeclared key and both values.
+    """
+    baseline = next(manifest for manifest in manifests if manifest.arm == "baseline")
+    for other in manifests:
+        undeclared = find_undeclared(baseline, other, comparison)
+        if undeclared:
+            pairs = ", ".join(f"{d.key} ({d.baseline} / {d.other})" for d in undeclared)
+            raise IncompatibleError(
+                f"it differs from arms.baseline in what the plan does not declare: {pairs}.",
+                place=f"arms.{other.arm}",
+                fix=_suggest(other.arm),
+            )
+
+
+def check_settings_applied(wanted: Mapping[str, Scalar], manifest: ArmManifest) -> None:
+    """Do nothing if the service runs with the settings that the plan states.
+
+    Raises:
+        IncompatibleError: names every setting that is in force otherwise, with both values.
+    """
+    other = [
+        f"{key} (plan {value}, service {manifest.settings.get(key, _ABSENT)})"
+        for key, value in wanted.items()
+        if manifest.settings.get(key) != value
+    ]
+    if other:
+        raise IncompatibleError(
+            f"the service does not run with the plan's settings: {', '.join(other)}.",
+            place=f"arms.{manifest.arm}",
+            fix="start the service with the plan's settings, or correct the plan.",
+        )
+
+
+def _facts(manifest: ArmManifest) -> dict[str, Scalar | None]:
+    return manifest.settings | {"engine": manifest.engine, "engine_version": manifest.engine_version}
+
+
+def _same(left: Mapping[str, Scalar | None], right: Mapping[str, Scalar | None], key: str) -> bool:
+    return key in left and key in right and left[key] == right[key] and type(left[key]) is type(right[key])
+
+
+def _show(facts: Mapping[str, Scalar | None], key: str) -> str:
+    return str(facts[key]) if key in facts else _ABSENT
+
+
+def _suggest(arm: str) -> str:
+    if arm in {"candidate", "alternative"}:
+        return f"make them equal, or list them in comparison.{arm}_may_differ."
+    return "start both services the same way: this arm is the baseline once more."

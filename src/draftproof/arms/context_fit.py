@@ -1,0 +1,75 @@
+"""Whether every item fits the context of every arm, before the first request. Pure but for one file read."""
+
+import math
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import msgspec
+from tokenizers import Tokenizer
+
+from draftproof.workload.items import Item
+
+# A chat template spends a few tokens a message on roles and marks; this is on the safe side of those in use.
+_TEMPLATE_TOKENS_PER_MESSAGE = 8
+_ASCII_CHARACTERS_PER_TOKEN = 4
+
+
+class ContextNeed(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens that one item needs, prompt and answer, and whether the prompt was only estimated."""
+
+    item_id: str
+    prompt_tokens: int
+    answer_tokens: int
+    estimated: bool
+
+    @property
+    def total_tokens(self) -> int:
+        """Prompt and answer together."""
+        return self.prompt_tokens + self.answer_tokens
+
+
+def compute_needs(
+    items: Iterable[Item], max_tokens: int | None, count: Callable[[str], int] | None = None
+) -> tuple[ContextNeed, ...]:
+    """Return what every item needs.
+
+    Args:
+        items: the chosen items.
+        max_tokens: the plan's cap on answers.
+        count: exact token count of a text; None estimates.
+    """
+    return tuple(
+        ContextNeed(
+            item_id=item.id,
+            prompt_tokens=sum(
+                (count or estimate_tokens)(message.content) + _TEMPLATE_TOKENS_PER_MESSAGE
+                for message in item.messages
+            )
+            + _count_tools(item, count or estimate_tokens),
+            answer_tokens=item.max_tokens if max_tokens is None else min(item.max_tokens, max_tokens),
+            estimated=count is None,
+        )
+        for item in items
+    )
+
+
+def estimate_tokens(text: str) -> int:
+    """Estimate a text's tokens: four ASCII characters each, and every other character as one token.
+
+    Outside ASCII four characters a token would be far too few for vocabularies trained on English.
+    """
+    ascii_characters = sum(character.isascii() for character in text)
+    return math.ceil(ascii_characters / _ASCII_CHARACTERS_PER_TOKEN) + len(text) - ascii_characters
+
+
+def load_token_counter(folder: Path) -> Callable[[str], int] | None:
+    """Return an exact token count from a model folder's tokenizer.json, None where there is no such file."""
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        return None
+    tokenizer = Tokenizer.from_file(str(path))
+    return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+def _count_tools(item: Item, count: Callable[[str], int]) -> int:
+    return count(msgspec.json.encode(item.tools).decode()) if item.tools else 0

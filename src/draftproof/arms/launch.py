@@ -1,0 +1,132 @@
+"""From an arm of the plan to the command that starts it. Pure.
+
+Owns the settings of the reference engine and their flags; an unknown setting is an error, because a setting
+that is silently dropped would make two arms differ from what the plan says.
+"""
+
+import difflib
+import sys
+from collections.abc import Mapping
+
+import msgspec
+
+from draftproof.errors import PlanError
+from draftproof.plan.schema import Arm, Plan, Scalar
+
+PORT_MARK = "{port}"
+LOOPBACK = "127.0.0.1"
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """One setting of the reference engine: its flag, its type, and its choices or lowest value."""
+
+    flag: str
+    kind: type[int] | type[str]
+    choices: tuple[str, ...] = ()
+    lowest: int = 1
+
+
+REFERENCE_SETTINGS: dict[str, Setting] = {
+    "dtype": Setting("--dtype", str, ("float32", "bfloat16")),
+    "speculation.method": Setting("--speculation", str, ("off", "ngram")),
+    "speculation.num_spec_tokens": Setting("--num-spec-tokens", int),
+    "speculation.ngram_min": Setting("--ngram-min", int),
+    "speculation.ngram_max": Setting("--ngram-max", int),
+    "max_num_seqs": Setting("--max-num-seqs", int),
+    "max_num_batched_tokens": Setting("--max-num-batched-tokens", int),
+    "max_model_len": Setting("--max-model-len", int),
+    "max_queue": Setting("--max-queue", int, lowest=0),
+    "num_threads": Setting("--num-threads", int),
+}
+
+
+def list_arms(plan: Plan) -> dict[str, Arm]:
+    """Return the plan's arms by name; the null arm, where wanted, is the baseline once more."""
+    arms = {"baseline": plan.arms.baseline, "candidate": plan.arms.candidate}
+    if plan.arms.alternative is not None:
+        arms["alternative"] = plan.arms.alternative
+    if plan.comparison.null_arm:
+        arms["baseline_null"] = plan.arms.baseline
+    return arms
+
+
+def build_command(name: str, arm: Arm, plan: Plan, model: str | None = None) -> tuple[str, ...] | None:
+    """Return the launch command with `{port}` in it, None for a service that runs already.
+
+    Args:
+        name: the arm's name, for messages.
+        arm: the arm.
+        plan: the plan it belongs to.
+        model: folder or id of the target where it differs from `plan.target.model`, e.g. already fetched.
+
+    Raises:
+        PlanError: a setting is unknown or has a wrong value, or there is nothing to start.
+    """
+    place = f"arms.{plan_section(name)}"
+    if arm.engine == "reference":
+        check_reference_settings(arm.settings, place)
+    if arm.url is not None:
+        return None
+    if arm.command is not None:
+        return _checked_command(arm.command, place)
+    if arm.engine != "reference":
+        raise PlanError(
+            "a generic arm needs a url or a command.",
+            place=place,
+            fix=f'add {place}.url = "http://..." or {place}.command.',
+        )
+    flags = {"dtype": plan.target.dtype} | arm.settings
+    command = [sys.executable, "-m", "draftproof", "serve", "--model", model or plan.target.model]
+    command += ["--host", LOOPBACK, "--port", PORT_MARK]
+    if arm.served_model is not None:
+        command += ["--served-model-name", arm.served_model]
+    for key, value in flags.items():
+        command += [REFERENCE_SETTINGS[key].flag, str(value)]
+    return tuple(command)
+
+
+def plan_section(name: str) -> str:
+    """Return the plan's section of an arm: the null arm is described by the baseline's."""
+    return "baseline" if name == "baseline_null" else name
+
+
+def check_reference_settings(settings: Mapping[str, Scalar], place: str) -> None:
+    """Check names and values of the reference engine's settings.
+
+    Raises:
+        PlanError: names the key, the value and what is allowed.
+    """
+    for key, value in settings.items():
+        full_key = f"{place}.settings.{key}"
+        if key not in REFERENCE_SETTINGS:
+            close = difflib.get_close_matches(key, REFERENCE_SETTINGS, n=2)
+            raise PlanError(
+                f"the reference engine has no setting {key!r}.",
+                place=full_key,
+                fix=f"perhaps {' or '.join(close)} is meant."
+                if close
+                else f"use one of: {', '.join(REFERENCE_SETTINGS)}.",
+            )
+        _check_value(REFERENCE_SETTINGS[key], value, full_key)
+    low, high = settings.get("speculation.ngram_min", 2), settings.get("speculation.ngram_max", 4)
+    if isinstance(low, int) and isinstance(high, int) and low > high:
+        raise PlanError(f"ngram_min is {low}, above ngram_max {high}.", place=place, fix="swap them.")
+
+
+def _check_value(setting: Setting, value: Scalar, place: str) -> None:
+    if setting.choices and value not in setting.choices:
+        raise PlanError(f"is {value!r}, allowed is one of {', '.join(setting.choices)}.", place=place)
+    if setting.kind is int and (isinstance(value, bool) or not isinstance(value, int)):
+        raise PlanError(f"is {value!r}, allowed is a whole number.", place=place)
+    if isinstance(value, int) and value < setting.lowest:
+        raise PlanError(f"is {value}, allowed is at least {setting.lowest}.", place=place)
+
+
+def _checked_command(command: tuple[str, ...], place: str) -> tuple[str, ...]:
+    if not command or not any(PORT_MARK in part for part in command):
+        raise PlanError(
+            "the command does not say which port to use.",
+            place=f"{place}.command",
+            fix="write {port} where the command takes its port, so that arms do not collide.",
+        )
+    return command

@@ -1,0 +1,124 @@
+"""What a model folder says of itself: content hashes, licence, context length. Reads files only."""
+
+import hashlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from draftproof.errors import PlanError
+
+_BLOCK_BYTES = 1 << 20
+_WEIGHT_SUFFIXES = (".safetensors", ".bin", ".gguf", ".pt")
+_CARD_LICENCE = re.compile(r"^licen[cs]e:\s*[\"']?([^\s\"']+)", re.MULTILINE)
+_RECORD_NAMES = ("draftproof-model.json", "config.json")
+_CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx")
+
+
+class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts read from a model folder, each None where the folder does not say."""
+
+    sha256: str | None = None
+    tokenizer_sha256: str | None = None
+    licence: str | None = None
+    max_context_tokens: int | None = None
+
+
+def load_model_facts(folder: Path, key: str = "target.model") -> ModelFacts:
+    """Hash every file of a model folder and read its licence and context length.
+
+    Raises:
+        PlanError: the folder or a file that a model needs is missing.
+    """
+    check_model_folder(folder, key)
+    hashes = hash_model(folder)
+    return ModelFacts(
+        sha256=combine_hashes(hashes),
+        tokenizer_sha256=hashes.get("tokenizer.json") or hashes.get("vocab.json"),
+        licence=find_licence(folder),
+        max_context_tokens=_find_context(read_json(folder / "config.json")),
+    )
+
+
+def check_model_folder(folder: Path, key: str = "target.model") -> None:
+    """Do nothing if a folder has what a model needs: a configuration, a tokenizer and weights.
+
+    Raises:
+        PlanError: names the plan's key and the missing file.
+    """
+    if not folder.is_dir():
+        raise PlanError(f"there is no model folder {folder}.", place=key, fix="check the path.")
+    names = {path.name for path in folder.iterdir()}
+    missing = [] if "config.json" in names else ["config.json"]
+    if not names & {"tokenizer.json", "vocab.json", "tokenizer.model"}:
+        missing.append("tokenizer.json")
+    if not any(name.endswith(_WEIGHT_SUFFIXES) for name in names):
+        missing.append("the weights (*.safetensors)")
+    if missing:
+        raise PlanError(
+            f"the model folder {folder} lacks {', '.join(missing)}.",
+            place=key,
+            fix="download the model again, whole.",
+        )
+
+
+def hash_model(folder: Path) -> dict[str, str]:
+    """Return relative file name -> SHA-256 of the content, in order of names; hidden files are left out."""
+    return {path.relative_to(folder).as_posix(): _hash_file(path) for path in sorted(_iterate_files(folder))}
+
+
+def combine_hashes(hashes: dict[str, str]) -> str:
+    """Return one SHA-256 over names and hashes: equal folders, and only they, have the same one."""
+    lines = "".join(f"{digest}  {name}\n" for name, digest in sorted(hashes.items()))
+    return hashlib.sha256(lines.encode("utf-8")).hexdigest()
+
+
+def find_licence(folder: Path) -> str | None:
+    """Return the licence that the folder's record, configuration or model card states, None if none does."""
+    for name in _RECORD_NAMES:
+        stated = read_json(folder / name)
+        licence = stated.get("licence") or stated.get("license")
+        if isinstance(licence, str):
+            return licence
+    card = folder / "README.md"
+    if not card.is_file():
+        return None
+    text = card.read_text(encoding="utf-8", errors="replace")
+    header = text.split("---", 2)[1] if text.startswith("---") and text.count("---") > 1 else ""
+    found = _CARD_LICENCE.search(header)
+    return found[1] if found else None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return a JSON object from a file, {} where the file is not there.
+
+    Raises:
+        PlanError: the file is not a JSON object.
+    """
+    if not path.is_file():
+        return {}
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise PlanError(f"is not a JSON object ({error}).", place=str(path)) from error
+
+
+def _find_context(config: dict[str, Any]) -> int | None:
+    return next((config[key] for key in _CONTEXT_KEYS if isinstance(config.get(key), int)), None)
+
+
+def _iterate_files(folder: Path) -> Iterator[Path]:
+    for path in folder.rglob("*"):
+        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        if path.is_file() and not hidden:
+            yield path
+
+
+def _hash_file(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()

@@ -1,0 +1,299 @@
+"""One arm as a process: start, wait until it answers, watch, stop with everything it started.
+
+The process leads its own group, so a stop reaches the servers that a launcher starts. A service with a `url`
+and no command is only attached to: it is waited for and never stopped.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Self
+
+import aiohttp
+import psutil
+
+from draftproof.arms.launch import LOOPBACK, PORT_MARK
+from draftproof.clock import Clock, monotonic_ns
+from draftproof.errors import EngineError
+
+_POLL_S = 0.1
+_PROBE_TIMEOUT_S = 2.0
+_TAIL_BYTES, _TAIL_LINES = 4096, 5
+_READY_PATHS = ("/health", "/v1/models")
+_PORT_TAKEN_WORDS = ("address already in use", "cannot listen there")
+
+
+class ArmProcess:
+    """Starts an arm and stops it again.
+
+    Args:
+        name: the arm's name, for messages.
+        command: the command with `{port}` in it; None attaches to `url`.
+        url: address of a service that runs already; ignored where there is a command.
+        log_path: where the command's output goes; appended to.
+        ready_s: how long to wait for the service to answer.
+        stop_s: how long to wait for a clean stop before killing.
+        port: the port to use; None is any free one.
+        clock: monotonic nanoseconds.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        command: tuple[str, ...] | None,
+        log_path: Path,
+        url: str | None = None,
+        ready_s: float = 300.0,
+        stop_s: float = 15.0,
+        port: int | None = None,
+        clock: Clock = monotonic_ns,
+    ) -> None:
+        self.name, self.log_path = name, log_path
+        self._template, self._wanted_port = command, port
+        self._ready_s, self._stop_s, self._clock = ready_s, stop_s, clock
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log_start = 0
+        self._started_ns: int | None = None
+        self.command: tuple[str, ...] | None = None
+        self.url = (url or "").rstrip("/")
+        self.load_time_s: float | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of what was started, None when attached or not started."""
+        return self._process.pid if self._process else None
+
+    def start(self) -> None:
+        """Start the command; does nothing when attached.
+
+        Raises:
+            EngineError: the port is taken, or the command cannot be run.
+        """
+        if self._template is None:
+            return
+        port = self._wanted_port or find_free_port()
+        check_port_is_free(port, self.name)
+        self.command = tuple(part.replace(PORT_MARK, str(port)) for part in self._template)
+        self.url = f"http://{LOOPBACK}:{port}"
+        self._started_ns = self._clock()
+        try:
+            self.log_path.parent.mkdir(parents=True, exist_ok=True)
+            with self.log_path.open("ab") as log:
+                self._log_start = log.tell()
+                self._process = subprocess.Popen(  # noqa: S603 - the plan's own command, no shell
+                    self.command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise EngineError(
+                f"arm {self.name} cannot be started ({error.strerror}: {error.filename}).",
+                fix=f"check arms.{self.name}.command.",
+            ) from error
+
+    async def wait_ready(self, on_wait: Callable[[float], None] = lambda _waited_s: None) -> float:
+        """Wait until the service answers; return the seconds that took.
+
+        Args:
+            on_wait: called at every poll with the seconds waited so far.
+
+        Raises:
+            EngineError: the process ended, or the service did not answer in time.
+        """
+        start_ns = self._started_ns if self._started_ns is not None else self._clock()
+        async with aiohttp.ClientSession() as session:
+            while True:
+                self.check_alive()
+                ready = await _answers(session, self.url)
+                waited_s = (self._clock() - start_ns) / 1e9
+                if ready:
+                    # Another program could hold the port while ours is about to fail.
+                    self.check_alive()
+                    self.load_time_s = waited_s if self._process else None
+                    return waited_s
+                if waited_s >= self._ready_s:
+                    raise self._never_ready(waited_s)
+                on_wait(waited_s)
+                await asyncio.sleep(_POLL_S)
+
+    def alive(self) -> bool:
+        """Tell whether the process still runs; an attached service is taken to."""
+        return self._process is None or self._process.poll() is None
+
+    def check_alive(self) -> None:
+        """Do nothing while the process runs.
+
+        Raises:
+            EngineError: it ended; says how, with its last lines of output.
+        """
+        if self._process is None or self._process.poll() is None:
+            return
+        tail = self.log_tail()
+        taken = any(words in tail.lower() for words in _PORT_TAKEN_WORDS)
+        raise EngineError(
+            f"arm {self.name} {_describe_exit(self._process.returncode)}."
+            + (f" Last output: {tail}" if tail else " It wrote nothing."),
+            place=str(self.log_path),
+            fix="another program has the port: end it or start again." if taken else "see the log.",
+        )
+
+    def resident_bytes(self) -> int | None:
+        """Return the resident memory of the process and all it started, None when not known.
+
+        Pages that several processes share are counted in each.
+        """
+        sizes = [_resident_bytes(process) for process in self._family()]
+        known = [size for size in sizes if size is not None]
+        return sum(known) if known else None
+
+    def log_tail(self) -> str:
+        """Return the last lines this start of the arm wrote, on one line."""
+        try:
+            with self.log_path.open("rb") as log:
+                end = log.seek(0, os.SEEK_END)
+                log.seek(max(self._log_start, end - _TAIL_BYTES))
+                lines = log.read().decode("utf-8", "replace").splitlines()
+        except OSError:
+            return ""
+        return " | ".join([line.strip() for line in lines if line.strip()][-_TAIL_LINES:])
+
+    async def stop(self) -> None:
+        """End the process and everything it started: ask, wait, kill. Harmless without one."""
+        if self._process is None:
+            return
+        family = self._family()
+        self._signal(signal.SIGTERM, family)
+        if not await self._gone_within(family, self._stop_s):
+            self._signal(signal.SIGKILL, family)
+            await self._gone_within(family, self._stop_s)
+        self._process = None
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self.stop()
+
+    def _never_ready(self, waited_s: float) -> EngineError:
+        tail = self.log_tail() if self._process else ""
+        return EngineError(
+            f"arm {self.name} did not answer at {self.url} within {waited_s:.0f} s."
+            + (f" Last output: {tail}" if tail else ""),
+            place=str(self.log_path) if self._process else None,
+            fix="see the log, or raise limits.ready_s." if self._process else "start the service first.",
+        )
+
+    def _family(self) -> list[psutil.Process]:
+        if self._process is None:
+            return []
+        try:
+            leader = psutil.Process(self._process.pid)
+            return [leader, *leader.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
+
+    def _signal(self, number: signal.Signals, family: list[psutil.Process]) -> None:
+        if self._process is not None and _group_exists(self._process.pid):
+            os.killpg(self._process.pid, number)
+        for process in family:
+            if number is signal.SIGKILL and process.is_running():
+                _kill(process)
+
+    async def _gone_within(self, family: list[psutil.Process], wait_s: float) -> bool:
+        deadline_ns = self._clock() + int(wait_s * 1e9)
+        while self._remains(family):
+            if self._clock() >= deadline_ns:
+                return False
+            await asyncio.sleep(_POLL_S / 2)
+        return True
+
+    def _remains(self, family: list[psutil.Process]) -> bool:
+        assert self._process is not None  # noqa: S101 - stop() has checked
+        return self._process.poll() is None or _group_exists(self._process.pid) or any(map(_runs, family))
+
+
+def find_free_port() -> int:
+    """Return a port of this host that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return int(probe.getsockname()[1])
+
+
+def check_port_is_free(port: int, name: str) -> None:
+    """Do nothing if `port` can be listened on.
+
+    Raises:
+        EngineError: another program has it.
+    """
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError as error:
+            raise EngineError(
+                f"port {port} of arm {name} is in use.", fix="end the other program or choose another port."
+            ) from error
+
+
+async def _answers(session: aiohttp.ClientSession, url: str) -> bool:
+    """Tell whether a service is ready: /health says so, or, without such a path, it lists its models."""
+    timeout = aiohttp.ClientTimeout(total=_PROBE_TIMEOUT_S)
+    for path in _READY_PATHS:
+        try:
+            async with session.get(url + path, timeout=timeout) as response:
+                if response.status not in {404, 405}:
+                    return response.status == 200
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return False
+    return False
+
+
+def _group_exists(group: int) -> bool:
+    """Tell whether a process of the group still runs; a group of nothing but dead ones does not."""
+    try:
+        os.killpg(group, 0)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return any(_is_member(process, group) for process in psutil.process_iter())
+
+
+def _is_member(process: psutil.Process, group: int) -> bool:
+    try:
+        return os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE
+    except (ProcessLookupError, psutil.Error):
+        return False
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running()) and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _kill(process: psutil.Process) -> None:
+    try:
+        process.kill()
+    except psutil.NoSuchProcess:
+        return
+
+
+def _resident_bytes(process: psutil.Process) -> int | None:
+    try:
+        return int(process.memory_info().rss)
+    except psutil.Error:
+        return None
+
+
+def _describe_exit(code: int) -> str:
+    if code < 0:
+        return f"was killed by signal {signal.Signals(-code).name}"
+    return f"ended with exit code {code}"

@@ -1,0 +1,103 @@
+"""Runs and resumes qualifications for the command line: model, progress, outcome, exit code."""
+
+import itertools
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import msgspec
+import typer
+
+from draftproof.cli.console import ConsoleProgress, QuietProgress, console_progress
+from draftproof.errors import UsageError
+from draftproof.plan.schema import Plan
+from draftproof.qualify import Interrupted, resume_run, run_plan
+from draftproof.report.text import render_text
+from draftproof.verdict.results import EXIT_CODES, Results
+
+INTERRUPTED_CODE = 130
+
+
+def run_new(plan: Plan, text: str, out: Path, *, as_json: bool) -> None:
+    """Run a plan into a new directory, print the outcome and exit with the verdict's code."""
+    with console_progress() as progress:
+        results = _interruptible(lambda: run_plan(plan, text, out, model_resolver(progress), progress), out)
+    finish(results, out, as_json=as_json)
+
+
+def resume(out: Path, *, as_json: bool) -> None:
+    """Continue a run, print the outcome and exit with the verdict's code."""
+    with console_progress() as progress:
+        results = _interruptible(lambda: resume_run(out, model_resolver(progress), progress), out)
+    finish(results, out, as_json=as_json)
+
+
+def finish(results: Results, out: Path, *, as_json: bool) -> None:
+    """Print the outcome of a run and exit with the verdict's code."""
+    if as_json:
+        print_verdict(results, as_json=True)
+    else:
+        typer.echo(render_text(results))
+        typer.echo(f"Report: {(out / 'report.html').resolve()}")
+        typer.echo(f"Re-compute it anywhere: draftproof report {out}")
+    raise typer.Exit(EXIT_CODES[results.verdict.decision])
+
+
+def print_verdict(results: Results, *, as_json: bool) -> None:
+    """Print the decision, its sentence and its reasons."""
+    verdict = results.verdict
+    if as_json:
+        typer.echo(msgspec.json.format(msgspec.json.encode(verdict)).decode())
+        return
+    typer.echo(f"{verdict.decision}: {verdict.sentence}")
+    for reason in verdict.reasons:
+        typer.echo(f"  - {reason.text} [{reason.evidence}]")
+
+
+def fresh_directory(name: str) -> Path:
+    """Return a directory name that is not taken: `name`, else `name-2`, `name-3` and so on."""
+    candidates = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    return next(path for path in map(Path, candidates) if not path.exists())
+
+
+def load_reference(module: str) -> ModuleType:
+    """Import a module of the reference engine.
+
+    Raises:
+        UsageError: the extra `engine` is not installed.
+    """
+    import importlib  # noqa: PLC0415 - the engine is optional and heavy
+
+    try:
+        return importlib.import_module(f"draftproof.reference.{module}")
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"the reference engine needs the package {error.name}.",
+            fix='install it with: pip install "draftproof[engine]"',
+        ) from error
+
+
+def model_resolver(progress: ConsoleProgress | QuietProgress) -> Callable[[str], Path]:
+    """Return what turns a plan's target into a folder of files, fetching the demo's model at first use."""
+
+    def resolve(name: str) -> Path:
+        folder: Path = load_reference("fetch").resolve_model(name, progress.download)
+        return folder
+
+    return resolve
+
+
+def _interruptible(job: Callable[[], Results], out: Path) -> Results:
+    try:
+        return job()
+    except Interrupted as stopped:
+        if stopped.run is None:
+            sys.stderr.write("Stopped before anything was measured.\n")
+        else:
+            sys.stderr.write(
+                f"Stopped after {stopped.done} of {stopped.total} turns; everything measured is in {out}.\n"
+                f"Report of what is there: draftproof report {out}\n"
+                f"Go on:                   draftproof run --resume {out}\n"
+            )
+        raise typer.Exit(INTERRUPTED_CODE) from stopped

@@ -1,0 +1,1 @@
+"""One streamed request over HTTP: bytes in, a timed exchange out."""

@@ -1,0 +1,188 @@
+"""One HTTP/1.1 connection of the load client: an asyncio protocol over httptools.
+
+A bare protocol and not a client library, because every reader layer between socket and clock costs CPU that
+shows up as false latency once hundreds of streams share one core. The clock is read first thing when bytes
+arrive; a listener hears all bytes of one read under that one time.
+"""
+
+import asyncio
+from typing import cast
+
+import httptools
+
+from draftproof.client.wire import Ending, EndKind, Listener
+from draftproof.clock import Clock
+
+
+class HttpConnection(asyncio.Protocol):
+    """Carries one exchange after another; `is_reusable` says whether it may carry the next."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._transport: asyncio.Transport | None = None
+        self._closed = asyncio.get_running_loop().create_future()
+        self._listener: Listener | None = None
+        self._ending: asyncio.Future[Ending] | None = None
+        self._begin()
+        self._message_complete = True
+
+    def _begin(self) -> None:
+        self._parser = httptools.HttpResponseParser(self)
+        self._content_type = ""
+        self._is_framed = False
+        self._headers_complete = False
+        self._headers_told = False
+        self._message_complete = False
+        self._keep_alive = True
+        self._sent_told = False
+        self._heard_bytes = 0
+        self._bodies: list[bytes] = []
+
+    @property
+    def is_closed(self) -> bool:
+        """True once the connection is gone or going."""
+        return self._closed.done() or self._transport is None or self._transport.is_closing()
+
+    @property
+    def is_released(self) -> bool:
+        """True once the socket is given back to the system."""
+        return self._closed.done()
+
+    @property
+    def is_drained(self) -> bool:
+        """True when the last response has been read to its end."""
+        return self._message_complete
+
+    @property
+    def is_reusable(self) -> bool:
+        """True when another request may be sent."""
+        return not self.is_closed and self._message_complete and self._keep_alive
+
+    async def exchange(self, request: bytes, listener: Listener) -> Ending:
+        """Send `request`, tell `listener` what arrives, return how it ended.
+
+        Being cancelled drops the connection, which is how a server learns that nobody listens any more.
+        """
+        self._begin()
+        self._listener = listener
+        self._ending = asyncio.get_running_loop().create_future()
+        try:
+            self._write(request)
+            return await self._ending
+        except asyncio.CancelledError:
+            self.abort()
+            raise
+        finally:
+            self._listener = self._ending = None
+
+    def abort(self) -> None:
+        """Drop the connection without waiting for anything to be sent."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def wait_closed(self) -> None:
+        """Return once the socket is released."""
+        await asyncio.shield(self._closed)
+
+    def _write(self, request: bytes) -> None:
+        if self._transport is None or self.is_closed:
+            self._end("broken", "the connection was closed by the server before the request was sent")
+            return
+        self._transport.write(request)
+        if self._transport.get_write_buffer_size() == 0:
+            self._tell_sent()
+
+    def _tell_sent(self) -> None:
+        if self._listener is not None and not self._sent_told:
+            self._sent_told = True
+            self._listener.on_sent(self._clock())
+
+    def _end(self, kind: EndKind, detail: str | None = None, at_ns: int | None = None) -> None:
+        if self._ending is not None and not self._ending.done():
+            at_ns = self._clock() if at_ns is None else at_ns
+            self._ending.set_result(Ending(kind=kind, at_ns=at_ns, detail=detail))
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Ask to be told the moment the socket has taken every byte: that moment is `sent_ns`."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=0)
+
+    def resume_writing(self) -> None:
+        """The socket took the last byte that was waiting."""
+        self._tell_sent()
+
+    def data_received(self, data: bytes) -> None:
+        """Read the clock, then the bytes."""
+        at_ns = self._clock()
+        if self._listener is None and self._message_complete:
+            self.abort()  # nobody asked: whatever this is, it must not be read as the next answer
+            return
+        self._heard_bytes += len(data)
+        fault = self._parse(data)
+        self._tell_listener(at_ns)
+        if fault is not None:
+            self._end("not_http", f"not an HTTP response ({fault}): {data[:80]!r}", at_ns)
+            self.abort()
+        elif self._message_complete or (self._listener is not None and self._listener.finished):
+            self._end("complete", at_ns=at_ns)
+
+    def _parse(self, data: bytes) -> str | None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            return str(error) or type(error).__name__
+        return None
+
+    def _tell_listener(self, at_ns: int) -> None:
+        """Called outside the parser, which would wrap a listener's error as a fault of the stream."""
+        bodies, self._bodies = self._bodies, []
+        if self._listener is None:
+            return
+        if self._headers_complete and not self._headers_told:
+            self._headers_told = True
+            self._listener.on_headers(self._parser.get_status_code(), self._content_type, at_ns)
+        if bodies:
+            self._listener.on_body(b"".join(bodies), at_ns)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """A body without stated length ends with the connection; any other is broken by it."""
+        if not self._closed.done():
+            self._closed.set_result(None)
+        if exc is not None and not isinstance(exc, OSError):
+            self._fail(exc)
+        elif exc is None and self._headers_complete and not self._is_framed:
+            self._end("complete")
+        else:
+            reason = f" ({exc})" if exc is not None else ""
+            self._end("broken", f"the server closed the connection after {self._heard_bytes} bytes{reason}")
+
+    def _fail(self, exc: Exception) -> None:
+        """An error of our own inside a callback reaches whoever waits, and is not booked as the server's."""
+        if self._ending is not None and not self._ending.done():
+            self._ending.set_exception(exc)
+
+    # What httptools calls.
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep what is needed to read the body."""
+        lowered = name.lower()
+        if lowered == b"content-type":
+            self._content_type = value.decode("latin-1").strip().lower()
+        elif lowered in {b"content-length", b"transfer-encoding"}:
+            self._is_framed = True
+
+    def on_headers_complete(self) -> None:
+        """Interim responses (1xx) precede the one that counts."""
+        self._headers_complete = self._parser.get_status_code() >= 200
+
+    def on_body(self, body: bytes) -> None:
+        """Hold the bytes until the whole read is parsed."""
+        self._bodies.append(body)
+
+    def on_message_complete(self) -> None:
+        """The response is whole."""
+        if self._headers_complete:
+            self._message_complete = True
+            self._keep_alive = self._parser.should_keep_alive()

@@ -1,0 +1,169 @@
+"""From the bytes of one response to its outcome and answer, without I/O.
+
+Owns the decision which of the seven outcomes a request had. The reading of an event's content belongs to
+the engine's adapter, time and sockets to the transport.
+"""
+
+import msgspec
+
+from draftproof.client.sse import SseDecoder, SseEvent
+from draftproof.client.wire import Ending
+from draftproof.engines.protocol import Answer, AnswerFold, FrameError
+from draftproof.errors import EngineError
+from draftproof.records import Outcome
+
+RAW_LIMIT_BYTES = 2048  # kept of a malformed frame or an error body; the rest is dropped
+END_MARKER = b"[DONE]"
+REJECTED_STATUSES = (429, 503)
+_MAX_STRAY_LINES_SHOWN = 3
+
+
+class Exchange(msgspec.Struct, frozen=True, kw_only=True):
+    """One request from its sending to its end: what was heard, and what to call it."""
+
+    outcome: Outcome
+    sent_ns: int | None
+    headers_ns: int | None
+    end_ns: int
+    http_status: int | None
+    error: str | None
+    malformed_raw: str | None
+    answer: Answer
+    warnings: tuple[str, ...]
+
+
+class ExchangeFold:
+    """A `Listener` that folds a response; `close` turns it into an `Exchange`."""
+
+    def __init__(self, answer: AnswerFold) -> None:
+        self._answer = answer
+        self._decoder = SseDecoder()
+        self._sent_ns: int | None = None
+        self._headers_ns: int | None = None
+        self._status: int | None = None
+        self._is_stream = False
+        self._done_ns: int | None = None
+        self._body = b""
+        self._malformed: str | None = None
+        self._malformed_raw: bytes | None = None
+        self._unreadable = False
+        self._stream_error: str | None = None
+
+    @property
+    def finished(self) -> bool:
+        """True after the end marker, and when nothing after a fault could be read."""
+        return self._done_ns is not None or self._unreadable
+
+    def on_sent(self, at_ns: int) -> None:
+        """Keep when the request had left."""
+        self._sent_ns = at_ns
+
+    def on_headers(self, status: int, content_type: str, at_ns: int) -> None:
+        """Keep the status; only a successful event stream is decoded."""
+        self._status, self._headers_ns = status, at_ns
+        self._is_stream = 200 <= status < 300 and content_type.startswith("text/event-stream")
+
+    def on_body(self, data: bytes, at_ns: int) -> None:
+        """Decode a stream; of any other body keep the head."""
+        if not self._is_stream:
+            self._body += data[: max(0, RAW_LIMIT_BYTES - len(self._body))]
+            return
+        try:
+            events = self._decoder.feed(data)
+        except EngineError as error:
+            self._unreadable = True
+            self._note_malformed(str(error), data)
+            return
+        for event in events:
+            self._take_event(event, at_ns)
+
+    def close(self, ending: Ending) -> Exchange:
+        """Return the exchange, given how it ended."""
+        self._take_leftover(ending.at_ns)
+        answer = self._answer.finish()
+        outcome, error = self._decide(ending, answer)
+        raw = self._malformed_raw
+        return Exchange(
+            outcome=outcome,
+            sent_ns=self._sent_ns,
+            headers_ns=self._headers_ns,
+            end_ns=ending.at_ns if self._done_ns is None else self._done_ns,
+            http_status=self._status,
+            error=error,
+            malformed_raw=None if raw is None else show_bytes(raw),
+            answer=answer,
+            warnings=answer.warnings + self._stray_warnings(),
+        )
+
+    def _take_event(self, event: SseEvent, at_ns: int) -> None:
+        data = event.data.strip()
+        if self.finished or not data:  # an event without data is a keep-alive
+            return
+        if data == END_MARKER:
+            self._done_ns = at_ns
+        elif event.event == "error":
+            self._stream_error = self._stream_error or show_bytes(data)
+        else:
+            self._take_frame(event.data, at_ns)
+
+    def _take_frame(self, data: bytes, at_ns: int) -> None:
+        """A bad frame fails the request but not the reading: later frames are still kept."""
+        try:
+            self._answer.add(data, at_ns)
+        except FrameError as error:
+            self._note_malformed(str(error), data)
+
+    def _take_leftover(self, at_ns: int) -> None:
+        """What the stream ended inside of: an end marker still counts, anything else is kept as raw bytes."""
+        rest = self._decoder.flush()
+        if rest is None or self.finished:
+            return
+        if rest.data.strip() == END_MARKER:
+            self._done_ns = at_ns
+        elif self._malformed_raw is None:
+            self._malformed_raw = rest.data
+
+    def _note_malformed(self, reason: str, data: bytes) -> None:
+        if self._malformed is None:
+            self._malformed, self._malformed_raw = reason, data
+
+    def _decide(self, ending: Ending, answer: Answer) -> tuple[Outcome, str | None]:
+        if ending.kind == "cancelled":
+            return "cancelled", ending.detail
+        if ending.kind == "timeout":
+            return "timeout", ending.detail
+        if ending.kind == "not_http":
+            return "malformed", ending.detail
+        if self._status is None:
+            return "http_error", ending.detail or "the connection was lost before the response began"
+        if not 200 <= self._status < 300:
+            return self._decide_refused(self._status)
+        return self._decide_stream(ending, answer)
+
+    def _decide_refused(self, status: int) -> tuple[Outcome, str]:
+        said = show_bytes(self._body) or "no reason given"
+        return ("rejected" if status in REJECTED_STATUSES else "http_error"), f"HTTP {status}: {said}"
+
+    def _decide_stream(self, ending: Ending, answer: Answer) -> tuple[Outcome, str | None]:
+        stream_error = self._stream_error or answer.stream_error
+        if stream_error is not None:
+            return "http_error", f"error event in the stream: {stream_error}"
+        if not self._is_stream:
+            self._malformed_raw = self._malformed_raw or self._body
+            return "malformed", "the response is not an event stream"
+        if self._malformed is not None:
+            return "malformed", self._malformed
+        if self._done_ns is None:
+            return "cut", ending.detail or "the stream ended without its end marker"
+        if not answer.chunks and answer.finish_reason is None:
+            return "malformed", "the stream carries neither a token nor a finish reason"
+        return "ok", None
+
+    def _stray_warnings(self) -> tuple[str, ...]:
+        shown = self._decoder.stray_lines[:_MAX_STRAY_LINES_SHOWN]
+        return tuple(f"line outside the event-stream format: {show_bytes(line)}" for line in shown)
+
+
+def show_bytes(raw: bytes) -> str:
+    """Return the first `RAW_LIMIT_BYTES` bytes as text; bytes that are not UTF-8 become escapes."""
+    return raw[:RAW_LIMIT_BYTES].decode("utf-8", "backslashreplace")

@@ -1,0 +1,113 @@
+"""Server-sent events from bytes, without I/O (WHATWG HTML, section 9.2).
+
+Owns lines, fields and event borders. It knows neither JSON nor time: who feeds it knows when the bytes
+that completed an event arrived.
+"""
+
+import msgspec
+
+from draftproof.errors import EngineError
+
+MAX_EVENT_BYTES = 8 * 1024 * 1024
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_IGNORED_FIELDS = (b"", b"id", b"retry")  # the empty name is a comment
+
+
+class SseEvent(msgspec.Struct, frozen=True):
+    """One event: its data lines joined by a line feed, and its type.
+
+    `complete` is False only for what `flush` returns: an event whose closing blank line never came.
+    """
+
+    data: bytes
+    event: str = "message"
+    complete: bool = True
+
+
+class SseDecoder:
+    """Feed bytes in any cut, get whole events; CR, LF and CRLF end a line.
+
+    Attributes:
+        stray_lines: lines whose field name is none of the format's. A browser drops them silently; here
+            they are kept, because a service that prints a traceback into its stream prints them.
+    """
+
+    def __init__(self, *, limit_bytes: int = MAX_EVENT_BYTES) -> None:
+        self.stray_lines: list[bytes] = []
+        self._limit_bytes = limit_bytes
+        self._partial: list[bytes] = []
+        self._data: list[bytes] = []
+        self._event = b""
+        self._pending_bytes = 0
+        self._after_cr = False
+        self._at_start = True
+
+    def feed(self, chunk: bytes) -> list[SseEvent]:
+        """Return the events that `chunk` completes, in order.
+
+        Raises:
+            EngineError: an event grows beyond the limit; nothing after it can be told apart.
+        """
+        chunk = self._drop_second_half_of_crlf(chunk)
+        if b"\n" not in chunk and b"\r" not in chunk:
+            self._hold(chunk)
+            return []
+        joined = b"".join((*self._partial, chunk))
+        self._partial.clear()
+        self._after_cr = joined.endswith(b"\r")
+        events = self._take_lines(joined.splitlines(keepends=True))
+        self._pending_bytes = sum(map(len, self._partial)) + sum(map(len, self._data))
+        self._check_limit()
+        return events
+
+    def flush(self) -> SseEvent | None:
+        """Return the unfinished event at the end of the stream, None if nothing is left over."""
+        if self._partial:
+            self._take_line(b"".join(self._partial))
+            self._partial.clear()
+        return self._dispatch(complete=False)
+
+    def _drop_second_half_of_crlf(self, chunk: bytes) -> bytes:
+        """A CR ends its line at once, so that no event waits for a byte that may never come."""
+        if self._after_cr and chunk:
+            self._after_cr = False
+            return chunk.removeprefix(b"\n")
+        return chunk
+
+    def _hold(self, chunk: bytes) -> None:
+        if chunk:
+            self._partial.append(chunk)
+            self._pending_bytes += len(chunk)
+            self._check_limit()
+
+    def _check_limit(self) -> None:
+        if self._pending_bytes > self._limit_bytes:
+            raise EngineError(f"one stream event is longer than {self._limit_bytes} bytes")
+
+    def _take_lines(self, lines: list[bytes]) -> list[SseEvent]:
+        if not lines[-1].endswith((b"\n", b"\r")):
+            self._partial.append(lines.pop())
+        events = (self._take_line(line.rstrip(b"\r\n")) for line in lines)
+        return [event for event in events if event is not None]
+
+    def _take_line(self, line: bytes) -> SseEvent | None:
+        if self._at_start:
+            line, self._at_start = line.removeprefix(_BYTE_ORDER_MARK), False
+        if not line:
+            return self._dispatch(complete=True)
+        name, _, value = line.partition(b":")
+        if name == b"data":
+            self._data.append(value.removeprefix(b" "))
+        elif name == b"event":
+            self._event = value.removeprefix(b" ")
+        elif name not in _IGNORED_FIELDS:
+            self.stray_lines.append(line)
+        return None
+
+    def _dispatch(self, *, complete: bool) -> SseEvent | None:
+        lines, kind = self._data, self._event
+        self._data, self._event = [], b""
+        if not lines:
+            return None
+        name = kind.decode("utf-8", "replace") or "message"
+        return SseEvent(data=b"\n".join(lines), event=name, complete=complete)

@@ -1,0 +1,65 @@
+"""The seam between a request and the network: what is sent, what is heard, how it ended.
+
+A transport turns a `WireRequest` into calls on a `Listener` and one `Ending`. The real one speaks HTTP/1.1
+(`transport.py`); the one for tests plays a script (`draftproof.testing.fake_transport`).
+"""
+
+from typing import Literal, Protocol
+
+import msgspec
+
+EndKind = Literal["complete", "broken", "unreachable", "not_http", "timeout", "cancelled"]
+
+
+class WireRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One POST: absolute URL, extra headers, body."""
+
+    url: str
+    body: bytes
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class Ending(msgspec.Struct, frozen=True, kw_only=True):
+    """How an exchange ended and when.
+
+    `complete`: the response ended as its framing says, or the listener had all it wanted. `broken`: the
+    connection was lost before. `unreachable`: there never was one. `not_http`: the bytes are not an HTTP
+    response.
+    """
+
+    kind: EndKind
+    at_ns: int
+    detail: str | None = None
+
+
+class Listener(Protocol):
+    """Hears one response as it arrives. Times are those of the transport's clock."""
+
+    @property
+    def finished(self) -> bool:
+        """True once nothing more is wanted; the transport then ends the exchange at once."""
+        ...
+
+    def on_sent(self, at_ns: int) -> None:
+        """The last byte of the request was handed to the socket."""
+        ...
+
+    def on_headers(self, status: int, content_type: str, at_ns: int) -> None:
+        """The final response's headers are complete; `content_type` is lower case, "" if absent."""
+        ...
+
+    def on_body(self, data: bytes, at_ns: int) -> None:
+        """Bytes of the body, as one read of the socket brought them."""
+        ...
+
+
+class Transport(Protocol):
+    """Carries one request at a time per call; calls may overlap."""
+
+    async def send(self, request: WireRequest, listener: Listener) -> Ending:
+        """Send, tell the listener what arrives, return how it ended. Being cancelled drops the connection."""
+        ...
+
+    async def close(self) -> None:
+        """Drop every connection."""
+        ...

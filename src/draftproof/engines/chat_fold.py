@@ -1,0 +1,169 @@
+"""The fold over a streamed chat completion that every OpenAI-compatible engine shares.
+
+Owns the content-chunk rule and the order of token sources of metrics.md (Time base). An adapter gives it the
+engine's own counter where there is one.
+"""
+
+from typing import NamedTuple
+
+from draftproof.engines.chat_frames import ChatFrame, Choice, Delta, ToolCallDelta, parse_frame
+from draftproof.engines.metrics_block import MetricsReading, find_disagreements, parse_metrics
+from draftproof.engines.protocol import Answer, CountTokens
+from draftproof.engines.token_counts import Counted, CountedChunk, choose_counts
+from draftproof.records import Chunk, ToolCall
+
+
+class _Growth(NamedTuple):
+    """Cumulative counts by source after a chunk; None where this chunk does not state one."""
+
+    ids: int | None
+    usage: int | None
+    engine: int | None
+
+
+class ChatFold:
+    """Folds the frames of one answer; see `AnswerFold`.
+
+    Args:
+        count_tokens: counts the tokens of a text; the last resort for servers that state no counts.
+    """
+
+    def __init__(self, count_tokens: CountTokens | None = None) -> None:
+        self._count_tokens = count_tokens
+        self._marks: list[CountedChunk] = []
+        self._ids: list[int] | None = None
+        self._text: list[str] = []
+        self._reasoning: list[str] = []
+        self._tools: dict[int, tuple[list[str], list[str]]] = {}
+        self._generated: list[str] = []
+        self._generated_chars = 0
+        self._prompt_tokens: int | None = None
+        self._final_tokens: int | None = None
+        self._finish_reason: str | None = None
+        self._metrics: object = None
+        self._stream_error: str | None = None
+        self._other_choices = 0
+
+    def add(self, frame: bytes, arrival_ns: int) -> None:
+        """Take the data of one event.
+
+        Raises:
+            FrameError: not a frame of a chat stream.
+        """
+        parsed = parse_frame(frame)
+        if parsed.error_text is not None:
+            self._stream_error = self._stream_error or parsed.error_text
+            return
+        self._take_usage(parsed)
+        if parsed.metrics is not None:
+            self._metrics = parsed.metrics
+        for choice in parsed.choices or ():
+            if choice.index == 0:
+                self._take_choice(choice, parsed, arrival_ns)
+            else:
+                self._other_choices += 1
+
+    def finish(self) -> Answer:
+        """Return what was said so far."""
+        reading = parse_metrics(self._metrics)
+        counted = choose_counts(self._marks, "".join(self._generated), self._count_tokens)
+        output_tokens = self._final_tokens if self._final_tokens is not None else counted.last
+        return Answer(
+            chunks=tuple(
+                Chunk(mark.arrival_ns, count)
+                for mark, count in zip(self._marks, counted.cumulative, strict=True)
+            ),
+            token_source=counted.source,
+            prompt_tokens=self._prompt_tokens,
+            output_tokens=output_tokens,
+            finish_reason=self._finish_reason,
+            text="".join(self._text),
+            reasoning_text="".join(self._reasoning),
+            tool_calls=self._tool_calls(),
+            token_ids=None if self._ids is None else tuple(self._ids),
+            speculation=reading.speculation,
+            rounds=reading.rounds,
+            server=reading.server,
+            fallbacks=reading.fallbacks,
+            stream_error=self._stream_error,
+            warnings=self._warnings(reading, counted, output_tokens),
+        )
+
+    def _take_usage(self, frame: ChatFrame) -> None:
+        if frame.usage is None:
+            return
+        if frame.usage.prompt_tokens is not None:
+            self._prompt_tokens = frame.usage.prompt_tokens
+        if frame.usage.completion_tokens is not None:
+            self._final_tokens = frame.usage.completion_tokens
+
+    def _take_choice(self, choice: Choice, frame: ChatFrame, arrival_ns: int) -> None:
+        growth = self._take_counts(choice, frame)
+        spoke = choice.delta is not None and self._take_delta(choice.delta)
+        if choice.finish_reason is not None:
+            self._finish_reason = choice.finish_reason
+        if spoke or self._has_grown(choice, growth):
+            self._marks.append(
+                CountedChunk(arrival_ns, growth.ids, growth.usage, growth.engine, self._generated_chars)
+            )
+
+    def _take_counts(self, choice: Choice, frame: ChatFrame) -> _Growth:
+        if choice.token_ids is not None:
+            self._ids = self._ids or []
+            self._ids.extend(choice.token_ids)
+        return _Growth(
+            ids=None if choice.token_ids is None or self._ids is None else len(self._ids),
+            usage=None if frame.usage is None else frame.usage.completion_tokens,
+            engine=None if frame.timings is None else frame.timings.predicted_n,
+        )
+
+    def _has_grown(self, choice: Choice, growth: _Growth) -> bool:
+        """Whether a chunk without text carries tokens all the same.
+
+        A count that appears for the first time after content chunks without one is a final count and no
+        growth: many servers put the usage on the closing chunk only.
+        """
+        if choice.token_ids:
+            return True
+        last = self._marks[-1] if self._marks else CountedChunk(0, 0, 0, 0, 0)
+        return any(
+            now is not None and before is not None and now > before
+            for now, before in ((growth.usage, last.usage), (growth.engine, last.engine))
+        )
+
+    def _take_delta(self, delta: Delta) -> bool:
+        reasoning = delta.reasoning or delta.reasoning_content or ""
+        content = delta.content or ""
+        pieces = [reasoning, content, *(self._take_tool_call(call) for call in delta.tool_calls or ())]
+        self._reasoning.append(reasoning)
+        self._text.append(content)
+        new = "".join(pieces)
+        self._generated.append(new)
+        self._generated_chars += len(new)
+        return bool(new)
+
+    def _take_tool_call(self, call: ToolCallDelta) -> str:
+        if call.function is None:
+            return ""
+        name, arguments = call.function.name or "", call.function.arguments or ""
+        names, pieces = self._tools.setdefault(call.index, ([], []))
+        names.append(name)
+        pieces.append(arguments)
+        return name + arguments
+
+    def _tool_calls(self) -> tuple[ToolCall, ...]:
+        return tuple(
+            ToolCall("".join(names), "".join(pieces)) for _, (names, pieces) in sorted(self._tools.items())
+        )
+
+    def _warnings(
+        self, reading: MetricsReading, counted: Counted, output_tokens: int | None
+    ) -> tuple[str, ...]:
+        found = [*counted.warnings, *reading.warnings, *find_disagreements(reading, output_tokens)]
+        if self._final_tokens is not None and counted.last not in {None, self._final_tokens}:
+            found.append(
+                f"chunks carry {counted.last} tokens by {counted.source}, usage says {self._final_tokens}"
+            )
+        if self._other_choices:
+            found.append(f"{self._other_choices} chunks of further choices are not part of the answer")
+        return tuple(found)

@@ -1,0 +1,95 @@
+"""The frames of a streamed chat completion, as far as they are read.
+
+Types are checked while decoding: a frame of another shape is an error and not a silent zero. Fields that are
+not named here are ignored. `metrics` stays undecided: engines call its shape experimental, and a metrics
+block that cannot be read must not fail an answer that can.
+"""
+
+from typing import Any
+
+import msgspec
+
+from draftproof.engines.protocol import FrameError
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Token counts as the server states them, cumulative where they come with every chunk."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+class FunctionDelta(msgspec.Struct, frozen=True):
+    """A piece of a tool call."""
+
+    name: str | None = None
+    arguments: str | None = None
+
+
+class ToolCallDelta(msgspec.Struct, frozen=True):
+    """A piece of the tool call at `index`."""
+
+    index: int = 0
+    function: FunctionDelta | None = None
+
+
+class Delta(msgspec.Struct, frozen=True):
+    """What a chunk adds to the answer; engines name reasoning text in two ways."""
+
+    content: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: tuple[ToolCallDelta, ...] | None = None
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """One choice of a chunk; `token_ids` are those of this chunk."""
+
+    index: int = 0
+    delta: Delta | None = None
+    finish_reason: str | None = None
+    token_ids: tuple[int, ...] | None = None
+
+
+class EngineTimings(msgspec.Struct, frozen=True):
+    """The `timings` block of llama.cpp; `predicted_n` counts the answer's tokens so far."""
+
+    predicted_n: int | None = None
+
+
+class ChatFrame(msgspec.Struct, frozen=True):
+    """One event of the stream."""
+
+    choices: tuple[Choice, ...] | None = None
+    usage: Usage | None = None
+    timings: EngineTimings | None = None
+    metrics: Any = None
+    error: Any = None
+    object: str | None = None
+    message: str | None = None
+
+    @property
+    def error_text(self) -> str | None:
+        """What an error event says, None for an ordinary frame."""
+        if isinstance(self.error, dict):
+            return str(self.error.get("message") or self.error)
+        if self.error is not None:
+            return str(self.error)
+        return (self.message or "no message") if self.object == "error" else None
+
+
+_DECODER = msgspec.json.Decoder(ChatFrame)
+
+
+def parse_frame(data: bytes) -> ChatFrame:
+    """Return the frame in the data of one event.
+
+    Raises:
+        FrameError: not JSON, or a field of another type than the protocol's.
+    """
+    try:
+        return _DECODER.decode(data)
+    except msgspec.ValidationError as error:
+        raise FrameError(f"a frame has an unexpected form: {error}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise FrameError(f"a frame is not JSON: {error}") from error

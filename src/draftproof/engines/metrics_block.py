@@ -1,0 +1,157 @@
+"""The `metrics` block of an answer: acceptance counters, rounds and the server's own clock.
+
+Field names are vLLM's where it has the quantity; `rounds` and `fallbacks` are the reference engine's.
+Whatever cannot be read stays None and is named in a warning; identities that do not hold are named and the
+values kept, because the reader must see what the server said.
+"""
+
+from typing import Any
+
+import msgspec
+
+from draftproof.records import Round, ServerTimings, SpecCounts
+
+
+class MetricsReading(msgspec.Struct, frozen=True):
+    """What a metrics block said; empty for an answer without one."""
+
+    speculation: SpecCounts | None = None
+    rounds: tuple[Round, ...] | None = None
+    server: ServerTimings = ServerTimings()
+    fallbacks: int | None = None
+    warnings: tuple[str, ...] = ()
+
+
+class _Speculation(msgspec.Struct, frozen=True):
+    num_spec_steps: int
+    num_draft_tokens: int
+    num_accepted_draft_tokens: int
+    acceptance_histogram: tuple[int, ...] | None = None
+
+
+class _Rounds(msgspec.Struct, frozen=True):
+    proposed: tuple[int, ...]
+    accepted: tuple[int, ...]
+    committed: tuple[int, ...]
+    draft_ns: tuple[int, ...]
+    verify_ns: tuple[int, ...]
+    sample_ns: tuple[int, ...]
+    schedule_ns: tuple[int, ...]
+    batch_size: tuple[int, ...]
+    prefill_tokens: tuple[int, ...]
+
+
+class _Block(msgspec.Struct, frozen=True):
+    queue_time_ms: float | None = None
+    prefill_time_ms: float | None = None
+    generation_time_ms: float | None = None
+    speculative_decoding: _Speculation | None = None
+    rounds: _Rounds | None = None
+    fallbacks: int | None = None
+
+
+def parse_metrics(block: Any) -> MetricsReading:
+    """Return what a decoded metrics block says."""
+    if block is None:
+        return MetricsReading()
+    try:
+        read = msgspec.convert(block, _Block)
+    except msgspec.ValidationError as error:
+        return MetricsReading(warnings=(f"the metrics block cannot be read: {error}",))
+    rounds, warnings = _parse_rounds(read.rounds)
+    return MetricsReading(
+        speculation=_parse_counts(read.speculative_decoding),
+        rounds=rounds,
+        server=ServerTimings(
+            queue_ns=_ms_to_ns(read.queue_time_ms),
+            prefill_ns=_ms_to_ns(read.prefill_time_ms),
+            decode_ns=_ms_to_ns(read.generation_time_ms),
+        ),
+        fallbacks=read.fallbacks,
+        warnings=warnings,
+    )
+
+
+def find_disagreements(reading: MetricsReading, output_tokens: int | None) -> tuple[str, ...]:
+    """Return one sentence for each identity of metrics.md (Acceptance) that the block breaks."""
+    found: list[str] = []
+    if reading.speculation is not None:
+        found += _check_counts(reading.speculation)
+    if reading.rounds is not None:
+        found += _check_rounds(reading.rounds, reading.speculation, output_tokens)
+    return tuple(found)
+
+
+def _ms_to_ns(value_ms: float | None) -> int | None:
+    return None if value_ms is None else round(value_ms * 1e6)
+
+
+def _parse_counts(block: _Speculation | None) -> SpecCounts | None:
+    if block is None:
+        return None
+    return SpecCounts(
+        num_spec_steps=block.num_spec_steps,
+        num_draft_tokens=block.num_draft_tokens,
+        num_accepted_draft_tokens=block.num_accepted_draft_tokens,
+        acceptance_histogram=block.acceptance_histogram or (),
+    )
+
+
+def _parse_rounds(block: _Rounds | None) -> tuple[tuple[Round, ...] | None, tuple[str, ...]]:
+    if block is None:
+        return None, ()
+    columns = msgspec.structs.astuple(block)
+    lengths = {len(column) for column in columns}
+    if len(lengths) > 1:
+        return None, (f"the lists of rounds differ in length: {sorted(lengths)}",)
+    return tuple(Round(*row) for row in zip(*columns, strict=True)), ()
+
+
+def _check_counts(counts: SpecCounts) -> list[str]:
+    found = []
+    histogram = counts.acceptance_histogram
+    steps, accepted = sum(histogram), sum(index * count for index, count in enumerate(histogram))
+    if histogram and steps != counts.num_spec_steps:
+        found.append(
+            f"the acceptance histogram holds {steps} steps, num_spec_steps says {counts.num_spec_steps}"
+        )
+    if histogram and accepted != counts.num_accepted_draft_tokens:
+        found.append(
+            f"the acceptance histogram holds {accepted} accepted tokens, "
+            f"num_accepted_draft_tokens says {counts.num_accepted_draft_tokens}"
+        )
+    if counts.num_accepted_draft_tokens > counts.num_draft_tokens:
+        found.append(
+            f"{counts.num_accepted_draft_tokens} draft tokens accepted of {counts.num_draft_tokens} drafted"
+        )
+    return found
+
+
+def _check_rounds(
+    rounds: tuple[Round, ...], counts: SpecCounts | None, output_tokens: int | None
+) -> list[str]:
+    found = [
+        f"round {index} commits {one.committed} tokens with {one.accepted} of {one.proposed} drafts accepted"
+        for index, one in enumerate(rounds)
+        if one.accepted > one.proposed or one.committed > one.accepted + 1
+    ][:1]
+    if counts is not None:
+        found += _check_sums(rounds, counts)
+    committed = sum(one.committed for one in rounds)
+    # The answer's first token comes from the prefill and belongs to no round.
+    if output_tokens is not None and output_tokens > 0 and committed != output_tokens - 1:
+        found.append(f"rounds commit {committed} tokens after the first, usage says {output_tokens} in all")
+    return found
+
+
+def _check_sums(rounds: tuple[Round, ...], counts: SpecCounts) -> list[str]:
+    sums = {
+        "num_spec_steps": (sum(one.proposed > 0 for one in rounds), counts.num_spec_steps),
+        "num_draft_tokens": (sum(one.proposed for one in rounds), counts.num_draft_tokens),
+        "num_accepted_draft_tokens": (sum(one.accepted for one in rounds), counts.num_accepted_draft_tokens),
+    }
+    return [
+        f"rounds add up to {summed} for {name}, the counter says {stated}"
+        for name, (summed, stated) in sums.items()
+        if summed != stated
+    ]

@@ -1,0 +1,99 @@
+"""What an engine's adapter must offer: the request's payload, and a fold over the answer's frames.
+
+Pure: an adapter never opens a socket and never reads a clock. The arrival of a frame is an argument.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from draftproof.records import Chunk, Round, ServerTimings, SpecCounts, TokenSource, ToolCall
+from draftproof.workload.items import Item
+
+CountTokens = Callable[[str], int]
+
+
+class FrameError(ValueError):
+    """A frame of the stream that is not what the engine's protocol allows."""
+
+
+class SpeculationSwitch(msgspec.Struct, frozen=True, kw_only=True):
+    """Asks a service to speculate in a stated way for one request only."""
+
+    method: str
+    num_spec_tokens: int
+
+
+Speculation = SpeculationSwitch | Literal["off"] | None  # None: the service's own setting stands
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a stream said, whole or not; field by field as in `RequestRecord`.
+
+    `stream_error` is the text of an error event inside the stream. `warnings` name disagreements between
+    what the stream delivered and what it said about itself.
+    """
+
+    chunks: tuple[Chunk, ...] = ()
+    token_source: TokenSource | None = None
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    finish_reason: str | None = None
+    text: str = ""
+    reasoning_text: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    token_ids: tuple[int, ...] | None = None
+    speculation: SpecCounts | None = None
+    rounds: tuple[Round, ...] | None = None
+    server: ServerTimings = ServerTimings()
+    fallbacks: int | None = None
+    stream_error: str | None = None
+    warnings: tuple[str, ...] = ()
+
+
+class AnswerFold(Protocol):
+    """Takes the frames of one answer in order."""
+
+    def add(self, frame: bytes, arrival_ns: int) -> None:
+        """Take the data of one event.
+
+        Raises:
+            FrameError: not JSON, or not of the engine's form; the fold stays usable.
+        """
+        ...
+
+    def finish(self) -> Answer:
+        """Return what was said so far."""
+        ...
+
+
+class EngineAdapter(Protocol):
+    """One engine: how it is asked, how its answer is read."""
+
+    @property
+    def name(self) -> str:
+        """Name of the engine in a plan."""
+        ...
+
+    def build_payload(
+        self,
+        item: Item,
+        *,
+        seed: int | None,
+        served_model: str,
+        max_tokens: int | None = None,
+        speculation: Speculation = None,
+    ) -> dict[str, Any]:
+        """Return the JSON body of /v1/chat/completions for an item.
+
+        `max_tokens` caps the item's own limit; None leaves it.
+
+        Raises:
+            PlanError: `speculation` is asked of an engine that cannot switch it per request.
+        """
+        ...
+
+    def start_fold(self) -> AnswerFold:
+        """Return a fold for one answer."""
+        ...

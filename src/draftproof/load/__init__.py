@@ -1,0 +1,1 @@
+"""Keeps a service under a stated load and hands every attempted request to a sink."""

@@ -1,0 +1,92 @@
+"""The closed loop: keeps a stated number of requests in flight and hands every record to a sink.
+
+A request is scheduled when its slot becomes free. The first wave is spread out, slot by slot, so that the
+burst of a cold start does not decide the first-token tail. After a failure a slot rests for a moment: a
+service that refuses at once must not be flooded by the very client that measures it.
+"""
+
+import asyncio
+from collections.abc import Collection, Mapping
+
+from draftproof.client.wire import Transport
+from draftproof.clock import Clock, monotonic_ns
+from draftproof.load.closed_loop import ClosedLoop, LoadSettings
+from draftproof.load.schedule import Schedule, SeedOf, warmup_turn
+from draftproof.load.turn import Endpoint, Sink, Turn
+from draftproof.records import BlockRecord
+from draftproof.workload.blocks import request_seed
+from draftproof.workload.items import Item
+
+__all__ = ["LoadSettings", "run_turn", "run_warmup"]
+
+
+async def run_turn(
+    turn: Turn,
+    endpoint: Endpoint,
+    items: Mapping[str, Item],
+    *,
+    transport: Transport,
+    sink: Sink,
+    settings: LoadSettings | None = None,
+    done: Collection[str] = (),
+    stop: asyncio.Event | None = None,
+    seed_of: SeedOf = request_seed,
+    clock: Clock = monotonic_ns,
+) -> BlockRecord:
+    """Run one arm's turn of a block and return how it went.
+
+    Setting `stop` ends the turn early: requests in flight are cancelled and recorded, counted ones as
+    `interrupted`. An error of the sink cancels what is in flight and is raised.
+
+    Args:
+        turn: which items, at which concurrency.
+        endpoint: the arm's service.
+        items: the workload's items by id.
+        transport: carries the requests.
+        sink: takes each record as its request ends.
+        settings: patience and pace; None: the defaults.
+        done: request ids already recorded by an interrupted run.
+        stop: set by whoever wants the turn to end.
+        seed_of: seed of an item at a repeat.
+        clock: source of every time in the records.
+    """
+    schedule = Schedule(turn, items, done=done, seed_of=seed_of)
+    loop = ClosedLoop(
+        turn=turn,
+        endpoint=endpoint,
+        schedule=schedule,
+        transport=transport,
+        sink=sink,
+        settings=settings or LoadSettings(),
+        clock=clock,
+    )
+    return await loop.run(stop or asyncio.Event())
+
+
+async def run_warmup(
+    turn: Turn,
+    endpoint: Endpoint,
+    items: Mapping[str, Item],
+    *,
+    count: int,
+    transport: Transport,
+    sink: Sink,
+    settings: LoadSettings | None = None,
+    done: Collection[str] = (),
+    stop: asyncio.Event | None = None,
+    seed_of: SeedOf = request_seed,
+    clock: Clock = monotonic_ns,
+) -> BlockRecord:
+    """Send `count` requests of phase `warmup` over the turn's items, at its concurrency; never counted."""
+    warmup = warmup_turn(turn, count)
+    schedule = Schedule(warmup, items, done=done, seed_of=seed_of, phase="warmup")
+    loop = ClosedLoop(
+        turn=warmup,
+        endpoint=endpoint,
+        schedule=schedule,
+        transport=transport,
+        sink=sink,
+        settings=settings or LoadSettings(),
+        clock=clock,
+    )
+    return await loop.run(stop or asyncio.Event())

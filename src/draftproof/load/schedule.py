@@ -1,0 +1,113 @@
+"""Which request a free slot of the closed loop takes next. Pure: no clock, no socket.
+
+Counted requests come first, in block order. While some of them are still in flight and none is left to
+start, free slots take fill requests, so that the last counted ones meet the same load as the first.
+"""
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Literal
+
+from draftproof.load.turn import Job, Turn
+from draftproof.records import Phase
+from draftproof.workload.items import Item
+
+SeedOf = Callable[[Item, int], int | None]
+
+
+class Schedule:
+    """Hands out the jobs of one turn.
+
+    Args:
+        turn: the turn.
+        items: the workload's items by id.
+        done: request ids that an earlier run has already recorded; counted ones are not asked again.
+        seed_of: seed of an item at a repeat, the same for every arm.
+        phase: `measure`, or `warmup`: the same items, never counted and never followed by fill requests.
+    """
+
+    def __init__(
+        self,
+        turn: Turn,
+        items: Mapping[str, Item],
+        *,
+        done: Collection[str],
+        seed_of: SeedOf,
+        phase: Literal["measure", "warmup"] = "measure",
+    ) -> None:
+        self._turn, self._items, self._done, self._seed_of = turn, items, done, seed_of
+        self._phase: Phase = phase
+        self._waiting = deque(self._own_jobs())
+        self._outstanding = len(self._waiting)
+        self._fills = self._make_fills()
+
+    @property
+    def is_over(self) -> bool:
+        """True once every counted request has ended."""
+        return self._outstanding == 0
+
+    def next_job(self) -> Job | None:
+        """Return the next job for a free slot, None when the slot may rest for good."""
+        if self._waiting:
+            return self._waiting.popleft()
+        if self._phase == "measure" and self._turn.concurrency > 1 and not self.is_over:
+            return next(self._fills)
+        return None
+
+    def finish(self, job: Job) -> None:
+        """Count a job as ended."""
+        if job.phase == self._phase:
+            self._outstanding -= 1
+
+    def interrupt(self, job: Job) -> Job:
+        """Return a counted job as one that was stopped, under an id that does not claim it as done."""
+        if job.phase != "measure":
+            return job
+        return self._free_job(job.item.id, job.order_in_block, "interrupted")
+
+    def _own_jobs(self) -> Iterator[Job]:
+        for order, item_id in enumerate(self._turn.item_ids):
+            if self._phase == "warmup":
+                yield self._free_job(item_id, order, "warmup")
+            elif (job := self._job(item_id, order, "measure")).request_id not in self._done:
+                yield job
+
+    def _make_fills(self) -> Iterator[Job]:
+        order = len(self._turn.item_ids)
+        while True:
+            for item_id in self._turn.item_ids:
+                yield self._free_job(item_id, order, "fill")
+                order += 1
+
+    def _free_job(self, item_id: str, order: int, phase: Phase) -> Job:
+        """Return a job with the first number that no earlier run has used."""
+        job = self._job(item_id, order, phase, f"#{phase}{order}")
+        again = 0
+        while job.request_id in self._done:
+            again += 1
+            job = self._job(item_id, order, phase, f"#{phase}{order}.{again}")
+        return job
+
+    def _job(self, item_id: str, order: int, phase: Phase, suffix: str = "") -> Job:
+        item = self._items[item_id]
+        return Job(
+            request_id=f"{self._turn.key}/{item_id}{suffix}",
+            item=item,
+            phase=phase,
+            order_in_block=order,
+            seed=self._seed_of(item, self._turn.repeat),
+        )
+
+
+def warmup_turn(turn: Turn, count: int) -> Turn:
+    """Return a turn of `count` requests cycling over the items of `turn`."""
+    ids = turn.item_ids
+    return Turn(
+        block=turn.block,
+        load=turn.load,
+        concurrency=min(turn.concurrency, max(count, 1)),
+        repeat=turn.repeat,
+        arm=turn.arm,
+        order=turn.order,
+        item_ids=tuple(ids[index % len(ids)] for index in range(count)) if ids else (),
+    )

@@ -1,0 +1,118 @@
+"""What one arm does in its turn of a block: the order, the requests, and the facts a record is made of.
+
+Pure. Request ids are `load/block/repeat/arm/item`, with a suffix for requests that are not counted.
+"""
+
+from typing import Protocol
+
+import msgspec
+
+from draftproof.client.exchange import Exchange
+from draftproof.engines.protocol import EngineAdapter
+from draftproof.records import Phase, RequestRecord
+from draftproof.workload.blocks import Block
+from draftproof.workload.items import Item
+
+
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Where an arm answers and how it is asked. `url` is the base address, with or without /v1."""
+
+    url: str
+    served_model: str
+    adapter: EngineAdapter
+    headers: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def chat_url(self) -> str:
+        """Address of the chat completions."""
+        return self.url.rstrip("/").removesuffix("/v1") + "/v1/chat/completions"
+
+
+class Turn(msgspec.Struct, frozen=True, kw_only=True):
+    """One arm's turn: every item of `item_ids` once, with `concurrency` requests in flight."""
+
+    block: int
+    load: str
+    concurrency: int
+    repeat: int
+    arm: str
+    order: int
+    item_ids: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        """The part that all request ids of this turn share."""
+        return f"{self.load}/{self.block}/{self.repeat}/{self.arm}"
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """One request to be sent."""
+
+    request_id: str
+    item: Item
+    phase: Phase
+    order_in_block: int
+    seed: int | None
+
+
+class Sink(Protocol):
+    """Takes every record as its request ends. What it raises ends the turn."""
+
+    def append(self, record: RequestRecord) -> None:
+        """Keep one record."""
+        ...
+
+
+def turns_of(block: Block) -> tuple[Turn, ...]:
+    """Return the turns of a block in the order in which its arms take them."""
+    return tuple(
+        Turn(
+            block=block.index,
+            load=block.load,
+            concurrency=block.concurrency,
+            repeat=block.repeat,
+            arm=arm,
+            order=order,
+            item_ids=block.item_ids,
+        )
+        for order, arm in enumerate(block.arm_order)
+    )
+
+
+def make_record(turn: Turn, job: Job, scheduled_ns: int, exchange: Exchange) -> RequestRecord:
+    """Return the record of one attempted request."""
+    answer = exchange.answer
+    return RequestRecord(
+        request_id=job.request_id,
+        arm=turn.arm,
+        load=turn.load,
+        block=turn.block,
+        repeat=turn.repeat,
+        item_id=job.item.id,
+        phase=job.phase,
+        order_in_block=job.order_in_block,
+        concurrency=turn.concurrency,
+        seed=job.seed,
+        scheduled_ns=scheduled_ns,
+        sent_ns=exchange.sent_ns,
+        headers_ns=exchange.headers_ns,
+        end_ns=exchange.end_ns,
+        outcome=exchange.outcome,
+        http_status=exchange.http_status,
+        error=exchange.error,
+        chunks=answer.chunks,
+        token_source=answer.token_source,
+        prompt_tokens=answer.prompt_tokens,
+        output_tokens=answer.output_tokens,
+        finish_reason=answer.finish_reason,
+        text=answer.text,
+        token_ids=answer.token_ids,
+        speculation=answer.speculation,
+        rounds=answer.rounds,
+        server=answer.server,
+        fallbacks=answer.fallbacks,
+        malformed_raw=exchange.malformed_raw,
+        reasoning_text=answer.reasoning_text,
+        tool_calls=answer.tool_calls,
+        warnings=exchange.warnings,
+    )

@@ -1,0 +1,1 @@
+"""Per-request and pooled metrics, one formula per term, as `docs/metrics.md` states it."""

@@ -1,0 +1,134 @@
+"""Metrics of one request, from its record alone (docs/metrics.md, "Per request").
+
+Times in and out are nanoseconds. A value that the record cannot give is None. A request that failed keeps
+the values it got as far as it went; whoever pools them looks at the outcome first.
+"""
+
+from itertools import pairwise
+from typing import Literal
+
+import msgspec
+
+from draftproof.records import Chunk, RequestRecord
+
+TpotBasis = Literal["counted", "single_first_token_assumed"]
+
+
+class RequestMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """What one request shows. Times in ns.
+
+    `tpot_basis` says how the first chunk's tokens were taken off: "counted" from the stream, or
+    "single_first_token_assumed" where the stream gives no counts. `icl_ns` are the gaps between content
+    chunks; `longest_stall_ns` is the largest of them, above the stall threshold or not.
+    """
+
+    ttft_ns: int | None
+    ttft_from_schedule_ns: int | None
+    e2e_ns: int | None
+    e2e_from_schedule_ns: int
+    output_tokens: int | None
+    tpot_ns: float | None
+    tpot_basis: TpotBasis | None
+    icl_ns: tuple[int, ...]
+    stall_count: int
+    longest_stall_ns: int | None
+
+
+def compute_request_metrics(record: RequestRecord, stall_threshold_ns: int) -> RequestMetrics:
+    """Return the metrics of one request; gaps above `stall_threshold_ns` count as stalls."""
+    first = record.chunks[0].arrival_ns if record.chunks else None
+    gaps = chunk_gaps_ns(record)
+    tpot_ns, tpot_basis = _time_per_output_token(record)
+    return RequestMetrics(
+        ttft_ns=_elapsed(record.sent_ns, first),
+        ttft_from_schedule_ns=_elapsed(record.scheduled_ns, first),
+        e2e_ns=_elapsed(record.sent_ns, record.end_ns),
+        e2e_from_schedule_ns=record.end_ns - record.scheduled_ns,
+        output_tokens=count_output_tokens(record),
+        tpot_ns=tpot_ns,
+        tpot_basis=tpot_basis,
+        icl_ns=gaps,
+        stall_count=sum(gap > stall_threshold_ns for gap in gaps),
+        longest_stall_ns=max(gaps, default=None),
+    )
+
+
+def count_output_tokens(record: RequestRecord) -> int | None:
+    """Return the server's final count, else the last cumulative count of the stream, else None."""
+    if record.output_tokens is not None:
+        return record.output_tokens
+    return record.chunks[-1].cumulative_tokens if record.chunks else None
+
+
+def chunk_gaps_ns(record: RequestRecord) -> tuple[int, ...]:
+    """Return the gaps between consecutive content chunks (inter-chunk latency), ns."""
+    return tuple(after.arrival_ns - before.arrival_ns for before, after in pairwise(record.chunks))
+
+
+def tokens_per_chunk(record: RequestRecord) -> tuple[int, ...] | None:
+    """Return how many tokens each content chunk brought, None where a chunk's count is unknown."""
+    counts = [chunk.cumulative_tokens for chunk in record.chunks]
+    known = [count for count in counts if count is not None]
+    if len(known) < len(counts):
+        return None
+    return tuple(after - before for before, after in pairwise([0, *known]))
+
+
+def itl_arrival_ns(record: RequestRecord) -> tuple[int, ...] | None:
+    """Return the gap before every token after the first, ns: 0 inside a chunk, the full gap between chunks.
+
+    Shown for comparison with other tools. Its median says nothing under speculation and no gate uses it.
+    None where the stream has no chunks or a chunk's count is unknown.
+    """
+    counts = tokens_per_chunk(record)
+    if not counts:
+        return None
+    bearing = [
+        (chunk.arrival_ns, count) for chunk, count in zip(record.chunks, counts, strict=True) if count > 0
+    ]
+    arrivals = [arrival for arrival, count in bearing for _ in range(count)]
+    return tuple(after - before for before, after in pairwise(arrivals))
+
+
+def playback_wait_ns(record: RequestRecord, tokens_per_s: float) -> float | None:
+    """Return how long a reader of `tokens_per_s` who starts at the first chunk waits in all, ns.
+
+    max(0, max over tokens i of t_i − t_1 − (i − 1)/v). Inside a chunk the first token waits longest, so one
+    term per chunk is enough. None where the stream has no chunks or a chunk's count is unknown.
+
+    Raises:
+        ValueError: `tokens_per_s` is not positive.
+    """
+    if tokens_per_s <= 0:
+        raise ValueError(f"tokens_per_s must be positive, got {tokens_per_s}")
+    counts = tokens_per_chunk(record)
+    if not counts:
+        return None
+    start, wait, seen = record.chunks[0].arrival_ns, 0.0, 0
+    for chunk, count in zip(record.chunks, counts, strict=True):
+        if count > 0:
+            wait = max(wait, chunk.arrival_ns - start - seen * 1e9 / tokens_per_s)
+        seen += count
+    return wait
+
+
+def _time_per_output_token(record: RequestRecord) -> tuple[float | None, TpotBasis | None]:
+    tokens = count_output_tokens(record)
+    if tokens is None or not record.chunks:
+        return None, None
+    basis, taken_off = _first_chunk_tokens(record.chunks[0])
+    divisor = tokens - taken_off
+    # A lone chunk spans no time: without counts the formula would give 0 ns per token, which is no rate.
+    if divisor < 1 or len(record.chunks) < 2:
+        return None, basis
+    return (record.chunks[-1].arrival_ns - record.chunks[0].arrival_ns) / divisor, basis
+
+
+def _first_chunk_tokens(first: Chunk) -> tuple[TpotBasis, int]:
+    if first.cumulative_tokens is None:
+        return "single_first_token_assumed", 1
+    return "counted", first.cumulative_tokens
+
+
+def _elapsed(start_ns: int | None, end_ns: int | None) -> int | None:
+    return None if start_ns is None or end_ns is None else end_ns - start_ns

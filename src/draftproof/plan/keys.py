@@ -1,0 +1,150 @@
+"""The keys a plan may have, read from its schema: names, types, ranges, defaults, descriptions.
+
+Pure. Error messages and the plan reference both take their facts from here, so neither can say something
+the schema does not enforce.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from draftproof.plan.schema import Plan
+
+Location = Sequence[str | int]
+
+_RANGE_WORDS = (
+    ("minimum", "at least"),
+    ("exclusiveMinimum", "above"),
+    ("maximum", "at most"),
+    ("exclusiveMaximum", "below"),
+)
+_TYPE_WORDS = {
+    "string": "string",
+    "integer": "integer",
+    "number": "number",
+    "boolean": "true or false",
+    "object": "table",
+    "array": "list",
+}
+
+
+class Key(msgspec.Struct, frozen=True, kw_only=True):
+    """One key of a plan. `default` is None both for no default and for a default of none: see `required`."""
+
+    dotted: str
+    type_words: str
+    allowed: str
+    required: bool
+    default: Any
+    description: str
+    is_table: bool
+
+
+@cache
+def plan_json_schema() -> dict[str, Any]:
+    """Return the JSON schema of the plan."""
+    return Plan.model_json_schema()
+
+
+def dotted_key(location: Location) -> str:
+    """Return a location as a person writes it: ("load", 0, "name") -> "load[0].name"."""
+    text = ""
+    for part in location:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+def schema_at(location: Location) -> dict[str, Any]:
+    """Return the schema of the value at `location`, {} where the plan has no such place."""
+    node = plan_json_schema()
+    for part in location:
+        node = resolve(node)
+        if isinstance(part, int):
+            node = node.get("items", {})
+        else:
+            node = node.get("properties", {}).get(part) or node.get("additionalProperties") or {}
+    return resolve(node)
+
+
+def resolve(node: dict[str, Any]) -> dict[str, Any]:
+    """Follow references and "this or none", and keep what stands beside them, such as a default."""
+    if "$ref" in node:
+        target = plan_json_schema()["$defs"][node["$ref"].rsplit("/", 1)[1]]
+        return resolve(target | {key: value for key, value in node.items() if key != "$ref"})
+    variants = [variant for variant in node.get("anyOf", ()) if variant.get("type") != "null"]
+    if len(variants) == 1:
+        return resolve(variants[0] | {key: value for key, value in node.items() if key != "anyOf"})
+    return node
+
+
+def list_known_keys(location: Location) -> tuple[str, ...]:
+    """Return the names a table at `location` may hold."""
+    return tuple(schema_at(location).get("properties", {}))
+
+
+def render_type(node: dict[str, Any]) -> str:
+    """Return the type in words, e.g. "list of string"."""
+    if "anyOf" in node:
+        return " or ".join(render_type(variant) for variant in node["anyOf"])
+    if node.get("type") == "array":
+        return f"list of {render_type(resolve(node.get('items', {})))}"
+    values = node.get("additionalProperties")
+    if isinstance(values, dict):
+        return f"table of {render_type(resolve(values))}"
+    return _TYPE_WORDS.get(node.get("type", ""), "value")
+
+
+def render_allowed(node: dict[str, Any]) -> str:
+    """Return what values are allowed, in words, "" where the type is the only limit."""
+    choices = node.get("enum") or ([node["const"]] if "const" in node else [])
+    if choices:
+        return "one of " + ", ".join(str(choice) for choice in choices)
+    if "pattern" in node:
+        return "lower-case letters, digits, - and _, at most 41, starting with a letter or digit"
+    if "minItems" in node:
+        return f"at least {node['minItems']} entry"
+    return " and ".join(f"{words} {node[name]:.12g}" for name, words in _RANGE_WORDS if name in node)
+
+
+def iterate_keys(location: tuple[str, ...] = ()) -> Iterator[Key]:
+    """Yield every key of a plan in the schema's order; a list of tables is written `load[]`."""
+    table = schema_at(location) if location else plan_json_schema()
+    for name, raw in table.get("properties", {}).items():
+        node = resolve(raw)
+        element = resolve(node["items"]) if node.get("type") == "array" else node
+        here = (*location, name)
+        yield _describe(here, node, element, required=name in table.get("required", ()))
+        if "properties" in element:
+            yield from _iterate_below(here, node)
+
+
+def _iterate_below(location: tuple[str, ...], node: dict[str, Any]) -> Iterator[Key]:
+    if node.get("type") != "array":
+        yield from iterate_keys(location)
+        return
+    element = resolve(node["items"])
+    for name, raw in element["properties"].items():
+        child = resolve(raw)
+        yield _describe(
+            (*location[:-1], f"{location[-1]}[]", name),
+            child,
+            child,
+            required=name in element.get("required", ()),
+        )
+
+
+def _describe(
+    location: tuple[str, ...], node: dict[str, Any], element: dict[str, Any], *, required: bool
+) -> Key:
+    is_table = "properties" in element
+    return Key(
+        dotted=dotted_key(location),
+        type_words="list of tables" if is_table and node is not element else render_type(node),
+        allowed=render_allowed(node),
+        required=required,
+        default=node.get("default"),
+        description=node.get("description", ""),
+        is_table=is_table,
+    )

@@ -1,0 +1,169 @@
+"""Reading a plan: TOML text to a checked Plan, its hashes, and a plan back to text.
+
+Owns the file read and what a plan's text means (relative paths, nested settings). The schema owns ranges.
+"""
+
+import hashlib
+import re
+import tomllib
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from pydantic import ValidationError
+
+from draftproof.errors import PlanError
+from draftproof.plan.faults import describe_faults
+from draftproof.plan.rendering import render_plan
+from draftproof.plan.schema import Arm, Plan
+
+BUILTIN_PREFIX = "builtin:"
+_BUILTIN_NAMES = ("demo", "demo-quick")
+_TOML_POSITION = re.compile(
+    r"^(?P<what>.*) \(at (?:line (?P<line>\d+), column \d+|(?P<end>end of document))\)$"
+)
+
+
+def load_plan(path: Path | str) -> tuple[Plan, str]:
+    """Return a checked plan and the text that states it.
+
+    Relative paths of the plan (workload, local model, drafter) are taken from the plan's own folder. The text
+    is that of the file, byte for byte, unless it has such a path: then it is written anew with absolute
+    ones, so that it means the same wherever a run keeps it.
+
+    Args:
+        path: a TOML file, or "builtin:demo".
+
+    Raises:
+        PlanError: no such file, not TOML (with the line), an unknown key or a value out of range.
+    """
+    if str(path).startswith(BUILTIN_PREFIX):
+        return load_builtin_plan(str(path).removeprefix(BUILTIN_PREFIX))
+    path = Path(path)
+    text = _read_text(path)
+    written = parse_plan(text, source=str(path))
+    plan = _resolve_paths(written, path.parent)
+    return plan, text if plan == written else render_plan(plan)
+
+
+def load_builtin_plan(name: str) -> tuple[Plan, str]:
+    """Return a plan that ships with the package, and its text.
+
+    "demo" is the demo's plan. "demo-quick" is the same with two prompts of each task and one repeat: it
+    shows the path and is too little for a verdict.
+
+    Raises:
+        PlanError: no plan of that name.
+    """
+    if name not in _BUILTIN_NAMES:
+        raise PlanError(
+            f"there is no built-in plan {name!r}.", fix=f"use one of: {', '.join(_BUILTIN_NAMES)}."
+        )
+    text = (resources.files("draftproof") / "data" / "plans" / "demo.toml").read_text(encoding="utf-8")
+    plan = parse_plan(text, source=f"{BUILTIN_PREFIX}demo")
+    if name == "demo":
+        return plan, text
+    plan = _shorten(plan)
+    return plan, render_plan(plan)
+
+
+def _shorten(plan: Plan) -> Plan:
+    workload = plan.workload.model_copy(update={"items_per_segment": 2, "max_tokens": 32})
+    load = tuple(level.model_copy(update={"repeats": 1}) for level in plan.load)
+    return plan.model_copy(update={"name": f"{plan.name}-quick", "workload": workload, "load": load})
+
+
+def parse_plan(text: str, source: str = "plan") -> Plan:
+    """Return the plan that a TOML text states; paths stay as written.
+
+    Raises:
+        PlanError: not TOML (with the line), an unknown key or a value out of range.
+    """
+    values = _parse_toml(text, source)
+    _flatten_settings(values)
+    try:
+        return Plan.model_validate(values)
+    except ValidationError as error:
+        raise describe_faults(error, values, source) from None
+
+
+def plan_sha256(text: str) -> str:
+    """Return the SHA-256 of the plan's text, the same as that of the file `plan.toml` of a run."""
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()
+
+
+def thresholds_sha256(plan: Plan) -> str:
+    """Return the SHA-256 of what decides the verdict: thresholds, comparison and objectives.
+
+    Taken over JSON with sorted keys and every default filled in, so that comments and order do not matter.
+    """
+    deciding = plan.model_dump(mode="json", include={"thresholds", "comparison", "objectives"})
+    return hashlib.sha256(msgspec.json.encode(deciding, order="sorted")).hexdigest()
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8")
+    except FileNotFoundError:
+        raise PlanError("there is no such file.", place=str(path), fix="check the plan's path.") from None
+    except UnicodeDecodeError as error:
+        raise PlanError(
+            f"the plan is not UTF-8 text (byte {error.start}).", place=str(path), fix="save it as UTF-8."
+        ) from None
+    except OSError as error:
+        raise PlanError(f"the plan cannot be read ({error.strerror}).", place=str(path)) from None
+
+
+def _parse_toml(text: str, source: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        found = _TOML_POSITION.match(str(error))
+        what = found["what"] if found else str(error)
+        line = (found["line"] or str(text.count("\n") + 1)) if found else None
+        raise PlanError(
+            f"not valid TOML: {what[:1].lower()}{what[1:]}.",
+            place=f"{source}:{line}" if line else source,
+            fix="correct this line.",
+        ) from None
+
+
+def _flatten_settings(values: dict[str, Any]) -> None:
+    """Write nested tables under `settings` as dotted keys: both spellings mean the same in a plan."""
+    arms = values.get("arms")
+    for arm in arms.values() if isinstance(arms, dict) else ():
+        if isinstance(arm, dict) and isinstance(arm.get("settings"), dict):
+            arm["settings"] = _flatten(arm["settings"])
+
+
+def _flatten(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        flat |= _flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat
+
+
+def _resolve_paths(plan: Plan, folder: Path) -> Plan:
+    workload, target = plan.workload, plan.target
+    if not workload.path.startswith(BUILTIN_PREFIX):
+        workload = workload.model_copy(update={"path": _absolute(workload.path, folder)})
+    # "org/name" may be a model id: it is a folder only where one is there or the text says so.
+    if target.model.startswith((".", "~")) or (folder / target.model).is_dir():
+        target = target.model_copy(update={"model": _absolute(target.model, folder)})
+    arms = plan.arms.model_copy(
+        update={
+            name: _resolve_arm(arm, folder) for name, arm in plan.arms if isinstance(arm, Arm) and arm.drafter
+        }
+    )
+    return plan.model_copy(update={"workload": workload, "target": target, "arms": arms})
+
+
+def _resolve_arm(arm: Arm, folder: Path) -> Arm:
+    if "path" not in arm.drafter:
+        return arm
+    return arm.model_copy(update={"drafter": arm.drafter | {"path": _absolute(arm.drafter["path"], folder)}})
+
+
+def _absolute(path: str, folder: Path) -> str:
+    return str((folder / Path(path).expanduser()).resolve())

@@ -1,0 +1,112 @@
+"""Everything before the first measured request, for a person to read: contracts, findings, differences."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import aiohttp
+import msgspec
+
+from draftproof.arms.comparability import find_differences
+from draftproof.arms.launch import list_arms
+from draftproof.arms.preflight import Finding, PreflightReport, run_preflight
+from draftproof.plan.schema import Plan
+from draftproof.qualify.fleet import Fleet, needs_model
+from draftproof.qualify.progress import Progress
+from draftproof.records import ArmManifest, Contract
+from draftproof.workload.items import Item, Workload
+from draftproof.workload.reader import load_workload
+from draftproof.workload.segments import compute_coverage, select
+
+ModelResolver = Callable[[str], Path]
+
+
+class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a check found; nothing was measured."""
+
+    plan: str
+    items: int
+    segments: dict[str, int]
+    differences: dict[str, tuple[str, ...]]
+    contracts: tuple[Contract, ...]
+    findings: tuple[Finding, ...]
+
+    def json(self) -> str:
+        """Return the report as JSON."""
+        return msgspec.json.format(msgspec.json.encode(self)).decode()
+
+    def text(self) -> str:
+        """Return the report for a terminal."""
+        lines = [f"Plan {self.plan}: {self.items} items in {len(self.segments)} segments."]
+        for contract in self.contracts:
+            lines.append(f"  {contract.arm}: {contract.algorithm}")
+            lines += [f"    differs from the baseline: {one}" for one in self.differences[contract.arm]]
+            lines.append(
+                f"    equivalence: {contract.equivalence or 'not known'}; fallback: {contract.fallback}"
+            )
+        lines += [f"{one.severity}: {one.arm}: {one.text}" for one in self.findings]
+        lines.append("Ready to run." if not self._errors() else "Not ready: see the errors above.")
+        return "\n".join(lines)
+
+    def _errors(self) -> bool:
+        return any(one.severity == "error" for one in self.findings)
+
+
+def choose_items(plan: Plan) -> tuple[Workload, tuple[Item, ...]]:
+    """Return the workload and the items that the plan chooses from it."""
+    workload = load_workload(plan.workload.path)
+    chosen = plan.workload
+    return workload, select(workload, chosen.where, chosen.items_per_segment, chosen.segment_by, plan.seed)
+
+
+def resolve_target(plan: Plan, resolve_model: ModelResolver) -> Path | None:
+    """Return the folder of the target's files, None if no arm is started from them."""
+    return resolve_model(plan.target.model) if needs_model(list_arms(plan)) else None
+
+
+async def preflight(fleet: Fleet, items: tuple[Item, ...], model: Path | None) -> PreflightReport:
+    """Check the running arms against the plan and each other."""
+    async with aiohttp.ClientSession() as session:
+        return await run_preflight(
+            fleet.plan, tuple(fleet.manifests.values()), items, session=session, model_folder=model
+        )
+
+
+def check_plan(plan: Plan, resolve_model: ModelResolver, progress: Progress) -> CheckReport:
+    """Start the arms of a plan, check all that a run would check, and stop them.
+
+    Raises:
+        UsageError: plan, workload or model cannot be used.
+        IncompatibleError: arms differ where the plan does not declare it.
+        EngineError: a service does not start or answer.
+    """
+    _, items = choose_items(plan)
+    model = resolve_target(plan, resolve_model)
+    with TemporaryDirectory(prefix="draftproof-check-") as folder:
+        return asyncio.run(_check(plan, items, model, Path(folder), progress))
+
+
+async def _check(
+    plan: Plan, items: tuple[Item, ...], model: Path | None, logs: Path, progress: Progress
+) -> CheckReport:
+    progress.phase("Starting the arms")
+    async with Fleet(plan, model, logs, progress) as fleet:
+        progress.phase("Checking contract, compatibility and comparability")
+        report = await preflight(fleet, items, model)
+        return CheckReport(
+            plan=plan.name,
+            items=len(items),
+            segments=compute_coverage(items, plan.workload.segment_by).by_segment,
+            differences=_differences(fleet.manifests),
+            contracts=tuple(report.contracts),
+            findings=tuple(report.findings),
+        )
+
+
+def _differences(manifests: dict[str, ArmManifest]) -> dict[str, tuple[str, ...]]:
+    baseline = manifests["baseline"]
+    return {
+        name: tuple(f"{d.key}: {d.baseline} -> {d.other}" for d in find_differences(baseline, manifest))
+        for name, manifest in manifests.items()
+    }

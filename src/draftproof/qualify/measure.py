@@ -1,0 +1,131 @@
+"""The measuring loop: block after block, arm after arm, every record into the journal as it ends."""
+
+import asyncio
+from collections.abc import Collection, Mapping
+
+import aiohttp
+
+from draftproof.client.transport import HttpTransport
+from draftproof.errors import EngineError
+from draftproof.load.driver import LoadSettings, run_turn, run_warmup
+from draftproof.load.turn import Turn, turns_of
+from draftproof.plan.schema import Plan
+from draftproof.qualify.fleet import Fleet
+from draftproof.qualify.progress import Progress
+from draftproof.store import RunDirectory
+from draftproof.telemetry.scrape import fetch_sample
+from draftproof.workload.blocks import plan_blocks
+from draftproof.workload.items import Item
+
+
+def plan_turns(plan: Plan, items: tuple[Item, ...], arms: Collection[str]) -> tuple[Turn, ...]:
+    """Return every turn of a run in order: a pure function of plan, items and seed."""
+    blocks = plan_blocks(items, plan.load, tuple(arms), plan.seed, plan.workload.segment_by)
+    return tuple(turn for block in blocks for turn in turns_of(block))
+
+
+async def measure(
+    run: RunDirectory, fleet: Fleet, items: tuple[Item, ...], progress: Progress, stop: asyncio.Event
+) -> tuple[int, int]:
+    """Run what is missing of a run; return how many of all turns are complete.
+
+    Raises:
+        EngineError: an arm's process ended; its unanswered requests are recorded as failures.
+        StoreError: the journal cannot be written.
+    """
+    turns = plan_turns(fleet.plan, items, fleet.arms)
+    finished = run.load_completed_turns()
+    done_ids = {record.request_id for record in run.load().records}
+    loop = _Loop(run, fleet, {item.id: item for item in items}, done_ids, stop)
+    waiting = [turn for turn in turns if (turn.block, turn.arm) not in finished]
+    done = len(turns) - len(waiting)
+    try:
+        for turn in waiting:
+            if stop.is_set():
+                break
+            progress.advance(done, len(turns), f"{turn.load}: {turn.arm}")
+            done += await loop.take(turn)
+    finally:
+        await loop.close()
+    progress.advance(done, len(turns), "measured" if done == len(turns) else "stopped")
+    return done, len(turns)
+
+
+class _Loop:
+    """Carries what all turns share: transport, journal, items, and who has been warmed up at which level."""
+
+    def __init__(
+        self,
+        run: RunDirectory,
+        fleet: Fleet,
+        items: Mapping[str, Item],
+        done_ids: Collection[str],
+        stop: asyncio.Event,
+    ) -> None:
+        self._run, self._fleet, self._items, self._stop = run, fleet, items, stop
+        self._done_ids, self._warm = done_ids, set[tuple[str, str]]()
+        self._transport = HttpTransport()
+        self._session = aiohttp.ClientSession()
+        plan = fleet.plan
+        self._settings = LoadSettings(
+            request_timeout_s=plan.limits.request_s, max_tokens=plan.workload.max_tokens
+        )
+
+    async def take(self, turn: Turn) -> bool:
+        """Run one turn and return whether it was completed."""
+        await self._warm_up(turn)
+        block = await run_turn(
+            turn,
+            self._fleet.endpoints[turn.arm],
+            self._items,
+            transport=self._transport,
+            sink=self._run.journal,
+            settings=self._settings,
+            done=self._done_ids,
+            stop=self._stop,
+        )
+        self._run.journal.append(block)
+        if not self._stop.is_set():
+            self._check_alive(turn.arm)
+            await self._sample(turn.arm)
+        return block.completed
+
+    async def close(self) -> None:
+        """Let go of every connection."""
+        await self._transport.close()
+        await self._session.close()
+
+    async def _warm_up(self, turn: Turn) -> None:
+        """Warm an arm up at a level once per start; warm-up requests are recorded and never counted."""
+        count = self._fleet.plan.limits.warmup_requests
+        if (turn.load, turn.arm) in self._warm or not count:
+            return
+        self._warm.add((turn.load, turn.arm))
+        await run_warmup(
+            turn,
+            self._fleet.endpoints[turn.arm],
+            self._items,
+            max(count, turn.concurrency),
+            transport=self._transport,
+            sink=self._run.journal,
+            settings=self._settings,
+            stop=self._stop,
+        )
+
+    def _check_alive(self, arm: str) -> None:
+        try:
+            self._fleet.check_alive(arm)
+        except EngineError as error:
+            raise EngineError(
+                f"{error.message} Its unanswered requests are recorded as failures of this arm.",
+                place=error.place,
+                fix=f"see the log, then continue with: draftproof run --resume {self._run.path}",
+            ) from error
+
+    async def _sample(self, arm: str) -> None:
+        """Keep one scrape of the arm's counters; a service without metrics has none."""
+        try:
+            sample = await fetch_sample(self._session, arm, self._fleet.url(arm))
+        except EngineError:
+            return
+        self._run.append_telemetry(arm, sample)

@@ -1,0 +1,37 @@
+"""How a long job tells a person where it is. The seam between the qualification and a terminal."""
+
+from pathlib import Path
+from typing import Protocol
+
+
+class Interrupted(Exception):  # noqa: N818 - not an error: the user stopped the run
+    """The run was stopped before its end; `done` of `total` turns are complete.
+
+    `run` is None where the run had not begun to measure.
+    """
+
+    def __init__(self, run: Path | None = None, done: int = 0, total: int = 0) -> None:
+        super().__init__(f"stopped after {done} of {total} turns")
+        self.run, self.done, self.total = run, done, total
+
+
+class Progress(Protocol):
+    """Takes news of a long job; must not raise and must be quick."""
+
+    def phase(self, text: str) -> None:
+        """A new phase has begun."""
+        ...
+
+    def advance(self, done: int, total: int, text: str) -> None:
+        """`done` of `total` steps of the phase are over; `text` says what goes on now."""
+        ...
+
+
+class Quiet:
+    """Says nothing."""
+
+    def phase(self, text: str) -> None:
+        """Say nothing."""
+
+    def advance(self, done: int, total: int, text: str) -> None:
+        """Say nothing."""

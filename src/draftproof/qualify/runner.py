@@ -1,0 +1,198 @@
+"""A run from plan to report: start the arms, check, write down what they are, measure, compute.
+
+Owns the order of events. Whatever ends it (Ctrl-C, a full disk, a service that dies), what was measured is
+in the journal, the services are stopped, and the run can be resumed.
+"""
+
+import asyncio
+import platform
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from draftproof import __version__
+from draftproof.arms.comparability import find_differences
+from draftproof.arms.preflight import PreflightReport
+from draftproof.clock import wall_anchor
+from draftproof.errors import IncompatibleError
+from draftproof.plan.loading import plan_sha256, thresholds_sha256
+from draftproof.plan.schema import Plan
+from draftproof.qualify.check import ModelResolver, choose_items, preflight, resolve_target
+from draftproof.qualify.fleet import Fleet
+from draftproof.qualify.measure import measure
+from draftproof.qualify.progress import Interrupted, Progress
+from draftproof.qualify.reporting import recompute
+from draftproof.records import SCHEMA_VERSION, ArmManifest, Manifest
+from draftproof.store import LOG_FOLDER, RunDirectory
+from draftproof.verdict.results import Results
+from draftproof.workload.items import Item, Workload
+
+
+def run_plan(plan: Plan, text: str, out: Path, resolve_model: ModelResolver, progress: Progress) -> Results:
+    """Run a plan into a new directory and return its results.
+
+    Args:
+        plan: the checked plan, paths resolved.
+        text: its text, kept in the run.
+        out: the run directory; must be empty or absent.
+        resolve_model: turns the plan's target into a folder of files.
+        progress: told where the run is.
+
+    Raises:
+        DraftproofError: anything a user can mend; what was measured is kept.
+        Interrupted: stopped by a signal.
+    """
+    RunDirectory.check_free(out)
+    workload, items = choose_items(plan)
+    model = resolve_target(plan, resolve_model)
+    job = _Job(plan=plan, text=text, out=out, workload=workload, items=items, model=model)
+    asyncio.run(_run_new(job, progress))
+    return _finish(out, progress)
+
+
+def resume_run(out: Path, resolve_model: ModelResolver, progress: Progress) -> Results:
+    """Continue an interrupted run where its journal ends and return its results.
+
+    Raises:
+        IncompatibleError: an arm is not what it was when the run began.
+        DraftproofError: as `run_plan`.
+        Interrupted: stopped again.
+    """
+    with RunDirectory.open(out) as run:
+        contents = run.load()
+        model = resolve_target(contents.plan, resolve_model)
+        asyncio.run(_run_on(run, contents.plan, contents.items, model, progress))
+    return _finish(out, progress)
+
+
+class _Job(msgspec.Struct, frozen=True, kw_only=True):
+    """What a new run is made of."""
+
+    plan: Plan
+    text: str
+    out: Path
+    workload: Workload
+    items: tuple[Item, ...]
+    model: Path | None
+
+
+async def _run_new(job: _Job, progress: Progress) -> None:
+    with _stop_on_signal() as stop:
+        async with _started(job.plan, job.model, job.out, progress, stop) as fleet:
+            report = await preflight(fleet, job.items, job.model)
+            report.raise_errors()
+            manifest = _manifest(job, fleet, report)
+            with RunDirectory.create(job.out, job.text, job.plan, manifest, job.items) as run:
+                await _measure(run, fleet, job.items, progress, stop)
+
+
+async def _run_on(
+    run: RunDirectory, plan: Plan, items: tuple[Item, ...], model: Path | None, progress: Progress
+) -> None:
+    before = {arm.arm: arm for arm in run.load_manifest().arms}
+    with _stop_on_signal() as stop:
+        async with _started(plan, model, run.path, progress, stop) as fleet:
+            (await preflight(fleet, items, model)).raise_errors()
+            for name, now in fleet.manifests.items():
+                _check_same(before[name], now)
+            await _measure(run, fleet, items, progress, stop)
+
+
+def _started(plan: Plan, model: Path | None, out: Path, progress: Progress, stop: asyncio.Event) -> Fleet:
+    progress.phase("Starting the arms")
+    return Fleet(plan, model, out / LOG_FOLDER, progress, stop)
+
+
+async def _measure(
+    run: RunDirectory, fleet: Fleet, items: tuple[Item, ...], progress: Progress, stop: asyncio.Event
+) -> None:
+    progress.phase("Measuring")
+    done, total = await measure(run, fleet, items, progress, stop)
+    if done < total:
+        raise Interrupted(run.path, done, total)
+
+
+def _finish(out: Path, progress: Progress) -> Results:
+    progress.phase("Computing the verdict")
+    run = RunDirectory.open(out)
+    run.compact()
+    return recompute(out, write=True)
+
+
+def _manifest(job: _Job, fleet: Fleet, report: PreflightReport) -> Manifest:
+    plan, workload = job.plan, job.workload
+    wall_ns, monotonic_ns = wall_anchor()
+    return Manifest(
+        schema_version=SCHEMA_VERSION,
+        draftproof_version=__version__,
+        run_name=plan.name,
+        created_wall_ns=wall_ns,
+        anchor_wall_ns=wall_ns,
+        anchor_monotonic_ns=monotonic_ns,
+        plan_sha256=plan_sha256(job.text),
+        thresholds_sha256=thresholds_sha256(plan),
+        workload_sha256=workload.sha256,
+        workload_name=workload.name,
+        workload_version=workload.version,
+        evidence=plan.evidence,
+        seed=plan.seed,
+        host=describe_host(),
+        arms=tuple(fleet.manifests.values()),
+        contracts=tuple(report.contracts),
+    )
+
+
+def describe_host() -> dict[str, str | int | float | None]:
+    """Return what the machine is: enough to see that two runs were not made on the same kind."""
+    return {
+        "system": platform.system(),
+        "kernel": platform.release(),
+        "machine": platform.machine(),
+        "cpu": _cpu_name(),
+        "cores": psutil.cpu_count(logical=True),
+        "memory_bytes": psutil.virtual_memory().total,
+        "python": platform.python_version(),
+    }
+
+
+def _cpu_name() -> str | None:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return platform.processor() or None
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)
+
+
+def _check_same(before: ArmManifest, now: ArmManifest) -> None:
+    """Do nothing if an arm is what it was when the run began; else name every key and both values."""
+    changed = find_differences(before, now)
+    if changed:
+        pairs = ", ".join(f"{d.key} ({d.baseline} -> {d.other})" for d in changed)
+        raise IncompatibleError(
+            f"it is not what it was when the run began: {pairs}.",
+            place=f"arms.{now.arm}",
+            fix="restore it, or start a new run.",
+        )
+
+
+@contextmanager
+def _stop_on_signal() -> Iterator[asyncio.Event]:
+    """Turn the first SIGINT or SIGTERM into a set event; a second one ends the program at once."""
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def on_signal(number: signal.Signals) -> None:
+        stop.set()
+        loop.remove_signal_handler(number)
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    for number in numbers:
+        loop.add_signal_handler(number, on_signal, number)
+    try:
+        yield stop
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)

@@ -1,0 +1,90 @@
+"""What the engine counts: totals since its start, given out as frozen snapshots. Nothing here measures."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+import msgspec
+
+from draftproof.reference.types import RoundOutput
+
+
+class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
+    """A snapshot for metrics. Totals never fall; the gauges are `running`, `waiting` and the `kv_` fields.
+
+    `accepted_per_position[i]` counts verification steps of a sequence that delivered draft i. Durations are
+    sums over steps, ns; a step's four durations add up to its wall time.
+    """
+
+    running: int = 0
+    waiting: int = 0
+    kv_tokens: int = 0
+    kv_bytes: int = 0
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+    finished: dict[str, int] = {}
+    steps: int = 0
+    spec_steps: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+    accepted_per_position: tuple[int, ...] = ()
+    fallbacks: int = 0
+    draft_ns: int = 0
+    verify_ns: int = 0
+    sample_ns: int = 0
+    schedule_ns: int = 0
+
+
+class StepDurations(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the wall time of one step went, ns."""
+
+    draft_ns: int
+    verify_ns: int
+    sample_ns: int
+    schedule_ns: int
+
+
+class EngineCounters:
+    """Running totals; the engine's thread writes, `snapshot` copies."""
+
+    def __init__(self) -> None:
+        self._totals: Counter[str] = Counter()
+        self._finished: Counter[str] = Counter()
+        self._accepted_per_position: list[int] = []
+
+    def count_step(self, durations: StepDurations, prefill_tokens: int) -> None:
+        """Add one step of the engine."""
+        self._totals.update(msgspec.structs.asdict(durations), steps=1, prompt_tokens=prefill_tokens)
+
+    def count_fallback(self) -> None:
+        """Add one request that lost its drafter."""
+        self._totals["fallbacks"] += 1
+
+    def count_finish(self, reason: str) -> None:
+        """Add one request that ended."""
+        self._finished[reason] += 1
+
+    def count_outputs(self, outputs: Iterable[RoundOutput]) -> None:
+        """Add what a step delivered."""
+        for output in outputs:
+            self._totals["generation_tokens"] += len(output.token_ids)
+            if output.round is not None and output.round.proposed:
+                self._count_verification(output.round.proposed, output.round.accepted)
+
+    def snapshot(self, *, running: int, waiting: int, kv_tokens: int, kv_bytes: int) -> EngineStats:
+        """Return the totals with the given gauges."""
+        return EngineStats(
+            running=running,
+            waiting=waiting,
+            kv_tokens=kv_tokens,
+            kv_bytes=kv_bytes,
+            finished=dict(self._finished),
+            accepted_per_position=tuple(self._accepted_per_position),
+            **self._totals,
+        )
+
+    def _count_verification(self, proposed: int, accepted: int) -> None:
+        self._totals.update(spec_steps=1, draft_tokens=proposed, accepted_tokens=accepted)
+        missing = proposed - len(self._accepted_per_position)
+        self._accepted_per_position.extend([0] * missing)
+        for position in range(accepted):
+            self._accepted_per_position[position] += 1

@@ -1,0 +1,106 @@
+"""From token ids to text while they arrive: nothing shown is ever taken back.
+
+Two things are held back: the bytes of an unfinished character, and text that may yet become a stop string.
+What is shown in the end equals decoding all tokens at once, cut before the stop string.
+"""
+
+from collections.abc import Callable, Sequence
+
+_REPLACEMENT = "\ufffd"  # what decoders write for bytes that are not (yet) a character
+_WINDOW_TOKENS = 16  # tokens decoded again for each new one, before the window moves on
+
+Decode = Callable[[list[int]], str]
+
+
+class IncrementalDecoder:
+    """Decodes a growing token list at a bounded cost per token."""
+
+    def __init__(self, decode: Decode) -> None:
+        self._decode = decode
+        self._token_ids: list[int] = []
+        self._window_start = 0
+        self._complete_end = 0  # tokens before it end in a finished character
+        self._shown = 0  # characters of the window given out
+
+    def push(self, token_id: int) -> str:
+        """Take one token and return the text that is now certain."""
+        self._token_ids.append(token_id)
+        text = self._decode(self._token_ids[self._window_start :])
+        unfinished = text.endswith(_REPLACEMENT)
+        fresh = self._show_up_to(text, len(text) - unfinished)
+        if not unfinished:
+            self._move_window()
+        return fresh
+
+    def flush(self) -> str:
+        """Return what was held back; the output ends here."""
+        text = self._decode(self._token_ids[self._window_start :])
+        return self._show_up_to(text, len(text))
+
+    def _show_up_to(self, text: str, end: int) -> str:
+        fresh = text[self._shown : end]
+        self._shown = max(self._shown, end)
+        return fresh
+
+    def _move_window(self) -> None:
+        """Start at the last finished character, with text before the next token for decoders that need it."""
+        if len(self._token_ids) - self._window_start > _WINDOW_TOKENS:
+            context = self._decode(self._token_ids[self._complete_end :])
+            if context:
+                self._window_start, self._shown = self._complete_end, len(context)
+        self._complete_end = len(self._token_ids)
+
+
+class StopMatcher:
+    """Finds the first stop string in text that arrives in pieces."""
+
+    def __init__(self, stop: Sequence[str]) -> None:
+        self._stop = tuple(stop)
+        self._held = ""
+        self.matched = False
+
+    def push(self, text: str) -> str:
+        """Take text and return what may be shown; after a match nothing more is."""
+        if self.matched:
+            return ""
+        text = self._held + text
+        found = [at for at in (text.find(stop) for stop in self._stop) if at >= 0]
+        if found:
+            self.matched, self._held = True, ""
+            return text[: min(found)]
+        keep = self._longest_open_prefix(text)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep]
+
+    def flush(self) -> str:
+        """Return held text that did not become a stop string."""
+        held, self._held = self._held, ""
+        return held
+
+    def _longest_open_prefix(self, text: str) -> int:
+        longest = max((len(stop) for stop in self._stop), default=1) - 1
+        for length in range(min(longest, len(text)), 0, -1):
+            if any(stop.startswith(text[-length:]) for stop in self._stop):
+                return length
+        return 0
+
+
+class TextStream:
+    """The text of one output: decoding and stop strings together."""
+
+    def __init__(self, decode: Decode, stop: Sequence[str]) -> None:
+        self._decoder = IncrementalDecoder(decode)
+        self._matcher = StopMatcher(stop)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string is complete."""
+        return self._matcher.matched
+
+    def push(self, token_id: int) -> str:
+        """Take one token and return the text that may be shown."""
+        return self._matcher.push(self._decoder.push(token_id))
+
+    def flush(self) -> str:
+        """Return what is still held back at the end of the output."""
+        return self._matcher.push(self._decoder.flush()) + self._matcher.flush()

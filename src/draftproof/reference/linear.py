@@ -1,0 +1,69 @@
+"""Linear layers for a handful of rows on a CPU.
+
+Verification of k drafts is nearly free only where a product of k + 1 rows costs little more than one of one
+row. The ordinary fp32 path of a CPU is not like that; oneDNN with weights packed once is. The packed form is
+taken only where this build of torch has it and its numbers agree with the public form, layer by layer.
+"""
+
+import torch
+from torch import nn
+
+_PACK_ROWS = 8  # the row count the packed layout is tuned for: one sequence's draft, or a small batch
+_RELATIVE_TOLERANCE = 1e-4
+
+
+class PackedLinear(nn.Module):
+    """A linear layer over weights packed for oneDNN; numbers as `nn.Linear` up to rounding."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self._packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), _PACK_ROWS)  # noqa: SLF001
+        self._bias = None if linear.bias is None else linear.bias.detach()
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return rows [..., in] times the weights: [..., out]."""
+        product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(  # noqa: SLF001
+            rows, self._packed, self._bias, "none", [], ""
+        )
+        return product
+
+
+def pack_linears(model: nn.Module) -> int:
+    """Replace the fp32 CPU linear layers of a model by packed ones and return how many were replaced.
+
+    A weight tied to the embedding stays where the embedding is; the packed copy is the output layer's own.
+    Nothing is replaced where the packed form is missing or disagrees.
+    """
+    if not packing_available():
+        return 0
+    replaced = 0
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            packed = _packed_or_none(child)
+            if packed is not None:
+                setattr(parent, name, packed)
+                replaced += 1
+    return replaced
+
+
+def packing_available() -> bool:
+    """Return whether this build of torch has the packed product."""
+    return torch.backends.mkldnn.is_available() and all(  # type: ignore[no-untyped-call]
+        hasattr(torch.ops.mkldnn, name) for name in ("_reorder_linear_weight", "_linear_pointwise")
+    )
+
+
+def _packed_or_none(layer: nn.Module) -> PackedLinear | None:
+    if type(layer) is not nn.Linear:
+        return None
+    if layer.weight.dtype != torch.float32 or layer.weight.device.type != "cpu":
+        return None
+    packed = PackedLinear(layer)
+    return packed if _agrees(packed, layer) else None
+
+
+def _agrees(packed: PackedLinear, layer: nn.Linear) -> bool:
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(1, 3, layer.in_features, generator=generator)
+    expected, got = layer(rows), packed(rows)
+    return bool((expected - got).abs().max() <= _RELATIVE_TOLERANCE * expected.abs().max())

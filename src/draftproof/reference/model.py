@@ -1,0 +1,192 @@
+"""The target model: loaded from a Hugging Face folder or id, run over a ragged batch, checked before use.
+
+Configuration, weights, tokenizer and layer code come from transformers. Whether the attention hook and the
+packed linear layers compute this model faithfully is not assumed: `check_faithful` compares them with the
+model's own path once at load.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging as transformers_logging
+
+from draftproof.errors import EngineError, UsageError
+from draftproof.reference.attention import RAGGED_ATTENTION, RaggedBatch
+from draftproof.reference.cache import CacheShape, SequenceCache
+from draftproof.reference.linear import pack_linears
+from draftproof.reference.types import EngineConfig
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+_CHECK_TOKENS = 12
+_CHECK_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 1e-1}  # of the largest logit
+
+
+class TargetModel:
+    """A causal language model behind the three things the engine needs: logits, text, limits.
+
+    Args:
+        model: a transformers causal LM; its attention and, on a CPU in fp32, its linear layers are replaced.
+        tokenizer: its tokenizer.
+
+    Raises:
+        EngineError: the model computes something else through the engine than on its own.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any) -> None:
+        self._model = model.eval()
+        self.tokenizer = tokenizer
+        text_config = model.config.get_text_config()
+        heads = text_config.num_attention_heads
+        kv_heads = getattr(text_config, "num_key_value_heads", None) or heads
+        self._query_group = heads // kv_heads
+        self.vocab_size = int(text_config.vocab_size)
+        self.eos_ids = _collect_eos_ids(model, tokenizer)
+        self.cache_shape = CacheShape(
+            num_layers=text_config.num_hidden_layers,
+            num_kv_heads=kv_heads,
+            head_dim=getattr(text_config, "head_dim", None) or text_config.hidden_size // heads,
+            dtype=model.dtype,
+            device=model.device,
+        )
+        self._prepare()
+
+    def decode(self, token_ids: list[int]) -> str:
+        """Return the text of token ids, special tokens left out."""
+        text: str = self.tokenizer.decode(
+            token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+        return text
+
+    @torch.inference_mode()
+    def forward(
+        self, token_ids: Sequence[int], spans: Sequence[tuple[SequenceCache, int]], logit_rows: Sequence[int]
+    ) -> torch.Tensor:
+        """Run the new tokens of all sequences in one pass; the caches grow by them.
+
+        Args:
+            token_ids: the packed row, all new tokens of the first sequence, then of the second, and so on.
+            spans: per sequence its cache and its number of new tokens.
+            logit_rows: positions of the packed row whose logits are wanted.
+
+        Returns:
+            [logit rows, vocab] logits in the model's dtype.
+        """
+        batch = RaggedBatch(spans, self._query_group)
+        device = self.cache_shape.device
+        rows = torch.tensor([*logit_rows] or [len(token_ids) - 1], device=device)  # no layer runs on no rows
+        logits: torch.Tensor = self._model(
+            input_ids=torch.tensor([token_ids], device=device),
+            position_ids=torch.tensor([batch.position_ids()], device=device),
+            use_cache=False,
+            logits_to_keep=rows,
+            ragged_batch=batch,
+        ).logits[0]
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)  # the caller times this pass
+        batch.advance()
+        return logits[: len(logit_rows)]
+
+    def _prepare(self) -> None:
+        token_ids = [(7 * index + 1) % self.vocab_size for index in range(_CHECK_TOKENS)]
+        with torch.inference_mode():
+            device = self.cache_shape.device
+            own = self._model(input_ids=torch.tensor([token_ids], device=device), use_cache=False).logits[0]
+        self._model.set_attn_implementation(RAGGED_ATTENTION)
+        pack_linears(self._model)
+        check_faithful(self, token_ids, own)
+
+
+@torch.inference_mode()
+def check_faithful(target: TargetModel, token_ids: Sequence[int], own_logits: torch.Tensor) -> None:
+    """Raise EngineError unless the engine's path gives the model's `own_logits` [tokens, vocab] for a text.
+
+    The text goes through in two passes of several tokens and one of a single token, which also warms up.
+    """
+    cache = SequenceCache(target.cache_shape)
+    cuts = [0, len(token_ids) // 2, len(token_ids) - 1, len(token_ids)]
+    parts = []
+    for start, stop in pairwise(cuts):
+        parts.append(target.forward(token_ids[start:stop], [(cache, stop - start)], range(stop - start)))
+    worst = float((torch.cat(parts) - own_logits).abs().max() / own_logits.abs().max())
+    if not worst <= _CHECK_TOLERANCE[own_logits.dtype]:
+        raise EngineError(
+            f"the engine's logits differ from the model's own by {worst:.1%} of the largest",
+            fix="choose a model with plain causal attention",
+        )
+
+
+def load_target(config: EngineConfig) -> TargetModel:
+    """Load the model an engine is configured with.
+
+    Raises:
+        UsageError: there is no such model, or the engine does not support it.
+        EngineError: the files cannot be loaded, or the model does not compute faithfully.
+    """
+    if config.num_threads is not None:
+        torch.set_num_threads(config.num_threads)
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    _check_folder(config.model_path)
+    try:
+        model_config = AutoConfig.from_pretrained(config.model_path)
+        _check_supported(model_config, config)
+        tokenizer = AutoTokenizer.from_pretrained(config.model_path)
+        model = AutoModelForCausalLM.from_pretrained(
+            config.model_path, dtype=_DTYPES[config.dtype], attn_implementation="sdpa"
+        )
+        return TargetModel(model.to(config.device), tokenizer)
+    except (OSError, ValueError, RuntimeError, KeyError) as fault:
+        raise EngineError(
+            f"the model cannot be loaded: {_first_line(fault)}",
+            place=config.model_path,
+            fix="give a folder with config.json, weights and tokenizer, or a Hugging Face model id",
+        ) from fault
+
+
+def _check_folder(model_path: str) -> None:
+    """A path that looks like a folder must be one; anything else may be a model id."""
+    folder = Path(model_path)
+    looks_local = folder.is_absolute() or model_path.startswith((".", "~")) or folder.exists()
+    if looks_local and not (folder / "config.json").is_file():
+        raise UsageError(
+            "there is no model here: config.json is missing",
+            place=model_path,
+            fix="give a folder with config.json, weights and tokenizer, or a Hugging Face model id",
+        )
+
+
+def _check_supported(model_config: Any, config: EngineConfig) -> None:
+    """Refuse attention that looks back less far than the engine's longest sequence."""
+    text_config = model_config.get_text_config()
+    layer_types = set(getattr(text_config, "layer_types", None) or ["full_attention"])
+    if layer_types != {"full_attention"}:
+        raise UsageError(
+            f"the model has layers of type {', '.join(sorted(layer_types - {'full_attention'}))}",
+            place=config.model_path,
+            fix="choose a model whose layers all use full attention",
+        )
+    longest = getattr(text_config, "max_position_embeddings", None)
+    if longest is not None and config.max_model_len > longest:
+        raise UsageError(
+            f"max_model_len {config.max_model_len} is above the model's {longest} positions",
+            place="max_model_len",
+            fix=f"use at most {longest}",
+        )
+
+
+def _collect_eos_ids(model: Any, tokenizer: Any) -> frozenset[int]:
+    generation = getattr(model, "generation_config", None)
+    named = [getattr(source, "eos_token_id", None) for source in (generation, model.config, tokenizer)]
+    ids: set[int] = set()
+    for value in named:
+        ids.update([] if value is None else value if isinstance(value, list) else [value])
+    return frozenset(ids)
+
+
+def _first_line(fault: Exception) -> str:
+    lines = str(fault).strip().splitlines()
+    return lines[0].rstrip(".") if lines else type(fault).__name__

@@ -1,0 +1,99 @@
+"""The seam between the engine and whatever drafts: one small protocol, and drafting that survives its faults.
+
+A proposer reads committed tokens and answers with token ids; it never touches the target's cache, the
+scheduler or a request's sampling state.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class DraftContext:
+    """One sequence that wants a draft: its committed tokens (prompt and output) and the most it may draft."""
+
+    request_id: str
+    token_ids: Sequence[int]
+    max_draft_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drafts:
+    """What a proposer answers, in the order it was asked.
+
+    `token_ids` is ragged: each list holds up to the allowed number of tokens and may be empty. `draft_probs`
+    holds one [drafts, vocab] tensor per sequence, the distribution each token was truly drawn from, or is
+    None when the proposer is certain of its tokens.
+    """
+
+    token_ids: list[list[int]]
+    draft_probs: list[torch.Tensor] | None = None
+
+
+class Proposer(Protocol):
+    """Drafts tokens for sequences of one batch."""
+
+    def propose(self, contexts: Sequence[DraftContext]) -> Drafts:
+        """Return a draft for each context, in the same order."""
+        ...
+
+    def release(self, request_id: str) -> None:
+        """Forget what is kept for a sequence; unknown ids are fine."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """The checked draft of one sequence; `failed` says that its proposer raised or broke its contract."""
+
+    token_ids: list[int]
+    draft_probs: torch.Tensor | None = None
+    failed: bool = False
+
+
+def collect_drafts(proposer: Proposer, contexts: Sequence[DraftContext], vocab_size: int) -> list[Draft]:
+    """Ask a proposer for the whole batch; if it raises, ask per sequence, so that one fault stays with one.
+
+    Args:
+        proposer: any proposer, trusted with nothing.
+        contexts: the sequences that want drafts.
+        vocab_size: ids must be below it.
+
+    Returns:
+        One draft per context; a failed one is empty.
+    """
+    if not contexts:
+        return []
+    try:
+        return _check_drafts(proposer.propose(contexts), contexts, vocab_size)
+    except Exception as fault:  # a proposer may raise anything, and serving must go on
+        if len(contexts) == 1:
+            _logger.warning(
+                "request %s goes on by ordinary decoding: its drafter raised %r",
+                contexts[0].request_id,
+                fault,
+                exc_info=True,
+            )
+            return [Draft(token_ids=[], failed=True)]
+    return [draft for context in contexts for draft in collect_drafts(proposer, [context], vocab_size)]
+
+
+def _check_drafts(drafts: Drafts, contexts: Sequence[DraftContext], vocab_size: int) -> list[Draft]:
+    checked = []
+    for index, context in enumerate(contexts):
+        token_ids = drafts.token_ids[index]
+        if len(token_ids) > context.max_draft_tokens:
+            raise ValueError(f"{len(token_ids)} drafts where {context.max_draft_tokens} were allowed")
+        if any(not 0 <= token_id < vocab_size for token_id in token_ids):
+            raise ValueError(f"a drafted token id lies outside the vocabulary of {vocab_size}")
+        rows = None if drafts.draft_probs is None else drafts.draft_probs[index]
+        if rows is not None and rows.shape != (len(token_ids), vocab_size):
+            raise ValueError(f"draft_probs has shape {tuple(rows.shape)} for {len(token_ids)} drafts")
+        checked.append(Draft(token_ids=token_ids, draft_probs=rows))
+    return checked

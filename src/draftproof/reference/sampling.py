@@ -1,0 +1,76 @@
+"""From logits to probabilities to a token: pure tensor functions, no hidden random source.
+
+Probabilities are float64, so that acceptance ratios and residuals carry no rounding that matters. Random
+numbers come in as arguments; `draw_uniforms` takes them from a generator that belongs to one sequence, so a
+sequence's draws never depend on its neighbours in the batch.
+"""
+
+import torch
+
+from draftproof.reference.types import SamplingParams
+
+_TOP_P_FIRST_LOOK = 256  # most truncations end within the likeliest few hundred tokens
+
+
+def compute_probs(logits: torch.Tensor, sampling: SamplingParams) -> torch.Tensor:
+    """Return the distribution each row of logits stands for under a request's sampling.
+
+    Temperature first, then top-k, then top-p on what top-k left, renormalised. A tie at the edge of a
+    truncation is kept whole, so the result never depends on the order of the vocabulary.
+
+    Args:
+        logits: [rows, vocab], any floating type.
+        sampling: temperature 0 gives the one-hot row of the first largest logit.
+
+    Returns:
+        [rows, vocab] float64, each row sums to 1.
+    """
+    if sampling.temperature == 0.0:
+        return one_hot(logits.argmax(dim=-1), logits.shape[-1])
+    scaled = logits.double() / sampling.temperature
+    probs = torch.softmax(truncate_top_k(scaled, sampling.top_k), dim=-1)
+    return truncate_top_p(probs, sampling.top_p)
+
+
+def one_hot(token_ids: torch.Tensor, vocab_size: int) -> torch.Tensor:
+    """Return [rows, vocab] float64 with all mass on `token_ids` [rows]."""
+    rows = torch.zeros(len(token_ids), vocab_size, dtype=torch.float64, device=token_ids.device)
+    return rows.scatter_(1, token_ids[:, None], 1.0)
+
+
+def truncate_top_k(logits: torch.Tensor, top_k: int) -> torch.Tensor:
+    """Set every logit below the k-th largest of its row to minus infinity; `top_k` 0 keeps all."""
+    if top_k == 0 or top_k >= logits.shape[-1]:
+        return logits
+    threshold = logits.topk(top_k, dim=-1).values[:, -1:]  # [rows, 1]
+    return logits.masked_fill(logits < threshold, -torch.inf)
+
+
+def truncate_top_p(probs: torch.Tensor, top_p: float) -> torch.Tensor:
+    """Keep the fewest likeliest tokens whose mass reaches `top_p`, and renormalise; 1 keeps all."""
+    if top_p >= 1.0:
+        return probs
+    first_look = probs.topk(min(_TOP_P_FIRST_LOOK, probs.shape[-1]), dim=-1).values
+    if bool((first_look.sum(-1) < top_p).any()):
+        first_look = probs.sort(dim=-1, descending=True).values
+    mass_before = first_look.cumsum(-1) - first_look  # [rows, looked at]
+    kept = (mass_before < top_p).sum(-1, keepdim=True).clamp_min(1)
+    threshold = first_look.gather(-1, kept - 1)
+    left = probs.masked_fill(probs < threshold, 0.0)
+    return left / left.sum(-1, keepdim=True)
+
+
+def draw_uniforms(generator: torch.Generator, count: int) -> torch.Tensor:
+    """Return `count` float64 numbers in [0, 1) from one sequence's own generator."""
+    return torch.rand(count, dtype=torch.float64, generator=generator)
+
+
+def draw(probs: torch.Tensor, uniform: float) -> int:
+    """Return the token at which the cumulative mass of `probs` [vocab], a distribution, passes `uniform`.
+
+    A token of probability zero is never returned.
+    """
+    mass = probs.double().cumsum(-1)
+    token_id = int(torch.searchsorted(mass, uniform, right=True))
+    last_possible = int(torch.searchsorted(mass, mass[-1]))  # rounding may end the mass just below 1
+    return min(token_id, last_possible)

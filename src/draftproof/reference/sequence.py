@@ -1,0 +1,109 @@
+"""One request while it lives: its tokens, its cache, its generator, and where its output ends.
+
+`commit` is the single place that decides which tokens are delivered, so an accepted prefix is cut exactly
+where ordinary decoding would have stopped.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from draftproof.reference.cache import CacheShape, SequenceCache
+from draftproof.reference.detokenize import Decode, TextStream
+from draftproof.reference.types import FinishReason, GenerationRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What one round delivers: final tokens, the text they allow to show, and whether the output ended."""
+
+    token_ids: tuple[int, ...]
+    text: str
+    finish_reason: FinishReason | None
+
+
+class LiveSequence:
+    """A request from its arrival to its end.
+
+    Args:
+        request: what was asked for.
+        arrival_ns: when it arrived.
+        eos_ids: token ids that end the output.
+        max_model_len: prompt and output together stay within it.
+        cache_shape: what a cached token looks like.
+        decode: token ids to text.
+    """
+
+    def __init__(
+        self,
+        request: GenerationRequest,
+        *,
+        arrival_ns: int,
+        eos_ids: frozenset[int],
+        max_model_len: int,
+        cache_shape: CacheShape,
+        decode: Decode,
+    ) -> None:
+        self.request = request
+        self.token_ids = list(request.prompt_token_ids)
+        self.cache = SequenceCache(cache_shape)
+        self.arrival_ns = arrival_ns
+        self.scheduled_ns: int | None = None
+        self.first_token_ns: int | None = None
+        self.fallbacks = 0
+        self.drafting = request.speculation.method != "off" and request.speculation.num_spec_tokens > 0
+        self.generator = _seeded_generator(request.sampling.seed)
+        self._eos_ids = frozenset() if request.sampling.ignore_eos else eos_ids
+        self._max_len = min(max_model_len, len(self.token_ids) + request.sampling.max_tokens)
+        self._text = TextStream(decode, request.sampling.stop)
+
+    @property
+    def request_id(self) -> str:
+        """The request's id."""
+        return self.request.request_id
+
+    @property
+    def prefill_left(self) -> int:
+        """Prompt tokens that are not in the cache yet; 0 once the sequence decodes."""
+        return max(0, len(self.request.prompt_token_ids) - self.cache.length)
+
+    @property
+    def max_draft_tokens(self) -> int:
+        """Drafts that could be delivered: the target's own token always takes one place."""
+        left = self._max_len - len(self.token_ids) - 1
+        return max(0, min(self.request.speculation.num_spec_tokens, left))
+
+    def commit(self, token_ids: Sequence[int]) -> Delivery:
+        """Append tokens up to and including the first that ends the output.
+
+        An end-of-sequence token is delivered and its text is not; the token that completes a stop string is
+        delivered and the text from the stop string on is not.
+        """
+        delivered: list[int] = []
+        text = ""
+        reason: FinishReason | None = None
+        for token_id in token_ids:
+            delivered.append(token_id)
+            self.token_ids.append(token_id)
+            is_eos = token_id in self._eos_ids
+            text += "" if is_eos else self._text.push(token_id)
+            reason = self._end_reason(is_eos=is_eos)
+            if reason is not None:
+                text += self._text.flush()
+                break
+        return Delivery(tuple(delivered), text, reason)
+
+    def _end_reason(self, *, is_eos: bool) -> FinishReason | None:
+        if is_eos or self._text.stopped:
+            return "stop"
+        return "length" if len(self.token_ids) >= self._max_len else None
+
+
+def _seeded_generator(seed: int | None) -> torch.Generator:
+    generator = torch.Generator()
+    if seed is None:
+        generator.seed()
+    else:
+        generator.manual_seed(seed)
+    return generator

@@ -1,0 +1,87 @@
+"""One sequence's part of a forward pass, and the tokens its logits decide.
+
+Pure but for a sequence's generator.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from draftproof.reference.proposer import Draft
+from draftproof.reference.sampling import compute_probs, draw_uniforms
+from draftproof.reference.sequence import LiveSequence
+from draftproof.reference.verify import verify, verify_greedy
+
+NO_DRAFT = Draft(token_ids=[])
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """New tokens of one sequence: a prompt chunk, or its last token and a draft.
+
+    `logit_rows` is how many of the last rows decide tokens: none inside a prompt, one at its end, one more
+    than drafts in a decode round.
+    """
+
+    sequence: LiveSequence
+    token_ids: Sequence[int]
+    logit_rows: int
+    draft: Draft = NO_DRAFT
+    is_prefill: bool = False
+
+
+def decode_span(sequence: LiveSequence, draft: Draft) -> Span:
+    """Return the span that feeds a sequence's last token and its draft."""
+    token_ids = [sequence.token_ids[-1], *draft.token_ids]
+    return Span(sequence=sequence, token_ids=token_ids, logit_rows=len(token_ids), draft=draft)
+
+
+def prefill_span(sequence: LiveSequence, num_tokens: int) -> Span:
+    """Return the span that feeds the next `num_tokens` of a prompt."""
+    start = sequence.cache.length
+    return Span(
+        sequence=sequence,
+        token_ids=sequence.token_ids[start : start + num_tokens],
+        logit_rows=int(num_tokens == sequence.prefill_left),
+        is_prefill=True,
+    )
+
+
+def wanted_rows(spans: Sequence[Span]) -> list[int]:
+    """Return the positions of the packed row whose logits decide tokens, in span order."""
+    rows: list[int] = []
+    end = 0
+    for span in spans:
+        end += len(span.token_ids)
+        rows.extend(range(end - span.logit_rows, end))
+    return rows
+
+
+def choose_tokens(spans: Sequence[Span], logits: torch.Tensor) -> list[list[int]]:
+    """Return for each span the tokens its round commits: accepted drafts and one of the target's own.
+
+    Args:
+        spans: those of the forward pass.
+        logits: [wanted rows, vocab], in span order.
+    """
+    is_greedy = [span.sequence.request.sampling.temperature == 0.0 for span in spans]
+    greedy_ids = logits.argmax(dim=-1).tolist() if any(is_greedy) else []
+    chosen: list[list[int]] = []
+    start = 0
+    for span, greedy in zip(spans, is_greedy, strict=True):
+        stop = start + span.logit_rows
+        if start == stop:
+            chosen.append([])
+        elif greedy:
+            chosen.append(verify_greedy(span.draft.token_ids, greedy_ids[start:stop]))
+        else:
+            chosen.append(_verify_sampled(span, logits[start:stop]))
+        start = stop
+    return chosen
+
+
+def _verify_sampled(span: Span, logits: torch.Tensor) -> list[int]:
+    target_probs = compute_probs(logits, span.sequence.request.sampling)  # [drafts + 1, vocab]
+    uniforms = draw_uniforms(span.sequence.generator, span.logit_rows)
+    return verify(span.draft.token_ids, target_probs, span.draft.draft_probs, uniforms)

@@ -1,0 +1,133 @@
+"""The arms side by side, with differences marked, and the contract of each.
+
+Pure view of the manifest. Without one, the report says so and shows no configuration.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from draftproof.records import ArmManifest, Contract, Manifest
+from draftproof.report.labels import arm_label
+from draftproof.report.quantities import MISSING, format_bytes, format_count, format_significant
+from draftproof.report.view import Column, Group, Row, Table, TableCell, text_cell
+
+_ARM_FACTS: tuple[tuple[str, Callable[[ArmManifest], str]], ...] = (
+    ("Engine", lambda arm: arm.engine),
+    ("Engine version", lambda arm: arm.engine_version),
+    ("Address", lambda arm: arm.url),
+    ("Command", lambda arm: " ".join(arm.command) if arm.command else MISSING),
+    ("Load time (s)", lambda arm: format_significant(arm.load_time_s)),
+    ("Resident memory", lambda arm: format_bytes(arm.resident_bytes)),
+)
+# Addresses, commands and start-up costs differ by nature; only settings, engine and version are compared.
+_COMPARED_FACTS = frozenset({"Engine", "Engine version"})
+
+_CONTRACT_FACTS: tuple[tuple[str, Callable[[Contract], str | bool | None]], ...] = (
+    ("Target model", lambda c: c.target_model),
+    ("Target revision", lambda c: c.target_revision),
+    ("Target precision", lambda c: c.target_precision),
+    ("Target licence", lambda c: c.target_licence),
+    ("Target SHA-256", lambda c: c.target_sha256),
+    ("Tokenizer SHA-256", lambda c: c.tokenizer_sha256),
+    ("Drafter", lambda c: c.drafter_kind),
+    ("Drafter identity", lambda c: c.drafter_identity),
+    ("Drafter provenance", lambda c: c.drafter_provenance),
+    ("Drafter licence", lambda c: c.drafter_licence),
+    ("Drafter SHA-256", lambda c: c.drafter_sha256),
+    ("Tokenizers compatible", lambda c: c.tokenizer_compatible),
+    ("Tokenizer differences", lambda c: "; ".join(c.tokenizer_differences) or None),
+    ("Runtime", lambda c: f"{c.runtime} {c.runtime_version}"),
+    ("Algorithm", lambda c: c.algorithm),
+    ("Same output as the target", lambda c: c.equivalence),
+    ("Draft tokens", lambda c: format_count(c.num_spec_tokens)),
+    ("Draft policy", lambda c: c.draft_policy),
+    ("Longest context (tokens)", lambda c: format_count(c.max_context_tokens)),
+    ("Longest output (tokens)", lambda c: format_count(c.max_output_tokens)),
+    ("Not supported", lambda c: "; ".join(c.unsupported_features) or None),
+    ("Fallback", lambda c: c.fallback),
+)
+
+
+class Configuration(msgspec.Struct, frozen=True, kw_only=True):
+    """The side-by-side table of the arms, the contracts, and the names of what differs."""
+
+    arms: Table
+    contracts: Table
+    sentence: str
+
+
+def build_configuration(manifest: Manifest) -> Configuration:
+    """Lay arms and contracts out as columns; a row whose values differ is marked."""
+    settings = sorted({key for arm in manifest.arms for key in arm.settings})
+    differing = [k for k in settings if len({_setting(arm, k) for arm in manifest.arms}) > 1]
+    return Configuration(
+        arms=Table(
+            caption="Arms side by side",
+            columns=_columns(tuple(arm.arm for arm in manifest.arms)),
+            groups=_filled(_fact_group(manifest.arms), _settings_group(manifest.arms, settings)),
+        ),
+        contracts=Table(
+            caption="Contract of each arm",
+            columns=_columns(tuple(c.arm for c in manifest.contracts)),
+            groups=_filled(Group(title="", rows=_contract_rows(manifest.contracts))),
+        ),
+        sentence=_sentence(differing),
+    )
+
+
+def _sentence(differing: list[str]) -> str:
+    if not differing:
+        return "The arms have the same settings."
+    return f"The arms differ in {len(differing)} setting{'s' if len(differing) > 1 else ''}, marked ≠ below."
+
+
+def _columns(arms: tuple[str, ...]) -> tuple[Column, ...]:
+    return (
+        Column(label="Fact", numeric=False),
+        *(Column(label=arm_label(arm), numeric=False) for arm in arms),
+    )
+
+
+def _filled(*groups: Group) -> tuple[Group, ...]:
+    return tuple(group for group in groups if group.rows and len(group.rows[0].cells) > 1)
+
+
+def _fact_group(arms: tuple[ArmManifest, ...]) -> Group:
+    rows = tuple(
+        _side_by_side(label, [fact(arm) for arm in arms], compare=label in _COMPARED_FACTS)
+        for label, fact in _ARM_FACTS
+    )
+    return Group(title="Service", rows=rows)
+
+
+def _settings_group(arms: tuple[ArmManifest, ...], keys: list[str]) -> Group:
+    rows = tuple(_side_by_side(key, [_setting(arm, key) for arm in arms], compare=True) for key in keys)
+    return Group(title="Settings", rows=rows)
+
+
+def _contract_rows(contracts: tuple[Contract, ...]) -> tuple[Row, ...]:
+    return tuple(
+        _side_by_side(label, [_fact_text(fact(c)) for c in contracts], compare=True)
+        for label, fact in _CONTRACT_FACTS
+    )
+
+
+def _side_by_side(label: str, values: list[str], *, compare: bool) -> Row:
+    differs = compare and len(set(values)) > 1
+    head = text_cell(f"{label} ≠" if differs else label, head=True)
+    return Row(cells=(head, *(_value_cell(value) for value in values)), tone="differs" if differs else "")
+
+
+def _value_cell(value: str) -> TableCell:
+    return TableCell(text=value, tone="missing" if value == MISSING else "value")
+
+
+def _setting(arm: ArmManifest, key: str) -> str:
+    return _fact_text(arm.settings[key]) if key in arm.settings else MISSING
+
+
+def _fact_text(value: str | float | None) -> str:
+    if value is None or value == "":
+        return MISSING
+    return {"True": "yes", "False": "no"}.get(str(value), str(value))

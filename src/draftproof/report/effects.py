@@ -1,0 +1,169 @@
+"""Dot-and-whisker charts: the ratio of each arm to the baseline, per load and segment, on one log axis.
+
+Pure view of `Results.effects`. The deciding metric comes first; the margins of the plan are shaded.
+"""
+
+import msgspec
+
+from draftproof.report.charts import Axis, Whisker, ratio_axis, whisker
+from draftproof.report.grouping import order_arms, order_segments, title_of_load
+from draftproof.report.labels import arm_label, metric_label, segment_label
+from draftproof.report.quantities import MISSING, format_ratio
+from draftproof.report.view import Footnotes, format_interval, needed_text, panels_are_open
+from draftproof.verdict.results import Effect, Figure, Results
+
+_FIRST_METRICS = ("tpot_ns", "ttft_from_schedule_ns", "e2e_from_schedule_ns")
+_GUARDRAIL_MARGINS = {
+    "ttft_from_schedule_ns": "ttft_margin",
+    "e2e_from_schedule_ns": "e2e_margin",
+    "output_tokens": "output_length_margin",
+}
+
+
+_TWO_SIDED = frozenset({"output_tokens"})
+
+
+class EffectRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One arm against the baseline: its mark on the axis and the same in figures."""
+
+    arm: str
+    tone: str
+    whisker: Whisker
+    ratio: str
+    interval: str
+    simultaneous: str
+    simultaneous_mark: str
+    pairs: str
+    mark: str
+
+
+class EffectGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """The arms of one segment."""
+
+    title: str
+    rows: tuple[EffectRow, ...]
+
+
+class EffectPanel(msgspec.Struct, frozen=True, kw_only=True):
+    """One load level of a chart."""
+
+    title: str
+    opened: bool
+    groups: tuple[EffectGroup, ...]
+
+
+class EffectChart(msgspec.Struct, frozen=True, kw_only=True):
+    """All loads and segments of one metric on one axis, with what its bands mean."""
+
+    metric: str
+    statistic: str
+    decides: bool
+    axis: Axis
+    gain_label: str
+    harm_label: str
+    panels: tuple[EffectPanel, ...]
+    notes: tuple[tuple[str, str], ...]
+
+
+def build_effect_charts(results: Results) -> tuple[EffectChart, ...]:
+    """One chart for each metric and statistic that has effects, the deciding one first."""
+    keys = dict.fromkeys((e.metric, e.statistic) for e in results.effects)
+    return tuple(_chart(results, *key) for key in sorted(keys, key=lambda k: _rank(results, *k)))
+
+
+def _rank(results: Results, metric: str, statistic: str) -> tuple[bool, int, str, str]:
+    known = _FIRST_METRICS.index(metric) if metric in _FIRST_METRICS else len(_FIRST_METRICS)
+    return (not _decides(results, metric, statistic), known, metric, statistic)
+
+
+def _decides(results: Results, metric: str, statistic: str) -> bool:
+    return (metric, statistic) == (results.metric, results.statistic)
+
+
+def _chart(results: Results, metric: str, statistic: str) -> EffectChart:
+    effects = [e for e in results.effects if (e.metric, e.statistic) == (metric, statistic)]
+    decides = _decides(results, metric, statistic)
+    below, above = _margins(results, metric, decides=decides)
+    tone = "gain" if decides else "harm"
+    ends = (x for e in effects for f in (e.ratio, e.simultaneous) for x in (f.value, f.low, f.high))
+    axis = ratio_axis(ends, below=below, above=above, below_tone=tone)
+    notes = Footnotes()
+    return EffectChart(
+        metric=metric_label(metric),
+        statistic=statistic,
+        decides=decides,
+        axis=axis,
+        gain_label=f"gain: below {format_ratio(below)}" if below and decides else "",
+        harm_label=_harm_label(below, above, decides=decides),
+        panels=_panels(results, effects, axis, notes),
+        notes=notes.notes(),
+    )
+
+
+def _margins(results: Results, metric: str, *, decides: bool) -> tuple[float | None, float | None]:
+    thresholds = results.thresholds
+    if decides:
+        gain, harm = thresholds.get("minimum_gain"), thresholds.get("harm_margin")
+        return (None if gain is None else 1 - gain), (None if harm is None else 1 + harm)
+    margin = thresholds.get(_GUARDRAIL_MARGINS.get(metric, ""))
+    if margin is None:
+        return None, None
+    return (1 - margin if metric in _TWO_SIDED else None), 1 + margin
+
+
+def _harm_label(below: float | None, above: float | None, *, decides: bool) -> str:
+    if above is None:
+        return ""
+    if decides:
+        return f"harm: above {format_ratio(above)}"
+    outside = f"below {format_ratio(below)} or " if below is not None else ""
+    return f"guardrail: {outside}above {format_ratio(above)}"
+
+
+def _panels(results: Results, effects: list[Effect], axis: Axis, notes: Footnotes) -> tuple[EffectPanel, ...]:
+    opened = panels_are_open([len(effects)])
+    loads = [name for name, _ in results.loads if any(e.load == name for e in effects)]
+    return tuple(
+        EffectPanel(
+            title=title_of_load(results, load),
+            opened=opened or index == 0,
+            groups=_groups(results, [e for e in effects if e.load == load], axis, notes),
+        )
+        for index, load in enumerate(loads)
+    )
+
+
+def _groups(results: Results, effects: list[Effect], axis: Axis, notes: Footnotes) -> tuple[EffectGroup, ...]:
+    arms = order_arms(results, {e.arm for e in effects})
+    groups = []
+    for segment in order_segments(results, {e.segment for e in effects}):
+        here = sorted((e for e in effects if e.segment == segment), key=lambda e: arms.index(e.arm))
+        rows = tuple(_row(effect, axis, notes) for effect in here)
+        groups.append(EffectGroup(title=segment_label(segment), rows=rows))
+    return tuple(groups)
+
+
+def _row(effect: Effect, axis: Axis, notes: Footnotes) -> EffectRow:
+    ratio, simultaneous = effect.ratio, effect.simultaneous
+    versus = "" if effect.versus == "baseline" else f" / {arm_label(effect.versus)}"
+    mark = whisker(axis, ratio.value, ratio.low, ratio.high, effect.arm)
+    return EffectRow(
+        arm=arm_label(effect.arm) + versus,
+        tone=mark.tone,
+        whisker=mark,
+        ratio=MISSING if ratio.value is None else format_ratio(ratio.value),
+        interval=_interval(ratio),
+        simultaneous=_interval(simultaneous),
+        simultaneous_mark=_mark_apart(simultaneous.reason, ratio.reason, notes),
+        pairs=f"{effect.pairs:,} / {effect.prompts:,}",
+        mark=notes.mark(ratio.reason) if ratio.reason else "",
+    )
+
+
+def _interval(figure: Figure) -> str:
+    return format_interval(figure, format_ratio) or needed_text(figure) or MISSING
+
+
+def _mark_apart(reason: str | None, stated: str | None, notes: Footnotes) -> str:
+    """The mark of a reason that the row does not state already."""
+    return notes.mark(reason) if reason and reason != stated else ""

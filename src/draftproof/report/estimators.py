@@ -1,0 +1,97 @@
+"""How rival estimators of inter-token latency would have judged this very run, ours marked.
+
+Pure view of `Results.estimators`.
+"""
+
+import msgspec
+
+from draftproof.report.charts import Axis, Whisker, ratio_axis, whisker
+from draftproof.report.grouping import order_loads, title_of_load
+from draftproof.report.quantities import format_change, format_ms, format_ratio
+from draftproof.verdict.results import EstimatorRow, Results
+
+_OURS = "tpot_ns"
+
+
+class RivalRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One estimator: what it says in figures and its mean ratio on the axis."""
+
+    estimator: str
+    used_by: str
+    ours: bool
+    baseline: str
+    candidate: str
+    ratio_mean: str
+    ratio_p50: str
+    ratio_p99: str
+    mean_mark: Whisker
+    p99_mark: Whisker
+
+
+class RivalPanel(msgspec.Struct, frozen=True, kw_only=True):
+    """All estimators at one load, and how far they disagree in a sentence."""
+
+    title: str
+    opened: bool
+    sentence: str
+    rows: tuple[RivalRow, ...]
+
+
+class RivalChart(msgspec.Struct, frozen=True, kw_only=True):
+    """All loads on one axis."""
+
+    axis: Axis
+    panels: tuple[RivalPanel, ...]
+
+
+def build_estimators(results: Results) -> RivalChart:
+    """Lay the estimators of each load on one ratio axis."""
+    ends = [r for row in results.estimators for r in (row.ratio_mean, row.ratio_p99)]
+    axis = ratio_axis(ends, below=None, above=None)
+    loads = [load for load in order_loads(results) if any(r.load == load for r in results.estimators)]
+    panels = tuple(
+        _panel(results, load, axis, opened=len(loads) <= 4 or index == 0) for index, load in enumerate(loads)
+    )
+    return RivalChart(axis=axis, panels=panels)
+
+
+def disagreement_sentence(rows: list[EstimatorRow]) -> str:
+    """Say the range that the same requests span over the estimators, and how many see a gain."""
+    ratios = [row.ratio_mean for row in rows if row.ratio_mean is not None]
+    if not ratios:
+        return "No estimator had both arms to compare."
+    faster, slower = sum(r < 1 for r in ratios), sum(r > 1 for r in ratios)
+    return (
+        f"The same requests read as {format_change(min(ratios))} by one estimator's mean and "
+        f"{format_change(max(ratios))} by another's: {faster} of {len(ratios)} see the candidate faster, "
+        f"{slower} slower."
+    )
+
+
+def _panel(results: Results, load: str, axis: Axis, *, opened: bool) -> RivalPanel:
+    rows = [row for row in results.estimators if row.load == load]
+    return RivalPanel(
+        title=title_of_load(results, load),
+        opened=opened,
+        sentence=disagreement_sentence(rows),
+        rows=tuple(_row(row, axis) for row in sorted(rows, key=lambda r: not _is_ours(r))),
+    )
+
+
+def _is_ours(row: EstimatorRow) -> bool:
+    return row.estimator == _OURS or "draftproof" in row.used_by.lower()
+
+
+def _row(row: EstimatorRow, axis: Axis) -> RivalRow:
+    return RivalRow(
+        estimator=row.estimator,
+        used_by=row.used_by,
+        ours=_is_ours(row),
+        baseline=format_ms(row.baseline_mean_ns),
+        candidate=format_ms(row.candidate_mean_ns),
+        ratio_mean=format_ratio(row.ratio_mean),
+        ratio_p50=format_ratio(row.ratio_p50),
+        ratio_p99=format_ratio(row.ratio_p99),
+        mean_mark=whisker(axis, row.ratio_mean, None, None, "candidate"),
+        p99_mark=whisker(axis, row.ratio_p99, None, None, "alternative"),
+    )

@@ -1,0 +1,34 @@
+"""The HTML report: one self-contained file, readable without a network and without a script.
+
+Lays the view model out with the templates beside this module. Every string from outside is escaped.
+"""
+
+from functools import cache
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from draftproof.records import Manifest
+from draftproof.report.model import build_model
+from draftproof.verdict.results import Results
+
+
+def render_html(results: Results, manifest: Manifest | None = None) -> str:
+    """Render the whole report as one HTML document; the same input gives the same bytes.
+
+    Args:
+        results: what `results.json` holds.
+        manifest: facts of the run; adds the host, the arms side by side, and their contracts.
+    """
+    model = build_model(results, manifest)
+    return _environment().get_template("report.html.j2").render(model=model) + "\n"
+
+
+@cache
+def _environment() -> Environment:
+    return Environment(
+        loader=PackageLoader("draftproof.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )

@@ -1,0 +1,120 @@
+"""The words the report uses for arms, statuses, decisions, metrics, thresholds and segments.
+
+One place, so that the page, the terminal and the tests say the same. A name without an entry is shown
+as it is.
+"""
+
+import msgspec
+
+POOLED = "all"
+
+
+class Word(msgspec.Struct, frozen=True):
+    """A status or decision: its label, a glyph that works without colour, and one line of meaning."""
+
+    label: str
+    glyph: str
+    meaning: str
+
+
+STATUSES: dict[str, Word] = {
+    "gain": Word("Gain", "▲", "whole interval better than the minimum gain and every guardrail holds"),
+    "neutral": Word("Neutral", "●", "whole interval inside the margins: no difference that matters"),
+    "harm": Word("Harm", "▼", "whole interval worse than the harm margin, or a guardrail is violated"),
+    "inconclusive": Word("Inconclusive", "?", "the interval does not settle it, or too few samples"),
+    "invalid": Word("Invalid", "✕", "a fault of client, counters or comparability: nothing is concluded"),
+}
+
+DECISIONS: dict[str, Word] = {
+    "adopt": Word("Adopt", "▲", "speculation pays wherever it was measured"),
+    "adopt_limited": Word(
+        "Adopt in a limited envelope", "◐", "speculation pays only inside the envelope below"
+    ),
+    "defer": Word("Defer", "▼", "speculation does not pay here; look elsewhere first"),
+    "inconclusive": Word("Inconclusive", "?", "the data do not settle it"),
+    "invalid": Word("Invalid run", "✕", "nothing may be concluded from this run"),
+}
+
+ARMS: dict[str, str] = {
+    "baseline": "Baseline",
+    "candidate": "Candidate",
+    "alternative": "Alternative",
+    "baseline_null": "Null (baseline again)",
+}
+
+METRICS: dict[str, str] = {
+    "tpot_ns": "Time per token",
+    "ttft_ns": "Time to first token, from sending",
+    "ttft_from_schedule_ns": "Time to first token",
+    "e2e_ns": "End-to-end time, from sending",
+    "e2e_from_schedule_ns": "End-to-end time",
+    "output_tokens": "Output length",
+}
+
+QUANTITIES: dict[str, str] = {
+    "failed_share": "Failed requests",
+    "passed_share": "Answers that pass their checks",
+}
+
+OUTCOMES: tuple[str, ...] = ("ok", "rejected", "http_error", "timeout", "cut", "malformed", "cancelled")
+
+OUTCOME_LABELS: dict[str, str] = {
+    "ok": "OK",
+    "rejected": "Rejected (429, 503)",
+    "http_error": "HTTP error",
+    "timeout": "Timeout",
+    "cut": "Stream cut",
+    "malformed": "Malformed",
+    "cancelled": "Cancelled",
+}
+
+THRESHOLDS: dict[str, str] = {
+    "minimum_gain": "Gain: the whole interval of the ratio lies below 1 − this",
+    "harm_margin": "Harm: the whole interval of the ratio lies above 1 + this",
+    "ttft_margin": "First token may come later by at most this share",
+    "e2e_margin": "End-to-end time may grow by at most this share",
+    "failure_margin": "The share of failed requests may grow by at most this",
+    "quality_margin": "The share of passed checks may fall by at most this",
+    "output_length_margin": "The mean output length may shift by at most this share",
+    "dominated_margin": "The alternative dominates where it beats the candidate by more than this share",
+    "critical_errors": "New failures of critical checks allowed per load level",
+}
+
+
+def arm_label(arm: str) -> str:
+    """Return the arm's name for a reader."""
+    return ARMS.get(arm, arm)
+
+
+def sentence_case(text: str) -> str:
+    """Return the text with its first letter as a capital."""
+    return text[:1].upper() + text[1:]
+
+
+def metric_label(metric: str) -> str:
+    """Return the metric's name for a reader."""
+    return METRICS.get(metric, metric)
+
+
+def segment_label(segment: str) -> str:
+    """Return "code edit · ar" for "task=code_edit,language=ar"; the pooled row is "All segments"."""
+    if segment == POOLED:
+        return "All segments"
+    return " · ".join(part.partition("=")[2] or part for part in segment.split(",")).replace("_", " ")
+
+
+def segment_heading(segments: tuple[str, ...]) -> str:
+    """Return "Segment (task · language)" where all segments share their dimensions, else "Segment"."""
+    named = {_dimensions(segment) for segment in segments if segment != POOLED}
+    dimensions = named.pop() if len(named) == 1 else ""
+    return f"Segment ({dimensions})" if dimensions else "Segment"
+
+
+def load_label(load: str, concurrency: int | None) -> str:
+    """Return "low, 4 in flight"."""
+    return load if concurrency is None else f"{load}, {concurrency} in flight"
+
+
+def _dimensions(segment: str) -> str:
+    parts = [part.partition("=") for part in segment.split(",")]
+    return " · ".join(name for name, _, _ in parts) if all(equals for _, equals, _ in parts) else ""

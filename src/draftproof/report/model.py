@@ -1,0 +1,187 @@
+"""The view model: everything the page shows, in its order, as strings and small numbers.
+
+Pure function of the results and, where given, the manifest. Templates only lay it out.
+"""
+
+from datetime import UTC, datetime
+
+import msgspec
+
+from draftproof.records import Manifest
+from draftproof.report.acceptance import acceptance_sentence, build_acceptance
+from draftproof.report.configuration import Configuration, build_configuration
+from draftproof.report.diagnosis import build_diagnosis
+from draftproof.report.effects import EffectChart, build_effect_charts
+from draftproof.report.envelope import EnvelopeMap, build_map
+from draftproof.report.estimators import RivalChart, build_estimators
+from draftproof.report.glossary import GLOSSARY
+from draftproof.report.labels import DECISIONS, THRESHOLDS, Word, metric_label, segment_label, sentence_case
+from draftproof.report.latency import LatencyPart, build_latency
+from draftproof.report.outcomes import (
+    agreement_sentence,
+    build_agreement,
+    build_checks,
+    build_differences,
+    build_outcomes,
+    checks_sentence,
+)
+from draftproof.report.progress import ProgressChart, build_progress
+from draftproof.report.quantities import (
+    MISSING,
+    format_bytes,
+    format_count,
+    format_share,
+    format_significant,
+    short_hash,
+)
+from draftproof.report.view import Panel, Table
+from draftproof.verdict.results import EnvelopeEntry, Results
+
+_SHARE_THRESHOLDS_SUFFIXES = ("_margin", "_gain")
+
+
+class Head(msgspec.Struct, frozen=True, kw_only=True):
+    """The top of the page: the verdict, what it rests on, and which run it is of."""
+
+    title: str
+    question: str
+    decision: str
+    word: Word
+    sentence: str
+    evidence_level: str
+    evidence: str
+    reasons: tuple[tuple[str, str], ...]
+    envelope: tuple[str, ...]
+    deciding: str
+    thresholds: tuple[tuple[str, str], ...]
+    thresholds_hash: str
+    identity: tuple[tuple[str, str, str], ...]
+    host: tuple[tuple[str, str], ...]
+
+
+class ReportModel(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole page."""
+
+    head: Head
+    envelope: EnvelopeMap
+    effects: tuple[EffectChart, ...]
+    confidence: str
+    latency: tuple[LatencyPart, ...]
+    acceptance: tuple[Panel, ...]
+    acceptance_sentence: str
+    progress: ProgressChart
+    estimators: RivalChart
+    agreement: Table
+    agreement_sentence: str
+    checks: tuple[Panel, ...]
+    checks_sentence: str
+    differences: Table
+    outcomes: Table
+    diagnosis: Table
+    not_measured: tuple[str, ...]
+    warnings: tuple[str, ...]
+    configuration: Configuration | None
+    glossary: tuple[tuple[str, str, str], ...]
+    version: str
+
+
+def build_model(results: Results, manifest: Manifest | None) -> ReportModel:
+    """Turn results, and the manifest where there is one, into what the page shows."""
+    return ReportModel(
+        head=build_head(results, manifest),
+        envelope=build_map(results),
+        effects=build_effect_charts(results),
+        confidence=f"{results.confidence * 100:g}%",
+        latency=build_latency(results),
+        acceptance=build_acceptance(results),
+        acceptance_sentence=acceptance_sentence(results),
+        progress=build_progress(results),
+        estimators=build_estimators(results),
+        agreement=build_agreement(results),
+        agreement_sentence=agreement_sentence(results),
+        checks=build_checks(results),
+        checks_sentence=checks_sentence(results),
+        differences=build_differences(results),
+        outcomes=build_outcomes(results),
+        diagnosis=build_diagnosis(results),
+        not_measured=results.not_measured,
+        warnings=results.warnings,
+        configuration=build_configuration(manifest) if manifest else None,
+        glossary=GLOSSARY,
+        version=results.draftproof_version,
+    )
+
+
+def build_head(results: Results, manifest: Manifest | None) -> Head:
+    """The verdict with its identity."""
+    verdict = results.verdict
+    return Head(
+        title=results.run_name,
+        question=results.question,
+        decision=verdict.decision,
+        word=DECISIONS.get(verdict.decision, Word(verdict.decision, "", "")),
+        sentence=verdict.sentence,
+        evidence_level=verdict.evidence_level,
+        evidence=results.evidence,
+        reasons=tuple((sentence_case(r.text), r.evidence) for r in verdict.reasons),
+        envelope=tuple(describe_entry(entry) for entry in verdict.envelope),
+        deciding=f"{metric_label(results.metric).lower()}, {statistic_label(results.statistic)}",
+        thresholds=describe_thresholds(results.thresholds),
+        thresholds_hash=short_hash(results.thresholds_sha256),
+        identity=_identity(results, manifest),
+        host=_host(manifest),
+    )
+
+
+def statistic_label(statistic: str) -> str:
+    """Return "mean" or "median" for a reader."""
+    return {"p50": "median"}.get(statistic, statistic)
+
+
+def describe_entry(entry: EnvelopeEntry) -> str:
+    """Return "rewriting: up to 4 requests in flight, context up to 1,024 tokens"."""
+    context, most = entry.max_context_tokens, entry.max_concurrency
+    tail = "" if context is None else f", context up to {context:,} tokens"
+    return f"{segment_label(entry.segment)}: up to {most:,} request{'s' if most > 1 else ''} in flight{tail}"
+
+
+def describe_thresholds(thresholds: dict[str, float | int]) -> tuple[tuple[str, str], ...]:
+    """Return (meaning, value) in the plan's order; shares in per cent."""
+    return tuple(
+        (
+            THRESHOLDS.get(name, name),
+            format_share(value) if name.endswith(_SHARE_THRESHOLDS_SUFFIXES) else format_significant(value),
+        )
+        for name, value in thresholds.items()
+    )
+
+
+def _identity(results: Results, manifest: Manifest | None) -> tuple[tuple[str, str, str], ...]:
+    """(label, short text, full text for a tooltip)."""
+    workload = f"{manifest.workload_name} {manifest.workload_version}" if manifest else results.evidence
+    facts = [
+        ("Plan", short_hash(results.plan_sha256), results.plan_sha256),
+        ("Thresholds", short_hash(results.thresholds_sha256), results.thresholds_sha256),
+        ("Workload", f"{workload} · {short_hash(results.workload_sha256)}", results.workload_sha256),
+    ]
+    if manifest:
+        started = datetime.fromtimestamp(manifest.created_wall_ns // 10**9, tz=UTC)
+        facts.append(("Started", f"{started:%Y-%m-%d %H:%M} UTC", ""))
+        facts.append(("Seed", str(manifest.seed), ""))
+    facts.append(("draftproof", results.draftproof_version, ""))
+    return (
+        *facts,
+        *((name.replace("_", " ").capitalize(), format_count(n), "") for name, n in results.counts.items()),
+    )
+
+
+def _host(manifest: Manifest | None) -> tuple[tuple[str, str], ...]:
+    if manifest is None:
+        return ()
+    return tuple(_host_fact(key, value) for key, value in manifest.host.items())
+
+
+def _host_fact(key: str, value: str | float | None) -> tuple[str, str]:
+    if key.endswith("_bytes") and isinstance(value, int | float):
+        return key.removesuffix("_bytes").replace("_", " "), format_bytes(int(value))
+    return key.replace("_", " "), MISSING if value is None else str(value)

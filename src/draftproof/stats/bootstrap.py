@@ -1,0 +1,290 @@
+"""Cluster-bootstrap intervals: the ratio of two arms on paired requests, and the mean of one arm.
+
+The interval is Student's t around the estimate, with the standard error taken from the draws and clusters −
+strata degrees of freedom; for a ratio all of it on the logarithmic scale, where candidate/baseline and
+baseline/candidate are mirror images. Why not percentiles of the draws: with six prompts a 95 % percentile
+interval covers the truth in about 86 % of worlds and a 99.8 % one in about 95 %, because a quantile of the
+draws cannot look beyond the sample; the t interval covers about 94 % and 99.7 % (docs/statistics.md).
+It also needs no tail of the draws, so intervals that hold over many comparisons need no more resamples.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+from draftproof.stats.quantiles import quantile_interval
+from draftproof.stats.resampling import (
+    Floats,
+    Ints,
+    assign_strata,
+    degrees_of_freedom,
+    draw_weights,
+    index_labels,
+)
+
+__all__ = [
+    "MeanEstimate",
+    "RatioEstimate",
+    "interval_at",
+    "mean_interval",
+    "p_value",
+    "paired_ratio",
+    "quantile_interval",
+]
+
+Statistic = Literal["mean", "p50"]
+Alternative = Literal["two-sided", "less", "greater"]
+MINIMUM_CLUSTERS = 3
+# Weights of one batch of draws stay below this many numbers (32 MB), however many pairs there are.
+BATCH_NUMBERS = 4_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class RatioEstimate:
+    """Ratio numerator / denominator with its interval [`low`, `high`] at `level`.
+
+    `draws`, shape (resamples,), are the ratios of the bootstrap draws; `standard_error` is theirs on the log
+    scale. Below the sample floor value and interval are None, `reason` says why and `needed` how many more
+    clusters it takes (None where more of them would not help).
+    """
+
+    value: float | None
+    low: float | None
+    high: float | None
+    level: float
+    draws: Floats = field(repr=False, compare=False)
+    n_pairs: int
+    n_clusters: int
+    standard_error: float | None = None
+    degrees_of_freedom: int = 0
+    reason: str | None = None
+    needed: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanEstimate:
+    """Mean of one arm's values with its interval; None, `reason` and `needed` as in `RatioEstimate`."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+    level: float
+    n: int
+    n_clusters: int
+    reason: str | None = None
+    needed: int | None = None
+
+
+def paired_ratio(
+    numerator: npt.ArrayLike,
+    denominator: npt.ArrayLike,
+    clusters: npt.ArrayLike,
+    strata: npt.ArrayLike | None = None,
+    *,
+    statistic: Statistic = "mean",
+    resamples: int = 2000,
+    seed: int = 0,
+    level: float = 0.95,
+    minimum_clusters: int = MINIMUM_CLUSTERS,
+) -> RatioEstimate:
+    """Return statistic(numerator) / statistic(denominator) with a cluster-bootstrap t interval.
+
+    Row i of both arrays is the same prompt in the same block. Clusters are resampled with replacement, the
+    same draw for both arms. The result does not depend on the order of the rows and is the same for the
+    same seed.
+
+    Args:
+        numerator: shape (n,), values of the arm in question, positive.
+        denominator: shape (n,), values of the arm it is compared with, positive.
+        clusters: shape (n,), prompt labels.
+        strata: shape (n,), labels within which clusters are resampled, or None.
+        statistic: "mean", or "p50" (nearest rank).
+        resamples: number of bootstrap draws.
+        seed: of the draws.
+        level: coverage of the interval, e.g. 0.95.
+        minimum_clusters: sample floor, at least 2.
+
+    Raises:
+        ValueError: shapes differ or level, resamples or the floor is out of range.
+    """
+    above, below = np.asarray(numerator, dtype=np.float64), np.asarray(denominator, dtype=np.float64)
+    labels = np.asarray(clusters)
+    _check_arguments(above, below, labels, resamples=resamples, level=level, floor=minimum_clusters)
+    count = len(np.unique(labels))
+    refusal = _refuse(count, minimum_clusters) or _refuse_values(above, below)
+    if refusal is not None:
+        return _no_ratio(level, len(above), count, *refusal)
+    index = index_labels(labels)
+    groups = assign_strata(index, strata)
+    weights = draw_weights(groups, resamples, np.random.default_rng(seed))
+    value = float(_ratio(above, below, index, np.ones((1, count)), statistic)[0])
+    draws = _ratio(above, below, index, weights, statistic)
+    error, degrees = float(np.std(np.log(draws))), degrees_of_freedom(groups)
+    low, high = _around(value, error, degrees, level)
+    return RatioEstimate(
+        value=value,
+        low=low,
+        high=high,
+        level=level,
+        draws=draws,
+        n_pairs=len(above),
+        n_clusters=count,
+        standard_error=error,
+        degrees_of_freedom=degrees,
+    )
+
+
+def mean_interval(
+    values: npt.ArrayLike,
+    clusters: npt.ArrayLike,
+    strata: npt.ArrayLike | None = None,
+    *,
+    resamples: int = 2000,
+    seed: int = 0,
+    level: float = 0.95,
+    minimum_clusters: int = MINIMUM_CLUSTERS,
+) -> MeanEstimate:
+    """Return the mean over rows with a cluster-bootstrap t interval.
+
+    Positive values get it on the log scale, which suits latencies; others on their own scale.
+    Arguments and errors as in `paired_ratio`.
+    """
+    sample, labels = np.asarray(values, dtype=np.float64), np.asarray(clusters)
+    _check_arguments(sample, sample, labels, resamples=resamples, level=level, floor=minimum_clusters)
+    count = len(np.unique(labels))
+    refusal = _refuse(count, minimum_clusters)
+    if refusal is not None or not np.isfinite(sample).all():
+        reason, needed = refusal or ("a value is not finite", None)
+        return MeanEstimate(
+            value=None,
+            low=None,
+            high=None,
+            level=level,
+            n=len(sample),
+            n_clusters=count,
+            reason=reason,
+            needed=needed,
+        )
+    index = index_labels(labels)
+    groups = assign_strata(index, strata)
+    weights = draw_weights(groups, resamples, np.random.default_rng(seed))
+    draws, value = _weighted_mean(sample, index, weights), float(sample.mean())
+    low, high = _mean_limits(
+        value, draws, degrees_of_freedom(groups), level, positive=bool((sample > 0).all())
+    )
+    return MeanEstimate(value=value, low=low, high=high, level=level, n=len(sample), n_clusters=count)
+
+
+def interval_at(estimate: RatioEstimate, level: float) -> tuple[float | None, float | None]:
+    """Return the estimate's interval at another level; (None, None) where there is no estimate."""
+    if estimate.value is None or estimate.standard_error is None:
+        return None, None
+    return _around(estimate.value, estimate.standard_error, estimate.degrees_of_freedom, level)
+
+
+def p_value(
+    estimate: RatioEstimate, boundary: float = 1.0, alternative: Alternative = "two-sided"
+) -> float | None:
+    """Return the p-value against ratio = `boundary`, None where there is no estimate.
+
+    Two-sided: the smallest alpha at which the interval of level 1 − alpha leaves the boundary out. "less":
+    against a ratio of at least the boundary; "greater": against a ratio of at most the boundary.
+    """
+    if estimate.value is None or estimate.standard_error is None:
+        return None
+    distance = float(np.log(estimate.value) - np.log(boundary))
+    if estimate.standard_error == 0.0:
+        score = float(np.sign(distance)) * np.inf if distance else 0.0
+    else:
+        score = distance / estimate.standard_error
+    below = float(stats.t.cdf(score, estimate.degrees_of_freedom))
+    return {"less": below, "greater": 1.0 - below, "two-sided": 2.0 * min(below, 1.0 - below)}[alternative]
+
+
+def _ratio(above: Floats, below: Floats, index: Ints, weights: Floats, statistic: Statistic) -> Floats:
+    measure = _weighted_mean if statistic == "mean" else _weighted_median
+    return measure(above, index, weights) / measure(below, index, weights)
+
+
+def _weighted_mean(values: Floats, index: Ints, weights: Floats) -> Floats:
+    totals = np.bincount(index, weights=values)
+    sizes = np.bincount(index).astype(np.float64)
+    # Sums by einsum, not by BLAS: its threads may add in another order from run to run.
+    means: Floats = np.einsum("bg,g->b", weights, totals) / np.einsum("bg,g->b", weights, sizes)
+    return means
+
+
+def _weighted_median(values: Floats, index: Ints, weights: Floats) -> Floats:
+    order = np.argsort(values, kind="stable")
+    ordered, owners = values[order], index[order]
+    batch = max(1, BATCH_NUMBERS // len(values))
+    parts = [
+        ordered[_median_ranks(weights[start : start + batch][:, owners])]
+        for start in range(0, len(weights), batch)
+    ]
+    return np.concatenate(parts)
+
+
+def _median_ranks(weights: Floats) -> Ints:
+    reached = np.cumsum(weights, axis=1)
+    half = 0.5 * reached[:, -1:]
+    # The weights are multiples of G/(G−1): the tolerance keeps an exact half from slipping past its rank.
+    ranks: Ints = np.argmax(reached >= half * (1 - 1e-12), axis=1)
+    return ranks
+
+
+def _around(value: float, error: float, degrees: int, level: float) -> tuple[float, float]:
+    reach = float(stats.t.ppf(0.5 + level / 2, degrees)) * error
+    return value * float(np.exp(-reach)), value * float(np.exp(reach))
+
+
+def _mean_limits(
+    value: float, draws: Floats, degrees: int, level: float, *, positive: bool
+) -> tuple[float, float]:
+    if positive:
+        return _around(value, float(np.std(np.log(draws))), degrees, level)
+    reach = float(stats.t.ppf(0.5 + level / 2, degrees) * np.std(draws))
+    return value - reach, value + reach
+
+
+def _check_arguments(
+    above: Floats, below: Floats, labels: npt.NDArray[np.generic], *, resamples: int, level: float, floor: int
+) -> None:
+    if above.ndim != 1 or not above.shape == below.shape == labels.shape:
+        raise ValueError(
+            f"paired arrays of one length are needed, got {above.shape}, {below.shape}, {labels.shape}"
+        )
+    if not 0.0 < level < 1.0:
+        raise ValueError(f"level is a share between 0 and 1, got {level}")
+    if resamples < 2 or floor < 2:
+        raise ValueError(f"at least 2 resamples and 2 clusters are needed, got {resamples} and {floor}")
+
+
+def _refuse(count: int, floor: int) -> tuple[str, int | None] | None:
+    if count >= floor:
+        return None
+    return f"{count} of at least {floor} prompts", floor - count
+
+
+def _refuse_values(above: Floats, below: Floats) -> tuple[str, int | None] | None:
+    both = np.concatenate([above, below])
+    if np.isfinite(both).all() and (both > 0).all():
+        return None
+    return "a value is not a positive number, so there is no ratio", None
+
+
+def _no_ratio(level: float, pairs: int, count: int, reason: str, needed: int | None) -> RatioEstimate:
+    return RatioEstimate(
+        value=None,
+        low=None,
+        high=None,
+        level=level,
+        draws=np.empty(0),
+        n_pairs=pairs,
+        n_clusters=count,
+        reason=reason,
+        needed=needed,
+    )

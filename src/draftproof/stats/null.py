@@ -1,0 +1,40 @@
+"""Reading an effect against the off-off null: two equal arms measured as if they were different.
+
+Whatever the null shows is not speculation: it is order, drift, noise of the host and of the client.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from draftproof.stats.bootstrap import RatioEstimate
+
+
+@dataclass(frozen=True, kw_only=True)
+class NullComparison:
+    """What the null says about the run and about one effect; None where either has no estimate.
+
+    `null_covers_one`: the null's interval holds 1, as it must if nothing but noise is between equal arms.
+    `noise_floor`: the farthest the null's interval lies from 1, as a factor ≥ 1; an effect inside
+    [1/noise_floor, noise_floor] is no larger than what equal arms may show. `beyond_noise`: the effect's
+    whole interval is outside that band.
+    """
+
+    null_covers_one: bool | None
+    noise_floor: float | None
+    beyond_noise: bool | None
+
+
+def compare_with_null(effect: RatioEstimate, null: RatioEstimate) -> NullComparison:
+    """Return whether the null is clean and whether the effect stands out of it."""
+    if null.low is None or null.high is None:
+        return NullComparison(null_covers_one=None, noise_floor=None, beyond_noise=None)
+    floor = float(np.exp(max(abs(np.log(null.low)), abs(np.log(null.high)))))
+    covers = null.low <= 1.0 <= null.high
+    if effect.low is None or effect.high is None:
+        return NullComparison(null_covers_one=covers, noise_floor=floor, beyond_noise=None)
+    return NullComparison(
+        null_covers_one=covers,
+        noise_floor=floor,
+        beyond_noise=effect.high < 1.0 / floor or effect.low > floor,
+    )

@@ -1,0 +1,270 @@
+"""The run directory: where everything measured lies, and how it is read back the same on any machine.
+
+    plan.toml          the plan as used
+    manifest.json      facts of the run, written before the first request
+    workload.jsonl     the chosen items
+    journal/*.jsonl    one request or turn a line, append-only
+    telemetry/*.jsonl  samples of the services' metrics
+    logs/*.log         what the services wrote
+    records.parquet, blocks.parquet   the journal once more, compact
+    results.json, report.html         computed from the above, at any time, anywhere
+
+Nothing here computes a number.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+import msgspec
+
+from draftproof.errors import InvalidRunError, StoreError
+from draftproof.plan.loading import parse_plan, plan_sha256, thresholds_sha256
+from draftproof.plan.schema import Plan
+from draftproof.records import SCHEMA_VERSION, BlockRecord, Manifest, RequestRecord
+from draftproof.store_journal import Journal, load_journal
+from draftproof.store_lines import LineFile, RunLock, read_whole_lines, write_atomically, write_error
+from draftproof.store_parquet import save_blocks, save_records
+from draftproof.verdict.results import Results
+from draftproof.workload.items import Item
+
+PLAN_NAME, MANIFEST_NAME, WORKLOAD_NAME = "plan.toml", "manifest.json", "workload.jsonl"
+RESULTS_NAME, REPORT_NAME, LOCK_NAME = "results.json", "report.html", "run.lock"
+LOG_FOLDER = "logs"
+
+
+class RunContents(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a run directory holds; `torn_lines` counts records lost to a killed process or a power cut."""
+
+    plan_text: str
+    plan: Plan
+    manifest: Manifest
+    items: tuple[Item, ...]
+    records: tuple[RequestRecord, ...]
+    blocks: tuple[BlockRecord, ...]
+    torn_lines: int
+
+
+class _Version(msgspec.Struct, frozen=True):
+    schema_version: int
+
+
+class RunDirectory:
+    """One run on disk. Use as a context manager: leaving it closes the journal and lets go of the lock."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock: RunLock | None = None
+        self._journal: Journal | None = None
+        self._telemetry: dict[str, LineFile] = {}
+
+    @classmethod
+    def create(
+        cls, path: Path, plan_text: str, plan: Plan, manifest: Manifest, items: Sequence[Item]
+    ) -> Self:
+        """Make a new run directory; the manifest is written last, so a folder with one is complete.
+
+        Raises:
+            StoreError: the folder is in use or cannot be written.
+            InvalidRunError: the manifest's hashes are not those of the plan.
+        """
+        cls.check_free(path)
+        _check_hashes(path, plan_text, plan, manifest)
+        try:
+            (path / "journal").mkdir(parents=True, exist_ok=True)
+            (path / "telemetry").mkdir(exist_ok=True)
+        except OSError as error:
+            raise write_error(path, error) from error
+        write_atomically(path / PLAN_NAME, plan_text.encode("utf-8"))
+        write_atomically(path / WORKLOAD_NAME, b"".join(msgspec.json.encode(item) + b"\n" for item in items))
+        write_atomically(path / MANIFEST_NAME, _encode(manifest))
+        return cls(path)
+
+    @staticmethod
+    def check_free(path: Path) -> None:
+        """Do nothing if a run can be made at `path`; the arms' logs may lie there already.
+
+        Raises:
+            StoreError: there is a file of that name, or the folder holds something else.
+        """
+        if path.exists() and (not path.is_dir() or any(entry.name != LOG_FOLDER for entry in path.iterdir())):
+            raise StoreError(
+                "this folder is not empty.",
+                place=str(path),
+                fix="choose another folder, or continue the run in it with `draftproof run --resume`.",
+            )
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Open an existing run for reading or, through `journal`, for continuing.
+
+        Raises:
+            StoreError: there is no run, or it was written by a newer program.
+        """
+        run = cls(path)
+        run.load_manifest()
+        return run
+
+    @property
+    def journal(self) -> Journal:
+        """The journal, opened for appending at first use; no second process may open it meanwhile.
+
+        Raises:
+            StoreError: another process writes to this run, or the file cannot be opened.
+        """
+        if self._journal is None:
+            self._take_lock()
+            self._journal = Journal(LineFile(self.path / "journal" / "records.jsonl"))
+        return self._journal
+
+    def append_telemetry(self, name: str, sample: msgspec.Struct) -> None:
+        """Add one sample as a line to telemetry/<name>.jsonl.
+
+        Raises:
+            StoreError: as `journal`.
+        """
+        if name not in self._telemetry:
+            self._take_lock()
+            self._telemetry[name] = LineFile(self.path / "telemetry" / f"{name}.jsonl")
+        self._telemetry[name].append(msgspec.json.encode(sample))
+
+    def load(self) -> RunContents:
+        """Read everything, in an order that depends on the content alone.
+
+        Raises:
+            StoreError: a file is missing or a line of it is not what it must be.
+            InvalidRunError: the plan was changed after the run had begun.
+        """
+        plan_text = _read(self.path / PLAN_NAME).decode("utf-8", "replace")
+        plan = parse_plan(plan_text, source=str(self.path / PLAN_NAME))
+        manifest = self.load_manifest()
+        _check_hashes(self.path, plan_text, plan, manifest)
+        journal = load_journal(self.path / "journal")
+        return RunContents(
+            plan_text=plan_text,
+            plan=plan,
+            manifest=manifest,
+            items=self.load_items(),
+            records=journal.records,
+            blocks=journal.blocks,
+            torn_lines=journal.torn_lines,
+        )
+
+    def load_manifest(self) -> Manifest:
+        """Read the manifest.
+
+        Raises:
+            StoreError: there is none, it is not one, or a newer program wrote it.
+        """
+        path = self.path / MANIFEST_NAME
+        if not path.is_file():
+            raise StoreError("there is no run in this folder.", place=str(self.path), fix="check the path.")
+        data = _read(path)
+        try:
+            version = msgspec.json.decode(data, type=_Version).schema_version
+            if version > SCHEMA_VERSION:
+                raise StoreError(
+                    f"this run has schema version {version}, this program reads up to {SCHEMA_VERSION}.",
+                    place=str(path),
+                    fix="use a newer draftproof.",
+                )
+            return msgspec.json.decode(data, type=Manifest)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise StoreError(f"this is not a manifest ({error}).", place=str(path)) from error
+
+    def load_items(self) -> tuple[Item, ...]:
+        """Read the chosen items in the order in which they were written.
+
+        Raises:
+            StoreError: a line is not an item, named by file and line.
+        """
+        path = self.path / WORKLOAD_NAME
+        items = []
+        for number, line in read_whole_lines(path):
+            try:
+                items.append(msgspec.json.decode(line, type=Item))
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise StoreError(f"this line is not an item ({error}).", place=f"{path}:{number}") from error
+        return tuple(items)
+
+    def load_completed_turns(self) -> frozenset[tuple[int, str]]:
+        """Return (block, arm) of every turn that was completed: what a resumed run need not repeat."""
+        turns = load_journal(self.path / "journal").blocks
+        return frozenset((turn.block, turn.arm) for turn in turns if turn.completed)
+
+    def write_results(self, results: Results) -> Path:
+        """Write results.json: the same results give the same bytes, whatever the machine or the day."""
+        path = self.path / RESULTS_NAME
+        write_atomically(path, _encode(results))
+        return path
+
+    def load_results(self) -> Results:
+        """Read results.json.
+
+        Raises:
+            StoreError: it is missing or not what it must be.
+        """
+        path = self.path / RESULTS_NAME
+        try:
+            return msgspec.json.decode(_read(path), type=Results)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise StoreError(
+                f"this is not a results file ({error}).", place=str(path), fix="run `draftproof report`."
+            ) from error
+
+    def write_report(self, html: str) -> Path:
+        """Write report.html."""
+        path = self.path / REPORT_NAME
+        write_atomically(path, html.encode("utf-8"))
+        return path
+
+    def compact(self) -> tuple[Path, Path]:
+        """Write records.parquet and blocks.parquet with the journal's content; the journal stays."""
+        journal = load_journal(self.path / "journal")
+        paths = self.path / "records.parquet", self.path / "blocks.parquet"
+        save_records(paths[0], journal.records)
+        save_blocks(paths[1], journal.blocks)
+        return paths
+
+    def close(self) -> None:
+        """Put the journal on the device and let other processes write; closing twice is harmless."""
+        if self._journal is not None:
+            self._journal.close()
+        for lines in self._telemetry.values():
+            lines.close()
+        if self._lock is not None:
+            self._lock.release()
+        self._journal, self._lock, self._telemetry = None, None, {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def _take_lock(self) -> None:
+        if self._lock is None:
+            self._lock = RunLock(self.path / LOCK_NAME)
+
+
+def _check_hashes(path: Path, plan_text: str, plan: Plan, manifest: Manifest) -> None:
+    """A run is judged by the plan it began with: any later change of the plan makes it invalid."""
+    expected = manifest.plan_sha256, manifest.thresholds_sha256
+    if expected != (plan_sha256(plan_text), thresholds_sha256(plan)):
+        what = "thresholds" if expected[1] != thresholds_sha256(plan) else "text"
+        raise InvalidRunError(
+            f"the plan's {what} differs from the one hashed before the first request.",
+            place=str(path / PLAN_NAME),
+            fix="restore the plan that the run began with, or measure again with the new one.",
+        )
+
+
+def _encode(value: msgspec.Struct) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(value, order="sorted"), indent=1) + b"\n"
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise StoreError(f"cannot be read ({error.strerror}).", place=str(path)) from error

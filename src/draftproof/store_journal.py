@@ -1,0 +1,128 @@
+"""The journal: one request or turn a line, appended as it happens, read back in one fixed order.
+
+Each line is `{"kind": "request" | "block", "v": <schema version>, "record": {...}}`. A file of an older
+schema version keeps loading: fields that came later have defaults.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from draftproof.errors import StoreError
+from draftproof.records import SCHEMA_VERSION, BlockRecord, RequestRecord
+from draftproof.store_lines import LineFile, count_torn_lines, read_whole_lines
+
+Record = RequestRecord | BlockRecord
+
+
+class _RequestLine(msgspec.Struct, frozen=True, tag_field="kind", tag="request"):
+    v: int
+    record: RequestRecord
+
+
+class _BlockLine(msgspec.Struct, frozen=True, tag_field="kind", tag="block"):
+    v: int
+    record: BlockRecord
+
+
+class _Version(msgspec.Struct, frozen=True):
+    v: int
+
+
+class JournalContents(msgspec.Struct, frozen=True, kw_only=True):
+    """All records of a run in their fixed order, and how many torn lines were left out.
+
+    Requests are ordered by block, arm, place in the block and request id; two attempts at the same place
+    keep the order in which they were written. Turns are ordered by block, order and arm.
+    """
+
+    records: tuple[RequestRecord, ...]
+    blocks: tuple[BlockRecord, ...]
+    torn_lines: int
+
+
+class Journal:
+    """Appends records to one journal file.
+
+    Every record is with the kernel when `append` returns; at the end of each turn (BlockRecord) and on
+    `close` it is on the device. A power cut loses at most the turn in progress.
+    """
+
+    def __init__(self, lines: LineFile) -> None:
+        self._lines = lines
+        self._encoder = msgspec.json.Encoder()
+
+    def append(self, record: Record) -> None:
+        """Add one record.
+
+        Raises:
+            StoreError: the disk is full or the file cannot be written; the journal stays whole.
+        """
+        if isinstance(record, RequestRecord):
+            self._lines.append(self._encoder.encode(_RequestLine(SCHEMA_VERSION, record)))
+        else:
+            self._lines.append(self._encoder.encode(_BlockLine(SCHEMA_VERSION, record)))
+            self._lines.sync()
+
+    def close(self) -> None:
+        """Put everything on the device and close the file."""
+        self._lines.close()
+
+
+def load_journal(folder: Path) -> JournalContents:
+    """Read every `*.jsonl` of a folder, in the order of their names.
+
+    Raises:
+        StoreError: a line that is not a record, named by file and line; or a newer schema version.
+    """
+    paths = sorted(folder.glob("*.jsonl"))
+    records = [record for path in paths for record in iterate_records(path)]
+    return order_records(records, torn_lines=sum(map(count_torn_lines, paths)))
+
+
+def iterate_records(path: Path) -> Iterator[Record]:
+    """Yield the records of one file as written; a torn last line is left out.
+
+    Raises:
+        StoreError: as `load_journal`.
+    """
+    decoder = msgspec.json.Decoder(_RequestLine | _BlockLine)
+    for number, line in read_whole_lines(path):
+        try:
+            yield decoder.decode(line).record
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise _line_error(path, number, line, error) from error
+
+
+def order_records(records: list[Record], torn_lines: int) -> JournalContents:
+    """Sort records into their fixed order."""
+    requests = [record for record in records if isinstance(record, RequestRecord)]
+    turns = [record for record in records if isinstance(record, BlockRecord)]
+    return JournalContents(
+        records=tuple(sorted(requests, key=lambda r: (r.block, r.arm, r.order_in_block, r.request_id))),
+        blocks=tuple(sorted(turns, key=lambda turn: (turn.block, turn.order, turn.arm))),
+        torn_lines=torn_lines,
+    )
+
+
+def _line_error(path: Path, number: int, line: bytes, error: Exception) -> StoreError:
+    place = f"{path}:{number}"
+    if _version_of(line) > SCHEMA_VERSION:
+        return StoreError(
+            f"this line has schema version {_version_of(line)}, this program reads up to {SCHEMA_VERSION}.",
+            place=place,
+            fix="use a newer draftproof.",
+        )
+    return StoreError(
+        f"this line is not a record ({error}).",
+        place=place,
+        fix="restore the file from a copy; lines before this one are whole.",
+    )
+
+
+def _version_of(line: bytes) -> int:
+    try:
+        return msgspec.json.decode(line, type=_Version).v
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return 0

@@ -1,0 +1,144 @@
+"""Records as Parquet tables for other tools, and back. The same content as the journal, in the same order.
+
+Nested parts keep their shape: `chunks` and `rounds` are lists of structs. None is null, an empty list is an
+empty list.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import polars as pl
+
+from draftproof.errors import StoreError
+from draftproof.records import BlockRecord, Chunk, RequestRecord, Round
+from draftproof.store_lines import write_error
+
+_INT, _TEXT = pl.Int64(), pl.String()
+_CHUNK = pl.Struct(dict.fromkeys(Chunk.__struct_fields__, _INT))
+_ROUND = pl.Struct(dict.fromkeys(Round.__struct_fields__, _INT))
+
+RECORD_SCHEMA: dict[str, pl.DataType] = {
+    "request_id": _TEXT,
+    "arm": _TEXT,
+    "load": _TEXT,
+    "block": _INT,
+    "repeat": _INT,
+    "item_id": _TEXT,
+    "phase": _TEXT,
+    "order_in_block": _INT,
+    "concurrency": _INT,
+    "seed": _INT,
+    "scheduled_ns": _INT,
+    "sent_ns": _INT,
+    "headers_ns": _INT,
+    "end_ns": _INT,
+    "outcome": _TEXT,
+    "http_status": _INT,
+    "error": _TEXT,
+    "chunks": pl.List(_CHUNK),
+    "token_source": _TEXT,
+    "prompt_tokens": _INT,
+    "output_tokens": _INT,
+    "finish_reason": _TEXT,
+    "text": _TEXT,
+    "token_ids": pl.List(_INT),
+    "speculation": pl.Struct(
+        {
+            "num_spec_steps": _INT,
+            "num_draft_tokens": _INT,
+            "num_accepted_draft_tokens": _INT,
+            "acceptance_histogram": pl.List(_INT),
+        }
+    ),
+    "rounds": pl.List(_ROUND),
+    "server": pl.Struct({"queue_ns": _INT, "prefill_ns": _INT, "decode_ns": _INT}),
+    "fallbacks": _INT,
+    "malformed_raw": _TEXT,
+    "reasoning_text": _TEXT,
+    "tool_calls": pl.List(pl.Struct({"name": _TEXT, "arguments": _TEXT})),
+    "warnings": pl.List(_TEXT),
+}
+BLOCK_SCHEMA: dict[str, pl.DataType] = {
+    "block": _INT,
+    "load": _TEXT,
+    "arm": _TEXT,
+    "order": _INT,
+    "started_ns": _INT,
+    "ended_ns": _INT,
+    "completed": pl.Boolean(),
+    "event_loop_lag_max_ns": _INT,
+    "client_cpu_s": pl.Float64(),
+    "note": _TEXT,
+}
+
+
+def save_records(path: Path, records: Sequence[RequestRecord]) -> None:
+    """Write request records, one a row.
+
+    Raises:
+        StoreError: the file cannot be written.
+    """
+    _save(path, [_to_row(record) for record in records], RECORD_SCHEMA)
+
+
+def save_blocks(path: Path, blocks: Sequence[BlockRecord]) -> None:
+    """Write turns, one a row.
+
+    Raises:
+        StoreError: the file cannot be written.
+    """
+    _save(path, [msgspec.structs.asdict(block) for block in blocks], BLOCK_SCHEMA)
+
+
+def load_records(path: Path) -> tuple[RequestRecord, ...]:
+    """Read request records back.
+
+    Raises:
+        StoreError: the file is not such a table.
+    """
+    return tuple(msgspec.convert(_from_row(row), RequestRecord) for row in _load(path))
+
+
+def load_blocks(path: Path) -> tuple[BlockRecord, ...]:
+    """Read turns back.
+
+    Raises:
+        StoreError: the file is not such a table.
+    """
+    return tuple(msgspec.convert(row, BlockRecord) for row in _load(path))
+
+
+def _to_row(record: RequestRecord) -> dict[str, Any]:
+    row = msgspec.structs.asdict(record)
+    row["chunks"] = [msgspec.structs.asdict(chunk) for chunk in record.chunks]
+    row["rounds"] = record.rounds and [msgspec.structs.asdict(part) for part in record.rounds]
+    row["speculation"] = record.speculation and msgspec.structs.asdict(record.speculation)
+    row["tool_calls"] = [msgspec.structs.asdict(call) for call in record.tool_calls]
+    row["server"] = msgspec.structs.asdict(record.server)
+    return row
+
+
+def _from_row(row: dict[str, Any]) -> dict[str, Any]:
+    """Chunks and rounds are arrays on the wire: their structs become lists in field order."""
+    row["chunks"] = [list(chunk.values()) for chunk in row["chunks"]]
+    row["rounds"] = None if row["rounds"] is None else [list(part.values()) for part in row["rounds"]]
+    return row
+
+
+def _save(path: Path, rows: list[dict[str, Any]], schema: dict[str, pl.DataType]) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        pl.DataFrame(rows, schema=schema).write_parquet(partial, compression="zstd")
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise write_error(path, error) from error
+
+
+def _load(path: Path) -> list[dict[str, Any]]:
+    try:
+        return pl.read_parquet(path).to_dicts()
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise StoreError(f"this is not a table of records ({error}).", place=str(path)) from error

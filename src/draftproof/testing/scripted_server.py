@@ -1,0 +1,158 @@
+"""An OpenAI-compatible server over real sockets whose every answer is known in advance.
+
+Its own write times are the truth against which a client's readings are judged. It runs on a thread and event
+loop of its own, so that a client under test cannot delay it by its own work on the loop.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+from draftproof.clock import monotonic_ns
+from draftproof.testing.http_peer import HttpPeer, RequestHead, decode_payload, render_json_response
+from draftproof.testing.playback import Served, play
+from draftproof.testing.scripts import Script
+
+ScriptFor = Callable[[dict[str, Any]], Script]
+
+
+class ScriptedServer:
+    """Serves while entered as a context manager; `url` is its base address.
+
+    Args:
+        script: one script for every request, scripts for the first, second, ... request (the last one
+        repeats), or a
+            function from a request's payload to its script.
+        port: 0 for any free one.
+        model: the name /v1/models lists.
+
+    Attributes:
+        served: the requests so far, in order of arrival.
+        in_flight_max: most requests that were being answered at one time.
+        connections: connections accepted.
+    """
+
+    def __init__(
+        self, script: Script | Sequence[Script] | ScriptFor, *, port: int = 0, model: str = "scripted"
+    ) -> None:
+        self._script, self._port, self._model = script, port, model
+        self._thread = threading.Thread(target=self._run, name="scripted-server", daemon=True)
+        self._started = threading.Event()
+        self._fault: OSError | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop = asyncio.Event()
+        self._conversations: dict[asyncio.Task[None], HttpPeer] = {}
+        self._in_flight = 0
+        self.served: list[Served] = []
+        self.in_flight_max = 0
+        self.connections = 0
+
+    @property
+    def url(self) -> str:
+        """Base address."""
+        return f"http://127.0.0.1:{self._port}"
+
+    def __enter__(self) -> Self:
+        """Start; returns when connections are accepted.
+
+        Raises:
+            OSError: the port is taken.
+        """
+        self._thread.start()
+        self._started.wait()
+        if self._fault is not None:
+            self._thread.join()
+            raise self._fault
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop, dropping every connection."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+    def _run(self) -> None:
+        asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        try:
+            server = await asyncio.start_server(self._accept, "127.0.0.1", self._port, backlog=1024)
+        except OSError as error:
+            self._fault = error
+            self._started.set()
+            return
+        self._port = server.sockets[0].getsockname()[1]
+        self._started.set()
+        await self._stop.wait()
+        server.close()
+        await self._drop_connections()
+
+    async def _drop_connections(self) -> None:
+        """End every conversation and release its socket, also of one that has not begun yet."""
+        while self._conversations:
+            conversations = dict(self._conversations)
+            for task, peer in conversations.items():
+                task.cancel()
+                peer.abort()
+            await asyncio.gather(*conversations, return_exceptions=True)
+            await asyncio.gather(*(peer.wait_closed() for peer in conversations.values()))
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        peer = HttpPeer(reader, writer)
+        task = asyncio.create_task(self._converse(peer))
+        self._conversations[task] = peer
+        task.add_done_callback(self._conversations.pop)
+
+    async def _converse(self, peer: HttpPeer) -> None:
+        """Answer request after request until one side hangs up."""
+        try:
+            while await self._answer_next(peer):
+                pass
+            peer.close()
+        except (ConnectionError, asyncio.IncompleteReadError):
+            peer.abort()
+
+    async def _answer_next(self, peer: HttpPeer) -> bool:
+        head, body = await peer.read_request()
+        if (head.method, head.path) == ("POST", "/v1/chat/completions"):
+            served = Served(decode_payload(body), head.headers, monotonic_ns())
+            return await self._play_watched(served, peer)
+        await peer.write(self._answer_other(head))
+        return True
+
+    def _answer_other(self, head: RequestHead) -> bytes:
+        if head.path == "/health":
+            return render_json_response(200, {"status": "ready"})
+        if head.path == "/v1/models":
+            card = {"id": self._model, "object": "model"}
+            return render_json_response(200, {"object": "list", "data": [card]})
+        return render_json_response(404, {"error": {"message": f"no such path: {head.path}"}})
+
+    async def _play_watched(self, served: Served, peer: HttpPeer) -> bool:
+        """Play the script, stopped as soon as the client hangs up."""
+        script = self._choose_script(served)
+        self._in_flight += 1
+        self.in_flight_max = max(self.in_flight_max, self._in_flight)
+        playing = asyncio.create_task(play(script, served, peer))
+        gone = asyncio.create_task(peer.wait_for_hang_up())
+        try:
+            await asyncio.wait({playing, gone}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._in_flight -= 1
+            playing.cancel()
+            gone.cancel()
+            await asyncio.wait({playing, gone})
+        served.disconnected = playing.cancelled() or isinstance(playing.exception(), ConnectionError)
+        return not served.disconnected and playing.result()
+
+    def _choose_script(self, served: Served) -> Script:
+        index = len(self.served)
+        self.served.append(served)
+        if isinstance(self._script, Script):
+            return self._script
+        if callable(self._script):
+            return self._script(served.payload or {})
+        return self._script[min(index, len(self._script) - 1)]

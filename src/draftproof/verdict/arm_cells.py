@@ -1,0 +1,163 @@
+"""One arm in one cell: outcomes, percentiles with failures counted, acceptance, progress and checks.
+
+Pure. Times of turns in which the client was late are left out; outcomes and checks are not.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import msgspec
+import numpy as np
+
+from draftproof.metrics.acceptance import pool_acceptance
+from draftproof.metrics.percentiles import percentile
+from draftproof.metrics.progress import committed_progress
+from draftproof.metrics.service import count_on_time, service_shares
+from draftproof.stats.bootstrap import mean_interval
+from draftproof.stats.quantiles import quantile_interval
+from draftproof.stats.shares import share_interval
+from draftproof.verdict.effects import derive_seed, value_of
+from draftproof.verdict.results import Acceptance, ArmCell, CheckSummary, Figure, Percentiles, Progress
+from draftproof.verdict.run_data import ALL_SEGMENTS, Observation, PreparedRun
+
+FELL_ON_FAILURE = "falls on a failed request: infinite"
+QUANTILES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
+
+
+def compute_arm_cells(prepared: PreparedRun) -> tuple[ArmCell, ...]:
+    """Return every arm in every cell, segment "all" first at each load."""
+    return tuple(
+        compute_arm_cell(prepared, arm, segment, load)
+        for arm in prepared.arms
+        for load in prepared.loads
+        for segment in (ALL_SEGMENTS, *prepared.segments)
+    )
+
+
+def compute_arm_cell(prepared: PreparedRun, arm: str, segment: str, load: str) -> ArmCell:
+    """Return one arm in one cell."""
+    seen = prepared.of_arm(arm, load, segment)
+    timed = [one for one in seen if one.timed]
+    records = [one.record for one in seen]
+    gaps = [float(gap) for one in timed if one.is_ok for gap in one.metrics.icl_ns]
+    shares = service_shares(one.record for one in timed)
+    return ArmCell(
+        arm=arm,
+        segment=segment,
+        load=load,
+        attempted=len(seen),
+        prompts=len({record.item_id for record in records}),
+        outcomes=dict(sorted(Counter(record.outcome for record in records).items())),
+        ttft=_to_percentiles(prepared, timed, "ttft_from_schedule_ns", (arm, segment, load)),
+        tpot=_to_percentiles(prepared, timed, "tpot_ns", (arm, segment, load)),
+        e2e=_to_percentiles(prepared, timed, "e2e_from_schedule_ns", (arm, segment, load)),
+        output_tokens_mean=_to_mean(prepared, seen, "output_tokens", (arm, segment, load)),
+        icl_p50_ns=percentile(gaps, 0.50),
+        icl_p99_ns=percentile(gaps, 0.99),
+        stall_count=sum(one.metrics.stall_count for one in timed if one.is_ok),
+        longest_stall_ns=round(max(gaps)) if gaps else None,
+        on_time_share=_to_on_time(prepared, timed),
+        queue_share=shares.queue_share,
+        prefill_share=shares.prefill_share,
+        decode_share=shares.decode_share,
+        acceptance=summarise_acceptance(seen),
+        progress=summarise_progress(timed),
+        checks=_summarise_checks(seen),
+        fallbacks=_count_fallbacks(seen),
+    )
+
+
+def summarise_acceptance(seen: Iterable[Observation]) -> Acceptance | None:
+    """Return the acceptance pooled over answered requests, None where no counter tells."""
+    summary = pool_acceptance([one.record for one in seen if one.is_ok])
+    return None if summary is None else msgspec.convert(msgspec.structs.asdict(summary), Acceptance)
+
+
+def summarise_progress(seen: Iterable[Observation]) -> Progress | None:
+    """Return committed progress pooled over the rounds of answered requests, None without rounds."""
+    rounds = [one for each in seen if each.is_ok for one in each.record.rounds or ()]
+    summary = committed_progress(rounds)
+    return None if summary is None else msgspec.convert(msgspec.structs.asdict(summary), Progress)
+
+
+def _to_percentiles(
+    prepared: PreparedRun, seen: Sequence[Observation], metric: str, parts: Sequence[str]
+) -> Percentiles:
+    answered = [(value, one) for one in seen if (value := value_of(one, metric)) is not None]
+    attempted = answered + [(math.inf, one) for one in seen if not one.is_ok]
+    level = prepared.plan.comparison.confidence
+    figures = {name: _to_quantile(attempted, q, level) for name, q in QUANTILES.items()}
+    alone = {f"ok_{name}": _to_quantile(answered, q, level) for name, q in QUANTILES.items()}
+    return Percentiles(**figures, **alone, mean_ok=_to_mean(prepared, seen, metric, parts))
+
+
+def _to_quantile(valued: Sequence[tuple[float, Observation]], q: float, level: float) -> Figure:
+    """Return the percentile with its order-statistic interval; failed requests come in as +∞."""
+    values = np.array([value for value, _ in valued], dtype=float)
+    prompts = np.array([one.record.item_id for _, one in valued], dtype=str)
+    found = quantile_interval(values, q, level, prompts)
+    on_failure = found.value is not None and math.isinf(found.value)
+    return Figure(
+        value=None if on_failure else found.value,
+        low=_finite(found.low),
+        high=_finite(found.high),
+        level=level,
+        n=found.n,
+        needed=found.needed,
+        reason=FELL_ON_FAILURE if on_failure else found.reason,
+    )
+
+
+def _finite(value: float | None) -> float | None:
+    return None if value is None or math.isinf(value) else value
+
+
+def _to_mean(prepared: PreparedRun, seen: Sequence[Observation], metric: str, parts: Sequence[str]) -> Figure:
+    valued = [(value, one.record.item_id) for one in seen if (value := value_of(one, metric)) is not None]
+    choice = prepared.plan.comparison
+    found = mean_interval(
+        np.array([value for value, _ in valued], dtype=float),
+        np.array([item_id for _, item_id in valued], dtype=str),
+        resamples=choice.resamples,
+        seed=derive_seed(prepared.plan.seed, metric, *parts),
+        level=choice.confidence,
+        minimum_clusters=choice.minimum_prompts,
+    )
+    return Figure(
+        value=found.value,
+        low=found.low,
+        high=found.high,
+        level=found.level,
+        n=found.n,
+        needed=found.needed,
+        reason=found.reason,
+    )
+
+
+def _to_on_time(prepared: PreparedRun, seen: Sequence[Observation]) -> Figure:
+    level = prepared.plan.comparison.confidence
+    on_time = count_on_time([(one.record, one.metrics) for one in seen], prepared.plan.objectives)
+    if not on_time.judged:
+        return Figure(value=None, level=level, reason="no request could be judged against the objectives")
+    share = share_interval(on_time.on_time, on_time.judged, level)
+    return Figure(value=share.value, low=share.low, high=share.high, level=level, n=on_time.judged)
+
+
+def _summarise_checks(seen: Iterable[Observation]) -> CheckSummary:
+    judged = passed = critical = unjudged = 0
+    for one in seen:
+        if not one.is_ok:
+            judged += len(one.item.checks)
+            continue
+        results = [check for check in one.checks if check.passed is not None]
+        judged += len(results)
+        unjudged += len(one.checks) - len(results)
+        passed += sum(check.passed is True for check in results)
+        critical += sum(check.critical and check.passed is False for check in results)
+    return CheckSummary(judged=judged, passed=passed, critical_failed=critical, unjudged=unjudged)
+
+
+def _count_fallbacks(seen: Iterable[Observation]) -> int | None:
+    told = [one.record.fallbacks for one in seen if one.record.fallbacks is not None]
+    return sum(told) if told else None

@@ -1,0 +1,229 @@
+"""The status of every cell: gain, harm, neutral, inconclusive or invalid, each with its reasons.
+
+Pure. The rules are those of docs/metrics.md, Effects. The order matters: a fault beats everything, harm beats
+gain, and whatever stays open makes a cell inconclusive.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from draftproof.plan.schema import Thresholds
+from draftproof.verdict.effects import CellKey, EffectIndex
+from draftproof.verdict.faults import Faults
+from draftproof.verdict.guardrails import Finding
+from draftproof.verdict.results import Cell, CellStatus, Figure, Reason
+from draftproof.verdict.run_data import PreparedRun
+
+FAR_TOO_MANY = 10_000
+
+
+class CellEvidence(msgspec.Struct, frozen=True, kw_only=True):
+    """What the status of one cell rests on. Figures are simultaneous intervals of the deciding metric."""
+
+    cell: CellKey
+    effect: Figure
+    alternative_effect: Figure | None
+    versus_alternative: Figure | None
+    null_effect: Figure | None
+    prompts: int
+    findings: tuple[Finding, ...]
+    fault_reasons: tuple[Reason, ...]
+
+
+def gather_evidence(
+    prepared: PreparedRun,
+    cell: CellKey,
+    effects: EffectIndex,
+    findings: Sequence[Finding],
+    faults: Faults,
+) -> CellEvidence:
+    """Collect the figures that decide one cell."""
+    metric = prepared.plan.comparison.metric
+
+    def simultaneous(arm: str, versus: str) -> Figure | None:
+        effect = effects.get((metric, arm, versus, *cell))
+        return effect.simultaneous if effect else None
+
+    return CellEvidence(
+        cell=cell,
+        effect=effects[(metric, "candidate", "baseline", *cell)].simultaneous,
+        alternative_effect=simultaneous("alternative", "baseline"),
+        versus_alternative=simultaneous("candidate", "alternative"),
+        null_effect=simultaneous("baseline_null", "baseline"),
+        prompts=effects[(metric, "candidate", "baseline", *cell)].prompts,
+        findings=tuple(findings),
+        fault_reasons=(*faults.run, *faults.by_load.get(cell[1], ())),
+    )
+
+
+def decide_cell(evidence: CellEvidence, thresholds: Thresholds, metric: str, concurrency: int) -> Cell:
+    """Return the cell with its status and every reason for it."""
+    status, reasons = _decide_status(evidence, thresholds, metric)
+    needed = estimate_prompts_needed(evidence.effect, evidence.prompts, thresholds)
+    effect = evidence.effect
+    if status == "inconclusive" and effect.value is not None and needed:
+        effect = msgspec.structs.replace(effect, needed=needed)
+    return Cell(
+        segment=evidence.cell[0],
+        load=evidence.cell[1],
+        concurrency=concurrency,
+        status=status,
+        effect=effect,
+        alternative_effect=evidence.alternative_effect,
+        reasons=tuple(reasons),
+    )
+
+
+def decide_effect(effect: Figure, thresholds: Thresholds) -> CellStatus:
+    """Return the status of an interval against the margins alone."""
+    if effect.low is None or effect.high is None:
+        return "inconclusive"
+    if effect.low > 1 + thresholds.harm_margin:
+        return "harm"
+    if effect.high < 1 - thresholds.minimum_gain:
+        return "gain"
+    inside = effect.low >= 1 - thresholds.minimum_gain and effect.high <= 1 + thresholds.harm_margin
+    return "neutral" if inside else "inconclusive"
+
+
+def estimate_prompts_needed(effect: Figure, prompts: int, thresholds: Thresholds) -> int | None:
+    """Estimate how many more prompts would move the whole interval off the nearest margin.
+
+    The half-width of an interval of log ratios shrinks with the square root of the number of prompts; what is
+    needed is a half-width no larger than the distance from the value to the margin it must clear. An
+    estimate, no promise: it takes the present value for the true one. None without an interval, 0 if none
+    are needed.
+    """
+    if not effect.value or not effect.low or not effect.high:
+        return None
+    margins = [math.log(1 - thresholds.minimum_gain), math.log(1 + thresholds.harm_margin)]
+    value = math.log(effect.value)
+    distance = min(abs(value - margin) for margin in margins)
+    half_width = (math.log(effect.high) - math.log(effect.low)) / 2
+    if distance * math.sqrt(FAR_TOO_MANY) < half_width:
+        return FAR_TOO_MANY
+    return max(math.ceil(prompts * (half_width / distance) ** 2) - prompts, 0)
+
+
+def is_null_at_odds(null_effect: Figure | None, thresholds: Thresholds) -> bool:
+    """Return whether two equal arms differ by more than the margins in this cell."""
+    if null_effect is None or null_effect.low is None or null_effect.high is None:
+        return False
+    return null_effect.high < 1 - thresholds.minimum_gain or null_effect.low > 1 + thresholds.harm_margin
+
+
+def exceeds_null(effect: Figure, null_effect: Figure | None) -> bool:
+    """Return whether the effect is beyond what two equal arms show.
+
+    The whole interval must lie below the null's interval and below its reciprocal, because the arm that
+    happened to be the slower of two equal ones could as well have been the other.
+    """
+    if effect.high is None or null_effect is None or not null_effect.low or not null_effect.high:
+        return False
+    return effect.high < min(null_effect.low, 1 / null_effect.high)
+
+
+def is_dominated(versus_alternative: Figure | None, margin: float) -> bool:
+    """Return whether alternative / candidate lies wholly below 1 − margin."""
+    if versus_alternative is None or versus_alternative.low is None:
+        return False
+    return versus_alternative.low > 1 / (1 - margin)
+
+
+def _decide_status(
+    evidence: CellEvidence, thresholds: Thresholds, metric: str
+) -> tuple[CellStatus, list[Reason]]:
+    if evidence.fault_reasons:
+        return "invalid", list(evidence.fault_reasons)
+    standing = decide_effect(evidence.effect, thresholds)
+    effect_reason = _explain_effect(evidence, standing, thresholds, metric)
+    violated = _reasons(evidence.findings, "violated")
+    if violated:
+        return "harm", [*violated, effect_reason]
+    if standing == "gain":
+        withheld = [*_find_objections(evidence, thresholds), *_reasons(evidence.findings, "open", "shifted")]
+        return ("inconclusive" if withheld else "gain"), [effect_reason, *withheld]
+    if standing == "neutral":
+        unclear = _reasons(evidence.findings, "open")
+        return ("inconclusive" if unclear else "neutral"), [
+            effect_reason,
+            *unclear,
+            *_reasons(evidence.findings, "shifted"),
+        ]
+    return standing, [effect_reason, *_reasons(evidence.findings, "open", "shifted")]
+
+
+def _reasons(findings: Iterable[Finding], *standings: str) -> list[Reason]:
+    return [finding.reason for finding in findings if finding.standing in standings]
+
+
+def _find_objections(evidence: CellEvidence, thresholds: Thresholds) -> list[Reason]:
+    """Return what keeps an effect from being credited: a better alternative, or equal arms that differ."""
+    found = _find_missing_alternative(evidence)
+    if is_dominated(evidence.versus_alternative, thresholds.dominated_margin):
+        text = (
+            f"The alternative is better: candidate / alternative is {describe(evidence.versus_alternative)}, "
+            f"and a margin of {thresholds.dominated_margin:.2f} is allowed."
+        )
+        found.append(Reason(code="dominated", text=text, evidence=_row("candidate / alternative", evidence)))
+    null_effect = evidence.null_effect
+    at_odds = null_effect is not None and is_null_at_odds(null_effect, thresholds)
+    if at_odds and not exceeds_null(evidence.effect, null_effect):
+        text = (
+            f"Two equal arms differ by {describe(null_effect)} here; a gain is credited only if its whole "
+            "interval lies below the null's and below its reciprocal."
+        )
+        row = _row("baseline_null / baseline", evidence)
+        found.append(Reason(code="null_not_exceeded", text=text, evidence=row))
+    return found
+
+
+def _find_missing_alternative(evidence: CellEvidence) -> list[Reason]:
+    """Return the objection that an alternative of the plan could not be compared, if so."""
+    figure = evidence.versus_alternative
+    if figure is None or figure.low is not None:
+        return []
+    text = f"The alternative could not be compared, so it may be the better choice: {figure.reason}."
+    row = _row("candidate / alternative", evidence)
+    return [Reason(code="alternative_unmeasured", text=text, evidence=row)]
+
+
+def _explain_effect(
+    evidence: CellEvidence, standing: CellStatus, thresholds: Thresholds, metric: str
+) -> Reason:
+    effect, row = evidence.effect, _row(f"{metric} candidate / baseline", evidence)
+    if effect.value is None or effect.low is None:
+        text = f"The effect cannot be stated: {effect.reason}."
+        return Reason(code="no_effect_estimate", text=text, evidence=row)
+    words = {
+        "gain": f"wholly below {1 - thresholds.minimum_gain:.2f}",
+        "harm": f"wholly above {1 + thresholds.harm_margin:.2f}",
+        "neutral": "inside the margins",
+        "inconclusive": "across a margin",
+    }
+    text = f"candidate / baseline is {describe(effect)}, {words[standing]}"
+    if standing == "inconclusive":
+        needed = estimate_prompts_needed(effect, evidence.prompts, thresholds)
+        text += f"; by its width about {_count(needed)} more prompts would settle it (an estimate)"
+    return Reason(code=f"effect_{standing}", text=text + ".", evidence=row)
+
+
+def describe(figure: Figure | None) -> str:
+    """Return "0.62 (0.55 to 0.70)", or "unknown" where there is no value."""
+    if figure is None or figure.value is None:
+        return "unknown"
+    if figure.low is None or figure.high is None:
+        return f"{figure.value:.2f}"
+    return f"{figure.value:.2f} ({figure.low:.2f} to {figure.high:.2f})"
+
+
+def _count(needed: int | None) -> str:
+    if needed is None:
+        return "an unknown number of"
+    return f"{FAR_TOO_MANY} or more" if needed >= FAR_TOO_MANY else str(needed)
+
+
+def _row(what: str, evidence: CellEvidence) -> str:
+    return f"effects: {what}, {evidence.cell[0]} × {evidence.cell[1]}"

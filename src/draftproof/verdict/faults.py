@@ -1,0 +1,201 @@
+"""Faults that make a cell or the whole run invalid, and oddities worth a warning.
+
+Pure. Owns: the client's own lag, speculation that is configured and does not happen, missing measurements,
+and the identities that every record must obey. A faulty cell is never averaged in.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from draftproof.metrics.acceptance import count_speculation
+from draftproof.metrics.identities import acceptance_faults, timeline_faults
+from draftproof.records import RequestRecord
+from draftproof.verdict.effects import CellKey
+from draftproof.verdict.guardrails import list_hidden_failures
+from draftproof.verdict.pairs import PairTable
+from draftproof.verdict.results import Reason
+from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun, Turn
+from draftproof.workload.segments import segment_key
+
+LAGGED_TURNS_LIMIT = 0.2
+LISTED = 10
+
+
+class Faults(msgspec.Struct, frozen=True, kw_only=True):
+    """What makes results invalid: reasons for the whole run and by load; and which cells are incomplete."""
+
+    run: tuple[Reason, ...]
+    by_load: dict[str, tuple[Reason, ...]]
+    incomplete: dict[CellKey, Reason]
+    warnings: tuple[str, ...]
+
+
+def find_faults(prepared: PreparedRun, pairs: PairTable) -> Faults:
+    """Return every fault of a run. Pure, in a fixed order."""
+    by_load = {load: tuple(_find_lag(prepared, load)) for load in prepared.loads}
+    return Faults(
+        run=tuple(_find_run_faults(prepared)),
+        by_load={load: reasons for load, reasons in by_load.items() if reasons},
+        incomplete=dict(_find_incomplete(prepared)),
+        warnings=tuple(_warn(prepared, pairs)),
+    )
+
+
+def count_verification_steps(records: Iterable[RequestRecord]) -> int | None:
+    """Return the verification steps of records, from rounds or else counters; None where none tells."""
+    told = [one for one in records if one.rounds is not None or one.speculation is not None]
+    return sum(count_speculation(one).num_spec_steps for one in told) if told else None
+
+
+def _find_run_faults(prepared: PreparedRun) -> Iterator[Reason]:
+    steps = {arm: _steps_of_arm(prepared, arm) for arm in prepared.arms}
+    if steps["candidate"] == 0:
+        text = "Speculation is configured but not happening: the candidate shows no verification step at all."
+        yield Reason(code="no_speculation", text=text, evidence="acceptance: candidate, all loads")
+    for arm in ("baseline", "baseline_null"):
+        if steps.get(arm):
+            text = f"The arm {arm} must not speculate but shows {steps[arm]} verification steps."
+            yield Reason(code="baseline_speculates", text=text, evidence=f"acceptance: {arm}, all loads")
+    if not any(seen.is_ok for seen in prepared.of_arm("baseline")):
+        text = "The baseline answered no request, so there is nothing to compare with."
+        yield Reason(code="no_baseline", text=text, evidence="outcomes: baseline, all loads")
+
+
+def _steps_of_arm(prepared: PreparedRun, arm: str) -> int | None:
+    return count_verification_steps(seen.record for seen in prepared.of_arm(arm) if seen.is_ok)
+
+
+def _deciding_turns(prepared: PreparedRun, load: str) -> list[Turn]:
+    return [
+        turn
+        for turn in prepared.turns.values()
+        if turn.load == load and turn.arm in ("baseline", "candidate")
+    ]
+
+
+def _find_lag(prepared: PreparedRun, load: str) -> Iterator[Reason]:
+    turns = _deciding_turns(prepared, load)
+    late = [turn for turn in turns if turn.lagged]
+    if turns and len(late) / len(turns) > LAGGED_TURNS_LIMIT:
+        text = (
+            f"At load {load} the load client itself was late by more than "
+            f"{prepared.plan.limits.client_lag_ms:g} ms in {len(late)} of {len(turns)} turns; times measured "
+            "there say nothing about the service."
+        )
+        yield Reason(code="invalid_client", text=text, evidence=f"blocks: load {load}")
+
+
+def _find_incomplete(prepared: PreparedRun) -> Iterator[tuple[CellKey, Reason]]:
+    repeats = {level.name: level.repeats for level in prepared.plan.load}
+    items = Counter(_segments_of_items(prepared))
+    for load in prepared.loads:
+        for segment in prepared.segments:
+            expected = items[segment] * repeats[load]
+            got = {arm: _count_asked(prepared, arm, load, segment) for arm in ("baseline", "candidate")}
+            if min(got.values()) < expected:
+                text = (
+                    f"Only {got['baseline']} (baseline) and {got['candidate']} (candidate) of {expected} "
+                    f"requests of {segment} at load {load} were made."
+                )
+                yield (
+                    (segment, load),
+                    Reason(code="incomplete", text=text, evidence=f"arm_cells: {segment} × {load}"),
+                )
+
+
+def _segments_of_items(prepared: PreparedRun) -> Iterator[str]:
+    return (segment_key(item, prepared.plan.workload.segment_by) for item in prepared.run.items)
+
+
+def _count_asked(prepared: PreparedRun, arm: str, load: str, segment: str) -> int:
+    seen = prepared.of_arm(arm, load, segment)
+    return len({(one.record.item_id, one.record.repeat) for one in seen})
+
+
+def _warn(prepared: PreparedRun, pairs: PairTable) -> Iterator[str]:
+    yield from _warn_about_turns(prepared)
+    yield from _warn_about_missing(prepared)
+    yield from _warn_about_hidden_failures(prepared, pairs)
+    yield from _warn_about_speculation(prepared)
+    yield from _warn_about_records(prepared)
+
+
+def _warn_about_turns(prepared: PreparedRun) -> Iterator[str]:
+    turns = prepared.turns.values()
+    seen = {(one.record.load, one.record.block, one.record.arm) for one in prepared.observations}
+    counts = {
+        "{n} turns were not finished.": sum(not turn.completed for turn in turns),
+        "{n} turns have requests but no record of the turn itself.": len(seen - set(prepared.turns)),
+        "The client's lag is unknown in {n} turns.": sum(turn.lag_max_ns is None for turn in turns),
+        "{n} turns are left out of all times, because the client itself was late in them.": sum(
+            turn.lagged for turn in turns
+        ),
+        "{n} requests were sent later than the client's limit after they were due.": _count_late(prepared),
+    }
+    yield from (text.format(n=n) for text, n in counts.items() if n)
+
+
+def _warn_about_missing(prepared: PreparedRun) -> Iterator[str]:
+    expected = {level.name: level.repeats * len(prepared.run.items) for level in prepared.plan.load}
+    for arm in prepared.arms:
+        for load in prepared.loads:
+            asked = _count_asked(prepared, arm, load, ALL_SEGMENTS)
+            if asked < expected[load]:
+                yield f"The arm {arm} was asked {asked} of {expected[load]} planned requests at load {load}."
+
+
+def _count_late(prepared: PreparedRun) -> int:
+    limit_ns = prepared.plan.limits.client_lag_ms * 1e6
+    return sum(
+        one.record.sent_ns is not None and one.record.sent_ns - one.record.scheduled_ns > limit_ns
+        for one in prepared.observations
+    )
+
+
+def _warn_about_hidden_failures(prepared: PreparedRun, pairs: PairTable) -> Iterator[str]:
+    for arm in ("candidate", "alternative"):
+        hidden = list_hidden_failures(pairs.get((arm, "baseline"), ()))
+        for pair in hidden[:LISTED]:
+            record = pair.arm.record
+            yield (
+                f"The {arm} failed ({record.outcome}) where the baseline answered: item {record.item_id}, "
+                f"load {record.load}, block {record.block}."
+            )
+        if len(hidden) > LISTED:
+            yield f"The {arm} failed where the baseline answered in {len(hidden) - LISTED} more pairs."
+    lost = {arm: sum(not one.is_ok for one in prepared.of_arm(arm)) for arm in prepared.arms}
+    yield from (f"The arm {arm} failed {n} requests." for arm, n in lost.items() if n)
+
+
+def _warn_about_speculation(prepared: PreparedRun) -> Iterator[str]:
+    if _steps_of_arm(prepared, "candidate") is None and prepared.of_arm("candidate"):
+        yield "The candidate discloses no speculation counters: whether it speculates was not verified."
+    for arm in prepared.arms:
+        count = sum(one.record.fallbacks or 0 for one in prepared.of_arm(arm))
+        if count:
+            yield f"The arm {arm} fell back to ordinary decoding {count} times."
+
+
+def _warn_about_records(prepared: PreparedRun) -> Iterator[str]:
+    broken = [
+        (seen.record, found)
+        for seen in prepared.observations
+        if (found := name_broken_identities(seen.record))
+    ]
+    for record, found in broken[:LISTED]:
+        yield f"The record {record.request_id} is at odds with itself: {'; '.join(found)}."
+    if len(broken) > LISTED:
+        yield f"{len(broken) - LISTED} more records are at odds with themselves."
+
+
+def name_broken_identities(record: RequestRecord) -> tuple[str, ...]:
+    """Return, in words, the identities a record breaks; none for a record that agrees with itself."""
+    found = [*timeline_faults(record), *acceptance_faults(record), *record.warnings]
+    if record.outcome == "ok" and not record.chunks:
+        found.append("an answer marked ok has no content")
+    ids, told = record.token_ids, record.output_tokens
+    if record.outcome == "ok" and ids is not None and told is not None and len(ids) != told:
+        found.append(f"{len(ids)} token ids, but the final usage says {told}")
+    return tuple(found)

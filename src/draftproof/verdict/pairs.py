@@ -1,0 +1,78 @@
+"""Pairing: the same item, repeat and block in two arms. Pure; drops nothing silently."""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from draftproof.verdict.run_data import ALL_SEGMENTS, Observation, PairKey, PreparedRun
+
+COMPARISONS: tuple[tuple[str, str], ...] = (
+    ("candidate", "baseline"),
+    ("alternative", "baseline"),
+    ("candidate", "alternative"),
+    ("baseline_null", "baseline"),
+)
+
+Comparison = tuple[str, str]  # arm, versus
+
+
+class Pair(msgspec.Struct, frozen=True):
+    """One item in one block as two arms answered it; both were attempted, either may have failed."""
+
+    arm: Observation
+    versus: Observation
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether both were answered to the end."""
+        return self.arm.is_ok and self.versus.is_ok
+
+    @property
+    def timed(self) -> bool:
+        """Whether the client was on time in both turns."""
+        return self.arm.timed and self.versus.timed
+
+    @property
+    def item_id(self) -> str:
+        """The item of both, the cluster of every interval."""
+        return self.arm.record.item_id
+
+    @property
+    def load(self) -> str:
+        """The load level of both."""
+        return self.arm.record.load
+
+    @property
+    def segment(self) -> str:
+        """The segment of both."""
+        return self.arm.segment
+
+
+PairTable = Mapping[Comparison, tuple[Pair, ...]]
+
+
+def pair_observations(prepared: PreparedRun) -> PairTable:
+    """Return the pairs of every comparison whose two arms belong to the run."""
+    by_arm = {arm: _index(prepared.of_arm(arm)) for arm in prepared.arms}
+    return {
+        (arm, versus): _pair(by_arm[arm], by_arm[versus])
+        for arm, versus in COMPARISONS
+        if arm in by_arm and versus in by_arm
+    }
+
+
+def in_cell(pairs: Iterable[Pair], segment: str, load: str) -> list[Pair]:
+    """Return the pairs of one cell; segment "all" takes every segment."""
+    return [pair for pair in pairs if pair.load == load and segment in (ALL_SEGMENTS, pair.segment)]
+
+
+def _index(observations: Iterable[Observation]) -> dict[PairKey, Observation]:
+    """Return key -> the observation that ended first, so that a repeated attempt never replaces a failure."""
+    found: dict[PairKey, Observation] = {}
+    for seen in observations:
+        found.setdefault(seen.key, seen)
+    return found
+
+
+def _pair(arm: Mapping[PairKey, Observation], versus: Mapping[PairKey, Observation]) -> tuple[Pair, ...]:
+    return tuple(Pair(seen, versus[key]) for key, seen in arm.items() if key in versus)

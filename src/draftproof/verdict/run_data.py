@@ -1,0 +1,229 @@
+"""What a verdict is computed from, and the tidy form of it that every later step reads.
+
+Owns the choice of records: phase "measure" only, duplicates dropped, unknown items and loads set aside, all
+in an order that does not depend on the order on disk. Judges nothing.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from draftproof.metrics.request import RequestMetrics, compute_request_metrics
+from draftproof.plan.schema import Plan
+from draftproof.records import BlockRecord, Manifest, RequestRecord
+from draftproof.workload.checks import CheckResult, evaluate_checks
+from draftproof.workload.items import Item
+from draftproof.workload.segments import segment_key
+
+ALL_SEGMENTS = "all"
+ARM_ORDER = ("baseline", "candidate", "alternative", "baseline_null")
+
+TurnKey = tuple[str, int, str]  # load, block, arm
+PairKey = tuple[str, int, int, str]  # load, block, repeat, item
+
+
+class RunData(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a run directory holds that a verdict depends on. `items` are the selected ones."""
+
+    plan: Plan
+    manifest: Manifest
+    records: tuple[RequestRecord, ...]
+    blocks: tuple[BlockRecord, ...]
+    items: tuple[Item, ...]
+
+
+class Turn(msgspec.Struct, frozen=True, kw_only=True):
+    """One arm's turn in one block: the worst client lag seen in it and whether it was finished."""
+
+    load: str
+    block: int
+    arm: str
+    completed: bool
+    lag_max_ns: int | None
+    lagged: bool
+
+
+class Observation(msgspec.Struct, frozen=True, kw_only=True):
+    """One measured request with its item, segment, metrics and judged checks.
+
+    `timed` is False where the client itself was too late in that turn: its outcome counts, its times do not.
+    """
+
+    record: RequestRecord
+    item: Item
+    segment: str
+    metrics: RequestMetrics
+    checks: tuple[CheckResult, ...]
+    timed: bool
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether the request was answered to the end."""
+        return self.record.outcome == "ok"
+
+    @property
+    def key(self) -> PairKey:
+        """What the request shares with its partner in another arm."""
+        record = self.record
+        return (record.load, record.block, record.repeat, record.item_id)
+
+    @property
+    def is_passed(self) -> bool | None:
+        """Whether every judged check passed; a failed request passes none; None where nothing was judged."""
+        if not self.item.checks:
+            return None
+        if not self.is_ok:
+            return False
+        judged = [check.passed for check in self.checks if check.passed is not None]
+        return all(judged) if judged else None
+
+
+class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run in order: observations sorted, turns by key, the names of segments, loads and arms."""
+
+    run: RunData
+    observations: tuple[Observation, ...]
+    turns: dict[TurnKey, Turn]
+    segments: tuple[str, ...]
+    loads: tuple[str, ...]
+    arms: tuple[str, ...]
+    warnings: tuple[str, ...]
+    counts: dict[str, int]
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the run."""
+        return self.run.plan
+
+    def of_arm(self, arm: str, load: str | None = None, segment: str = ALL_SEGMENTS) -> list[Observation]:
+        """Return the observations of an arm, at one load and in one segment if these are given."""
+        return [
+            seen
+            for seen in self.observations
+            if seen.record.arm == arm
+            and load in (None, seen.record.load)
+            and segment in (ALL_SEGMENTS, seen.segment)
+        ]
+
+    def concurrency(self, load: str) -> int:
+        """Return the requests kept in flight at a load level."""
+        return next(level.concurrency for level in self.plan.load if level.name == load)
+
+
+def prepare_run(run: RunData) -> PreparedRun:
+    """Choose, order and judge the records of a run. The result does not depend on their order."""
+    measured = [record for record in run.records if record.phase == "measure"]
+    distinct = _drop_duplicates(measured)
+    items = {item.id: item for item in run.items}
+    known = [record for record in distinct if _is_known(record, items, run.plan)]
+    turns = _collect_turns(run.blocks, run.plan.limits.client_lag_ms)
+    counts = {
+        "records": len(run.records),
+        "not_measured_phase": len(run.records) - len(measured),
+        "duplicates": len(measured) - len(distinct),
+        "unknown": len(distinct) - len(known),
+        "measured": len(known),
+        "turns": len(turns),
+        "turns_lagged": sum(turn.lagged for turn in turns.values()),
+    }
+    return PreparedRun(
+        run=run,
+        observations=tuple(_observe(record, items, turns, run.plan) for record in _sorted(known, run.plan)),
+        turns=turns,
+        segments=_distinct(segment_key(item, run.plan.workload.segment_by) for item in run.items),
+        loads=tuple(level.name for level in sorted(run.plan.load, key=lambda level: level.concurrency)),
+        arms=_order_arms(run),
+        warnings=_warn_about_choice(counts),
+        counts=counts,
+    )
+
+
+def _drop_duplicates(records: Iterable[RequestRecord]) -> list[RequestRecord]:
+    """Keep the record of each request id that ended first; equal ends are told apart by content."""
+    by_id: defaultdict[str, list[RequestRecord]] = defaultdict(list)
+    for record in records:
+        by_id[record.request_id].append(record)
+    return [
+        same[0] if len(same) == 1 else min(same, key=lambda one: (one.end_ns, msgspec.json.encode(one)))
+        for same in by_id.values()
+    ]
+
+
+def _is_known(record: RequestRecord, items: Mapping[str, Item], plan: Plan) -> bool:
+    loads = {level.name for level in plan.load}
+    return record.item_id in items and record.load in loads and record.arm in ARM_ORDER
+
+
+def _sorted(records: Iterable[RequestRecord], plan: Plan) -> list[RequestRecord]:
+    place = {level.name: index for index, level in enumerate(plan.load)}
+    return sorted(
+        records,
+        key=lambda one: (
+            place[one.load],
+            one.block,
+            one.repeat,
+            one.item_id,
+            ARM_ORDER.index(one.arm),
+            one.end_ns,
+            one.request_id,
+        ),
+    )
+
+
+def _collect_turns(blocks: Iterable[BlockRecord], lag_limit_ms: float) -> dict[TurnKey, Turn]:
+    """Join the records of one turn: a resumed turn is finished if any was, and as late as its worst part."""
+    parts: defaultdict[TurnKey, list[BlockRecord]] = defaultdict(list)
+    for block in blocks:
+        parts[(block.load, block.block, block.arm)].append(block)
+    return {key: _join_turn(key, parts[key], lag_limit_ms) for key in sorted(parts)}
+
+
+def _join_turn(key: TurnKey, parts: Iterable[BlockRecord], lag_limit_ms: float) -> Turn:
+    parts = list(parts)
+    lags = [part.event_loop_lag_max_ns for part in parts if part.event_loop_lag_max_ns is not None]
+    lag_ns = max(lags, default=None)
+    return Turn(
+        load=key[0],
+        block=key[1],
+        arm=key[2],
+        completed=any(part.completed for part in parts),
+        lag_max_ns=lag_ns,
+        lagged=lag_ns is not None and lag_ns > lag_limit_ms * 1e6,
+    )
+
+
+def _observe(
+    record: RequestRecord, items: Mapping[str, Item], turns: Mapping[TurnKey, Turn], plan: Plan
+) -> Observation:
+    item = items[record.item_id]
+    turn = turns.get((record.load, record.block, record.arm))
+    return Observation(
+        record=record,
+        item=item,
+        segment=segment_key(item, plan.workload.segment_by),
+        metrics=compute_request_metrics(record, round(plan.limits.stall_ms * 1e6)),
+        checks=evaluate_checks(item, record.text) if record.outcome == "ok" else (),
+        timed=turn is None or not turn.lagged,
+    )
+
+
+def _order_arms(run: RunData) -> tuple[str, ...]:
+    """Return the arms that the plan asks for or that left a record, in the fixed order."""
+    asked = {"baseline", "candidate"}
+    asked |= {"alternative"} if run.plan.arms.alternative else set()
+    asked |= {"baseline_null"} if run.plan.comparison.null_arm else set()
+    seen = {record.arm for record in run.records if record.phase == "measure"}
+    return tuple(arm for arm in ARM_ORDER if arm in asked | seen)
+
+
+def _distinct(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))
+
+
+def _warn_about_choice(counts: Counter[str] | dict[str, int]) -> tuple[str, ...]:
+    texts = {
+        "duplicates": "{n} records repeat a request id; the one that ended first is kept.",
+        "unknown": "{n} records name an item, a load or an arm that the run lacks; they are left out.",
+    }
+    return tuple(text.format(n=counts[name]) for name, text in texts.items() if counts[name])

@@ -1,0 +1,72 @@
+"""Why it pays or not: what a decode step commits against what it costs. Pure.
+
+A step of the candidate is worth its time only if it commits more tokens than it takes ordinary steps' time.
+Both numbers come from the rounds that the engine discloses; without them nothing is explained.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from draftproof.verdict.results import ArmCell, Progress, Reason
+
+FEW_TOKENS = 1.3  # below this a step commits hardly more than the target's own token
+
+ArmCellIndex = Mapping[tuple[str, str, str], ArmCell]
+
+
+class StepCost(msgspec.Struct, frozen=True, kw_only=True):
+    """`tokens_per_step`: committed by a candidate's step; `cost`: its time / an ordinary step's time."""
+
+    tokens_per_step: float
+    cost: float
+
+
+def index_arm_cells(arm_cells: Iterable[ArmCell]) -> ArmCellIndex:
+    """Return the cells by (arm, segment, load)."""
+    return {(cell.arm, cell.segment, cell.load): cell for cell in arm_cells}
+
+
+def compute_step_cost(arm_cells: ArmCellIndex, segment: str, load: str) -> StepCost | None:
+    """Return what a step of the candidate commits and costs in a cell, None without rounds in both arms."""
+    baseline, candidate = (arm_cells.get((arm, segment, load)) for arm in ("baseline", "candidate"))
+    if baseline is None or candidate is None:
+        return None
+    ordinary, speculative = _round_ns(baseline.progress), _round_ns(candidate.progress)
+    if not ordinary or not speculative or candidate.progress is None:
+        return None
+    return StepCost(
+        tokens_per_step=candidate.progress.committed_tokens / candidate.progress.rounds,
+        cost=speculative / ordinary,
+    )
+
+
+def explain_step_cost(arm_cells: ArmCellIndex, segment: str, load: str) -> Reason | None:
+    """Return the step cost of a cell as a reason: too few tokens, too dear a step, or paying."""
+    step = compute_step_cost(arm_cells, segment, load)
+    if step is None:
+        return None
+    code = name_step_cost(step)
+    words = {
+        "low_acceptance": "too few drafts are accepted",
+        "dear_verification": "verifying drafts is too dear at this batch",
+        "step_pays": "the step pays",
+    }
+    text = (
+        f"A candidate's step commits {step.tokens_per_step:.2f} tokens and takes {step.cost:.2f} times "
+        f"an ordinary step: {words[code]}."
+    )
+    return Reason(code=code, text=text, evidence=f"arm_cells: progress, {segment} × {load}")
+
+
+def name_step_cost(step: StepCost) -> str:
+    """Return the code of a step cost."""
+    if step.tokens_per_step > step.cost:
+        return "step_pays"
+    return "low_acceptance" if step.tokens_per_step < FEW_TOKENS else "dear_verification"
+
+
+def _round_ns(progress: Progress | None) -> float | None:
+    if progress is None or progress.time_per_committed_token_ns is None or not progress.rounds:
+        return None
+    return progress.time_per_committed_token_ns * progress.committed_tokens / progress.rounds

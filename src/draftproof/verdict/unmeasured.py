@@ -1,0 +1,68 @@
+"""What a run did not measure, in words, computed from what it holds. Pure."""
+
+from collections.abc import Iterator
+
+from draftproof.verdict.run_data import PreparedRun
+
+NEVER_YET = (
+    "When speech or frames reach the user: text streams only.",
+    "Open-loop arrivals, bursts and the capacity knee: a fixed number of requests was kept in flight.",
+    "Cold start: every service was warmed up first.",
+)
+LANGUAGES = {"en": "English", "ar": "Arabic", "zh": "Chinese"}
+
+
+def list_unmeasured(prepared: PreparedRun) -> tuple[str, ...]:
+    """Return one sentence for each thing a reader may expect and this run cannot answer."""
+    return (
+        *NEVER_YET,
+        *_list_host(prepared),
+        *_list_workload(prepared),
+        *_list_answers(prepared),
+        *_list_engine(prepared),
+    )
+
+
+def _list_host(prepared: PreparedRun) -> Iterator[str]:
+    manifests = prepared.run.manifest.arms
+    if all(arm.resident_bytes is None for arm in manifests):
+        yield "Memory of the services."
+    yield "Power and energy per token."
+    if all(arm.load_time_s is None for arm in manifests):
+        yield "Time to load the models."
+
+
+def _list_workload(prepared: PreparedRun) -> Iterator[str]:
+    items = prepared.run.items
+    spoken = {item.segments["language"] for item in items if "language" in item.segments}
+    absent = [name for code, name in LANGUAGES.items() if code not in spoken]
+    if absent:
+        yield f"Languages without an item in this run: {', '.join(absent)}."
+    if all(item.sampling.temperature == 0 for item in items):
+        yield "Sampled outputs: every item is greedy."
+    if any(item.sampling.temperature > 0 for item in items):
+        yield "Whether sampled outputs follow the same distribution: that needs repeated draws."
+    if not any(item.tools for item in items):
+        yield "Tool calls: no item offers tools."
+    if len(prepared.loads) == 1:
+        yield "Any load but one: the verdict says nothing about other levels."
+
+
+def _list_answers(prepared: PreparedRun) -> Iterator[str]:
+    without = sum(not item.checks for item in prepared.run.items)
+    if without:
+        yield f"Quality of {without} items that have no check."
+    if prepared.plan.arms.alternative is None:
+        yield "Whether the same budget spent otherwise does better: the plan has no alternative arm."
+    if not prepared.plan.comparison.null_arm:
+        yield "How much two equal arms differ on this machine: the plan has no null arm."
+
+
+def _list_engine(prepared: PreparedRun) -> Iterator[str]:
+    records = [one.record for one in prepared.observations]
+    if all(record.rounds is None for record in records):
+        yield "Drafting time apart from verification time: the engine gives no record of rounds."
+    if all(record.server.decode_ns is None for record in records):
+        yield "Queue, prefill and decode time inside the server: the engine does not disclose them."
+    if all(record.token_ids is None for record in records):
+        yield "Agreement token by token: the engine gives no token ids, so texts were compared."

@@ -1,0 +1,174 @@
+"""The decision in one plain sentence, and the reasons for it. Pure.
+
+Only representative traffic lets a sentence say more than a pilot hypothesis.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from draftproof.verdict.decide import find_limits
+from draftproof.verdict.results import Cell, Decision, EnvelopeEntry, Reason
+
+LEVELS = ("smoke", "synthetic", "representative")
+EVIDENCE_WORDS = {
+    "representative": "representative traffic",
+    "synthetic": "pilot hypothesis: synthetic traffic",
+    "smoke": "pilot hypothesis: smoke-test traffic",
+}
+METRIC_WORDS = {"tpot_ns": "time per token", "e2e_from_schedule_ns": "end-to-end time"}
+RULES = {
+    "adopt": "Every segment at every load is a gain or neutral, and one at least is a gain.",
+    "adopt_limited": "Some segments gain from the lowest measured load on; the rest stays as it is.",
+    "defer": "No cell gains, and no undecided cell has an estimate that would be a gain.",
+    "inconclusive": "Neither a gain nor its absence is shown.",
+    "invalid": "Every cell is invalid, so nothing is concluded.",
+}
+
+
+def weakest_evidence(*levels: str) -> str:
+    """Return the weakest of the declared evidence levels."""
+    return min(levels, key=LEVELS.index)
+
+
+def name_segment(segment: str) -> str:
+    """Return the labels of a segment key: "task=rewriting,language=ar" is "rewriting/ar"."""
+    return "/".join(part.partition("=")[2] or part for part in segment.split(","))
+
+
+def render_sentence(
+    decision: Decision,
+    evidence: str,
+    *,
+    cells: Sequence[Cell],
+    envelope: Sequence[EnvelopeEntry],
+    metric: str,
+    reasons: Sequence[Reason],
+) -> str:
+    """Return the decision in one sentence with its main figures."""
+    words = METRIC_WORDS[metric]
+    level = EVIDENCE_WORDS[evidence]
+    if decision == "adopt":
+        return f"Adopt ({level}): {_render_adopted(cells, words)}."
+    if decision == "adopt_limited":
+        return f"Adopt in a limited envelope ({level}): {_render_limited(cells, envelope, words)}."
+    if decision == "defer":
+        return f"Defer ({level}): {_render_deferred(cells, words, reasons)}."
+    if decision == "invalid":
+        return f"Invalid run: {_first_text(reasons, 'nothing may be concluded')}."
+    return f"Inconclusive ({level}): {_render_inconclusive(cells, words, reasons)}."
+
+
+def list_reasons(
+    decision: Decision, cells: Sequence[Cell], incomplete: Iterable[Reason], why: Iterable[Reason]
+) -> tuple[Reason, ...]:
+    """Return the reasons of the decision: faults first, the rule, gains and harms, then why."""
+    faults = _distinct(reason for cell in cells if cell.status == "invalid" for reason in cell.reasons)
+    rule = Reason(code=f"rule_{decision}", text=RULES[decision], evidence="cells")
+    leading = [cell.reasons[0] for cell in cells if cell.status in ("gain", "harm") and cell.reasons]
+    gap = [_explain_gap(cells)] if _has_gain_above_gap(cells, decision) else []
+    return _distinct([*faults, *incomplete, *gap, rule, *leading, *why])
+
+
+def _render_adopted(cells: Sequence[Cell], words: str) -> str:
+    gains = [cell for cell in cells if cell.status == "gain"]
+    neutral = len(cells) - len(gains)
+    highest = max(cell.concurrency for cell in cells)
+    text = (
+        f"up to {_in_flight(highest)}, {words} falls by {_render_falls(gains)} for "
+        f"{_join(_segment_names(gains))}"
+    )
+    return text + (f", and {neutral} of {len(cells)} cells stay as they are" if neutral else "")
+
+
+def _render_limited(cells: Sequence[Cell], envelope: Sequence[EnvelopeEntry], words: str) -> str:
+    limits = {entry.segment: entry.max_concurrency for entry in envelope}
+    inside = [cell for cell in cells if cell.concurrency <= limits.get(cell.segment, 0)]
+    groups = [_render_group(limits, highest) for highest in sorted(set(limits.values()), reverse=True)]
+    text = f"{_join(groups)}, where {words} falls by {_render_falls(inside)}"
+    return text + _render_outside(cells, limits)
+
+
+def _render_group(limits: dict[str, int], highest: int) -> str:
+    names = [name_segment(segment) for segment, limit in limits.items() if limit == highest]
+    return f"{_join(names)} up to {_in_flight(highest)}"
+
+
+def _render_outside(cells: Sequence[Cell], limits: dict[str, int]) -> str:
+    """Say which segments and which loads are left out altogether."""
+    segments = [name for name in _segment_names(cells) if name not in map(name_segment, limits)]
+    loads = sorted({cell.concurrency for cell in cells if cell.concurrency > max(limits.values())})
+    parts = [f"for {_join(segments, 'or')}"] if segments else []
+    parts += [f"at {_in_flight_list(loads)}"] if loads else []
+    return f"; not {', nor '.join(parts)}" if parts else ""
+
+
+def _render_deferred(cells: Sequence[Cell], words: str, reasons: Sequence[Reason]) -> str:
+    harms = [cell for cell in cells if cell.status == "harm"]
+    text = f"{words} falls enough in no segment at any measured load"
+    if harms:
+        text += f", and {len(harms)} of {len(cells)} cells show harm"
+    if any(reason.code == "dominated" for cell in cells for reason in cell.reasons):
+        text += "; where it does fall, the alternative does better"
+    codes = [reason.code for reason in reasons]
+    if "low_acceptance" in codes:
+        text += "; too few drafts are accepted to pay for a step"
+    if "dear_verification" in codes:
+        text += "; verifying drafts takes longer than the tokens it saves"
+    return text
+
+
+def _render_inconclusive(cells: Sequence[Cell], words: str, reasons: Sequence[Reason]) -> str:
+    for reason in reasons:
+        if reason.code in ("incomplete", "gain_above_gap", "invalid_client"):
+            return reason.text.rstrip(".")
+    open_cells = [cell for cell in cells if cell.status == "inconclusive"]
+    needed = [cell.effect.needed for cell in open_cells if cell.effect.needed]
+    text = f"{len(open_cells)} of {len(cells)} cells do not tell whether {words} falls at no cost"
+    return text + (
+        f"; about {max(needed)} more prompts a segment would settle most (an estimate)" if needed else ""
+    )
+
+
+def _has_gain_above_gap(cells: Sequence[Cell], decision: Decision) -> bool:
+    gains = any(cell.status == "gain" for cell in cells)
+    return decision == "inconclusive" and gains and not find_limits(cells)
+
+
+def _explain_gap(cells: Sequence[Cell]) -> Reason:
+    names = _join(_segment_names(cell for cell in cells if cell.status == "gain"))
+    text = f"{names} gains at a higher load but not at every load below it, so no envelope can be stated."
+    return Reason(code="gain_above_gap", text=text, evidence="cells")
+
+
+def _render_falls(cells: Iterable[Cell]) -> str:
+    """Return "38–52 %" over the cells' values, or "45 % (38 to 52 %)" for a single cell."""
+    effects = [cell.effect for cell in cells if cell.effect.value is not None]
+    falls = sorted(round(100 * (1 - (effect.value or 0))) for effect in effects)
+    if len(effects) == 1 and effects[0].low is not None and effects[0].high is not None:
+        return f"{falls[0]} % ({100 * (1 - effects[0].high):.0f} to {100 * (1 - effects[0].low):.0f} %)"
+    return f"{falls[0]} %" if falls[0] == falls[-1] else f"{falls[0]}–{falls[-1]} %"
+
+
+def _segment_names(cells: Iterable[Cell]) -> list[str]:
+    return [name_segment(segment) for segment in dict.fromkeys(cell.segment for cell in cells)]
+
+
+def _in_flight(concurrency: int) -> str:
+    return f"{concurrency} request{'' if concurrency == 1 else 's'} in flight"
+
+
+def _in_flight_list(loads: Sequence[int]) -> str:
+    return f"{_join([str(one) for one in loads[:-1]] + [_in_flight(loads[-1])], 'or')}"
+
+
+def _join(names: Iterable[str], word: str = "and") -> str:
+    names = list(names)
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} {word} {names[-1]}"
+
+
+def _first_text(reasons: Sequence[Reason], default: str) -> str:
+    text = reasons[0].text if reasons else default
+    return text.rstrip(".")
+
+
+def _distinct(reasons: Iterable[Reason]) -> tuple[Reason, ...]:
+    return tuple({(reason.code, reason.text, reason.evidence): reason for reason in reasons}.values())

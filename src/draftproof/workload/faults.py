@@ -1,0 +1,120 @@
+"""What makes an item unusable before anything is asked: faults of limits, sampling, patterns and schemas.
+
+Pure. A fault is one sentence that names the key; the reader adds file and line.
+"""
+
+import math
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema
+
+from draftproof.workload.checks import REGEX_FLAGS
+from draftproof.workload.items import (
+    Check,
+    ContainsCheck,
+    Item,
+    JsonSchemaCheck,
+    LengthCheck,
+    NumericCheck,
+    RegexCheck,
+)
+
+_REPEAT = re.compile(r"[*+]|\{\d*,\}")
+
+
+def find_faults(item: Item) -> Iterator[str]:
+    """Yield the faults of an item, none if it can be used."""
+    if not item.id.strip():
+        yield "id is empty"
+    if not item.messages:
+        yield "messages is empty"
+    elif not item.messages[-1].content.strip():
+        yield "the last message is empty"
+    if item.max_tokens < 1:
+        yield f"max_tokens must be 1 or more, got {item.max_tokens}"
+    yield from _find_sampling_faults(item)
+    for index, check in enumerate(item.checks):
+        fault = _find_check_fault(check)
+        if fault:
+            yield f"checks[{index}]: {fault}"
+    if item.response_schema is not None:
+        fault = _find_schema_fault(item.response_schema)
+        if fault:
+            yield f"response_schema: {fault}"
+
+
+def encloses_repeat(pattern: str) -> bool:
+    """Tell whether an unbounded repeat encloses another, as in `(a+)+`, which can take exponential time."""
+    # Escapes and character classes become one plain letter, so that only live brackets and repeats remain.
+    plain = re.sub(r"\[\^?\]?(?:\\.|[^\]\\])*\]", "x", re.sub(r"\\[\[\]\\]", "x", pattern))
+    plain = re.sub(r"\\.", "x", plain)
+    starts: list[int] = []
+    for index, char in enumerate(plain):
+        if char == "(":
+            starts.append(index)
+        elif char == ")" and starts:
+            body = plain[starts.pop() + 1 : index]
+            if _REPEAT.search(body) and _REPEAT.match(plain, index + 1):
+                return True
+    return False
+
+
+def _find_sampling_faults(item: Item) -> Iterator[str]:
+    sampling = item.sampling
+    if not 0 <= sampling.temperature < math.inf:
+        yield f"sampling.temperature must be 0 or more, got {sampling.temperature:g}"
+    if not 0 < sampling.top_p <= 1:
+        yield f"sampling.top_p must be above 0 and at most 1, got {sampling.top_p:g}"
+    if sampling.top_k < 0:
+        yield f"sampling.top_k must be 0 (off) or more, got {sampling.top_k}"
+
+
+def _find_check_fault(check: Check) -> str | None:
+    match check:
+        case RegexCheck():
+            return _find_pattern_fault(check.pattern)
+        case JsonSchemaCheck():
+            return _find_schema_fault(check.schema)
+        case ContainsCheck() if not (check.all_of or check.any_of or check.none_of):
+            return "contains needs all_of, any_of or none_of"
+        case NumericCheck() if not (check.tolerance >= 0 and math.isfinite(check.value)):
+            return (
+                f"value must be finite and tolerance 0 or more, got {check.value:g} and {check.tolerance:g}"
+            )
+        case LengthCheck() if check.max_chars is not None and check.max_chars < check.min_chars:
+            return f"max_chars {check.max_chars} is below min_chars {check.min_chars}"
+        case _:
+            return None
+
+
+def _find_pattern_fault(pattern: str) -> str | None:
+    try:
+        re.compile(pattern, REGEX_FLAGS)
+    except re.error as error:
+        return f"the pattern {pattern!r} is not a regular expression ({error})"
+    if encloses_repeat(pattern):
+        return f"the pattern {pattern!r} repeats a group that itself repeats, which may never end"
+    return None
+
+
+def _find_schema_fault(schema: dict[str, Any]) -> str | None:
+    validator = jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator)
+    try:
+        validator.check_schema(schema, format_checker=validator.FORMAT_CHECKER)
+    except jsonschema.SchemaError as error:
+        return f"the JSON schema is not valid at {error.json_path} ({error.message[:120]})"
+    return next(_find_remote_references(schema), None)
+
+
+def _find_remote_references(node: object) -> Iterator[str]:
+    if isinstance(node, dict):
+        reference = node.get("$ref")
+        if isinstance(reference, str) and not reference.startswith("#"):
+            yield f"the JSON schema refers to {reference!r}, and only references inside it (#...) are read"
+        for value in node.values():
+            yield from _find_remote_references(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from _find_remote_references(value)

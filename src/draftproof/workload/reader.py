@@ -1,0 +1,181 @@
+"""Loading a workload from disk: JSON lines, one item a line, beside an optional `<stem>.meta.toml`.
+
+Owns the reading, the hash and every error a workload file can cause; each names file and line. The forms of a
+line are in `formats.py`.
+"""
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
+from typing import Literal, NoReturn
+
+import msgspec
+
+from draftproof.errors import WorkloadError
+from draftproof.workload.faults import find_faults
+from draftproof.workload.formats import parse_item
+from draftproof.workload.items import Item, Workload
+
+BUILTIN_PREFIX = "builtin:"
+_ENCODER = msgspec.json.Encoder(order="sorted")
+
+
+class WorkloadHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What `<stem>.meta.toml` states of a workload. Without the file, only a smoke test is claimed."""
+
+    name: str
+    version: str
+    licence: str
+    evidence: Literal["representative", "synthetic", "smoke"] = "smoke"
+
+
+def load_workload(source: str | Path) -> Workload:
+    """Load a workload from a JSONL file, or a shipped one by name, e.g. "builtin:starter".
+
+    Lines hold items, ShareGPT conversations or OpenAI batch requests; a file that is one JSON array of these
+    is read as well. Blank lines are skipped.
+
+    Raises:
+        WorkloadError: anything that makes the file unusable, with file, line and fix.
+    """
+    path = _find_builtin(str(source)) if str(source).startswith(BUILTIN_PREFIX) else Path(source)
+    lines = list(_read_lines(path))
+    if not lines:
+        raise WorkloadError("the file holds no item", place=str(path), fix="write one item a line.")
+    items = _read_items(lines)
+    header = _load_header(path)
+    return Workload(
+        name=header.name,
+        version=header.version,
+        licence=header.licence,
+        evidence=header.evidence,
+        sha256=compute_sha256(items),
+        items=items,
+    )
+
+
+def compute_sha256(items: tuple[Item, ...]) -> str:
+    """Return the hash of what the items say, in their order; white space and order of keys do not count."""
+    digest = hashlib.sha256()
+    for item in items:
+        digest.update(_ENCODER.encode(item) + b"\n")
+    return digest.hexdigest()
+
+
+def _find_builtin(source: str) -> Path:
+    folder = Path(str(resources.files("draftproof").joinpath("data", "workloads")))
+    path = folder / f"{source.removeprefix(BUILTIN_PREFIX)}.jsonl"
+    names = sorted(f"{BUILTIN_PREFIX}{known.stem}" for known in folder.glob("*.jsonl"))
+    if f"{BUILTIN_PREFIX}{path.stem}" not in names:
+        raise WorkloadError("no workload of this name ships", place=source, fix=f"use {' or '.join(names)}.")
+    return path
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise WorkloadError(
+            f"the file cannot be read ({error.strerror})", place=str(path), fix="check the path."
+        ) from error
+
+
+def _read_lines(path: Path) -> Iterator[tuple[str, object]]:
+    """Yield (place, decoded value) of every line that is not blank, or of every element of one array."""
+    raw = _read_bytes(path).removeprefix(b"\xef\xbb\xbf")
+    if raw.lstrip().startswith(b"["):
+        yield from _read_array(raw, path)
+        return
+    for number, line in enumerate(raw.split(b"\n"), start=1):
+        if line.strip():
+            place = f"{path}:{number}"
+            yield place, _decode_line(line, place)
+
+
+def _read_array(raw: bytes, path: Path) -> Iterator[tuple[str, object]]:
+    values = _decode_line(raw, str(path))
+    for number, value in enumerate(values if isinstance(values, list) else [values], start=1):
+        yield f"{path}: element {number}", value
+
+
+def _decode_line(raw: bytes, place: str) -> object:
+    try:
+        value = json.loads(raw.decode("utf-8"), parse_constant=_refuse_constant)
+        # An escaped half of a surrogate pair parses, but no text holds it: it fails here, not in the request.
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeDecodeError as error:
+        raise WorkloadError(
+            f"byte {error.start + 1} is not valid UTF-8", place=place, fix="save the file as UTF-8."
+        ) from error
+    except json.JSONDecodeError as error:
+        raise WorkloadError(
+            f"the line is not JSON ({error.msg} at column {error.colno})",
+            place=place if error.lineno == 1 else f"{place}:{error.lineno}",
+            fix="write one JSON object a line.",
+        ) from error
+    except ValueError as error:
+        raise WorkloadError(
+            f"the line holds a value that cannot be sent ({error})", place=place, fix="correct this value."
+        ) from error
+    except RecursionError as error:
+        raise WorkloadError("the JSON is nested too deeply", place=place, fix="flatten it.") from error
+    return value
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _read_items(lines: list[tuple[str, object]]) -> tuple[Item, ...]:
+    places: dict[str, str] = {}
+    items = []
+    for place, value in lines:
+        item = _read_item(value, place)
+        if item.id in places:
+            raise WorkloadError(
+                f"the id {item.id!r} is already used at {places[item.id]}",
+                place=place,
+                fix="give each item its own id.",
+            )
+        places[item.id] = place
+        items.append(item)
+    return tuple(items)
+
+
+def _read_item(value: object, place: str) -> Item:
+    try:
+        item = parse_item(value)
+    except msgspec.ValidationError as error:
+        raise WorkloadError(_sentence(str(error)), place=place, fix=_suggest_fix(str(error))) from error
+    for fault in find_faults(item):
+        raise WorkloadError(f"item {item.id!r}: {fault}", place=place, fix="correct this value.")
+    return item
+
+
+def _sentence(message: str) -> str:
+    return message[:1].lower() + message[1:]
+
+
+def _suggest_fix(message: str) -> str:
+    if "unknown field" not in message:
+        return "correct the value at that path."
+    if " - at " in message:
+        return "remove or rename the field at that path."
+    return f"use only these: {', '.join(Item.__struct_fields__)}."
+
+
+def _load_header(path: Path) -> WorkloadHeader:
+    header_path = path.with_suffix(".meta.toml")
+    if not header_path.is_file():
+        return WorkloadHeader(name=path.stem, version="unversioned", licence="unstated")
+    try:
+        return msgspec.convert(tomllib.loads(_read_bytes(header_path).decode("utf-8")), WorkloadHeader)
+    except (ValueError, msgspec.ValidationError) as error:
+        raise WorkloadError(
+            f"the header is not valid ({_sentence(str(error))})",
+            place=str(header_path),
+            fix="state name, version, licence and evidence.",
+        ) from error

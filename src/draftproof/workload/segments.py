@@ -1,0 +1,132 @@
+"""Segments of a workload: choosing items by label, naming a segment, counting what is covered.
+
+Pure and seeded. Dimensions and labels are whatever the items carry; no label has a meaning here.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from draftproof.errors import WorkloadError
+from draftproof.workload.items import Item, Workload
+from draftproof.workload.ordering import order_by_seed
+
+UNLABELLED = "unlabelled"
+
+
+class Coverage(msgspec.Struct, frozen=True, kw_only=True):
+    """How many items each label and each segment has.
+
+    `by_dimension`: dimension -> label -> items. `by_segment`: segment key -> items. `unchecked` counts items
+    whose answers nothing judges; `critical` counts items with at least one critical check.
+    """
+
+    items: int
+    by_dimension: dict[str, dict[str, int]]
+    by_segment: dict[str, int]
+    unchecked: int
+    critical: int
+
+
+def segment_key(item: Item, segment_by: Sequence[str]) -> str:
+    """Return the segment's name, e.g. "task=rewriting,language=ar", in the order of `segment_by`."""
+    return ",".join(f"{name}={item.segments.get(name, UNLABELLED)}" for name in segment_by)
+
+
+def group_by_segment(items: Iterable[Item], segment_by: Sequence[str]) -> dict[str, list[Item]]:
+    """Return segment key -> items in file order; keys in order of first appearance."""
+    groups: defaultdict[str, list[Item]] = defaultdict(list)
+    for item in items:
+        groups[segment_key(item, segment_by)].append(item)
+    return dict(groups)
+
+
+def select(
+    workload: Workload,
+    where: Mapping[str, Sequence[str]],
+    per_segment: int | None,
+    segment_by: Sequence[str],
+    seed: int,
+) -> tuple[Item, ...]:
+    """Return the items whose labels are all in `where`, at most `per_segment` of each segment.
+
+    The choice depends on the seed and the item ids alone. The result keeps the file's order. A segment with
+    fewer items gives all it has; `compute_coverage` shows it.
+
+    Raises:
+        WorkloadError: a dimension or label that no item has, or no item left.
+    """
+    _check_where(workload, where)
+    _check_dimensions(workload, segment_by)
+    kept = [item for item in workload.items if _matches(item, where)]
+    if not kept:
+        raise WorkloadError(
+            f"no item matches {_render_where(where)}",
+            place=workload.name,
+            fix="widen workload.where or add items with these labels.",
+        )
+    if per_segment is None:
+        return tuple(kept)
+    chosen = _choose(kept, per_segment, segment_by, seed)
+    return tuple(item for item in kept if item.id in chosen)
+
+
+def compute_coverage(items: Iterable[Item], segment_by: Sequence[str]) -> Coverage:
+    """Count items by label of every dimension and by segment, labels in alphabetical order."""
+    items = tuple(items)
+    return Coverage(
+        items=len(items),
+        by_dimension=_count_labels(items),
+        by_segment=dict(sorted(Counter(segment_key(item, segment_by) for item in items).items())),
+        unchecked=sum(not item.checks for item in items),
+        critical=sum(any(check.critical for check in item.checks) for item in items),
+    )
+
+
+def _choose(items: Iterable[Item], per_segment: int, segment_by: Sequence[str], seed: int) -> set[str]:
+    chosen: set[str] = set()
+    for key, group in group_by_segment(items, segment_by).items():
+        ids = order_by_seed((item.id for item in group), "select", seed, key)
+        chosen.update(ids[:per_segment])
+    return chosen
+
+
+def _matches(item: Item, where: Mapping[str, Sequence[str]]) -> bool:
+    return all(item.segments.get(name, UNLABELLED) in labels for name, labels in where.items())
+
+
+def _count_labels(items: Iterable[Item]) -> dict[str, dict[str, int]]:
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for item in items:
+        for name, label in item.segments.items():
+            counts[name][label] += 1
+    return {name: dict(sorted(counts[name].items())) for name in sorted(counts)}
+
+
+def _check_where(workload: Workload, where: Mapping[str, Sequence[str]]) -> None:
+    _check_dimensions(workload, where)
+    known = _count_labels(workload.items)
+    for name, labels in where.items():
+        for label in labels:
+            if label not in known[name] and label != UNLABELLED:
+                raise WorkloadError(
+                    f"no item has the label {label!r} in dimension {name!r}",
+                    place=f"{workload.name}, workload.where.{name}",
+                    fix=f"use one of: {', '.join(known[name])}.",
+                )
+
+
+def _check_dimensions(workload: Workload, names: Iterable[str]) -> None:
+    known = _count_labels(workload.items)
+    for name in names:
+        if name not in known:
+            raise WorkloadError(
+                f"no item has the segment dimension {name!r}",
+                place=workload.name,
+                fix=f"use one of: {', '.join(known)}.",
+            )
+
+
+def _render_where(where: Mapping[str, Sequence[str]]) -> str:
+    return " and ".join(f"{name} in [{', '.join(labels)}]" for name, labels in where.items())

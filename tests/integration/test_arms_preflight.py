@@ -1,0 +1,237 @@
+"""Preflight against services that really answer over HTTP."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from draftproof.arms.manifest import REFERENCE_ENGINE, fetch_manifest
+from draftproof.arms.preflight import run_preflight
+from draftproof.arms.probe import probe_speculation
+from draftproof.errors import EngineError, IncompatibleError, InvalidRunError
+from draftproof.plan.loading import parse_plan
+from draftproof.telemetry.scrape import fetch_exposition, fetch_sample
+from draftproof.workload.items import Item, Message
+
+BASE = 'name = "t"\n[[load]]\nname = "single"\nconcurrency = 1\n[comparison]\nnull_arm = false\n'
+PLAN = parse_plan(
+    BASE + '[arms.baseline.settings]\n"speculation.method" = "off"\n'
+    '[arms.candidate.settings]\n"speculation.method" = "ngram"\n'
+)
+ITEMS = [Item(id="a", messages=(Message(role="user", content="hi"),), segments={"task": "x"})]
+
+
+class Service:
+    """A service that states what it is told to; `steps` per request, None for no metrics block."""
+
+    def __init__(self, *, config=None, steps=None, models=("m",), step_counter=None, status=200):
+        self.config, self.steps, self.models = config, steps, models
+        self.step_counter, self.status = step_counter, status
+        self.bodies = []
+
+    async def version(self, _request):
+        if self.config is None:
+            raise web.HTTPNotFound
+        return web.json_response({"version": "1", "engine": REFERENCE_ENGINE, "config": self.config})
+
+    async def list_models(self, _request):
+        return web.json_response({"data": [{"id": name, "max_model_len": 2048} for name in self.models]})
+
+    async def chat(self, request):
+        self.bodies.append(await request.json())
+        if self.step_counter is not None:
+            self.step_counter += 5
+        block = (
+            {}
+            if self.steps is None
+            else {"metrics": {"speculative_decoding": {"num_spec_steps": self.steps}}}
+        )
+        return web.json_response({"choices": []} | block, status=self.status)
+
+    async def metrics(self, _request):
+        if self.step_counter is None:
+            raise web.HTTPNotFound
+        name = "vllm:spec_decode_num_drafts"
+        return web.Response(text=f"# TYPE {name}_total counter\n{name}_total {self.step_counter}\n")
+
+    @asynccontextmanager
+    async def running(self):
+        app = web.Application()
+        app.router.add_get("/version", self.version)
+        app.router.add_get("/v1/models", self.list_models)
+        app.router.add_post("/v1/chat/completions", self.chat)
+        app.router.add_get("/metrics", self.metrics)
+        runner = web.AppRunner(app)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        try:
+            yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+        finally:
+            await runner.cleanup()
+
+
+def reference(method: str, **options) -> Service:
+    config = {
+        "speculation.method": method,
+        "speculation.num_spec_tokens": 4,
+        "ngram_min": 2,
+        "max_num_seqs": 8,
+    }
+    return Service(config=config | options.pop("extra", {}), **options)
+
+
+def preflight(baseline: Service, candidate: Service, plan=PLAN, items=ITEMS):
+    async def scenario():
+        async with (
+            baseline.running() as base_url,
+            candidate.running() as url,
+            aiohttp.ClientSession() as session,
+        ):
+            manifests = [
+                await fetch_manifest(session, "baseline", plan.arms.baseline, base_url),
+                await fetch_manifest(session, "candidate", plan.arms.candidate, url),
+            ]
+            return await run_preflight(plan, manifests, items, session=session)
+
+    return asyncio.run(scenario())
+
+
+def manifest_of(service: Service, plan=PLAN):
+    async def scenario():
+        async with service.running() as url, aiohttp.ClientSession() as session:
+            return await fetch_manifest(session, "candidate", plan.arms.candidate, url)
+
+    return asyncio.run(scenario())
+
+
+def test_two_arms_that_are_as_the_plan_says_pass():
+    """A baseline that is off and a candidate that drafts give two contracts and no finding."""
+    report = preflight(reference("off", steps=None), reference("ngram", steps=9))
+    assert report.findings == ()
+    assert [contract.equivalence for contract in report.contracts] == ["guaranteed by method"] * 2
+
+
+def test_probe_is_one_greedy_request_that_asks_for_a_copy():
+    """The proof asks for a copy of the prompt, greedily, under the served name."""
+    candidate = reference("ngram", steps=9)
+    preflight(reference("off"), candidate)
+    (body,) = candidate.bodies
+    assert (body["temperature"], body["model"]) == (0, "m")
+    assert "word for word" in body["messages"][0]["content"]
+
+
+def test_candidate_without_one_drafted_token_is_invalid():
+    """A service that says ngram and never drafts is found by name before anything is measured."""
+    report = preflight(reference("off"), reference("ngram", steps=0))
+    assert [finding.code for finding in report.errors] == ["speculation_inactive"]
+    with pytest.raises(InvalidRunError, match="speculation is not active"):
+        report.raise_errors()
+
+
+def test_baseline_that_drafts_is_invalid():
+    """A baseline that speculates in secret would hide the whole effect."""
+    report = preflight(reference("off", steps=4), reference("ngram", steps=9))
+    assert [finding.code for finding in report.errors] == ["speculation_not_off"]
+
+
+def test_hidden_second_change_stops_by_name():
+    """A candidate with another batch limit is refused with key and both values."""
+    with pytest.raises(IncompatibleError, match=r"max_num_seqs \(8 / 16\)"):
+        preflight(reference("off"), reference("ngram", steps=9, extra={"max_num_seqs": 16}))
+
+
+def test_service_that_runs_with_other_settings_than_the_plan_stops():
+    """A candidate that is really off is refused before the probe."""
+    with pytest.raises(IncompatibleError, match=r"speculation\.method \(plan ngram, service off\)"):
+        preflight(reference("off"), reference("off", steps=0))
+
+
+def test_items_the_engine_cannot_answer_are_found_before_the_run():
+    """A response schema is unsupported by the reference engine, in every arm."""
+    item = Item(id="s", messages=ITEMS[0].messages, segments={}, response_schema={"type": "object"})
+    report = preflight(reference("off"), reference("ngram", steps=9), items=[item])
+    assert {(finding.code, finding.arm) for finding in report.errors} == {
+        ("unsupported_feature", "baseline"),
+        ("unsupported_feature", "candidate"),
+    }
+
+
+def test_generic_service_is_proven_by_its_counters():
+    """Without a metrics block the growth of the drafting counter is the proof."""
+
+    async def scenario():
+        service = Service(step_counter=100)
+        plan = parse_plan(BASE + '[arms.baseline]\n[arms.candidate]\nengine = "generic"\n')
+        async with service.running() as url, aiohttp.ClientSession() as session:
+            manifest = await fetch_manifest(session, "candidate", plan.arms.candidate, url)
+            return (
+                manifest,
+                await probe_speculation(session, manifest, 5),
+                await fetch_sample(session, "c", url),
+            )
+
+    manifest, probe, sample = asyncio.run(scenario())
+    assert (manifest.engine, manifest.engine_version) == ("generic", "unknown")
+    assert (probe.num_spec_steps, probe.source) == (5, "Prometheus counters")
+    assert sample.values == {"vllm:spec_decode_num_drafts_total": 105.0}
+
+
+def test_manifest_has_the_settings_in_force_under_the_plan_s_names():
+    """What the service states is kept; its n-gram keys get the names a plan uses."""
+    settings = manifest_of(reference("ngram")).settings
+    assert settings["speculation.ngram_min"] == 2
+    assert (settings["served_model"], settings["max_model_len"]) == ("m", 2048)
+
+
+def test_another_engine_than_the_plan_says_is_refused():
+    """A plan that says reference does not accept a service that is something else."""
+    with pytest.raises(EngineError, match="not the reference engine"):
+        manifest_of(Service())
+
+
+def test_model_that_is_not_served_is_refused_with_those_that_are():
+    """A served name that does not exist is an error with the names that do."""
+    plan = parse_plan(BASE + '[arms.baseline]\n[arms.candidate]\nserved_model = "x"\n')
+    with pytest.raises(EngineError, match=r"does not serve 'x'.*use one of: m, n"):
+        manifest_of(Service(models=("m", "n")), plan)
+
+
+def test_service_without_models_is_refused():
+    """An empty model list is an error by arm."""
+    with pytest.raises(EngineError, match="arm candidate lists no model"):
+        manifest_of(Service(models=()))
+
+
+def test_refused_probe_is_an_engine_error():
+    """A service that refuses the test request is named with status and words."""
+    with pytest.raises(EngineError, match=r"arm baseline refuses a test request \(status 500"):
+        preflight(reference("off", status=500), reference("ngram", steps=9))
+
+
+def test_service_that_is_gone_is_an_engine_error():
+    """A service that no longer listens is named by address, for manifest and metrics."""
+
+    async def scenario(ask):
+        async with reference("off").running() as url:
+            pass
+        async with aiohttp.ClientSession() as session:
+            await ask(session, url)
+
+    with pytest.raises(EngineError, match="does not answer"):
+        asyncio.run(scenario(lambda s, url: fetch_manifest(s, "baseline", PLAN.arms.baseline, url)))
+    with pytest.raises(EngineError, match="no metrics could be read"):
+        asyncio.run(scenario(fetch_exposition))
+
+
+def test_missing_metrics_path_is_an_engine_error():
+    """A service without metrics says so with its status."""
+
+    async def scenario():
+        async with reference("off").running() as url, aiohttp.ClientSession() as session:
+            await fetch_exposition(session, url)
+
+    with pytest.raises(EngineError, match="status 404"):
+        asyncio.run(scenario())

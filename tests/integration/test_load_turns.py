@@ -1,0 +1,300 @@
+"""A whole turn against the scripted server: load kept up, resume, warm-up, stopping, a full disk."""
+
+import asyncio
+import collections
+import errno
+import functools
+import time
+
+import pytest
+
+from draftproof.client.transport import HttpTransport
+from draftproof.engines import ReferenceAdapter
+from draftproof.errors import StoreError
+from draftproof.load.driver import LoadSettings, run_turn, run_warmup
+from draftproof.load.turn import Endpoint, Turn
+from draftproof.testing.builders import build_item
+from draftproof.testing.fake_transport import FakeTransport, Story
+from draftproof.testing.scripted_server import ScriptedServer
+from draftproof.testing.scripts import Script
+
+NAMES = ("a", "b", "c", "d", "e")
+ITEMS = {name: build_item(name) for name in NAMES}
+QUICK = LoadSettings(stagger_s=0.001, failure_pause_s=0.01, request_timeout_s=20)
+ENDLESS = Script(endless=True, gaps_s=(0.01,))
+
+
+class ListSink:
+    """Keeps records in memory; `on_append` sees each one first."""
+
+    def __init__(self, on_append=lambda _record: None):
+        self.records = []
+        self._on_append = on_append
+
+    def append(self, record):
+        self._on_append(record)
+        self.records.append(record)
+
+
+def turn(concurrency=3, item_ids=NAMES):
+    return Turn(
+        block=1, load="l", concurrency=concurrency, repeat=0, arm="baseline", order=2, item_ids=item_ids
+    )
+
+
+def endpoint(url):
+    return Endpoint(url=url, served_model="scripted", adapter=ReferenceAdapter())
+
+
+def slow_for(*names):
+    """Scripts by prompt: the named items take long, the others are quick."""
+
+    def script_for(payload):
+        text = payload["messages"][0]["content"]
+        slow = any(text.endswith(f"{name}.") for name in names)
+        return Script(tokens_per_chunk=(1, 2), gaps_s=(0.3 if slow else 0.005,))
+
+    return script_for
+
+
+def run(server, sink, *, runner=run_turn, this_turn=None, **options):
+    async def main():
+        transport = HttpTransport()
+        try:
+            return await runner(
+                this_turn or turn(), endpoint(server.url), ITEMS,
+                **{"transport": transport, "sink": sink, "settings": QUICK} | options,
+            )  # fmt: skip
+        finally:
+            await transport.close()
+
+    return asyncio.run(main())
+
+
+def wait_for_writes(server, requests):
+    """Block until so many requests have got their first chunk."""
+    while sum(bool(served.writes) for served in server.served) < requests:
+        time.sleep(0.005)
+
+
+def by_phase(sink):
+    phases = collections.defaultdict(list)
+    for record in sink.records:
+        phases[record.phase].append(record)
+    return phases
+
+
+def test_the_load_is_kept_up_until_the_last_counted_request_ends():
+    """Every item is counted once, fills run beside the last one and are cancelled when it ends."""
+    sink = ListSink()
+    with ScriptedServer(slow_for("e")) as server:
+        block = run(server, sink)
+        assert server.in_flight_max == 3
+    phases = by_phase(sink)
+    assert sorted(record.item_id for record in phases["measure"]) == list(NAMES)
+    assert {record.outcome for record in phases["measure"]} == {"ok"}
+    assert [record.order_in_block for record in sorted(phases["measure"], key=lambda r: r.item_id)] == [
+        0,
+        1,
+        2,
+        3,
+        4,
+    ]
+    fills = phases["fill"]
+    last_end_ns = max(record.end_ns for record in phases["measure"])
+    assert fills[0].item_id == "a"
+    assert all(record.scheduled_ns <= last_end_ns for record in fills)
+    assert {record.outcome for record in fills} <= {"ok", "cancelled"}
+    assert fills[-1].outcome == "cancelled"
+    assert len({record.request_id for record in sink.records}) == len(sink.records)
+    assert (block.completed, block.note, block.arm, block.order) == (True, None, "baseline", 2)
+    assert block.started_ns <= block.ended_ns
+    assert block.client_cpu_s > 0
+    assert block.event_loop_lag_max_ns >= 0
+
+
+def test_one_slot_runs_one_request_at_a_time_without_fill():
+    """At concurrency 1 each request is scheduled after the one before it has ended."""
+    sink = ListSink()
+    with ScriptedServer(Script()) as server:
+        run(server, sink, this_turn=turn(concurrency=1))
+        assert server.in_flight_max == 1
+    assert [record.request_id for record in sink.records] == [f"l/1/0/baseline/{name}" for name in NAMES]
+    for before, after in zip(sink.records, sink.records[1:], strict=False):
+        assert before.end_ns <= after.scheduled_ns <= after.sent_ns
+
+
+def test_the_first_wave_is_spread_out():
+    """Slots start one stagger apart, and the schedule says so whatever the loop did."""
+    sink = ListSink()
+    with ScriptedServer(Script(ttft_s=0.2)) as server:
+        block = run(server, sink, this_turn=turn(concurrency=3, item_ids=("a", "b", "c")))
+    first = {record.item_id: record.scheduled_ns - block.started_ns for record in by_phase(sink)["measure"]}
+    assert first == {"a": 0, "b": 1_000_000, "c": 2_000_000}
+
+
+def test_every_item_has_its_seed_and_it_is_sent():
+    """The seed in the record is the one the service got, and does not depend on the arm."""
+    sink = ListSink()
+    with ScriptedServer(Script()) as server:
+        run(server, sink, this_turn=turn(concurrency=1), seed_of=lambda item, repeat: ord(item.id) + repeat)
+        assert [(served.payload or {})["seed"] for served in server.served] == [97, 98, 99, 100, 101]
+    assert [record.seed for record in sink.records] == [97, 98, 99, 100, 101]
+
+
+def test_a_resumed_turn_asks_only_what_is_missing():
+    """Ids that are done are not sent again."""
+    sink = ListSink()
+    done = {f"l/1/0/baseline/{name}" for name in ("a", "c", "d")}
+    with ScriptedServer(Script()) as server:
+        block = run(server, sink, this_turn=turn(concurrency=1), done=done)
+        assert len(server.served) == 2
+    assert [record.item_id for record in sink.records] == ["b", "e"]
+    assert block.completed
+
+
+def test_a_turn_that_is_done_sends_nothing():
+    """Resuming behind a finished turn costs no request."""
+    sink = ListSink()
+    transport = FakeTransport(Story())
+    done = {f"l/1/0/baseline/{name}" for name in NAMES}
+    block = asyncio.run(
+        run_turn(turn(), endpoint("http://h"), ITEMS, transport=transport, sink=sink, done=done)
+    )
+    assert (transport.requests, sink.records, block.completed) == ([], [], True)
+
+
+def test_warm_up_is_never_counted():
+    """The asked number of requests at the level's concurrency, all of phase warmup."""
+    sink = ListSink()
+    with ScriptedServer(Script()) as server:
+        block = run(server, sink, runner=functools.partial(run_warmup, count=7))
+        assert len(server.served) == 7
+    assert {record.phase for record in sink.records} == {"warmup"}
+    assert block.completed
+
+
+def test_no_warm_up_sends_nothing():
+    """A count of zero is allowed."""
+    sink = ListSink()
+    transport = FakeTransport(Story())
+    asyncio.run(run_warmup(turn(), endpoint("http://h"), ITEMS, count=0, transport=transport, sink=sink))
+    assert sink.records == []
+
+
+def test_stopping_keeps_what_is_done_and_marks_what_was_in_flight():
+    """Nothing is started after the stop; what was in flight is interrupted and not failed."""
+    sink = ListSink()
+
+    async def main(url):
+        stop = asyncio.Event()
+        sink._on_append = lambda _record: stop.set()
+        transport = HttpTransport()
+        block = await run_turn(
+            turn(), endpoint(url), ITEMS, transport=transport, sink=sink, settings=QUICK, stop=stop
+        )
+        await transport.close()
+        return block
+
+    def script_for(payload):
+        return Script(ttft_s=0.1) if payload["messages"][0]["content"].endswith("a.") else ENDLESS
+
+    with ScriptedServer(script_for) as server:
+        block = asyncio.run(main(server.url))
+    phases = by_phase(sink)
+    assert [record.item_id for record in phases["measure"]] == ["a"]
+    interrupted = phases["interrupted"]
+    assert sorted(record.item_id for record in interrupted)[:2] == ["b", "c"]
+    assert {record.outcome for record in interrupted} == {"cancelled"}
+    assert all("#interrupted" in record.request_id for record in interrupted)
+    assert (block.completed, block.note) == (False, "stopped before every counted request had ended")
+
+
+def test_cancelling_the_turn_records_what_was_in_flight():
+    """Cancelled from outside, the turn raises on, and no request is lost without a record."""
+    sink = ListSink()
+
+    async def main(url, server):
+        transport = HttpTransport()
+        task = asyncio.create_task(
+            run_turn(turn(), endpoint(url), ITEMS, transport=transport, sink=sink, settings=QUICK)
+        )
+        await asyncio.to_thread(wait_for_writes, server, 3)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await transport.close()
+
+    with ScriptedServer(ENDLESS) as server:
+        asyncio.run(main(server.url, server))
+    assert {record.phase for record in sink.records} == {"interrupted"}
+    assert sorted(record.item_id for record in sink.records) == ["a", "b", "c"]
+    assert any(record.chunks for record in sink.records)
+
+
+@pytest.mark.parametrize("fault", [OSError(errno.ENOSPC, "no space left"), StoreError("the journal is full")])
+def test_a_sink_that_cannot_write_ends_the_turn(fault):
+    """The sink's error is raised as it is, and nothing is left in flight."""
+
+    def fail(record):
+        if record.item_id == "b":
+            raise fault
+
+    sink = ListSink(fail)
+    with ScriptedServer(slow_for("a", "c")) as server, pytest.raises(type(fault)) as caught:
+        run(server, sink)
+    assert caught.value is fault
+    assert {record.outcome for record in sink.records} == {"cancelled"}
+
+
+def test_a_sink_that_fails_while_stopping_is_not_silent():
+    """Records lost at the very end are an error as well."""
+
+    def fail(record):
+        if record.outcome == "cancelled":
+            raise StoreError("the journal is full")
+
+    with ScriptedServer(slow_for("e")) as server, pytest.raises(StoreError):
+        run(server, ListSink(fail))
+
+
+def test_a_rejecting_service_is_not_flooded():
+    """Refusals are counted requests, and a slot rests after each, so that few fills run beside a slow one."""
+    sink = ListSink()
+
+    def script_for(payload):
+        slow = payload["messages"][0]["content"].endswith("a.")
+        return Script(ttft_s=0.3) if slow else Script(status=429)
+
+    with ScriptedServer(script_for) as server:
+        run(server, sink, settings=LoadSettings(stagger_s=0.0, failure_pause_s=0.1))
+    phases = by_phase(sink)
+    assert sorted(record.outcome for record in phases["measure"]) == ["ok", *["rejected"] * 4]
+    assert len(phases["fill"]) <= 2 * 4  # two free slots, one request each 0.1 s, for 0.3 s
+
+
+def test_an_error_of_our_own_is_not_booked_as_the_service_s():
+    """A fault inside the fold ends the run with that fault instead of counting as a failed request."""
+
+    class BrokenFold:
+        def add(self, _frame, _arrival_ns):
+            raise KeyError("a bug")
+
+        def finish(self):
+            raise AssertionError
+
+    class BrokenAdapter(ReferenceAdapter):
+        def start_fold(self):
+            return BrokenFold()
+
+    async def main(url):
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, _context: None)
+        transport = HttpTransport()
+        broken = Endpoint(url=url, served_model="m", adapter=BrokenAdapter())
+        try:
+            await run_turn(turn(), broken, ITEMS, transport=transport, sink=ListSink(), settings=QUICK)
+        finally:
+            await transport.close()
+
+    with ScriptedServer(Script()) as server, pytest.raises(KeyError, match="a bug"):
+        asyncio.run(main(server.url))

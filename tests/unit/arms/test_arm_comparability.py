@@ -1,0 +1,67 @@
+"""Arms are compared only where they differ in nothing but what the plan declares."""
+
+import pytest
+from arm_builders import NGRAM, OFF, manifest, plan
+
+from draftproof.arms.comparability import check_comparable, check_settings_applied, find_differences
+from draftproof.errors import IncompatibleError
+
+
+def test_declared_difference_is_allowed():
+    """The candidate may differ in speculation."""
+    check_comparable([manifest(), manifest("candidate", NGRAM)], plan().comparison)
+    assert [d.key for d in find_differences(manifest(), manifest("candidate", NGRAM))] == [
+        "speculation.method"
+    ]
+
+
+def test_every_undeclared_difference_is_named_with_both_values():
+    """A hidden second change stops the run; all keys and both values are named."""
+    other = manifest("candidate", NGRAM | {"max_num_seqs": 16, "num_threads": 2})
+    with pytest.raises(IncompatibleError) as caught:
+        check_comparable([manifest(), other], plan().comparison)
+    assert caught.value.place == "arms.candidate"
+    assert "max_num_seqs (8 / 16), num_threads (absent / 2)" in str(caught.value)
+    assert "speculation.method" not in str(caught.value)
+
+
+@pytest.mark.parametrize("change", [{"engine": "other"}, {"engine_version": "2"}])
+def test_engine_and_version_must_agree(change):
+    """Two versions of an engine are not comparable."""
+    with pytest.raises(IncompatibleError, match=next(iter(change))):
+        check_comparable([manifest(), manifest("candidate", **change)], plan().comparison)
+
+
+def test_null_arm_may_differ_in_nothing():
+    """What is allowed to the candidate is not allowed to the null arm."""
+    with pytest.raises(IncompatibleError, match=r"arms\.baseline_null.*speculation\.method"):
+        check_comparable([manifest(), manifest("baseline_null", NGRAM)], plan().comparison)
+
+
+def test_alternative_may_differ_where_it_is_declared():
+    """The alternative's own list counts, not the candidate's."""
+    declared = plan('[comparison]\nalternative_may_differ = ["max_num_seqs"]\n').comparison
+    check_comparable([manifest(), manifest("alternative", OFF | {"max_num_seqs": 16})], declared)
+    with pytest.raises(IncompatibleError, match=r"speculation\.method"):
+        check_comparable([manifest(), manifest("alternative", NGRAM)], declared)
+
+
+def test_address_and_memory_are_not_compared():
+    """Two services differ in port, url, command, load time and memory by nature."""
+    left = manifest(settings=OFF | {"port": 1, "url": "a"}, resident_bytes=1)
+    right = manifest("baseline_null", OFF | {"port": 2}, url="b", command=("x",), load_time_s=3.0)
+    assert find_differences(left, right) == ()
+
+
+def test_true_is_not_one():
+    """Values of different types differ even where Python calls them equal."""
+    found = find_differences(manifest(settings={"x": True}), manifest(settings={"x": 1}))
+    assert [d.key for d in found] == ["x"]
+
+
+def test_setting_that_is_not_in_force_is_named():
+    """A service that ignores a setting of the plan is found, with both values."""
+    with pytest.raises(
+        IncompatibleError, match=r"max_num_seqs \(plan 16, service 8\), z \(plan 1, service absent\)"
+    ):
+        check_settings_applied({"max_num_seqs": 16, "z": 1}, manifest())

@@ -1,0 +1,115 @@
+"""A turn over a transport that plays a script: every time and field of the record is known."""
+
+import asyncio
+
+import pytest
+
+from draftproof.client.wire import WireRequest
+from draftproof.engines import ReferenceAdapter
+from draftproof.load.client_health import ClientHealth
+from draftproof.load.driver import LoadSettings, run_turn
+from draftproof.load.turn import Endpoint, Turn
+from draftproof.records import Chunk, RequestRecord, ToolCall
+from draftproof.testing.builders import build_item
+from draftproof.testing.fake_transport import FakeTransport, Story
+
+ENDPOINT = Endpoint(url="http://h:1", served_model="m", adapter=ReferenceAdapter(), headers=(("X", "y"),))
+TURN = Turn(block=4, load="peak", concurrency=1, repeat=2, arm="candidate", order=1, item_ids=("a",))
+CALL = b'"tool_calls":[{"index":0,"function":{"name":"find","arguments":"{}"}}]'
+STREAM = Story(
+    sent_ns=5,
+    headers_ns=10,
+    body=(
+        (20, b'data: {"choices":[{"delta":{"content":"x y","reasoning":"r"},"token_ids":[1,2]}]}\n\n'),
+        (30, b'data: {"choices":[{"delta":{' + CALL + b'},"token_ids":[3],"finish_reason":"stop"}]}\n\n'),
+        (40, b'data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":4}}\n\n'),
+        (50, b"data: [DONE]\n\n"),
+    ),
+    end_ns=60,
+)
+
+
+class Sink:
+    """Keeps records in memory."""
+
+    def __init__(self):
+        self.records: list[RequestRecord] = []
+
+    def append(self, record):
+        self.records.append(record)
+
+
+def run(story, *, settings=None, stop=None):
+    sink, transport = Sink(), FakeTransport(story, start_ns=1000)
+    items = {"a": build_item("a", max_tokens=40)}
+    turn = run_turn(TURN, ENDPOINT, items, transport=transport, sink=sink, settings=settings, stop=stop)
+    block = asyncio.run(turn)
+    return sink.records, block, transport.requests
+
+
+def test_a_record_holds_what_the_stream_said_and_when():
+    """Every field of the record is the script's, the end is that of the end marker."""
+    (record,), block, (request,) = run(STREAM, settings=LoadSettings(max_tokens=30))
+    assert record.request_id == "peak/4/2/candidate/a"
+    assert (record.arm, record.load, record.block, record.repeat) == ("candidate", "peak", 4, 2)
+    assert (record.phase, record.concurrency, record.order_in_block) == ("measure", 1, 0)
+    assert (record.sent_ns, record.headers_ns, record.end_ns) == (1005, 1010, 1050)
+    assert record.chunks == (Chunk(1020, 2), Chunk(1030, 3))
+    assert (record.outcome, record.finish_reason, record.output_tokens) == ("ok", "stop", 4)
+    assert (record.text, record.reasoning_text) == ("x y", "r")
+    assert record.tool_calls == (ToolCall("find", "{}"),)
+    assert record.warnings == ("chunks carry 3 tokens by token_ids, usage says 4",)
+    assert block.completed
+    assert isinstance(request, WireRequest)
+    assert request.url == "http://h:1/v1/chat/completions"
+    assert request.headers == (("X", "y"),)
+    assert b'"max_tokens":30' in request.body
+
+
+@pytest.mark.parametrize("end", ["unreachable", "broken"])
+def test_a_request_that_never_got_through_has_no_times_of_its_own(end):
+    """What did not happen is None, and the failure is counted."""
+    (record,), block, _ = run(Story(sent_ns=None, status=None, end=end, end_ns=7, detail="why"))
+    assert (record.outcome, record.error) == ("http_error", "why")
+    assert (record.sent_ns, record.headers_ns, record.http_status, record.end_ns) == (None, None, None, 1007)
+    assert (record.chunks, record.output_tokens, record.token_ids) == ((), None, None)
+    assert block.completed
+
+
+def test_a_hanging_service_is_a_timeout():
+    """The limit of the settings ends the wait."""
+    (record,), _, _ = run(Story(hangs=True), settings=LoadSettings(request_timeout_s=0.01))
+    assert (record.outcome, record.error) == ("timeout", "no end within 0.01 s")
+
+
+def test_a_turn_stopped_before_it_began_sends_nothing_more():
+    """With the stop already set nothing counts as done."""
+
+    async def main():
+        stop = asyncio.Event()
+        stop.set()
+        sink, transport = Sink(), FakeTransport(Story(hangs=True))
+        items = {"a": build_item("a")}
+        block = await run_turn(TURN, ENDPOINT, items, transport=transport, sink=sink, stop=stop)
+        return sink.records, block
+
+    records, block = asyncio.run(main())
+    assert [record.phase for record in records] in ([], ["interrupted"])
+    assert not block.completed
+
+
+def test_the_client_s_lag_is_the_lateness_of_its_loop():
+    """A loop blocked by the clock's own leap shows it; before any sample the lag is unknown."""
+    ticks = iter([0, 70_000_000, 70_000_000])
+
+    async def main():
+        health = ClientHealth(lambda: next(ticks, 70_000_000))
+        assert health.lag_max_ns is None
+        async with health.watch():
+            while health.lag_max_ns is None:  # noqa: ASYNC110  (what is awaited is the sampler's own sleep)
+                await asyncio.sleep(0.005)
+        return health
+
+    health = asyncio.run(main())
+    assert health.lag_max_ns == 50_000_000
+    assert health.cpu_s is not None

@@ -1,0 +1,106 @@
+"""Acceptance pooled from rounds and from counters."""
+
+import pytest
+
+from draftproof.metrics.acceptance import (
+    count_rejection_positions,
+    count_speculation,
+    pool_acceptance,
+    position_acceptance,
+)
+from draftproof.records import SpecCounts
+
+
+@pytest.fixture
+def rounds(build_round):
+    """Five rounds: one ordinary, drafts of 4, 4, 2 and 1 of which 4, 1, 2 and 0 are accepted."""
+    return (
+        build_round(),
+        build_round(4, 4),
+        build_round(4, 1),
+        build_round(2, 2),
+        build_round(1, 0),
+    )
+
+
+def test_rounds_give_every_pooled_figure(rounds, build_record):
+    """Steps, rates, histogram and tokens per decode step come from the rounds, ordinary ones included."""
+    summary = pool_acceptance([build_record(rounds=rounds)])
+    assert summary is not None
+    assert (summary.num_spec_steps, summary.num_draft_tokens, summary.num_accepted_draft_tokens) == (4, 11, 7)
+    assert summary.draft_acceptance_rate == pytest.approx(7 / 11)
+    assert summary.mean_acceptance_length == pytest.approx(1 + 7 / 4)
+    assert summary.decode_steps == 5
+    assert summary.tokens_per_decode_step == pytest.approx(12 / 5)
+    assert summary.acceptance_histogram == (1, 1, 1, 0, 1)
+
+
+def test_position_acceptance_counts_only_drafts_that_existed(rounds):
+    """A short draft is no rejection at positions it never had."""
+    assert position_acceptance(rounds) == pytest.approx((3 / 4, 2 / 3, 1.0, 1.0))
+
+
+def test_a_position_behind_every_rejection_is_unknown(build_round):
+    """Where no step got as far, the conditional probability is None."""
+    assert position_acceptance([build_round(3, 0), build_round(2, 1)]) == (0.5, 0.0, None)
+
+
+def test_rejections_are_counted_by_position(rounds):
+    """First rejected drafts by index; steps without one are apart and ordinary steps are in neither."""
+    counts = count_rejection_positions(rounds)
+    assert (counts.by_position, counts.none_rejected) == ((1, 1), 2)
+
+
+def test_pooling_weighs_steps_not_requests(build_record, build_round):
+    """A long request with low acceptance outweighs a short one with high acceptance."""
+    low = build_record(rounds=tuple(build_round(2, 0) for _ in range(9)))
+    high = build_record(rounds=(build_round(2, 2),))
+    summary = pool_acceptance([low, high])
+    assert summary is not None
+    assert summary.draft_acceptance_rate == pytest.approx(0.1)
+
+
+def test_rounds_are_preferred_to_counters(build_record, build_round):
+    """Where a record has both, its rounds are used."""
+    record = build_record(rounds=(build_round(2, 1),), speculation=SpecCounts(9, 9, 9))
+    assert count_speculation(record) == SpecCounts(1, 2, 1, (0, 1))
+
+
+def test_nothing_disclosed_is_none(build_record):
+    """Requests without rounds and counters have no acceptance rather than zeros."""
+    assert pool_acceptance([build_record()]) is None
+    assert pool_acceptance([]) is None
+
+
+def test_ordinary_decoding_has_steps_but_no_rates(build_record, build_round):
+    """Speculation off: no verification step, one token per decode step, rates None."""
+    summary = pool_acceptance([build_record(rounds=(build_round(), build_round()))])
+    assert summary is not None
+    assert (summary.num_spec_steps, summary.decode_steps, summary.tokens_per_decode_step) == (0, 2, 1.0)
+    assert (summary.draft_acceptance_rate, summary.mean_acceptance_length) == (None, None)
+    assert (summary.acceptance_histogram, summary.position_acceptance) == ((), ())
+
+
+def test_histograms_of_counters_are_added(build_record):
+    """Counters with histograms of different lengths add up position by position."""
+    first = build_record(speculation=SpecCounts(3, 6, 3, (1, 1, 1)))
+    second = build_record(speculation=SpecCounts(2, 2, 1, (1, 1)))
+    summary = pool_acceptance([first, second])
+    assert summary is not None
+    assert summary.acceptance_histogram == (2, 2, 1)
+
+
+def test_a_histogram_that_would_miss_steps_is_left_empty(build_record):
+    """If one drafting request gives no histogram, none is shown for the pool."""
+    with_one = build_record(speculation=SpecCounts(3, 6, 3, (1, 1, 1)))
+    without = build_record(speculation=SpecCounts(2, 2, 1))
+    summary = pool_acceptance([with_one, without])
+    assert summary is not None
+    assert summary.acceptance_histogram == ()
+
+
+def test_counters_without_a_token_count_leave_decode_steps_unknown(build_record):
+    """Decode steps cannot be told from counters alone."""
+    summary = pool_acceptance([build_record(speculation=SpecCounts(2, 4, 1))])
+    assert summary is not None
+    assert (summary.decode_steps, summary.tokens_per_decode_step) == (None, None)

@@ -1,0 +1,126 @@
+"""A tiny random Llama and a byte tokenizer: real model code, milliseconds a step."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from draftproof.reference.engine import Engine
+from draftproof.reference.model import TargetModel
+from draftproof.reference.proposer import Proposer
+from draftproof.reference.types import (
+    EngineConfig,
+    GenerationRequest,
+    RoundOutput,
+    SamplingParams,
+    SpeculationParams,
+)
+
+EOS_ID = 256
+TIE_MARGIN = 1e-4
+
+
+def byte_tokenizer() -> PreTrainedTokenizerFast:
+    """Return a tokenizer whose ids 0 to 255 are the bytes in the order of their ids, 256 ends a text."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    core = Tokenizer(models.BPE(vocab={char: index for index, char in enumerate(alphabet)}, merges=[]))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<end>")
+
+
+def tiny_llama(*, vocab_size: int = 260, seed: int = 0, sharpness: float = 1.0) -> LlamaForCausalLM:
+    """Return a two-layer Llama with grouped queries; `sharpness` scales its logits."""
+    torch.manual_seed(seed)
+    torch.set_num_threads(1)
+    config = LlamaConfig(
+        vocab_size=vocab_size,
+        hidden_size=48,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        initializer_range=0.3,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=EOS_ID if vocab_size > EOS_ID else None,
+        pad_token_id=0,
+    )
+    model = LlamaForCausalLM(config).eval()
+    with torch.no_grad():
+        model.model.norm.weight.mul_(sharpness)
+    return model
+
+
+def tiny_target(**llama: float) -> TargetModel:
+    """Return the engine's view of a tiny Llama."""
+    return TargetModel(tiny_llama(**llama), byte_tokenizer())  # type: ignore[arg-type]
+
+
+def make_engine(
+    target: TargetModel, *, proposers: Mapping[str, Proposer] | None = None, **limits: int
+) -> Engine:
+    """Return an engine around a target; `limits` are fields of its configuration."""
+    config = EngineConfig(model_path="tiny", **{"max_model_len": 512, **limits})  # type: ignore[arg-type]
+    return Engine(target, config, proposers=proposers)
+
+
+def make_request(
+    request_id: str, prompt: Sequence[int], *, drafts: int = 0, max_tokens: int = 24, **sampling: object
+) -> GenerationRequest:
+    """Return a request; `drafts` 0 switches speculation off."""
+    return GenerationRequest(
+        request_id=request_id,
+        prompt_token_ids=tuple(prompt),
+        sampling=SamplingParams(max_tokens=max_tokens, **sampling),  # type: ignore[arg-type]
+        speculation=SpeculationParams(method="ngram" if drafts else "off", num_spec_tokens=drafts),
+    )
+
+
+def run_all(engine: Engine, requests: Sequence[GenerationRequest]) -> dict[str, list[RoundOutput]]:
+    """Queue all requests, step until nothing is left, and return every output by request."""
+    outputs: dict[str, list[RoundOutput]] = {request.request_id: [] for request in requests}
+    for request in requests:
+        engine.add_request(request)
+    while engine.has_work:
+        for request_id, output in engine.step():
+            outputs[request_id].append(output)
+    return outputs
+
+
+def token_ids_of(outputs: Sequence[RoundOutput]) -> list[int]:
+    """Return every delivered token."""
+    return [token_id for output in outputs for token_id in output.token_ids]
+
+
+def repetitive_prompt(generator: torch.Generator, vocab_size: int = 256) -> list[int]:
+    """Return a prompt that repeats a random phrase, so that n-gram lookup finds matches."""
+    phrase = torch.randint(0, vocab_size, (6,), generator=generator).tolist()
+    return [*phrase, *phrase, *phrase[:3]]
+
+
+class OracleProposer:
+    """Drafts what a given table says will follow, right or wrong; the table is by prompt."""
+
+    def __init__(self, continuations: Mapping[tuple[int, ...], Sequence[int]], prompt_tokens: int) -> None:
+        self._continuations = continuations
+        self._prompt_tokens = prompt_tokens
+
+    def propose(self, contexts):
+        from draftproof.reference.proposer import Drafts
+
+        return Drafts(token_ids=[self._draft(context) for context in contexts])
+
+    def release(self, request_id: str) -> None:
+        """Keep nothing."""
+
+    def _draft(self, context) -> list[int]:
+        known = self._continuations[tuple(context.token_ids[: self._prompt_tokens])]
+        done = len(context.token_ids) - self._prompt_tokens
+        return list(known[done : done + context.max_draft_tokens])
+
+
+class FakeFailure(Exception):  # noqa: N818 - it stands for any exception of a library
+    """What a test makes a model raise."""

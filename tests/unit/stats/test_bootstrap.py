@@ -1,0 +1,177 @@
+"""Cluster-bootstrap intervals: closed forms, floors, and refusals."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from draftproof.stats.bootstrap import interval_at, mean_interval, p_value, paired_ratio
+
+PROMPTS = np.repeat(np.arange(8), 2)
+
+
+def estimate_ratio(*arrays, **options):
+    return paired_ratio(*arrays, **options)
+
+
+def estimate_mean(*arrays, **options):
+    return mean_interval(*arrays, **options)
+
+
+def draw_pairs(seed, prompts=8, repeats=2):
+    rng = np.random.default_rng(seed)
+    prompt, arm = rng.normal(0, 0.5, (prompts, 1)), rng.normal(0, 0.2, (prompts, 1))
+    noise = rng.normal(0, 0.1, (2, prompts, repeats))
+    labels = np.repeat(np.arange(prompts), repeats)
+    return np.exp(prompt + arm + noise[0]).ravel(), np.exp(prompt + noise[1]).ravel(), labels
+
+
+def test_the_value_is_the_ratio_of_the_means():
+    """The estimate is mean over mean, whatever the draws say."""
+    above, below, prompts = draw_pairs(1)
+    estimate = estimate_ratio(above, below, prompts, resamples=50)
+    assert estimate.value == pytest.approx(above.mean() / below.mean())
+    assert (estimate.n_pairs, estimate.n_clusters, estimate.degrees_of_freedom) == (16, 8, 7)
+
+
+def test_the_value_is_the_ratio_of_the_medians():
+    """With p50 the estimate is the ratio of nearest-rank medians."""
+    above, below, prompts = draw_pairs(2)
+    estimate = estimate_ratio(above, below, prompts, statistic="p50", resamples=50)
+    medians = [np.quantile(values, 0.5, method="inverted_cdf") for values in (above, below)]
+    assert estimate.value == pytest.approx(medians[0] / medians[1])
+
+
+def test_the_standard_error_agrees_with_linearisation():
+    """For small spread the standard error is Taylor's for a ratio of totals (Cochran 1977, section 6.4)."""
+    rng = np.random.default_rng(3)
+    clusters = np.repeat(np.arange(10), 3)
+    above, below = rng.normal(10, 0.2, 30), rng.normal(20, 0.4, 30)
+    estimate = estimate_ratio(above, below, clusters, resamples=40_000, seed=1)
+    residual = np.bincount(clusters, above / above.sum() - below / below.sum())
+    linear = np.sqrt(10 / 9 * (residual**2).sum())
+    assert estimate.standard_error == pytest.approx(linear, rel=0.02)
+
+
+def test_the_interval_is_students_t_on_the_log_scale():
+    """The limits are value × exp(± t × standard error), with clusters − 1 degrees of freedom."""
+    estimate = estimate_ratio(*draw_pairs(4), resamples=200, level=0.9)
+    reach = stats.t.ppf(0.95, 7) * estimate.standard_error
+    assert (estimate.low, estimate.high) == pytest.approx(
+        (estimate.value * np.exp(-reach), estimate.value * np.exp(reach))
+    )
+    assert interval_at(estimate, 0.9) == pytest.approx((estimate.low, estimate.high))
+
+
+def test_the_mean_of_one_arm_has_the_classical_t_interval():
+    """One value per prompt and values of both signs: the interval is the textbook t interval."""
+    values = np.random.default_rng(5).normal(0, 1, 12)
+    estimate = estimate_mean(values, np.arange(12), resamples=40_000)
+    low, high = stats.t.interval(0.95, 11, loc=values.mean(), scale=stats.sem(values))
+    assert (estimate.low, estimate.high) == pytest.approx((low, high), abs=0.02)
+    assert estimate.value == pytest.approx(values.mean())
+
+
+def test_the_mean_of_positive_values_has_a_positive_interval():
+    """A latency's lower limit never falls below 0, even for three prompts of very different speed."""
+    estimate = estimate_mean([1.0, 10.0, 100.0], ["a", "b", "c"])
+    assert 0 < estimate.low < 37 < estimate.high
+
+
+def test_repeats_of_a_prompt_are_no_new_evidence():
+    """Copying every pair leaves the interval of the prompts unchanged."""
+    above, below, prompts = draw_pairs(6, repeats=1)
+    once = estimate_ratio(above, below, prompts, seed=9)
+    twice = estimate_ratio(np.tile(above, 2), np.tile(below, 2), np.tile(prompts, 2), seed=9)
+    assert (twice.low, twice.high) == pytest.approx((once.low, once.high))
+
+
+def test_pairing_takes_the_prompts_own_length_out():
+    """Arms that differ by exactly a factor give that factor without width, however unlike the prompts."""
+    _, below, prompts = draw_pairs(7)
+    estimate = estimate_ratio(0.6 * below, below, prompts)
+    assert (estimate.low, estimate.high) == pytest.approx((0.6, 0.6))
+    assert p_value(estimate) == pytest.approx(0.0)
+
+
+def test_identical_arms_show_no_effect():
+    """The ratio of an arm to itself is 1 with p = 1."""
+    _, below, prompts = draw_pairs(8)
+    estimate = estimate_ratio(below, below, prompts)
+    assert estimate.value == 1.0
+    assert p_value(estimate) == pytest.approx(1.0)
+
+
+def test_strata_take_differences_between_segments_out():
+    """Ratios that differ between segments but hardly within them give a narrow stratified interval."""
+    rng = np.random.default_rng(10)
+    segment = np.repeat(["a", "b"], 8)
+    below = rng.lognormal(0, 0.05, 16)
+    above = below * np.where(segment == "a", 0.5, 1.0) * rng.lognormal(0, 0.02, 16)
+    plain = estimate_ratio(above, below, np.arange(16))
+    stratified = estimate_ratio(above, below, np.arange(16), segment)
+    assert stratified.standard_error < 0.3 * plain.standard_error
+    assert stratified.degrees_of_freedom == 14
+
+
+@pytest.mark.parametrize("alternative", ["less", "greater", "two-sided"])
+def test_the_p_value_is_where_the_interval_meets_the_boundary(alternative):
+    """A boundary on a limit of the 95 % interval has p = 0.05 two-sided and 0.025 or 0.975 one-sided."""
+    estimate = estimate_ratio(*draw_pairs(11))
+    expected = {"two-sided": 0.05, "less": 0.025, "greater": 0.975}[alternative]
+    assert p_value(estimate, estimate.high, alternative) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("prompts", "needed"), [(0, 6), (1, 5), (5, 1)])
+def test_below_the_floor_there_is_no_estimate(prompts, needed):
+    """Too few prompts give None, the reason and how many more it takes."""
+    values, labels = np.ones(prompts), np.arange(prompts)
+    ratio = estimate_ratio(values, values, labels, minimum_clusters=6)
+    mean = estimate_mean(values, labels, minimum_clusters=6)
+    for estimate in (ratio, mean):
+        assert (estimate.value, estimate.low, estimate.high, estimate.needed) == (None, None, None, needed)
+        assert estimate.reason == f"{prompts} of at least 6 prompts"
+    assert interval_at(ratio, 0.9) == (None, None)
+    assert p_value(ratio) is None
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, np.nan, np.inf])
+def test_values_without_a_ratio_give_a_reason(bad):
+    """A value that is not a positive number gives None with a reason, never an infinite ratio."""
+    above = np.ones(16)
+    above[3] = bad
+    estimate = estimate_ratio(above, np.ones(16), PROMPTS)
+    assert (estimate.value, estimate.needed) == (None, None)
+    assert "not a positive number" in str(estimate.reason)
+
+
+def test_a_mean_with_an_infinite_value_gives_a_reason():
+    """A value that is not finite has no mean."""
+    estimate = estimate_mean([1.0, np.inf, 2.0], [0, 1, 2])
+    assert (estimate.value, estimate.reason) == (None, "a value is not finite")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"denominator": np.ones(15)}, "one length"),
+        ({"clusters": np.arange(15)}, "one length"),
+        ({"level": 95.0}, "level"),
+        ({"resamples": 1}, "resamples"),
+        ({"minimum_clusters": 1}, "clusters"),
+    ],
+)
+def test_mistakes_of_the_caller_are_refused(arguments, message):
+    """Arrays of different lengths and impossible settings raise with the name of what is wrong."""
+    sound = {"numerator": np.ones(16), "denominator": np.ones(16), "clusters": PROMPTS}
+    with pytest.raises(ValueError, match=message):
+        estimate_ratio(**{**sound, **arguments})
+
+
+def test_many_pairs_are_medianed_in_batches(monkeypatch):
+    """Batches of draws give the same medians as one pass."""
+    data = draw_pairs(12)
+    whole = estimate_ratio(*data, statistic="p50", resamples=100)
+    monkeypatch.setattr("draftproof.stats.bootstrap.BATCH_NUMBERS", 64)
+    np.testing.assert_array_equal(
+        estimate_ratio(*data, statistic="p50", resamples=100).draws, whole.draws, strict=True
+    )

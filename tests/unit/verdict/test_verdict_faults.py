@@ -1,0 +1,192 @@
+"""Faults: what makes a cell or a run invalid, what only warns, and which records count."""
+
+import msgspec
+import pytest
+
+from draftproof.records import Chunk, SpecCounts
+from draftproof.verdict.compute import compute_results
+from draftproof.verdict.faults import count_verification_steps, name_broken_identities
+from draftproof.verdict.run_data import prepare_run
+
+
+def fast(case):
+    return 10.0 if case.arm == "candidate" else 20.0
+
+
+def test_speculation_that_does_not_happen_makes_the_run_invalid(world):
+    """A candidate without one verification step is no candidate, however fast it is."""
+    results = compute_results(world(tpot_ms=fast, accepted=lambda _: 0).run())
+    assert results.verdict.decision == "invalid"
+    assert {cell.status for cell in results.cells} == {"invalid"}
+    assert "configured but not happening" in results.verdict.sentence
+
+
+def test_a_baseline_that_speculates_makes_the_run_invalid(world):
+    """Verification steps in the baseline mean that the arms do not differ as declared."""
+    results = compute_results(world(tpot_ms=fast, accepted=lambda _: 2).run())
+    assert results.verdict.decision == "invalid"
+    assert "baseline_speculates" in {reason.code for reason in results.verdict.reasons}
+
+
+def test_undisclosed_counters_warn_and_do_not_invalidate(world):
+    """An engine without counters is not accused: whether it speculates is said to be unverified."""
+    results = compute_results(world(tpot_ms=fast, accepted=lambda _: None).run())
+    assert results.verdict.decision == "adopt"
+    assert any("discloses no speculation counters" in text for text in results.warnings)
+    assert results.arm_cells[0].acceptance is None
+
+
+def test_a_client_late_in_many_turns_makes_the_load_invalid(world):
+    """Lag in a third of the turns of one load invalidates that load and leaves the other alone."""
+    late = world(
+        tpot_ms=fast, lag_ms=lambda case: 80.0 if case.load == "low" and case.number % 3 == 0 else 1.0
+    )
+    results = compute_results(late.run())
+    assert {(cell.load, cell.status) for cell in results.cells} == {("low", "invalid"), ("high", "gain")}
+    assert "invalid_client" in {reason.code for reason in results.cells[0].reasons}
+    assert [one.bound for one in results.diagnosis] == ["client-bound", "decode-bound"]
+
+
+def test_a_client_late_in_one_turn_loses_that_turn_only(world, lookup):
+    """One late turn of twenty is left out of the pairs, and the cell still decides."""
+
+    def lag_ms(case):
+        return 80.0 if (case.load, case.number, case.arm) == ("low", 3, "candidate") else 1.0
+
+    results = compute_results(world(tpot_ms=fast, lag_ms=lag_ms).run())
+    effect = lookup.effect(results, "tpot_ns", segment="rewriting", load="low")
+    assert effect.pairs == 19
+    assert lookup.cell(results, "rewriting", "low").status == "gain"
+    assert any("1 turns are left out" in text for text in results.warnings)
+
+
+def test_unknown_lag_is_said(world):
+    """A turn whose lag was not measured warns, because nobody can tell whether the client was late."""
+    results = compute_results(world(lag_ms=lambda _: None).run())
+    assert any("lag is unknown in 80 turns" in text for text in results.warnings)
+
+
+def test_an_incomplete_run_is_at_most_inconclusive(world):
+    """A run that lacks planned requests of a deciding arm does not decide, even if the rest shows a gain."""
+    cut = world(tpot_ms=fast, is_kept=lambda case: not (case.load == "high" and case.number > 15))
+    results = compute_results(cut.run())
+    assert results.verdict.decision == "inconclusive"
+    assert "incomplete" in {reason.code for reason in results.verdict.reasons}
+    assert any("was asked 32 of 40 planned requests at load high" in text for text in results.warnings)
+
+
+def test_a_missing_turn_of_the_null_only_warns(world):
+    """Lost requests of an arm that decides nothing leave the decision and are said."""
+    cut = world(
+        arms=world.ALL_ARMS,
+        tpot_ms=fast,
+        is_kept=lambda case: not (case.arm == "baseline_null" and case.number > 15),
+    )
+    results = compute_results(cut.run())
+    assert results.verdict.decision == "adopt"
+    assert any("baseline_null was asked 32 of 40" in text for text in results.warnings)
+
+
+def test_a_candidate_that_answers_nothing_does_harm(world, lookup):
+    """When the candidate fails every request each cell is harm, and its percentiles have no value."""
+    dead = world(outcome=lambda case: "http_error" if case.arm == "candidate" else "ok")
+    results = compute_results(dead.run())
+    assert {cell.status for cell in results.cells} == {"harm"}
+    assert results.verdict.decision == "defer"
+    figure = lookup.arm_cell(results, "candidate", "rewriting", "low").tpot.p50
+    assert figure.value is None
+    assert figure.reason == "falls on a failed request: infinite"
+
+
+def test_a_baseline_that_answers_nothing_makes_the_run_invalid(world):
+    """Without one answer of the baseline there is nothing to compare with, so nothing is concluded."""
+    dead = world(outcome=lambda case: "http_error" if case.arm == "baseline" else "ok")
+    results = compute_results(dead.run())
+    assert results.verdict.decision == "invalid"
+    assert "no_baseline" in {reason.code for reason in results.verdict.reasons}
+
+
+def test_a_run_without_records_gives_results_and_no_decision(world):
+    """An empty journal is an invalid run, not a crash."""
+    results = compute_results(world(is_kept=lambda _: False).run())
+    assert results.verdict.decision == "invalid"
+    assert results.counts["measured"] == 0
+
+
+def test_warm_up_and_fill_requests_never_enter(world):
+    """Requests of another phase change no figure but the count of records."""
+    run = world(items_per_segment=8).run()
+    extra = [
+        msgspec.structs.replace(
+            record, request_id=f"w-{record.request_id}", phase=phase, end_ns=record.end_ns * 9
+        )
+        for record, phase in zip(run.records[:2], ("warmup", "fill"), strict=True)
+    ]
+    plain = compute_results(run)
+    more = compute_results(msgspec.structs.replace(run, records=(*extra, *run.records)))
+    assert more.counts["not_measured_phase"] == 2
+    assert msgspec.structs.replace(more, counts={}) == msgspec.structs.replace(plain, counts={})
+
+
+def test_of_two_records_with_one_id_the_earlier_is_kept(world):
+    """A second record under a known id is dropped and counted, whichever comes first on disk."""
+    run = world(items_per_segment=8).run()
+    later = msgspec.structs.replace(run.records[0], end_ns=run.records[0].end_ns + 1, outcome="cut")
+    prepared = [
+        prepare_run(msgspec.structs.replace(run, records=records))
+        for records in ((later, *run.records), (*run.records, later))
+    ]
+    assert [one.counts["duplicates"] for one in prepared] == [1, 1]
+    assert prepared[0].observations == prepared[1].observations
+    assert all(seen.is_ok for seen in prepared[0].observations)
+    assert "repeat a request id" in prepared[0].warnings[0]
+
+
+def test_records_of_unknown_items_are_left_out_and_counted(world):
+    """A record that names an item the run does not have cannot be placed in a cell."""
+    run = world(items_per_segment=8).run()
+    stray = msgspec.structs.replace(run.records[0], request_id="stray", item_id="nowhere")
+    prepared = prepare_run(msgspec.structs.replace(run, records=(*run.records, stray)))
+    assert prepared.counts["unknown"] == 1
+    assert len(prepared.observations) == len(run.records)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"chunks": (Chunk(2, 1), Chunk(1, 2))}, "earlier than the one before"),
+        ({"speculation": SpecCounts(1, 4, 5), "rounds": None}, "accepted 5 drafts of 4"),
+        ({"chunks": ()}, "has no content"),
+        ({"token_ids": (1, 2)}, "2 token ids, but the final usage says 40"),
+    ],
+)
+def test_a_record_at_odds_with_itself_is_named(world, change, words):
+    """Each broken identity of a record is told in words."""
+    record = world(items_per_segment=1).run().records[0]
+    assert name_broken_identities(record) == ()
+    assert words in "; ".join(name_broken_identities(msgspec.structs.replace(record, **change)))
+
+
+def test_broken_records_are_listed_up_to_a_limit(world):
+    """Ten broken records are named, the rest counted."""
+    run = world(items_per_segment=8).run()
+    broken = [msgspec.structs.replace(record, token_ids=(1,)) for record in run.records[:12]]
+    results = compute_results(msgspec.structs.replace(run, records=(*broken, *run.records[12:])))
+    assert sum("is at odds with itself" in text for text in results.warnings) == 10
+    assert "2 more records are at odds with themselves." in results.warnings
+
+
+def test_steps_are_unknown_where_no_record_tells(world):
+    """Counters that are not disclosed give None, not zero."""
+    records = world(items_per_segment=1, accepted=lambda _: None).run().records
+    assert count_verification_steps(records) is None
+
+
+def test_fallbacks_are_said(world):
+    """Requests that finished by ordinary decoding because the drafter failed are counted in a warning."""
+    run = world(items_per_segment=8).run()
+    records = tuple(
+        msgspec.structs.replace(one, fallbacks=1) if one.arm == "candidate" else one for one in run.records
+    )
+    results = compute_results(msgspec.structs.replace(run, records=records))
+    assert any("candidate fell back to ordinary decoding 32 times" in text for text in results.warnings)
