@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import socket
+import threading
 
 import pytest
 
@@ -75,6 +76,13 @@ def ask_one(script, **options):
         return record, server.served[0]
 
 
+def answer_in_plain_text(listener):
+    connection, _ = listener.accept()
+    with connection:
+        connection.recv(4096)
+        connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+
 def chunk_counts(record):
     return [chunk.cumulative_tokens for chunk in record.chunks]
 
@@ -99,9 +107,10 @@ def test_a_whole_answer_has_exact_counts_and_ordered_times():
     assert served.payload["return_round_metrics"] is True
 
 
-def test_no_chunk_arrives_before_the_server_wrote_it():
+@pytest.mark.parametrize("packets", [{}, {"split_bytes": 100}])
+def test_no_chunk_arrives_before_the_server_wrote_it(packets):
     """Arrival times never precede the server's own write times, and carry the same token counts."""
-    record, served = ask_one(Script(tokens_per_chunk=(2,) * 10, gaps_s=(0.002,), ttft_s=0.005))
+    record, served = ask_one(Script(tokens_per_chunk=(2,) * 10, gaps_s=(0.002,), ttft_s=0.005, **packets))
     assert [write.cumulative_tokens for write in served.writes] == chunk_counts(record)
     for write, chunk in zip(served.writes, record.chunks, strict=True):
         assert write.at_ns <= chunk.arrival_ns
@@ -211,7 +220,7 @@ def test_a_connection_carries_one_request_after_the_other():
 
 
 def test_the_end_marker_ends_a_request_before_the_response_does():
-    """A service that lingers after its last event delays no record, and its connection is not used meanwhile."""
+    """A service that lingers after its last event delays no record; its connection is not used meanwhile."""
     with ScriptedServer(Script(linger_s=30)) as server:
         records = ask(server.url, requests=2)
         assert [record.outcome for record in records] == ["ok", "ok"]
@@ -228,10 +237,13 @@ def test_a_connection_idle_for_too_long_is_not_used_again():
 
 def test_a_plain_service_behind_an_https_address_is_an_http_error():
     """A failed handshake is a failed request with its reason."""
-    with ScriptedServer(Script()) as server:
-        (record,) = ask(server.url.replace("http:", "https:"))
-        assert (record.outcome, server.served) == ("http_error", [])
-        assert "cannot connect" in str(record.error)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=answer_in_plain_text, args=(listener,))
+        thread.start()
+        (record,) = ask(f"https://127.0.0.1:{listener.getsockname()[1]}")
+        thread.join()
+    assert (record.outcome, record.sent_ns) == ("http_error", None)
+    assert "cannot connect" in str(record.error)
 
 
 def test_a_response_without_length_ends_with_the_connection():

@@ -77,6 +77,13 @@ def wait_for_writes(server, requests):
         time.sleep(0.005)
 
 
+def most_at_once(records):
+    """Return how many requests were in flight together at most, by the client's own times."""
+    return max(
+        sum(one.scheduled_ns <= other.scheduled_ns < one.end_ns for one in records) for other in records
+    )
+
+
 def by_phase(sink):
     phases = collections.defaultdict(list)
     for record in sink.records:
@@ -89,20 +96,18 @@ def test_the_load_is_kept_up_until_the_last_counted_request_ends():
     sink = ListSink()
     with ScriptedServer(slow_for("e")) as server:
         block = run(server, sink)
-        assert server.in_flight_max == 3
+        assert server.in_flight_max >= 3
+    assert most_at_once(sink.records) == 3
     phases = by_phase(sink)
     assert sorted(record.item_id for record in phases["measure"]) == list(NAMES)
     assert {record.outcome for record in phases["measure"]} == {"ok"}
-    assert [record.order_in_block for record in sorted(phases["measure"], key=lambda r: r.item_id)] == [
-        0,
-        1,
-        2,
-        3,
-        4,
-    ]
+    assert {record.item_id: record.order_in_block for record in phases["measure"]} == {
+        name: order for order, name in enumerate(NAMES)
+    }
     fills = phases["fill"]
     last_end_ns = max(record.end_ns for record in phases["measure"])
-    assert fills[0].item_id == "a"
+    first_fill = min(fills, key=lambda record: record.order_in_block)
+    assert (first_fill.item_id, first_fill.order_in_block) == ("a", 5)
     assert all(record.scheduled_ns <= last_end_ns for record in fills)
     assert {record.outcome for record in fills} <= {"ok", "cancelled"}
     assert fills[-1].outcome == "cancelled"
@@ -118,7 +123,6 @@ def test_one_slot_runs_one_request_at_a_time_without_fill():
     sink = ListSink()
     with ScriptedServer(Script()) as server:
         run(server, sink, this_turn=turn(concurrency=1))
-        assert server.in_flight_max == 1
     assert [record.request_id for record in sink.records] == [f"l/1/0/baseline/{name}" for name in NAMES]
     for before, after in zip(sink.records, sink.records[1:], strict=False):
         assert before.end_ns <= after.scheduled_ns <= after.sent_ns

@@ -36,14 +36,14 @@ def reference_probs(logits: np.ndarray, params: SamplingParams) -> np.ndarray:
     """Return what `compute_probs` must, by sorting, one row, in numpy."""
     order = np.argsort(-logits)
     if params.temperature == 0.0:
-        return np.eye(VOCAB)[order[0]]
+        return np.asarray(np.eye(VOCAB)[order[0]])
     kept = order[: params.top_k or VOCAB]
     weights = np.zeros(VOCAB)
     weights[kept] = np.exp((logits[kept] - logits.max()) / params.temperature)
     weights /= weights.sum()
     before = np.cumsum(weights[order]) - weights[order]
     weights[order[before >= params.top_p]] = 0.0
-    return weights / weights.sum()
+    return np.asarray(weights / weights.sum())
 
 
 def target_joint(params: SamplingParams, length: int, prefix: Prefix = ()) -> dict[Prefix, float]:
@@ -87,7 +87,7 @@ def round_outcomes(
 ) -> list[tuple[list[int], float]]:
     """Return every result of `verify` for one draft with its probability, over all random numbers.
 
-    `verify` is constant between the thresholds of its random numbers, so one call inside each region suffices.
+    `verify` is constant between the thresholds of its random numbers: one call inside each region suffices.
     """
     kept_probs = verify_module.accept(path, target_probs, draft_probs).tolist()
     outcomes = []
@@ -139,13 +139,13 @@ def test_round_has_the_targets_distribution(name: str, num_drafts: int, certain:
     assert_round_exact(SAMPLINGS[name], num_drafts, certain=certain)
 
 
-def accept_without_ratio(draft_ids, target_probs, draft_probs):
+def accept_without_ratio(draft_ids, target_probs, _draft_probs):
     """Keep a draft with the target's probability alone, as if every drafter were certain."""
     ids = torch.tensor(draft_ids)[:, None]
     return target_probs[: len(draft_ids)].gather(1, ids).squeeze(1)
 
 
-def residual_not_renormalised(target_row, draft_id, draft_row):
+def residual_not_renormalised(target_row, _draft_id, draft_row):
     """Leave the residual with less than all mass."""
     return (target_row - draft_row).clamp_min(0.0)
 

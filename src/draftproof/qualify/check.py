@@ -1,12 +1,12 @@
 """Everything before the first measured request, for a person to read: contracts, findings, differences."""
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import aiohttp
 import msgspec
+import uvloop
 
 from draftproof.arms.comparability import find_differences
 from draftproof.arms.launch import list_arms
@@ -84,7 +84,7 @@ def check_plan(plan: Plan, resolve_model: ModelResolver, progress: Progress) -> 
     _, items = choose_items(plan)
     model = resolve_target(plan, resolve_model)
     with TemporaryDirectory(prefix="draftproof-check-") as folder:
-        return asyncio.run(_check(plan, items, model, Path(folder), progress))
+        return uvloop.run(_check(plan, items, model, Path(folder), progress))
 
 
 async def _check(

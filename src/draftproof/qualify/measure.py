@@ -105,7 +105,7 @@ class _Loop:
             turn,
             self._fleet.endpoints[turn.arm],
             self._items,
-            max(count, turn.concurrency),
+            count=max(count, turn.concurrency),
             transport=self._transport,
             sink=self._run.journal,
             settings=self._settings,

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 import psutil
+import uvloop
 
 from draftproof import __version__
 from draftproof.arms.comparability import find_differences
@@ -50,7 +51,7 @@ def run_plan(plan: Plan, text: str, out: Path, resolve_model: ModelResolver, pro
     workload, items = choose_items(plan)
     model = resolve_target(plan, resolve_model)
     job = _Job(plan=plan, text=text, out=out, workload=workload, items=items, model=model)
-    asyncio.run(_run_new(job, progress))
+    uvloop.run(_run_new(job, progress))
     return _finish(out, progress)
 
 
@@ -65,7 +66,7 @@ def resume_run(out: Path, resolve_model: ModelResolver, progress: Progress) -> R
     with RunDirectory.open(out) as run:
         contents = run.load()
         model = resolve_target(contents.plan, resolve_model)
-        asyncio.run(_run_on(run, contents.plan, contents.items, model, progress))
+        uvloop.run(_run_on(run, contents.plan, contents.items, model, progress))
     return _finish(out, progress)
 
 

@@ -99,9 +99,13 @@ def _reasons_table(results: Results) -> Table:
     notes = Footnotes()
     loads = order_loads(results)
     segments = order_segments(results, {cell.segment for cell in results.cells})
+    rival = any(cell.alternative_effect for cell in results.cells)
     ordered = sorted(results.cells, key=lambda c: (segments.index(c.segment), loads.index(c.load)))
     groups = tuple(
-        Group(title=segment_label(s), rows=tuple(_cell_row(c, notes) for c in ordered if c.segment == s))
+        Group(
+            title=segment_label(s),
+            rows=tuple(_cell_row(c, notes, with_alternative=rival) for c in ordered if c.segment == s),
+        )
         for s in segments
     )
     return Table(
@@ -110,7 +114,7 @@ def _reasons_table(results: Results) -> Table:
             Column(label="Load", numeric=False),
             Column(label="Status", numeric=False),
             Column(label="Candidate vs baseline"),
-            Column(label="Alternative vs baseline"),
+            *((Column(label="Alternative vs baseline"),) if rival else ()),
             Column(label="Reasons", numeric=False),
         ),
         groups=groups,
@@ -118,25 +122,24 @@ def _reasons_table(results: Results) -> Table:
     )
 
 
-def _cell_row(cell: Cell, notes: Footnotes) -> Row:
+def _cell_row(cell: Cell, notes: Footnotes, *, with_alternative: bool) -> Row:
     word = STATUSES.get(cell.status, Word(cell.status, "", ""))
     alternative = cell.alternative_effect
+    beside = figure_cell(alternative, format_change, notes) if alternative else text_cell("")
     return Row(
         cells=(
             text_cell(load_label(cell.load, cell.concurrency), head=True, tone="nowrap"),
             text_cell(f"{word.glyph} {word.label}", tone=f"status {cell.status}"),
             figure_cell(cell.effect, format_change, notes),
-            figure_cell(alternative, format_change, notes) if alternative else text_cell(""),
+            *((beside,) if with_alternative else ()),
             reasons_cell(cell.reasons),
         )
     )
 
 
 def reasons_cell(reasons: tuple[Reason, ...]) -> TableCell:
-    """All reasons in one cell, the rows they rest on below."""
-    evidence = dict.fromkeys(r.evidence for r in reasons if r.evidence)
-    return TableCell(
-        text=" ".join(sentence_case(r.text) for r in reasons) or "—",
-        detail=f"Evidence: {', '.join(evidence)}" if evidence else "",
-        tone="prose",
-    )
+    """All reasons in one cell, each with the row it rests on below."""
+    if not reasons:
+        return text_cell("")
+    (text, evidence), *more = ((sentence_case(r.text), r.evidence) for r in reasons)
+    return TableCell(text=text, detail=evidence, tone="prose", more=tuple(more))

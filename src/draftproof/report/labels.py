@@ -42,6 +42,12 @@ ARMS: dict[str, str] = {
     "baseline_null": "Null (baseline again)",
 }
 
+ARM_MEANINGS: dict[str, str] = {
+    "candidate": "Candidate: speculation",
+    "alternative": "Alternative: the same budget spent otherwise",
+    "baseline_null": "Null: the baseline against itself",
+}
+
 METRICS: dict[str, str] = {
     "tpot_ns": "Time per token",
     "ttft_ns": "Time to first token, from sending",

@@ -41,8 +41,8 @@ _SMOOTHNESS_COLUMNS = (
     label_column("Arm"),
     Column(label="p50", over="Gap between chunks (ms)"),
     Column(label="p99", over="Gap between chunks (ms)"),
-    Column(label="count", over="Stalls"),
-    Column(label="longest (ms)", over="Stalls"),
+    Column(label="longest", over="Gap between chunks (ms)"),
+    Column(label="Stalls"),
     Column(label="On time"),
     Column(label="Output tokens, mean"),
 )
@@ -147,8 +147,8 @@ def _smoothness_row(cell: ArmCell, notes: Footnotes) -> Row:
             text_cell(arm_label(cell.arm), head=True, tone=f"arm {cell.arm}"),
             text_cell(format_ms(cell.icl_p50_ns)),
             text_cell(format_ms(cell.icl_p99_ns)),
-            count_cell(cell.stall_count),
             _longest(cell),
+            count_cell(cell.stall_count),
             figure_cell(cell.on_time_share, format_share, notes),
             figure_cell(cell.output_tokens_mean, format_significant, notes),
         )

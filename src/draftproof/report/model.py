@@ -15,7 +15,16 @@ from draftproof.report.effects import EffectChart, build_effect_charts
 from draftproof.report.envelope import EnvelopeMap, build_map
 from draftproof.report.estimators import RivalChart, build_estimators
 from draftproof.report.glossary import GLOSSARY
-from draftproof.report.labels import DECISIONS, THRESHOLDS, Word, metric_label, segment_label, sentence_case
+from draftproof.report.grouping import order_arms
+from draftproof.report.labels import (
+    ARM_MEANINGS,
+    DECISIONS,
+    THRESHOLDS,
+    Word,
+    metric_label,
+    segment_label,
+    sentence_case,
+)
 from draftproof.report.latency import LatencyPart, build_latency
 from draftproof.report.outcomes import (
     agreement_sentence,
@@ -65,6 +74,7 @@ class ReportModel(msgspec.Struct, frozen=True, kw_only=True):
     head: Head
     envelope: EnvelopeMap
     effects: tuple[EffectChart, ...]
+    compared_arms: tuple[tuple[str, str], ...]
     confidence: str
     latency: tuple[LatencyPart, ...]
     acceptance: tuple[Panel, ...]
@@ -91,6 +101,7 @@ def build_model(results: Results, manifest: Manifest | None) -> ReportModel:
         head=build_head(results, manifest),
         envelope=build_map(results),
         effects=build_effect_charts(results),
+        compared_arms=_compared_arms(results),
         confidence=f"{results.confidence * 100:g}%",
         latency=build_latency(results),
         acceptance=build_acceptance(results),
@@ -124,7 +135,7 @@ def build_head(results: Results, manifest: Manifest | None) -> Head:
         evidence_level=verdict.evidence_level,
         evidence=results.evidence,
         reasons=tuple((sentence_case(r.text), r.evidence) for r in verdict.reasons),
-        envelope=tuple(describe_entry(entry) for entry in verdict.envelope),
+        envelope=tuple(sentence_case(line) for line in describe_envelope(verdict.envelope)),
         deciding=f"{metric_label(results.metric).lower()}, {statistic_label(results.statistic)}",
         thresholds=describe_thresholds(results.thresholds),
         thresholds_hash=short_hash(results.thresholds_sha256),
@@ -133,16 +144,29 @@ def build_head(results: Results, manifest: Manifest | None) -> Head:
     )
 
 
+def _compared_arms(results: Results) -> tuple[tuple[str, str], ...]:
+    """(arm, what it is) for every arm that is compared with the baseline."""
+    arms = order_arms(results, {effect.arm for effect in results.effects})
+    return tuple((arm, ARM_MEANINGS.get(arm, arm)) for arm in arms)
+
+
 def statistic_label(statistic: str) -> str:
     """Return "mean" or "median" for a reader."""
     return {"p50": "median"}.get(statistic, statistic)
 
 
-def describe_entry(entry: EnvelopeEntry) -> str:
-    """Return "rewriting: up to 4 requests in flight, context up to 1,024 tokens"."""
+def describe_envelope(entries: tuple[EnvelopeEntry, ...]) -> tuple[str, ...]:
+    """One line per limit, e.g. "up to 4 requests in flight, context up to 1,024 tokens: rewriting, chat"."""
+    by_limit: dict[str, list[str]] = {}
+    for entry in sorted(entries, key=lambda e: -e.max_concurrency):
+        by_limit.setdefault(_limit(entry), []).append(segment_label(entry.segment))
+    return tuple(f"{limit}: {', '.join(segments)}" for limit, segments in by_limit.items())
+
+
+def _limit(entry: EnvelopeEntry) -> str:
     context, most = entry.max_context_tokens, entry.max_concurrency
     tail = "" if context is None else f", context up to {context:,} tokens"
-    return f"{segment_label(entry.segment)}: up to {most:,} request{'s' if most > 1 else ''} in flight{tail}"
+    return f"up to {most:,} request{'s' if most > 1 else ''} in flight{tail}"
 
 
 def describe_thresholds(thresholds: dict[str, float | int]) -> tuple[tuple[str, str], ...]:

@@ -24,7 +24,7 @@ from draftproof.report.labels import (
     segment_label,
     sentence_case,
 )
-from draftproof.report.model import describe_entry, statistic_label
+from draftproof.report.model import describe_envelope, statistic_label
 from draftproof.report.outcomes import agreement_sentence
 from draftproof.report.quantities import MISSING, format_change, format_ratio, format_share, short_hash
 from draftproof.report.view import format_interval, needed_text
@@ -86,7 +86,7 @@ def _envelope(results: Results) -> list[str]:
         for c in ordered
     ]
     header = (segment_heading(results.segments), "Load", "Status", "Change", "Interval")
-    entries = _bullets(f"May run for {describe_entry(e)}." for e in results.verdict.envelope)
+    entries = _bullets(f"May run {line}." for line in describe_envelope(results.verdict.envelope))
     return _section(title, [*_align([header, *rows]), *entries] if rows else ["  No cell was judged."])
 
 

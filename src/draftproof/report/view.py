@@ -17,6 +17,7 @@ class TableCell(msgspec.Struct, frozen=True, kw_only=True):
     """One cell: its text, a smaller second line, a footnote mark, and how it looks.
 
     `tone` is a style class, `heat` a background strength of 0 to 100, `head` makes it the row's header.
+    `more` holds further (text, smaller line) below the first.
     """
 
     text: str
@@ -25,6 +26,7 @@ class TableCell(msgspec.Struct, frozen=True, kw_only=True):
     tone: str = ""
     heat: int | None = None
     head: bool = False
+    more: tuple[tuple[str, str], ...] = ()
 
 
 class Column(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,6 +1,8 @@
 """Plays one script to one client and notes when each content chunk was written."""
 
 import asyncio
+import itertools
+from collections import deque
 from typing import Any
 
 import msgspec
@@ -10,6 +12,7 @@ from draftproof.testing.http_peer import HttpPeer, render_json_response
 from draftproof.testing.script_steps import render_steps
 from draftproof.testing.scripts import Script, Step
 
+_BODY_END = b"0\r\n\r\n"
 _SEGMENT_PAUSE_S = 0.0005  # long enough for the peer to read one piece before the next is written
 
 
@@ -58,11 +61,7 @@ async def _play_answer(script: Script, served: Served, peer: HttpPeer) -> bool:
         return True
     await peer.write(_render_head(script))
     await _play_stream(script, served, peer)
-    if script.cut_before is not None:
-        return False
-    await asyncio.sleep(script.linger_s)
-    await peer.write(b"0\r\n\r\n")
-    return True
+    return script.cut_before is None
 
 
 def _render_head(script: Script) -> bytes:
@@ -73,33 +72,39 @@ def _render_head(script: Script) -> bytes:
 
 
 async def _play_stream(script: Script, served: Served, peer: HttpPeer) -> None:
+    """Write each batch of events when the next begins, and the last one with the end of the body."""
     batch: list[Step] = []
     for step in render_steps(script):
-        if step.wait_s > 0 or script.endless:
+        if step.wait_s > 0 or script.endless or len(batch) >= script.coalesce:
             await _write_steps(batch, script, served, peer)
             batch = []
             await asyncio.sleep(step.wait_s)
         batch.append(step)
-        if len(batch) >= script.coalesce:
-            await _write_steps(batch, script, served, peer)
-            batch = []
-    await _write_steps(batch, script, served, peer)
+    ending = b"" if script.cut_before is not None else _BODY_END
+    if script.linger_s > 0:
+        await _write_steps(batch, script, served, peer)
+        await asyncio.sleep(script.linger_s)
+        await peer.write(ending)
+    else:
+        await _write_steps(batch, script, served, peer, ending)
 
 
-async def _write_steps(steps: list[Step], script: Script, served: Served, peer: HttpPeer) -> None:
-    """Write events in one HTTP chunk, whole or in pieces; the truth is read before the last piece."""
-    if not steps:
-        return
+async def _write_steps(
+    steps: list[Step], script: Script, served: Served, peer: HttpPeer, ending: bytes = b""
+) -> None:
+    """Write events in one HTTP chunk, whole or in pieces, and note each event before its last piece."""
     body = b"".join(step.event for step in steps)
-    framed = f"{len(body):x}\r\n".encode() + body + b"\r\n"
-    # The chunk's own CRLF carries no event byte and never forms a piece alone: the last piece completes the
-    # event.
-    size = script.split_bytes or len(framed)
-    cut = range(size, len(framed) - 2, size)
-    pieces = [framed[start:end] for start, end in zip((0, *cut), (*cut, len(framed)), strict=True)]
-    for piece in pieces[:-1]:
-        await peer.write(piece)
-        await asyncio.sleep(_SEGMENT_PAUSE_S)
-    at_ns = monotonic_ns()
-    served.writes += [Write(at_ns, step.tokens) for step in steps if step.tokens is not None]
-    await peer.write(pieces[-1])
+    prefix = f"{len(body):x}\r\n".encode()
+    framed = (prefix + body + b"\r\n" if body else b"") + ending
+    ends = itertools.accumulate((len(step.event) for step in steps), initial=len(prefix))
+    marks = deque(zip(itertools.islice(ends, 1, None), steps, strict=True))
+    size = script.split_bytes or len(framed) or 1
+    for start in range(0, len(framed), size):
+        if start > 0:
+            await asyncio.sleep(_SEGMENT_PAUSE_S)
+        at_ns = monotonic_ns()
+        while marks and marks[0][0] <= start + size:
+            _, step = marks.popleft()
+            if step.tokens is not None:
+                served.writes.append(Write(at_ns, step.tokens))
+        await peer.write(framed[start : start + size])

@@ -384,7 +384,7 @@ def _verdict(cells: tuple[Cell, ...], *, failing: bool) -> Verdict:
             ),
         ),
         envelope=tuple(
-            EnvelopeEntry(segment=cell.segment, max_concurrency=cell.concurrency, max_context_tokens=1024)
-            for cell in gains
+            EnvelopeEntry(segment=segment, max_concurrency=most, max_context_tokens=1024)
+            for segment, most in {cell.segment: cell.concurrency for cell in gains}.items()
         ),
     )

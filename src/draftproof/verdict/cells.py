@@ -104,7 +104,7 @@ def estimate_prompts_needed(effect: Figure, prompts: int, thresholds: Thresholds
     half_width = (math.log(effect.high) - math.log(effect.low)) / 2
     if distance * math.sqrt(FAR_TOO_MANY) < half_width:
         return FAR_TOO_MANY
-    return max(math.ceil(prompts * (half_width / distance) ** 2) - prompts, 0)
+    return min(max(math.ceil(prompts * (half_width / distance) ** 2) - prompts, 0), FAR_TOO_MANY)
 
 
 def is_null_at_odds(null_effect: Figure | None, thresholds: Thresholds) -> bool:

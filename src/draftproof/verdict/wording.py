@@ -4,6 +4,7 @@ Only representative traffic lets a sentence say more than a pilot hypothesis.
 """
 
 from collections.abc import Iterable, Sequence
+from statistics import median_high
 
 from draftproof.verdict.decide import find_limits
 from draftproof.verdict.results import Cell, Decision, EnvelopeEntry, Reason
@@ -15,6 +16,17 @@ EVIDENCE_WORDS = {
     "smoke": "pilot hypothesis: smoke-test traffic",
 }
 METRIC_WORDS = {"tpot_ns": "time per token", "e2e_from_schedule_ns": "end-to-end time"}
+WITHHELD_WORDS = {
+    "guardrail_failures": "failed requests",
+    "guardrail_checks": "checks of answers",
+    "guardrail_ttft": "time to first token",
+    "guardrail_e2e": "end-to-end time",
+    "output_length": "length of answers",
+    "output_length_shift": "length of answers",
+    "dominated": "the alternative is better",
+    "alternative_unmeasured": "the alternative was not measured",
+    "null_not_exceeded": "equal arms differ as much",
+}
 RULES = {
     "adopt": "Every segment at every load is a gain or neutral, and one at least is a gain.",
     "adopt_limited": "Some segments gain from the lowest measured load on; the rest stays as it is.",
@@ -60,12 +72,13 @@ def render_sentence(
 def list_reasons(
     decision: Decision, cells: Sequence[Cell], incomplete: Iterable[Reason], why: Iterable[Reason]
 ) -> tuple[Reason, ...]:
-    """Return the reasons of the decision: faults first, the rule, gains and harms, then why."""
+    """Return the reasons: faults first, the rule, gains and harms, what is withheld, then why."""
     faults = _distinct(reason for cell in cells if cell.status == "invalid" for reason in cell.reasons)
     rule = Reason(code=f"rule_{decision}", text=RULES[decision], evidence="cells")
     leading = [cell.reasons[0] for cell in cells if cell.status in ("gain", "harm") and cell.reasons]
     gap = [_explain_gap(cells)] if _has_gain_above_gap(cells, decision) else []
-    return _distinct([*faults, *incomplete, *gap, rule, *leading, *why])
+    withheld = [reason for cell in cells for reason in _withheld(cell)]
+    return _distinct([*faults, *incomplete, *gap, rule, *leading, *withheld, *why])
 
 
 def _render_adopted(cells: Sequence[Cell], words: str) -> str:
@@ -120,12 +133,31 @@ def _render_inconclusive(cells: Sequence[Cell], words: str, reasons: Sequence[Re
     for reason in reasons:
         if reason.code in ("incomplete", "gain_above_gap", "invalid_client"):
             return reason.text.rstrip(".")
-    open_cells = [cell for cell in cells if cell.status == "inconclusive"]
-    needed = [cell.effect.needed for cell in open_cells if cell.effect.needed]
-    text = f"{len(open_cells)} of {len(cells)} cells do not tell whether {words} falls at no cost"
-    return text + (
-        f"; about {max(needed)} more prompts a segment would settle most (an estimate)" if needed else ""
-    )
+    undecided = [cell for cell in cells if cell.status == "inconclusive"]
+    text = f"{len(undecided)} of {len(cells)} cells do not tell whether {words} falls at no cost"
+    return text + _render_withheld(undecided) + _render_needed(undecided)
+
+
+def _render_withheld(undecided: Iterable[Cell]) -> str:
+    """Say how many cells would gain if something else were not open, and what that is."""
+    held = [cell for cell in undecided if _withheld(cell)]
+    names = dict.fromkeys(WITHHELD_WORDS[reason.code] for cell in held for reason in _withheld(cell))
+    return f"; {len(held)} would gain if this were settled: {', '.join(names)}" if held else ""
+
+
+def _render_needed(undecided: Iterable[Cell]) -> str:
+    """Say what would settle half of the cells whose own interval is too wide."""
+    needed = [cell.effect.needed for cell in undecided if cell.effect.needed and not _withheld(cell)]
+    if not needed:
+        return ""
+    return f"; about {median_high(needed)} more prompts a segment would settle half of the rest (an estimate)"
+
+
+def _withheld(cell: Cell) -> list[Reason]:
+    """Return what keeps a cell whose effect is a gain from being one."""
+    if cell.status != "inconclusive" or cell.reasons[0].code != "effect_gain":
+        return []
+    return [reason for reason in cell.reasons if reason.code in WITHHELD_WORDS]
 
 
 def _has_gain_above_gap(cells: Sequence[Cell], decision: Decision) -> bool:

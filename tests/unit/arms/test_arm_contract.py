@@ -6,6 +6,9 @@ from arm_builders import NGRAM, OFF, item, manifest, plan
 from draftproof.arms.contract import build_contract, decide_equivalence, find_unsupported_items
 from draftproof.arms.model_files import ModelFacts
 from draftproof.arms.tokenizers_compat import TokenizerComparison
+from draftproof.plan.loading import load_builtin_plan
+from draftproof.workload.reader import load_workload
+from draftproof.workload.segments import select
 
 
 def contract(arm: str = "candidate", settings=NGRAM, extra: str = "", facts=None, **changes):
@@ -84,6 +87,17 @@ def test_draft_with_another_tokenizer_is_in_the_contract():
     )
     assert made.tokenizer_compatible is False
     assert made.tokenizer_differences == ("id 1",)
+
+
+def test_demo_asks_for_nothing_that_its_engine_lacks():
+    """The demo's own items pass its own preflight, six of each of seven tasks."""
+    made, _ = load_builtin_plan("demo")
+    choice = made.workload
+    items = select(
+        load_workload(choice.path), choice.where, choice.items_per_segment, choice.segment_by, made.seed
+    )
+    assert len(items) == 7 * 6
+    assert find_unsupported_items(items, contract()) == {}
 
 
 def test_items_with_a_response_schema_are_found_before_the_run():

@@ -29,7 +29,7 @@ def lookup_by_scanning(tokens, ngram_min, ngram_max, limit):
 @pytest.mark.parametrize("seed", range(20))
 def test_incremental_lookup_equals_a_full_scan(seed) -> None:
     """After every growth of the sequence the index finds what a scan of the whole sequence finds."""
-    rng = random.Random(seed)
+    rng = random.Random(seed)  # noqa: S311 - a test input
     ngram_min = rng.randint(1, 2)
     ngram_max = ngram_min + rng.randint(0, 3)
     index = NgramIndex(ngram_min, ngram_max)
@@ -95,7 +95,7 @@ def test_truncated_positions_are_never_visible_again() -> None:
 
 
 def test_packed_layers_give_the_same_numbers_and_spare_the_embedding() -> None:
-    """Packing replaces every fp32 layer, changes nothing beyond rounding, and leaves tied weights in place."""
+    """Packing replaces every fp32 layer, changes nothing but rounding, and leaves tied weights in place."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(24, 40), nn.Linear(40, 24, bias=False))
     embedding = nn.Embedding(24, 40)

@@ -99,7 +99,7 @@ def test_a_stale_cache_is_caught(target, ordinary, monkeypatch) -> None:
         assert_same_greedy_tokens(target, ordinary, batch_size=4, drafts=4)
 
 
-def test_ordinary_decoding_equals_transformers_generate(target, ordinary) -> None:
+def test_ordinary_decoding_equals_transformers_generate(ordinary) -> None:
     """The ragged cache and attention give the tokens of transformers' own greedy generation."""
     own = tiny_llama()
     for prompt, tokens in ordinary.items():

@@ -39,7 +39,7 @@ def run_with_right_drafts(target, tokens, **request):
 
 
 def assert_ends_as_ordinary(target, tokens, **request):
-    """Assert that tokens, text and reason are ordinary decoding's and that rounds count what was delivered."""
+    """Assert that tokens, text and reason are ordinary decoding's and rounds count what was delivered."""
     expected = run_all(make_engine(target), [make_request("r", PROMPT, **request)])["r"]
     got = run_with_right_drafts(target, tokens, **request)
     assert token_ids_of(got) == token_ids_of(expected)
@@ -88,7 +88,7 @@ def test_context_limit_ends_the_output(target, tokens, max_model_len) -> None:
 
 @pytest.mark.parametrize("start", range(1, 9))
 def test_stop_string_cuts_inside_an_accepted_prefix(target, tokens, monkeypatch, start) -> None:
-    """Tokens up to the one that completes the stop string count; text from the stop string on is not shown."""
+    """Tokens up to the one that completes the stop string count; text from it on is not shown."""
     monkeypatch.setattr(target, "decode", lambda ids: "".join(chr(0x4E00 + token_id) for token_id in ids))
     text = target.decode(tokens)
     stop = text[start : start + 3]
@@ -138,7 +138,7 @@ def test_a_draft_that_breaks_its_contract_is_a_fallback(target, tokens, answer) 
     """Too many drafts, ids outside the vocabulary or a missing answer never reach the target."""
 
     class Wrong(FailingProposer):
-        def propose(self, contexts):
+        def propose(self, _contexts):
             return Drafts(token_ids=answer)
 
     engine = make_engine(target, proposers={"ngram": Wrong((), 0)})

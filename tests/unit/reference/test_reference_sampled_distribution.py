@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections import Counter
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from draftproof.reference import verify as verify_module
 from draftproof.reference.model import TargetModel
 from draftproof.reference.proposer import Drafts
 from draftproof.reference.sampling import compute_probs, draw_uniforms
-from draftproof.reference.types import SamplingParams
+from draftproof.reference.types import RoundOutput, SamplingParams
 
 VOCAB = 5
 LENGTH = 3  # tokens looked at jointly
@@ -24,7 +25,8 @@ FAST_ROUNDS = 34_000  # of three tokens each: more than 100,000 draws
 
 def expected_joint(model):
     """Return the model's own probability of every continuation of the prompt, and its rows by prefix."""
-    rows, joint = {}, {(): 1.0}
+    rows: dict[tuple[int, ...], torch.Tensor] = {}
+    joint: dict[tuple[int, ...], float] = {(): 1.0}
     for depth in range(LENGTH):
         prefixes = list(joint)
         with torch.inference_mode():
@@ -72,7 +74,7 @@ def round_counts(rows, rounds, seed):
         path: torch.stack([rows[path[:depth]] for depth in range(LENGTH)])
         for path in itertools.product(range(VOCAB), repeat=LENGTH - 1)
     }
-    counts = {}
+    counts: Counter[tuple[int, ...]] = Counter()
     for index, drafts in enumerate(all_drafts):
         draft_probs = uniform if index % 2 else None
         tokens = verify_module.verify(
@@ -81,7 +83,7 @@ def round_counts(rows, rounds, seed):
         while len(tokens) < LENGTH:
             row = rows[tuple(tokens)]
             tokens.append(verify_module.verify([], row[None], None, draw_uniforms(generator, 1))[0])
-        counts[tuple(tokens)] = counts.get(tuple(tokens), 0) + 1
+        counts[tuple(tokens)] += 1
     return counts
 
 
@@ -113,7 +115,7 @@ def test_the_g_test_catches_a_drafter_that_is_trusted_too_much(model, monkeypatc
 
 
 class UniformProposer:
-    """Drafts uniformly at random: with the distribution it drew from, or claiming none (each id as certain)."""
+    """Drafts uniformly at random, with the distribution it drew from or as if each id were certain."""
 
     def __init__(self, *, tells_probs):
         self._tells_probs = tells_probs
@@ -131,7 +133,7 @@ class UniformProposer:
         """Keep nothing."""
 
 
-def engine_counts(model, sequences, *, tells_probs):
+def engine_counts(sequences, *, tells_probs):
     """Return how often each joint outcome came from whole requests through the engine."""
     target = TargetModel(tiny_llama(vocab_size=VOCAB, sharpness=0.5), byte_tokenizer())
     engine = make_engine(
@@ -142,7 +144,7 @@ def engine_counts(model, sequences, *, tells_probs):
         max_queue=sequences,
         max_model_len=16,
     )
-    outputs = {}
+    outputs: dict[str, list[RoundOutput]] = {}
     for index in range(sequences):
         request = make_request(
             f"s{index}", PROMPT, drafts=2, max_tokens=LENGTH, temperature=0.9, top_p=0.95, seed=index
@@ -151,10 +153,9 @@ def engine_counts(model, sequences, *, tells_probs):
     while engine.has_work:
         for request_id, output in engine.step():
             outputs.setdefault(request_id, []).append(output)
-    counts = {}
+    counts: Counter[tuple[int, ...]] = Counter()
     for found in outputs.values():
-        path = tuple(token_ids_of(found))
-        counts[path] = counts.get(path, 0) + 1
+        counts[tuple(token_ids_of(found))] += 1
     assert engine.stats().accepted_tokens > 0
     return counts
 
@@ -163,7 +164,7 @@ def engine_counts(model, sequences, *, tells_probs):
 def test_requests_through_the_engine_do_not_differ_from_the_model(model, tells_probs) -> None:
     """Seeded requests, batched and speculated upon, agree with the model's joint distribution."""
     expected, _ = expected_joint(model)
-    assert_g_test_passes(engine_counts(model, 1_500, tells_probs=tells_probs), expected)
+    assert_g_test_passes(engine_counts(1_500, tells_probs=tells_probs), expected)
 
 
 @pytest.mark.slow
@@ -171,4 +172,4 @@ def test_requests_through_the_engine_do_not_differ_from_the_model(model, tells_p
 def test_100_000_draws_through_the_engine_do_not_differ_from_the_model(model, tells_probs) -> None:
     """The same over more than 100,000 tokens from whole requests."""
     expected, _ = expected_joint(model)
-    assert_g_test_passes(engine_counts(model, 35_000, tells_probs=tells_probs), expected)
+    assert_g_test_passes(engine_counts(35_000, tells_probs=tells_probs), expected)

@@ -128,7 +128,7 @@ def test_failure_in_mid_stream_is_an_error_event(client: Client, backend: Script
     """An engine failure after the first round ends the stream with an error event and no end marker."""
     backend.script = (output((1,), "a"), output((), "", end="error", error="the weights are gone"))
     events = client.chat(stream=True).events
-    assert events[-1]["error"]["message"] == "the weights are gone"
+    assert events[-1]["error"]["message"].startswith("the weights are gone")
     assert "[DONE]" not in events
 
 

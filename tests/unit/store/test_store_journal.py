@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from run_builders import request, requests, turn
 
 from draftproof.errors import StoreError
-from draftproof.store_journal import Journal, load_journal
-from draftproof.store_lines import LineFile, RunLock, torn_path
+from draftproof.store.journal import Journal, load_journal
+from draftproof.store.lines import LineFile, RunLock, torn_path
 
 GOLDEN = Path(__file__).parent / "journal_v1.jsonl"
 
@@ -218,7 +218,7 @@ def test_second_writer_is_refused_and_the_first_is_named(tmp_path):
 def test_lock_of_a_dead_process_holds_nobody_up(tmp_path):
     """A lock file left by a process that is gone can be taken."""
     program = (
-        "import sys; from pathlib import Path; from draftproof.store_lines import RunLock;"
+        "import sys; from pathlib import Path; from draftproof.store.lines import RunLock;"
         "RunLock(Path(sys.argv[1])); print('locked')"
     )
     path = tmp_path / "run.lock"

@@ -12,7 +12,7 @@ from draftproof.errors import InvalidRunError, StoreError
 from draftproof.plan.loading import parse_plan
 from draftproof.records import BlockRecord, RequestRecord
 from draftproof.store import LOG_FOLDER, RunDirectory
-from draftproof.store_parquet import BLOCK_SCHEMA, RECORD_SCHEMA, load_blocks, load_records, save_records
+from draftproof.store.parquet import BLOCK_SCHEMA, RECORD_SCHEMA, load_blocks, load_records, save_records
 from draftproof.telemetry.scrape import TelemetrySample
 from draftproof.verdict.results import Results, Verdict
 

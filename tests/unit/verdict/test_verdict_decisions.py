@@ -123,6 +123,7 @@ def test_a_few_failures_keep_every_cell_of_the_load_from_being_a_gain(world):
 
     truth = speedup(rewriting_low=0.5, rewriting_high=0.5, chat_low=0.5, chat_high=0.5)
     results = compute_results(world(tpot_ms=truth, outcome=outcome).run())
+    assert "guardrail_failures" in {reason.code for reason in results.cells[0].reasons}
     statuses = {(cell.load, cell.status) for cell in results.cells}
     assert statuses == {("low", "inconclusive"), ("high", "gain")}
 
@@ -224,6 +225,9 @@ def test_an_open_first_token_guardrail_is_named(world, lookup):
     cell = lookup.cell(results, "rewriting", "low")
     assert cell.status == "inconclusive"
     assert "guardrail_ttft" in lookup.codes(cell)
+    assert results.verdict.decision == "inconclusive"
+    assert "4 would gain if this were settled: time to first token" in results.verdict.sentence
+    assert "guardrail_ttft" in {reason.code for reason in results.verdict.reasons}
 
 
 def test_a_much_later_first_token_is_harm(world, lookup):

@@ -22,9 +22,9 @@ from draftproof.errors import InvalidRunError, StoreError
 from draftproof.plan.loading import parse_plan, plan_sha256, thresholds_sha256
 from draftproof.plan.schema import Plan
 from draftproof.records import SCHEMA_VERSION, BlockRecord, Manifest, RequestRecord
-from draftproof.store_journal import Journal, load_journal
-from draftproof.store_lines import LineFile, RunLock, read_whole_lines, write_atomically, write_error
-from draftproof.store_parquet import save_blocks, save_records
+from draftproof.store.journal import Journal, load_journal
+from draftproof.store.lines import LineFile, RunLock, read_whole_lines, write_atomically, write_error
+from draftproof.store.parquet import save_blocks, save_records
 from draftproof.verdict.results import Results
 from draftproof.workload.items import Item
 

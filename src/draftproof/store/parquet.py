@@ -13,7 +13,7 @@ import polars as pl
 
 from draftproof.errors import StoreError
 from draftproof.records import BlockRecord, Chunk, RequestRecord, Round
-from draftproof.store_lines import write_error
+from draftproof.store.lines import write_error
 
 _INT, _TEXT = pl.Int64(), pl.String()
 _CHUNK = pl.Struct(dict.fromkeys(Chunk.__struct_fields__, _INT))

@@ -11,7 +11,7 @@ import msgspec
 
 from draftproof.errors import StoreError
 from draftproof.records import SCHEMA_VERSION, BlockRecord, RequestRecord
-from draftproof.store_lines import LineFile, count_torn_lines, read_whole_lines
+from draftproof.store.lines import LineFile, count_torn_lines, read_whole_lines
 
 Record = RequestRecord | BlockRecord
 
