@@ -102,6 +102,7 @@ def check(plan_file: PlanArgument, *, as_json: JsonOption = False) -> None:
     with console_progress() as progress:
         report = check_plan(plan, model_resolver(progress), progress)
     typer.echo(report.json() if as_json else report.text())
+    raise typer.Exit(0 if report.is_ready else UsageError.exit_code)
 
 
 @app.command(epilog="Examples: draftproof run plan.toml --out run1   |   draftproof run --resume run1")

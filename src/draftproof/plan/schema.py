@@ -65,14 +65,14 @@ class Arm(_Strict):
     )
     command: tuple[str, ...] | None = Field(
         None,
-        description="Launch command; {port} is replaced. None: built from `settings` for the reference engine.",
+        description="Launch command; {port} is replaced. None: made from `settings` (reference engine).",
     )
     served_model: str | None = Field(
         None, description="Model name sent in requests; none: the first the service lists."
     )
     settings: dict[str, Scalar] = Field(
         default_factory=dict,
-        description="Dotted settings of the engine, e.g. speculation.method = 'ngram'. May differ between arms only where declared.",
+        description="Dotted settings, e.g. speculation.method = 'ngram'; arms differ only where declared.",
     )
     drafter: dict[str, str] = Field(
         default_factory=dict,

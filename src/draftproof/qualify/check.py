@@ -46,11 +46,13 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
                 f"    equivalence: {contract.equivalence or 'not known'}; fallback: {contract.fallback}"
             )
         lines += [f"{one.severity}: {one.arm}: {one.text}" for one in self.findings]
-        lines.append("Ready to run." if not self._errors() else "Not ready: see the errors above.")
+        lines.append("Ready to run." if self.is_ready else "Not ready: see the errors above.")
         return "\n".join(lines)
 
-    def _errors(self) -> bool:
-        return any(one.severity == "error" for one in self.findings)
+    @property
+    def is_ready(self) -> bool:
+        """Whether nothing that was found forbids the run."""
+        return all(one.severity != "error" for one in self.findings)
 
 
 def choose_items(plan: Plan) -> tuple[Workload, tuple[Item, ...]]:

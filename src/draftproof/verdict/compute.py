@@ -26,6 +26,7 @@ from draftproof.verdict.guardrails import (
 )
 from draftproof.verdict.pairs import PairTable, pair_observations
 from draftproof.verdict.results import ArmCell, Cell, Difference, Effect, Reason, Results, Verdict
+from draftproof.verdict.rounding import round_figures
 from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun, RunData, prepare_run
 from draftproof.verdict.step_cost import ArmCellIndex, explain_step_cost, index_arm_cells
 from draftproof.verdict.unmeasured import list_unmeasured
@@ -46,7 +47,7 @@ def compute_results(run: RunData) -> Results:
     cells = decide_cells(
         prepared, pairs, effects=effects, differences=differences, faults=faults, arm_cells=arm_cells
     )
-    return _assemble(
+    results = _assemble(
         prepared,
         pairs,
         faults=faults,
@@ -55,6 +56,7 @@ def compute_results(run: RunData) -> Results:
         differences=differences,
         cells=cells,
     )
+    return round_figures(results)
 
 
 def decide_cells(
