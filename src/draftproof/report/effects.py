@@ -7,7 +7,7 @@ import msgspec
 
 from draftproof.report.charts import Axis, Whisker, ratio_axis, whisker
 from draftproof.report.grouping import order_arms, order_segments, title_of_load
-from draftproof.report.labels import arm_label, metric_label, segment_label
+from draftproof.report.labels import comparison_label, metric_label, segment_label
 from draftproof.report.quantities import MISSING, format_ratio
 from draftproof.report.view import Footnotes, format_interval, needed_text, panels_are_open
 from draftproof.verdict.results import Effect, Figure, Results
@@ -145,10 +145,9 @@ def _groups(results: Results, effects: list[Effect], axis: Axis, notes: Footnote
 
 def _row(effect: Effect, axis: Axis, notes: Footnotes) -> EffectRow:
     ratio, simultaneous = effect.ratio, effect.simultaneous
-    versus = "" if effect.versus == "baseline" else f" / {arm_label(effect.versus)}"
     mark = whisker(axis, ratio.value, ratio.low, ratio.high, effect.arm)
     return EffectRow(
-        arm=arm_label(effect.arm) + versus,
+        arm=comparison_label(effect.arm, effect.versus),
         tone=mark.tone,
         whisker=mark,
         ratio=MISSING if ratio.value is None else format_ratio(ratio.value),

@@ -92,6 +92,11 @@ def arm_label(arm: str) -> str:
     return ARMS.get(arm, arm)
 
 
+def comparison_label(arm: str, versus: str) -> str:
+    """Return the name of a comparison; the baseline as the other side goes without saying."""
+    return arm_label(arm) if versus == "baseline" else f"{arm_label(arm)} / {arm_label(versus)}"
+
+
 def sentence_case(text: str) -> str:
     """Return the text with its first letter as a capital."""
     return text[:1].upper() + text[1:]

@@ -19,6 +19,7 @@ from draftproof.report.labels import (
     POOLED,
     STATUSES,
     arm_label,
+    comparison_label,
     metric_label,
     segment_heading,
     segment_label,
@@ -107,7 +108,7 @@ def _effects(results: Results) -> list[str]:
         (
             metric_label(metric),
             title_of_load(results, load),
-            arm_label(effect.arm),
+            comparison_label(effect.arm, effect.versus),
             format_ratio(effect.ratio.value),
             format_interval(effect.ratio, format_ratio) or needed_text(effect.ratio),
         )

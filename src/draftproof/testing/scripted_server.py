@@ -22,10 +22,11 @@ class ScriptedServer:
 
     Args:
         script: one script for every request, scripts for the first, second, ... request (the last one
-        repeats), or a
-            function from a request's payload to its script.
+            repeats), or a function from a request's payload to its script.
         port: 0 for any free one.
         model: the name /v1/models lists.
+        version: the body of /version; None answers 404 there, as an engine without that path does.
+        ready: False answers 503 on /health for good.
 
     Attributes:
         served: the requests so far, in order of arrival.
@@ -34,9 +35,16 @@ class ScriptedServer:
     """
 
     def __init__(
-        self, script: Script | Sequence[Script] | ScriptFor, *, port: int = 0, model: str = "scripted"
+        self,
+        script: Script | Sequence[Script] | ScriptFor,
+        *,
+        port: int = 0,
+        model: str = "scripted",
+        version: dict[str, Any] | None = None,
+        ready: bool = True,
     ) -> None:
         self._script, self._port, self._model = script, port, model
+        self._version, self._ready = version, ready
         self._thread = threading.Thread(target=self._run, name="scripted-server", daemon=True)
         self._started = threading.Event()
         self._fault: OSError | None = None
@@ -125,7 +133,9 @@ class ScriptedServer:
 
     def _answer_other(self, head: RequestHead) -> bytes:
         if head.path == "/health":
-            return render_json_response(200, {"status": "ready"})
+            return render_json_response(*((200, {"status": "ready"}) if self._ready else (503, {})))
+        if head.path == "/version" and self._version is not None:
+            return render_json_response(200, self._version)
         if head.path == "/v1/models":
             card = {"id": self._model, "object": "model"}
             return render_json_response(200, {"object": "list", "data": [card]})

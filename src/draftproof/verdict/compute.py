@@ -17,7 +17,7 @@ from draftproof.verdict.decide import decide, list_envelope
 from draftproof.verdict.diagnosis import diagnose
 from draftproof.verdict.effects import EffectIndex, compute_effects, index_effects
 from draftproof.verdict.estimators import compute_estimator_rows
-from draftproof.verdict.faults import Faults, find_faults
+from draftproof.verdict.faults import Faults, find_faults, summarise_incomplete
 from draftproof.verdict.guardrails import (
     compute_differences,
     count_new_critical,
@@ -144,7 +144,9 @@ def _decide_verdict(
     index = index_arm_cells(arm_cells)
     pooled = [explain_step_cost(index, ALL_SEGMENTS, load) for load in prepared.loads]
     why = [reason for reason in pooled if reason is not None]
-    reasons: tuple[Reason, ...] = list_reasons(decision, cells, faults.incomplete.values(), why)
+    reasons: tuple[Reason, ...] = list_reasons(
+        decision, cells, summarise_incomplete(faults.incomplete, len(cells)), why
+    )
     evidence = weakest_evidence(prepared.plan.evidence, prepared.run.manifest.evidence)
     metric = prepared.plan.comparison.metric
     return Verdict(
@@ -164,7 +166,8 @@ def _warn(prepared: PreparedRun, effects: EffectIndex, faults: Faults) -> Iterat
             f"The plan calls its traffic {prepared.plan.evidence}, the run's record says "
             f"{prepared.run.manifest.evidence}; the weaker one counts."
         )
-    yield from (reason.text for reason in faults.incomplete.values())
+    cells = len(prepared.segments) * len(prepared.loads)
+    yield from (reason.text for reason in summarise_incomplete(faults.incomplete, cells))
     yield from (reason.text for reasons in faults.by_load.values() for reason in reasons)
     yield from _warn_about_null(effects, prepared.plan.thresholds, prepared.plan.comparison.metric)
 

@@ -5,7 +5,7 @@ and the identities that every record must obey. A faulty cell is never averaged 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -103,6 +103,15 @@ def _find_incomplete(prepared: PreparedRun) -> Iterator[tuple[CellKey, Reason]]:
                     (segment, load),
                     Reason(code="incomplete", text=text, evidence=f"arm_cells: {segment} × {load}"),
                 )
+
+
+def summarise_incomplete(incomplete: Mapping[CellKey, Reason], cells: int) -> tuple[Reason, ...]:
+    """Return one reason for all the cells whose requests were not all made; each cell keeps its own."""
+    if not incomplete:
+        return ()
+    loads = ", ".join(dict.fromkeys(load for _, load in incomplete))
+    text = f"The run is incomplete: {len(incomplete)} of {cells} cells lack requests (load {loads})."
+    return (Reason(code="incomplete", text=text, evidence="arm_cells"),)
 
 
 def _segments_of_items(prepared: PreparedRun) -> Iterator[str]:
