@@ -90,13 +90,13 @@ def test_draft_with_another_tokenizer_is_in_the_contract():
 
 
 def test_demo_asks_for_nothing_that_its_engine_lacks():
-    """The demo's own items pass its own preflight, six of each of seven tasks."""
+    """The demo's own items pass its own preflight, nine of each of four tasks."""
     made, _ = load_builtin_plan("demo")
     choice = made.workload
     items = select(
         load_workload(choice.path), choice.where, choice.items_per_segment, choice.segment_by, made.seed
     )
-    assert len(items) == 7 * 6
+    assert len(items) == 4 * 9
     assert find_unsupported_items(items, contract()) == {}
 
 
