@@ -81,11 +81,11 @@ def test_service_that_never_gets_ready_is_named_with_seconds_and_log(tmp_path):
     seen: list[float] = []
 
     async def scenario():
-        async with arm(tmp_path, python(SERVER.format(status=503), "{port}"), ready_s=0.6) as process:
+        async with arm(tmp_path, python(SERVER.format(status=503), "{port}"), ready_s=2.0) as process:
             await process.wait_ready(seen.append)
 
     with pytest.raises(
-        EngineError, match=r"arm candidate did not answer at http.* within 1 s.*starting"
+        EngineError, match=r"arm candidate did not answer at http.* within 2 s.*starting"
     ) as caught:
         asyncio.run(scenario())
     assert caught.value.place == str(tmp_path / "logs" / "candidate.log")

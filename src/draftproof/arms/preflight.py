@@ -14,7 +14,7 @@ import msgspec
 from draftproof.arms.comparability import check_comparable, check_settings_applied
 from draftproof.arms.context_fit import ContextNeed, compute_needs, load_token_counter
 from draftproof.arms.contract import build_contract, find_method, find_unsupported_items
-from draftproof.arms.launch import list_arms
+from draftproof.arms.launch import list_arms, plan_section
 from draftproof.arms.model_files import ModelFacts, load_model_facts
 from draftproof.arms.probe import ProbeResult, probe_speculation
 from draftproof.arms.tokenizers_compat import TokenizerComparison, compare_tokenizers
@@ -24,6 +24,13 @@ from draftproof.records import ArmManifest, Contract
 from draftproof.workload.items import Item
 
 _SHOWN_ITEMS = 3
+_FIXES = {
+    "speculation_inactive": "switch speculation on where this service is started, and see its log.",
+    "speculation_not_off": "start this service without speculation.",
+    "unsupported_feature": "leave these items out with workload.where, or choose another engine.",
+    "context_too_long": "leave these items out, or raise the service's context length.",
+    "tokenizer_mismatch": "choose a draft with the target's own tokenizer.",
+}
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +78,8 @@ class PreflightReport(msgspec.Struct, frozen=True, kw_only=True):
         elif first.code.startswith("speculation"):
             kind = InvalidRunError
         count = f" ({further} further finding{'s' if further > 1 else ''})" if further else ""
-        raise kind(first.text.rstrip(".") + count, place=f"arms.{first.arm}")
+        place = f"arms.{plan_section(first.arm)}"
+        raise kind(first.text.rstrip(".") + count, place=place, fix=_FIXES.get(first.code))
 
 
 async def run_preflight(

@@ -1,14 +1,17 @@
 """One arm as a process: start, wait until it answers, watch, stop with everything it started.
 
-The process leads its own group, so a stop reaches the servers that a launcher starts. A service with a `url`
-and no command is only attached to: it is waited for and never stopped.
+The process leads its own group, so a stop reaches the servers that a launcher starts. A watchdog stops the
+group should this program be killed. A service with a `url` and no command is only attached to: it is waited
+for and never stopped.
 """
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Self
@@ -16,7 +19,8 @@ from typing import Self
 import aiohttp
 import psutil
 
-from draftproof.arms.launch import LOOPBACK, PORT_MARK
+from draftproof.arms import watchdog
+from draftproof.arms.launch import LOOPBACK, PORT_MARK, plan_section
 from draftproof.clock import Clock, monotonic_ns
 from draftproof.errors import EngineError
 
@@ -57,6 +61,7 @@ class ArmProcess:
         self._template, self._wanted_port = command, port
         self._ready_s, self._stop_s, self._clock = ready_s, stop_s, clock
         self._process: subprocess.Popen[bytes] | None = None
+        self._watchdog: subprocess.Popen[bytes] | None = None
         self._log_start = 0
         self._started_ns: int | None = None
         self.command: tuple[str, ...] | None = None
@@ -80,23 +85,17 @@ class ArmProcess:
         check_port_is_free(port, self.name)
         self.command = tuple(part.replace(PORT_MARK, str(port)) for part in self._template)
         self.url = f"http://{LOOPBACK}:{port}"
+        self._watchdog = start_watchdog(self._stop_s)
         self._started_ns = self._clock()
         try:
-            self.log_path.parent.mkdir(parents=True, exist_ok=True)
-            with self.log_path.open("ab") as log:
-                self._log_start = log.tell()
-                self._process = subprocess.Popen(  # noqa: S603 - the plan's own command, no shell
-                    self.command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                )
+            self._process = self._launch(self.command)
         except OSError as error:
+            self._release()
             raise EngineError(
                 f"arm {self.name} cannot be started ({error.strerror}: {error.filename}).",
-                fix=f"check arms.{self.name}.command.",
+                fix=f"check arms.{plan_section(self.name)}.command.",
             ) from error
+        tell(self._watchdog, f"{self._process.pid}\n")
 
     async def wait_ready(self, on_wait: Callable[[float], None] = lambda _waited_s: None) -> float:
         """Wait until the service answers; return the seconds that took.
@@ -173,7 +172,16 @@ class ArmProcess:
         if not await self._gone_within(family, self._stop_s):
             self._signal(signal.SIGKILL, family)
             await self._gone_within(family, self._stop_s)
-        self._process = None
+        self._release()
+
+    def kill(self) -> None:
+        """End the process and everything it started at once, unasked. Harmless without one."""
+        if self._process is None:
+            return
+        self._signal(signal.SIGKILL, self._family())
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_POLL_S)
+        self._release()
 
     async def __aenter__(self) -> Self:
         self.start()
@@ -181,6 +189,25 @@ class ArmProcess:
 
     async def __aexit__(self, *_error: object) -> None:
         await self.stop()
+
+    def _launch(self, command: tuple[str, ...]) -> subprocess.Popen[bytes]:
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        with self.log_path.open("ab") as log:
+            self._log_start = log.tell()
+            return subprocess.Popen(  # noqa: S603 - the plan's own command, no shell
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def _release(self) -> None:
+        """Let go of what was stopped, and send the watchdog away."""
+        if self._watchdog is not None:
+            tell(self._watchdog, "stopped\n")
+            self._watchdog.communicate()
+        self._process, self._watchdog = None, None
 
     def _never_ready(self, waited_s: float) -> EngineError:
         tail = self.log_tail() if self._process else ""
@@ -218,6 +245,33 @@ class ArmProcess:
     def _remains(self, family: list[psutil.Process]) -> bool:
         assert self._process is not None  # noqa: S101 - stop() has checked
         return self._process.poll() is None or _group_exists(self._process.pid) or any(map(_runs, family))
+
+
+def start_watchdog(wait_s: float) -> subprocess.Popen[bytes]:
+    """Start the process that stops an arm once this program is no more; see watchdog.py.
+
+    Raises:
+        EngineError: it cannot be started.
+    """
+    command = [sys.executable, "-I", "-S", watchdog.__file__, str(wait_s)]
+    try:
+        return subprocess.Popen(  # noqa: S603 - our own file
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise EngineError(f"no watchdog can be started ({error.strerror}).", place=command[0]) from error
+
+
+def tell(process: subprocess.Popen[bytes], line: str) -> None:
+    """Write one line to a watchdog; one that has ended needs none."""
+    assert process.stdin is not None  # noqa: S101 - started with a pipe
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.write(line.encode())
+        process.stdin.flush()
 
 
 def find_free_port() -> int:

@@ -23,7 +23,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     group = sys.stdin.readline()
-    if group.endswith("\n") and not sys.stdin.readline():
+    if group[:-1].isdecimal() and not sys.stdin.readline():
         end_group(int(group), float(sys.argv[1]))
 
 

@@ -7,14 +7,17 @@ only by `serve` and by runs on the reference engine.
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
+import typer.core
 
 from draftproof import __version__
 from draftproof.cli.console import console_progress
 from draftproof.cli.running import (
+    INTERRUPTED_CODE,
     fresh_directory,
+    interruptible,
     load_reference,
     model_resolver,
     print_verdict,
@@ -23,8 +26,21 @@ from draftproof.cli.running import (
 from draftproof.cli.running import resume as resume_
 from draftproof.errors import DraftproofError, StoreError, UsageError
 
+
+class _Commands(typer.core.TyperGroup):
+    """Leaves with one exit code wherever Ctrl-C ends a command at once; its traceback helps nobody."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as stopped:
+            _say("stopped.", INTERRUPTED_CODE)
+            raise typer.Exit(INTERRUPTED_CODE) from stopped
+
+
 app = typer.Typer(
     name="draftproof",
+    cls=_Commands,
     help="Find out by measurement whether speculative decoding earns its place in your service.",
     no_args_is_help=True,
     add_completion=False,
@@ -100,7 +116,7 @@ def check(plan_file: PlanArgument, *, as_json: JsonOption = False) -> None:
     from draftproof.qualify import check_plan  # noqa: PLC0415
 
     plan, _ = load_plan(plan_file)
-    with console_progress() as progress:
+    with interruptible() as progress:
         report = check_plan(plan, model_resolver(progress), progress)
     typer.echo(report.json() if as_json else report.text())
     raise typer.Exit(0 if report.is_ready else UsageError.exit_code)
@@ -225,5 +241,6 @@ def main() -> int:
 
 
 def _say(text: str, code: int) -> int:
-    sys.stderr.write(f"draftproof: {text}\n")
+    # What a service said is quoted in some messages and may have lines of its own.
+    sys.stderr.write(f"draftproof: {' '.join(text.split())}\n")
     return code

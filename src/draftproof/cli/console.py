@@ -6,12 +6,13 @@ Quiet when standard error is not a terminal, so that logs hold the outcome and n
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeRemainingColumn
 
-from draftproof.qualify import Progress as ProgressSink
-from draftproof.qualify import Quiet
+if TYPE_CHECKING:
+    from draftproof.qualify import Progress as ProgressSink
 
 
 class ConsoleProgress:
@@ -41,8 +42,14 @@ class ConsoleProgress:
             self._bars.update(self._task, completed=done, total=total, description=step)
 
 
-class QuietProgress(Quiet):
+class QuietProgress:
     """Says nothing, in both forms."""
+
+    def phase(self, text: str) -> None:
+        """Say nothing."""
+
+    def advance(self, done: int, total: int, text: str) -> None:
+        """Say nothing."""
 
     def download(self, step: str, done: int, total: int | None) -> None:
         """Say nothing."""
@@ -59,6 +66,6 @@ def console_progress() -> Iterator[ConsoleProgress | QuietProgress]:
         yield ConsoleProgress(bars)
 
 
-def as_sink(progress: ConsoleProgress | QuietProgress) -> ProgressSink:
+def as_sink(progress: ConsoleProgress | QuietProgress) -> "ProgressSink":
     """Return the display as the qualification wants it."""
     return progress

@@ -1,40 +1,53 @@
-"""Runs and resumes qualifications for the command line: model, progress, outcome, exit code."""
+"""Runs and resumes qualifications for the command line: model, progress, outcome, exit code.
+
+The qualification and its statistics take seconds to import, so they are imported where they are used.
+"""
 
 import itertools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import msgspec
 import typer
 
 from draftproof.cli.console import ConsoleProgress, QuietProgress, console_progress
 from draftproof.errors import UsageError
-from draftproof.plan.schema import Plan
-from draftproof.qualify import Interrupted, resume_run, run_plan
-from draftproof.report.text import render_text
-from draftproof.verdict.results import EXIT_CODES, Results
+
+if TYPE_CHECKING:
+    from draftproof.plan.schema import Plan
+    from draftproof.qualify import Interrupted
+    from draftproof.verdict.results import Results
 
 INTERRUPTED_CODE = 130
 
 
-def run_new(plan: Plan, text: str, out: Path, *, as_json: bool) -> None:
+def run_new(plan: "Plan", text: str, out: Path, *, as_json: bool) -> None:
     """Run a plan into a new directory, print the outcome and exit with the verdict's code."""
-    with console_progress() as progress:
-        results = _interruptible(lambda: run_plan(plan, text, out, model_resolver(progress), progress), out)
+    from draftproof.qualify import run_plan  # noqa: PLC0415
+
+    with interruptible(out) as progress:
+        results = run_plan(plan, text, out, model_resolver(progress), progress)
     finish(results, out, as_json=as_json)
 
 
 def resume(out: Path, *, as_json: bool) -> None:
     """Continue a run, print the outcome and exit with the verdict's code."""
-    with console_progress() as progress:
-        results = _interruptible(lambda: resume_run(out, model_resolver(progress), progress), out)
+    from draftproof.qualify import resume_run  # noqa: PLC0415
+
+    with interruptible(out) as progress:
+        results = resume_run(out, model_resolver(progress), progress)
     finish(results, out, as_json=as_json)
 
 
-def finish(results: Results, out: Path, *, as_json: bool) -> None:
+def finish(results: "Results", out: Path, *, as_json: bool) -> None:
     """Print the outcome of a run and exit with the verdict's code."""
+    from draftproof.report.text import render_text  # noqa: PLC0415
+    from draftproof.verdict.results import EXIT_CODES  # noqa: PLC0415
+
     if as_json:
         print_verdict(results, as_json=True)
     else:
@@ -44,7 +57,7 @@ def finish(results: Results, out: Path, *, as_json: bool) -> None:
     raise typer.Exit(EXIT_CODES[results.verdict.decision])
 
 
-def print_verdict(results: Results, *, as_json: bool) -> None:
+def print_verdict(results: "Results", *, as_json: bool) -> None:
     """Print the decision, its sentence and its reasons."""
     verdict = results.verdict
     if as_json:
@@ -88,16 +101,24 @@ def model_resolver(progress: ConsoleProgress | QuietProgress) -> Callable[[str],
     return resolve
 
 
-def _interruptible(job: Callable[[], Results], out: Path) -> Results:
+@contextmanager
+def interruptible(out: Path | None = None) -> Iterator[ConsoleProgress | QuietProgress]:
+    """Yield a progress display; a job stopped by the user says what is kept in `out` and exits with 130."""
+    from draftproof.qualify import Interrupted  # noqa: PLC0415
+
     try:
-        return job()
+        with console_progress() as progress:
+            yield progress
     except Interrupted as stopped:
-        if stopped.run is None:
-            sys.stderr.write("Stopped before anything was measured.\n")
-        else:
-            sys.stderr.write(
-                f"Stopped after {stopped.done} of {stopped.total} turns; everything measured is in {out}.\n"
-                f"Report of what is there: draftproof report {out}\n"
-                f"Go on:                   draftproof run --resume {out}\n"
-            )
+        sys.stderr.write(_describe_stop(stopped, out))
         raise typer.Exit(INTERRUPTED_CODE) from stopped
+
+
+def _describe_stop(stopped: "Interrupted", out: Path | None) -> str:
+    if stopped.run is None:
+        return "Stopped before this call measured anything.\n"
+    return (
+        f"Stopped after {stopped.done} of {stopped.total} turns; everything measured is in {out}.\n"
+        f"Report of what is there: draftproof report {out}\n"
+        f"Go on:                   draftproof run --resume {out}\n"
+    )

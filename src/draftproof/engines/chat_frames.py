@@ -93,3 +93,5 @@ def parse_frame(data: bytes) -> ChatFrame:
         raise FrameError(f"a frame has an unexpected form: {error}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise FrameError(f"a frame is not JSON: {error}") from error
+    except RecursionError as error:
+        raise FrameError("a frame is nested too deeply") from error

@@ -127,6 +127,8 @@ def _parse_toml(text: str, source: str) -> dict[str, Any]:
             place=f"{source}:{line}" if line else source,
             fix="correct this line.",
         ) from None
+    except RecursionError:
+        raise PlanError("the TOML is nested too deeply.", place=source, fix="flatten it.") from None
 
 
 def _flatten_settings(values: dict[str, Any]) -> None:

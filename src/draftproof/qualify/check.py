@@ -14,6 +14,7 @@ from draftproof.arms.preflight import Finding, PreflightReport, run_preflight
 from draftproof.plan.schema import Plan
 from draftproof.qualify.fleet import Fleet, needs_model
 from draftproof.qualify.progress import Progress
+from draftproof.qualify.stopping import stop_on_signal, unless_stopped
 from draftproof.records import ArmManifest, Contract
 from draftproof.workload.items import Item, Workload
 from draftproof.workload.reader import load_workload
@@ -68,11 +69,16 @@ def resolve_target(plan: Plan, resolve_model: ModelResolver) -> Path | None:
 
 
 async def preflight(fleet: Fleet, items: tuple[Item, ...], model: Path | None) -> PreflightReport:
-    """Check the running arms against the plan and each other."""
+    """Check the running arms against the plan and each other.
+
+    Raises:
+        Interrupted: the user wants to leave.
+        DraftproofError: as `run_preflight`.
+    """
+    manifests = tuple(fleet.manifests.values())
     async with aiohttp.ClientSession() as session:
-        return await run_preflight(
-            fleet.plan, tuple(fleet.manifests.values()), items, session=session, model_folder=model
-        )
+        work = run_preflight(fleet.plan, manifests, items, session=session, model_folder=model)
+        return await unless_stopped(work, fleet.stop)
 
 
 def check_plan(plan: Plan, resolve_model: ModelResolver, progress: Progress) -> CheckReport:
@@ -82,6 +88,7 @@ def check_plan(plan: Plan, resolve_model: ModelResolver, progress: Progress) -> 
         UsageError: plan, workload or model cannot be used.
         IncompatibleError: arms differ where the plan does not declare it.
         EngineError: a service does not start or answer.
+        Interrupted: stopped by a signal.
     """
     _, items = choose_items(plan)
     model = resolve_target(plan, resolve_model)
@@ -93,7 +100,15 @@ async def _check(
     plan: Plan, items: tuple[Item, ...], model: Path | None, logs: Path, progress: Progress
 ) -> CheckReport:
     progress.phase("Starting the arms")
-    async with Fleet(plan, model, logs, progress) as fleet:
+    with stop_on_signal() as stop:
+        return await _check_fleet(Fleet(plan, model, logs, progress, stop), items, model, progress)
+
+
+async def _check_fleet(
+    fleet: Fleet, items: tuple[Item, ...], model: Path | None, progress: Progress
+) -> CheckReport:
+    plan = fleet.plan
+    async with fleet:
         progress.phase("Checking contract, compatibility and comparability")
         report = await preflight(fleet, items, model)
         return CheckReport(

@@ -14,7 +14,8 @@ from draftproof.engines import adapter_for
 from draftproof.errors import EngineError
 from draftproof.load.turn import Endpoint
 from draftproof.plan.schema import Arm, Plan
-from draftproof.qualify.progress import Interrupted, Progress
+from draftproof.qualify.progress import Progress
+from draftproof.qualify.stopping import unless_stopped
 from draftproof.records import ArmManifest
 
 
@@ -28,7 +29,7 @@ class Fleet:
         model: folder of the target's files for arms that this run starts, None for attached services.
         log_folder: where each arm's output goes.
         progress: told which arm is being waited for.
-        stop: set when the user wants to leave while the arms start.
+        stop: set when the user wants to leave; ends the wait for arms that start.
     """
 
     def __init__(
@@ -37,10 +38,10 @@ class Fleet:
         model: Path | None,
         log_folder: Path,
         progress: Progress,
-        stop: asyncio.Event | None = None,
+        stop: asyncio.Event,
     ) -> None:
         self.plan, self.arms = plan, list_arms(plan)
-        self._progress, self._stop_asked = progress, stop
+        self._progress, self.stop = progress, stop
         self._processes = {
             name: self._process(name, arm, model, log_folder) for name, arm in self.arms.items()
         }
@@ -52,16 +53,16 @@ class Fleet:
             for number, (name, process) in enumerate(self._processes.items()):
                 self._progress.advance(number, len(self._processes), f"starting {name}")
                 process.start()
-                await process.wait_ready(self._check_wanted)
+                await unless_stopped(process.wait_ready(), self.stop)
             self._progress.advance(len(self._processes), len(self._processes), "all arms answer")
-            await self._describe()
-        except BaseException:
-            await self._stop()
+            await unless_stopped(self._describe(), self.stop)
+        except BaseException as error:
+            await self._stop(at_once=isinstance(error, asyncio.CancelledError))
             raise
         return self
 
-    async def __aexit__(self, *_error: object) -> None:
-        await self._stop()
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        await self._stop(at_once=kind is not None and issubclass(kind, asyncio.CancelledError))
 
     def check_alive(self, name: str) -> None:
         """Do nothing while the arm's process runs.
@@ -74,10 +75,6 @@ class Fleet:
     def url(self, name: str) -> str:
         """Return the arm's base address."""
         return self._processes[name].url
-
-    def _check_wanted(self, _waited_s: float) -> None:
-        if self._stop_asked is not None and self._stop_asked.is_set():
-            raise Interrupted
 
     def _process(self, name: str, arm: Arm, model: Path | None, log_folder: Path) -> ArmProcess:
         limits = self.plan.limits
@@ -108,9 +105,14 @@ class Fleet:
                     adapter=adapter_for(self.arms[name].engine),
                 )
 
-    async def _stop(self) -> None:
-        for process in self._processes.values():
-            await process.stop()
+    async def _stop(self, *, at_once: bool) -> None:
+        """Stop every arm, all at the same time; `at_once` or when cancelled they are killed instead."""
+        try:
+            if not at_once:
+                await asyncio.gather(*(process.stop() for process in self._processes.values()))
+        finally:
+            for process in self._processes.values():
+                process.kill()
 
 
 def needs_model(arms: Mapping[str, Arm]) -> bool:

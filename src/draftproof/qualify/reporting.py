@@ -1,12 +1,17 @@
-"""From a run directory to results and report. No clock, no network: the same bytes on any machine."""
+"""From a run directory to results and report. No clock, no network: the same bytes on any machine.
+
+The statistics take a second or more to import. They are imported here when a verdict is computed, so that a
+check, or a run that does not get that far, need not wait for them.
+"""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from draftproof.report import render_html
 from draftproof.store import RunContents, RunDirectory
-from draftproof.verdict.compute import compute_results
 from draftproof.verdict.results import Results
-from draftproof.verdict.run_data import RunData
+
+if TYPE_CHECKING:
+    from draftproof.verdict.run_data import RunData
 
 
 def recompute(path: Path, *, write: bool) -> Results:
@@ -16,6 +21,9 @@ def recompute(path: Path, *, write: bool) -> Results:
         StoreError: there is no run, or a line of it cannot be read.
         InvalidRunError: plan or thresholds were changed after the run had begun.
     """
+    from draftproof.report import render_html  # noqa: PLC0415
+    from draftproof.verdict.compute import compute_results  # noqa: PLC0415
+
     run = RunDirectory.open(path)
     contents = run.load()
     results = compute_results(run_data(contents))
@@ -25,8 +33,10 @@ def recompute(path: Path, *, write: bool) -> Results:
     return results
 
 
-def run_data(contents: RunContents) -> RunData:
+def run_data(contents: RunContents) -> "RunData":
     """Return the part of a run directory that a verdict depends on."""
+    from draftproof.verdict.run_data import RunData  # noqa: PLC0415
+
     return RunData(
         plan=contents.plan,
         manifest=contents.manifest,

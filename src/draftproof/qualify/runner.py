@@ -6,9 +6,6 @@ in the journal, the services are stopped, and the run can be resumed.
 
 import asyncio
 import platform
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -17,6 +14,7 @@ import uvloop
 
 from draftproof import __version__
 from draftproof.arms.comparability import find_differences
+from draftproof.arms.launch import list_arms
 from draftproof.arms.preflight import PreflightReport
 from draftproof.clock import wall_anchor
 from draftproof.errors import IncompatibleError
@@ -24,11 +22,12 @@ from draftproof.plan.loading import plan_sha256, thresholds_sha256
 from draftproof.plan.schema import Plan
 from draftproof.qualify.check import ModelResolver, choose_items, preflight, resolve_target
 from draftproof.qualify.fleet import Fleet
-from draftproof.qualify.measure import measure
+from draftproof.qualify.measure import measure, plan_turns
 from draftproof.qualify.progress import Interrupted, Progress
 from draftproof.qualify.reporting import recompute
+from draftproof.qualify.stopping import stop_on_signal
 from draftproof.records import SCHEMA_VERSION, ArmManifest, Manifest
-from draftproof.store import LOG_FOLDER, RunDirectory
+from draftproof.store import LOG_FOLDER, RunContents, RunDirectory
 from draftproof.verdict.results import Results
 from draftproof.workload.items import Item, Workload
 
@@ -50,6 +49,7 @@ def run_plan(plan: Plan, text: str, out: Path, resolve_model: ModelResolver, pro
     RunDirectory.check_free(out)
     workload, items = choose_items(plan)
     model = resolve_target(plan, resolve_model)
+    RunDirectory.prepare(out)
     job = _Job(plan=plan, text=text, out=out, workload=workload, items=items, model=model)
     uvloop.run(_run_new(job, progress))
     return _finish(out, progress)
@@ -64,10 +64,18 @@ def resume_run(out: Path, resolve_model: ModelResolver, progress: Progress) -> R
         Interrupted: stopped again.
     """
     with RunDirectory.open(out) as run:
+        run.lock()
         contents = run.load()
-        model = resolve_target(contents.plan, resolve_model)
-        uvloop.run(_run_on(run, contents.plan, contents.items, model, progress))
+        if not _is_measured(run, contents):
+            model = resolve_target(contents.plan, resolve_model)
+            uvloop.run(_run_on(run, contents.plan, contents.items, model, progress))
     return _finish(out, progress)
+
+
+def _is_measured(run: RunDirectory, contents: RunContents) -> bool:
+    """Tell whether no turn is missing, so that a run whose end alone was lost needs no service."""
+    turns = plan_turns(contents.plan, contents.items, list_arms(contents.plan))
+    return {(turn.block, turn.arm) for turn in turns} <= run.load_completed_turns()
 
 
 class _Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,7 +90,7 @@ class _Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def _run_new(job: _Job, progress: Progress) -> None:
-    with _stop_on_signal() as stop:
+    with stop_on_signal() as stop:
         async with _started(job.plan, job.model, job.out, progress, stop) as fleet:
             report = await preflight(fleet, job.items, job.model)
             report.raise_errors()
@@ -95,7 +103,7 @@ async def _run_on(
     run: RunDirectory, plan: Plan, items: tuple[Item, ...], model: Path | None, progress: Progress
 ) -> None:
     before = {arm.arm: arm for arm in run.load_manifest().arms}
-    with _stop_on_signal() as stop:
+    with stop_on_signal() as stop:
         async with _started(plan, model, run.path, progress, stop) as fleet:
             (await preflight(fleet, items, model)).raise_errors()
             for name, now in fleet.manifests.items():
@@ -178,22 +186,3 @@ def _check_same(before: ArmManifest, now: ArmManifest) -> None:
             place=f"arms.{now.arm}",
             fix="restore it, or start a new run.",
         )
-
-
-@contextmanager
-def _stop_on_signal() -> Iterator[asyncio.Event]:
-    """Turn the first SIGINT or SIGTERM into a set event; a second one ends the program at once."""
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
-
-    def on_signal(number: signal.Signals) -> None:
-        stop.set()
-        loop.remove_signal_handler(number)
-
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    for number in numbers:
-        loop.add_signal_handler(number, on_signal, number)
-    try:
-        yield stop
-    finally:
-        for number in numbers:
-            loop.remove_signal_handler(number)

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import threading
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -14,8 +15,14 @@ _NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def stop_on_signal() -> Iterator[asyncio.Event]:
-    """Turn the first SIGINT or SIGTERM into a set event; a second one has its usual effect, at once."""
+    """Turn the first SIGINT or SIGTERM into a set event; a second one has its usual effect, at once.
+
+    Signals reach the main thread only: a job in another thread has an event that nobody sets.
+    """
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
 
     def let_go() -> None:
         for number in _NUMBERS:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -36,6 +36,8 @@ from draftproof.reference.types import (
 from draftproof.reference.wire import BadRequestError, error_body, limit_tokens, parse_wanted
 
 _WARM_UP_TOKENS = 8
+_BODY_BYTES = 1 << 20  # tools and fields
+_BODY_BYTES_PER_TOKEN = 512  # of the context: a long token with every character escaped
 _logger = logging.getLogger(__name__)
 
 
@@ -169,12 +171,18 @@ class Service:
 
     async def _generate(self, request: Request, *, chat: bool) -> Delivery:
         received_ns = self._clock()
-        body = await _json_object(request)
+        max_model_len = self._config.max_model_len
+        content = await _read_body(request, _BODY_BYTES + _BODY_BYTES_PER_TOKEN * max_model_len)
         if self._engine is None or not self._warm:
             raise BadRequestError("The model is not ready.", None, status=503)
-        wanted = parse_wanted(body, self._config.speculation, self._name)
-        prompt = (chat_token_ids if chat else completion_token_ids)(body, self._engine.tokenizer)
-        sampling = limit_tokens(wanted, len(prompt), self._config.max_model_len)
+        read_prompt = chat_token_ids if chat else completion_token_ids
+        try:
+            body = _json_object(content)
+            wanted = parse_wanted(body, self._config.speculation, self._name)
+            prompt = read_prompt(body, self._engine.tokenizer, max_model_len)
+        except RecursionError as fault:
+            raise BadRequestError("The body is nested too deeply.", None) from fault
+        sampling = limit_tokens(wanted, len(prompt), max_model_len)
         answer = Answer(
             request_id=f"{'chatcmpl' if chat else 'cmpl'}-{uuid.uuid4().hex}",
             model=self._name,
@@ -209,7 +217,11 @@ def build_app(service: Service) -> Starlette:
             Route("/metrics", service.metrics, methods=["GET"]),
             Route("/version", service.version, methods=["GET"]),
         ],
-        exception_handlers={BadRequestError: _refused, HTTPException: _http_error},
+        exception_handlers={
+            BadRequestError: _refused,
+            HTTPException: _http_error,
+            ClientDisconnect: _gone,
+        },
         lifespan=service.lifespan,
     )
 
@@ -230,9 +242,18 @@ def json_response(body: dict[str, Any], status: int = 200, headers: dict[str, st
     return Response(msgspec.json.encode(body), status, headers, media_type="application/json")
 
 
-async def _json_object(request: Request) -> dict[str, Any]:
+async def _read_body(request: Request, limit_bytes: int) -> bytes:
+    content = bytearray()
+    async for part in request.stream():
+        content += part
+        if len(content) > limit_bytes:
+            raise BadRequestError(f"The body has more than {limit_bytes} bytes.", None, status=413)
+    return bytes(content)
+
+
+def _json_object(content: bytes) -> dict[str, Any]:
     try:
-        return msgspec.json.decode(await request.body(), type=dict[str, Any])
+        return msgspec.json.decode(content, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError) as fault:
         raise BadRequestError(f"The body is not a JSON object: {fault}.", None) from fault
 
@@ -242,6 +263,11 @@ async def _refused(_request: Request, fault: Exception) -> Response:
         raise fault
     headers = {"Retry-After": str(RETRY_AFTER_S)} if fault.status == 503 else None
     return json_response(fault.body(), fault.status, headers)
+
+
+async def _gone(_request: Request, _fault: Exception) -> Response:
+    """Answer a client that left before its request was complete: nobody reads it."""
+    return Response(status_code=400)
 
 
 async def _http_error(_request: Request, fault: Exception) -> Response:

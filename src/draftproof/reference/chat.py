@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from jinja2 import TemplateError
 
-from draftproof.reference.wire import BadRequestError
+from draftproof.reference.wire import BadRequestError, check_text_length
 
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 _DEFAULT_SYSTEM = "You are a helpful assistant."
@@ -32,11 +32,12 @@ class ChatTokenizer(Protocol):
     def __len__(self) -> int: ...
 
 
-def chat_token_ids(body: Mapping[str, Any], tokenizer: ChatTokenizer) -> tuple[int, ...]:
+def chat_token_ids(body: Mapping[str, Any], tokenizer: ChatTokenizer, max_model_len: int) -> tuple[int, ...]:
     """Return the prompt of a chat request.
 
     Raises:
-        BadRequestError: messages or tools are not of the OpenAI form, or the model has no template.
+        BadRequestError: messages or tools are not of the OpenAI form, the model has no template, or the text
+            is far longer than `max_model_len` tokens.
     """
     messages, tools = _messages(body.get("messages")), _tools(body)
     if not tokenizer.chat_template:
@@ -52,19 +53,24 @@ def chat_token_ids(body: Mapping[str, Any], tokenizer: ChatTokenizer) -> tuple[i
         raise BadRequestError(
             f"The model's chat template refuses these messages: {fault}.", "messages"
         ) from fault
+    check_text_length(text, max_model_len)
     return tuple(tokenizer.encode(text, add_special_tokens=False))
 
 
-def completion_token_ids(body: Mapping[str, Any], tokenizer: ChatTokenizer) -> tuple[int, ...]:
+def completion_token_ids(
+    body: Mapping[str, Any], tokenizer: ChatTokenizer, max_model_len: int
+) -> tuple[int, ...]:
     """Return the prompt of a plain completion: one string, or one list of token ids.
 
     Raises:
-        BadRequestError: another form, several prompts, or an id outside the vocabulary.
+        BadRequestError: another form, several prompts, an id outside the vocabulary, or a text far longer
+            than `max_model_len` tokens.
     """
     prompt = body.get("prompt")
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
         prompt = prompt[0]
     if isinstance(prompt, str) and prompt:
+        check_text_length(prompt, max_model_len)
         return tuple(tokenizer.encode(prompt, add_special_tokens=True))
     if isinstance(prompt, list) and prompt and all(type(token) is int for token in prompt):
         if not all(0 <= token < len(tokenizer) for token in prompt):
@@ -127,7 +133,8 @@ def _tool_call(call: Any, place: str) -> dict[str, Any]:
 
 
 def _tools(body: Mapping[str, Any]) -> list[dict[str, Any]]:
-    tools, choice = body.get("tools") or [], body.get("tool_choice")
+    tools, choice = body.get("tools"), body.get("tool_choice")
+    tools = [] if tools is None else tools
     if not isinstance(tools, list):
         raise BadRequestError("tools must be a list.", "tools")
     for index, tool in enumerate(tools):

@@ -15,7 +15,13 @@ from draftproof.errors import UsageError
 from draftproof.reference.counters import EngineCounters, EngineStats, StepDurations
 from draftproof.reference.model import TargetModel, load_target
 from draftproof.reference.ngram import NgramProposer
-from draftproof.reference.proposer import Draft, DraftContext, Proposer, collect_drafts
+from draftproof.reference.proposer import (
+    Draft,
+    DraftContext,
+    Proposer,
+    collect_drafts,
+    release_drafter,
+)
 from draftproof.reference.requests import check_request
 from draftproof.reference.scheduler import Scheduler
 from draftproof.reference.sequence import Delivery, LiveSequence
@@ -214,7 +220,7 @@ class Engine:
             return False
         self._live_ids.discard(request_id)
         for proposer in self._proposers.values():
-            proposer.release(request_id)
+            release_drafter(proposer, request_id)
         self._counters.count_finish(reason)
         return True
 

@@ -5,6 +5,7 @@ scheduler or a request's sampling state.
 """
 
 import logging
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -84,10 +85,18 @@ def collect_drafts(proposer: Proposer, contexts: Sequence[DraftContext], vocab_s
     return [draft for context in contexts for draft in collect_drafts(proposer, [context], vocab_size)]
 
 
+def release_drafter(proposer: Proposer, request_id: str) -> None:
+    """Let a proposer forget a sequence; one that raises over it harms nobody else."""
+    try:
+        proposer.release(request_id)
+    except Exception as fault:  # a proposer may raise anything, and serving must go on
+        _logger.warning("the drafter of request %s raised %r on release", request_id, fault, exc_info=True)
+
+
 def _check_drafts(drafts: Drafts, contexts: Sequence[DraftContext], vocab_size: int) -> list[Draft]:
     checked = []
     for index, context in enumerate(contexts):
-        token_ids = drafts.token_ids[index]
+        token_ids = [operator.index(token_id) for token_id in drafts.token_ids[index]]
         if len(token_ids) > context.max_draft_tokens:
             raise ValueError(f"{len(token_ids)} drafts where {context.max_draft_tokens} were allowed")
         if any(not 0 <= token_id < vocab_size for token_id in token_ids):
@@ -95,5 +104,7 @@ def _check_drafts(drafts: Drafts, contexts: Sequence[DraftContext], vocab_size: 
         rows = None if drafts.draft_probs is None else drafts.draft_probs[index]
         if rows is not None and rows.shape != (len(token_ids), vocab_size):
             raise ValueError(f"draft_probs has shape {tuple(rows.shape)} for {len(token_ids)} drafts")
+        if rows is not None and not bool((rows >= 0).all()):
+            raise ValueError("draft_probs holds a number that is no probability")
         checked.append(Draft(token_ids=token_ids, draft_probs=rows))
     return checked

@@ -27,7 +27,9 @@ def compute_probs(logits: torch.Tensor, sampling: SamplingParams) -> torch.Tenso
     """
     if sampling.temperature == 0.0:
         return one_hot(logits.argmax(dim=-1), logits.shape[-1])
-    scaled = logits.double() / sampling.temperature
+    shifted = logits.double()
+    shifted = shifted - shifted.amax(dim=-1, keepdim=True)  # so that no temperature, however small, overflows
+    scaled = shifted / sampling.temperature
     probs = torch.softmax(truncate_top_k(scaled, sampling.top_k), dim=-1)
     return truncate_top_p(probs, sampling.top_p)
 

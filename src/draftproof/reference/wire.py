@@ -12,6 +12,7 @@ from draftproof.reference.types import SamplingParams, SpeculationParams
 
 MAX_SPEC_TOKENS = 64
 _MAX_STOP_STRINGS = 16
+_MAX_CHARS_PER_TOKEN = 64  # no text of more than so many a token fits; a longer one is not worth encoding
 
 # Fields that would change the answer and that this engine does not implement, with their neutral values.
 _NOT_IMPLEMENTED: dict[str, tuple[Any, ...]] = {
@@ -57,8 +58,8 @@ def error_body(
     message: str, status: int, *, param: str | None = None, code: str | None = None
 ) -> dict[str, Any]:
     """Return an OpenAI error body; `type` follows from the status."""
-    kinds = {400: "invalid_request_error", 404: "not_found_error", 429: "rate_limit_error"}
-    kind = kinds.get(status, "server_error")
+    kinds = {404: "not_found_error", 429: "rate_limit_error"}
+    kind = kinds.get(status, "invalid_request_error" if status < 500 else "server_error")
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
@@ -120,6 +121,17 @@ def limit_tokens(wanted: Wanted, prompt_tokens: int, max_model_len: int) -> Samp
             code="context_length_exceeded",
         )
     return msgspec.structs.replace(wanted.sampling, max_tokens=wanted.max_tokens or room)
+
+
+def check_text_length(text: str, max_model_len: int) -> None:
+    """Raise BadRequestError for a text so long that encoding it would only cost time."""
+    if len(text) > _MAX_CHARS_PER_TOKEN * max_model_len:
+        raise BadRequestError(
+            f"The prompt has {len(text)} characters and the context holds {max_model_len} tokens, "
+            "answer included.",
+            "prompt",
+            code="context_length_exceeded",
+        )
 
 
 def _check_model(body: Mapping[str, Any], served_model: str) -> None:

@@ -3,6 +3,7 @@
 Lays the view model out with the templates beside this module. Every string from outside is escaped.
 """
 
+import re
 from functools import cache
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -10,6 +11,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from draftproof.records import Manifest
 from draftproof.report.model import build_model
 from draftproof.verdict.results import Results
+
+# What no HTML document may hold, what moves a terminal's cursor, and what turns the reading direction around.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_STAND_IN = "\N{REPLACEMENT CHARACTER}"
 
 
 def render_html(results: Results, manifest: Manifest | None = None) -> str:
@@ -20,7 +25,8 @@ def render_html(results: Results, manifest: Manifest | None = None) -> str:
         manifest: facts of the run; adds the host, the arms side by side, and their contracts.
     """
     model = build_model(results, manifest)
-    return _environment().get_template("report.html.j2").render(model=model) + "\n"
+    page = _environment().get_template("report.html.j2").render(model=model) + "\n"
+    return _CONTROL.sub(_STAND_IN, page)
 
 
 @cache

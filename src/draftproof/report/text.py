@@ -180,13 +180,13 @@ def _pooled_cells(results: Results) -> list[ArmCell]:
 
 def _identity(results: Results) -> list[str]:
     facts = (
-        f"Run {printable(results.run_name)}",
+        f"Run {results.run_name}",
         f"plan {short_hash(results.plan_sha256)}",
         f"thresholds {short_hash(results.thresholds_sha256)}",
         f"workload {short_hash(results.workload_sha256)}",
         f"draftproof {results.draftproof_version}",
     )
-    return [" · ".join(facts)]
+    return [printable(" · ".join(facts))]
 
 
 def _section(title: str, lines: list[str]) -> list[str]:

@@ -95,6 +95,19 @@ class RunDirectory:
             )
 
     @classmethod
+    def prepare(cls, path: Path) -> None:
+        """Make the folder for a run, with its place for the arms' logs, before anything costly is begun.
+
+        Raises:
+            StoreError: as `check_free`, or the folder cannot be made.
+        """
+        cls.check_free(path)
+        try:
+            (path / LOG_FOLDER).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise write_error(path, error) from error
+
+    @classmethod
     def open(cls, path: Path) -> Self:
         """Open an existing run for reading or, through `journal`, for continuing.
 
@@ -113,9 +126,18 @@ class RunDirectory:
             StoreError: another process writes to this run, or the file cannot be opened.
         """
         if self._journal is None:
-            self._take_lock()
+            self.lock()
             self._journal = Journal(LineFile(self.path / "journal" / "records.jsonl"))
         return self._journal
+
+    def lock(self) -> None:
+        """Keep every other process from writing to this run, until it is closed.
+
+        Raises:
+            StoreError: another process writes to it.
+        """
+        if self._lock is None:
+            self._lock = RunLock(self.path / LOCK_NAME)
 
     def append_telemetry(self, name: str, sample: msgspec.Struct) -> None:
         """Add one sample as a line to telemetry/<name>.jsonl.
@@ -124,7 +146,7 @@ class RunDirectory:
             StoreError: as `journal`.
         """
         if name not in self._telemetry:
-            self._take_lock()
+            self.lock()
             self._telemetry[name] = LineFile(self.path / "telemetry" / f"{name}.jsonl")
         self._telemetry[name].append(msgspec.json.encode(sample))
 
@@ -242,18 +264,15 @@ class RunDirectory:
     def __exit__(self, *_error: object) -> None:
         self.close()
 
-    def _take_lock(self) -> None:
-        if self._lock is None:
-            self._lock = RunLock(self.path / LOCK_NAME)
-
 
 def _check_hashes(path: Path, plan_text: str, plan: Plan, manifest: Manifest) -> None:
     """A run is judged by the plan it began with: any later change of the plan makes it invalid."""
     expected = manifest.plan_sha256, manifest.thresholds_sha256
     if expected != (plan_sha256(plan_text), thresholds_sha256(plan)):
-        what = "thresholds" if expected[1] != thresholds_sha256(plan) else "text"
+        same_thresholds = expected[1] == thresholds_sha256(plan)
+        what = "text differs from the one" if same_thresholds else "thresholds differ from those"
         raise InvalidRunError(
-            f"the plan's {what} differs from the one hashed before the first request.",
+            f"the plan's {what} hashed before the first request.",
             place=str(path / PLAN_NAME),
             fix="restore the plan that the run began with, or measure again with the new one.",
         )

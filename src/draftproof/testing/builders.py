@@ -160,6 +160,7 @@ def build_contract(**fields: Any) -> Contract:
         "drafter_kind": "none",
         "tokenizer_differences": (),
         "runtime": "reference",
+        "runtime_version": "0.1.0",
         "algorithm": "ordinary decoding",
         "unsupported_features": (),
         "fallback": "none needed",

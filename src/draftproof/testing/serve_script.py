@@ -50,7 +50,7 @@ class _Answers:
 
     def __call__(self, payload: dict[str, Any]) -> Script:
         if not payload.get("stream"):
-            body = {"choices": [], "metrics": self._script.metrics}
+            body: dict[str, Any] = {"choices": [], "metrics": self._script.metrics}
             return Script(raw_response=render_json_response(200, body))
         self._streamed += 1
         if self._dies and self._streamed > self._options.die_after:

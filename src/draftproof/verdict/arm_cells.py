@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from draftproof.metrics.acceptance import pool_acceptance
+from draftproof.metrics.identities import acceptance_faults
 from draftproof.metrics.percentiles import percentile
 from draftproof.metrics.progress import committed_progress
 from draftproof.metrics.service import count_on_time, service_shares
@@ -69,16 +70,23 @@ def compute_arm_cell(prepared: PreparedRun, arm: str, segment: str, load: str) -
 
 
 def summarise_acceptance(seen: Iterable[Observation]) -> Acceptance | None:
-    """Return the acceptance pooled over answered requests, None where no counter tells."""
-    summary = pool_acceptance([one.record for one in seen if one.is_ok])
+    """Return the acceptance pooled over answered requests, None where no counter tells.
+
+    Records whose counters contradict themselves are left out, here and in `summarise_progress`.
+    """
+    summary = pool_acceptance([one.record for one in seen if _has_sound_counters(one)])
     return None if summary is None else msgspec.convert(msgspec.structs.asdict(summary), Acceptance)
 
 
 def summarise_progress(seen: Iterable[Observation]) -> Progress | None:
     """Return committed progress pooled over the rounds of answered requests, None without rounds."""
-    rounds = [one for each in seen if each.is_ok for one in each.record.rounds or ()]
+    rounds = [one for each in seen if _has_sound_counters(each) for one in each.record.rounds or ()]
     summary = committed_progress(rounds)
     return None if summary is None else msgspec.convert(msgspec.structs.asdict(summary), Progress)
+
+
+def _has_sound_counters(seen: Observation) -> bool:
+    return seen.is_ok and not acceptance_faults(seen.record)
 
 
 def _to_percentiles(

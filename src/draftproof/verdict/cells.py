@@ -11,7 +11,7 @@ import msgspec
 
 from draftproof.plan.schema import Thresholds
 from draftproof.verdict.effects import CellKey, EffectIndex
-from draftproof.verdict.faults import Faults
+from draftproof.verdict.faults import Faults, count_verification_steps
 from draftproof.verdict.guardrails import Finding
 from draftproof.verdict.results import Cell, CellStatus, Figure, Reason
 from draftproof.verdict.run_data import PreparedRun
@@ -27,6 +27,7 @@ class CellEvidence(msgspec.Struct, frozen=True, kw_only=True):
     alternative_effect: Figure | None
     versus_alternative: Figure | None
     null_effect: Figure | None
+    verification_steps: int | None
     prompts: int
     findings: tuple[Finding, ...]
     fault_reasons: tuple[Reason, ...]
@@ -52,6 +53,9 @@ def gather_evidence(
         alternative_effect=simultaneous("alternative", "baseline"),
         versus_alternative=simultaneous("candidate", "alternative"),
         null_effect=simultaneous("baseline_null", "baseline"),
+        verification_steps=count_verification_steps(
+            seen.record for seen in prepared.of_arm("candidate", cell[1], cell[0]) if seen.is_ok
+        ),
         prompts=effects[(metric, "candidate", "baseline", *cell)].prompts,
         findings=tuple(findings),
         fault_reasons=(*faults.run, *faults.by_load.get(cell[1], ())),
@@ -102,7 +106,7 @@ def estimate_prompts_needed(effect: Figure, prompts: int, thresholds: Thresholds
     value = math.log(effect.value)
     distance = min(abs(value - margin) for margin in margins)
     half_width = (math.log(effect.high) - math.log(effect.low)) / 2
-    if distance * math.sqrt(FAR_TOO_MANY) < half_width:
+    if distance * math.sqrt(FAR_TOO_MANY) <= half_width:
         return FAR_TOO_MANY
     return min(max(math.ceil(prompts * (half_width / distance) ** 2) - prompts, 0), FAR_TOO_MANY)
 
@@ -161,7 +165,7 @@ def _reasons(findings: Iterable[Finding], *standings: str) -> list[Reason]:
 
 def _find_objections(evidence: CellEvidence, thresholds: Thresholds) -> list[Reason]:
     """Return what keeps an effect from being credited: a better alternative, or equal arms that differ."""
-    found = _find_missing_alternative(evidence)
+    found = [*_find_missing_arms(evidence), *_find_idle_drafter(evidence)]
     if is_dominated(evidence.versus_alternative, thresholds.dominated_margin):
         text = (
             f"The alternative is better: candidate / alternative is {describe(evidence.versus_alternative)}, "
@@ -180,14 +184,37 @@ def _find_objections(evidence: CellEvidence, thresholds: Thresholds) -> list[Rea
     return found
 
 
-def _find_missing_alternative(evidence: CellEvidence) -> list[Reason]:
-    """Return the objection that an alternative of the plan could not be compared, if so."""
-    figure = evidence.versus_alternative
-    if figure is None or figure.low is not None:
+def _find_missing_arms(evidence: CellEvidence) -> list[Reason]:
+    """Return the objections that an alternative or a null arm of the plan could not be compared."""
+    found = []
+    if _is_unmeasured(evidence.versus_alternative):
+        why = _why(evidence.versus_alternative)
+        text = f"The alternative could not be compared, so it may be the better choice: {why}."
+        row = _row("candidate / alternative", evidence)
+        found.append(Reason(code="alternative_unmeasured", text=text, evidence=row))
+    if _is_unmeasured(evidence.null_effect):
+        text = f"How much two equal arms differ here is not known: {_why(evidence.null_effect)}."
+        row = _row("baseline_null / baseline", evidence)
+        found.append(Reason(code="null_unmeasured", text=text, evidence=row))
+    return found
+
+
+def _find_idle_drafter(evidence: CellEvidence) -> list[Reason]:
+    """Return the objection that the candidate never drafted in a cell, if so."""
+    if evidence.verification_steps != 0:
         return []
-    text = f"The alternative could not be compared, so it may be the better choice: {figure.reason}."
-    row = _row("candidate / alternative", evidence)
-    return [Reason(code="alternative_unmeasured", text=text, evidence=row)]
+    text = (
+        "The candidate shows no verification step in this cell, so speculation did not make the difference."
+    )
+    return [Reason(code="no_speculation_here", text=text, evidence=_row("acceptance: candidate", evidence))]
+
+
+def _is_unmeasured(figure: Figure | None) -> bool:
+    return figure is not None and figure.low is None
+
+
+def _why(figure: Figure | None) -> str | None:
+    return figure.reason if figure else None
 
 
 def _explain_effect(

@@ -13,6 +13,7 @@ from draftproof.records import SCHEMA_VERSION
 from draftproof.verdict.agreement import compute_agreements
 from draftproof.verdict.arm_cells import compute_arm_cells
 from draftproof.verdict.cells import decide_cell, describe, gather_evidence, is_null_at_odds
+from draftproof.verdict.coverage import count_hidden, judge_coverage
 from draftproof.verdict.decide import decide, list_envelope
 from draftproof.verdict.diagnosis import diagnose
 from draftproof.verdict.effects import EffectIndex, compute_effects, index_effects
@@ -70,13 +71,17 @@ def decide_cells(
 ) -> tuple[Cell, ...]:
     """Return the status of every segment at every load."""
     by_effect, by_difference = index_effects(effects), index_differences(differences)
-    critical = count_new_critical(pairs["candidate", "baseline"])
+    decisive = pairs["candidate", "baseline"]
+    critical, hidden = count_new_critical(decisive), count_hidden(decisive)
     thresholds, metric = prepared.plan.thresholds, prepared.plan.comparison.metric
     decided = []
     for load in prepared.loads:
         for segment in prepared.segments:
             cell = (segment, load)
-            findings = judge_guardrails(cell, by_effect, by_difference, critical, thresholds)
+            findings = (
+                *judge_guardrails(cell, by_effect, by_difference, critical, thresholds),
+                *judge_coverage(cell, hidden, thresholds.failure_margin),
+            )
             evidence = gather_evidence(prepared, cell, by_effect, findings, faults)
             decided.append(decide_cell(evidence, thresholds, metric, prepared.concurrency(load)))
     return _explain_cells(decided, index_arm_cells(arm_cells))

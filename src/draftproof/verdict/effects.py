@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from draftproof.metrics.identities import timeline_faults
 from draftproof.stats.bootstrap import RatioEstimate, Statistic, paired_ratio
 from draftproof.stats.multiplicity import simultaneous_intervals
 from draftproof.verdict.pairs import Comparison, Pair, PairTable, in_cell
@@ -74,13 +75,14 @@ def _usable(pairs: Iterable[Pair], metric: str) -> list[Pair]:
     return [
         pair
         for pair in pairs
-        if pair.timed and _is_positive(pair.versus, metric) and _is_positive(pair.arm, metric)
+        if pair.timed and is_usable(pair.versus, metric) and is_usable(pair.arm, metric)
     ]
 
 
-def _is_positive(seen: Observation, metric: str) -> bool:
+def is_usable(seen: Observation, metric: str) -> bool:
+    """Return whether a request has a metric as a positive number and times that do not run backwards."""
     value = value_of(seen, metric)
-    return value is not None and value > 0
+    return value is not None and value > 0 and not timeline_faults(seen.record)
 
 
 def _estimate(

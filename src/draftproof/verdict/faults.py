@@ -93,12 +93,10 @@ def _find_incomplete(prepared: PreparedRun) -> Iterator[tuple[CellKey, Reason]]:
     for load in prepared.loads:
         for segment in prepared.segments:
             expected = items[segment] * repeats[load]
-            got = {arm: _count_asked(prepared, arm, load, segment) for arm in ("baseline", "candidate")}
+            got = {arm: _count_asked(prepared, arm, load, segment) for arm in _deciding_arms(prepared)}
             if min(got.values()) < expected:
-                text = (
-                    f"Only {got['baseline']} (baseline) and {got['candidate']} (candidate) of {expected} "
-                    f"requests of {segment} at load {load} were made."
-                )
+                made = ", ".join(f"{count} ({arm})" for arm, count in got.items())
+                text = f"Of {expected} requests of {segment} at load {load} only these were made: {made}."
                 yield (
                     (segment, load),
                     Reason(code="incomplete", text=text, evidence=f"arm_cells: {segment} × {load}"),
@@ -112,6 +110,11 @@ def summarise_incomplete(incomplete: Mapping[CellKey, Reason], cells: int) -> tu
     loads = ", ".join(dict.fromkeys(load for _, load in incomplete))
     text = f"The run is incomplete: {len(incomplete)} of {cells} cells lack requests (load {loads})."
     return (Reason(code="incomplete", text=text, evidence="arm_cells"),)
+
+
+def _deciding_arms(prepared: PreparedRun) -> tuple[str, ...]:
+    """Return the arms whose answers decide: all but the second baseline."""
+    return tuple(arm for arm in prepared.arms if arm != "baseline_null")
 
 
 def _segments_of_items(prepared: PreparedRun) -> Iterator[str]:

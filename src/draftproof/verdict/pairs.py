@@ -67,11 +67,19 @@ def in_cell(pairs: Iterable[Pair], segment: str, load: str) -> list[Pair]:
 
 
 def _index(observations: Iterable[Observation]) -> dict[PairKey, Observation]:
-    """Return key -> the observation that ended first, so that a repeated attempt never replaces a failure."""
+    """Return key -> the attempt that was due first; of several due at once a failure, else the slowest.
+
+    So no repeated attempt ever replaces a worse one.
+    """
     found: dict[PairKey, Observation] = {}
     for seen in observations:
-        found.setdefault(seen.key, seen)
+        found[seen.key] = min(found.get(seen.key, seen), seen, key=_attempt_order)
     return found
+
+
+def _attempt_order(seen: Observation) -> tuple[int, bool, int, str]:
+    record = seen.record
+    return (record.scheduled_ns, seen.is_ok, -record.end_ns, record.request_id)
 
 
 def _pair(arm: Mapping[PairKey, Observation], versus: Mapping[PairKey, Observation]) -> tuple[Pair, ...]:

@@ -65,8 +65,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def key(self) -> PairKey:
         """What the request shares with its partner in another arm."""
-        record = self.record
-        return (record.load, record.block, record.repeat, record.item_id)
+        return _place(self.record)
 
     @property
     def is_passed(self) -> bool | None:
@@ -123,6 +122,7 @@ def prepare_run(run: RunData) -> PreparedRun:
         "not_measured_phase": len(run.records) - len(measured),
         "duplicates": len(measured) - len(distinct),
         "unknown": len(distinct) - len(known),
+        "repeated": len(known) - len({(one.arm, *_place(one)) for one in known}),
         "measured": len(known),
         "turns": len(turns),
         "turns_lagged": sum(turn.lagged for turn in turns.values()),
@@ -137,6 +137,10 @@ def prepare_run(run: RunData) -> PreparedRun:
         warnings=_warn_about_choice(counts),
         counts=counts,
     )
+
+
+def _place(record: RequestRecord) -> PairKey:
+    return (record.load, record.block, record.repeat, record.item_id)
 
 
 def _drop_duplicates(records: Iterable[RequestRecord]) -> list[RequestRecord]:
@@ -225,5 +229,7 @@ def _warn_about_choice(counts: Counter[str] | dict[str, int]) -> tuple[str, ...]
     texts = {
         "duplicates": "{n} records repeat a request id; the one that ended first is kept.",
         "unknown": "{n} records name an item, a load or an arm that the run lacks; they are left out.",
+        "repeated": "{n} records repeat a request of their arm; a pair takes the first, or the worst of "
+        "several due at once.",
     }
     return tuple(text.format(n=counts[name]) for name, text in texts.items() if counts[name])

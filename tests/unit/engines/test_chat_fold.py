@@ -129,7 +129,18 @@ def test_further_choices_are_named_and_not_mixed_in():
 
 
 @pytest.mark.parametrize(
-    "raw", [b"", b"{", b"null", b'"x"', b'{"choices":{}}', b"\xff", b'{"usage":{"completion_tokens":"3"}}']
+    "raw",
+    [
+        b"",
+        b"{",
+        b"null",
+        b'"x"',
+        b'{"choices":{}}',
+        b"\xff",
+        b'{"usage":{"completion_tokens":"3"}}',
+        b'{"unknown":' + b"[" * 50_000,
+    ],
+    ids=["empty", "open", "null", "text", "choices", "bytes", "usage", "deep"],
 )
 def test_a_frame_of_another_form_is_an_error_and_the_fold_goes_on(raw):
     """Types are checked, a wrong one is never read as zero, and later frames still count."""

@@ -115,6 +115,18 @@ def test_toml_fault_at_the_end_has_the_last_line():
     assert fault('name = "x"\nload = [').place == "my.toml:2"
 
 
+def test_toml_nested_too_deeply_is_refused():
+    """Nesting beyond what can be read is one sentence, not a traceback."""
+    found = fault("a = " + "[" * 5000 + "]" * 5000)
+    assert "nested too deeply" in str(found)
+
+
+def test_an_infinite_limit_is_refused():
+    """A limit that can never be passed is no limit: client_lag_ms = inf would silence the client's check."""
+    found = fault(MINIMAL + "\n[limits]\nclient_lag_ms = inf\n")
+    assert "limits.client_lag_ms is inf" in str(found)
+
+
 def test_equal_load_level_names_are_refused():
     """Two load levels of one name are an error in one sentence."""
     error = fault(MINIMAL + '[[load]]\nname = "single"\nconcurrency = 2\n')

@@ -1,5 +1,6 @@
 """What goes wrong: refused requests, a full queue, a client that leaves, an engine that fails."""
 
+import socket
 import threading
 from typing import Any
 
@@ -189,3 +190,48 @@ def test_models_lists_the_served_model(shared_client: tuple[Client, ScriptedBack
     """GET /v1/models names the one served model and its context."""
     (card,) = shared_client[0].get("/v1/models").json["data"]
     assert (card["id"], card["max_model_len"]) == (chat_body()["model"], 512)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"messages": ' + b"[" * 50_000 + b"]" * 50_000 + b"}",
+        b'{"unknown": ' + b'{"a":' * 50_000 + b"1" + b"}" * 50_001,
+    ],
+    ids=["known", "unknown"],
+)
+def test_a_body_nested_too_deeply_is_refused(client: Client, content: bytes) -> None:
+    """Nesting beyond what can be read gets 400 with one sentence, not a server error."""
+    reply = client.post("/v1/chat/completions", content)
+    assert (reply.status, reply.json["error"]["message"]) == (400, "The body is nested too deeply.")
+
+
+def test_a_body_beyond_the_limit_is_refused_unread(client: Client) -> None:
+    """More bytes than any prompt of the context needs get 413."""
+    reply = client.post("/v1/chat/completions", b" " * 1_500_000)
+    assert (reply.status, reply.json["error"]["type"]) == (413, "invalid_request_error")
+
+
+def test_a_text_far_beyond_the_context_is_refused_before_it_is_encoded(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A prompt of more than 64 characters a token of the context never reaches the tokenizer."""
+    monkeypatch.setattr("transformers.PreTrainedTokenizerFast.encode", None)
+    reply = client.post("/v1/completions", {"prompt": "x" * (64 * 512 + 1), "max_tokens": 1})
+    assert (reply.status, reply.json["error"]["code"]) == (400, "context_length_exceeded")
+
+
+def test_a_client_that_leaves_inside_its_body_leaves_no_fault_in_the_log(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Half a request and then silence is the client's affair: nothing is logged and the server goes on."""
+    with socket.create_connection(("127.0.0.1", client.port)) as half:
+        half.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+    assert client.chat().status == 200
+    assert caplog.records == []
+
+
+def test_a_wrong_method_is_the_clients_error(client: Client) -> None:
+    """GET on a POST route gets 405 and a body that does not blame the server."""
+    reply = client.get("/v1/chat/completions")
+    assert (reply.status, reply.json["error"]["type"]) == (405, "invalid_request_error")

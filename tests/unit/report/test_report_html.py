@@ -10,7 +10,7 @@ from importlib.resources import files
 import msgspec
 import pytest
 
-from draftproof.report import render_html
+from draftproof.report import render_html, render_text
 from draftproof.testing.synthetic_manifest import build_manifest
 from draftproof.testing.synthetic_results import build_results
 
@@ -95,6 +95,17 @@ def test_strings_from_outside_are_escaped():
     assert "<script" not in page
     assert outline(page).faults == []
     assert page.count("&lt;script&gt;") > 10
+
+
+@pytest.mark.parametrize("evil", ["\x00", "\x1b[31m", "\x9b31m", "\u202e", "\ud800"])
+def test_the_page_holds_no_control_characters(evil):
+    """Control characters, marks that turn the text around and halves of pairs are shown by a stand-in."""
+    results = msgspec.structs.replace(build_results(), question=f"a{evil}b", draftproof_version=evil)
+    page = render_html(results)
+    assert evil not in page
+    assert "a\N{REPLACEMENT CHARACTER}" in page
+    assert evil not in render_text(results)
+    page.encode()
 
 
 def _poison(results):

@@ -96,7 +96,7 @@ def test_manifest_with_unknown_fields_keeps_loading(tmp_path):
 
 @pytest.mark.parametrize(
     ("change", "said"),
-    [("[thresholds]\nharm_margin = 0.5\n", "thresholds differs"), ("# later\n", "text differs")],
+    [("[thresholds]\nharm_margin = 0.5\n", "thresholds differ "), ("# later\n", "text differs")],
 )
 def test_plan_changed_after_the_start_makes_the_run_invalid(tmp_path, change, said):
     """Thresholds moved after measuring are found by their hash, and the run concludes nothing."""

@@ -1,0 +1,204 @@
+"""A stage for whole runs: plans whose arms are real processes of known timing, and a look for orphans."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from draftproof.cli import main
+from draftproof.plan.loading import load_plan
+from draftproof.qualify import Quiet, resume_run, run_plan
+from draftproof.verdict.results import Results
+
+MARK = "DRAFTPROOF_TEST_STAGE"
+SERVER = (sys.executable, "-m", "draftproof.testing.serve_script", "--port", "{port}")
+DRAFTING = ("--acceptance", "active", "--tokens-per-chunk", "2")
+
+PLAN = """\
+name = "staged"
+question = "Does it pay?"
+
+[workload]
+path = "items.jsonl"
+{workload}
+
+[[load]]
+name = "single"
+concurrency = {concurrency}
+block_size = {block_size}
+repeats = {repeats}
+
+[arms.baseline]
+engine = "{engine}"
+command = {baseline}
+{baseline_settings}
+
+[arms.candidate]
+engine = "{engine}"
+command = {candidate}
+{candidate_settings}
+
+[comparison]
+null_arm = false
+resamples = 200
+statistic = "p50"
+{comparison}
+
+[thresholds]
+ttft_margin = 5.0
+e2e_margin = 0.9
+failure_margin = 1.0
+quality_margin = 1.0
+{thresholds}
+
+[limits]
+ready_s = {ready_s}
+stop_s = 5.0
+request_s = 10.0
+warmup_requests = 1
+client_lag_ms = 5000.0
+stall_ms = 5000.0
+"""
+DEFAULTS = {
+    "concurrency": 1,
+    "block_size": 4,
+    "repeats": 1,
+    "engine": "generic",
+    "ready_s": 30.0,
+    "workload": "",
+    "comparison": "",
+    "thresholds": "",
+    "baseline_settings": "",
+    "candidate_settings": "",
+}
+
+
+class Stage:
+    """A folder with a workload, and what a test does in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.out = folder / "run"
+        self.write_items(8)
+
+    def write_items(self, count: int) -> None:
+        lines = [
+            {
+                "id": f"item-{number}",
+                "messages": [{"role": "user", "content": f"number {number}"}],
+                "segments": {"task": "chat"},
+                "checks": [{"type": "contains", "all_of": ["w0"]}],
+            }
+            for number in range(count)
+        ]
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (self.folder / "items.jsonl").write_text(text)
+
+    def plan(self, *, baseline=(), candidate=DRAFTING, **changes) -> Path:
+        """Write a plan; an arm is options of the scripted server, or a whole command as a list."""
+        values = DEFAULTS | changes
+        for name, arm in (("baseline", baseline), ("candidate", candidate)):
+            command = arm if isinstance(arm, list) else [*SERVER, *arm]
+            values[name] = json.dumps(command)
+        path = self.folder / "plan.toml"
+        path.write_text(PLAN.format(**values))
+        return path
+
+    def start(self, *arguments, program=("-m", "draftproof"), **options) -> subprocess.Popen[str]:
+        """Start the command line as a user does."""
+        return subprocess.Popen(
+            [sys.executable, *program, *map(str, arguments)],
+            cwd=self.folder,
+            env=os.environ | {MARK: str(self.folder)},
+            stdin=subprocess.DEVNULL,
+            text=True,
+            **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options,
+        )
+
+    def call(self, *arguments, **options) -> subprocess.CompletedProcess[str]:
+        """Run the command line to its end."""
+        with self.start(*arguments, **options) as process:
+            out, err = process.communicate(timeout=60)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def resume(self) -> Results:
+        """Finish the run in this process, which has the library loaded already."""
+        return resume_run(self.out, self.no_model, Quiet())
+
+    def run(self, **plan) -> Results:
+        """Run a plan to its end in this process."""
+        checked, text = load_plan(self.plan(**plan))
+        return run_plan(checked, text, self.out, self.no_model, Quiet())
+
+    @staticmethod
+    def no_model(name):
+        raise AssertionError(f"no arm of these plans needs the files of {name}")
+
+    def journal(self, out: Path | None = None) -> list[dict[str, Any]]:
+        """Return the records of the journal's whole lines; every line but a torn last one must parse."""
+        path = (out or self.out) / "journal" / "records.jsonl"
+        if not path.exists():
+            return []
+        whole, _, _torn = path.read_bytes().rpartition(b"\n")
+        return [json.loads(line) for line in whole.splitlines()]
+
+    def measured(self) -> list[dict[str, Any]]:
+        """Return the counted requests."""
+        lines = [line["record"] for line in self.journal() if line["kind"] == "request"]
+        return [record for record in lines if record["phase"] == "measure"]
+
+    def wait_for_records(self, count: int) -> None:
+        self.wait_until(lambda: len(self.measured()) >= count, f"{count} measured requests")
+
+    def wait_until(self, holds, what: str, wait_s: float = 30.0) -> None:
+        deadline_s = time.monotonic() + wait_s
+        while not holds():
+            assert time.monotonic() < deadline_s, f"waited in vain for: {what}"
+            time.sleep(0.05)
+
+    def processes(self, word: str = "") -> list[psutil.Process]:
+        """Return the living processes that came of this stage and have `word` in their command."""
+        return [process for process in psutil.process_iter() if self._is_ours(process, word)]
+
+    def assert_no_orphans(self) -> None:
+        """Wait for every process of this stage to be gone."""
+        self.wait_until(lambda: not self.processes(), "the end of every process", wait_s=10.0)
+
+    def _is_ours(self, process: psutil.Process, word: str) -> bool:
+        try:
+            return (
+                process.pid != os.getpid()
+                and process.status() != psutil.STATUS_ZOMBIE
+                and process.environ().get(MARK) == str(self.folder)
+                and word in " ".join(process.cmdline())
+            )
+        except psutil.Error:
+            return False
+
+
+@pytest.fixture
+def call(monkeypatch, capsys):
+    """Return a function that calls the command line in this process: exit code, output, errors."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["draftproof", *map(str, arguments)])
+        code = main()
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def stage(tmp_path, monkeypatch):
+    """Return a stage; whatever a test leaves running is ended."""
+    monkeypatch.setenv(MARK, str(tmp_path))
+    stage = Stage(tmp_path)
+    yield stage
+    for process in stage.processes():
+        process.kill()
