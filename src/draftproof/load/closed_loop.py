@@ -80,7 +80,7 @@ class ClosedLoop:
     async def _work(self, first_ns: int) -> None:
         """Work off one slot: its first request is due at `first_ns`, each later one when the slot is free."""
         await asyncio.sleep(max(0.0, (first_ns - self._clock()) / 1e9))
-        scheduled_ns = first_ns
+        scheduled_ns = min(first_ns, self._clock())  # a loop's timer may end up to a millisecond early
         while (job := self._schedule.next_job()) is not None:
             if await self._perform(job, scheduled_ns) != "ok":
                 await asyncio.sleep(self._settings.failure_pause_s)

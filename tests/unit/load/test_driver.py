@@ -1,7 +1,9 @@
 """A turn over a transport that plays a script: every time and field of the record is known."""
 
 import asyncio
+import time
 
+import msgspec
 import pytest
 
 from draftproof.client.wire import WireRequest
@@ -113,3 +115,33 @@ def test_the_client_s_lag_is_the_lateness_of_its_loop():
     before, health = asyncio.run(main())
     assert (before, health.lag_max_ns) == (None, 50_000_000)
     assert health.cpu_s is not None
+
+
+def test_a_timer_that_ends_early_never_makes_a_request_due_after_it_was_sent():
+    """Where the loop wakes a slot before its time, the request is due at the moment it begins."""
+    readings: list[int] = []
+    sink, items = Sink(), {name: build_item(name, max_tokens=40) for name in "ab"}
+
+    def slow_clock():
+        readings.append(time.monotonic_ns() // 2)  # at half speed every wait ends early
+        return readings[-1]
+
+    async def run_until_both_hang():
+        stop = asyncio.Event()
+        transport = FakeTransport(Story(hangs=True))
+        turn = msgspec.structs.replace(TURN, concurrency=2, item_ids=("a", "b"))
+        asyncio.get_running_loop().call_later(0.5, stop.set)
+        await run_turn(
+            turn,
+            ENDPOINT,
+            items,
+            transport=transport,
+            sink=sink,
+            settings=LoadSettings(stagger_s=0.05),
+            stop=stop,
+            clock=slow_clock,
+        )
+
+    asyncio.run(run_until_both_hang())
+    assert {record.item_id for record in sink.records} == {"a", "b"}
+    assert all(record.scheduled_ns in readings for record in sink.records)

@@ -55,7 +55,7 @@ def codes_of(results):
             "end_ns": lambda one: one.scheduled_ns + 900_000_000,
         },
         {"end_ns": lambda one: one.chunks[0].arrival_ns - 1},
-        {"scheduled_ns": lambda one: one.sent_ns + 1},
+        {"scheduled_ns": lambda one: one.end_ns + 1},
         {"chunks": lambda one: tuple(reversed(one.chunks))},
     ],
     ids=["one chunk", "no counts", "no tokens", "ends early", "due late", "runs backwards"],
