@@ -98,7 +98,7 @@ class TargetModel:
             device = self.cache_shape.device
             own = self._model(input_ids=torch.tensor([token_ids], device=device), use_cache=False).logits[0]
         self._model.set_attn_implementation(RAGGED_ATTENTION)
-        pack_linears(self._model)
+        self.packed_linears = pack_linears(self._model)
         check_faithful(self, token_ids, own)
 
 

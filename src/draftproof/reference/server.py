@@ -5,6 +5,7 @@ The socket is bound before the model is touched, so that a port in use is said a
 
 import asyncio
 import hashlib
+import os
 import signal
 import socket
 import sys
@@ -117,7 +118,11 @@ def _start_engine(config: EngineConfig) -> LoadedEngine:
     engine = load_engine(config)
     backend = AsyncEngine(engine)
     backend.start()
-    return LoadedEngine(backend, engine.target.tokenizer, describe(config))
+    settings = describe(config) | {
+        "packed_linears": engine.target.packed_linears,
+        "openmp.spincount": os.environ.get("GOMP_SPINCOUNT"),
+    }
+    return LoadedEngine(backend, engine.target.tokenizer, settings)
 
 
 def describe(config: EngineConfig) -> dict[str, str | int | float | bool | None]:
