@@ -76,13 +76,16 @@ def _deciding_turns(prepared: PreparedRun, load: str) -> list[Turn]:
 
 
 def _find_lag(prepared: PreparedRun, load: str) -> Iterator[Reason]:
+    """Find a client that was too late, or of which nobody can tell: neither may judge a service."""
     turns = _deciding_turns(prepared, load)
-    late = [turn for turn in turns if turn.lagged]
-    if turns and len(late) / len(turns) > LAGGED_TURNS_LIMIT:
+    late = sum(turn.lagged for turn in turns)
+    unknown = sum(turn.lag_max_ns is None for turn in turns)
+    asked = any(prepared.of_arm(arm, load) for arm in ("baseline", "candidate"))
+    if (not turns and asked) or (turns and (late + unknown) / len(turns) > LAGGED_TURNS_LIMIT):
+        what = "was late by more than" if late else "is not known to have kept within"
         text = (
-            f"At load {load} the load client itself was late by more than "
-            f"{prepared.plan.limits.client_lag_ms:g} ms in {len(late)} of {len(turns)} turns; times measured "
-            "there say nothing about the service."
+            f"At load {load} the load client itself {what} {prepared.plan.limits.client_lag_ms:g} ms in "
+            f"{late or unknown} of {len(turns)} turns; times measured there say nothing about the service."
         )
         yield Reason(code="invalid_client", text=text, evidence=f"blocks: load {load}")
 

@@ -61,9 +61,16 @@ def test_a_client_late_in_one_turn_loses_that_turn_only(world, lookup):
 
 
 def test_unknown_lag_is_said(world):
-    """A turn whose lag was not measured warns, because nobody can tell whether the client was late."""
-    results = compute_results(world(lag_ms=lambda _: None).run())
+    """Turns whose lag was not measured warn and decide nothing: nobody can tell whether the client was late."""
+    results = compute_results(world(tpot_ms=fast, lag_ms=lambda _: None).run())
     assert any("lag is unknown in 80 turns" in text for text in results.warnings)
+    assert results.verdict.decision == "invalid"
+
+
+def test_a_run_without_records_of_its_turns_is_invalid(world):
+    """Fast answers convince nobody where the records that show the client's own lateness are gone."""
+    run = msgspec.structs.replace(world(tpot_ms=fast).run(), blocks=())
+    assert compute_results(run).verdict.decision == "invalid"
 
 
 def test_an_incomplete_run_is_at_most_inconclusive(world):
