@@ -61,7 +61,7 @@ def test_a_client_late_in_one_turn_loses_that_turn_only(world, lookup):
 
 
 def test_unknown_lag_is_said(world):
-    """Turns whose lag was not measured warn and decide nothing: nobody can tell whether the client was late."""
+    """Turns whose lag was not measured warn and decide nothing: nobody can tell if the client was late."""
     results = compute_results(world(tpot_ms=fast, lag_ms=lambda _: None).run())
     assert any("lag is unknown in 80 turns" in text for text in results.warnings)
     assert results.verdict.decision == "invalid"
