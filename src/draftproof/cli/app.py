@@ -210,9 +210,9 @@ def serve(
     """Serve the reference engine as an OpenAI-compatible server, with speculation you can read and time."""
     if ngram_min > ngram_max:
         raise UsageError(f"--ngram-min {ngram_min} is above --ngram-max {ngram_max}", fix="swap them")
-    # Long spinning at barriers stalls a pass for seconds as soon as another program wants a core, and none at
-    # all doubles its time on an idle machine. OpenMP reads this when torch is loaded, so it is set before.
-    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    # A thread that waits for the others spins a little before it sleeps: sleeping at once doubles the time of
+    # a pass, spinning on costs another program its core. OpenMP reads this when torch is loaded.
+    os.environ.setdefault("GOMP_SPINCOUNT", "100000")
     types = load_reference("types")
     config = types.EngineConfig(
         model_path="" if model == DEMO_MODEL else model,
