@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 MODEL := $(VENV)/.model
 PYTEST := $(BIN)/python -m pytest
+# Every verdict is a good end of a demo (0 adopt, 10 limited, 20 defer, 30 inconclusive); a fault or an invalid run is not.
+VERDICT_IS_FINE = code=$$?; case $$code in 0|10|20|30) ;; *) exit $$code ;; esac
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-quick test test-all check format docs bench clean
@@ -13,10 +15,10 @@ help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 demo: $(MODEL) ## qualify n-gram lookup on a real model: about ten minutes on two cores, ends with a verdict
-	$(BIN)/draftproof demo
+	@$(BIN)/draftproof demo; $(VERDICT_IS_FINE)
 
 demo-quick: $(MODEL) ## the same path on a handful of prompts; too few for a verdict
-	$(BIN)/draftproof demo --quick
+	@$(BIN)/draftproof demo --quick; $(VERDICT_IS_FINE)
 
 test: $(MODEL) ## the fast suite
 	$(PYTEST)

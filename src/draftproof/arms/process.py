@@ -26,6 +26,8 @@ from draftproof.errors import EngineError
 
 _POLL_S = 0.1
 _PROBE_TIMEOUT_S = 2.0
+# A service that is said to run already is not worth the patience that a loading model needs.
+_ATTACH_S = 15.0
 _TAIL_BYTES, _TAIL_LINES = 4096, 5
 _READY_PATHS = ("/health", "/v1/models")
 _PORT_TAKEN_WORDS = ("address already in use", "cannot listen there")
@@ -117,7 +119,7 @@ class ArmProcess:
                     self.check_alive()
                     self.load_time_s = waited_s if self._process else None
                     return waited_s
-                if waited_s >= self._ready_s:
+                if waited_s >= (self._ready_s if self._process else min(self._ready_s, _ATTACH_S)):
                     raise self._never_ready(waited_s)
                 on_wait(waited_s)
                 await asyncio.sleep(_POLL_S)
@@ -269,6 +271,8 @@ def start_watchdog(wait_s: float) -> subprocess.Popen[bytes]:
 def tell(process: subprocess.Popen[bytes], line: str) -> None:
     """Write one line to a watchdog; one that has ended needs none."""
     assert process.stdin is not None  # noqa: S101 - started with a pipe
+    if process.stdin.closed:
+        return
     with contextlib.suppress(BrokenPipeError):
         process.stdin.write(line.encode())
         process.stdin.flush()

@@ -9,7 +9,16 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 if TYPE_CHECKING:
     from draftproof.qualify import Progress as ProgressSink
@@ -61,8 +70,17 @@ def console_progress() -> Iterator[ConsoleProgress | QuietProgress]:
     if not sys.stderr.isatty():
         yield QuietProgress()
         return
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left:"),
+        TimeRemainingColumn(),
+    )
+    # Turns last half a minute: the time left needs a memory of several of them.
+    with Progress(*columns, console=Console(stderr=True), transient=True, speed_estimate_period=3600) as bars:
         yield ConsoleProgress(bars)
 
 

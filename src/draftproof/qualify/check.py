@@ -16,6 +16,7 @@ from draftproof.qualify.fleet import Fleet, needs_model
 from draftproof.qualify.progress import Progress
 from draftproof.qualify.stopping import stop_on_signal, unless_stopped
 from draftproof.records import ArmManifest, Contract
+from draftproof.verdict.forecast import forecast_shortfalls
 from draftproof.workload.items import Item, Workload
 from draftproof.workload.reader import load_workload
 from draftproof.workload.segments import compute_coverage, select
@@ -32,6 +33,7 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
     differences: dict[str, tuple[str, ...]]
     contracts: tuple[Contract, ...]
     findings: tuple[Finding, ...]
+    forecasts: tuple[str, ...]
 
     def json(self) -> str:
         """Return the report as JSON."""
@@ -47,6 +49,7 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
                 f"    equivalence: {contract.equivalence or 'not known'}; fallback: {contract.fallback}"
             )
         lines += [f"{one.severity}: {one.arm}: {one.text}" for one in self.findings]
+        lines += [f"forecast: {text}" for text in self.forecasts]
         lines.append("Ready to run." if self.is_ready else "Not ready: see the errors above.")
         return "\n".join(lines)
 
@@ -118,6 +121,7 @@ async def _check_fleet(
             differences=_differences(fleet.manifests),
             contracts=tuple(report.contracts),
             findings=tuple(report.findings),
+            forecasts=forecast_shortfalls(plan, items),
         )
 
 

@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -107,8 +108,14 @@ def _run(config: EngineConfig, listener: socket.socket, name: str) -> None:
 
 
 async def start_engine(config: EngineConfig) -> LoadedEngine:
-    """Load the model, start the engine and describe both."""
-    return await asyncio.to_thread(_start_engine, config)
+    """Load the model, start the engine and describe both.
+
+    The loading thread ends before the first request. OpenMP keeps a team of threads for every thread that has
+    computed, and once they are more than the processors it lets them sleep between any two products: a
+    second team that is merely alive nearly doubles the time of a pass.
+    """
+    with ThreadPoolExecutor(max_workers=1) as loader:
+        return await asyncio.get_running_loop().run_in_executor(loader, _start_engine, config)
 
 
 def _start_engine(config: EngineConfig) -> LoadedEngine:

@@ -118,7 +118,7 @@ def _effects(results: Results) -> list[str]:
     ]
     header = ("Metric", "Load", "Arm", "Ratio", "Interval")
     return _section(
-        "Ratios to the baseline, all segments (below 1 is faster)", _align([header, *rows]) if rows else []
+        "Ratios between arms, all segments (below 1 is faster)", _align([header, *rows]) if rows else []
     )
 
 

@@ -13,20 +13,25 @@ from draftproof.plan.schema import Thresholds
 from draftproof.verdict.effects import CellKey, EffectIndex
 from draftproof.verdict.faults import Faults, count_verification_steps
 from draftproof.verdict.guardrails import Finding
-from draftproof.verdict.results import Cell, CellStatus, Figure, Reason
-from draftproof.verdict.run_data import PreparedRun
+from draftproof.verdict.results import Cell, CellStatus, Effect, Figure, Reason
+from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun
 
 FAR_TOO_MANY = 10_000
 
 
 class CellEvidence(msgspec.Struct, frozen=True, kw_only=True):
-    """What the status of one cell rests on. Figures are simultaneous intervals of the deciding metric."""
+    """What the status of one cell rests on. Figures are simultaneous intervals of the deciding metric.
+
+    `noise` is how far two equal arms lie apart at this load, as a ratio of 1 or more: all prompts of an arm
+    share its turns, so what a turn does to all of them is in no interval over prompts, but in the null.
+    """
 
     cell: CellKey
     effect: Figure
     alternative_effect: Figure | None
     versus_alternative: Figure | None
     null_effect: Figure | None
+    noise: float
     verification_steps: int | None
     prompts: int
     findings: tuple[Finding, ...]
@@ -53,6 +58,7 @@ def gather_evidence(
         alternative_effect=simultaneous("alternative", "baseline"),
         versus_alternative=simultaneous("candidate", "alternative"),
         null_effect=simultaneous("baseline_null", "baseline"),
+        noise=compute_noise(effects.get((metric, "baseline_null", "baseline", ALL_SEGMENTS, cell[1]))),
         verification_steps=count_verification_steps(
             seen.record for seen in prepared.of_arm("candidate", cell[1], cell[0]) if seen.is_ok
         ),
@@ -80,13 +86,19 @@ def decide_cell(evidence: CellEvidence, thresholds: Thresholds, metric: str, con
     )
 
 
-def decide_effect(effect: Figure, thresholds: Thresholds) -> CellStatus:
-    """Return the status of an interval against the margins alone."""
+def compute_noise(null: Effect | None) -> float:
+    """Return the ratio, 1 or more, by which two equal arms differ over a load; 1 if unknown."""
+    ratio = null.ratio.value if null else None
+    return max(ratio, 1 / ratio) if ratio else 1.0
+
+
+def decide_effect(effect: Figure, thresholds: Thresholds, noise: float = 1.0) -> CellStatus:
+    """Return the status of an interval against the margins alone, the noise counted against it."""
     if effect.low is None or effect.high is None:
         return "inconclusive"
-    if effect.low > 1 + thresholds.harm_margin:
+    if effect.low > (1 + thresholds.harm_margin) * noise:
         return "harm"
-    if effect.high < 1 - thresholds.minimum_gain:
+    if effect.high * noise < 1 - thresholds.minimum_gain:
         return "gain"
     inside = effect.low >= 1 - thresholds.minimum_gain and effect.high <= 1 + thresholds.harm_margin
     return "neutral" if inside else "inconclusive"
@@ -141,7 +153,7 @@ def _decide_status(
 ) -> tuple[CellStatus, list[Reason]]:
     if evidence.fault_reasons:
         return "invalid", list(evidence.fault_reasons)
-    standing = decide_effect(evidence.effect, thresholds)
+    standing = decide_effect(evidence.effect, thresholds, evidence.noise)
     effect_reason = _explain_effect(evidence, standing, thresholds, metric)
     violated = _reasons(evidence.findings, "violated")
     if violated:
@@ -231,6 +243,13 @@ def _explain_effect(
         "inconclusive": "across a margin",
     }
     text = f"candidate / baseline is {describe(effect)}, {words[standing]}"
+    if standing != decide_effect(effect, thresholds):
+        noise = f"{100 * (evidence.noise - 1):.1f} %"
+        text = (
+            f"candidate / baseline is {describe(effect)}, which does not clear its margin by the {noise} by "
+            "which two equal arms differ at this load."
+        )
+        return Reason(code="within_noise", text=text, evidence=row)
     if standing == "inconclusive":
         needed = estimate_prompts_needed(effect, evidence.prompts, thresholds)
         text += f"; by its width about {_count(needed)} more prompts would settle it (an estimate)"

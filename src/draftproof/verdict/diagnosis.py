@@ -20,9 +20,10 @@ WORDS = {
     "decode-bound": "decoding takes most of the time, so faster decoding reaches the user",
     "prefill-bound": "reading the prompt takes most of the time, which speculation does not shorten",
     "queue-bound": "waiting for a free place takes most of the time; more batching or capacity helps first",
-    "client-bound": "most of the time passes outside the server's own clock, or the load client was late",
+    "client-bound": "most of the time passes outside the server's own clock",
     "unknown": "no single part takes half of the time, or the service does not disclose the parts",
 }
+LATE = "the load client itself was late, so its times are not the service's"
 
 
 class TimeShares(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,7 +98,13 @@ def _diagnose_load(prepared: PreparedRun, load: str, effects: EffectIndex, *, cl
         ceiling_gain=ceiling,
         predicted_gain=predicted,
         measured_gain=measured,
-        text=_describe(load, bound, shares, ceiling=ceiling, predicted=predicted, measured=measured),
+        text=_describe(
+            f"At load {load} the baseline is {bound}: {LATE if client_late else WORDS[bound]}.",
+            shares,
+            ceiling=ceiling,
+            predicted=predicted,
+            measured=measured,
+        ),
     )
 
 
@@ -111,15 +118,14 @@ def _inverse(ratio: Figure | None) -> float | None:
 
 
 def _describe(
-    load: str,
-    bound: str,
+    opening: str,
     shares: TimeShares,
     *,
     ceiling: float | None,
     predicted: float | None,
     measured: float | None,
 ) -> str:
-    parts = [f"At load {load} the baseline is {bound}: {WORDS[bound]}."]
+    parts = [opening]
     if shares.decode is not None:
         clock = "by the server's timings" if shares.source == "server" else "by the client's clock"
         parts.append(f"Decoding takes {100 * shares.decode:.0f} % of the time {clock}.")

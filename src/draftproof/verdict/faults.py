@@ -58,7 +58,8 @@ def _find_run_faults(prepared: PreparedRun) -> Iterator[Reason]:
         if steps.get(arm):
             text = f"The arm {arm} must not speculate but shows {steps[arm]} verification steps."
             yield Reason(code="baseline_speculates", text=text, evidence=f"acceptance: {arm}, all loads")
-    if not any(seen.is_ok for seen in prepared.of_arm("baseline")):
+    asked = prepared.of_arm("baseline")
+    if asked and not any(seen.is_ok for seen in asked):
         text = "The baseline answered no request, so there is nothing to compare with."
         yield Reason(code="no_baseline", text=text, evidence="outcomes: baseline, all loads")
 
@@ -85,7 +86,8 @@ def _find_lag(prepared: PreparedRun, load: str) -> Iterator[Reason]:
         what = "was late by more than" if late else "is not known to have kept within"
         text = (
             f"At load {load} the load client itself {what} {prepared.plan.limits.client_lag_ms:g} ms in "
-            f"{late or unknown} of {len(turns)} turns; times measured there say nothing about the service."
+            f"{late or unknown} of {len(turns)} turns of baseline and candidate; times measured there say "
+            "nothing about the service. Stop other work on this machine and run again."
         )
         yield Reason(code="invalid_client", text=text, evidence=f"blocks: load {load}")
 

@@ -36,7 +36,9 @@ def _list_workload(prepared: PreparedRun) -> Iterator[str]:
     items = prepared.run.items
     spoken = {item.segments["language"] for item in items if "language" in item.segments}
     absent = [name for code, name in LANGUAGES.items() if code not in spoken]
-    if absent:
+    if not spoken:
+        yield "Languages apart: no item says which one it is in."
+    elif absent:
         yield f"Languages without an item in this run: {', '.join(absent)}."
     if all(item.sampling.temperature == 0 for item in items):
         yield "Sampled outputs: every item is greedy."

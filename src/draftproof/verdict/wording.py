@@ -4,7 +4,6 @@ Only representative traffic lets a sentence say more than a pilot hypothesis.
 """
 
 from collections.abc import Iterable, Sequence
-from statistics import median_high
 
 from draftproof.verdict.decide import find_limits
 from draftproof.verdict.results import Cell, Decision, EnvelopeEntry, Reason
@@ -78,7 +77,8 @@ def list_reasons(
     leading = [cell.reasons[0] for cell in cells if cell.status in ("gain", "harm") and cell.reasons]
     gap = [_explain_gap(cells)] if _has_gain_above_gap(cells, decision) else []
     withheld = [reason for cell in cells for reason in _withheld(cell)]
-    return _distinct([*faults, *incomplete, *gap, rule, *leading, *withheld, *why])
+    explained = () if decision == "invalid" else why
+    return _distinct([*faults, *incomplete, *gap, rule, *leading, *withheld, *explained])
 
 
 def _render_adopted(cells: Sequence[Cell], words: str) -> str:
@@ -146,11 +146,15 @@ def _render_withheld(undecided: Iterable[Cell]) -> str:
 
 
 def _render_needed(undecided: Iterable[Cell]) -> str:
-    """Say what would settle half of the cells whose own interval is too wide."""
-    needed = [cell.effect.needed for cell in undecided if cell.effect.needed and not _withheld(cell)]
-    if not needed:
+    """Say which of the cells whose own interval is too wide is nearest to a decision, and how near."""
+    open_cells = [cell for cell in undecided if cell.effect.needed and not _withheld(cell)]
+    if not open_cells:
         return ""
-    return f"; about {median_high(needed)} more prompts a segment would settle half of the rest (an estimate)"
+    nearest = min(open_cells, key=lambda cell: (cell.effect.needed or 0, cell.concurrency, cell.segment))
+    return (
+        f"; nearest to an answer is {name_segment(nearest.segment)} at {_in_flight(nearest.concurrency)}, "
+        f"with about {nearest.effect.needed} more prompts (an estimate)"
+    )
 
 
 def _withheld(cell: Cell) -> list[Reason]:

@@ -114,9 +114,10 @@ def test_a_baseline_that_answers_nothing_makes_the_run_invalid(world):
 
 
 def test_a_run_without_records_gives_results_and_no_decision(world):
-    """An empty journal is an invalid run, not a crash."""
+    """An empty journal is a run that has hardly begun: no decision, the gap as first reason, no crash."""
     results = compute_results(world(is_kept=lambda _: False).run())
-    assert results.verdict.decision == "invalid"
+    assert results.verdict.decision == "inconclusive"
+    assert results.verdict.reasons[0].code == "incomplete"
     assert results.counts["measured"] == 0
 
 

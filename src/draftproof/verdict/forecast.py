@@ -1,0 +1,42 @@
+"""What a plan can show at best, said before anything is measured. Pure."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from draftproof.plan.schema import Plan
+from draftproof.verdict.guardrails import pairs_needed_for_margin
+from draftproof.workload.items import Item
+from draftproof.workload.segments import segment_key
+
+
+def forecast_shortfalls(plan: Plan, items: Sequence[Item]) -> tuple[str, ...]:
+    """Return in words why a run of these items could credit no gain, however fast the candidate is."""
+    return (*_too_few_prompts(plan, items), *_too_few_pairs(plan, items))
+
+
+def _too_few_prompts(plan: Plan, items: Sequence[Item]) -> Iterator[str]:
+    floor = plan.comparison.minimum_prompts
+    counts = Counter(segment_key(item, plan.workload.segment_by) for item in items)
+    for segment, count in sorted(counts.items()):
+        if count < floor:
+            yield f"{segment} has {count} prompts and needs {floor - count} more to be judged at all."
+
+
+def _too_few_pairs(plan: Plan, items: Sequence[Item]) -> Iterator[str]:
+    checked = sum(bool(item.checks) for item in items)
+    if not checked:
+        yield "No item has a check: quality cannot be compared, so no gain can be credited."
+    confidence = plan.comparison.confidence
+    for level in plan.load:
+        shares = (
+            ("failure_margin", plan.thresholds.failure_margin, len(items)),
+            ("quality_margin", plan.thresholds.quality_margin, checked),
+        )
+        for name, margin, count in shares:
+            pairs = count * level.repeats
+            needed = pairs_needed_for_margin(margin, confidence) if margin > 0 else None
+            if pairs and needed is not None and pairs < needed:
+                yield (
+                    f"At load {level.name} {pairs} pairs cannot show {name} = {margin:g}, even without one "
+                    f"difference: {needed - pairs} more are needed, so no gain can be credited."
+                )
