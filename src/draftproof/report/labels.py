@@ -18,11 +18,28 @@ class Word(msgspec.Struct, frozen=True):
 
 
 STATUSES: dict[str, Word] = {
-    "gain": Word("Gain", "▲", "whole interval better than the minimum gain and every guardrail holds"),
+    "gain": Word(
+        "Gain",
+        "▲",
+        "whole interval better than the minimum gain by more than equal arms differ; guardrails hold",
+    ),
     "neutral": Word("Neutral", "●", "whole interval inside the margins: no difference that matters"),
-    "harm": Word("Harm", "▼", "whole interval worse than the harm margin, or a guardrail is violated"),
+    "harm": Word(
+        "Harm",
+        "▼",
+        "whole interval worse than the harm margin by more than equal arms differ, or a guardrail violated",
+    ),
     "inconclusive": Word("Inconclusive", "?", "the interval does not settle it, or too few samples"),
     "invalid": Word("Invalid", "✕", "a fault of client, counters or comparability: nothing is concluded"),
+}
+
+COUNTS: dict[str, str] = {
+    "not_measured_phase": "Warm-up and fill",
+    "duplicates": "Duplicate ids",
+    "unknown": "Unknown items",
+    "repeated": "Second attempts",
+    "turns_lagged": "Turns with a late client",
+    "pairs_ok": "Pairs answered",
 }
 
 DECISIONS: dict[str, Word] = {

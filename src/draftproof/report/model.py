@@ -18,6 +18,7 @@ from draftproof.report.glossary import GLOSSARY
 from draftproof.report.grouping import order_arms
 from draftproof.report.labels import (
     ARM_MEANINGS,
+    COUNTS,
     DECISIONS,
     THRESHOLDS,
     Word,
@@ -195,7 +196,7 @@ def _identity(results: Results, manifest: Manifest | None) -> tuple[tuple[str, s
     facts.append(("draftproof", results.draftproof_version, ""))
     return (
         *facts,
-        *((name.replace("_", " ").capitalize(), format_count(n), "") for name, n in results.counts.items()),
+        *((COUNTS.get(name, name.capitalize()), format_count(n), "") for name, n in results.counts.items()),
     )
 
 
