@@ -1,59 +1,16 @@
-"""Attention over a ragged batch, hooked into the layer code of transformers.
+"""The ragged batch's attention as transformers' layer code calls it, for models that run on that code."""
 
-All new tokens of all sequences lie in one row, so the linear layers do no work for padding. The hook, called
-by each layer with that row's queries, keys and values, appends to each sequence's cache and attends sequence
-by sequence: causal within the new tokens, grouped queries without repeating keys.
-"""
-
-from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 from draftproof.errors import EngineError
-from draftproof.reference.cache import SequenceCache
+from draftproof.reference.linear import pack_linears
+from draftproof.reference.ragged import RaggedBatch, attend_sequences
 
 RAGGED_ATTENTION = "draftproof_ragged"
 _UNSUPPORTED = ("softcap", "s_aux", "sliding_window")
-
-
-class RaggedBatch:
-    """The sequences of one forward pass: where each one's new tokens lie in the row and in its cache.
-
-    Args:
-        spans: per sequence its cache and its number of new tokens, in the order of the packed row.
-        query_group: query heads per key-value head.
-    """
-
-    def __init__(self, spans: Sequence[tuple[SequenceCache, int]], query_group: int) -> None:
-        self._spans = list(spans)
-        self.query_group = query_group
-        self.new_tokens = [count for _, count in self._spans]
-        for cache, count in self._spans:
-            cache.reserve(count)
-        self.written = [cache.view(cache.length, cache.length + count) for cache, count in self._spans]
-        self.visible = [cache.view(0, cache.length + count) for cache, count in self._spans]
-        self.masks = [self._causal_mask(cache.length + count, count) for cache, count in self._spans]
-
-    def position_ids(self) -> list[int]:
-        """Return each new token's position in its own sequence."""
-        return [cache.length + offset for cache, count in self._spans for offset in range(count)]
-
-    def advance(self) -> None:
-        """Make the new positions visible, once every layer has written them."""
-        for cache, count in self._spans:
-            cache.advance(count)
-
-    def _causal_mask(self, total: int, count: int) -> torch.Tensor | None:
-        """Return [query_group * count, total], added to the scores; one new token sees everything."""
-        if count == 1:
-            return None
-        like = self.visible[0][0]
-        hidden = torch.ones(count, total, dtype=torch.bool, device=like.device).triu(total - count + 1)
-        mask = torch.zeros(count, total, dtype=like.dtype, device=like.device)
-        return mask.masked_fill_(hidden, -torch.inf).repeat(self.query_group, 1)
 
 
 def ragged_attention(
@@ -74,18 +31,14 @@ def ragged_attention(
             fix="choose a model with plain causal attention",
         )
     layer = int(module.layer_idx)  # type: ignore[arg-type]
-    _, heads, _, head_dim = query.shape
-    grouped = (1, key.shape[1], -1, head_dim)  # the queries of one key-value head lie together
-    new_keys_values = torch.split_with_sizes(torch.cat((key, value)), ragged_batch.new_tokens, dim=2)
-    attended = []
-    for index, queries in enumerate(torch.split_with_sizes(query, ragged_batch.new_tokens, dim=2)):
-        ragged_batch.written[index][layer].copy_(new_keys_values[index])
-        keys, values = ragged_batch.visible[index][layer].unsqueeze(1).unbind(0)
-        mixed = scaled_dot_product_attention(
-            queries.reshape(grouped), keys, values, attn_mask=ragged_batch.masks[index], scale=scaling
-        )
-        attended.append(mixed.view(1, heads, -1, head_dim).transpose(1, 2))
-    return attended[0] if len(attended) == 1 else torch.cat(attended, dim=1), None
+    return attend_sequences(query, key, value, batch=ragged_batch, layer=layer, scale=scaling), None
+
+
+def hook_model(model: Any) -> Any:
+    """Give a transformers model the ragged attention and, on a CPU in float32, packed products; return it."""
+    model.set_attn_implementation(RAGGED_ATTENTION)
+    pack_linears(model)
+    return model
 
 
 AttentionInterface.register(RAGGED_ATTENTION, ragged_attention)

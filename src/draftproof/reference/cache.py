@@ -50,6 +50,10 @@ class SequenceCache:
         """Bytes held, spare room included."""
         return self._buffer.nbytes
 
+    def data_ptr(self) -> int:
+        """Address of the buffer; it changes when the buffer grows."""
+        return self._buffer.data_ptr()
+
     def reserve(self, new_tokens: int) -> None:
         """Make room for `new_tokens` more than `length`."""
         needed = self._length + new_tokens

@@ -13,15 +13,10 @@ import torch
 from draftproof.clock import Clock, monotonic_ns
 from draftproof.errors import UsageError
 from draftproof.reference.counters import EngineCounters, EngineStats, StepDurations
+from draftproof.reference.drafters.ngram import NgramProposer
+from draftproof.reference.drafting import Drafters
 from draftproof.reference.model import TargetModel, load_target
-from draftproof.reference.ngram import NgramProposer
-from draftproof.reference.proposer import (
-    Draft,
-    DraftContext,
-    Proposer,
-    collect_drafts,
-    release_drafter,
-)
+from draftproof.reference.proposer import Draft, Proposer
 from draftproof.reference.requests import check_request
 from draftproof.reference.scheduler import Scheduler
 from draftproof.reference.sequence import Delivery, LiveSequence
@@ -55,10 +50,14 @@ class Engine:
             max_num_batched_tokens=config.max_num_batched_tokens,
             max_queue=config.max_queue,
         )
-        ngram = NgramProposer(ngram_min=config.ngram_min, ngram_max=config.ngram_max)
-        self._proposers: Mapping[str, Proposer] = {"ngram": ngram} if proposers is None else proposers
         self._clock = clock
         self._counters = EngineCounters()
+        self._drafters = Drafters(
+            default_proposers(config) if proposers is None else proposers,
+            vocab_size=target.vocab_size,
+            max_draft_tokens=self._scheduler.max_draft_tokens,
+            counters=self._counters,
+        )
         self._live_ids: set[str] = set()
 
     @property
@@ -74,11 +73,11 @@ class Engine:
         """Raise UsageError if a request could never run here."""
         check_request(request, vocab_size=self.target.vocab_size, max_model_len=self.config.max_model_len)
         method = request.speculation.method
-        if method != "off" and method not in self._proposers:
+        if method != "off" and method not in self._drafters.proposers:
             raise UsageError(
                 f"this engine has no drafter for method {method!r}",
                 place="speculation.method",
-                fix=f"use off or {', '.join(sorted(self._proposers))}",
+                fix=f"use off or {', '.join(sorted(self._drafters.proposers))}",
             )
 
     def add_request(self, request: GenerationRequest, *, arrival_ns: int | None = None) -> None:
@@ -135,43 +134,27 @@ class Engine:
         timer = _LapTimer(self._clock)
         decoding = [sequence for sequence in self._scheduler.running if not sequence.prefill_left]
         timer.lap("schedule")
-        drafts = self._draft(decoding)
+        drafts = self._drafters.draft(decoding)
         timer.lap("draft")
         spans = self._plan(decoding, drafts)
-        rows = wanted_rows(spans)
+        taps = self._drafters.taps(spans)
         timer.lap("schedule")
-        logits = self.target.forward(
+        logits, states = self.target.forward(
             [token_id for span in spans for token_id in span.token_ids],
             [(span.sequence.cache, len(span.token_ids)) for span in spans],
-            rows,
+            wanted_rows(spans),
+            taps,
         )
         timer.lap("verify")
         chosen = choose_tokens(spans, logits)
         timer.lap("sample")
         rounds = [self._commit(span, tokens) for span, tokens in zip(spans, chosen, strict=True)]
         timer.lap("schedule")
+        self._drafters.observe(spans, [round_.kept for round_ in rounds], taps, states)
+        timer.lap("draft")
         return self._report(rounds, timer.durations())
 
-    def _draft(self, decoding: Sequence[LiveSequence]) -> dict[str, Draft]:
-        """Return drafts by request id for the sequences that want one."""
-        drafts: dict[str, Draft] = {}
-        for method, proposer in self._proposers.items():
-            wanting = [s for s in decoding if s.drafting and s.request.speculation.method == method]
-            contexts = [DraftContext(s.request_id, s.token_ids, self._draft_limit(s)) for s in wanting]
-            contexts = [context for context in contexts if context.max_draft_tokens > 0]
-            found = collect_drafts(proposer, contexts, self.target.vocab_size)
-            drafts.update(zip([context.request_id for context in contexts], found, strict=True))
-        return drafts
-
-    def _draft_limit(self, sequence: LiveSequence) -> int:
-        return min(sequence.max_draft_tokens, self._scheduler.max_draft_tokens)
-
     def _plan(self, decoding: Sequence[LiveSequence], drafts: Mapping[str, Draft]) -> list[Span]:
-        for sequence in decoding:
-            if drafts.get(sequence.request_id, NO_DRAFT).failed:
-                sequence.drafting = False
-                sequence.fallbacks += 1
-                self._counters.count_fallback()
         spans = [decode_span(s, drafts.get(s.request_id, NO_DRAFT)) for s in decoding]
         now_ns = self._clock()
         for sequence, chunk in self._scheduler.plan_prefill(sum(len(span.token_ids) for span in spans)):
@@ -188,13 +171,14 @@ class Engine:
         delivery = sequence.commit(tokens)
         if tokens and sequence.first_token_ns is None:
             sequence.first_token_ns = self._clock()
-        return _Round(span, delivery, accepted=min(len(tokens) - 1, len(delivery.token_ids)))
+        accepted = min(len(tokens) - 1, len(delivery.token_ids))
+        return _Round(span, delivery, accepted, kept=len(span.token_ids) - rejected)
 
     def _report(self, rounds: Sequence["_Round"], durations: StepDurations) -> Outputs:
         """Turn deliveries into outputs, count them, and free what ended."""
         prefill_tokens = sum(len(round_.span.token_ids) for round_ in rounds if round_.span.is_prefill)
         outputs: Outputs = []
-        for span, delivery, accepted in rounds:
+        for span, delivery, accepted, _ in rounds:
             if not delivery.token_ids:
                 continue
             stats = None
@@ -219,18 +203,21 @@ class Engine:
         if sequence is None:
             return False
         self._live_ids.discard(request_id)
-        for proposer in self._proposers.values():
-            release_drafter(proposer, request_id)
+        self._drafters.release(request_id)
         self._counters.count_finish(reason)
         return True
 
 
 class _Round(NamedTuple):
-    """What a step did for one sequence; `accepted` counts delivered drafts, none behind a cut."""
+    """What a step did for one sequence.
+
+    `accepted` counts delivered drafts, none behind a cut; `kept` the span's positions that stay in the cache.
+    """
 
     span: Span
     delivery: Delivery
     accepted: int
+    kept: int
 
 
 class _LapTimer:
@@ -270,6 +257,11 @@ def _round_output(
 def _failure_output(sequence: LiveSequence, error: str) -> tuple[str, RoundOutput]:
     ended = Delivery(token_ids=(), text="", finish_reason="error")
     return sequence.request_id, _round_output(sequence, ended, None, error=error)
+
+
+def default_proposers(config: EngineConfig) -> dict[str, Proposer]:
+    """Return the drafters that need no weights."""
+    return {"ngram": NgramProposer(ngram_min=config.ngram_min, ngram_max=config.ngram_max)}
 
 
 def load_engine(config: EngineConfig) -> Engine:

@@ -53,6 +53,18 @@ def packing_available() -> bool:
     )
 
 
+def pack_or_none(weight: torch.Tensor, bias: torch.Tensor | None) -> PackedLinear | None:
+    """Return a packed product for weights [out, in], or None where it is missing or disagrees."""
+    if not packing_available():
+        return None
+    with torch.device("meta"):
+        layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
+    layer.weight = nn.Parameter(weight.detach(), requires_grad=False)
+    if bias is not None:
+        layer.bias = nn.Parameter(bias.detach(), requires_grad=False)
+    return _packed_or_none(layer)
+
+
 def _packed_or_none(layer: nn.Module) -> PackedLinear | None:
     if type(layer) is not nn.Linear:
         return None

@@ -1,23 +1,26 @@
 """The target model: loaded from a Hugging Face folder or id, run over a ragged batch, checked before use.
 
-Configuration, weights, tokenizer and layer code come from transformers. Whether the attention hook and the
-packed linear layers compute this model faithfully is not assumed: `check_faithful` compares them with the
-model's own path once at load.
+Configuration, weights and tokenizer come from transformers, and the layer code too where the engine has no
+decoder of that shape. Whether the engine's path computes this model faithfully is not assumed:
+`check_faithful` compares it with the model's own once at load.
 """
 
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from draftproof.errors import EngineError, UsageError
-from draftproof.reference.attention import RAGGED_ATTENTION, RaggedBatch
+from draftproof.reference.attention import hook_model
 from draftproof.reference.cache import CacheShape, SequenceCache
-from draftproof.reference.linear import pack_linears
+from draftproof.reference.decoder import Decoder, from_transformers
+from draftproof.reference.kernels import Kernels, select_kernels
+from draftproof.reference.kernels.portable import PortableKernels
+from draftproof.reference.ragged import RaggedBatch
 from draftproof.reference.types import EngineConfig
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -27,25 +30,36 @@ _CHECK_TOKENS = 12
 _CHECK_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 5e-2}
 
 
+class TargetPass(NamedTuple):
+    """What a forward pass gave: [logit rows, vocab] and, if tapped, [tokens, taps, hidden] states."""
+
+    logits: torch.Tensor
+    states: torch.Tensor | None = None
+
+
 class TargetModel:
     """A causal language model behind the three things the engine needs: logits, text, limits.
 
+    A model of Llama's shape runs on the engine's own decoder; any other runs on the layer code of
+    transformers with the engine's attention, and can neither be tapped nor taken apart.
+
     Args:
-        model: a transformers causal LM; its attention and, on a CPU in fp32, its linear layers are replaced.
+        model: a transformers causal LM; it is consumed: its weights may be repacked and its layers replaced.
         tokenizer: its tokenizer.
+        kernels: the arithmetic; portable ones unless given.
 
     Raises:
         EngineError: the model computes something else through the engine than on its own.
     """
 
-    def __init__(self, model: Any, tokenizer: Any) -> None:
-        self._model = model.eval()
+    def __init__(self, model: Any, tokenizer: Any, kernels: Kernels | None = None) -> None:
+        model = model.eval()
         self.tokenizer = tokenizer
         text_config = model.config.get_text_config()
         heads = text_config.num_attention_heads
         kv_heads = getattr(text_config, "num_key_value_heads", None) or heads
-        self._query_group = heads // kv_heads
         self.vocab_size = int(text_config.vocab_size)
+        self.hidden_size = int(text_config.hidden_size)
         self.eos_ids = _collect_eos_ids(model, tokenizer)
         self.cache_shape = CacheShape(
             num_layers=text_config.num_hidden_layers,
@@ -54,7 +68,17 @@ class TargetModel:
             dtype=model.dtype,
             device=model.device,
         )
-        self._prepare()
+        token_ids = [(7 * index + 1) % self.vocab_size for index in range(_CHECK_TOKENS)]
+        with torch.inference_mode():
+            own = model(input_ids=torch.tensor([token_ids], device=model.device), use_cache=False).logits[0]
+        self.decoder = from_transformers(model, kernels or PortableKernels())
+        self._hooked = None if self.decoder is not None else hook_model(model)
+        check_faithful(self, token_ids, own)
+
+    @property
+    def kernels_name(self) -> str:
+        """Which arithmetic runs: native, portable, or the layer code of transformers."""
+        return "transformers" if self.decoder is None else self.decoder.kernels.name
 
     def decode(self, token_ids: list[int]) -> str:
         """Return the text of token ids, special tokens left out."""
@@ -65,41 +89,57 @@ class TargetModel:
 
     @torch.inference_mode()
     def forward(
-        self, token_ids: Sequence[int], spans: Sequence[tuple[SequenceCache, int]], logit_rows: Sequence[int]
-    ) -> torch.Tensor:
+        self,
+        token_ids: Sequence[int],
+        spans: Sequence[tuple[SequenceCache, int]],
+        logit_rows: Sequence[int],
+        taps: Sequence[int] = (),
+    ) -> TargetPass:
         """Run the new tokens of all sequences in one pass; the caches grow by them.
 
         Args:
             token_ids: the packed row, all new tokens of the first sequence, then of the second, and so on.
             spans: per sequence its cache and its number of new tokens.
             logit_rows: positions of the packed row whose logits are wanted.
-
-        Returns:
-            [logit rows, vocab] logits in the model's dtype.
+            taps: layers, counted from 1 in rising order, whose output is wanted too.
         """
-        batch = RaggedBatch(spans, self._query_group)
+        batch = RaggedBatch(spans)
         device = self.cache_shape.device
-        rows = torch.tensor([*logit_rows] or [len(token_ids) - 1], device=device)  # no layer runs on no rows
-        logits: torch.Tensor = self._model(
-            input_ids=torch.tensor([token_ids], device=device),
-            position_ids=torch.tensor([batch.position_ids()], device=device),
-            use_cache=False,
-            logits_to_keep=rows,
-            ragged_batch=batch,
-        ).logits[0]
+        rows = torch.tensor([*logit_rows], dtype=torch.long, device=device)
+        if self.decoder is None:
+            result = self._hooked_pass(token_ids, batch, rows)
+        else:
+            result = _decoder_pass(self.decoder, token_ids, batch, rows, taps)
         if device.type == "cuda":
             torch.cuda.synchronize(device)  # the caller times this pass
         batch.advance()
-        return logits[: len(logit_rows)]
+        return result
 
-    def _prepare(self) -> None:
-        token_ids = [(7 * index + 1) % self.vocab_size for index in range(_CHECK_TOKENS)]
-        with torch.inference_mode():
-            device = self.cache_shape.device
-            own = self._model(input_ids=torch.tensor([token_ids], device=device), use_cache=False).logits[0]
-        self._model.set_attn_implementation(RAGGED_ATTENTION)
-        self.packed_linears = pack_linears(self._model)
-        check_faithful(self, token_ids, own)
+    def _hooked_pass(self, token_ids: Sequence[int], batch: RaggedBatch, rows: torch.Tensor) -> TargetPass:
+        device = rows.device
+        kept = rows if len(rows) else rows.new_tensor([len(token_ids) - 1])  # no layer runs on no rows
+        logits: torch.Tensor = self._hooked(  # type: ignore[misc]  # one of the two is always there
+            input_ids=torch.tensor([token_ids], device=device),
+            position_ids=torch.tensor([batch.position_ids()], device=device),
+            use_cache=False,
+            logits_to_keep=kept,
+            ragged_batch=batch,
+        ).logits[0]
+        return TargetPass(logits[: len(rows)])
+
+
+def _decoder_pass(
+    decoder: Decoder, token_ids: Sequence[int], batch: RaggedBatch, rows: torch.Tensor, taps: Sequence[int]
+) -> TargetPass:
+    hidden, angles = decoder.embed(token_ids), decoder.angles(batch)
+    start, kept = 0, []
+    for tap in taps:
+        hidden = decoder.run(hidden, batch, range(start, tap), angles)
+        kept.append(hidden.clone())  # later layers add to `hidden` in place
+        start = tap
+    hidden = decoder.run(hidden, batch, range(start, len(decoder.layers)), angles)
+    states = torch.stack(kept, dim=1) if kept else None
+    return TargetPass(decoder.logits(hidden.index_select(0, rows)), states)
 
 
 @torch.inference_mode()
@@ -112,11 +152,12 @@ def check_faithful(target: TargetModel, token_ids: Sequence[int], own_logits: to
     cuts = [0, len(token_ids) // 2, len(token_ids) - 1, len(token_ids)]
     parts = []
     for start, stop in pairwise(cuts):
-        parts.append(target.forward(token_ids[start:stop], [(cache, stop - start)], range(stop - start)))
+        parts.append(
+            target.forward(token_ids[start:stop], [(cache, stop - start)], range(stop - start)).logits
+        )
     own = own_logits.float()
-    errors = (torch.cat(parts).float() - own).square().mean(1).sqrt() / own.square().mean(
-        1
-    ).sqrt()  # [tokens]
+    misses = (torch.cat(parts).float() - own).square().mean(1).sqrt()  # [tokens]
+    errors = misses / own.square().mean(1).sqrt()
     error = float(errors.max() if own_logits.dtype == torch.float32 else errors.median())
     if not error <= _CHECK_TOLERANCE[own_logits.dtype]:
         raise EngineError(
@@ -144,7 +185,8 @@ def load_target(config: EngineConfig) -> TargetModel:
         model = AutoModelForCausalLM.from_pretrained(
             config.model_path, dtype=_DTYPES[config.dtype], attn_implementation="sdpa"
         )
-        return TargetModel(model.to(config.device), tokenizer)
+        kernels = select_kernels(config.kernels, dtype=model.dtype, device=torch.device(config.device))
+        return TargetModel(model.to(config.device), tokenizer, kernels)
     except (OSError, ValueError, RuntimeError, KeyError) as fault:
         raise EngineError(
             f"the model cannot be loaded: {_first_line(fault)}",

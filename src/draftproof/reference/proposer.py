@@ -1,27 +1,44 @@
 """The seam between the engine and whatever drafts: one small protocol, and drafting that survives its faults.
 
-A proposer reads committed tokens and answers with token ids; it never touches the target's cache, the
-scheduler or a request's sampling state.
+A proposer reads committed tokens and answers with token ids. It never touches the scheduler, a request's
+own random numbers, or what the target's cache holds of committed tokens.
 """
 
 import logging
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
 
 import torch
 
+from draftproof.reference.cache import SequenceCache
+from draftproof.reference.types import SamplingParams
+
 _logger = logging.getLogger(__name__)
+_GREEDY = SamplingParams(max_tokens=1)
 
 
 @dataclass(frozen=True, slots=True)
 class DraftContext:
-    """One sequence that wants a draft: its committed tokens (prompt and output) and the most it may draft."""
+    """One sequence that wants a draft.
+
+    Attributes:
+        request_id: whose it is.
+        token_ids: its committed tokens, prompt and output; not to be changed.
+        max_draft_tokens: the most it may draft, at least 1.
+        sampling: how the request draws its tokens.
+        generator: source of the drafter's random numbers for this sequence, apart from the target's.
+        target_cache: the target's keys and values of all tokens but the last; a drafter may write beyond its
+            length and must leave the length as it found it.
+    """
 
     request_id: str
     token_ids: Sequence[int]
     max_draft_tokens: int
+    sampling: SamplingParams = _GREEDY
+    generator: torch.Generator = field(default_factory=torch.Generator)
+    target_cache: SequenceCache | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +46,12 @@ class Drafts:
     """What a proposer answers, in the order it was asked.
 
     `token_ids` is ragged: each list holds up to the allowed number of tokens and may be empty. `draft_probs`
-    holds one [drafts, vocab] tensor per sequence, the distribution each token was truly drawn from, or is
-    None when the proposer is certain of its tokens.
+    holds for each sequence [drafts, vocab], the distribution each token was truly drawn from, or None where
+    the proposer is certain of its tokens; None as a whole says so of all sequences.
     """
 
     token_ids: list[list[int]]
-    draft_probs: list[torch.Tensor] | None = None
+    draft_probs: Sequence[torch.Tensor | None] | None = None
 
 
 class Proposer(Protocol):
@@ -46,6 +63,17 @@ class Proposer(Protocol):
 
     def release(self, request_id: str) -> None:
         """Forget what is kept for a sequence; unknown ids are fine."""
+        ...
+
+
+@runtime_checkable
+class StateReader(Protocol):
+    """A proposer that reads the target's hidden states."""
+
+    taps: Sequence[int]  # layers, counted from 1 in rising order, whose output it reads
+
+    def observe(self, request_id: str, start: int, states: torch.Tensor) -> None:
+        """Take [tokens, taps, hidden] of committed positions from `start` on, each position once."""
         ...
 
 

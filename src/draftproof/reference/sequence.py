@@ -13,6 +13,8 @@ from draftproof.reference.cache import CacheShape, SequenceCache
 from draftproof.reference.detokenize import Decode, TextStream
 from draftproof.reference.types import FinishReason, GenerationRequest
 
+_STREAM_STRIDE = 0x9E3779B97F4A7C15  # odd and far from any seed a user would choose beside another
+
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
@@ -53,7 +55,8 @@ class LiveSequence:
         self.first_token_ns: int | None = None
         self.fallbacks = 0
         self.drafting = request.speculation.method != "off" and request.speculation.num_spec_tokens > 0
-        self.generator = _seeded_generator(request.sampling.seed)
+        self.generator = _seeded_generator(request.sampling.seed, stream=0)
+        self.draft_generator = _seeded_generator(request.sampling.seed, stream=1)
         self._eos_ids = frozenset() if request.sampling.ignore_eos else eos_ids
         self._max_len = min(max_model_len, len(self.token_ids) + request.sampling.max_tokens)
         self._text = TextStream(decode, request.sampling.stop)
@@ -100,10 +103,11 @@ class LiveSequence:
         return "length" if len(self.token_ids) >= self._max_len else None
 
 
-def _seeded_generator(seed: int | None) -> torch.Generator:
+def _seeded_generator(seed: int | None, *, stream: int) -> torch.Generator:
+    """Return a source of random numbers; streams of one seed are as unrelated as two seeds."""
     generator = torch.Generator()
     if seed is None:
         generator.seed()
     else:
-        generator.manual_seed(seed)
+        generator.manual_seed((seed + stream * _STREAM_STRIDE) % (1 << 64))
     return generator

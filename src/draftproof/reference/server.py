@@ -126,7 +126,7 @@ def _start_engine(config: EngineConfig) -> LoadedEngine:
     backend = AsyncEngine(engine)
     backend.start()
     settings = describe(config) | {
-        "packed_linears": engine.target.packed_linears,
+        "kernels": engine.target.kernels_name,
         "openmp.spincount": os.environ.get("GOMP_SPINCOUNT"),
     }
     return LoadedEngine(backend, engine.target.tokenizer, settings)

@@ -7,17 +7,30 @@ from typing import Literal
 
 import msgspec
 
-SpeculationMethod = Literal["off", "ngram"]
+SpeculationMethod = Literal["off", "ngram", "draft_model", "attached", "self"]
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
-    """How the next token is drawn. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 mean no truncation."""
+    """How the next token is drawn. `temperature` 0 is greedy; the defaults of all else change nothing.
+
+    `logprobs` asks for the log-probability of each token and of that many likeliest others, as the model gave
+    them. `json_schema` is a JSON schema, as text, that the output must satisfy.
+    """
 
     max_tokens: int
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    min_tokens: int = 0
+    stop_token_ids: tuple[int, ...] = ()
+    logprobs: int | None = None
+    json_schema: str | None = None
     seed: int | None = None
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
@@ -48,6 +61,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_queue: int = 256
     num_threads: int | None = None
     device: str = "cpu"
+    kernels: Literal["auto", "native", "portable"] = "auto"
 
 
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,6 +87,14 @@ class RoundStats(msgspec.Struct, frozen=True, kw_only=True):
     prefill_tokens: int
 
 
+class TokenLogprobs(msgspec.Struct, frozen=True, kw_only=True):
+    """Log-probability of one delivered token, and the likeliest tokens at its place, likeliest first."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
 class RoundOutput(msgspec.Struct, frozen=True, kw_only=True):
     """What a round delivered to one request.
 
@@ -89,3 +111,4 @@ class RoundOutput(msgspec.Struct, frozen=True, kw_only=True):
     prefill_ns: int
     fallbacks: int
     error: str | None = None
+    logprobs: tuple[TokenLogprobs, ...] | None = None

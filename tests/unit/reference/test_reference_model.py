@@ -6,7 +6,7 @@ from tiny_engine import byte_tokenizer, make_request, run_all, tiny_llama, tiny_
 from transformers import MistralConfig, MistralForCausalLM
 
 from draftproof.errors import EngineError, UsageError
-from draftproof.reference import attention, model
+from draftproof.reference import model, ragged
 from draftproof.reference.engine import load_engine
 from draftproof.reference.types import EngineConfig
 
@@ -81,7 +81,7 @@ def test_sliding_window_layers_are_refused(tmp_path) -> None:
 def test_an_unfaithful_path_is_noticed_at_load(monkeypatch) -> None:
     """If the engine's attention computed something else, loading would say so."""
     monkeypatch.setattr(
-        attention.RaggedBatch, "_causal_mask", lambda _self, _total, _count: None
+        ragged.RaggedBatch, "_causal_mask", lambda _self, _index: None
     )  # new tokens see their future
     with pytest.raises(EngineError, match="differ from the model's own"):
         tiny_target()

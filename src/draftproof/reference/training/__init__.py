@@ -1,0 +1,1 @@
+"""Training of small drafters: they learn from the target's answers to the project's own prompts."""
