@@ -1,11 +1,14 @@
 """Preflight against services that really answer over HTTP."""
 
 import asyncio
+import hashlib
 from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
 from aiohttp import web
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from draftproof.arms.manifest import REFERENCE_ENGINE, fetch_manifest
 from draftproof.arms.preflight import run_preflight
@@ -83,7 +86,7 @@ def reference(method: str, **options) -> Service:
     return Service(config=config | options.pop("extra", {}), **options)
 
 
-def preflight(baseline: Service, candidate: Service, plan=PLAN, items=ITEMS):
+def preflight(baseline: Service, candidate: Service, plan=PLAN, items=ITEMS, model_folder=None):
     async def scenario():
         async with (
             baseline.running() as base_url,
@@ -94,7 +97,7 @@ def preflight(baseline: Service, candidate: Service, plan=PLAN, items=ITEMS):
                 await fetch_manifest(session, "baseline", plan.arms.baseline, base_url),
                 await fetch_manifest(session, "candidate", plan.arms.candidate, url),
             ]
-            return await run_preflight(plan, manifests, items, session=session)
+            return await run_preflight(plan, manifests, items, session=session, model_folder=model_folder)
 
     return asyncio.run(scenario())
 
@@ -149,14 +152,69 @@ def test_service_that_runs_with_other_settings_than_the_plan_stops():
         preflight(reference("off"), reference("off", steps=0))
 
 
-def test_items_the_engine_cannot_answer_are_found_before_the_run():
-    """A response schema is unsupported by the reference engine, in every arm."""
+def test_items_with_a_response_schema_are_no_fault_of_the_reference_engine():
+    """A response schema is honoured there, in every arm."""
     item = Item(id="s", messages=ITEMS[0].messages, segments={}, response_schema={"type": "object"})
-    report = preflight(reference("off"), reference("ngram", steps=9), items=[item])
-    assert {(finding.code, finding.arm) for finding in report.errors} == {
-        ("unsupported_feature", "baseline"),
-        ("unsupported_feature", "candidate"),
-    }
+    assert preflight(reference("off"), reference("ngram", steps=9), items=[item]).findings == ()
+
+
+ATTACHED_PLAN = parse_plan(
+    BASE + '[arms.baseline.settings]\n"speculation.method" = "off"\n'
+    '[arms.candidate.settings]\n"speculation.method" = "attached"\ndrafter = "builtin:attached"\n'
+)
+ATTACHED = {
+    "drafters": '["builtin:attached"]',
+    "drafter.attached": "attached",
+    "drafter.attached.sha256": "f00d",
+}
+
+
+def test_an_attached_head_against_off_passes_and_is_described():
+    """The plan's drafter is in force, differs by permission, and its hash is in the contract."""
+    report = preflight(
+        reference("off", extra={"drafters": "[]"}),
+        reference("attached", steps=9, extra=ATTACHED),
+        plan=ATTACHED_PLAN,
+    )
+    assert report.findings == ()
+    assert [contract.drafter_sha256 for contract in report.contracts] == [None, "f00d"]
+    assert [contract.tokenizer_compatible for contract in report.contracts] == [True, True]
+
+
+def test_a_head_that_drafts_nothing_is_invalid_by_name():
+    """A head whose every draft fails serves ordinary decoding; preflight names it."""
+    report = preflight(reference("off"), reference("attached", steps=0, extra=ATTACHED), plan=ATTACHED_PLAN)
+    with pytest.raises(InvalidRunError, match="the drafter of attached drafted no token"):
+        report.raise_errors()
+
+
+def build_target(folder):
+    """Write a model folder of two tokens; the weights are never read."""
+    folder.mkdir()
+    Tokenizer(WordLevel({"<s>": 0, "hi": 1})).save(str(folder / "tokenizer.json"))
+    (folder / "config.json").write_text('{"max_position_embeddings": 4096}')
+    (folder / "model.safetensors").write_bytes(b"target")
+    return folder
+
+
+def test_the_folder_of_a_recorded_drafter_needs_no_tokenizer(tmp_path):
+    """A folder with a record states hash, licence and provenance; its vocabulary is the target's."""
+    target, drafter = build_target(tmp_path / "target"), tmp_path / "drafter"
+    drafter.mkdir()
+    (drafter / "drafter.json").write_text('{"licence": "Apache-2.0", "provenance": "trained here"}')
+    (drafter / "weights.safetensors").write_bytes(b"weights")
+    sha256 = hashlib.sha256(b"weights").hexdigest()
+    plan = parse_plan(
+        BASE + '[arms.baseline.settings]\n"speculation.method" = "off"\n'
+        '[arms.candidate.settings]\n"speculation.method" = "draft_model"\n'
+        f"[arms.candidate.drafter]\npath = '{drafter}'\n"
+    )
+    stated = {"drafter.draft_model": "d", "drafter.draft_model.sha256": sha256}
+    candidate = reference("draft_model", steps=3, extra=stated)
+    report = preflight(reference("off"), candidate, plan=plan, model_folder=target)
+    contract = report.contracts[1]
+    assert (contract.drafter_sha256, contract.tokenizer_compatible) == (sha256, True)
+    assert (contract.drafter_licence, contract.drafter_provenance) == ("Apache-2.0", "trained here")
 
 
 def test_generic_service_is_proven_by_its_counters():

@@ -10,6 +10,10 @@ from draftproof.records import ArmManifest
 
 # Where a service listens says nothing about how fast it is.
 _NEVER_COMPARED = frozenset({"host", "port", "url"})
+# With this value a plan leaves a setting to the service, which states what it chose.
+_LEFT_TO_SERVICE = frozenset({("kernels", "auto")})
+# The plan names a drafter; the reference engine states the list of those it was given, as JSON text.
+_DRAFTER, _DRAFTERS = "drafter", "drafters"
 _ABSENT = "absent"
 
 
@@ -36,11 +40,14 @@ def find_undeclared(
 ) -> tuple[SettingDifference, ...]:
     """Return the differences that the plan does not declare for this arm."""
     declared = list_declared(other.arm, comparison)
-    return tuple(found for found in find_differences(baseline, other) if found.key not in declared)
+    return tuple(found for found in find_differences(baseline, other) if not _covers(declared, found.key))
 
 
 def list_declared(arm: str, comparison: Comparison) -> tuple[str, ...]:
-    """Return the setting keys in which an arm may differ from the baseline; none for the null arm."""
+    """Return the setting keys in which an arm may differ from the baseline; none for the null arm.
+
+    A key stands for itself and for all below it: `drafter` also for `drafter.attached.sha256`.
+    """
     if arm == "candidate":
         return comparison.candidate_may_differ
     return comparison.alternative_may_differ if arm == "alternative" else ()
@@ -70,10 +77,11 @@ def check_settings_applied(wanted: Mapping[str, Scalar], manifest: ArmManifest) 
     Raises:
         IncompatibleError: names every setting that is in force otherwise, with both values.
     """
+    in_force = _in_plan_names(manifest.settings)
     other = [
-        f"{key} (plan {value}, service {manifest.settings.get(key, _ABSENT)})"
+        f"{key} (plan {value}, service {in_force.get(key, _ABSENT)})"
         for key, value in wanted.items()
-        if manifest.settings.get(key) != value
+        if in_force.get(key) != value and (key, value) not in _LEFT_TO_SERVICE
     ]
     if other:
         raise IncompatibleError(
@@ -84,7 +92,31 @@ def check_settings_applied(wanted: Mapping[str, Scalar], manifest: ArmManifest) 
 
 
 def _facts(manifest: ArmManifest) -> dict[str, Scalar | None]:
-    return manifest.settings | {"engine": manifest.engine, "engine_version": manifest.engine_version}
+    return _in_plan_names(manifest.settings) | {
+        "engine": manifest.engine,
+        "engine_version": manifest.engine_version,
+    }
+
+
+def _in_plan_names(settings: Mapping[str, Scalar | None]) -> dict[str, Scalar | None]:
+    """Return the settings with the list of drafters, where there are any, as the plan's one name."""
+    renamed = {key: value for key, value in settings.items() if key != _DRAFTERS}
+    names = _read_names(settings.get(_DRAFTERS))
+    if names:
+        renamed.setdefault(_DRAFTER, ", ".join(names))
+    return renamed
+
+
+def _read_names(listed: Scalar | None) -> list[str]:
+    """Return the names in a JSON list, none where the service states something else."""
+    try:
+        return msgspec.json.decode(listed, type=list[str]) if isinstance(listed, str) else []
+    except msgspec.MsgspecError:
+        return []
+
+
+def _covers(declared: Sequence[str], key: str) -> bool:
+    return any(key == one or key.startswith(f"{one}.") for one in declared)
 
 
 def _same(left: Mapping[str, Scalar | None], right: Mapping[str, Scalar | None], key: str) -> bool:

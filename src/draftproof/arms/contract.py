@@ -6,6 +6,8 @@ Pure. What is not known is None, never assumed.
 from collections.abc import Iterable
 from typing import Literal
 
+import msgspec
+
 from draftproof.arms.manifest import REFERENCE_ENGINE
 from draftproof.arms.model_files import ModelFacts
 from draftproof.arms.tokenizers_compat import COMPATIBLE_BY_CONSTRUCTION, TokenizerComparison
@@ -16,13 +18,51 @@ from draftproof.workload.items import Item
 Equivalence = Literal["guaranteed by method", "tested", "assumed", "approximate"]
 
 METHOD_KEY = "speculation.method"
-# Features an item may ask for, and those the reference engine lacks: it does not constrain decoding.
+# What an item may ask for and an engine may lack.
 RESPONSE_SCHEMA = "response_schema"
-_REFERENCE_LACKS = (RESPONSE_SCHEMA, "logprobs", "n > 1", "penalties", "min_p")
-_ALGORITHMS = {
-    "off": "ordinary decoding, one token a step",
-    "ngram": "n-gram lookup in the request's own tokens, verified exactly by the target",
+# What the reference engine refuses of the common request fields; an item can ask for none of it.
+_REFERENCE_LACKS = (
+    "prompt logprobs",
+    "beam search",
+    "lists of banned or allowed tokens",
+    "regex, choice and grammar constraints",
+    "a chat template in the request",
+    "continuing a given answer",
+    "images and audio",
+)
+_LAYERS_PREFIX = "layers:"
+_NO_TRAINING = "no training: the target's own layers"
+_STATED_FACTS = ("sha256", "licence", "provenance")
+_SKIPPING = "the target itself drafts with some of its layers skipped"
+_PROPOSALS = {
+    "ngram": "n-gram lookup in the request's own tokens",
+    "draft_model": "a smaller model drafts",
+    "attached": "a trained head drafts from the target's hidden states",
+    "self": "the target's first layers draft through a trained exit",
 }
+_WITHOUT_WEIGHTS = {"off", "ngram"}
+_POLICIES = {
+    "adaptive": ", by recent acceptance and measured times",
+    "batch": ", by the number of decoding requests",
+    "auto": ", by recent acceptance and measured times, and none while drafting does not pay",
+}
+
+
+class StatedDrafter(msgspec.Struct, frozen=True, kw_only=True):
+    """What the service says of the drafter in force, each None where it says nothing.
+
+    `sha256` is that of trained weights which ship with a record.
+    """
+
+    name: str | None = None
+    sha256: str | None = None
+    licence: str | None = None
+    provenance: str | None = None
+
+    @property
+    def skips_layers(self) -> bool:
+        """Whether the drafter is the target without some of its layers, with no weights of its own."""
+        return self.name is not None and self.name.startswith(_LAYERS_PREFIX)
 
 
 def build_contract(
@@ -44,28 +84,31 @@ def build_contract(
         draft: facts of the drafter's folder, where there is one.
         tokenizers: comparison of target and draft, where the drafter has a tokenizer.
     """
-    target, draft = target or ModelFacts(), draft or ModelFacts()
-    method = find_method(manifest)
-    compared = COMPATIBLE_BY_CONSTRUCTION if method in {"off", "ngram"} else tokenizers
+    target = target or ModelFacts()
+    method, stated = find_method(manifest), find_stated_drafter(manifest)
+    draft = (draft or ModelFacts()) if method != "off" else ModelFacts()
+    compared = COMPATIBLE_BY_CONSTRUCTION if drafts_target_ids(manifest) else tokenizers
     drafter = arm.drafter if method != "off" else {}
+    target_licence = plan.target.licence or target.licence
+    borrowed = target_licence if stated.skips_layers else None
     return Contract(
         arm=manifest.arm,
         target_model=plan.target.model,
         target_revision=plan.target.revision,
         target_precision=_as_text(manifest.settings.get("dtype", plan.target.dtype)),
-        target_licence=plan.target.licence or target.licence,
+        target_licence=target_licence,
         target_sha256=target.sha256 or _as_text(manifest.settings.get("model.sha256")),
         tokenizer_sha256=target.tokenizer_sha256 or _as_text(manifest.settings.get("tokenizer.sha256")),
         drafter_kind=_name_kind(method),
-        drafter_identity=drafter.get("identity"),
-        drafter_provenance=drafter.get("provenance"),
-        drafter_licence=drafter.get("licence") or draft.licence,
-        drafter_sha256=draft.sha256,
+        drafter_identity=drafter.get("identity") or stated.name,
+        drafter_provenance=drafter.get("provenance") or stated.provenance or draft.provenance,
+        drafter_licence=drafter.get("licence") or stated.licence or draft.licence or borrowed,
+        drafter_sha256=stated.sha256 or draft.sha256,
         tokenizer_compatible=compared.compatible if compared else None,
         tokenizer_differences=compared.differences if compared else (),
         runtime=manifest.engine,
         runtime_version=manifest.engine_version,
-        algorithm=_ALGORITHMS.get(method or "", "undisclosed"),
+        algorithm=_describe_algorithm(manifest, stated),
         equivalence=decide_equivalence(manifest),
         num_spec_tokens=None if method == "off" else _as_int(manifest, "speculation.num_spec_tokens"),
         draft_policy=_describe_policy(manifest),
@@ -84,13 +127,39 @@ def find_method(manifest: ArmManifest) -> str | None:
 def decide_equivalence(manifest: ArmManifest) -> Equivalence | None:
     """Return how far the arm's answers are known to be the target's own.
 
-    Ordinary decoding is the target itself. The reference engine verifies drafts exactly (Leviathan et al.
-    2023, section 2.3); of another engine that is an assumption until the run's own outputs are compared.
+    Ordinary decoding is the target itself. The reference engine has one verifier for the drafts of all its
+    methods, and it is exact whatever they propose (Leviathan et al. 2023, section 2.3); of another engine
+    that is an assumption until the run's own outputs are compared.
     """
     method = find_method(manifest)
-    if method == "off" or (method == "ngram" and manifest.engine == REFERENCE_ENGINE):
+    if method == "off" or (method in _PROPOSALS and manifest.engine == REFERENCE_ENGINE):
         return "guaranteed by method"
     return None if method is None else "assumed"
+
+
+def find_stated_drafter(manifest: ArmManifest) -> StatedDrafter:
+    """Return what the service says of the drafter of the method in force; other drafters are idle."""
+    method = find_method(manifest)
+    if method is None or method in _WITHOUT_WEIGHTS:
+        return StatedDrafter()
+    key = f"drafter.{method}"
+    name = _as_text(manifest.settings.get(key))
+    facts = {fact: _as_text(manifest.settings.get(f"{key}.{fact}")) for fact in _STATED_FACTS}
+    made = StatedDrafter(name=name, **facts)
+    return msgspec.structs.replace(made, provenance=_NO_TRAINING) if made.skips_layers else made
+
+
+def drafts_target_ids(manifest: ArmManifest) -> bool:
+    """Return whether drafts are token ids of the target by construction, with no second tokenizer.
+
+    So it is with lookup, and in the reference engine with the target's own layers, heads on them and every
+    drafter with a record, whose vocabulary is a part of the target's ids. A foreign draft model has none.
+    """
+    method = find_method(manifest)
+    if method in _WITHOUT_WEIGHTS:
+        return True
+    recorded = find_stated_drafter(manifest).sha256 is not None
+    return manifest.engine == REFERENCE_ENGINE and (method in {"attached", "self"} or recorded)
 
 
 def list_unsupported(manifest: ArmManifest) -> tuple[str, ...]:
@@ -112,13 +181,29 @@ def find_context_limit(manifest: ArmManifest, target: ModelFacts) -> int | None:
     return min((limit for limit in limits if limit is not None), default=None)
 
 
+def _describe_algorithm(manifest: ArmManifest, stated: StatedDrafter) -> str:
+    method = find_method(manifest)
+    if method == "off":
+        return "ordinary decoding, one token a step"
+    if method not in _PROPOSALS:
+        return "undisclosed"
+    how = "verified exactly" if manifest.engine == REFERENCE_ENGINE else "verified"
+    return f"{_SKIPPING if stated.skips_layers else _PROPOSALS[method]}, {how} by the target"
+
+
 def _describe_policy(manifest: ArmManifest) -> str | None:
-    count = _as_int(manifest, "speculation.num_spec_tokens")
-    if find_method(manifest) in {"off", None} or count is None:
+    method, count = find_method(manifest), _as_int(manifest, "speculation.num_spec_tokens")
+    if method in {"off", None} or count is None:
         return None
+    policy = _as_text(manifest.settings.get("speculation.policy"))
+    limit = f"at most {count} drafted tokens a step"
+    how = limit if policy is None else f"{policy}: {limit}{_POLICIES.get(policy, '')}"
+    return how + (_describe_match(manifest) if method == "ngram" else "")
+
+
+def _describe_match(manifest: ArmManifest) -> str:
     low, high = (_as_int(manifest, f"speculation.ngram_{end}") for end in ("min", "max"))
-    span = f", matching the last {low} to {high} tokens" if low is not None and high is not None else ""
-    return f"fixed: at most {count} drafted tokens a step{span}"
+    return f", matching the last {low} to {high} tokens" if low is not None and high is not None else ""
 
 
 def _describe_fallback(manifest: ArmManifest) -> str:

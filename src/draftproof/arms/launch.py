@@ -28,8 +28,10 @@ class Setting(msgspec.Struct, frozen=True):
 
 REFERENCE_SETTINGS: dict[str, Setting] = {
     "dtype": Setting("--dtype", str, ("float32", "bfloat16")),
-    "speculation.method": Setting("--speculation", str, ("off", "ngram")),
+    "speculation.method": Setting("--speculation", str, ("off", "ngram", "draft_model", "attached", "self")),
+    "speculation.policy": Setting("--draft-policy", str, ("fixed", "adaptive", "batch", "auto")),
     "speculation.num_spec_tokens": Setting("--num-spec-tokens", int),
+    "drafter": Setting("--drafter", str),
     "speculation.ngram_min": Setting("--ngram-min", int),
     "speculation.ngram_max": Setting("--ngram-max", int),
     "max_num_seqs": Setting("--max-num-seqs", int),
@@ -37,6 +39,7 @@ REFERENCE_SETTINGS: dict[str, Setting] = {
     "max_model_len": Setting("--max-model-len", int),
     "max_queue": Setting("--max-queue", int, lowest=0),
     "num_threads": Setting("--num-threads", int),
+    "kernels": Setting("--kernels", str, ("auto", "native", "portable")),
 }
 
 

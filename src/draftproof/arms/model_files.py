@@ -14,6 +14,7 @@ _BLOCK_BYTES = 1 << 20
 _WEIGHT_SUFFIXES = (".safetensors", ".bin", ".gguf", ".pt")
 _CARD_LICENCE = re.compile(r"^licen[cs]e:\s*[\"']?([^\s\"']+)", re.MULTILINE)
 _RECORD_NAMES = ("draftproof-model.json", "config.json")
+_DRAFTER_RECORD, _DRAFTER_WEIGHTS = "drafter.json", "weights.safetensors"
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx")
 
 
@@ -23,6 +24,7 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str | None = None
     tokenizer_sha256: str | None = None
     licence: str | None = None
+    provenance: str | None = None
     max_context_tokens: int | None = None
 
 
@@ -39,6 +41,30 @@ def load_model_facts(folder: Path, key: str = "target.model") -> ModelFacts:
         tokenizer_sha256=hashes.get("tokenizer.json") or hashes.get("vocab.json"),
         licence=find_licence(folder),
         max_context_tokens=_find_context(read_json(folder / "config.json")),
+    )
+
+
+def load_drafter_facts(folder: Path, key: str) -> ModelFacts:
+    """Return what a drafter's folder says: a whole model, or weights with a record and no tokenizer.
+
+    Args:
+        folder: the drafter's.
+        key: of the plan, for messages.
+
+    Raises:
+        PlanError: the folder or a file that it needs is missing, or its record is no JSON object.
+    """
+    if not (folder / _DRAFTER_RECORD).is_file():
+        return load_model_facts(folder, key)
+    weights, record = folder / _DRAFTER_WEIGHTS, read_json(folder / _DRAFTER_RECORD)
+    if not weights.is_file():
+        raise PlanError(
+            f"the drafter {folder} lacks {_DRAFTER_WEIGHTS}.", place=key, fix="copy the whole folder."
+        )
+    return ModelFacts(
+        sha256=_hash_file(weights),
+        licence=_find_text(record, "licence"),
+        provenance=_find_text(record, "provenance"),
     )
 
 
@@ -103,6 +129,10 @@ def read_json(path: Path) -> dict[str, Any]:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise PlanError(f"is not a JSON object ({error}).", place=str(path)) from error
+
+
+def _find_text(record: dict[str, Any], key: str) -> str | None:
+    return record[key] if isinstance(record.get(key), str) else None
 
 
 def _find_context(config: dict[str, Any]) -> int | None:

@@ -13,9 +13,9 @@ import msgspec
 
 from draftproof.arms.comparability import check_comparable, check_settings_applied
 from draftproof.arms.context_fit import ContextNeed, compute_needs, load_token_counter
-from draftproof.arms.contract import build_contract, find_method, find_unsupported_items
+from draftproof.arms.contract import build_contract, drafts_target_ids, find_method, find_unsupported_items
 from draftproof.arms.launch import list_arms, plan_section
-from draftproof.arms.model_files import ModelFacts, load_model_facts
+from draftproof.arms.model_files import ModelFacts, load_drafter_facts, load_model_facts
 from draftproof.arms.probe import ProbeResult, probe_speculation
 from draftproof.arms.tokenizers_compat import TokenizerComparison, compare_tokenizers
 from draftproof.errors import IncompatibleError, InvalidRunError, UsageError
@@ -137,7 +137,8 @@ def judge_probe(manifest: ArmManifest, probe: ProbeResult) -> list[Finding]:
     method = find_method(manifest)
     must_draft = method not in {"off", None} or (method is None and manifest.arm == "candidate")
     if must_draft and probe.num_spec_steps == 0:
-        text = "speculation is not active: an answer that repeats its prompt had no drafted token."
+        which = "it" if method is None else f"the drafter of {method}"
+        text = f"speculation is not active: {which} drafted no token for an answer that repeats its prompt."
         return [_finding("speculation_inactive", "error", manifest, text)]
     if must_draft and probe.num_spec_steps is None:
         text = f"speculation is not proven: the service discloses no counters ({probe.source})."
@@ -197,9 +198,10 @@ def _build(
     arm = arms[manifest.arm]
     draft_folder = Path(arm.drafter["path"]) if "path" in arm.drafter else None
     tokenizers: TokenizerComparison | None = None
-    if draft_folder and model_folder:
+    key = f"arms.{manifest.arm}.drafter.path"
+    draft = load_drafter_facts(draft_folder, key) if draft_folder else None
+    if draft_folder and model_folder and not drafts_target_ids(manifest):
         tokenizers = compare_tokenizers(model_folder, draft_folder)
-    draft = load_model_facts(draft_folder, f"arms.{manifest.arm}.drafter.path") if draft_folder else None
     return build_contract(manifest, plan, arm, target=target, draft=draft, tokenizers=tokenizers)
 
 

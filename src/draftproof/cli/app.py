@@ -195,8 +195,21 @@ def serve(
     served_model_name: Annotated[
         str | None, typer.Option(help="Name in /v1/models.", show_default=False)
     ] = None,
-    speculation: Annotated[Literal["off", "ngram"], typer.Option(help="Default method.")] = "off",
-    num_spec_tokens: Annotated[int, typer.Option(min=1, max=64, help="Drafts per round.")] = 4,
+    speculation: Annotated[
+        Literal["off", "ngram", "draft_model", "attached", "self"], typer.Option(help="Default method.")
+    ] = "off",
+    num_spec_tokens: Annotated[int, typer.Option(min=1, max=64, help="Most drafts per round.")] = 4,
+    draft_policy: Annotated[
+        Literal["fixed", "adaptive", "batch", "auto"],
+        typer.Option(help="Drafts of a round: all, by acceptance, by batch size, or off if none pays."),
+    ] = "fixed",
+    drafter: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Folder of a drafter or draft model, builtin:NAME, or layers:LIST; repeatable.",
+            show_default="what ships for the method",
+        ),
+    ] = None,
     ngram_min: Annotated[int, typer.Option(min=1, max=32, help="Shortest match that drafts.")] = 2,
     ngram_max: Annotated[int, typer.Option(min=1, max=32, help="Longest match looked for.")] = 4,
     max_num_seqs: Annotated[int, typer.Option(min=1, help="Sequences in one batch.")] = 8,
@@ -205,6 +218,17 @@ def serve(
     max_queue: Annotated[int, typer.Option(min=0, help="Requests that may wait; more get 429.")] = 256,
     num_threads: Annotated[
         int | None, typer.Option(min=1, help="CPU threads of a pass.", show_default="torch's own")
+    ] = None,
+    kernels: Annotated[
+        Literal["auto", "native", "portable"],
+        typer.Option(help="Arithmetic: compiled on this machine, or torch's; auto compiles if it can."),
+    ] = "auto",
+    client_timeout: Annotated[
+        float, typer.Option(min=0.1, help="Seconds a client may read nothing before its request ends.")
+    ] = 120.0,
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="File for one line of JSON a step; continued if it is there.", show_default="none"),
     ] = None,
 ) -> None:
     """Serve the reference engine as an OpenAI-compatible server, with speculation you can read and time."""
@@ -217,7 +241,10 @@ def serve(
     config = types.EngineConfig(
         model_path="" if model == DEMO_MODEL else model,
         dtype=dtype,
-        speculation=types.SpeculationParams(method=speculation, num_spec_tokens=num_spec_tokens),
+        speculation=types.SpeculationParams(
+            method=speculation, num_spec_tokens=num_spec_tokens, policy=draft_policy
+        ),
+        drafters=tuple(drafter or ()),
         ngram_min=ngram_min,
         ngram_max=ngram_max,
         max_num_seqs=max_num_seqs,
@@ -225,8 +252,16 @@ def serve(
         max_model_len=max_model_len,
         max_queue=max_queue,
         num_threads=num_threads,
+        kernels=kernels,
     )
-    load_reference("server").serve(config, host=host, port=port, served_model_name=served_model_name)
+    load_reference("server").serve(
+        config,
+        host=host,
+        port=port,
+        served_model_name=served_model_name,
+        trace=trace,
+        write_timeout_s=client_timeout,
+    )
 
 
 def main() -> int:

@@ -5,13 +5,13 @@ from typing import Any
 import msgspec
 
 from draftproof.engines.chat_fold import ChatFold
-from draftproof.engines.chat_payload import build_chat_payload
+from draftproof.engines.chat_payload import build_chat_payload, render_response_schema
 from draftproof.engines.protocol import AnswerFold, Speculation
 from draftproof.workload.items import Item
 
 
 class ReferenceAdapter:
-    """Adapter of `draftproof serve`. A response schema is not sent: decoding is not constrained there."""
+    """Adapter of `draftproof serve`."""
 
     name = "reference"
 
@@ -27,6 +27,8 @@ class ReferenceAdapter:
         """Return the body of a request; `speculation` switches it for this request only."""
         payload = build_chat_payload(item, seed=seed, served_model=served_model, max_tokens=max_tokens)
         payload |= {"return_token_ids": True, "return_round_metrics": True}
+        if item.response_schema is not None:
+            payload["response_format"] = render_response_schema(item.response_schema)
         if speculation is not None:
             payload["speculation"] = msgspec.to_builtins(speculation)
         return payload

@@ -76,7 +76,8 @@ class Arm(_Strict):
     )
     drafter: dict[str, str] = Field(
         default_factory=dict,
-        description="Facts of the drafter for the contract: identity, provenance, licence, path.",
+        description="Facts of the drafter for the contract: identity, provenance, licence, path; "
+        "what is left out is taken from what the service states.",
     )
 
 
@@ -94,14 +95,17 @@ class Comparison(_Strict):
     candidate_may_differ: tuple[str, ...] = Field(
         (
             "speculation.method",
+            "speculation.policy",
             "speculation.num_spec_tokens",
             "speculation.ngram_min",
             "speculation.ngram_max",
+            "drafter",
         ),
-        description="Setting keys in which the candidate may differ from the baseline.",
+        description="Setting keys in which the candidate may differ from the baseline; "
+        "a key covers those below it.",
     )
     alternative_may_differ: tuple[str, ...] = Field(
-        (), description="Setting keys in which the alternative may differ from the baseline."
+        (), description="Setting keys in which the alternative may differ; a key covers those below it."
     )
     null_arm: bool = Field(True, description="Run the baseline twice to see how much two equal arms differ.")
     metric: Literal["tpot_ns", "e2e_from_schedule_ns"] = Field(

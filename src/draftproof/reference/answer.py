@@ -1,13 +1,21 @@
-"""What a request has received so far, and its OpenAI-form bodies, chunks and metrics block.
+"""What one choice of a request has received so far, and the metrics block over one or several of them.
 
 Pure: the caller passes the clock's readings. Counts follow metrics.md; a value that is not known is null.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any
 
-from draftproof.reference.types import FinishReason, RoundOutput, RoundStats, SpeculationParams
-from draftproof.reference.wire import Wanted
+import msgspec
+
+from draftproof.reference.types import (
+    FinishReason,
+    RoundOutput,
+    RoundStats,
+    SpeculationParams,
+    TokenLogprobs,
+)
 
 _ROUND_FIELDS = (
     "proposed",
@@ -20,41 +28,30 @@ _ROUND_FIELDS = (
     "batch_size",
     "prefill_tokens",
 )
+_NOTHING = RoundOutput(
+    token_ids=(), text="", finish_reason=None, round=None, queue_ns=0, prefill_ns=0, fallbacks=0
+)
 
 
 class Answer:
-    """Accumulates the rounds of one request.
+    """Accumulates the rounds of one choice.
 
     Args:
-        request_id: the id the client sees.
-        model: the served model's name.
-        created_s: seconds since the epoch.
-        prompt_token_ids: the prompt.
-        wanted: what the request asked for.
+        prompt_token_ids: the prompt; empty in all choices of a request but the first, so that sums over
+            choices count it once.
+        speculation: what the choice was generated with.
         received_ns: when the request was complete, on the server's monotonic clock.
-        chat: chat form (messages and deltas) or plain completion form (texts).
     """
 
     def __init__(
-        self,
-        *,
-        request_id: str,
-        model: str,
-        created_s: int,
-        prompt_token_ids: tuple[int, ...],
-        wanted: Wanted,
-        received_ns: int,
-        chat: bool,
+        self, prompt_token_ids: tuple[int, ...], speculation: SpeculationParams, received_ns: int
     ) -> None:
-        self.request_id, self.model, self.created_s = request_id, model, created_s
-        self.prompt_token_ids, self.wanted, self.chat = prompt_token_ids, wanted, chat
+        self.prompt_token_ids, self.speculation = prompt_token_ids, speculation
         self.received_ns = received_ns
         self.first_ns: int | None = None
         self.last_ns: int | None = None
         self.token_ids: list[int] = []
-        self.texts: list[str] = []
-        self.rounds: list[RoundStats] = []
-        self.last: RoundOutput | None = None
+        self.outputs: list[RoundOutput] = []
 
     def add(self, output: RoundOutput, now_ns: int) -> None:
         """Take in what a round delivered at `now_ns`."""
@@ -62,83 +59,31 @@ class Answer:
             self.first_ns = now_ns if self.first_ns is None else self.first_ns
             self.last_ns = now_ns
         self.token_ids += output.token_ids
-        self.texts.append(output.text)
-        if output.round is not None:
-            self.rounds.append(output.round)
-        self.last = output
+        self.outputs.append(output)
+
+    @property
+    def last(self) -> RoundOutput | None:
+        """The newest output."""
+        return self.outputs[-1] if self.outputs else None
+
+    @property
+    def rounds(self) -> list[RoundStats]:
+        """The decode rounds, the prefill not among them."""
+        return [output.round for output in self.outputs if output.round is not None]
 
     @property
     def finish_reason(self) -> FinishReason | None:
         """Why generation ended, None while it runs."""
         return self.last.finish_reason if self.last else None
 
-    def usage(self) -> dict[str, int]:
-        """Return the tokens counted so far; only delivered tokens count."""
-        prompt, completion = len(self.prompt_token_ids), len(self.token_ids)
-        return {
-            "prompt_tokens": prompt,
-            "completion_tokens": completion,
-            "total_tokens": prompt + completion,
-        }
-
-    def opening_chunk(self) -> dict[str, Any]:
-        """Return the role chunk of a chat stream; it carries no generated token."""
-        delta = {"role": "assistant", "content": ""}
-        chunk = self._chunk([{"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}])
-        if self.wanted.return_token_ids:
-            chunk["prompt_token_ids"] = list(self.prompt_token_ids)
-        return chunk
-
-    def round_chunk(self, output: RoundOutput) -> dict[str, Any]:
-        """Return the one event of a round, its text and new token ids and, at the end, the finish reason."""
-        shown = {"delta": {"content": output.text}} if self.chat else {"text": output.text}
-        choice: dict[str, Any] = {
-            "index": 0,
-            **shown,
-            "logprobs": None,
-            "finish_reason": output.finish_reason,
-        }
-        if self.wanted.return_token_ids:
-            choice["token_ids"] = list(output.token_ids)
-        return self._chunk([choice])
-
-    def usage_chunk(self) -> dict[str, Any]:
-        """Return the closing chunk: no choices, the whole usage, the metrics block."""
-        return self._skeleton(chunk=True) | {"choices": [], "usage": self.usage(), "metrics": self.metrics()}
-
-    def body(self) -> dict[str, Any]:
-        """Return the whole answer for a request that does not stream."""
-        text = "".join(self.texts)
-        shown = {"message": {"role": "assistant", "content": text}} if self.chat else {"text": text}
-        choice: dict[str, Any] = {"index": 0, **shown, "logprobs": None, "finish_reason": self.finish_reason}
-        body = self._skeleton(chunk=False) | {
-            "choices": [choice],
-            "usage": self.usage(),
-            "metrics": self.metrics(),
-        }
-        if self.wanted.return_token_ids:
-            choice["token_ids"] = list(self.token_ids)
-            body["prompt_token_ids"] = list(self.prompt_token_ids)
-        return body
-
-    def metrics(self) -> dict[str, Any]:
-        """Return the metrics block: server-side times, acceptance, fallbacks, and rounds where asked for."""
-        block: dict[str, Any] = {
-            "time_to_first_token_ms": _difference_ms(self.received_ns, self.first_ns),
-            "queue_time_ms": self.last.queue_ns / 1e6 if self.last else None,
-            "prefill_time_ms": self.last.prefill_ns / 1e6 if self.last else None,
-            "generation_time_ms": _difference_ms(self.first_ns, self.last_ns),
-            "speculative_decoding": compute_acceptance(self.rounds, self.wanted.speculation),
-            "fallbacks": self.last.fallbacks if self.last else 0,
-            "speculation": {
-                "method": self.wanted.speculation.method,
-                "num_spec_tokens": self.wanted.speculation.num_spec_tokens,
-                "policy": "fixed",
-            },
-        }
-        if self.wanted.return_round_metrics:
-            block["rounds"] = {name: [getattr(r, name) for r in self.rounds] for name in _ROUND_FIELDS}
-        return block
+    def joined(self) -> RoundOutput:
+        """Return all outputs as one: its tokens, text and end."""
+        return msgspec.structs.replace(
+            self.last or _NOTHING,
+            token_ids=tuple(self.token_ids),
+            text="".join(output.text for output in self.outputs),
+            logprobs=_joined_logprobs(self.outputs),
+        )
 
     def time_per_output_token_s(self) -> float | None:
         """Return the mean time per token after the first delivery, None if there is none after it."""
@@ -146,15 +91,29 @@ class Answer:
             return None
         return (self.last_ns - self.first_ns) / 1e9 / (len(self.token_ids) - 1)
 
-    def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        chunk = self._skeleton(chunk=True) | {"choices": choices}
-        if self.wanted.continuous_usage:
-            chunk["usage"] = self.usage()
-        return chunk
 
-    def _skeleton(self, *, chunk: bool) -> dict[str, Any]:
-        kind = ("chat.completion.chunk" if chunk else "chat.completion") if self.chat else "text_completion"
-        return {"id": self.request_id, "object": kind, "created": self.created_s, "model": self.model}
+def metrics_block(answers: Sequence[Answer], *, rounds: bool) -> dict[str, Any]:
+    """Return the metrics block of one choice, or of several pooled, at least one.
+
+    Pooled, first and last token are those of any choice, queue and prefill are the longest, and steps,
+    fallbacks and `rounds`, listed if asked for, are those of all choices, one after the other.
+    """
+    speculation, latest = answers[0].speculation, [answer.last for answer in answers if answer.last]
+    first_ns = min((a.first_ns for a in answers if a.first_ns is not None), default=None)
+    last_ns = max((a.last_ns for a in answers if a.last_ns is not None), default=None)
+    steps = list(chain.from_iterable(answer.rounds for answer in answers))
+    block: dict[str, Any] = {
+        "time_to_first_token_ms": _difference_ms(answers[0].received_ns, first_ns),
+        "queue_time_ms": max((output.queue_ns / 1e6 for output in latest), default=None),
+        "prefill_time_ms": max((output.prefill_ns / 1e6 for output in latest), default=None),
+        "generation_time_ms": _difference_ms(first_ns, last_ns),
+        "speculative_decoding": compute_acceptance(steps, speculation),
+        "fallbacks": sum(output.fallbacks for output in latest),
+        "speculation": msgspec.structs.asdict(speculation) | describe_lengths(steps),
+    }
+    if rounds:
+        block["rounds"] = {name: [getattr(step, name) for step in steps] for name in _ROUND_FIELDS}
+    return block
 
 
 def compute_acceptance(rounds: Sequence[RoundStats], speculation: SpeculationParams) -> dict[str, Any] | None:
@@ -179,6 +138,26 @@ def compute_acceptance(rounds: Sequence[RoundStats], speculation: SpeculationPar
         "per_step_draft_ms": [r.draft_ns / 1e6 for r in steps],
         "per_step_verify_ms": [r.verify_ns / 1e6 for r in steps],
     }
+
+
+def describe_lengths(rounds: Sequence[RoundStats]) -> dict[str, Any]:
+    """Return what the draft-length policy decided, over the rounds in which the request could draft.
+
+    `mean_draft_length` counts tokens drafted a round, None without such a round; `paused_rounds` the rounds
+    in which the policy asked for none.
+    """
+    able = [r for r in rounds if r.draft_limit is not None]
+    return {
+        "mean_draft_length": sum(r.proposed for r in able) / len(able) if able else None,
+        "paused_rounds": sum(1 for r in able if r.draft_limit == 0),
+    }
+
+
+def _joined_logprobs(outputs: Iterable[RoundOutput]) -> tuple[TokenLogprobs, ...] | None:
+    """Return the log-probabilities of all tokens, None unless every token has one."""
+    parts = [output.logprobs for output in outputs if output.token_ids]
+    known = [part for part in parts if part is not None]
+    return tuple(chain.from_iterable(known)) if len(known) == len(parts) else None
 
 
 def _difference_ms(start_ns: int | None, end_ns: int | None) -> float | None:

@@ -1,7 +1,7 @@
 """The reference engine behind HTTP, in the OpenAI form: a plain ASGI application.
 
 Owns the routes and the life of the loaded engine. Reading requests is wire.py and chat.py, answering them
-is answer.py and delivery.py, starting a process is server.py.
+is answers.py and delivery.py, starting a process is server.py.
 """
 
 import asyncio
@@ -23,17 +23,19 @@ from starlette.routing import Route
 from draftproof import __version__
 from draftproof.clock import Clock, monotonic_ns
 from draftproof.errors import EngineError
-from draftproof.reference.answer import Answer
+from draftproof.reference.answers import Answers
 from draftproof.reference.chat import ChatTokenizer, chat_token_ids, completion_token_ids
 from draftproof.reference.counters import EngineStats
 from draftproof.reference.delivery import RETRY_AFTER_S, Delivery, RoundStream
 from draftproof.reference.exposition import RequestCounters, ServerCollector, render_metrics
+from draftproof.reference.token_text import TokenTexts
 from draftproof.reference.types import (
     EngineConfig,
     GenerationRequest,
     SamplingParams,
 )
-from draftproof.reference.wire import BadRequestError, error_body, limit_tokens, parse_wanted
+from draftproof.reference.wire import MAX_CHOICES, Wanted, limit_tokens, parse_wanted
+from draftproof.reference.wire_fields import BadRequestError, error_body
 
 _WARM_UP_TOKENS = 8
 _BODY_BYTES = 1 << 20  # tools and fields
@@ -57,12 +59,20 @@ class GenerationBackend(Protocol):
         ...
 
 
+async def prepare_nothing(_request: GenerationRequest) -> None:
+    """Leave everything to the backend's `generate`."""
+
+
 class LoadedEngine(msgspec.Struct, frozen=True):
-    """A started engine, its tokenizer, and the flat settings that /version discloses."""
+    """A started engine, its tokenizer, and the flat settings that /version discloses.
+
+    `prepare` does beside the event loop what `generate` would do slowly on it, and raises UsageError as it.
+    """
 
     backend: GenerationBackend
     tokenizer: ChatTokenizer
     settings: dict[str, str | int | float | bool | None]
+    prepare: Callable[[GenerationRequest], Awaitable[None]] = prepare_nothing
 
 
 class Service:
@@ -91,7 +101,9 @@ class Service:
         self._on_ready, self._on_fault = on_ready, on_fault
         self._created_s = int(time.time())
         self._engine: LoadedEngine | None = None
+        self._texts: TokenTexts | None = None
         self._warm = False
+        self._max_choices = min(MAX_CHOICES, config.max_num_seqs + config.max_queue)
         self._counters = RequestCounters()
         positions = 0 if config.speculation.method == "off" else config.speculation.num_spec_tokens
         self._collector = ServerCollector(self._counters, self._stats, served_model_name, positions)
@@ -145,6 +157,7 @@ class Service:
 
     async def _start(self) -> None:
         self._engine = await self._load()
+        self._texts = TokenTexts(self._engine.tokenizer)
         await self._warm_up(self._engine)
         self._warm = True
 
@@ -173,17 +186,19 @@ class Service:
         received_ns = self._clock()
         max_model_len = self._config.max_model_len
         content = await _read_body(request, _BODY_BYTES + _BODY_BYTES_PER_TOKEN * max_model_len)
-        if self._engine is None or not self._warm:
+        if self._engine is None or self._texts is None or not self._warm:
             raise BadRequestError("The model is not ready.", None, status=503)
         read_prompt = chat_token_ids if chat else completion_token_ids
         try:
             body = _json_object(content)
-            wanted = parse_wanted(body, self._config.speculation, self._name)
+            wanted = parse_wanted(
+                body, self._config.speculation, self._name, chat=chat, max_choices=self._max_choices
+            )
             prompt = read_prompt(body, self._engine.tokenizer, max_model_len)
         except RecursionError as fault:
             raise BadRequestError("The body is nested too deeply.", None) from fault
         sampling = limit_tokens(wanted, len(prompt), max_model_len)
-        answer = Answer(
+        answers = Answers(
             request_id=f"{'chatcmpl' if chat else 'cmpl'}-{uuid.uuid4().hex}",
             model=self._name,
             created_s=int(time.time()),
@@ -191,16 +206,13 @@ class Service:
             wanted=wanted,
             received_ns=received_ns,
             chat=chat,
+            texts=self._texts,
         )
-        generation = GenerationRequest(
-            request_id=answer.request_id,
-            prompt_token_ids=prompt,
-            sampling=sampling,
-            speculation=wanted.speculation,
-        )
-        return Delivery(
-            answer, partial(self._engine.backend.generate, generation), self._counters, self._clock
-        )
+        generations = choice_requests(answers.request_id, prompt, sampling, wanted)
+        admits = [partial(self._engine.backend.generate, generation) for generation in generations]
+        # Choices differ in their seeds alone.
+        prepare = partial(self._engine.prepare, generations[0])
+        return Delivery(answers, admits, self._counters, self._clock, prepare)
 
     def _stats(self) -> EngineStats | None:
         return self._engine.backend.stats() if self._engine else None
@@ -232,6 +244,8 @@ def config_settings(config: EngineConfig) -> dict[str, str | int | float | bool 
     for name, value in msgspec.to_builtins(config).items():
         if isinstance(value, dict):
             settings |= {f"{name}.{inner}": scalar for inner, scalar in value.items()}
+        elif isinstance(value, list):
+            settings[name] = msgspec.json.encode(value).decode()
         else:
             settings[name] = value
     return settings
@@ -240,6 +254,22 @@ def config_settings(config: EngineConfig) -> dict[str, str | int | float | bool 
 def json_response(body: dict[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """Return a JSON response."""
     return Response(msgspec.json.encode(body), status, headers, media_type="application/json")
+
+
+def choice_requests(
+    request_id: str, prompt: tuple[int, ...], sampling: SamplingParams, wanted: Wanted
+) -> list[GenerationRequest]:
+    """Return one sequence for each choice; with a seed, choice i draws from the stream of seed + i."""
+    seeds = [None if sampling.seed is None else sampling.seed + index for index in range(wanted.n)]
+    return [
+        GenerationRequest(
+            request_id=request_id if wanted.n == 1 else f"{request_id}-{index}",
+            prompt_token_ids=prompt,
+            sampling=msgspec.structs.replace(sampling, seed=seed),
+            speculation=wanted.speculation,
+        )
+        for index, seed in enumerate(seeds)
+    ]
 
 
 async def _read_body(request: Request, limit_bytes: int) -> bytes:

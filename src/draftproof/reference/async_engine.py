@@ -92,6 +92,15 @@ class AsyncEngine:
         if self._thread.is_alive():
             self._thread.join()
 
+    async def prepare(self, request: GenerationRequest) -> None:
+        """Compile a request's schema beside the event loop, so that `generate` finds it done.
+
+        Raises:
+            UsageError: the request can never run here.
+        """
+        if request.sampling.json_schema is not None:
+            await asyncio.to_thread(self._engine.check, request)
+
     def generate(self, request: GenerationRequest) -> GenerationStream:
         """Hand a request over and return its outputs; call from a coroutine.
 
@@ -111,7 +120,7 @@ class AsyncEngine:
             self._engine.check_room(len(self._streams))
             stream = GenerationStream(self, request.request_id)
             self._streams[request.request_id] = stream
-            self._inbox.append(_Arrival(request, self._clock()))
+            self._inbox.append(_Arrival(request, self._clock(), stream))
             self._changed.notify()
         return stream
 
@@ -129,10 +138,12 @@ class AsyncEngine:
             return msgspec.structs.replace(self._stats, waiting=self._stats.waiting + arriving)
 
     def _run(self) -> None:
-        while self._take_changes():
-            self._deliver(self._step())
-            self._stats = self._engine.stats()
-        self._end_all()
+        try:
+            while self._take_changes():
+                self._deliver(self._step())
+                self._stats = self._engine.stats()
+        finally:  # whatever ends the thread, no reader waits for it
+            self._end_all()
 
     def _take_changes(self) -> bool:
         """Wait for work, apply arrivals and cancellations in order; False once stopping."""
@@ -146,10 +157,20 @@ class AsyncEngine:
         return True
 
     def _apply(self, change: "_Arrival | _Cancellation") -> None:
-        if isinstance(change, _Arrival):
-            self._engine.add_request(change.request, arrival_ns=change.arrival_ns)
-        else:
+        if isinstance(change, _Cancellation):
             self._engine.cancel(change.request_id)
+            return
+        try:
+            self._engine.add_request(change.request, arrival_ns=change.arrival_ns)
+        except Exception as fault:  # whatever one request raises, the others must still be served
+            _logger.warning("request %s raised %r", change.request.request_id, fault, exc_info=True)
+            self._refuse(change.stream, f"{type(fault).__name__}: {fault}")
+
+    def _refuse(self, stream: GenerationStream, error: str) -> None:
+        """End a stream that never began; its id may belong to a newcomer by now."""
+        if self._streams.get(stream.request_id) is stream:
+            del self._streams[stream.request_id]
+        _hand_over(stream, msgspec.structs.replace(_CANCELLED, finish_reason="error", error=error))
 
     def _step(self) -> Outputs:
         try:
@@ -172,6 +193,7 @@ class AsyncEngine:
 
     def _end_all(self) -> None:
         with self._changed:
+            self._stopping = True
             for request_id, stream in self._streams.items():
                 self._engine.cancel(request_id)
                 _hand_over(stream, _CANCELLED)
@@ -183,6 +205,7 @@ class AsyncEngine:
 class _Arrival(NamedTuple):
     request: GenerationRequest
     arrival_ns: int
+    stream: GenerationStream
 
 
 class _Cancellation(NamedTuple):

@@ -20,11 +20,13 @@ def ragged_attention(
     value: torch.Tensor,  # [1, kv_heads, tokens, head_dim]
     attention_mask: torch.Tensor | None,  # noqa: ARG001 - the signature transformers calls
     *,
-    ragged_batch: RaggedBatch,
+    ragged_batch: RaggedBatch | None = None,
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """Write this layer's keys and values, attend, and return [1, tokens, heads, head_dim]."""
+    if ragged_batch is None:
+        raise TypeError("it does not hand the batch on to its attention")
     if any(kwargs.get(name) is not None for name in _UNSUPPORTED):
         raise EngineError(
             f"the model's attention uses {', '.join(n for n in _UNSUPPORTED if kwargs.get(n) is not None)}",

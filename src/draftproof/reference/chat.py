@@ -1,7 +1,7 @@
 """From chat messages or a plain prompt to token ids.
 
-Owns the rendering of tools for chat templates that know none. The tokenizer is a `transformers` one;
-its template decides everything else.
+Owns where tools go for chat templates that know none. The tokenizer is a `transformers` one; its template
+decides everything else.
 """
 
 import json
@@ -10,7 +10,9 @@ from typing import Any, Protocol
 
 from jinja2 import TemplateError
 
-from draftproof.reference.wire import BadRequestError, check_text_length
+from draftproof.reference.tools import read_tools, render_tools
+from draftproof.reference.wire import check_text_length
+from draftproof.reference.wire_fields import BadRequestError
 
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 _DEFAULT_SYSTEM = "You are a helpful assistant."
@@ -23,6 +25,14 @@ class ChatTokenizer(Protocol):
 
     def encode(self, text: str, *, add_special_tokens: bool = ...) -> list[int]:
         """Return the token ids of a text."""
+        ...
+
+    def decode(self, token_ids: list[int], **kwargs: Any) -> str:
+        """Return the text of token ids."""
+        ...
+
+    def convert_ids_to_tokens(self, ids: int) -> str:
+        """Return the piece of the vocabulary at an id."""
         ...
 
     def apply_chat_template(self, conversation: Any, **kwargs: Any) -> Any:
@@ -39,7 +49,7 @@ def chat_token_ids(body: Mapping[str, Any], tokenizer: ChatTokenizer, max_model_
         BadRequestError: messages or tools are not of the OpenAI form, the model has no template, or the text
             is far longer than `max_model_len` tokens.
     """
-    messages, tools = _messages(body.get("messages")), _tools(body)
+    messages, tools = _messages(body.get("messages")), read_tools(body)
     if not tokenizer.chat_template:
         raise BadRequestError("This model has no chat template; use /v1/completions.", "messages")
     native = "tools" in str(tokenizer.chat_template)
@@ -132,28 +142,6 @@ def _tool_call(call: Any, place: str) -> dict[str, Any]:
     return {"type": "function", "function": {"name": function["name"], "arguments": parsed}}
 
 
-def _tools(body: Mapping[str, Any]) -> list[dict[str, Any]]:
-    tools, choice = body.get("tools"), body.get("tool_choice")
-    tools = [] if tools is None else tools
-    if not isinstance(tools, list):
-        raise BadRequestError("tools must be a list.", "tools")
-    for index, tool in enumerate(tools):
-        _check_tool(tool, f"tools[{index}]")
-    if choice not in (None, "auto", "none"):
-        raise BadRequestError(
-            "tool_choice must be auto or none: decoding is not constrained, so a call cannot be forced.",
-            "tool_choice",
-            code="unsupported_parameter",
-        )
-    return [] if choice == "none" else tools
-
-
-def _check_tool(tool: Any, place: str) -> None:
-    function = tool.get("function") if isinstance(tool, Mapping) else None
-    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise BadRequestError(f"{place} needs type = function and function.name.", place)
-
-
 def _without_native_tools(
     messages: Sequence[dict[str, Any]], tools: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
@@ -174,15 +162,3 @@ def _plain_content(message: Mapping[str, Any]) -> str:
 
 def _call_text(function: Mapping[str, Any]) -> str:
     return json.dumps({"name": function["name"], "arguments": function["arguments"]}, ensure_ascii=False)
-
-
-def render_tools(tools: Sequence[Mapping[str, Any]]) -> str:
-    """Return a compact text that states the functions, one line of JSON each, and how to call one."""
-    lines = [json.dumps(tool["function"], ensure_ascii=False, separators=(",", ":")) for tool in tools]
-    return "\n".join(
-        [
-            "You can call these functions, one JSON object a line:",
-            *lines,
-            'To call one, answer with nothing but {"name": NAME, "arguments": {...}}.',
-        ]
-    )

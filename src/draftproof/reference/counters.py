@@ -1,7 +1,7 @@
 """What the engine counts: totals since its start, given out as frozen snapshots. Nothing here measures."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -10,6 +10,11 @@ from draftproof.reference.types import RoundOutput
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     """A snapshot for metrics. Totals never fall; the gauges are `running`, `waiting` and the `kv_` fields.
+
+    Draft-length policies: `policy_rounds` counts by policy the rounds of sequences that could draft,
+    `paused_rounds` those it let draft nothing. Two more gauges: `draft_length`, the mean length decided in
+    the latest round with such a sequence, and `draft_gains`, by method the latest estimate of throughput
+    with drafts over throughput without; None and absent before there is one.
 
     `accepted_per_position[i]` counts verification steps of a sequence that delivered draft i. Durations are
     sums over steps, ns; a step's four durations add up to its wall time.
@@ -28,6 +33,10 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     accepted_tokens: int = 0
     accepted_per_position: tuple[int, ...] = ()
     fallbacks: int = 0
+    policy_rounds: dict[str, int] = {}
+    paused_rounds: dict[str, int] = {}
+    draft_length: float | None = None
+    draft_gains: dict[str, float] = {}
     draft_ns: int = 0
     verify_ns: int = 0
     sample_ns: int = 0
@@ -50,6 +59,10 @@ class EngineCounters:
         self._totals: Counter[str] = Counter()
         self._finished: Counter[str] = Counter()
         self._accepted_per_position: list[int] = []
+        self._policy_rounds: Counter[str] = Counter()
+        self._paused_rounds: Counter[str] = Counter()
+        self._draft_length: float | None = None
+        self._draft_gains: dict[str, float] = {}
 
     def count_step(self, durations: StepDurations, prefill_tokens: int) -> None:
         """Add one step of the engine."""
@@ -58,6 +71,18 @@ class EngineCounters:
     def count_fallback(self) -> None:
         """Add one request that lost its drafter."""
         self._totals["fallbacks"] += 1
+
+    def count_lengths(self, lengths: Sequence[tuple[str, int]]) -> None:
+        """Add the draft lengths decided in a round, each with its policy."""
+        for policy, length in lengths:
+            self._policy_rounds[policy] += 1
+            self._paused_rounds[policy] += not length
+        if lengths:
+            self._draft_length = sum(length for _, length in lengths) / len(lengths)
+
+    def note_gains(self, gains: Mapping[str, float]) -> None:
+        """Keep the latest estimated gains by method."""
+        self._draft_gains.update(gains)
 
     def count_finish(self, reason: str) -> None:
         """Add one request that ended."""
@@ -79,6 +104,10 @@ class EngineCounters:
             kv_bytes=kv_bytes,
             finished=dict(self._finished),
             accepted_per_position=tuple(self._accepted_per_position),
+            policy_rounds=dict(self._policy_rounds),
+            paused_rounds=dict(self._paused_rounds),
+            draft_length=self._draft_length,
+            draft_gains=dict(self._draft_gains),
             **self._totals,
         )
 

@@ -62,7 +62,7 @@ class Decoder:
         self.layers = list(layers)
         self.embedding, self.final_norm, self.head = embedding, final_norm, head
         self.output_rows = output_rows
-        self._frequencies, self.eps = inverse_frequencies, eps
+        self.inverse_frequencies, self.eps = inverse_frequencies, eps
 
     def embed(self, token_ids: Sequence[int]) -> torch.Tensor:
         """Return [tokens, hidden]."""
@@ -71,8 +71,10 @@ class Decoder:
 
     def angles(self, batch: RaggedBatch) -> torch.Tensor:
         """Return [tokens, head_size]: cosines, then sines, of each new token's rotary angles."""
-        positions = torch.tensor(batch.position_ids(), dtype=torch.float32, device=self._frequencies.device)
-        turned = positions[:, None] * self._frequencies
+        positions = torch.tensor(
+            batch.position_ids(), dtype=torch.float32, device=self.inverse_frequencies.device
+        )
+        turned = positions[:, None] * self.inverse_frequencies
         return torch.cat((turned.cos(), turned.sin()), dim=-1).to(self.embedding.dtype)
 
     def run(
@@ -125,7 +127,7 @@ def from_transformers(model: Any, kernels: Kernels) -> Decoder | None:
     whoever loads a model compares.
     """
     config = model.config.get_text_config()
-    if config.model_type not in FUSED_MODEL_TYPES or config.hidden_act != "silu" or not _plain_rotary(config):
+    if not _llama_shaped(config):
         return None
     body = model.model
     head_size = body.layers[0].self_attn.head_dim
@@ -167,7 +169,8 @@ def _read_layer(layer: Any, config: Any, kernels: Kernels) -> DecoderLayer:
 
 def _join(kernels: Kernels, *linears: nn.Linear) -> Linear:
     """Pack several products over the same rows as one."""
-    weight = torch.cat([linear.weight.detach() for linear in linears])
+    weights = [linear.weight.detach() for linear in linears]
+    weight = weights[0] if len(weights) == 1 else torch.cat(weights)
     biases = [linear.bias for linear in linears if linear.bias is not None]
     return kernels.pack(weight, torch.cat([bias.detach() for bias in biases]) if biases else None)
 
@@ -175,6 +178,12 @@ def _join(kernels: Kernels, *linears: nn.Linear) -> Linear:
 def _norm_or_none(attention: Any, name: str) -> torch.Tensor | None:
     norm = getattr(attention, name, None)
     return None if norm is None else norm.weight.detach()
+
+
+def _llama_shaped(config: Any) -> bool:
+    whole = set(getattr(config, "layer_types", None) or ["full_attention"]) == {"full_attention"}
+    known = config.model_type in FUSED_MODEL_TYPES and config.hidden_act == "silu"
+    return known and whole and _plain_rotary(config)
 
 
 def _plain_rotary(config: Any) -> bool:

@@ -1,26 +1,30 @@
 """Carries one request's rounds to one client, and stops the engine's work when the client goes away.
 
-Owns the wire form of a generation's life: refusal, server-sent events, one JSON body, or an error.
+Owns the wire form of a generation's life: refusal, server-sent events, one JSON body, or an error. A request
+of several choices is admitted whole or not at all, and the failure of one ends all.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, MutableMapping
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, MutableMapping, Sequence
+from contextlib import AsyncExitStack, aclosing
 from typing import Any, Protocol
 
 import msgspec
 
 from draftproof.clock import Clock
 from draftproof.errors import DraftproofError, EngineError, UsageError
-from draftproof.reference.answer import Answer
+from draftproof.reference.answers import Answers
 from draftproof.reference.exposition import RequestCounters
+from draftproof.reference.interleave import interleave
 from draftproof.reference.scheduler import QueueFullError
 from draftproof.reference.types import RoundOutput
-from draftproof.reference.wire import error_body
+from draftproof.reference.wire_fields import error_body
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
+
+Rounds = AsyncIterator[tuple[int, RoundOutput]]  # (choice, output)
 
 RETRY_AFTER_S = 1
 
@@ -45,84 +49,100 @@ class Delivery:
     """An ASGI application for one request.
 
     Args:
-        answer: collects what arrives.
-        admit: hands the request to the engine; called when the delivery starts, so that no slot is taken
-            for a response that is never sent. Raises QueueFullError or UsageError.
+        answers: collects what arrives.
+        admits: hand the sequences of the request to the engine, one a choice; called when the delivery
+            starts, so that no slot is taken for a response that is never sent. Each raises QueueFullError or
+            UsageError.
         counters: told about every round and the end.
         clock: monotonic nanoseconds.
+        prepare: does, before any sequence is handed over, what would hold up others; raises as `admits`.
     """
 
     def __init__(
-        self, answer: Answer, admit: Callable[[], RoundStream], counters: RequestCounters, clock: Clock
+        self,
+        answers: Answers,
+        admits: Sequence[Callable[[], RoundStream]],
+        counters: RequestCounters,
+        clock: Clock,
+        prepare: Callable[[], Awaitable[None]],
     ) -> None:
-        self._answer, self._admit, self._counters, self._clock = answer, admit, counters, clock
+        self._answers, self._admits, self._counters, self._clock = answers, admits, counters, clock
+        self._prepare = prepare
 
     async def __call__(self, _scope: Message, receive: Receive, send: Send) -> None:
         """Deliver until the end or until the client disconnects, whichever comes first."""
-        try:
-            rounds = self._admit()
-        except QueueFullError as fault:
-            self._counters.rejected += 1
-            await send_json(send, 429, error_body(str(fault), 429), retry=True)
-        except DraftproofError as fault:
-            status = 400 if isinstance(fault, UsageError) else 503
-            await send_json(send, status, error_body(str(fault), status), retry=status == 503)
-        else:
-            await run_until_disconnect(receive, self._deliver(rounds, send))
+        async with AsyncExitStack() as admitted:
+            try:
+                await self._prepare()
+                streams = [await admitted.enter_async_context(aclosing(admit())) for admit in self._admits]
+            except DraftproofError as fault:
+                # No choice is left behind in the engine, and none waits for the client to read the refusal.
+                await admitted.aclose()
+                await self._refuse(fault, send)
+            else:
+                await run_until_disconnect(receive, self._deliver(streams, admitted, send))
 
-    async def _deliver(self, rounds: RoundStream, send: Send) -> None:
-        reason = "cancelled"
+    async def _refuse(self, fault: DraftproofError, send: Send) -> None:
+        status = 429 if isinstance(fault, QueueFullError) else 400 if isinstance(fault, UsageError) else 503
+        self._counters.rejected += status == 429
+        param = self._answers.wanted.field_of(fault.place) if status == 400 else None
+        await send_json(send, status, error_body(str(fault), status, param=param), retry=status != 400)
+
+    async def _deliver(self, streams: Sequence[RoundStream], admitted: AsyncExitStack, send: Send) -> None:
+        reason: str | None = "cancelled"
+        deliver = self._stream if self._answers.wanted.stream else self._collect
         try:
-            async with aclosing(rounds):
-                await (
-                    self._stream(rounds, send) if self._answer.wanted.stream else self._collect(rounds, send)
-                )
-            reason = self._answer.finish_reason or "error"
-        except GenerationFailedError:
+            async with aclosing(interleave(streams)) as rounds:
+                await deliver(rounds, send)
+            reason = None
+        except GenerationFailedError as fault:
             reason = "error"
+            await admitted.aclose()  # the other choices stop before the client reads why
+            await self._send_failure(fault, send)
         finally:
-            self._counters.observe_end(self._answer, reason)
+            for answer in self._answers.each:
+                self._counters.observe_end(answer, reason or answer.finish_reason or "error")
 
-    async def _counted(self, rounds: RoundStream) -> AsyncIterator[RoundOutput]:
+    async def _counted(self, rounds: Rounds) -> Rounds:
         """Yield the engine's outputs after they are counted; a failure becomes an exception."""
-        async for output in rounds:
-            self._answer.add(output, self._clock())
+        async for index, output in rounds:
+            self._answers.add(index, output, self._clock())
             self._counters.observe_round(output)
             if output.finish_reason in {"error", "cancelled"}:
                 raise GenerationFailedError(
                     output.error or "the engine stopped before the answer was complete."
                 )
-            yield output
+            yield index, output
 
-    async def _collect(self, rounds: RoundStream, send: Send) -> None:
+    async def _collect(self, rounds: Rounds, send: Send) -> None:
         """Send one JSON body when generation has ended."""
-        try:
-            async for _ in self._counted(rounds):
-                pass
-        except GenerationFailedError as fault:
-            await send_json(send, 500, error_body(str(fault), 500))
-            raise
-        await send_json(send, 200, self._answer.body())
+        async for _ in self._counted(rounds):
+            pass
+        await send_json(send, 200, self._answers.body())
 
-    async def _stream(self, rounds: RoundStream, send: Send) -> None:
-        """Send the role chunk at once, then one event a round; a failure is an event and no end marker."""
+    async def _stream(self, rounds: Rounds, send: Send) -> None:
+        """Send the role chunks at once, then one event a round, usage if asked for, and the end marker."""
         await self._open_stream(send)
-        try:
-            async for output in self._counted(rounds):
-                await _send_event(send, self._answer.round_chunk(output))
-        except GenerationFailedError as fault:
-            await _send_event(send, error_body(str(fault), 500))
-            await _send_body(send, b"", more=False)
-            raise
-        if self._answer.wanted.include_usage:
-            await _send_event(send, self._answer.usage_chunk())
+        async for index, output in self._counted(rounds):
+            await _send_event(send, self._answers.round_chunk(index, output))
+        if self._answers.wanted.include_usage:
+            await _send_event(send, self._answers.usage_chunk())
         await _send_body(send, b"data: [DONE]\n\n", more=False)
+
+    async def _send_failure(self, fault: GenerationFailedError, send: Send) -> None:
+        """Send an error body, or in a stream an error event and no end marker."""
+        if not self._answers.wanted.stream:
+            await send_json(send, 500, error_body(str(fault), 500))
+            return
+        await _send_event(send, error_body(str(fault), 500))
+        await _send_body(send, b"", more=False)
 
     async def _open_stream(self, send: Send) -> None:
         headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        if self._answer.chat:
-            await _send_event(send, self._answer.opening_chunk())
+        if self._answers.chat:
+            for chunk in self._answers.opening_chunks():
+                await _send_event(send, chunk)
 
 
 async def run_until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) -> None:

@@ -1,4 +1,4 @@
-"""The engine's side of drafting: who drafts for which sequence, and what if a drafter fails.
+"""The engine's side of drafting: who drafts how much for which sequence, and what if a drafter fails.
 
 A sequence whose drafter raises or breaks its contract goes on by ordinary decoding; nobody else notices.
 """
@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from draftproof.reference.counters import EngineCounters
+from draftproof.reference.counters import EngineCounters, StepDurations
+from draftproof.reference.draft_planner import Asking, Drafted, LengthPlanner, RoundTimes
 from draftproof.reference.proposer import (
     Draft,
     DraftContext,
@@ -19,6 +20,7 @@ from draftproof.reference.proposer import (
 )
 from draftproof.reference.sequence import LiveSequence
 from draftproof.reference.spans import Span
+from draftproof.reference.types import BatchTable
 
 _logger = logging.getLogger(__name__)
 
@@ -30,7 +32,12 @@ class Drafters:
         proposers: by method.
         vocab_size: of the target.
         max_draft_tokens: a sequence's fixed share of a step.
-        counters: told of every sequence that loses its drafter.
+        length_by_batch: table of the draft-length policy `batch`.
+        counters: told of draft lengths and of every sequence that loses its drafter.
+
+    Attributes:
+        planned: by request id the draft length of this round, 0 where its policy pauses drafting; sequences
+            that do not draft or have no room for a draft are missing.
     """
 
     def __init__(
@@ -39,19 +46,22 @@ class Drafters:
         *,
         vocab_size: int,
         max_draft_tokens: int,
+        length_by_batch: BatchTable,
         counters: EngineCounters,
     ) -> None:
         self.proposers = proposers
+        self.planned: dict[str, int] = {}
+        self._planner = LengthPlanner(length_by_batch)
         self._vocab_size, self._max_draft_tokens = vocab_size, max_draft_tokens
         self._counters = counters
 
     def draft(self, decoding: Sequence[LiveSequence]) -> dict[str, Draft]:
         """Return drafts by request id for the sequences that want one."""
+        self._plan_lengths(decoding)
         drafts: dict[str, Draft] = {}
         for method, proposer in self.proposers.items():
             wanting = [one for one in decoding if one.drafting and one.request.speculation.method == method]
-            contexts = [self._context(one) for one in wanting]
-            contexts = [context for context in contexts if context.max_draft_tokens > 0]
+            contexts = [self._context(one) for one in wanting if self.planned.get(one.request_id)]
             found = collect_drafts(proposer, contexts, self._vocab_size)
             drafts.update(zip([context.request_id for context in contexts], found, strict=True))
         for sequence in decoding:
@@ -86,16 +96,51 @@ class Drafters:
                 self._show(reader, span.sequence, rows)
             start += len(span.token_ids)
 
+    def learn(self, spans: Sequence[Span], chosen: Sequence[Sequence[int]], durations: StepDurations) -> None:
+        """Let the draft-length policies learn from a round.
+
+        Args:
+            spans: those of the pass.
+            chosen: per span the tokens verification gave, accepted drafts and one of the target's own.
+            durations: where the round's time went.
+        """
+        if not self._planner.is_learning:
+            return
+        drafted: dict[str, Drafted] = {}
+        for span, tokens in zip(spans, chosen, strict=True):
+            asked = self.planned.get(span.sequence.request_id)
+            if asked is not None and not span.is_prefill and span.sequence.drafting:
+                proposed = len(span.draft.token_ids)
+                drafted[span.sequence.request_id] = Drafted(asked, proposed, max(0, len(tokens) - 1))
+        times = RoundTimes(
+            rows=sum(len(span.token_ids) for span in spans),
+            draft_ns=durations.draft_ns,
+            rest_ns=durations.verify_ns + durations.sample_ns + durations.schedule_ns,
+            has_prefill=any(span.is_prefill for span in spans),
+        )
+        self._planner.learn(drafted, times)
+        self._counters.note_gains(self._planner.gains)
+
     def release(self, request_id: str) -> None:
-        """Let every drafter forget a sequence."""
+        """Let every drafter and policy forget a sequence."""
+        self._planner.release(request_id)
         for proposer in self.proposers.values():
             release_drafter(proposer, request_id)
+
+    def _plan_lengths(self, decoding: Sequence[LiveSequence]) -> None:
+        asking = []
+        for one in decoding:
+            speculation, limit = one.request.speculation, min(one.max_draft_tokens, self._max_draft_tokens)
+            if one.drafting and limit > 0 and speculation.method in self.proposers:
+                asking.append(Asking(one.request_id, speculation.method, speculation.policy, limit))
+        self.planned = self._planner.plan(asking, len(decoding))
+        self._counters.count_lengths([(one.policy, self.planned[one.request_id]) for one in asking])
 
     def _context(self, sequence: LiveSequence) -> DraftContext:
         return DraftContext(
             request_id=sequence.request_id,
             token_ids=sequence.token_ids,
-            max_draft_tokens=min(sequence.max_draft_tokens, self._max_draft_tokens),
+            max_draft_tokens=self.planned[sequence.request_id],
             sampling=sequence.request.sampling,
             generator=sequence.draft_generator,
             target_cache=sequence.cache,

@@ -4,6 +4,7 @@ Synchronous and single-threaded. Who runs is the scheduler's matter, which token
 `spans` and `verify`, where an output ends by `sequence`; this file puts them in order and keeps the clock.
 """
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -12,18 +13,38 @@ import torch
 
 from draftproof.clock import Clock, monotonic_ns
 from draftproof.errors import UsageError
+from draftproof.reference.constraint import Grammars
 from draftproof.reference.counters import EngineCounters, EngineStats, StepDurations
+from draftproof.reference.drafters.loading import choose_drafters, load_drafters
 from draftproof.reference.drafters.ngram import NgramProposer
 from draftproof.reference.drafting import Drafters
+from draftproof.reference.finite import BROKEN_LOGITS, repair_logits
+from draftproof.reference.laps import LapTimer
 from draftproof.reference.model import TargetModel, load_target
 from draftproof.reference.proposer import Draft, Proposer
 from draftproof.reference.requests import check_request
 from draftproof.reference.scheduler import Scheduler
 from draftproof.reference.sequence import Delivery, LiveSequence
-from draftproof.reference.spans import NO_DRAFT, Span, choose_tokens, decode_span, prefill_span, wanted_rows
-from draftproof.reference.types import EngineConfig, GenerationRequest, RoundOutput, RoundStats
+from draftproof.reference.spans import (
+    NO_DRAFT,
+    Span,
+    choose_tokens,
+    decode_span,
+    describe_tokens,
+    prefill_span,
+    wanted_rows,
+)
+from draftproof.reference.trace import SequenceTrace, StepTrace, Tracer
+from draftproof.reference.types import (
+    EngineConfig,
+    GenerationRequest,
+    RoundOutput,
+    RoundStats,
+    TokenLogprobs,
+)
 
 Outputs = list[tuple[str, RoundOutput]]
+_FAILED = Delivery(token_ids=(), text="", finish_reason="error")
 
 
 class Engine:
@@ -34,6 +55,7 @@ class Engine:
         config: limits and defaults.
         proposers: drafters by method; n-gram lookup unless given.
         clock: monotonic ns.
+        tracer: told of every step that did not raise.
     """
 
     def __init__(
@@ -43,6 +65,7 @@ class Engine:
         *,
         proposers: Mapping[str, Proposer] | None = None,
         clock: Clock = monotonic_ns,
+        tracer: Tracer | None = None,
     ) -> None:
         self.target, self.config = target, config
         self._scheduler = Scheduler(
@@ -56,9 +79,13 @@ class Engine:
             default_proposers(config) if proposers is None else proposers,
             vocab_size=target.vocab_size,
             max_draft_tokens=self._scheduler.max_draft_tokens,
+            length_by_batch=config.draft_length_by_batch,
             counters=self._counters,
         )
+        self._grammars = Grammars(target.tokenizer, vocab_size=target.vocab_size, eos_ids=target.eos_ids)
         self._live_ids: set[str] = set()
+        self._tracer = tracer
+        self._traced_until_ns: int | None = None  # the end of the last step, if it left work
 
     @property
     def has_work(self) -> bool:
@@ -79,6 +106,13 @@ class Engine:
                 place="speculation.method",
                 fix=f"use off or {', '.join(sorted(self._drafters.proposers))}",
             )
+        if request.sampling.json_schema is not None:
+            self._grammars.check(request.sampling.json_schema)
+
+    def warm_grammars(self) -> None:
+        """Read the tokenizer for schemas, so that the first request with one need not wait for it."""
+        with contextlib.suppress(UsageError):  # a model without schemas; a request that sends one is told
+            self._grammars.check("{}")
 
     def add_request(self, request: GenerationRequest, *, arrival_ns: int | None = None) -> None:
         """Queue a request.
@@ -90,6 +124,7 @@ class Engine:
         self.check(request)
         if request.request_id in self._live_ids:
             raise UsageError(f"request id {request.request_id!r} is in use", fix="use an id once at a time")
+        schema = request.sampling.json_schema
         sequence = LiveSequence(
             request,
             arrival_ns=self._clock() if arrival_ns is None else arrival_ns,
@@ -97,6 +132,7 @@ class Engine:
             max_model_len=self.config.max_model_len,
             cache_shape=self.target.cache_shape,
             decode=self.target.decode,
+            constraint=None if schema is None else self._grammars.start(schema),
         )
         self._scheduler.enqueue(sequence)
         self._live_ids.add(request.request_id)
@@ -131,7 +167,7 @@ class Engine:
         """Run one forward pass and return what it delivered, at most one output per request."""
         if not self.has_work:
             return []
-        timer = _LapTimer(self._clock)
+        timer = LapTimer(self._clock)
         decoding = [sequence for sequence in self._scheduler.running if not sequence.prefill_left]
         timer.lap("schedule")
         drafts = self._drafters.draft(decoding)
@@ -146,13 +182,21 @@ class Engine:
             taps,
         )
         timer.lap("verify")
+        logits, broken = repair_logits(spans, logits)
         chosen = choose_tokens(spans, logits)
+        described = describe_tokens(spans, logits, chosen)
         timer.lap("sample")
-        rounds = [self._commit(span, tokens) for span, tokens in zip(spans, chosen, strict=True)]
+        rounds = [self._commit(*parts) for parts in zip(spans, chosen, described, broken, strict=True)]
         timer.lap("schedule")
         self._drafters.observe(spans, [round_.kept for round_ in rounds], taps, states)
         timer.lap("draft")
-        return self._report(rounds, timer.durations())
+        self._drafters.learn(spans, chosen, timer.durations())
+        self._free_ended(rounds)
+        timer.lap("schedule")
+        outputs = self._report(rounds, timer.durations())
+        if self._tracer is not None:
+            self._trace(self._tracer, rounds, timer)
+        return outputs
 
     def _plan(self, decoding: Sequence[LiveSequence], drafts: Mapping[str, Draft]) -> list[Span]:
         spans = [decode_span(s, drafts.get(s.request_id, NO_DRAFT)) for s in decoding]
@@ -163,40 +207,76 @@ class Engine:
             spans.append(prefill_span(sequence, chunk))
         return spans
 
-    def _commit(self, span: Span, tokens: Sequence[int]) -> "_Round":
+    def _commit(
+        self,
+        span: Span,
+        tokens: Sequence[int],
+        described: tuple[TokenLogprobs, ...] | None,
+        broken: bool,  # noqa: FBT001 - one of the parts a step zips together
+    ) -> "_Round":
         """Drop rejected positions from the cache and append what is delivered."""
         sequence = span.sequence
         rejected = span.logit_rows - len(tokens)
         sequence.cache.truncate(sequence.cache.length - rejected)
+        kept = len(span.token_ids) - rejected
+        if broken:
+            return _Round(span, _FAILED, 0, kept, None, BROKEN_LOGITS)
         delivery = sequence.commit(tokens)
         if tokens and sequence.first_token_ns is None:
             sequence.first_token_ns = self._clock()
         accepted = min(len(tokens) - 1, len(delivery.token_ids))
-        return _Round(span, delivery, accepted, kept=len(span.token_ids) - rejected)
+        logprobs = None if described is None else described[: len(delivery.token_ids)]
+        return _Round(span, delivery, accepted, kept, logprobs)
+
+    def _free_ended(self, rounds: Sequence["_Round"]) -> None:
+        for round_ in rounds:
+            if round_.delivery.finish_reason is not None:
+                self._remove(round_.span.sequence.request_id, round_.delivery.finish_reason)
 
     def _report(self, rounds: Sequence["_Round"], durations: StepDurations) -> Outputs:
-        """Turn deliveries into outputs, count them, and free what ended."""
-        prefill_tokens = sum(len(round_.span.token_ids) for round_ in rounds if round_.span.is_prefill)
+        """Turn deliveries into outputs and count them."""
+        prefill_tokens, shared = _prefill_tokens(rounds), msgspec.structs.asdict(durations)
         outputs: Outputs = []
-        for span, delivery, accepted, _ in rounds:
-            if not delivery.token_ids:
+        for span, delivery, accepted, _, logprobs, error in rounds:
+            if not delivery.token_ids and error is None:
                 continue
             stats = None
-            if not span.is_prefill:
+            if not span.is_prefill and error is None:
                 stats = RoundStats(
                     proposed=len(span.draft.token_ids),
                     accepted=accepted,
                     committed=len(delivery.token_ids),
                     batch_size=len(rounds),
                     prefill_tokens=prefill_tokens,
-                    **msgspec.structs.asdict(durations),
+                    draft_limit=self._drafters.planned.get(span.sequence.request_id),
+                    **shared,
                 )
-            outputs.append((span.sequence.request_id, _round_output(span.sequence, delivery, stats)))
-            if delivery.finish_reason is not None:
-                self._remove(span.sequence.request_id, delivery.finish_reason)
+            output = _round_output(span.sequence, delivery, stats, error=error, logprobs=logprobs)
+            outputs.append((span.sequence.request_id, output))
         self._counters.count_step(durations, prefill_tokens)
         self._counters.count_outputs(output for _, output in outputs)
         return outputs
+
+    def _trace(self, tracer: Tracer, rounds: Sequence["_Round"], timer: LapTimer) -> None:
+        """Tell the tracer of a step that is over; its own time falls between the steps."""
+        end_ns = self._clock()
+        stats = self.stats()
+        before_ns, self._traced_until_ns = self._traced_until_ns, end_ns if self.has_work else None
+        tracer(
+            StepTrace(
+                step=stats.steps,
+                start_ns=timer.start_ns,
+                gap_ns=None if before_ns is None else timer.start_ns - before_ns,
+                **msgspec.structs.asdict(timer.durations()),
+                total_ns=end_ns - timer.start_ns,
+                rows=sum(len(round_.span.token_ids) for round_ in rounds),
+                prefill_tokens=_prefill_tokens(rounds),
+                running=stats.running,
+                waiting=stats.waiting,
+                cache_bytes=stats.kv_bytes,
+                sequences=[_sequence_trace(round_, self._drafters.planned) for round_ in rounds],
+            )
+        )
 
     def _remove(self, request_id: str, reason: str) -> bool:
         sequence = self._scheduler.remove(request_id)
@@ -211,34 +291,41 @@ class Engine:
 class _Round(NamedTuple):
     """What a step did for one sequence.
 
-    `accepted` counts delivered drafts, none behind a cut; `kept` the span's positions that stay in the cache.
+    `accepted` counts delivered drafts, none behind a cut; `kept` the span's positions that stay in the cache;
+    `error` is what the target did wrong.
     """
 
     span: Span
     delivery: Delivery
     accepted: int
     kept: int
+    logprobs: tuple[TokenLogprobs, ...] | None
+    error: str | None = None
 
 
-class _LapTimer:
-    """Gives every nanosecond since its start to exactly one part of the step."""
+def _prefill_tokens(rounds: Sequence[_Round]) -> int:
+    return sum(len(round_.span.token_ids) for round_ in rounds if round_.span.is_prefill)
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._last_ns = clock()
-        self._totals = dict.fromkeys(("draft", "verify", "sample", "schedule"), 0)
 
-    def lap(self, part: str) -> None:
-        now_ns = self._clock()
-        self._totals[part] += now_ns - self._last_ns
-        self._last_ns = now_ns
-
-    def durations(self) -> StepDurations:
-        return StepDurations(**{f"{part}_ns": total for part, total in self._totals.items()})
+def _sequence_trace(round_: _Round, planned: Mapping[str, int]) -> SequenceTrace:
+    span, request_id = round_.span, round_.span.sequence.request_id
+    return SequenceTrace(
+        request_id=request_id,
+        prefill_tokens=len(span.token_ids) if span.is_prefill else 0,
+        proposed=len(span.draft.token_ids),
+        accepted=max(0, round_.accepted),
+        committed=len(round_.delivery.token_ids),
+        draft_limit=planned.get(request_id),
+    )
 
 
 def _round_output(
-    sequence: LiveSequence, delivery: Delivery, stats: RoundStats | None, *, error: str | None = None
+    sequence: LiveSequence,
+    delivery: Delivery,
+    stats: RoundStats | None,
+    *,
+    error: str | None = None,
+    logprobs: tuple[TokenLogprobs, ...] | None = None,
 ) -> RoundOutput:
     queue_end_ns = sequence.arrival_ns if sequence.scheduled_ns is None else sequence.scheduled_ns
     first_token_ns = queue_end_ns if sequence.first_token_ns is None else sequence.first_token_ns
@@ -250,13 +337,13 @@ def _round_output(
         queue_ns=queue_end_ns - sequence.arrival_ns,
         prefill_ns=first_token_ns - queue_end_ns,
         fallbacks=sequence.fallbacks,
-        error=error,
+        error=sequence.failure if error is None else error,
+        logprobs=logprobs,
     )
 
 
 def _failure_output(sequence: LiveSequence, error: str) -> tuple[str, RoundOutput]:
-    ended = Delivery(token_ids=(), text="", finish_reason="error")
-    return sequence.request_id, _round_output(sequence, ended, None, error=error)
+    return sequence.request_id, _round_output(sequence, _FAILED, None, error=error)
 
 
 def default_proposers(config: EngineConfig) -> dict[str, Proposer]:
@@ -264,6 +351,17 @@ def default_proposers(config: EngineConfig) -> dict[str, Proposer]:
     return {"ngram": NgramProposer(ngram_min=config.ngram_min, ngram_max=config.ngram_max)}
 
 
-def load_engine(config: EngineConfig) -> Engine:
-    """Load the configured model and put an engine around it."""
-    return Engine(load_target(config), config)
+def load_engine(config: EngineConfig, *, tracer: Tracer | None = None) -> Engine:
+    """Load the configured model and its drafters, and put an engine around them.
+
+    Args:
+        config: limits, defaults, and what to load.
+        tracer: told of every step.
+
+    Raises:
+        UsageError: a model or a drafter is missing or does not fit.
+        EngineError: files cannot be loaded, or a model does not compute faithfully.
+    """
+    target = load_target(config)
+    proposers = default_proposers(config) | load_drafters(choose_drafters(config), target)
+    return Engine(target, config, proposers=proposers, tracer=tracer)

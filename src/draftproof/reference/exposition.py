@@ -6,7 +6,7 @@ engine come from its snapshot.
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import psutil
 from prometheus_client import CollectorRegistry, generate_latest
@@ -186,11 +186,34 @@ class ServerCollector(Collector):
         yield self._gauge("num_requests_waiting", "Requests in the queue.", stats.waiting)
         yield self._gauge("kv_cache_tokens", "Tokens in the key-value cache.", stats.kv_tokens)
         yield self._gauge("kv_cache_bytes", "Bytes of the key-value cache.", stats.kv_bytes)
+        yield from self._policy_families(stats)
         yield self._counter("engine_steps", "Forward passes of the engine.", stats.steps)
         yield self._counter("draft_seconds", "Drafting.", stats.draft_ns / 1e9)
         yield self._counter("verify_seconds", "Target forward passes.", stats.verify_ns / 1e9)
         yield self._counter("sample_seconds", "Acceptance and sampling.", stats.sample_ns / 1e9)
         yield self._counter("schedule_seconds", "Scheduling.", stats.schedule_ns / 1e9)
+
+    def _policy_families(self, stats: EngineStats) -> Iterable[Metric]:
+        yield self._by("policy", "spec_rounds", "Rounds of sequences that could draft.", stats.policy_rounds)
+        yield self._by(
+            "policy", "spec_paused_rounds", "Rounds in which the policy paused drafting.", stats.paused_rounds
+        )
+        if stats.draft_length is not None:
+            yield self._gauge("spec_draft_length_current", "Mean length decided last.", stats.draft_length)
+        gains = GaugeMetricFamily(
+            f"{PREFIX}spec_estimated_gain",
+            "Throughput with drafts over throughput without.",
+            labels=["model_name", "method"],
+        )
+        for method, gain in stats.draft_gains.items():
+            gains.add_metric([self._model_name, method], gain)
+        yield gains
+
+    def _by(self, label: str, name: str, text: str, values: Mapping[str, float]) -> Metric:
+        family = CounterMetricFamily(PREFIX + name, text, labels=["model_name", label])
+        for value_of, value in values.items():
+            family.add_metric([self._model_name, value_of], value)
+        return family
 
     def _counter(self, name: str, text: str, value: float) -> Metric:
         family = CounterMetricFamily(PREFIX + name, text, labels=["model_name"])

@@ -5,7 +5,8 @@ decoder of that shape. Whether the engine's path computes this model faithfully 
 `check_faithful` compares it with the model's own once at load.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,10 +22,13 @@ from draftproof.reference.decoder import Decoder, from_transformers
 from draftproof.reference.kernels import Kernels, select_kernels
 from draftproof.reference.kernels.portable import PortableKernels
 from draftproof.reference.ragged import RaggedBatch
+from draftproof.reference.support import check_supported
 from draftproof.reference.types import EngineConfig
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _CHECK_TOKENS = 12
+_LAYER_CODE_FAULTS = (TypeError, AttributeError, LookupError, ValueError, RuntimeError)
+_LOADING_FAULTS = (*_LAYER_CODE_FAULTS, OSError, ImportError)
 # Error of a row of logits, root mean square relative to the row's own: the worst row. In bfloat16 rounding
 # alone puts a single row off by a fifth while the others agree within a few per cent: the median row there.
 _CHECK_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 5e-2}
@@ -49,6 +53,7 @@ class TargetModel:
         kernels: the arithmetic; portable ones unless given.
 
     Raises:
+        UsageError: the model's layer code cannot run through the engine.
         EngineError: the model computes something else through the engine than on its own.
     """
 
@@ -71,9 +76,18 @@ class TargetModel:
         token_ids = [(7 * index + 1) % self.vocab_size for index in range(_CHECK_TOKENS)]
         with torch.inference_mode():
             own = model(input_ids=torch.tensor([token_ids], device=model.device), use_cache=False).logits[0]
-        self.decoder = from_transformers(model, kernels or PortableKernels())
-        self._hooked = None if self.decoder is not None else hook_model(model)
-        check_faithful(self, token_ids, own)
+        try:
+            self.decoder = from_transformers(model, kernels or PortableKernels())
+            self._hooked = None if self.decoder is not None else hook_model(model)
+            check_faithful(self, token_ids, own)
+        except torch.OutOfMemoryError:
+            raise  # the model is not to blame
+        except _LAYER_CODE_FAULTS as fault:
+            raise UsageError(
+                f"the model's layer code does not run with the engine's attention: {_first_line(fault)}",
+                place=type(model).__name__,
+                fix="choose a model of the shape of Llama, Qwen2, Qwen3, Gemma or GPT-2",
+            ) from fault
 
     @property
     def kernels_name(self) -> str:
@@ -175,22 +189,46 @@ def load_target(config: EngineConfig) -> TargetModel:
     """
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
-    _check_folder(config.model_path)
-    try:
-        model_config = AutoConfig.from_pretrained(config.model_path)
-        _check_supported(model_config, config)
+    with _clear_faults(config.model_path):
+        model = _load_model(config.model_path, _DTYPES[config.dtype], config.max_model_len)
         tokenizer = AutoTokenizer.from_pretrained(config.model_path)
-        model = AutoModelForCausalLM.from_pretrained(
-            config.model_path, dtype=_DTYPES[config.dtype], attn_implementation="sdpa"
-        )
         kernels = select_kernels(config.kernels, dtype=model.dtype, device=torch.device(config.device))
         return TargetModel(model.to(config.device), tokenizer, kernels)
-    except (OSError, ValueError, RuntimeError, KeyError) as fault:
+
+
+def load_decoder(folder: Path, target: TargetModel) -> tuple[Decoder | None, CacheShape, int]:
+    """Load a causal LM that drafts for a target: its decoder or None, one token's cache, its vocabulary.
+
+    It runs in the target's precision, on its device and kernels.
+
+    Raises:
+        UsageError: there is no such model, or the engine does not support it.
+        EngineError: the files cannot be loaded, or the model does not compute faithfully.
+    """
+    kernels = None if target.decoder is None else target.decoder.kernels
+    with _clear_faults(str(folder)):
+        model = _load_model(str(folder), target.cache_shape.dtype, 0).to(target.cache_shape.device)
+        drafter = TargetModel(model, target.tokenizer, kernels)
+    return drafter.decoder, drafter.cache_shape, drafter.vocab_size
+
+
+def _load_model(model_path: str, dtype: torch.dtype, max_model_len: int) -> Any:
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    _check_folder(model_path)
+    check_supported(AutoConfig.from_pretrained(model_path), model_path, max_model_len)
+    return AutoModelForCausalLM.from_pretrained(model_path, dtype=dtype, attn_implementation="sdpa")
+
+
+@contextmanager
+def _clear_faults(model_path: str) -> Iterator[None]:
+    """Turn what the libraries raise over a model's files into one sentence."""
+    try:
+        yield
+    except _LOADING_FAULTS as fault:
         raise EngineError(
             f"the model cannot be loaded: {_first_line(fault)}",
-            place=config.model_path,
+            place=model_path,
             fix="give a folder with config.json, weights and tokenizer, or a Hugging Face model id",
         ) from fault
 
@@ -204,25 +242,6 @@ def _check_folder(model_path: str) -> None:
             "there is no model here: config.json is missing",
             place=model_path,
             fix="give a folder with config.json, weights and tokenizer, or a Hugging Face model id",
-        )
-
-
-def _check_supported(model_config: Any, config: EngineConfig) -> None:
-    """Refuse attention that looks back less far than the engine's longest sequence."""
-    text_config = model_config.get_text_config()
-    layer_types = set(getattr(text_config, "layer_types", None) or ["full_attention"])
-    if layer_types != {"full_attention"}:
-        raise UsageError(
-            f"the model has layers of type {', '.join(sorted(layer_types - {'full_attention'}))}",
-            place=config.model_path,
-            fix="choose a model whose layers all use full attention",
-        )
-    longest = getattr(text_config, "max_position_embeddings", None)
-    if longest is not None and config.max_model_len > longest:
-        raise UsageError(
-            f"max_model_len {config.max_model_len} is above the model's {longest} positions",
-            place="max_model_len",
-            fix=f"use at most {longest}",
         )
 
 

@@ -6,7 +6,7 @@ own random numbers, or what the target's cache holds of committed tokens.
 
 import logging
 import operator
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -17,6 +17,7 @@ from draftproof.reference.types import SamplingParams
 
 _logger = logging.getLogger(__name__)
 _GREEDY = SamplingParams(max_tokens=1)
+_MASS_TOLERANCE = 1e-3  # a drafter may compute in float32; a row that was never normalised is far off
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +48,14 @@ class Drafts:
 
     `token_ids` is ragged: each list holds up to the allowed number of tokens and may be empty. `draft_probs`
     holds for each sequence [drafts, vocab], the distribution each token was truly drawn from, or None where
-    the proposer is certain of its tokens; None as a whole says so of all sequences.
+    the proposer is certain of its tokens; None as a whole says so of all sequences. `failed` holds the places
+    of sequences whose drafting a fault ended: what they had drafted before it stands, because a draft dropped
+    for what it led to would shift the output's distribution.
     """
 
     token_ids: list[list[int]]
     draft_probs: Sequence[torch.Tensor | None] | None = None
+    failed: Collection[int] = ()
 
 
 class Proposer(Protocol):
@@ -79,7 +83,10 @@ class StateReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """The checked draft of one sequence; `failed` says that its proposer raised or broke its contract."""
+    """The checked draft of one sequence; `failed` says that its proposer raised or broke its contract.
+
+    A failed draft may hold the tokens drawn before the fault.
+    """
 
     token_ids: list[int]
     draft_probs: torch.Tensor | None = None
@@ -95,7 +102,7 @@ def collect_drafts(proposer: Proposer, contexts: Sequence[DraftContext], vocab_s
         vocab_size: ids must be below it.
 
     Returns:
-        One draft per context; a failed one is empty.
+        One draft per context; a failed one is empty or ends where the fault came.
     """
     if not contexts:
         return []
@@ -130,9 +137,19 @@ def _check_drafts(drafts: Drafts, contexts: Sequence[DraftContext], vocab_size: 
         if any(not 0 <= token_id < vocab_size for token_id in token_ids):
             raise ValueError(f"a drafted token id lies outside the vocabulary of {vocab_size}")
         rows = None if drafts.draft_probs is None else drafts.draft_probs[index]
-        if rows is not None and rows.shape != (len(token_ids), vocab_size):
-            raise ValueError(f"draft_probs has shape {tuple(rows.shape)} for {len(token_ids)} drafts")
-        if rows is not None and not bool((rows >= 0).all()):
-            raise ValueError("draft_probs holds a number that is no probability")
-        checked.append(Draft(token_ids=token_ids, draft_probs=rows))
+        if rows is not None:
+            _check_probs(token_ids, rows, vocab_size)
+        checked.append(Draft(token_ids=token_ids, draft_probs=rows, failed=index in drafts.failed))
     return checked
+
+
+def _check_probs(token_ids: Sequence[int], rows: torch.Tensor, vocab_size: int) -> None:
+    if rows.shape != (len(token_ids), vocab_size):
+        raise ValueError(f"draft_probs has shape {tuple(rows.shape)} for {len(token_ids)} drafts")
+    if not bool((rows >= 0).all()):
+        raise ValueError("draft_probs holds a number that is no probability")
+    if not bool(((rows.sum(dim=-1) - 1.0).abs() < _MASS_TOLERANCE).all()):
+        raise ValueError("a row of draft_probs is no distribution: its sum is not 1")
+    drawn = rows.gather(1, torch.tensor(token_ids, dtype=torch.long, device=rows.device)[:, None])
+    if not bool((drawn > 0).all()):
+        raise ValueError("draft_probs says that a drafted token is impossible")

@@ -122,5 +122,6 @@ def attend_sequences(
             attn_mask=None if mask is None else mask.repeat(heads // kv_heads, 1),
             scale=scale,
         )
-        attended.append(mixed.view(1, heads, -1, head_dim).transpose(1, 2))
+        # Some attention kernels lay their result out by token: then no view has its heads apart.
+        attended.append(mixed.reshape(1, heads, -1, head_dim).transpose(1, 2))
     return attended[0] if len(attended) == 1 else torch.cat(attended, dim=1)

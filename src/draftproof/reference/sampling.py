@@ -5,6 +5,8 @@ numbers come in as arguments; `draw_uniforms` takes them from a generator that b
 sequence's draws never depend on its neighbours in the batch.
 """
 
+import math
+
 import torch
 
 from draftproof.reference.types import SamplingParams
@@ -15,11 +17,12 @@ _TOP_P_FIRST_LOOK = 256  # most truncations end within the likeliest few hundred
 def compute_probs(logits: torch.Tensor, sampling: SamplingParams) -> torch.Tensor:
     """Return the distribution each row of logits stands for under a request's sampling.
 
-    Temperature first, then top-k, then top-p on what top-k left, renormalised. A tie at the edge of a
-    truncation is kept whole, so the result never depends on the order of the vocabulary.
+    Temperature first, then min-p, then top-k, then top-p on what these left, renormalised: the order of
+    vLLM's sampler. A tie at the edge of a truncation is kept whole, so the result never depends on the order
+    of the vocabulary.
 
     Args:
-        logits: [rows, vocab], any floating type.
+        logits: [rows, vocab], any floating type; a token at minus infinity gets no mass.
         sampling: temperature 0 gives the one-hot row of the first largest logit.
 
     Returns:
@@ -30,7 +33,8 @@ def compute_probs(logits: torch.Tensor, sampling: SamplingParams) -> torch.Tenso
     shifted = logits.double()
     shifted = shifted - shifted.amax(dim=-1, keepdim=True)  # so that no temperature, however small, overflows
     scaled = shifted / sampling.temperature
-    probs = torch.softmax(truncate_top_k(scaled, sampling.top_k), dim=-1)
+    likely = truncate_min_p(scaled, sampling.min_p)
+    probs = torch.softmax(truncate_top_k(likely, sampling.top_k), dim=-1)
     return truncate_top_p(probs, sampling.top_p)
 
 
@@ -38,6 +42,21 @@ def one_hot(token_ids: torch.Tensor, vocab_size: int) -> torch.Tensor:
     """Return [rows, vocab] float64 with all mass on `token_ids` [rows]."""
     rows = torch.zeros(len(token_ids), vocab_size, dtype=torch.float64, device=token_ids.device)
     return rows.scatter_(1, token_ids[:, None], 1.0)
+
+
+def truncate_min_p(logits: torch.Tensor, min_p: float) -> torch.Tensor:
+    """Drop every token less probable than `min_p` times its row's likeliest; 0 keeps all.
+
+    Nguyen et al. 2024 (Turning Up the Heat: Min-p Sampling for Creative and Coherent LLM Outputs, section 3).
+
+    Args:
+        logits: [rows, vocab], temperature applied.
+        min_p: within 0 and 1.
+    """
+    if min_p == 0.0:
+        return logits
+    threshold = logits.amax(dim=-1, keepdim=True) + math.log(min_p)  # [rows, 1]
+    return logits.masked_fill(logits < threshold, -torch.inf)
 
 
 def truncate_top_k(logits: torch.Tensor, top_k: int) -> torch.Tensor:

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 import torch
 
 from draftproof.reference.cache import CacheShape, SequenceCache
+from draftproof.reference.constraint import Constraint
 from draftproof.reference.detokenize import Decode, TextStream
+from draftproof.reference.processors import changes_logits
 from draftproof.reference.types import FinishReason, GenerationRequest
 
 _STREAM_STRIDE = 0x9E3779B97F4A7C15  # odd and far from any seed a user would choose beside another
@@ -35,6 +37,7 @@ class LiveSequence:
         max_model_len: prompt and output together stay within it.
         cache_shape: what a cached token looks like.
         decode: token ids to text.
+        constraint: at its start, for a request with a schema.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class LiveSequence:
         max_model_len: int,
         cache_shape: CacheShape,
         decode: Decode,
+        constraint: Constraint | None = None,
     ) -> None:
         self.request = request
         self.token_ids = list(request.prompt_token_ids)
@@ -57,7 +61,11 @@ class LiveSequence:
         self.drafting = request.speculation.method != "off" and request.speculation.num_spec_tokens > 0
         self.generator = _seeded_generator(request.sampling.seed, stream=0)
         self.draft_generator = _seeded_generator(request.sampling.seed, stream=1)
-        self._eos_ids = frozenset() if request.sampling.ignore_eos else eos_ids
+        stop_ids = frozenset(request.sampling.stop_token_ids)
+        self.changes_logits = changes_logits(request.sampling)
+        self.constraint = constraint
+        self.end_ids = eos_ids | stop_ids  # what `min_tokens` holds back, ended by or not
+        self._ending_ids = stop_ids if request.sampling.ignore_eos else self.end_ids
         self._max_len = min(max_model_len, len(self.token_ids) + request.sampling.max_tokens)
         self._text = TextStream(decode, request.sampling.stop)
 
@@ -77,11 +85,17 @@ class LiveSequence:
         left = self._max_len - len(self.token_ids) - 1
         return max(0, min(self.request.speculation.num_spec_tokens, left))
 
+    @property
+    def failure(self) -> str | None:
+        """What ended the output in an error of its own, None for nothing."""
+        return None if self.constraint is None else self.constraint.failure
+
     def commit(self, token_ids: Sequence[int]) -> Delivery:
         """Append tokens up to and including the first that ends the output.
 
-        An end-of-sequence token is delivered and its text is not; the token that completes a stop string is
-        delivered and the text from the stop string on is not.
+        An end-of-sequence or stop token is delivered and its text is not; the token that completes a stop
+        string is delivered and the text from the stop string on is not. An output that a constraint cannot
+        follow ends in an error.
         """
         delivered: list[int] = []
         text = ""
@@ -89,16 +103,20 @@ class LiveSequence:
         for token_id in token_ids:
             delivered.append(token_id)
             self.token_ids.append(token_id)
-            is_eos = token_id in self._eos_ids
-            text += "" if is_eos else self._text.push(token_id)
-            reason = self._end_reason(is_eos=is_eos)
+            is_end = token_id in self._ending_ids
+            text += "" if is_end else self._text.push(token_id)
+            reason = self._end_reason(token_id, is_end=is_end)
             if reason is not None:
                 text += self._text.flush()
                 break
         return Delivery(tuple(delivered), text, reason)
 
-    def _end_reason(self, *, is_eos: bool) -> FinishReason | None:
-        if is_eos or self._text.stopped:
+    def _end_reason(self, token_id: int, *, is_end: bool) -> FinishReason | None:
+        if self.constraint is not None:
+            self.constraint.commit(token_id)
+        if self.failure is not None:
+            return "error"
+        if is_end or self._text.stopped:
             return "stop"
         return "length" if len(self.token_ids) >= self._max_len else None
 

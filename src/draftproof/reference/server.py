@@ -12,21 +12,24 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import uvicorn
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from draftproof import __version__
 from draftproof.errors import UsageError
 from draftproof.reference.app import LoadedEngine, Service, build_app, config_settings
 from draftproof.reference.fetch import RECORD_NAME, resolve_model
+from draftproof.reference.trace import TraceFile, Tracer
 from draftproof.reference.types import EngineConfig
 from draftproof.reference.wheel import Progress, file_sha256, quiet
 
 _GRACE_S = 3
+WRITE_TIMEOUT_S = 120.0
 
 
 def serve(
@@ -35,6 +38,8 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 8000,
     served_model_name: str | None = None,
+    trace: Path | None = None,
+    write_timeout_s: float = WRITE_TIMEOUT_S,
     progress: Progress = quiet,
 ) -> None:
     """Serve until SIGINT or SIGTERM, then return.
@@ -44,17 +49,21 @@ def serve(
         host: address to listen on.
         port: port to listen on, 0 for any free one; the ready line names it.
         served_model_name: the name clients use; None is the last part of the model's path.
+        trace: receives a line of JSON for every step of the engine; see `reference.trace`.
+        write_timeout_s: how long a client may read nothing of what is sent to it before it counts as gone.
         progress: told how far the fetching of a model is.
 
     Raises:
-        UsageError: the port is taken, the address is not this host's, or there is no such model.
+        UsageError: the port is taken, the address is not this host's, there is no such model or drafter, or
+            the trace cannot be written.
         EngineError: the model cannot be fetched or loaded.
     """
     listener = bind_socket(host, port)
-    with listener, _signals_left_to_the_server():
+    with listener, _signals_left_to_the_server(), ExitStack() as stack:
+        tracer = None if trace is None else stack.enter_context(closing(TraceFile(trace)))
         folder = resolve_model(config.model_path or None, progress)
         config = msgspec.structs.replace(config, model_path=str(folder))
-        _run(config, listener, served_model_name or folder.name)
+        _run(config, listener, served_model_name or folder.name, tracer, write_timeout_s)
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
@@ -78,7 +87,13 @@ def bind_socket(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _run(config: EngineConfig, listener: socket.socket, name: str) -> None:
+def _run(
+    config: EngineConfig,
+    listener: socket.socket,
+    name: str,
+    tracer: Tracer | None,
+    write_timeout_s: float,
+) -> None:
     faults: list[BaseException] = []
 
     def stop_at(fault: BaseException) -> None:
@@ -86,7 +101,7 @@ def _run(config: EngineConfig, listener: socket.socket, name: str) -> None:
         server.should_exit = True
 
     service = Service(
-        lambda: start_engine(config),
+        lambda: start_engine(config, tracer=tracer),
         config,
         name,
         on_ready=lambda: _announce(config, listener, name),
@@ -100,6 +115,7 @@ def _run(config: EngineConfig, listener: socket.socket, name: str) -> None:
             log_level="warning",
             access_log=False,
             timeout_graceful_shutdown=_GRACE_S,
+            http=protocol_with_write_timeout(write_timeout_s),
         ),
     )
     server.run(sockets=[listener])
@@ -107,7 +123,7 @@ def _run(config: EngineConfig, listener: socket.socket, name: str) -> None:
         raise faults[0]
 
 
-async def start_engine(config: EngineConfig) -> LoadedEngine:
+async def start_engine(config: EngineConfig, *, tracer: Tracer | None = None) -> LoadedEngine:
     """Load the model, start the engine and describe both.
 
     The loading thread ends before the first request. OpenMP keeps a team of threads for every thread that has
@@ -115,21 +131,27 @@ async def start_engine(config: EngineConfig) -> LoadedEngine:
     second team that is merely alive nearly doubles the time of a pass.
     """
     with ThreadPoolExecutor(max_workers=1) as loader:
-        return await asyncio.get_running_loop().run_in_executor(loader, _start_engine, config)
+        return await asyncio.get_running_loop().run_in_executor(loader, _start_engine, config, tracer)
 
 
-def _start_engine(config: EngineConfig) -> LoadedEngine:
+def _start_engine(config: EngineConfig, tracer: Tracer | None) -> LoadedEngine:
     from draftproof.reference.async_engine import AsyncEngine  # noqa: PLC0415  (torch: seconds to import)
+    from draftproof.reference.drafters.loading import choose_drafters, describe_drafters  # noqa: PLC0415
     from draftproof.reference.engine import load_engine  # noqa: PLC0415
 
-    engine = load_engine(config)
+    engine = load_engine(config, tracer=tracer)
+    engine.warm_grammars()
     backend = AsyncEngine(engine)
     backend.start()
-    settings = describe(config) | {
-        "kernels": engine.target.kernels_name,
-        "openmp.spincount": os.environ.get("GOMP_SPINCOUNT"),
-    }
-    return LoadedEngine(backend, engine.target.tokenizer, settings)
+    settings = (
+        describe(config)
+        | describe_drafters(choose_drafters(config))
+        | {
+            "kernels": engine.target.kernels_name,
+            "openmp.spincount": os.environ.get("GOMP_SPINCOUNT"),
+        }
+    )
+    return LoadedEngine(backend, engine.target.tokenizer, settings, backend.prepare)
 
 
 def describe(config: EngineConfig) -> dict[str, str | int | float | bool | None]:
@@ -204,6 +226,44 @@ class _StoppingServer(uvicorn.Server):
         """Stop the engine, then the server."""
         await self._service.stop()
         await super().shutdown(sockets)
+
+
+def protocol_with_write_timeout(timeout_s: float) -> type[asyncio.Protocol]:
+    """Return uvicorn's HTTP protocol, made to cut a connection that takes nothing for `timeout_s`.
+
+    What was generated for a client waits in this process until the client reads it. The transport says when
+    it holds more than it likes and when the client has caught up; a client that does not in time gets its
+    connection cut, and with it ends its request.
+    """
+
+    class ImpatientProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # chosen at run time
+        _cut: asyncio.TimerHandle | None = None
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._cut = self._cut or self._cut_later()
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            self._wait_no_longer()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._wait_no_longer()
+            super().connection_lost(exc)
+
+        def timeout_keep_alive_handler(self) -> None:
+            super().timeout_keep_alive_handler()  # closes, which waits for the client to read the rest
+            self._cut = self._cut or self._cut_later()
+
+        def _cut_later(self) -> asyncio.TimerHandle:
+            return self.loop.call_later(timeout_s, self.transport.abort)  # type: ignore[no-any-return]
+
+        def _wait_no_longer(self) -> None:
+            if self._cut is not None:
+                self._cut.cancel()
+                self._cut = None
+
+    return ImpatientProtocol
 
 
 class _StopServing(BaseException):

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 
 import torch
 
+from draftproof.reference.logprobs import token_logprobs
+from draftproof.reference.processors import process_logits
 from draftproof.reference.proposer import Draft
 from draftproof.reference.sampling import compute_probs, draw_uniforms
 from draftproof.reference.sequence import LiveSequence
+from draftproof.reference.types import TokenLogprobs
 from draftproof.reference.verify import verify, verify_greedy
 
 NO_DRAFT = Draft(token_ids=[])
@@ -65,20 +68,66 @@ def choose_tokens(spans: Sequence[Span], logits: torch.Tensor) -> list[list[int]
         spans: those of the forward pass.
         logits: [wanted rows, vocab], in span order.
     """
-    is_greedy = [span.sequence.request.sampling.temperature == 0.0 for span in spans]
-    greedy_ids = logits.argmax(dim=-1).tolist() if any(is_greedy) else []
+    is_plain_greedy = [_is_greedy(span) and not span.sequence.changes_logits for span in spans]
+    greedy_ids = logits.argmax(dim=-1).tolist() if any(is_plain_greedy) else []
     chosen: list[list[int]] = []
     start = 0
-    for span, greedy in zip(spans, is_greedy, strict=True):
+    for span, plain_greedy in zip(spans, is_plain_greedy, strict=True):
         stop = start + span.logit_rows
         if start == stop:
             chosen.append([])
-        elif greedy:
+        elif plain_greedy:
             chosen.append(verify_greedy(span.draft.token_ids, greedy_ids[start:stop]))
         else:
-            chosen.append(_verify_sampled(span, logits[start:stop]))
+            chosen.append(_verify_one(span, logits[start:stop]))
         start = stop
     return chosen
+
+
+def describe_tokens(
+    spans: Sequence[Span], logits: torch.Tensor, chosen: Sequence[Sequence[int]]
+) -> list[tuple[TokenLogprobs, ...] | None]:
+    """Return for each span the log-probabilities of its chosen tokens, None where none were asked for.
+
+    Args:
+        spans: those of the forward pass.
+        logits: [wanted rows, vocab], in span order, as the model gave them.
+        chosen: what `choose_tokens` returned.
+    """
+    described: list[tuple[TokenLogprobs, ...] | None] = []
+    start = 0
+    for span, tokens in zip(spans, chosen, strict=True):
+        num_top = span.sequence.request.sampling.logprobs
+        rows = logits[start : start + len(tokens)]
+        described.append(None if num_top is None else token_logprobs(rows, tokens, num_top))
+        start += span.logit_rows
+    return described
+
+
+def _verify_one(span: Span, logits: torch.Tensor) -> list[int]:
+    if span.sequence.changes_logits:
+        logits = _process(span, logits)
+    if _is_greedy(span):
+        return verify_greedy(span.draft.token_ids, logits.argmax(dim=-1).tolist())
+    return _verify_sampled(span, logits)
+
+
+def _process(span: Span, logits: torch.Tensor) -> torch.Tensor:
+    sequence, draft_ids = span.sequence, span.draft.token_ids
+    prompt_ids = sequence.request.prompt_token_ids
+    return process_logits(
+        logits,
+        sequence.request.sampling,
+        prompt_ids=prompt_ids,
+        output_ids=sequence.token_ids[len(prompt_ids) :],
+        draft_ids=draft_ids,
+        end_ids=sequence.end_ids,
+        allowed=None if sequence.constraint is None else sequence.constraint.allowed(draft_ids),
+    )
+
+
+def _is_greedy(span: Span) -> bool:
+    return span.sequence.request.sampling.temperature == 0.0
 
 
 def _verify_sampled(span: Span, logits: torch.Tensor) -> list[int]:

@@ -8,6 +8,8 @@ from typing import Literal
 import msgspec
 
 SpeculationMethod = Literal["off", "ngram", "draft_model", "attached", "self"]
+DraftPolicy = Literal["fixed", "adaptive", "batch", "auto"]
+BatchTable = tuple[tuple[int, int], ...]
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 
 
@@ -37,10 +39,16 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SpeculationParams(msgspec.Struct, frozen=True, kw_only=True):
-    """Which proposer drafts for a request and how many tokens a round may draft."""
+    """Which proposer drafts for a request and how many tokens a round may draft.
+
+    `policy` says how many of `num_spec_tokens` a round does draft: all (`fixed`), by recent acceptance and
+    measured times (`adaptive`), by batch size (`batch`), or adaptive and off while it does not pay (`auto`).
+    With `adaptive` and `auto` sampled output has the same distribution, but a seed no longer fixes it.
+    """
 
     method: SpeculationMethod = "off"
     num_spec_tokens: int = 4
+    policy: DraftPolicy = "fixed"
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,11 +56,16 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     `max_num_batched_tokens` bounds the tokens of one forward pass: running sequences first, the rest is
     given to waiting prompts (chunked prefill). `max_queue` requests may wait; more are refused.
+    `draft_length_by_batch` is the table of the policy `batch`: (decoding sequences from, draft length) in
+    rising order, the first from 1; a request's own `num_spec_tokens` bounds it. `drafters` names what the
+    methods other than n-gram lookup draft with; what ships for the default method is used if it is empty.
     """
 
     model_path: str
     dtype: Literal["float32", "bfloat16"] = "float32"
     speculation: SpeculationParams = SpeculationParams()
+    drafters: tuple[str, ...] = ()
+    draft_length_by_batch: BatchTable = ((1, 8), (4, 4), (8, 2), (16, 0))
     ngram_min: int = 2
     ngram_max: int = 4
     max_num_seqs: int = 8
@@ -74,7 +87,11 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RoundStats(msgspec.Struct, frozen=True, kw_only=True):
-    """One decode round as one sequence saw it; durations are those of the whole batched round, ns."""
+    """One decode round as one sequence saw it; durations are those of the whole batched round, ns.
+
+    `draft_limit` is what the policy allowed to draft, 0 where it paused drafting; None where the sequence
+    does not draft or had no room for a draft.
+    """
 
     proposed: int
     accepted: int
@@ -85,6 +102,7 @@ class RoundStats(msgspec.Struct, frozen=True, kw_only=True):
     schedule_ns: int
     batch_size: int
     prefill_tokens: int
+    draft_limit: int | None = None
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,72 +1,78 @@
 """Reads the bodies of OpenAI-form requests: known fields checked one by one, unknown fields ignored.
 
-Pure. A value that this engine cannot honour is refused by name; it is never silently dropped.
+Pure. A value that this engine cannot honour is refused by name; it is never silently dropped. Extensions
+have vLLM's names.
 """
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar, get_args
 
 import msgspec
 
-from draftproof.reference.types import SamplingParams, SpeculationParams
+from draftproof.reference.tools import FORCING
+from draftproof.reference.types import DraftPolicy, SamplingParams, SpeculationMethod, SpeculationParams
+from draftproof.reference.wire_fields import (
+    BadRequestError,
+    read_biases,
+    read_flag,
+    read_integer,
+    read_number,
+    read_strings,
+    read_token_ids,
+    refuse_unless_neutral,
+)
+from draftproof.reference.wire_schema import read_schema
+
+T = TypeVar("T")
 
 MAX_SPEC_TOKENS = 64
+MAX_CHOICES = 16
 _MAX_STOP_STRINGS = 16
+_MAX_STOP_TOKEN_IDS = 64
+_MAX_LOGPROBS = 20
+_MAX_BIASES = 1024
+_MAX_BIAS = 100.0
+_MAX_REPETITION_PENALTY = 10.0
 _MAX_CHARS_PER_TOKEN = 64  # no text of more than so many a token fits; a longer one is not worth encoding
+_METHODS: tuple[SpeculationMethod, ...] = get_args(SpeculationMethod)
+_POLICIES: tuple[DraftPolicy, ...] = get_args(DraftPolicy)
 
 # Fields that would change the answer and that this engine does not implement, with their neutral values.
 _NOT_IMPLEMENTED: dict[str, tuple[Any, ...]] = {
-    "n": (None, 1),
-    "best_of": (None, 1),
-    "logprobs": (None, False),
-    "top_logprobs": (None, 0),
     "prompt_logprobs": (None,),
-    "presence_penalty": (None, 0, 0.0),
-    "frequency_penalty": (None, 0, 0.0),
-    "repetition_penalty": (None, 1, 1.0),
-    "min_p": (None, 0, 0.0),
-    "min_tokens": (None, 0),
-    "logit_bias": (None, {}),
-    "stop_token_ids": (None, []),
     "echo": (None, False),
     "suffix": (None, ""),
+    "use_beam_search": (None, False),
+    "bad_words": (None, []),
+    "allowed_token_ids": (None,),
+    "include_stop_str_in_output": (None, False),
+    "skip_special_tokens": (None, True),
+    "truncate_prompt_tokens": (None,),
+    "logits_processors": (None, []),
+    "guided_regex": (None,),
+    "guided_choice": (None, []),
+    "guided_grammar": (None,),
 }
-
-
-class BadRequestError(Exception):
-    """A request that gets an OpenAI error body instead of an answer.
-
-    Args:
-        message: one clear sentence.
-        param: the field at fault, or None.
-        status: HTTP status.
-        code: OpenAI's machine-readable code, or None.
-    """
-
-    def __init__(
-        self, message: str, param: str | None, *, status: int = 400, code: str | None = None
-    ) -> None:
-        super().__init__(message)
-        self.message, self.param, self.status, self.code = message, param, status, code
-
-    def body(self) -> dict[str, Any]:
-        """Return the error body of the OpenAI form."""
-        return error_body(self.message, self.status, param=self.param, code=self.code)
-
-
-def error_body(
-    message: str, status: int, *, param: str | None = None, code: str | None = None
-) -> dict[str, Any]:
-    """Return an OpenAI error body; `type` follows from the status."""
-    kinds = {404: "not_found_error", 429: "rate_limit_error"}
-    kind = kinds.get(status, "invalid_request_error" if status < 500 else "server_error")
-    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+_NOT_IMPLEMENTED_IN_CHAT: dict[str, tuple[Any, ...]] = {
+    "functions": (None, []),
+    "function_call": (None, "none", "auto"),
+    "continue_final_message": (None, False),
+    "chat_template": (None,),
+    "chat_template_kwargs": (None, {}),
+}
+_NOT_IMPLEMENTED_IN_COMPLETIONS: dict[str, tuple[Any, ...]] = {"top_logprobs": (None, 0)}
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request asks for besides its prompt. `max_tokens` None means up to the context's end."""
+    """What a request asks for besides its prompt.
+
+    `max_tokens` None means up to the context's end. `n` counts the choices. `constrained_by` is the field
+    that gave the JSON schema of the sampling.
+    """
 
     max_tokens: int | None
+    n: int
+    constrained_by: str | None
     sampling: SamplingParams
     speculation: SpeculationParams
     stream: bool
@@ -75,28 +81,55 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     return_token_ids: bool
     return_round_metrics: bool
 
+    @property
+    def forced_call(self) -> bool:
+        """Whether the answer is the call of a tool."""
+        return self.constrained_by == FORCING
 
-def parse_wanted(body: Mapping[str, Any], default: SpeculationParams, served_model: str) -> Wanted:
-    """Return the checked fields that chat and plain completions share.
+    def field_of(self, place: str | None) -> str | None:
+        """Return the request's field for what the engine calls `place`."""
+        return self.constrained_by if place == "json_schema" else place
+
+
+def parse_wanted(
+    body: Mapping[str, Any],
+    default: SpeculationParams,
+    served_model: str,
+    *,
+    chat: bool,
+    max_choices: int = MAX_CHOICES,
+) -> Wanted:
+    """Return the checked fields of a request: everything but the prompt.
+
+    Args:
+        body: the request.
+        default: speculation where the request says nothing about it.
+        served_model: the only model a request may name.
+        chat: chat form, or plain completion form.
+        max_choices: the most choices a request may ask for.
 
     Raises:
         BadRequestError: names the first field at fault.
     """
     _check_model(body, served_model)
-    _refuse_not_implemented(body)
-    stream = _flag(body, "stream")
+    refuse_unless_neutral(
+        body, _NOT_IMPLEMENTED | (_NOT_IMPLEMENTED_IN_CHAT if chat else _NOT_IMPLEMENTED_IN_COMPLETIONS)
+    )
+    stream = read_flag(body, "stream")
     options = _stream_options(body, stream=stream)
-    max_tokens = _max_tokens(body)
+    max_tokens, schema = _max_tokens(body), read_schema(body, chat=chat)
     return Wanted(
         max_tokens=max_tokens,
-        sampling=_sampling(body, max_tokens or 1),
+        n=_choices(body, max_choices),
+        constrained_by=schema and schema[0],
+        sampling=_sampling(body, max_tokens or 1, schema and schema[1], chat=chat),
         speculation=_speculation(body.get("speculation"), default),
         stream=stream,
-        include_usage=_flag(options, "include_usage", "stream_options.")
-        or _flag(options, "continuous_usage_stats", "stream_options."),
-        continuous_usage=_flag(options, "continuous_usage_stats", "stream_options."),
-        return_token_ids=_flag(body, "return_token_ids"),
-        return_round_metrics=_flag(body, "return_round_metrics"),
+        include_usage=read_flag(options, "include_usage", "stream_options.")
+        or read_flag(options, "continuous_usage_stats", "stream_options."),
+        continuous_usage=read_flag(options, "continuous_usage_stats", "stream_options."),
+        return_token_ids=read_flag(body, "return_token_ids"),
+        return_round_metrics=read_flag(body, "return_round_metrics"),
     )
 
 
@@ -104,7 +137,8 @@ def limit_tokens(wanted: Wanted, prompt_tokens: int, max_model_len: int) -> Samp
     """Return the sampling with its token limit set, given what the prompt leaves of the context.
 
     Raises:
-        BadRequestError: prompt and answer do not fit the context.
+        BadRequestError: prompt and answer do not fit the context, or the answer may not become as long as
+            it must.
     """
     room = max_model_len - prompt_tokens
     if room < 1:
@@ -120,7 +154,13 @@ def limit_tokens(wanted: Wanted, prompt_tokens: int, max_model_len: int) -> Samp
             "max_tokens",
             code="context_length_exceeded",
         )
-    return msgspec.structs.replace(wanted.sampling, max_tokens=wanted.max_tokens or room)
+    limit = wanted.max_tokens or room
+    if wanted.sampling.min_tokens > limit:
+        raise BadRequestError(
+            f"min_tokens is {wanted.sampling.min_tokens}, and the answer may have {limit} tokens.",
+            "min_tokens",
+        )
+    return msgspec.structs.replace(wanted.sampling, max_tokens=limit)
 
 
 def check_text_length(text: str, max_model_len: int) -> None:
@@ -145,59 +185,53 @@ def _check_model(body: Mapping[str, Any], served_model: str) -> None:
         )
 
 
-def _refuse_not_implemented(body: Mapping[str, Any]) -> None:
-    for field, neutral in _NOT_IMPLEMENTED.items():
-        if field in body and not any(_same(body[field], value) for value in neutral):
-            raise BadRequestError(
-                f"{field} = {body[field]!r} is not implemented by this engine; leave it out.",
-                field,
-                code="unsupported_parameter",
-            )
-    kind = body.get("response_format")
-    if kind is not None and (not isinstance(kind, Mapping) or kind.get("type") != "text"):
-        raise BadRequestError(
-            "response_format other than text is not implemented by this engine: decoding is not constrained.",
-            "response_format",
-            code="unsupported_parameter",
-        )
-
-
-def _same(value: Any, neutral: Any) -> bool:
-    """Compare without taking True for 1."""
-    return bool(value == neutral) and isinstance(value, bool) == isinstance(neutral, bool)
-
-
-def _sampling(body: Mapping[str, Any], max_tokens: int) -> SamplingParams:
-    top_k = _integer(body, "top_k", -1, 1 << 31)
+def _sampling(
+    body: Mapping[str, Any], max_tokens: int, json_schema: str | None, *, chat: bool
+) -> SamplingParams:
+    top_k = read_integer(body, "top_k", -1, 1 << 31)
     return SamplingParams(
         max_tokens=max_tokens,
-        temperature=_number(body, "temperature", 1.0, low=0.0, high=2.0),
-        top_p=_number(body, "top_p", 1.0, low=0.0, high=1.0, above_low=True),
+        temperature=read_number(body, "temperature", 1.0, low=0.0, high=2.0),
+        top_p=read_number(body, "top_p", 1.0, low=0.0, high=1.0, above_low=True),
         top_k=max(top_k or 0, 0),
-        seed=_integer(body, "seed", -(1 << 63), (1 << 63) - 1),
-        stop=_stop(body.get("stop")),
-        ignore_eos=_flag(body, "ignore_eos"),
+        min_p=read_number(body, "min_p", 0.0, low=0.0, high=1.0),
+        repetition_penalty=read_number(
+            body, "repetition_penalty", 1.0, low=0.0, high=_MAX_REPETITION_PENALTY, above_low=True
+        ),
+        presence_penalty=read_number(body, "presence_penalty", 0.0, low=-2.0, high=2.0),
+        frequency_penalty=read_number(body, "frequency_penalty", 0.0, low=-2.0, high=2.0),
+        logit_bias=read_biases(body, "logit_bias", limit=_MAX_BIAS, most=_MAX_BIASES),
+        min_tokens=read_integer(body, "min_tokens", 0, 1 << 31) or 0,
+        stop_token_ids=read_token_ids(body, "stop_token_ids", _MAX_STOP_TOKEN_IDS),
+        logprobs=_chat_logprobs(body) if chat else read_integer(body, "logprobs", 0, _MAX_LOGPROBS),
+        json_schema=json_schema,
+        seed=read_integer(body, "seed", -(1 << 63), (1 << 63) - 1),
+        stop=read_strings(body, "stop", _MAX_STOP_STRINGS),
+        ignore_eos=read_flag(body, "ignore_eos"),
     )
 
 
-def _max_tokens(body: Mapping[str, Any]) -> int | None:
-    newer = _integer(body, "max_completion_tokens", 1, 1 << 31)
-    return newer if newer is not None else _integer(body, "max_tokens", 1, 1 << 31)
+def _chat_logprobs(body: Mapping[str, Any]) -> int | None:
+    asked = read_flag(body, "logprobs")
+    others = read_integer(body, "top_logprobs", 0, _MAX_LOGPROBS)
+    if others and not asked:
+        raise BadRequestError("top_logprobs needs logprobs = true.", "top_logprobs")
+    return others or 0 if asked else None
 
 
-def _stop(value: Any) -> tuple[str, ...]:
-    strings = [value] if isinstance(value, str) else value
-    if strings is None:
-        return ()
-    if (
-        not isinstance(strings, list)
-        or len(strings) > _MAX_STOP_STRINGS
-        or not all(isinstance(s, str) and s for s in strings)
-    ):
+def _choices(body: Mapping[str, Any], limit: int) -> int:
+    count = read_integer(body, "n", 1, limit) or 1
+    if read_integer(body, "best_of", 1, limit) not in (None, count):
         raise BadRequestError(
-            f"stop must be a non-empty string or a list of at most {_MAX_STOP_STRINGS} of them.", "stop"
+            f"best_of must equal n, here {count}: this engine answers with every sequence it makes.",
+            "best_of",
         )
-    return tuple(strings)
+    return count
+
+
+def _max_tokens(body: Mapping[str, Any]) -> int | None:
+    newer = read_integer(body, "max_completion_tokens", 1, 1 << 31)
+    return newer if newer is not None else read_integer(body, "max_tokens", 1, 1 << 31)
 
 
 def _stream_options(body: Mapping[str, Any], *, stream: bool) -> Mapping[str, Any]:
@@ -213,53 +247,22 @@ def _speculation(value: Any, default: SpeculationParams) -> SpeculationParams:
     if value is None:
         return default
     if value == "off":
-        return SpeculationParams(method="off", num_spec_tokens=default.num_spec_tokens)
-    if not isinstance(value, Mapping) or set(value) - {"method", "num_spec_tokens"}:
+        return msgspec.structs.replace(default, method="off")
+    if not isinstance(value, Mapping) or set(value) - {"method", "num_spec_tokens", "policy"}:
         raise BadRequestError(
-            'speculation must be "off" or {"method": "ngram", "num_spec_tokens": k}.', "speculation"
+            'speculation must be "off" or {"method": METHOD, "num_spec_tokens": k, "policy": POLICY}.',
+            "speculation",
         )
-    count = _integer(value, "num_spec_tokens", 1, MAX_SPEC_TOKENS, "speculation.")
+    count = read_integer(value, "num_spec_tokens", 1, MAX_SPEC_TOKENS, "speculation.")
     return SpeculationParams(
-        method=_method(value.get("method", default.method)), num_spec_tokens=count or default.num_spec_tokens
+        method=_one_of(_METHODS, value.get("method", default.method), "speculation.method"),
+        num_spec_tokens=count or default.num_spec_tokens,
+        policy=_one_of(_POLICIES, value.get("policy", default.policy), "speculation.policy"),
     )
 
 
-def _method(value: Any) -> Literal["off", "ngram"]:
-    if value == "off":
-        return "off"
-    if value == "ngram":
-        return "ngram"
-    raise BadRequestError(
-        f'speculation.method must be "off" or "ngram", not {value!r}.', "speculation.method"
-    )
-
-
-def _flag(body: Mapping[str, Any], field: str, prefix: str = "") -> bool:
-    value = body.get(field)
-    if value is not None and not isinstance(value, bool):
-        raise BadRequestError(f"{prefix}{field} must be true or false, not {value!r}.", prefix + field)
-    return bool(value)
-
-
-def _integer(body: Mapping[str, Any], field: str, low: int, high: int, prefix: str = "") -> int | None:
-    value = body.get(field)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise BadRequestError(
-            f"{prefix}{field} must be a whole number from {low} to {high}, not {value!r}.", prefix + field
-        )
-    return value
-
-
-def _number(
-    body: Mapping[str, Any], field: str, default: float, *, low: float, high: float, above_low: bool = False
-) -> float:
-    value = body.get(field)
-    if value is None:
-        return default
-    fits = isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
-    if not fits or (above_low and value == low):
-        bounds = f"above {low:g} and at most {high:g}" if above_low else f"from {low:g} to {high:g}"
-        raise BadRequestError(f"{field} must be a number {bounds}, not {value!r}.", field)
-    return float(value)
+def _one_of(known: Sequence[T], value: Any, field: str) -> T:
+    for one in known:
+        if value == one:
+            return one
+    raise BadRequestError(f"{field} must be one of {', '.join(map(str, known))}, not {value!r}.", field)

@@ -18,6 +18,12 @@ OFF: dict[str, Scalar | None] = {
     "max_num_seqs": 8,
 }
 NGRAM = OFF | {"speculation.method": "ngram"}
+ATTACHED = OFF | {
+    "speculation.method": "attached",
+    "speculation.policy": "auto",
+    "drafter.attached": "attached",
+    "drafter.attached.sha256": "f00d",
+}
 
 
 def plan(extra: str = "") -> Plan:

@@ -1,7 +1,7 @@
 """Arms are compared only where they differ in nothing but what the plan declares."""
 
 import pytest
-from arm_builders import NGRAM, OFF, manifest, plan
+from arm_builders import ATTACHED, NGRAM, OFF, manifest, plan
 
 from draftproof.arms.comparability import check_comparable, check_settings_applied, find_differences
 from draftproof.errors import IncompatibleError
@@ -65,3 +65,60 @@ def test_setting_that_is_not_in_force_is_named():
         IncompatibleError, match=r"max_num_seqs \(plan 16, service 8\), z \(plan 1, service absent\)"
     ):
         check_settings_applied({"max_num_seqs": 16, "z": 1}, manifest())
+
+
+def test_a_drafter_of_its_own_is_a_declared_difference():
+    """Off against an attached head passes with the plan's defaults: policy, drafter and hash may differ."""
+    stated = ATTACHED | {"drafters": '["builtin:attached"]'}
+    base = OFF | {"speculation.policy": "fixed", "drafters": "[]"}
+    check_comparable([manifest(settings=base), manifest("candidate", stated)], plan().comparison)
+    found = {d.key for d in find_differences(manifest(settings=base), manifest("candidate", stated))}
+    assert found == {
+        "speculation.method", "speculation.policy", "drafter", "drafter.attached", "drafter.attached.sha256",
+    }  # fmt: skip
+
+
+def test_other_kernels_are_a_hidden_second_change():
+    """An arm that fell back to other arithmetic is not comparable, whatever speculation it has."""
+    arms = [
+        manifest(settings=OFF | {"kernels": "native"}),
+        manifest("candidate", ATTACHED | {"kernels": "portable"}),
+    ]
+    with pytest.raises(IncompatibleError, match=r"does not declare: kernels \(native / portable\)"):
+        check_comparable(arms, plan().comparison)
+
+
+def test_a_declared_key_covers_what_is_below_it_and_no_namesake():
+    """`drafter` stands for `drafter.self`, and not for a key that only begins with the same letters."""
+    check_comparable([manifest(), manifest("candidate", OFF | {"drafter.self": "x"})], plan().comparison)
+    with pytest.raises(IncompatibleError, match="drafterless"):
+        check_comparable([manifest(), manifest("candidate", OFF | {"drafterless": 1})], plan().comparison)
+
+
+def test_the_null_arm_has_the_baseline_s_drafter():
+    """Two baselines with different weights in their drafter are not the same service."""
+    arms = [
+        manifest(settings=ATTACHED),
+        manifest("baseline_null", ATTACHED | {"drafter.attached.sha256": "b"}),
+    ]
+    with pytest.raises(IncompatibleError, match=r"drafter\.attached\.sha256 \(f00d / b\)"):
+        check_comparable(arms, plan().comparison)
+
+
+def test_the_plan_s_drafter_must_be_the_one_in_force():
+    """The service's list of drafters is compared with the plan's name."""
+    check_settings_applied({"drafter": "layers:0-9"}, manifest(settings={"drafters": '["layers:0-9"]'}))
+    for stated in ('["layers:0-8"]', '["layers:0-9","x"]', "[]", "no list", None):
+        with pytest.raises(IncompatibleError, match=r"drafter \(plan layers:0-9, service "):
+            check_settings_applied({"drafter": "layers:0-9"}, manifest(settings={"drafters": stated}))
+
+
+def test_kernels_left_to_the_service_are_any():
+    """`auto` is no fault where the service states what it chose; a named one must be in force."""
+    check_settings_applied({"kernels": "auto"}, manifest(settings={"kernels": "native"}))
+    with pytest.raises(IncompatibleError, match=r"kernels \(plan native, service portable\)"):
+        check_settings_applied({"kernels": "native"}, manifest(settings={"kernels": "portable"}))
+    with pytest.raises(IncompatibleError, match=r"speculation\.policy \(plan auto, service fixed\)"):
+        check_settings_applied(
+            {"speculation.policy": "auto"}, manifest(settings={"speculation.policy": "fixed"})
+        )

@@ -1,12 +1,24 @@
 """The contract states what is known, and None where nothing is."""
 
-import pytest
-from arm_builders import NGRAM, OFF, item, manifest, plan
+from typing import Any
 
-from draftproof.arms.contract import build_contract, decide_equivalence, find_unsupported_items
+import msgspec
+import pytest
+from arm_builders import ATTACHED, NGRAM, OFF, item, manifest, plan
+
+from draftproof.arms.contract import (
+    build_contract,
+    decide_equivalence,
+    drafts_target_ids,
+    find_unsupported_items,
+    list_unsupported,
+)
 from draftproof.arms.model_files import ModelFacts
 from draftproof.arms.tokenizers_compat import TokenizerComparison
 from draftproof.plan.loading import load_builtin_plan
+from draftproof.reference.types import SpeculationParams
+from draftproof.reference.wire import parse_wanted
+from draftproof.reference.wire_fields import BadRequestError
 from draftproof.workload.reader import load_workload
 from draftproof.workload.segments import select
 
@@ -19,7 +31,8 @@ def contract(arm: str = "candidate", settings=NGRAM, extra: str = "", facts=None
 
 def test_ngram_on_the_reference_engine_is_exact_by_method():
     """n-gram lookup has no tokenizer of its own and is verified exactly."""
-    made = contract(settings=NGRAM | {"speculation.ngram_min": 2, "speculation.ngram_max": 4})
+    bounds = {"speculation.ngram_min": 2, "speculation.ngram_max": 4}
+    made = contract(settings=NGRAM | bounds | {"speculation.policy": "fixed"})
     assert made.equivalence == "guaranteed by method"
     assert made.tokenizer_compatible is True
     assert made.num_spec_tokens == 4
@@ -41,7 +54,11 @@ def test_baseline_has_no_drafter():
         ("vllm", NGRAM, "assumed"),
         ("vllm", {}, None),
         ("vllm", OFF, "guaranteed by method"),
+        ("vllm", {"speculation.method": "draft_model"}, "assumed"),
         ("draftproof-reference", {"speculation.method": "eagle"}, "assumed"),
+        ("draftproof-reference", {"speculation.method": "draft_model"}, "guaranteed by method"),
+        ("draftproof-reference", ATTACHED, "guaranteed by method"),
+        ("draftproof-reference", {"speculation.method": "self"}, "guaranteed by method"),
     ],
 )
 def test_equivalence_is_never_more_than_is_known(engine, settings, expected):
@@ -100,8 +117,133 @@ def test_demo_asks_for_nothing_that_its_engine_lacks():
     assert find_unsupported_items(items, contract()) == {}
 
 
-def test_items_with_a_response_schema_are_found_before_the_run():
-    """The reference engine does not constrain decoding: items that ask for it are listed."""
+def test_items_are_found_by_the_contract_of_an_engine_that_lacks_response_schemas():
+    """Only items that ask for a schema are listed, and only where the contract says it is lacking."""
     items = [item("a"), item("b", response_schema={"type": "object"})]
-    assert find_unsupported_items(items, contract()) == {"response_schema": ("b",)}
+    lacking = msgspec.structs.replace(contract(), unsupported_features=("response_schema",))
+    assert find_unsupported_items(items, lacking) == {"response_schema": ("b",)}
+    assert find_unsupported_items(items, contract()) == {}
     assert find_unsupported_items(items, contract(engine="vllm")) == {}
+
+
+REFUSED: dict[str, dict[str, Any]] = {
+    "prompt logprobs": {"prompt_logprobs": 1},
+    "beam search": {"use_beam_search": True},
+    "lists of banned or allowed tokens": {"allowed_token_ids": [1]},
+    "regex, choice and grammar constraints": {"guided_regex": "a+"},
+    "a chat template in the request": {"chat_template": "x"},
+    "continuing a given answer": {"continue_final_message": True},
+}
+
+
+@pytest.mark.parametrize("feature", sorted(REFUSED))
+def test_what_the_contract_calls_unsupported_is_refused_by_the_engine(feature):
+    """Every feature of the list but media, which is no field, is one that the engine's reader refuses."""
+    assert set(list_unsupported(manifest())) == {*REFUSED, "images and audio"}
+    with pytest.raises(BadRequestError):
+        parse_wanted(REFUSED[feature], SpeculationParams(), "m", chat=True)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "object"}}}},
+        {"logprobs": True, "top_logprobs": 2},
+        {"n": 2},
+        {"presence_penalty": 1.0, "frequency_penalty": 1.0, "repetition_penalty": 1.2},
+        {"min_p": 0.1},
+    ],
+)
+def test_the_engine_takes_what_the_contract_does_not_list(body):
+    """Schemas, logprobs, choices, penalties and min_p are read by the engine, so no contract denies them."""
+    parse_wanted(body, SpeculationParams(), "m", chat=True)
+    assert not set(list_unsupported(manifest())) & {"response_schema", "logprobs", "n > 1", "penalties"}
+
+
+def test_an_attached_head_is_described_by_what_the_service_states():
+    """Name, hash, licence and provenance come from the service; the head speaks the target's tokens."""
+    stated = {"drafter.attached.licence": "Apache-2.0", "drafter.attached.provenance": "trained here"}
+    made = contract(settings=ATTACHED | stated | {"speculation.ngram_min": 2, "speculation.ngram_max": 4})
+    assert (made.drafter_kind, made.drafter_identity, made.drafter_sha256) == ("attached", "attached", "f00d")
+    assert (made.drafter_licence, made.drafter_provenance) == ("Apache-2.0", "trained here")
+    assert made.algorithm.startswith("a trained head drafts from the target's hidden states")
+    assert made.tokenizer_compatible is True
+    assert made.draft_policy == (
+        "auto: at most 4 drafted tokens a step, by recent acceptance and measured times, "
+        "and none while drafting does not pay"
+    )
+
+
+def test_the_plan_s_words_on_a_drafter_win_over_the_service_s():
+    """What a person reviewed is kept; the hash is that of the weights in force."""
+    extra = '[arms.candidate.drafter]\nidentity = "mine"\nlicence = "MIT"\nprovenance = "bought"\n'
+    facts = {"drafter.attached.licence": "x", "drafter.attached.provenance": "y"}
+    made = contract(settings=ATTACHED | facts, extra=extra)
+    assert (made.drafter_identity, made.drafter_licence, made.drafter_provenance) == ("mine", "MIT", "bought")
+    assert made.drafter_sha256 == "f00d"
+
+
+def test_drafters_of_other_methods_stay_out_of_the_contract():
+    """A loaded drafter that the method in force does not use is not the arm's drafter."""
+    made = contract(settings=ATTACHED | {"speculation.method": "ngram"})
+    assert (made.drafter_identity, made.drafter_sha256) == (None, None)
+    off = contract(settings=ATTACHED | {"speculation.method": "off"})
+    assert (off.drafter_kind, off.drafter_identity, off.drafter_sha256) == ("none", None, None)
+
+
+def test_skipping_layers_has_no_weights_of_its_own():
+    """Plain layer skipping is the target: its licence, no training, no hash."""
+    settings = OFF | {"speculation.method": "self", "drafter.self": "layers:0-9,20-29"}
+    made = contract(settings=settings, extra='[target]\nlicence = "Apache-2.0"\n')
+    assert (made.drafter_identity, made.drafter_sha256) == ("layers:0-9,20-29", None)
+    assert made.drafter_licence == "Apache-2.0"
+    assert made.drafter_provenance == "no training: the target's own layers"
+    assert "layers skipped" in made.algorithm
+    trained = contract(settings=settings | {"drafter.self": "early-exit", "drafter.self.sha256": "f00d"})
+    assert (trained.drafter_sha256, trained.drafter_provenance) == ("f00d", None)
+    assert "trained exit" in trained.algorithm
+
+
+@pytest.mark.parametrize(
+    ("settings", "engine", "expected"),
+    [
+        ({"speculation.method": "draft_model", "drafter.draft_model": "/m"}, "draftproof-reference", False),
+        (
+            {"speculation.method": "draft_model", "drafter.draft_model.sha256": "f"},
+            "draftproof-reference",
+            True,
+        ),
+        ({"speculation.method": "draft_model", "drafter.draft_model.sha256": "f"}, "vllm", False),
+        ({"speculation.method": "attached"}, "draftproof-reference", True),
+        ({"speculation.method": "attached"}, "vllm", False),
+        ({"speculation.method": "self"}, "draftproof-reference", True),
+        ({}, "draftproof-reference", False),
+    ],
+)
+def test_only_a_foreign_draft_model_has_tokens_of_its_own(settings, engine, expected):
+    """A drafter with a record drafts ids of its target; of a folder of any model that is not known."""
+    assert drafts_target_ids(manifest("candidate", settings, engine=engine)) is expected
+    made = contract(settings=settings, engine=engine)
+    assert made.tokenizer_compatible is (True if expected else None)
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [
+        ("fixed", "fixed: at most 4 drafted tokens a step"),
+        ("adaptive", "adaptive: at most 4 drafted tokens a step, by recent acceptance and measured times"),
+        ("batch", "batch: at most 4 drafted tokens a step, by the number of decoding requests"),
+        ("{x}", "{x}: at most 4 drafted tokens a step"),
+        (None, "at most 4 drafted tokens a step"),
+    ],
+)
+def test_the_policy_is_the_one_the_service_states(policy, expected):
+    """No policy is claimed that the service does not state, and an unknown one keeps its name."""
+    settings = OFF | {"speculation.method": "self", "speculation.policy": policy}
+    assert contract(settings=settings).draft_policy == expected
+
+
+def test_another_engine_s_verifier_is_not_called_exact():
+    """The algorithm of an engine we do not know claims no more than its equivalence does."""
+    assert contract(engine="vllm").algorithm.endswith("request's own tokens, verified by the target")
+    assert contract().algorithm.endswith("verified exactly by the target")

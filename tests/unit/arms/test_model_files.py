@@ -10,6 +10,7 @@ from draftproof.arms.model_files import (
     combine_hashes,
     find_licence,
     hash_model,
+    load_drafter_facts,
     load_model_facts,
 )
 from draftproof.errors import PlanError
@@ -83,3 +84,29 @@ def test_config_that_is_no_object_is_refused(tmp_path):
     (model_folder(tmp_path) / "config.json").write_text("[]")
     with pytest.raises(PlanError, match=r"config\.json: is not a JSON object"):
         load_model_facts(tmp_path)
+
+
+def test_a_drafter_with_a_record_is_known_by_its_weights(tmp_path):
+    """Hash of the weights, licence and provenance of the record; what the record lacks is None."""
+    (tmp_path / "drafter.json").write_text('{"licence": "MIT", "provenance": 3}')
+    (tmp_path / "weights.safetensors").write_bytes(b"weights")
+    facts = load_drafter_facts(tmp_path, "arms.candidate.drafter.path")
+    assert facts.sha256 == hashlib.sha256(b"weights").hexdigest()
+    assert (facts.licence, facts.provenance, facts.tokenizer_sha256) == ("MIT", None, None)
+
+
+def test_a_drafter_s_record_without_weights_is_named(tmp_path):
+    """A record alone is no drafter."""
+    (tmp_path / "drafter.json").write_text("{}")
+    with pytest.raises(PlanError, match=r"lacks weights\.safetensors") as caught:
+        load_drafter_facts(tmp_path, "arms.candidate.drafter.path")
+    assert caught.value.place == "arms.candidate.drafter.path"
+
+
+def test_a_draft_model_without_a_record_must_be_a_whole_model(tmp_path):
+    """A folder of any causal model gives what a target's folder gives."""
+    folder = model_folder(tmp_path)
+    assert load_drafter_facts(folder, "k") == load_model_facts(folder)
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(PlanError, match=r"lacks tokenizer\.json"):
+        load_drafter_facts(folder, "k")

@@ -1,7 +1,8 @@
 """What preflight finds, and what it makes of it."""
 
+import msgspec
 import pytest
-from arm_builders import NGRAM, item, manifest, model_folder, plan
+from arm_builders import ATTACHED, NGRAM, OFF, item, manifest, model_folder, plan
 
 from draftproof.arms.context_fit import compute_needs, estimate_tokens, load_token_counter
 from draftproof.arms.contract import build_contract
@@ -22,6 +23,10 @@ from draftproof.errors import IncompatibleError, InvalidRunError, UsageError
         ("candidate", NGRAM, 0, "speculation_inactive"),
         ("candidate", NGRAM, None, "speculation_unproven"),
         ("candidate", NGRAM, 7, None),
+        ("candidate", ATTACHED, 0, "speculation_inactive"),
+        ("alternative", OFF | {"speculation.method": "draft_model"}, 0, "speculation_inactive"),
+        ("baseline", OFF | {"speculation.method": "self"}, 0, "speculation_inactive"),
+        ("candidate", ATTACHED, 1, None),
         ("candidate", {}, 0, "speculation_inactive"),
         ("baseline", None, 0, None),
         ("baseline", None, 3, "speculation_not_off"),
@@ -33,6 +38,14 @@ def test_probe_is_judged_by_what_the_arm_must_do(arm, settings, steps, code):
     """A candidate that does not draft and a baseline that does are both found by name."""
     findings = judge_probe(manifest(arm, settings), ProbeResult(steps, "x"))
     assert [finding.code for finding in findings] == ([code] if code else [])
+
+
+@pytest.mark.parametrize("method", ["ngram", "draft_model", "attached", "self"])
+def test_a_drafter_that_never_drafts_is_named_by_its_method(method):
+    """The message says whose drafts are missing."""
+    (finding,) = judge_probe(manifest("candidate", {"speculation.method": method}), ProbeResult(0, "x"))
+    assert f"the drafter of {method} drafted no token" in finding.text
+    assert finding.severity == "error"
 
 
 def test_unproven_speculation_only_warns():
@@ -98,7 +111,9 @@ def test_tools_are_part_of_the_prompt():
 def test_unsupported_feature_is_an_error_with_the_items():
     """Items that ask for a response schema are named before the run, three of them and a count."""
     items = [item(f"i{n}", response_schema={}) for n in range(5)]
-    (finding,) = judge_contract(contract_of(64), items)
+    lacking = msgspec.structs.replace(contract_of(64), unsupported_features=("response_schema",))
+    assert judge_contract(contract_of(64), items) == []
+    (finding,) = judge_contract(lacking, items)
     assert finding.code == "unsupported_feature"
     assert "i0, i1, i2 and 2 more" in finding.text
 

@@ -47,13 +47,14 @@ def test_what_an_item_does_not_say_is_not_sent():
     assert (payload["max_tokens"], payload["temperature"]) == (16, 0.0)
 
 
-def test_a_response_schema_is_sent_only_where_it_is_honoured():
-    """The generic adapter asks for constrained decoding, the reference engine has none."""
+def test_a_response_schema_is_asked_for_in_the_same_words_everywhere():
+    """Both adapters send an item's schema as response_format, and none where the item has none."""
     item = build_item(response_schema={"type": "object"})
     generic = GenericAdapter().build_payload(item, seed=1, served_model="m")
     reference = ReferenceAdapter().build_payload(item, seed=1, served_model="m")
     assert generic["response_format"]["json_schema"]["schema"] == {"type": "object"}
-    assert "response_format" not in reference
+    assert reference["response_format"] == generic["response_format"]
+    assert "response_format" not in ReferenceAdapter().build_payload(build_item(), seed=1, served_model="m")
 
 
 def test_the_reference_engine_is_asked_for_rounds_and_can_be_switched():

@@ -1,10 +1,18 @@
 """A tiny random Llama and a byte tokenizer: real model code, milliseconds a step."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
 
 from draftproof.reference.engine import Engine
 from draftproof.reference.model import TargetModel
@@ -52,6 +60,79 @@ def tiny_llama(*, vocab_size: int = 260, seed: int = 0, sharpness: float = 1.0) 
     with torch.no_grad():
         model.model.norm.weight.mul_(sharpness)
     return model
+
+
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {"model_type": "llama", "tie_word_embeddings": True},
+    "llama untied": {"model_type": "llama", "tie_word_embeddings": False},
+    "llama biased": {"model_type": "llama", "attention_bias": True, "mlp_bias": True},
+    "qwen2": {"model_type": "qwen2", "tie_word_embeddings": True},
+    "qwen3": {"model_type": "qwen3", "head_dim": 32},
+    "gemma": {"model_type": "gemma", "head_dim": 16},
+    "gpt2": {"model_type": "gpt2", "n_inner": 64},
+}
+FUSED_FAMILIES = tuple(name for name in FAMILIES if name not in ("gemma", "gpt2"))
+
+
+def tiny_config(family: str, **changes: object) -> Any:
+    """Return the configuration of a two-layer model whose sizes the native kernels take."""
+    shape = {
+        "vocab_size": 260,
+        "hidden_size": 64,
+        "intermediate_size": 80,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 512,
+        "initializer_range": 0.2,
+        "bos_token_id": None,
+        "eos_token_id": EOS_ID,
+        "pad_token_id": 0,
+    } | FAMILIES[family]
+    if shape["model_type"] == "gpt2":  # it has names of its own, for some of which the others stand too
+        for name in ("intermediate_size", "num_key_value_heads"):
+            shape.pop(name)
+    return AutoConfig.for_model(**(shape | changes))
+
+
+def tiny_model(family: str, *, seed: int = 0, dtype: torch.dtype = torch.float32, **changes: object) -> Any:
+    """Return a random model of a family, its biases and norms random too."""
+    torch.manual_seed(seed)
+    torch.set_num_threads(1)
+    model = AutoModelForCausalLM.from_config(tiny_config(family, **changes), attn_implementation="sdpa")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(torch.randn_like(parameter) * 0.2)
+    return model.to(dtype).eval()
+
+
+@contextmanager
+def recorded_logits(target: TargetModel) -> Iterator[dict[tuple[int, ...], torch.Tensor]]:
+    """Record, while it is open, the logits a target gives by all the tokens in front of them."""
+    logits_by_context: dict[tuple[int, ...], torch.Tensor] = {}
+    tokens_of: dict[int, list[int]] = {}
+    forward = target.forward
+
+    def recording(token_ids: Sequence[int], spans: Any, logit_rows: Sequence[int], *more: Any) -> Any:
+        contexts, start = [], 0
+        for cache, count in spans:
+            known = tokens_of.setdefault(id(cache), [])
+            del known[cache.length :]
+            for token_id in token_ids[start : start + count]:
+                known.append(token_id)
+                contexts.append(tuple(known))
+            start += count
+        result = forward(token_ids, spans, logit_rows, *more)
+        for row, logits in zip(logit_rows, result.logits, strict=True):
+            logits_by_context[contexts[row]] = logits.clone()
+        return result
+
+    target.forward = recording  # type: ignore[method-assign]
+    try:
+        yield logits_by_context
+    finally:
+        del target.forward
 
 
 def tiny_target(**llama: float) -> TargetModel:

@@ -6,7 +6,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,6 +25,7 @@ from draftproof.reference.types import (
     RoundOutput,
     RoundStats,
     SpeculationParams,
+    TokenLogprobs,
 )
 
 MODEL = "scripted"
@@ -69,6 +70,7 @@ def output(
     stats: RoundStats | None = None,
     fallbacks: int = 0,
     error: str | None = None,
+    logprobs: tuple[TokenLogprobs, ...] | None = None,
 ) -> RoundOutput:
     return RoundOutput(
         token_ids=token_ids,
@@ -79,6 +81,7 @@ def output(
         prefill_ns=5_000_000,
         fallbacks=fallbacks,
         error=error,
+        logprobs=logprobs,
     )
 
 
@@ -92,36 +95,69 @@ STORY = (
 
 
 class ScriptedBackend:
-    """Yields a fixed list of outputs; may wait before each, be full, and remembers what it was asked."""
+    """Yields a fixed list of outputs; may wait before each, be full, and remembers what it was asked.
+
+    The script of choice i of a request is `scripts[i]` where there is one, else `script`. A choice holds a
+    slot from its admission until it has ended or is closed; the first `held_choices` of a request wait for
+    ever before output `hold_after`.
+    """
 
     def __init__(self, script: tuple[RoundOutput, ...] = STORY, *, slots: int = 8) -> None:
         self.script, self.slots = script, slots
+        self.scripts: dict[int, tuple[RoundOutput, ...]] = {}
         self.requests: list[GenerationRequest] = []
-        self.running = 0
+        self.admitted: set[str] = set()
         self.stopped = False
         self.hold_after: int | None = None
+        self.held_choices = 16
+        self.refusal: Exception | None = None
 
-    def generate(self, request: GenerationRequest) -> AsyncGenerator[RoundOutput, None]:
+    @property
+    def running(self) -> int:
+        return len(self.admitted)
+
+    def generate(self, request: GenerationRequest) -> "ScriptedStream":
+        if self.refusal is not None and request.request_id != "warm-up":
+            raise self.refusal
         if self.running >= self.slots:
             raise QueueFullError("the queue is full.")
         self.requests.append(request)
-        return self._rounds(request)
-
-    async def _rounds(self, request: GenerationRequest) -> AsyncGenerator[RoundOutput, None]:
-        self.running += 1
-        try:
-            for index, step in enumerate(self.script):
-                if index == self.hold_after and request.request_id != "warm-up":
-                    await asyncio.Event().wait()
-                yield step
-        finally:
-            self.running -= 1
+        self.admitted.add(request.request_id)
+        return ScriptedStream(self, request.request_id)
 
     def stats(self) -> EngineStats:
         return EngineStats(running=self.running, kv_tokens=7, kv_bytes=700, draft_ns=1_500_000_000)
 
     def stop(self) -> None:
         self.stopped = True
+
+
+class ScriptedStream:
+    """The outputs of one admitted sequence."""
+
+    def __init__(self, backend: ScriptedBackend, request_id: str) -> None:
+        self._backend, self._request_id = backend, request_id
+        self._choice = int(request_id.split("-")[2]) if request_id.count("-") == 2 else 0
+        self._steps = iter(backend.scripts.get(self._choice, backend.script))
+        self._given = 0
+
+    def __aiter__(self) -> "ScriptedStream":
+        return self
+
+    async def __anext__(self) -> RoundOutput:
+        held = self._choice < self._backend.held_choices and self._request_id != "warm-up"
+        if held and self._given == self._backend.hold_after:
+            await asyncio.Event().wait()
+        await asyncio.sleep(0)
+        self._given += 1
+        step = next(self._steps, None)
+        if step is None or self._request_id not in self._backend.admitted:
+            await self.aclose()
+            raise StopAsyncIteration
+        return step
+
+    async def aclose(self) -> None:
+        self._backend.admitted.discard(self._request_id)
 
 
 class Reply:

@@ -99,7 +99,8 @@ def test_metrics_block_ends_a_stream_with_usage(client: Client) -> None:
     """The closing usage chunk has no choices and holds the metrics block."""
     closing = client.chat(stream=True, stream_options={"include_usage": True}).events[-2]
     assert closing["choices"] == []
-    assert closing["metrics"]["speculation"] == {"method": "ngram", "num_spec_tokens": 4, "policy": "fixed"}
+    stated = {"method": "ngram", "num_spec_tokens": 4, "policy": "fixed"}
+    assert closing["metrics"]["speculation"].items() >= stated.items()
 
 
 def test_switch_off_reaches_the_engine_and_the_answer(client: Client, backend: ScriptedBackend) -> None:

@@ -1,5 +1,6 @@
 """The server around the real engine with a tiny random model, in this process and in one of its own."""
 
+import json
 import os
 import signal
 import socket
@@ -126,6 +127,82 @@ def test_full_queue_of_the_real_engine_is_429(tiny_client: Client) -> None:
         connection.close()
     wait_until(lambda: is_idle(tiny_client))
     assert tiny_client.chat(model=MODEL, messages=MESSAGES, max_tokens=2).status == 200
+
+
+def test_choices_share_the_real_engine(tiny_client: Client) -> None:
+    """Greedy choices are the answer of one; more than fit beside another are refused, and none is left."""
+    asked = {"model": MODEL, "messages": MESSAGES, "max_tokens": 12, "temperature": 0, "ignore_eos": True}
+    alone = tiny_client.chat(**asked).json["choices"][0]["message"]
+    assert [one["message"] for one in tiny_client.chat(**asked, n=3).json["choices"]] == [alone] * 3
+    assert tiny_client.chat(**asked, n=4).json["error"]["param"] == "n"
+    endless = {"model": MODEL, "messages": MESSAGES, "max_tokens": 900, "ignore_eos": True, "stream": True}
+    connection, sock = tiny_client.open_chat(**endless)
+    sock.recv(64)
+    assert tiny_client.chat(**asked, n=3).status == 429
+    assert tiny_client.chat(**asked, n=2).status == 200
+    connection.close()
+    wait_until(lambda: is_idle(tiny_client))
+
+
+def test_disconnect_frees_the_engine_of_all_choices(tiny_client: Client) -> None:
+    """After a client left its three choices in mid-stream no sequence runs, waits or is cached."""
+    connection, sock = tiny_client.open_chat(
+        model=MODEL, messages=MESSAGES, max_tokens=900, ignore_eos=True, stream=True, n=3
+    )
+    assert sock.recv(512)
+    assert not is_idle(tiny_client)
+    connection.close()
+    wait_until(lambda: is_idle(tiny_client))
+
+
+def test_a_seed_repeats_every_choice(tiny_client: Client) -> None:
+    """Choices of one seed differ from each other, and come again with the seed."""
+    asked = {"model": MODEL, "messages": MESSAGES, "max_tokens": 12, "seed": 5, "n": 3, "temperature": 1}
+    first, again = (
+        [choice["token_ids"] for choice in tiny_client.chat(**asked, return_token_ids=True).json["choices"]]
+        for _ in range(2)
+    )
+    assert first == again
+    assert len({tuple(one) for one in first}) == 3
+
+
+def test_logprobs_of_the_real_engine_match_its_tokens(tiny_client: Client) -> None:
+    """There is one entry for each token, the likeliest first, and a greedy token is the likeliest."""
+    asked = {"model": MODEL, "messages": MESSAGES, "max_tokens": 12, "temperature": 0, "ignore_eos": True}
+    choice = tiny_client.chat(**asked, logprobs=True, top_logprobs=3, return_token_ids=True).json["choices"][
+        0
+    ]
+    content = choice["logprobs"]["content"]
+    assert len(content) == len(choice["token_ids"]) == 12
+    for entry in content:
+        top = [one["logprob"] for one in entry["top_logprobs"]]
+        assert (len(top), top) == (3, sorted(top, reverse=True))
+        assert entry["logprob"] == top[0] < 0
+
+
+def test_a_forced_call_of_the_real_engine_is_valid(tiny_client: Client) -> None:
+    """A model of random weights, forced to call, calls a tool of the request with arguments of its schema."""
+    schema = {
+        "type": "object",
+        "properties": {"up": {"$ref": "#/$defs/choice"}},
+        "required": ["up"],
+        "additionalProperties": False,
+        "$defs": {"choice": {"type": "boolean"}},
+    }
+    tools = [{"type": "function", "function": {"name": name, "parameters": schema}} for name in ("go", "see")]
+    choice = tiny_client.chat(
+        model=MODEL, messages=MESSAGES, max_tokens=200, seed=1, tools=tools, tool_choice="required"
+    ).json["choices"][0]
+    assert choice["finish_reason"] == "tool_calls"
+    (call,) = choice["message"]["tool_calls"]
+    assert call["function"]["name"] in {"go", "see"}
+    assert list(json.loads(call["function"]["arguments"])) == ["up"]
+
+
+def test_a_schema_that_is_none_is_the_clients_error(tiny_client: Client) -> None:
+    """A schema the engine cannot follow gets 400 with the field that brought it."""
+    reply = tiny_client.chat(model=MODEL, messages=MESSAGES, guided_json={"type": "nonsense"})
+    assert (reply.status, reply.json["error"]["param"]) == (400, "guided_json")
 
 
 def test_version_states_the_running_settings(tiny_client: Client, tiny_model: Path) -> None:

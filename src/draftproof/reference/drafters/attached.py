@@ -36,9 +36,35 @@ class HeadWeights:
 @dataclass(slots=True)
 class _Sequence:
     cache: SequenceCache
+    first: int = 0  # the position of the cache's first entry
     states: list[torch.Tensor] = field(default_factory=list)  # [tokens, taps, hidden] not fed yet
+    last: torch.Tensor | None = None  # [1, taps, hidden] the last of those fed
     state: torch.Tensor | None = None  # [hidden] the head's last output
     committed: int = 0  # positions of the cache that stay
+
+    @property
+    def fed_until(self) -> int:
+        """The first position whose true state is not in the cache."""
+        return self.first + self.committed
+
+    @property
+    def known_until(self) -> int:
+        """The first position whose true state never came."""
+        return self.fed_until + sum(len(rows) for rows in self.states)
+
+    def pending(self) -> torch.Tensor:
+        """Return what is to be fed, [tokens, taps, hidden]: at least the last position, again."""
+        if not self.states and self.last is not None:
+            self.committed -= 1
+            self.cache.truncate(self.committed)
+            self.states.append(self.last)
+        return torch.cat(self.states)
+
+    def settle(self) -> None:
+        """Take note that everything pending was fed."""
+        self.committed = self.known_until - self.first
+        self.last = self.states[-1][-1:].clone()  # not a view that holds a whole prompt's states
+        self.states.clear()
 
 
 class AttachedHead:
@@ -72,26 +98,35 @@ class AttachedHead:
         return sum(sequence.cache.nbytes for sequence in self._sequences.values())
 
     def observe(self, request_id: str, start: int, states: torch.Tensor) -> None:
-        """Keep the target's states [tokens, taps, hidden] of committed positions from `start` on."""
-        sequence = self._sequences.setdefault(request_id, _Sequence(SequenceCache(self._shape)))
-        known = sequence.committed + sum(len(rows) for rows in sequence.states)
-        if start != known:
-            raise ValueError(f"states from position {start} on where {known} was next")
+        """Keep the target's states [tokens, taps, hidden] of committed positions from `start` on.
+
+        Where positions were left out, the head begins anew behind the gap: its attention sees distances only.
+
+        Raises:
+            ValueError: a position comes twice.
+        """
+        sequence = self._sequences.get(request_id)
+        if sequence is None or start > sequence.known_until:
+            sequence = self._sequences[request_id] = _Sequence(SequenceCache(self._shape), first=start)
+        if start < sequence.known_until:
+            raise ValueError(f"states from position {start} on where {sequence.known_until} was next")
         sequence.states.append(states)
 
     def begin(self, contexts: Sequence[DraftContext]) -> torch.Tensor:
-        """Feed the true states of newly committed positions and return [sequences, draft vocab] logits."""
-        self._batch = [self._sequences[context.request_id] for context in contexts]
-        following: list[int] = []
+        """Feed the true states of newly committed positions and return [sequences, draft vocab] logits.
+
+        Nothing is taken note of before all was fed, so that a batch that fails can be tried again in parts.
+        """
+        self._batch = [self._sequence(context) for context in contexts]
+        states = [sequence.pending() for sequence in self._batch]  # each [tokens, taps, hidden]
+        following: list[int] = []  # the token behind each of these positions
         for sequence, context in zip(self._batch, contexts, strict=True):
-            following += context.token_ids[sequence.committed + 1 :]
-        counts = [sum(len(rows) for rows in sequence.states) for sequence in self._batch]
-        states = torch.cat([rows for sequence in self._batch for rows in sequence.states]).flatten(1)
-        fused = self._kernels.linear(states, self._weights.fuse)
-        for sequence, count in zip(self._batch, counts, strict=True):
-            sequence.states.clear()
-            sequence.committed += count
-        return self._feed(self._batch, counts, fused, following)
+            following += context.token_ids[sequence.fed_until + 1 :]
+        fused = self._kernels.linear(torch.cat(states).flatten(1), self._weights.fuse)
+        logits = self._feed(self._batch, [len(rows) for rows in states], fused, following)
+        for sequence in self._batch:
+            sequence.settle()
+        return logits
 
     def extend(self, rows: Sequence[int], token_ids: Sequence[int]) -> torch.Tensor:
         """Feed drafts with the head's own outputs in place of states."""
@@ -108,6 +143,14 @@ class AttachedHead:
     def release(self, request_id: str) -> None:
         """Free a sequence's cache and states."""
         self._sequences.pop(request_id, None)
+
+    def _sequence(self, context: DraftContext) -> _Sequence:
+        """Return a sequence whose states are known up to the last committed token, which follows them."""
+        sequence = self._sequences.get(context.request_id)
+        known = 0 if sequence is None else sequence.known_until
+        if sequence is None or known != len(context.token_ids) - 1:
+            raise ValueError(f"states of {known} positions for {len(context.token_ids)} tokens")
+        return sequence
 
     def _feed(
         self,

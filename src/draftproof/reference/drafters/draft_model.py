@@ -19,6 +19,7 @@ from draftproof.reference.ragged import RaggedBatch
 class _Sequence:
     cache: SequenceCache
     fed: list[int] = field(default_factory=list)  # the tokens whose keys and values are in the cache
+    settled: int = 0  # of these the first, known to be committed: they are not compared again
 
 
 class DraftModel:
@@ -47,9 +48,10 @@ class DraftModel:
         self._batch = [self._sequence(context) for context in contexts]
         pending = []
         for sequence, context in zip(self._batch, contexts, strict=True):
-            kept = _common_prefix(sequence.fed, context.token_ids)
+            kept = _common_prefix(sequence.fed, context.token_ids, sequence.settled)
             sequence.cache.truncate(kept)
             del sequence.fed[kept:]
+            sequence.settled = kept
             pending.append(list(context.token_ids[kept:]))
         return self._feed(self._batch, pending)
 
@@ -80,7 +82,10 @@ class DraftModel:
         return self._decoder.logits(batch.last_rows(hidden))
 
 
-def _common_prefix(fed: Sequence[int], committed: Sequence[int]) -> int:
-    """Return how many fed tokens are committed; at least the last committed token is left to feed."""
+def _common_prefix(fed: Sequence[int], committed: Sequence[int], settled: int) -> int:
+    """Return how many fed tokens are committed; at least the last committed token is left to feed.
+
+    The first `settled` are known to be, so that a round costs what is new and not the whole context.
+    """
     most = min(len(fed), len(committed) - 1)
-    return next((at for at in range(most) if fed[at] != committed[at]), most)
+    return next((at for at in range(min(settled, most), most) if fed[at] != committed[at]), most)

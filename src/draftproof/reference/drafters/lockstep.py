@@ -6,13 +6,17 @@ request's temperature and truncation, and that distribution goes to the verifier
 likeliest token, of which the drafter is certain.
 """
 
+import logging
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
 
 from draftproof.reference.proposer import DraftContext, Drafts
 from draftproof.reference.sampling import compute_probs, draw, draw_uniforms
+
+_logger = logging.getLogger(__name__)
 
 
 class DraftNetwork(Protocol):
@@ -47,8 +51,26 @@ class TappedNetwork(DraftNetwork, Protocol):
         ...
 
 
+@dataclass(slots=True)
+class _Draft:
+    """One sequence's draft while it grows."""
+
+    context: DraftContext
+    token_ids: list[int] = field(default_factory=list)
+    drawn_from: list[torch.Tensor] = field(default_factory=list)  # each [vocab]; empty for a greedy request
+    failed: bool = False
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether the sequence goes on drafting."""
+        return not self.failed and len(self.token_ids) < self.context.max_draft_tokens
+
+
 class LockstepProposer:
     """A proposer around a network.
+
+    A fault ends the drafting of the sequences it touches and keeps what they drew before: which drafts are
+    verified must never depend on what followed from them.
 
     Args:
         network: the network.
@@ -60,46 +82,63 @@ class LockstepProposer:
         self._vocab_size = vocab_size
 
     def propose(self, contexts: Sequence[DraftContext]) -> Drafts:
-        """Draft until every sequence has as many tokens as it may."""
-        drafted: list[list[int]] = [[] for _ in contexts]
-        drawn_from: list[list[torch.Tensor]] = [[] for _ in contexts]
+        """Draft until every sequence has as many tokens as it may; raises only before anything is drawn."""
+        drafts = [_Draft(context) for context in contexts]
         active = list(range(len(contexts)))
         try:
-            logits = self.network.begin(contexts)  # [active, draft vocab]
-            while True:
-                for index, token_id, probs in self._choose(contexts, active, logits):
-                    drafted[index].append(token_id)
-                    if probs is not None:
-                        drawn_from[index].append(probs)
-                active = [i for i in active if len(drafted[i]) < contexts[i].max_draft_tokens]
-                if not active:
-                    break
-                logits = self.network.extend(active, [drafted[i][-1] for i in active])
+            self._choose(drafts, active, self.network.begin(contexts))
+            while active := [row for row in active if drafts[row].wants_more]:
+                self._lengthen(drafts, active)
         finally:
             self.network.end()
-        return Drafts(drafted, [torch.stack(rows) if rows else None for rows in drawn_from])
+        return Drafts(
+            [draft.token_ids for draft in drafts],
+            [torch.stack(draft.drawn_from) if draft.drawn_from else None for draft in drafts],
+            failed=[row for row, draft in enumerate(drafts) if draft.failed],
+        )
 
     def release(self, request_id: str) -> None:
         """Forget a sequence."""
         self.network.release(request_id)
 
-    def _choose(
-        self, contexts: Sequence[DraftContext], active: Sequence[int], logits: torch.Tensor
-    ) -> list[tuple[int, int, torch.Tensor | None]]:
-        """Return (sequence, token, [vocab] distribution it was drawn from or None if certain) for each."""
-        likeliest = logits.argmax(dim=-1)
+    def _lengthen(self, drafts: Sequence[_Draft], rows: Sequence[int]) -> None:
+        """Draw one more token for each of some sequences; if the network raises, one sequence at a time."""
+        try:
+            logits = self.network.extend(rows, [drafts[row].token_ids[-1] for row in rows])
+        except Exception as fault:  # noqa: BLE001 - a network may raise anything, and serving must go on
+            if len(rows) == 1:
+                _fail(drafts[rows[0]], fault)
+                return
+            for row in rows:
+                self._lengthen(drafts, [row])
+        else:
+            self._choose(drafts, rows, logits)
+
+    def _choose(self, drafts: Sequence[_Draft], rows: Sequence[int], logits: torch.Tensor) -> None:
+        """Append a token to each of some sequences, from logits [rows, draft vocab]."""
+        largest, likeliest = logits.max(dim=-1)
         if self.network.vocabulary is not None:
             likeliest = self.network.vocabulary[likeliest]
-        chosen: list[tuple[int, int, torch.Tensor | None]] = []
-        for row, (index, token_id) in enumerate(zip(active, likeliest.tolist(), strict=True)):
-            context = contexts[index]
-            if context.sampling.temperature == 0.0:
-                chosen.append((index, token_id, None))
-                continue
-            probs = self._widen(compute_probs(logits[row : row + 1], context.sampling)[0])
-            uniform = float(draw_uniforms(context.generator, 1))
-            chosen.append((index, draw(probs, uniform), probs))
-        return chosen
+        usable = largest.isfinite().tolist()  # one NaN in a row makes its largest NaN
+        for at, (row, token_id) in enumerate(zip(rows, likeliest.tolist(), strict=True)):
+            draft = drafts[row]
+            if not usable[at]:
+                _fail(draft, ValueError("the logits are not finite"))
+            elif draft.context.sampling.temperature == 0.0:
+                draft.token_ids.append(token_id)
+            else:
+                self._draw(draft, logits[at : at + 1])
+
+    def _draw(self, draft: _Draft, logits: torch.Tensor) -> None:
+        """Append a token drawn from logits [1, draft vocab], and the distribution it was drawn from."""
+        try:
+            probs = self._widen(compute_probs(logits, draft.context.sampling)[0])
+            token_id = draw(probs, float(draw_uniforms(draft.context.generator, 1)))
+        except Exception as fault:  # noqa: BLE001 - whatever harms one sequence stays with it
+            _fail(draft, fault)
+            return
+        draft.token_ids.append(token_id)
+        draft.drawn_from.append(probs)
 
     def _widen(self, probs: torch.Tensor) -> torch.Tensor:
         """Return [vocab] from [draft vocab]: tokens the drafter does not know have probability zero."""
@@ -107,6 +146,11 @@ class LockstepProposer:
             return probs
         wide = probs.new_zeros(self._vocab_size)
         return wide.index_copy_(0, self.network.vocabulary, probs)
+
+
+def _fail(draft: _Draft, fault: Exception) -> None:
+    draft.failed = True
+    _logger.warning("the drafter of request %s raised %r", draft.context.request_id, fault, exc_info=fault)
 
 
 class TappedProposer(LockstepProposer):

@@ -3,8 +3,9 @@
 // Two properties matter more here than in a general library.
 //
 // Rows are independent: the numbers of one row never depend on how many other rows are computed with it. Each output
-// is one chain of fused multiply-adds in a fixed order, whatever the tile. So verifying k drafts gives bit for bit the
-// logits of k + 1 single steps, and a batch gives those of its members alone.
+// is one chain of multiply-adds in a fixed order, whatever the tile. So verifying k drafts gives bit for bit the logits
+// of k + 1 single steps, and a batch gives those of its members alone. Where a product and a sum are fused is written
+// out (`fma`) and the compiler's own contraction is off: it decides loop by loop, and two tiles need not agree.
 //
 // Weights are read once: they lie in blocks of sixteen outputs, [outputs / 16][inputs][16], so that a product streams
 // through memory and several rows share each weight while it is in a register. Weights that are exact in bfloat16 stay
@@ -14,6 +15,16 @@
 #include <cmath>
 #include <cstdint>
 #include <vector>
+#ifdef __FMA__
+#include <immintrin.h>
+#endif
+
+// Lanes of two vectors by constant index.
+#if defined(__clang__) || __GNUC__ >= 12
+#define PICK(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define PICK(a, b, ...) __builtin_shuffle(a, b, (Ints){__VA_ARGS__})
+#endif
 
 namespace {
 
@@ -26,19 +37,31 @@ constexpr long kAhead = 64;  // inputs between use and prefetch: 2 kB of bfloat1
 inline Lanes load(const float* p) { return *reinterpret_cast<const Lanes*>(p); }
 inline void store(float* p, Lanes v) { *reinterpret_cast<Lanes*>(p) = v; }
 inline Lanes splat(float v) { return Lanes{v, v, v, v, v, v, v, v}; }
+// a * b + c, rounded once where the processor can; one way throughout on any machine.
+inline Lanes fma(Lanes a, Lanes b, Lanes c) {
+#if defined(__FMA__)
+  return reinterpret_cast<Lanes>(_mm256_fmadd_ps(reinterpret_cast<__m256>(a), reinterpret_cast<__m256>(b),
+                                                 reinterpret_cast<__m256>(c)));
+#elif defined(__FP_FAST_FMAF)
+  for (int j = 0; j < kLanes; j++) c[j] = __builtin_fmaf(a[j], b[j], c[j]);
+  return c;
+#else
+  return a * b + c;
+#endif
+}
 inline float sum(Lanes v) { return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7])); }
 
 // Eight sums at once: lane j of the result is the sum of lanes[j].
 inline Lanes sum_each(const Lanes lanes[8]) {
   Lanes pairs[4], fours[2];
   for (int i = 0; i < 4; i++)
-    pairs[i] = __builtin_shuffle(lanes[2 * i], lanes[2 * i + 1], (Ints){0, 8, 2, 10, 4, 12, 6, 14}) +
-               __builtin_shuffle(lanes[2 * i], lanes[2 * i + 1], (Ints){1, 9, 3, 11, 5, 13, 7, 15});
+    pairs[i] = PICK(lanes[2 * i], lanes[2 * i + 1], 0, 8, 2, 10, 4, 12, 6, 14) +
+               PICK(lanes[2 * i], lanes[2 * i + 1], 1, 9, 3, 11, 5, 13, 7, 15);
   for (int i = 0; i < 2; i++)
-    fours[i] = __builtin_shuffle(pairs[2 * i], pairs[2 * i + 1], (Ints){0, 1, 8, 9, 4, 5, 12, 13}) +
-               __builtin_shuffle(pairs[2 * i], pairs[2 * i + 1], (Ints){2, 3, 10, 11, 6, 7, 14, 15});
-  return __builtin_shuffle(fours[0], fours[1], (Ints){0, 1, 2, 3, 8, 9, 10, 11}) +
-         __builtin_shuffle(fours[0], fours[1], (Ints){4, 5, 6, 7, 12, 13, 14, 15});
+    fours[i] = PICK(pairs[2 * i], pairs[2 * i + 1], 0, 1, 8, 9, 4, 5, 12, 13) +
+               PICK(pairs[2 * i], pairs[2 * i + 1], 2, 3, 10, 11, 6, 7, 14, 15);
+  return PICK(fours[0], fours[1], 0, 1, 2, 3, 8, 9, 10, 11) +
+         PICK(fours[0], fours[1], 4, 5, 6, 7, 12, 13, 14, 15);
 }
 
 // One step of a packed block: outputs 0-7 and outputs 8-15 of one input.
@@ -86,8 +109,8 @@ inline void tile(const float* rows, const Weight* weights, const float* bias, fl
       const Lanes value = splat(rows[m * inputs + input]);
 #pragma GCC unroll 8
       for (int b = 0; b < kBlocks; b++) {
-        total[b][m][0] += weight[b].low * value;
-        total[b][m][1] += weight[b].high * value;
+        total[b][m][0] = fma(weight[b].low, value, total[b][m][0]);
+        total[b][m][1] = fma(weight[b].high, value, total[b][m][1]);
       }
     }
   }
@@ -145,23 +168,25 @@ void linear(const float* rows, const Weight* weights, const float* bias, float* 
   }
 }
 
-// e^x to about 2e-7 relative (range reduction by ln 2, Taylor series of degree 7 on the rest); 0 for x < -87.
+// e^x to about 2e-7 relative (range reduction by ln 2, Taylor series of degree 7 on the rest); 0 for x < -87, infinite
+// for x > 88: beyond these the power of two has no room in the exponent.
 inline Lanes exponential(Lanes x) {
-  const Lanes low = splat(-87.0f);
-  const Ints tiny = x < low;
-  x = tiny ? low : x;
+  const Lanes low = splat(-87.0f), high = splat(88.0f);
+  const Ints tiny = x < low, huge = x > high;
+  x = tiny ? low : huge ? high : x;
   const Lanes shifted = x * 1.44269504f + splat(12582912.0f);  // adding 1.5 * 2^23 rounds to an integer
   const Lanes whole = shifted - splat(12582912.0f);
   const Lanes rest = x - whole * 0.693359375f + whole * 2.12194440e-4f;
   Lanes series = splat(1.0f / 5040);
-  for (const float term : {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f}) series = series * rest + term;
+  for (const float term : {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f})
+    series = fma(series, rest, splat(term));
   const Ints power = (__builtin_convertvector(whole, Ints) + 127) << 23;
-  return tiny ? splat(0.0f) : series * reinterpret_cast<Lanes>(power);
+  return tiny ? splat(0.0f) : huge ? splat(INFINITY) : series * reinterpret_cast<Lanes>(power);
 }
 
 float mean_square(const float* row, long width) {
   Lanes total = {};
-  for (long i = 0; i < width; i += kLanes) total += load(row + i) * load(row + i);
+  for (long i = 0; i < width; i += kLanes) total = fma(load(row + i), load(row + i), total);
   return sum(total) / width;
 }
 
@@ -188,7 +213,7 @@ void attend_one(const float* query, const float* keys, const float* values, floa
     Lanes products[kLanes] = {};
     for (long i = 0; i < size; i += kLanes)
 #pragma GCC unroll 8
-      for (long j = 0; j < kLanes; j++) products[j] += load(query + i) * load(keys + (p + j) * size + i);
+      for (long j = 0; j < kLanes; j++) products[j] = fma(load(query + i), load(keys + (p + j) * size + i), products[j]);
     Lanes score = sum_each(products) * scale;
     for (long j = visible - p; j < kLanes; j++) score[j] = -INFINITY;
     store(scores + p, score);
@@ -209,14 +234,15 @@ void attend_one(const float* query, const float* keys, const float* values, floa
     for (; p + 1 < visible; p += 2) {
       const Lanes even = splat(scores[p]), odd = splat(scores[p + 1]);
       const float* value = values + p * size + i;
-      first += load(value) * even;
-      second += load(value + kLanes) * even;
-      third += load(value + size) * odd;
-      fourth += load(value + size + kLanes) * odd;
+      first = fma(load(value), even, first);
+      second = fma(load(value + kLanes), even, second);
+      third = fma(load(value + size), odd, third);
+      fourth = fma(load(value + size + kLanes), odd, fourth);
     }
     if (p < visible) {
-      first += load(values + p * size + i) * scores[p];
-      second += load(values + p * size + i + kLanes) * scores[p];
+      const Lanes last = splat(scores[p]);
+      first = fma(load(values + p * size + i), last, first);
+      second = fma(load(values + p * size + i + kLanes), last, second);
     }
     store(out + i, (first + third) * share);
     store(out + i + kLanes, (second + fourth) * share);

@@ -1,13 +1,15 @@
 """The kernels compiled on the machine they run on: C++ without dependencies, called through ctypes.
 
-The shared library lies in the user's cache under a name made of everything it depends on: source, compiler,
-flags, processor. Nothing is compiled twice, and a cache carried to another machine is not used there.
+The shared library lies in the user's cache under a name made of everything it depends on (source, compiler,
+flags, processor) and of its own digest. Nothing is compiled twice, a cache carried to another machine is not
+used there, and a damaged library, whose loading could end the process, is compiled anew.
 """
 
 import ctypes
 import hashlib
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -20,8 +22,8 @@ from draftproof.reference.kernels.protocol import Attention, Linear
 from draftproof.reference.ragged import RaggedBatch
 
 _SOURCE = Path(__file__).with_name("kernels.cpp")
-_FLAGS = ("-O3", "-march=native", "-fopenmp", "-shared", "-fPIC", "-fno-math-errno")
-_COMPILE_S = 120
+_FLAGS = ("-O3", "-march=native", "-fopenmp", "-shared", "-fPIC", "-fno-math-errno", "-ffp-contract=off")
+_COMPILE_S, _ASK_S = 120, 10
 _LANES, _BLOCK = 8, 16
 
 
@@ -68,7 +70,10 @@ class NativeKernels:
         return head_size % (2 * _LANES) == 0 and all(width % _LANES == 0 for width in widths)
 
     def pack(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
-        """Copy weights [outputs, inputs] into blocks of sixteen outputs, in 16 bits if that loses nothing."""
+        """Copy weights [outputs, inputs] into blocks of sixteen outputs, in 16 bits if that loses nothing.
+
+        Every number of inputs and outputs will do.
+        """
         outputs, inputs = weight.shape
         blocks = -(-outputs // _BLOCK)
         halves = weight.detach().to(torch.bfloat16).contiguous()
@@ -83,6 +88,8 @@ class NativeKernels:
 
     def linear(self, rows: torch.Tensor, layer: Linear, add_to: torch.Tensor | None = None) -> torch.Tensor:
         """Return the product."""
+        if add_to is not None and not add_to.is_contiguous():
+            return add_to.add_(self.linear(rows, layer))
         rows = rows.contiguous()
         count = rows.numel() // layer.inputs
         out = rows.new_empty(count, layer.outputs) if add_to is None else add_to
@@ -109,6 +116,7 @@ class NativeKernels:
         rows = rows.contiguous()
         out = torch.empty_like(rows)
         width = rows.shape[-1]
+        _check_whole(width, _LANES)
         self._library.draftproof_rms_norm(
             rows.data_ptr(), weight.data_ptr(), out.data_ptr(), rows.numel() // width, width, eps
         )
@@ -116,7 +124,9 @@ class NativeKernels:
 
     def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
         """Return the gated product."""
+        gate_up = gate_up.contiguous()
         count, both = gate_up.shape
+        _check_whole(both, 2 * _LANES)
         out = gate_up.new_empty(count, both // 2)
         self._library.draftproof_silu_mul(
             gate_up.data_ptr(), out.data_ptr(), count, both // 2, torch.get_num_threads()
@@ -127,6 +137,8 @@ class NativeKernels:
         self, qkv: torch.Tensor, angles: torch.Tensor, batch: RaggedBatch, layer: int, shape: Attention
     ) -> torch.Tensor:
         """Rotate, write and attend in one call."""
+        _check_whole(shape.head_size, 2 * _LANES)
+        qkv, angles = qkv.contiguous(), angles.contiguous()
         out = qkv.new_empty(len(qkv), shape.query_heads * shape.head_size)
         heads = _Heads(
             shape.query_heads,
@@ -158,38 +170,67 @@ def build_native(cache_folder: Path) -> NativeKernels:
     """Return the compiled kernels, compiling them if this machine has not yet.
 
     Raises:
-        EngineError: there is no C++ compiler, or it fails.
+        EngineError: there is no C++ compiler, it fails, or the library cannot be kept or loaded.
     """
-    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
-    if compiler is None:
+    try:
+        compiler = _find_compiler()
+        stem = f"kernels-{_fingerprint(compiler)}"
+        return NativeKernels(_find_library(cache_folder, stem) or _compile(compiler, cache_folder, stem))
+    except (OSError, ValueError, AttributeError, subprocess.SubprocessError) as fault:
+        raise EngineError(
+            f"the native kernels cannot be built or loaded: {fault}",
+            place=str(cache_folder),
+            fix="name a compiler in CXX and a writable folder in DRAFTPROOF_CACHE, or use --kernels portable",
+        ) from fault
+
+
+def _find_compiler() -> list[str]:
+    """Return the command of the compiler; CXX may bring arguments of its own."""
+    named = shlex.split(os.environ.get("CXX", ""))
+    found = shutil.which("g++") or shutil.which("clang++")
+    if not named and found is None:
         raise EngineError("there is no C++ compiler", fix="install g++, or use --kernels portable")
-    library = cache_folder / f"kernels-{_fingerprint(compiler)}.so"
-    if not library.exists():
-        _compile(compiler, library)
-    return NativeKernels(library)
+    return named or [str(found)]
 
 
-def _compile(compiler: str, library: Path) -> None:
-    library.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
-        fresh = Path(folder) / library.name
-        command = [compiler, *_FLAGS, str(_SOURCE), "-o", str(fresh)]
+def _find_library(folder: Path, stem: str) -> Path | None:
+    """Return the library of this name that is whole, if there is one."""
+    built = folder.glob(f"{stem}-*.so")
+    return next((path for path in built if path.stem == f"{stem}-{_digest(path.read_bytes())}"), None)
+
+
+def _compile(compiler: list[str], folder: Path, stem: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as own:
+        fresh = Path(own) / "kernels.so"
+        command = [*compiler, *_FLAGS, str(_SOURCE), "-o", str(fresh)]
         try:
             subprocess.run(command, check=True, capture_output=True, text=True, timeout=_COMPILE_S)  # noqa: S603
-        except (OSError, subprocess.SubprocessError) as fault:
-            detail = (getattr(fault, "stderr", None) or str(fault)).strip().splitlines()
+        except subprocess.CalledProcessError as fault:
             raise EngineError(
-                f"the native kernels do not compile: {detail[0] if detail else fault}",
-                place=compiler,
+                f"the native kernels do not compile: {_reason(fault)}",
+                place=compiler[0],
                 fix="name another compiler in CXX, or use --kernels portable",
             ) from fault
+        library = folder / f"{stem}-{_digest(fresh.read_bytes())}.so"
         fresh.replace(library)  # whole or not at all, also when two processes compile at once
+    return library
 
 
-def _fingerprint(compiler: str) -> str:
-    asked = subprocess.run([compiler, "--version"], check=False, capture_output=True, text=True)  # noqa: S603
+def _reason(fault: subprocess.CalledProcessError) -> str:
+    lines = str(fault.stderr or fault).strip().splitlines() or [str(fault)]
+    return next((line for line in lines if "error" in line), lines[0])
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def _fingerprint(compiler: list[str]) -> str:
+    command = [*compiler, "--version"]
+    asked = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_ASK_S)  # noqa: S603
     parts = (_SOURCE.read_text(), asked.stdout, " ".join(_FLAGS), platform.machine(), _processor_flags())
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+    return _digest("\0".join([*compiler, *parts]).encode())
 
 
 def _processor_flags() -> str:
@@ -198,3 +239,13 @@ def _processor_flags() -> str:
     except OSError:
         return platform.processor()
     return next((line for line in lines if line.startswith(("flags", "Features"))), "")
+
+
+def _check_whole(width: int, unit: int) -> None:
+    """Refuse rows that do not end with a whole vector: the kernels would read and write beyond them."""
+    if width % unit:
+        raise EngineError(
+            f"the native kernels take rows in steps of {unit}, not {width}",
+            place="kernels",
+            fix="use --kernels portable",
+        )
