@@ -9,7 +9,7 @@ PYTEST := $(BIN)/python -m pytest
 VERDICT_IS_FINE = code=$$?; case $$code in 0|10|20|30) ;; *) exit $$code ;; esac
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-quick test test-all check format docs bench clean
+.PHONY: help demo demo-quick test test-all check format docs bench bench-engine clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -37,6 +37,9 @@ docs: $(STAMP) ## write the plan reference from the schema
 
 bench: $(MODEL) ## step cost of the engine by batch and draft length; writes bench/steps.json
 	$(BIN)/python bench/steps.py
+
+bench-engine: $(MODEL) ## the engine beside transformers, every family, floors and memory; writes bench/engine.json
+	$(BIN)/python bench/engine.py $(if $(VLLM_PYTHON),--vllm-python $(VLLM_PYTHON))
 
 $(STAMP): pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install Python 3.11 or newer, or name it: make PYTHON=/path/to/python"; exit 1; }

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """How fast the reference engine is on this machine, beside what else runs the same weights; writes JSON.
 
-One process, the demo's model, greedy decoding of prompts no drafter has seen. Everything is warmed up; what is
-compared takes turns prompt by prompt, several times. A figure is the median over prompts of the ratio of two
-sides, each side the median of its repeats on that prompt, given with its quartiles. Times are those of whole
-calls, from token ids to token ids, prefill included on both sides; `decode` beside a figure leaves the prefill
-out on both. Ratios matter, not milliseconds; run it on a machine that does nothing else.
+One process, the demo's model, greedy decoding of prompts no drafter has seen. Everything is warmed up; what
+is compared takes turns prompt by prompt, several times. A figure is the median over prompts of the ratio of
+two sides, each the median of its repeats on that prompt, given with its quartiles. Times are those of whole
+calls, from token ids to token ids, prefill included on both sides; `decode` beside a figure leaves the
+prefill out on both. Ratios matter, not milliseconds; run it on a machine that does nothing else.
 
 Figures (above 1 the engine is faster, except tpot_vs_vllm):
   ordinary_vs_transformers           speculation off over `generate` in bf16; float32 beside it
@@ -90,7 +90,7 @@ class Extent:
     streams: int = 8
     megabytes: int = 256
     memory_tokens: int = 256
-    steps: StepPlan = StepPlan()
+    steps: StepPlan = field(default_factory=StepPlan)
 
 
 QUICK = Extent(
@@ -182,7 +182,12 @@ def run_peers(bench: Bench, vllm_python: str | None) -> Calls:
         report["draft_vs_transformers_assisted"] = _assisted(bench, peer)
     with bench.section("vLLM"):
         report["tpot_vs_vllm"] = measure_vllm(
-            vllm_python, engine.config.model_path, prompts, calls, extent.tokens, extent.repeats
+            vllm_python,
+            engine.config.model_path,
+            prompts=prompts,
+            calls=calls,
+            tokens=extent.tokens,
+            repeats=extent.repeats,
         )
     return calls
 
@@ -192,7 +197,9 @@ def _assisted(bench: Bench, peer: Any) -> dict[str, Any]:
     if draft is None:
         return {"median": None, "reason": bench.reasons["draft_model"]}
     prompts = bench.prompts["chat"][: bench.extent.ordinary]
-    return measure_assisted(bench.engine, peer, draft, prompts, bench.limit, bench.extent.repeats)
+    return measure_assisted(
+        bench.engine, peer, draft=draft, prompts=prompts, limit=bench.limit, repeats=bench.extent.repeats
+    )
 
 
 def run_families(bench: Bench) -> None:
@@ -242,10 +249,7 @@ def run_engine(bench: Bench, ordinary: Calls) -> None:
         prompts, fixed = bench.prompts["chat"][: extent.streams], Limit(extent.tokens, ignore_eos=True)
         report["streams8_vs_1"] = measure_streams(engine, prompts, fixed, extent.repeats)
     with bench.section("memory"):
-        proposers = {
-            family: bench.families[family][0] for family in BUILTIN_BY_METHOD if family in bench.drafts
-        }
-        live = {family: bench.drafts[family][1] for family in proposers}
+        live = {family: one for family, (_, one) in bench.drafts.items() if family in BUILTIN_BY_METHOD}
         prompt = bench.prompts["chat"][0]
         report["memory"] = describe_memory(engine, live, prompt, extent.memory_tokens)
     with bench.section("step costs"):

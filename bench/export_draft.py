@@ -55,7 +55,7 @@ def _layer_state(tensors: dict[str, torch.Tensor], index: int, config: Any) -> d
     size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     query, shared = size * config.num_attention_heads, size * config.num_key_value_heads
     state = {f"{theirs}{long}.weight": tensors[ours + short] for short, long in _NAMES.items()}
-    parts = tensors[ours + "qkv"].split([query, shared, shared])
+    parts = torch.split(tensors[ours + "qkv"], [query, shared, shared])
     for part, weight in zip("qkv", parts, strict=True):
         state[f"{theirs}self_attn.{part}_proj.weight"] = weight
     gate, up = tensors[ours + "gate_up"].chunk(2)

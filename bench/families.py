@@ -58,8 +58,8 @@ def describe_family(calls: Calls, name: str, draft_tokens: int) -> dict[str, Any
 
     `median` is of whole calls, prefill included; `decode` leaves the prefill out. `accepted_per_position`
     counts, over rounds that drafted at full length, those that accepted at least so many drafts, as a share.
-    `differing_answers` counts prompts whose answer is not that of ordinary decoding; on native kernels there is
-    none.
+    `differing_answers` counts prompts whose answer is not that of ordinary decoding; native kernels
+    give none.
     """
     off, own = calls[OFF], calls[name]
     rounds = collect_rounds(own)
@@ -84,7 +84,7 @@ def collect_rounds(calls: Repeats) -> list[RoundStats]:
 
 
 def overhead_share(calls: Repeats) -> float | None:
-    """Return the share of a side's rounds spent outside target and drafter passes: sampling and scheduling."""
+    """Return the share of a side's rounds outside target and drafter passes: sampling, scheduling."""
     rounds = collect_rounds(calls)
     outside = sum(one.sample_ns + one.schedule_ns for one in rounds)
     whole = outside + sum(one.draft_ns + one.verify_ns for one in rounds)
@@ -98,12 +98,13 @@ def describe_efficiency(calls: Calls, name: str) -> dict[str, Any]:
 
         bound = sum(committed) * ordinary / sum(draft + verify)
 
-    with sums over all rounds of the family. `ordinary` is the median time of the target's pass with speculation
-    off on the same prompts. `draft` and `verify` are the times of the drafter's and the target's pass as the
-    engine reports them, each the median over the rounds of its kind: those that proposed equally many tokens,
-    an answer's first round apart, in which a drafter reads the prompt. Sampling, scheduling and what surrounds
-    the rounds are in the measured speed-up and not in the bound, so that what `efficiency` lacks to 1 is the
-    engine's overhead and the chance of the machine.
+    with sums over all rounds of the family. `ordinary` is the median time of the target's pass with
+    speculation off on the same prompts. `draft` and `verify` are the times of the drafter's and the target's
+    pass as the engine reports them, each the median over rounds of a kind: those that proposed equally many,
+    an answer's first round apart, in which a drafter reads the prompt. Sampling, scheduling and what
+    surrounds the rounds are in the measured speed-up and not in the bound: what `efficiency` lacks to 1 is
+    the engine's overhead and the chance of the machine. Ordinary decoding has overhead too, which the bound
+    does not count either: where it is large, `efficiency` may exceed 1.
     """
     ordinary_ns = statistics.median(one.verify_ns for one in collect_rounds(calls[OFF]))
     kinds: dict[tuple[int, bool], list[RoundStats]] = defaultdict(list)

@@ -14,7 +14,7 @@ from draftproof.reference.types import SpeculationMethod, SpeculationParams
 
 
 def held_bytes(*roots: Any, besides: Any = None) -> int:
-    """Return the bytes of all tensors reachable from `roots`, each storage once, without those of `besides`."""
+    """Return the bytes of the tensors reachable from `roots`, each storage once, less those of `besides`."""
     known = {} if besides is None else _storages(besides)
     found: dict[int, int] = {}
     for root in roots:
@@ -107,7 +107,7 @@ def _cache_bytes_per_token(proposer: Any) -> int:
 
 
 def _growth(engine: Engine, method: str, prompt: Prompt, tokens: int) -> list[dict[str, int]]:
-    """Return, whenever the bytes held change, tokens in use and bytes of the target's and drafter's caches."""
+    """Return, whenever the bytes change, tokens in use and what target's and drafter's caches hold."""
     chosen: SpeculationMethod = method  # type: ignore[assignment]  # the engine's own keys
     engine.add_request(
         ask("memory", prompt, Limit(tokens, ignore_eos=True), SpeculationParams(method=chosen))

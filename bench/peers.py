@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,10 @@ def measure_lookup(
 ) -> dict[str, Any]:
     """Return n-gram lookup over prompt lookup of transformers, with as many drafted tokens."""
     lookup = {"prompt_lookup_num_tokens": DRAFT_TOKENS}
-    sides = {"engine": EngineSide(engine, "ngram", DRAFT_TOKENS), "peer": PeerSide(peer, **lookup)}
+    sides: dict[str, Side] = {
+        "engine": EngineSide(engine, "ngram", DRAFT_TOKENS),
+        "peer": PeerSide(peer, **lookup),
+    }
     calls = interleave(sides, prompts, limit, repeats)
     ngram = {"ngram_min": engine.config.ngram_min, "ngram_max": engine.config.ngram_max}
     return rate_ratio(calls["engine"], calls["peer"]) | {
@@ -85,6 +88,7 @@ def measure_lookup(
 def measure_assisted(
     engine: Engine,
     peer: Any,
+    *,
     draft: tuple[str, LockstepProposer],
     prompts: Sequence[Prompt],
     limit: Limit,
@@ -129,23 +133,35 @@ def measure_assisted(
 
 
 def describe_peer(model: Any, assistant: Any = None) -> dict[str, Any]:
-    """Return what transformers runs with; None is its own default."""
+    """Return what transformers runs with, stated defaults filled in; None is one it does not state."""
+    defaults = model.generation_config._get_default_generation_params()  # noqa: SLF001 - no public name
     settings = {
         "dtype": str(model.dtype),
         "attention": model.config._attn_implementation,  # noqa: SLF001 - no public name
         "cache_implementation": model.generation_config.cache_implementation,
-        "max_matching_ngram_size": model.generation_config.max_matching_ngram_size,
+        "max_matching_ngram_size": _setting(model, "max_matching_ngram_size", defaults),
         "do_sample": False,
         "compiled": False,
     }
     if assistant is not None:
         named = ("num_assistant_tokens", "num_assistant_tokens_schedule", "assistant_confidence_threshold")
-        settings |= {name: getattr(assistant.generation_config, name, None) for name in named}
+        settings |= {name: _setting(assistant, name, defaults) for name in named}
     return settings
 
 
+def _setting(model: Any, name: str, defaults: Mapping[str, Any]) -> Any:
+    own = getattr(model.generation_config, name, None)
+    return defaults.get(name) if own is None else own
+
+
 def measure_vllm(
-    python: str | None, model_path: str, prompts: Sequence[Prompt], calls: Calls, tokens: int, repeats: int
+    python: str | None,
+    model_path: str,
+    *,
+    prompts: Sequence[Prompt],
+    calls: Calls,
+    tokens: int,
+    repeats: int,
 ) -> dict[str, Any]:
     """Return the engine's time per output token over vLLM's, or null with the reason.
 

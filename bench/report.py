@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-TRAINED = ("draft_model", "attached", "self", "self_layers")
+TRAINED = ("draft_model", "attached", "self")
 Report = Mapping[str, Any]
 
 

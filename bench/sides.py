@@ -1,7 +1,7 @@
 """The programs that are compared, each behind one call: a prompt in, tokens and times out.
 
-Both sides are timed the same way: the whole call, prefill included, from token ids to token ids; the moment of
-the first new token is kept beside it, so that the time per output token can be told without the prefill.
+Both sides are timed the same way: the whole call, prefill included, from token ids to token ids; the moment
+of the first new token is kept beside it, so that the time per output token can be told without the prefill.
 """
 
 import statistics
@@ -37,12 +37,16 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One timed answer; times in seconds since the call began."""
+    """One timed answer; times in seconds since the call began.
+
+    `first_tokens` came at `first_s`: more than one where a peer's first pass verified a draft.
+    """
 
     token_ids: tuple[int, ...]
     seconds: float
     first_s: float
     rounds: tuple[RoundStats, ...] = ()
+    first_tokens: int = 1
 
     @property
     def rate(self) -> float:
@@ -51,8 +55,8 @@ class Call:
 
     @property
     def tpot_s(self) -> float:
-        """Seconds per token after the first; not a number for an answer of one token."""
-        later = len(self.token_ids) - 1
+        """Seconds per token after the first ones; not a number where none came after them."""
+        later = len(self.token_ids) - self.first_tokens
         return (self.seconds - self.first_s) / later if later else float("nan")
 
 
@@ -136,19 +140,24 @@ class PeerSide:
         )
         token_ids = tuple(whole[0, len(prompt) :].tolist())
         end_ns = monotonic_ns()
-        return Call(token_ids, (end_ns - start_ns) / 1e9, (clock.first_ns - start_ns) / 1e9)
+        return Call(
+            token_ids=token_ids,
+            seconds=(end_ns - start_ns) / 1e9,
+            first_s=(clock.first_ns - start_ns) / 1e9,
+            first_tokens=clock.first_tokens,
+        )
 
 
 class _TokenClock:
     """Notes when `generate` streams its first new tokens; what it streams before them is the prompt."""
 
     def __init__(self) -> None:
-        self.first_ns, self._calls = 0, 0
+        self.first_ns, self.first_tokens, self._calls = 0, 1, 0
 
-    def put(self, value: torch.Tensor) -> None:  # noqa: ARG002 - only the moment counts
+    def put(self, value: torch.Tensor) -> None:
         self._calls += 1
         if self._calls == 2:
-            self.first_ns = monotonic_ns()
+            self.first_ns, self.first_tokens = monotonic_ns(), value.numel()
 
     def end(self) -> None:
         """Nothing is kept back."""

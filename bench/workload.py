@@ -1,4 +1,4 @@
-"""The prompts of the benchmark: English, single-turn items of the starter workload, which no drafter has seen."""
+"""The prompts: English, single-turn items of the starter workload, which no drafter has seen."""
 
 import json
 from collections import defaultdict

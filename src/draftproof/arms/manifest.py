@@ -18,8 +18,8 @@ Settings = dict[str, str | int | float | bool | None]
 REFERENCE_ENGINE = "draftproof-reference"
 SERVED_MODEL_KEY = "served_model"
 _TIMEOUT = aiohttp.ClientTimeout(total=10)
-# The plan names every drafting setting under `speculation.`; the service states these two without it.
-_PLAN_NAMES = {"ngram_min": "speculation.ngram_min", "ngram_max": "speculation.ngram_max"}
+# The plan names every drafting setting under `speculation.`; the service states these without it.
+_PLAN_NAMES = {name: f"speculation.{name}" for name in ("ngram_min", "ngram_max", "ngram_shared_tokens")}
 
 
 async def fetch_manifest(

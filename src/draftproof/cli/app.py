@@ -212,6 +212,13 @@ def serve(
     ] = None,
     ngram_min: Annotated[int, typer.Option(min=1, max=32, help="Shortest match that drafts.")] = 2,
     ngram_max: Annotated[int, typer.Option(min=1, max=32, help="Longest match looked for.")] = 4,
+    ngram_shared_tokens: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Output tokens lookup shares between requests; above 0 an answer's pace tells of others.",
+        ),
+    ] = 0,
     max_num_seqs: Annotated[int, typer.Option(min=1, help="Sequences in one batch.")] = 8,
     max_num_batched_tokens: Annotated[int, typer.Option(min=1, help="Tokens of one forward pass.")] = 256,
     max_model_len: Annotated[int, typer.Option(min=8, help="Longest prompt plus answer, tokens.")] = 2048,
@@ -247,6 +254,7 @@ def serve(
         drafters=tuple(drafter or ()),
         ngram_min=ngram_min,
         ngram_max=ngram_max,
+        ngram_shared_tokens=ngram_shared_tokens,
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
         max_model_len=max_model_len,

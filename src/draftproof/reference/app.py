@@ -244,7 +244,7 @@ def config_settings(config: EngineConfig) -> dict[str, str | int | float | bool 
     for name, value in msgspec.to_builtins(config).items():
         if isinstance(value, dict):
             settings |= {f"{name}.{inner}": scalar for inner, scalar in value.items()}
-        elif isinstance(value, list):
+        elif isinstance(value, list | tuple):
             settings[name] = msgspec.json.encode(value).decode()
         else:
             settings[name] = value

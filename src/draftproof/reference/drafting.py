@@ -164,5 +164,6 @@ class Drafters:
 
     def _stop_drafting(self, sequence: LiveSequence) -> None:
         sequence.drafting = False
+        release_drafter(self.proposers[sequence.request.speculation.method], sequence.request_id)
         sequence.fallbacks += 1
         self._counters.count_fallback()

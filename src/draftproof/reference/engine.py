@@ -348,7 +348,12 @@ def _failure_output(sequence: LiveSequence, error: str) -> tuple[str, RoundOutpu
 
 def default_proposers(config: EngineConfig) -> dict[str, Proposer]:
     """Return the drafters that need no weights."""
-    return {"ngram": NgramProposer(ngram_min=config.ngram_min, ngram_max=config.ngram_max)}
+    lookup = NgramProposer(
+        ngram_min=config.ngram_min,
+        ngram_max=config.ngram_max,
+        shared_tokens=config.ngram_shared_tokens,
+    )
+    return {"ngram": lookup}
 
 
 def load_engine(config: EngineConfig, *, tracer: Tracer | None = None) -> Engine:

@@ -255,6 +255,11 @@ def protocol_with_write_timeout(timeout_s: float) -> type[asyncio.Protocol]:
             super().timeout_keep_alive_handler()  # closes, which waits for the client to read the rest
             self._cut = self._cut or self._cut_later()
 
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            if self.transport.is_closing():
+                self._cut = self._cut or self._cut_later()
+
         def _cut_later(self) -> asyncio.TimerHandle:
             return self.loop.call_later(timeout_s, self.transport.abort)  # type: ignore[no-any-return]
 

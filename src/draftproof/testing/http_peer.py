@@ -66,9 +66,12 @@ class HttpPeer:
         self._writer.transport.abort()
 
     async def wait_closed(self) -> None:
-        """Return once the socket is released."""
+        """Return once the socket is released.
+
+        Shielded: a waiter that is cancelled would cancel the stream's only sign of it for all later waiters.
+        """
         with contextlib.suppress(ConnectionError):
-            await self._writer.wait_closed()
+            await asyncio.shield(self._writer.wait_closed())
 
 
 def parse_head(raw: bytes) -> RequestHead:

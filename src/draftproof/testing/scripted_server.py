@@ -5,15 +5,18 @@ loop of its own, so that a client under test cannot delay it by its own work on 
 """
 
 import asyncio
+import contextlib
+import socket
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any, Self
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Self, TypeVar
 
 from draftproof.clock import monotonic_ns
 from draftproof.testing.http_peer import HttpPeer, RequestHead, decode_payload, render_json_response
 from draftproof.testing.playback import Served, play
 from draftproof.testing.scripts import Script
 
+_T = TypeVar("_T")
 ScriptFor = Callable[[dict[str, Any]], Script]
 
 
@@ -47,10 +50,10 @@ class ScriptedServer:
         self._version, self._ready = version, ready
         self._thread = threading.Thread(target=self._run, name="scripted-server", daemon=True)
         self._started = threading.Event()
-        self._fault: OSError | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._listener: socket.socket
+        self._loop: asyncio.AbstractEventLoop
         self._stop = asyncio.Event()
-        self._conversations: dict[asyncio.Task[None], HttpPeer] = {}
+        self._attending: set[asyncio.Task[None]] = set()
         self._in_flight = 0
         self.served: list[Served] = []
         self.in_flight_max = 0
@@ -67,61 +70,56 @@ class ScriptedServer:
         Raises:
             OSError: the port is taken.
         """
+        self._listener = socket.create_server(("127.0.0.1", self._port), backlog=1024)
+        self._listener.setblocking(False)
+        self._port = self._listener.getsockname()[1]
         self._thread.start()
         self._started.wait()
-        if self._fault is not None:
-            self._thread.join()
-            raise self._fault
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop, dropping every connection."""
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._stop.set)
+        """Stop, dropping every connection; every socket is released by then."""
+        self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
 
     def _run(self) -> None:
         asyncio.run(self._serve())
 
     async def _serve(self) -> None:
+        """Accept without `asyncio.Server`: closed while it accepts, that one leaves the new socket open."""
         self._loop = asyncio.get_running_loop()
-        try:
-            server = await asyncio.start_server(self._accept, "127.0.0.1", self._port, backlog=1024)
-        except OSError as error:
-            self._fault = error
-            self._started.set()
-            return
-        self._port = server.sockets[0].getsockname()[1]
+        self._loop.add_reader(self._listener, self._accept)
         self._started.set()
         await self._stop.wait()
-        server.close()
-        await self._drop_connections()
+        self._loop.remove_reader(self._listener)
+        self._listener.close()
+        if self._attending:
+            await asyncio.wait(self._attending)
 
-    async def _drop_connections(self) -> None:
-        """End every conversation and release its socket, also of one that has not begun yet."""
-        while self._conversations:
-            conversations = dict(self._conversations)
-            for task, peer in conversations.items():
-                task.cancel()
-                peer.abort()
-            await asyncio.gather(*conversations, return_exceptions=True)
-            await asyncio.gather(*(peer.wait_closed() for peer in conversations.values()))
+    def _accept(self) -> None:
+        with contextlib.suppress(BlockingIOError, ConnectionAbortedError):
+            connection, _ = self._listener.accept()
+            self.connections += 1
+            task = asyncio.create_task(self._attend(connection))
+            self._attending.add(task)
+            task.add_done_callback(self._attending.discard)
 
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
-        peer = HttpPeer(reader, writer)
-        task = asyncio.create_task(self._converse(peer))
-        self._conversations[task] = peer
-        task.add_done_callback(self._conversations.pop)
+    async def _attend(self, connection: socket.socket) -> None:
+        """Hold one conversation, stopped with the server, and release its socket. Never cancelled."""
+        peer = HttpPeer(*await asyncio.open_connection(sock=connection))
+        conversation = await _run_until(self._stop.wait(), self._converse(peer))
+        peer.abort()
+        await peer.wait_closed()
+        if not conversation.cancelled():
+            conversation.result()
 
     async def _converse(self, peer: HttpPeer) -> None:
         """Answer request after request until one side hangs up."""
-        try:
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             while await self._answer_next(peer):
                 pass
             peer.close()
-        except (ConnectionError, asyncio.IncompleteReadError):
-            peer.abort()
+            await peer.wait_closed()
 
     async def _answer_next(self, peer: HttpPeer) -> bool:
         head, body = await peer.read_request()
@@ -146,15 +144,10 @@ class ScriptedServer:
         script = self._choose_script(served)
         self._in_flight += 1
         self.in_flight_max = max(self.in_flight_max, self._in_flight)
-        playing = asyncio.create_task(play(script, served, peer))
-        gone = asyncio.create_task(peer.wait_for_hang_up())
         try:
-            await asyncio.wait({playing, gone}, return_when=asyncio.FIRST_COMPLETED)
+            playing = await _run_until(peer.wait_for_hang_up(), play(script, served, peer))
         finally:
             self._in_flight -= 1
-            playing.cancel()
-            gone.cancel()
-            await asyncio.wait({playing, gone})
         served.disconnected = playing.cancelled() or isinstance(playing.exception(), ConnectionError)
         return not served.disconnected and playing.result()
 
@@ -166,3 +159,15 @@ class ScriptedServer:
         if callable(self._script):
             return self._script(served.payload or {})
         return self._script[min(index, len(self._script) - 1)]
+
+
+async def _run_until(end: Coroutine[Any, Any, object], work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
+    """Run `work` until it is done or `end` is; return its task, which has ended or is cancelled by then."""
+    working, ending = asyncio.create_task(work), asyncio.create_task(end)
+    try:
+        await asyncio.wait({working, ending}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        working.cancel()
+        ending.cancel()
+        await asyncio.wait({working, ending})
+    return working

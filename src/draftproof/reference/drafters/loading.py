@@ -19,7 +19,13 @@ from draftproof.reference.drafters.artefact import (
 )
 from draftproof.reference.drafters.attached import AttachedHead, HeadWeights
 from draftproof.reference.drafters.draft_model import DraftModel
-from draftproof.reference.drafters.layer_skip import SKIP_PREFIX, parse_layers
+from draftproof.reference.drafters.layer_skip import (
+    BUILTIN_SKIP,
+    SKIP_PREFIX,
+    check_layer_target,
+    parse_layers,
+    resolve_layers,
+)
 from draftproof.reference.drafters.lockstep import LockstepProposer, TappedProposer
 from draftproof.reference.drafters.self_speculation import ExitAdapter, SelfSpeculation
 from draftproof.reference.drafters.shapes import check_tensors
@@ -61,6 +67,9 @@ def load_drafter(name: str, target: TargetModel) -> tuple[str, Proposer]:
             place=name,
             fix="use off or ngram, or a target of the Llama, Qwen2 or Qwen3 shape",
         )
+    if name == BUILTIN_SKIP:
+        check_layer_target(target.vocab_size, target.hidden_size, len(decoder.layers))
+        name = resolve_layers(name)
     if name.startswith(SKIP_PREFIX):
         layers = parse_layers(name, len(decoder.layers))
         return "self", LockstepProposer(SelfSpeculation(decoder, layers), target.vocab_size)
@@ -208,12 +217,14 @@ def choose_drafters(config: EngineConfig) -> tuple[str, ...]:
 def describe_drafters(names: Sequence[str]) -> dict[str, str]:
     """Return settings that identify drafters: for each method its name and the hash of its weights."""
     settings: dict[str, str] = {}
-    for name in names:
+    for name in map(resolve_layers, names):
         folder = None if name.startswith(SKIP_PREFIX) else find_drafter(name)
         if folder is not None and (folder / RECORD_NAME).is_file():
             record = read_record(folder)
             settings[f"drafter.{record.family}"] = record.name
             settings[f"drafter.{record.family}.sha256"] = record.weights_sha256
+            settings[f"drafter.{record.family}.licence"] = record.licence
+            settings[f"drafter.{record.family}.provenance"] = record.provenance
         else:
             settings["drafter.self" if folder is None else "drafter.draft_model"] = name
     return settings

@@ -3,11 +3,15 @@
 The longest suffix of the sequence, from `ngram_max` down to `ngram_min` tokens, is looked up among its
 earlier n-grams; what followed the most recent match is the draft (prompt lookup decoding, Saxena 2023).
 The index grows with the sequence: each token is indexed once, each lookup is a few dictionary reads.
+
+A request sees its own text only, unless the service shares outputs (see `suffix`): then a longer match in
+what the service told others wins, and the sequence's own text among equals.
 """
 
 from collections.abc import Sequence
 
 from draftproof.errors import UsageError
+from draftproof.reference.drafters.suffix import SharedSuffixes
 from draftproof.reference.proposer import DraftContext, Drafts
 
 
@@ -34,32 +38,55 @@ class NgramIndex:
 
     def lookup(self, token_ids: Sequence[int], max_draft_tokens: int) -> list[int]:
         """Return up to `max_draft_tokens` that followed the longest, most recent match; none if no match."""
+        _, end = self.find(token_ids)
+        return list(token_ids[end : end + max_draft_tokens])
+
+    def find(self, token_ids: Sequence[int]) -> tuple[int, int]:
+        """Return the longest match's length and the end of its last occurrence; 0 and the end if no match."""
         for length in self._lengths:
             if length >= len(token_ids):
                 continue
             end = self._last_end.get(tuple(token_ids[-length:]))
             if end is not None:
-                return list(token_ids[end : end + max_draft_tokens])
-        return []
+                return length, end
+        return 0, len(token_ids)
 
 
 class NgramProposer:
-    """A proposer that keeps one index per sequence and never looks at another sequence."""
+    """A proposer that keeps one index per sequence, and shares outputs between sequences only if told to.
 
-    def __init__(self, *, ngram_min: int, ngram_max: int) -> None:
+    Args:
+        ngram_min: shortest match that drafts.
+        ngram_max: longest match looked for.
+        shared_tokens: output tokens kept for all requests to draft from; 0 keeps them apart.
+
+    Raises:
+        UsageError: the settings do not fit.
+    """
+
+    def __init__(self, *, ngram_min: int, ngram_max: int, shared_tokens: int = 0) -> None:
         NgramIndex(ngram_min, ngram_max)  # bad bounds are refused at start, not at the first request
         self._bounds = (ngram_min, ngram_max)
         self._indexes: dict[str, NgramIndex] = {}
+        self._shared = SharedSuffixes(ngram_min, ngram_max, shared_tokens) if shared_tokens else None
 
     def propose(self, contexts: Sequence[DraftContext]) -> Drafts:
         """Return the lookup result of each sequence."""
         return Drafts(token_ids=[self._draft(context) for context in contexts])
 
     def release(self, request_id: str) -> None:
-        """Drop the sequence's index."""
+        """Drop the sequence's index; what it gave to a shared structure stays there."""
         self._indexes.pop(request_id, None)
+        if self._shared is not None:
+            self._shared.release(request_id)
 
     def _draft(self, context: DraftContext) -> list[int]:
+        token_ids, limit = context.token_ids, context.max_draft_tokens
         index = self._indexes.setdefault(context.request_id, NgramIndex(*self._bounds))
-        index.extend(context.token_ids)
-        return index.lookup(context.token_ids, context.max_draft_tokens)
+        index.extend(token_ids)
+        length, end = index.find(token_ids)
+        shared: list[int] = []
+        if self._shared is not None:
+            self._shared.observe(context.request_id, token_ids)
+            shared = self._shared.lookup(token_ids, limit, above=length)
+        return shared or list(token_ids[end : end + limit])
