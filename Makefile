@@ -9,7 +9,7 @@ PYTEST := $(BIN)/python -m pytest
 VERDICT_IS_FINE = code=$$?; case $$code in 0|10|20|30) ;; *) exit $$code ;; esac
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-quick test test-all check format docs bench bench-engine clean
+.PHONY: help demo demo-quick test test-all check format docs bench bench-engine drafters clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -40,6 +40,9 @@ bench: $(MODEL) ## step cost of the engine by batch and draft length; writes ben
 
 bench-engine: $(MODEL) ## the engine beside transformers, every family, floors and memory; writes bench/engine.json
 	$(BIN)/python bench/engine.py $(if $(VLLM_PYTHON),--vllm-python $(VLLM_PYTHON))
+
+drafters: $(MODEL) ## train the drafters that ship, from the target's own answers: under two hours on two cores
+	$(BIN)/python scripts/train_drafters.py
 
 $(STAMP): pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install Python 3.11 or newer, or name it: make PYTHON=/path/to/python"; exit 1; }

@@ -67,9 +67,9 @@ from draftproof.errors import UsageError
 from draftproof.qualify.runner import describe_host
 from draftproof.reference.drafters.loading import BUILTIN_BY_METHOD, load_drafter
 from draftproof.reference.engine import Engine, default_proposers
-from draftproof.reference.fetch import demo_model_path
-from draftproof.reference.model import load_target
+from draftproof.reference.models.model import load_target
 from draftproof.reference.types import EngineConfig
+from draftproof.reference.weights.fetch import demo_model_path
 
 BUSY_LOAD = 0.5  # one-minute load of a machine that does nothing else
 

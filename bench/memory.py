@@ -8,8 +8,8 @@ import torch
 from sides import Limit, Prompt, ask
 from torch import nn
 
-from draftproof.reference.cache import CacheShape
 from draftproof.reference.engine import Engine
+from draftproof.reference.models.cache import CacheShape
 from draftproof.reference.types import SpeculationMethod, SpeculationParams
 
 

@@ -17,7 +17,7 @@ from sides import Calls, EngineSide, Limit, PeerSide, Prompt, Side, interleave, 
 from draftproof.reference.drafters.loading import load_drafter
 from draftproof.reference.drafters.lockstep import LockstepProposer
 from draftproof.reference.engine import Engine
-from draftproof.reference.model import load_target
+from draftproof.reference.models.model import load_target
 from draftproof.reference.types import EngineConfig
 
 DRAFT_TOKENS = 4

@@ -15,10 +15,10 @@ from typing import Any
 
 from draftproof.qualify.runner import describe_host
 from draftproof.reference.engine import Engine
-from draftproof.reference.fetch import demo_model_path
-from draftproof.reference.model import TargetModel, load_target
+from draftproof.reference.models.model import TargetModel, load_target
 from draftproof.reference.proposer import DraftContext, Drafts
 from draftproof.reference.types import EngineConfig, GenerationRequest, SamplingParams, SpeculationParams
+from draftproof.reference.weights.fetch import demo_model_path
 
 CONTEXT_TOKENS = 113
 

@@ -6,7 +6,7 @@ from importlib import resources
 
 from sides import Prompt
 
-from draftproof.reference.model import TargetModel
+from draftproof.reference.models.model import TargetModel
 
 SEGMENTS = ("chat", "explanation", "grounded", "rewriting", "code")
 

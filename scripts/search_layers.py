@@ -15,17 +15,16 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING
 
 os.environ.setdefault("GOMP_SPINCOUNT", "100000")  # waiting threads stay awake between two products
 
 if TYPE_CHECKING:  # torch takes seconds to import, and the environment is set first
-    from draftproof.reference.model import TargetModel
+    from draftproof.reference.models.model import TargetModel
     from draftproof.reference.training.layer_search import Estimate, Text
 
 _PROMPTS, _ANSWER_TOKENS, _SEED = 8, 80, 1
-_PAST_TOKENS, _FURTHER_ROWS, _REPEATS = 64, 4, 9
+_PAST_TOKENS, _FURTHER_ROWS, _REPEATS = 64, 4, 40
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -35,10 +34,10 @@ def main(arguments: list[str] | None = None) -> None:
     import torch  # noqa: PLC0415
 
     from draftproof.reference.drafters.layer_skip import format_layers  # noqa: PLC0415
-    from draftproof.reference.fetch import cache_dir, resolve_model  # noqa: PLC0415
-    from draftproof.reference.model import load_target  # noqa: PLC0415
+    from draftproof.reference.models.model import load_target  # noqa: PLC0415
     from draftproof.reference.training import layer_search, layer_table  # noqa: PLC0415
     from draftproof.reference.types import EngineConfig  # noqa: PLC0415
+    from draftproof.reference.weights.fetch import cache_dir, resolve_model  # noqa: PLC0415
 
     if options.threads:
         torch.set_num_threads(options.threads)
@@ -102,7 +101,7 @@ def _texts(target: "TargetModel", corpus: Path, tokens: int) -> "list[Text]":
     answers = generate(
         target.decoder,
         target.cache_shape,
-        [Task(chat_ids(target, prompt), 0.0, "answer") for prompt in open_prompts(_PROMPTS, _SEED)],
+        [Task(chat_ids(target, prompt), 0.0) for prompt in open_prompts(_PROMPTS, _SEED)],
         eos_ids=target.eos_ids,
         taps=(1,),
         max_tokens=_ANSWER_TOKENS,
@@ -117,8 +116,8 @@ def _row_price(target: "TargetModel") -> float:
 
 
 def _pass_ns(target: "TargetModel", rows: int) -> float:
-    """Return the time of a pass over some rows behind a short text, ns: the median of nine."""
-    from draftproof.reference.cache import SequenceCache  # noqa: PLC0415
+    """Return the time of a pass over some rows behind a short text, ns: the least disturbed of many."""
+    from draftproof.reference.models.cache import SequenceCache  # noqa: PLC0415
 
     cache, took = SequenceCache(target.cache_shape), []
     target.forward([1] * _PAST_TOKENS, [(cache, _PAST_TOKENS)], [])
@@ -127,7 +126,7 @@ def _pass_ns(target: "TargetModel", rows: int) -> float:
         target.forward([1] * rows, [(cache, rows)], range(rows))
         took.append(time.perf_counter_ns() - begun)
         cache.truncate(_PAST_TOKENS)
-    return median(took)
+    return min(took)
 
 
 def _table(estimates: "list[Estimate]") -> list[str]:

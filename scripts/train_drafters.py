@@ -33,8 +33,8 @@ def main() -> None:
     import torch  # noqa: PLC0415 - seconds to import, and the environment is set first
 
     from draftproof.reference.drafters.artefact import builtin_folder  # noqa: PLC0415
-    from draftproof.reference.fetch import cache_dir, resolve_model  # noqa: PLC0415
     from draftproof.reference.training.build import Workshop  # noqa: PLC0415
+    from draftproof.reference.weights.fetch import cache_dir, resolve_model  # noqa: PLC0415
 
     if options.threads:
         torch.set_num_threads(options.threads)

@@ -6,9 +6,10 @@ import torch
 from draftproof.reference.drafters.loading import BUILTIN_BY_METHOD, load_drafters
 from draftproof.reference.drafters.ngram import NgramProposer
 from draftproof.reference.engine import Engine
-from draftproof.reference.fetch import demo_model_path
-from draftproof.reference.model import load_target
+from draftproof.reference.models.cache import SequenceCache
+from draftproof.reference.models.model import load_target
 from draftproof.reference.types import EngineConfig, GenerationRequest, SamplingParams, SpeculationParams
+from draftproof.reference.weights.fetch import demo_model_path
 
 TIE_MARGIN = 1e-4
 MAX_TOKENS = 32
@@ -90,8 +91,6 @@ def run(target, prompts, speculation, *, batch_size, proposers=None):
 
 def margin_at_first_difference(target, prompt, expected, got):
     """Return the distance of the two largest logits where two outputs part."""
-    from draftproof.reference.cache import SequenceCache
-
     same = next((i for i, (a, b) in enumerate(zip(expected, got, strict=False)) if a != b), None)
     assert same is not None, f"{len(got)} tokens instead of {len(expected)}"
     ids = [*prompt, *expected[:same]]
@@ -130,9 +129,7 @@ def test_a_sample_of_prompts_is_identical(method, target, proposers, ordinary) -
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("num_spec_tokens", DRAFT_LENGTHS)
 @pytest.mark.parametrize("batch_size", BATCH_SIZES)
-def test_200_prompts_are_identical(
-    method, num_spec_tokens, batch_size, *, target, proposers, ordinary
-) -> None:
+def test_200_prompts_are_identical(method, num_spec_tokens, batch_size, target, proposers, ordinary) -> None:
     """Two hundred prompts: every token equal, or parted by a proven tie."""
     prompts, expected = ordinary(200)
     speculation = SpeculationParams(method=method, num_spec_tokens=num_spec_tokens)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-from test_reference_verify_exact import (  # type: ignore[import-not-found]  # pytest puts the folder on the path
+from test_reference_verify_exact import (
     TOLERANCE,
     VOCAB,
     logits_after,
@@ -18,7 +18,7 @@ from test_reference_verify_exact import (  # type: ignore[import-not-found]  # p
 
 from draftproof.reference import processors as processors_module
 from draftproof.reference import spans as spans_module
-from draftproof.reference.cache import CacheShape
+from draftproof.reference.models.cache import CacheShape
 from draftproof.reference.proposer import Draft
 from draftproof.reference.sequence import LiveSequence
 from draftproof.reference.types import GenerationRequest, SamplingParams, SpeculationParams

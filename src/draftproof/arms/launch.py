@@ -21,9 +21,10 @@ class Setting(msgspec.Struct, frozen=True):
     """One setting of the reference engine: its flag, its type, and its choices or lowest value."""
 
     flag: str
-    kind: type[int] | type[str]
+    kind: type[int] | type[float] | type[str]
     choices: tuple[str, ...] = ()
-    lowest: int = 1
+    lowest: float = 1
+    highest: float | None = None
 
 
 REFERENCE_SETTINGS: dict[str, Setting] = {
@@ -31,6 +32,7 @@ REFERENCE_SETTINGS: dict[str, Setting] = {
     "speculation.method": Setting("--speculation", str, ("off", "ngram", "draft_model", "attached", "self")),
     "speculation.policy": Setting("--draft-policy", str, ("fixed", "adaptive", "batch", "auto")),
     "speculation.num_spec_tokens": Setting("--num-spec-tokens", int),
+    "speculation.stop_below": Setting("--stop-below", float, lowest=0, highest=1),
     "drafter": Setting("--drafter", str),
     "speculation.ngram_min": Setting("--ngram-min", int),
     "speculation.ngram_max": Setting("--ngram-max", int),
@@ -122,8 +124,12 @@ def _check_value(setting: Setting, value: Scalar, place: str) -> None:
         raise PlanError(f"is {value!r}, allowed is one of {', '.join(setting.choices)}.", place=place)
     if setting.kind is int and (isinstance(value, bool) or not isinstance(value, int)):
         raise PlanError(f"is {value!r}, allowed is a whole number.", place=place)
-    if isinstance(value, int) and value < setting.lowest:
+    if setting.kind is float and (isinstance(value, bool) or not isinstance(value, int | float)):
+        raise PlanError(f"is {value!r}, allowed is a number.", place=place)
+    if isinstance(value, int | float) and value < setting.lowest:
         raise PlanError(f"is {value}, allowed is at least {setting.lowest}.", place=place)
+    if isinstance(value, int | float) and setting.highest is not None and value > setting.highest:
+        raise PlanError(f"is {value}, allowed is at most {setting.highest}.", place=place)
 
 
 def _checked_command(command: tuple[str, ...], place: str) -> tuple[str, ...]:

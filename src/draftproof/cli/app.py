@@ -203,6 +203,9 @@ def serve(
         Literal["fixed", "adaptive", "batch", "auto"],
         typer.Option(help="Drafts of a round: all, by acceptance, by batch size, or off if none pays."),
     ] = "fixed",
+    stop_below: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="End a draft when its drafter is less sure than this.")
+    ] = 0.0,
     drafter: Annotated[
         list[str] | None,
         typer.Option(
@@ -249,7 +252,7 @@ def serve(
         model_path="" if model == DEMO_MODEL else model,
         dtype=dtype,
         speculation=types.SpeculationParams(
-            method=speculation, num_spec_tokens=num_spec_tokens, policy=draft_policy
+            method=speculation, num_spec_tokens=num_spec_tokens, policy=draft_policy, stop_below=stop_below
         ),
         drafters=tuple(drafter or ()),
         ngram_min=ngram_min,
@@ -262,7 +265,7 @@ def serve(
         num_threads=num_threads,
         kernels=kernels,
     )
-    load_reference("server").serve(
+    load_reference("http.server").serve(
         config,
         host=host,
         port=port,

@@ -95,7 +95,7 @@ def model_resolver(progress: ConsoleProgress | QuietProgress) -> Callable[[str],
     """Return what turns a plan's target into a folder of files, fetching the demo's model at first use."""
 
     def resolve(name: str) -> Path:
-        folder: Path = load_reference("fetch").resolve_model(name, progress.download)
+        folder: Path = load_reference("weights.fetch").resolve_model(name, progress.download)
         return folder
 
     return resolve

@@ -96,6 +96,7 @@ class Comparison(_Strict):
         (
             "speculation.method",
             "speculation.policy",
+            "speculation.stop_below",
             "speculation.num_spec_tokens",
             "speculation.ngram_min",
             "speculation.ngram_max",

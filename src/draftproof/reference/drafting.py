@@ -142,6 +142,7 @@ class Drafters:
             token_ids=sequence.token_ids,
             max_draft_tokens=self.planned[sequence.request_id],
             sampling=sequence.request.sampling,
+            stop_below=sequence.request.speculation.stop_below,
             generator=sequence.draft_generator,
             target_cache=sequence.cache,
         )

@@ -20,7 +20,7 @@ from draftproof.reference.drafters.ngram import NgramProposer
 from draftproof.reference.drafting import Drafters
 from draftproof.reference.finite import BROKEN_LOGITS, repair_logits
 from draftproof.reference.laps import LapTimer
-from draftproof.reference.model import TargetModel, load_target
+from draftproof.reference.models.model import TargetModel, load_target
 from draftproof.reference.proposer import Draft, Proposer
 from draftproof.reference.requests import check_request
 from draftproof.reference.scheduler import Scheduler

@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 
 import torch
 
-from draftproof.reference.cache import SequenceCache
+from draftproof.reference.models.cache import SequenceCache
 from draftproof.reference.types import SamplingParams
 
 _logger = logging.getLogger(__name__)
@@ -29,6 +29,8 @@ class DraftContext:
         token_ids: its committed tokens, prompt and output; not to be changed.
         max_draft_tokens: the most it may draft, at least 1.
         sampling: how the request draws its tokens.
+        stop_below: a drafter that knows its own probabilities drafts no further once the product of its
+            largest ones is below this.
         generator: source of the drafter's random numbers for this sequence, apart from the target's.
         target_cache: the target's keys and values of all tokens but the last; a drafter may write beyond its
             length and must leave the length as it found it.
@@ -38,6 +40,7 @@ class DraftContext:
     token_ids: Sequence[int]
     max_draft_tokens: int
     sampling: SamplingParams = _GREEDY
+    stop_below: float = 0.0
     generator: torch.Generator = field(default_factory=torch.Generator)
     target_cache: SequenceCache | None = None
 

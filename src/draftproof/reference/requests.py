@@ -18,16 +18,12 @@ def check_request(request: GenerationRequest, *, vocab_size: int, max_model_len:
         max_model_len: the prompt and at least one token of output must fit.
     """
     _check_prompt(request.prompt_token_ids, vocab_size, max_model_len)
-    sampling = request.sampling
+    sampling, speculation = request.sampling, request.speculation
     bounds = [
         *_drawing_bounds(sampling),
         *_logit_bounds(sampling, vocab_size),
-        (
-            "num_spec_tokens",
-            request.speculation.num_spec_tokens,
-            request.speculation.num_spec_tokens >= 0,
-            "0 or more",
-        ),
+        ("num_spec_tokens", speculation.num_spec_tokens, speculation.num_spec_tokens >= 0, "0 or more"),
+        ("stop_below", speculation.stop_below, 0.0 <= speculation.stop_below <= 1.0, "a number from 0 to 1"),
     ]
     for name, value, holds, rule in bounds:
         if not holds:

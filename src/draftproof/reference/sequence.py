@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import torch
 
-from draftproof.reference.cache import CacheShape, SequenceCache
 from draftproof.reference.constraint import Constraint
 from draftproof.reference.detokenize import Decode, TextStream
+from draftproof.reference.models.cache import CacheShape, SequenceCache
 from draftproof.reference.processors import changes_logits
 from draftproof.reference.types import FinishReason, GenerationRequest
 

@@ -44,11 +44,14 @@ class SpeculationParams(msgspec.Struct, frozen=True, kw_only=True):
     `policy` says how many of `num_spec_tokens` a round does draft: all (`fixed`), by recent acceptance and
     measured times (`adaptive`), by batch size (`batch`), or adaptive and off while it does not pay (`auto`).
     With `adaptive` and `auto` sampled output has the same distribution, but a seed no longer fixes it.
+    `stop_below` ends a draft early, where the product of the drafter's own largest probabilities is below it;
+    it has no meaning for n-gram lookup, and 0 never ends one.
     """
 
     method: SpeculationMethod = "off"
     num_spec_tokens: int = 4
     policy: DraftPolicy = "fixed"
+    stop_below: float = 0.0
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -99,6 +99,8 @@ class ScriptedServer:
     def _accept(self) -> None:
         with contextlib.suppress(BlockingIOError, ConnectionAbortedError):
             connection, _ = self._listener.accept()
+            # asyncio does so only where the socket names its protocol, which one of `create_server` does not.
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.connections += 1
             task = asyncio.create_task(self._attend(connection))
             self._attending.add(task)

@@ -16,9 +16,9 @@ from draftproof.arms.contract import (
 from draftproof.arms.model_files import ModelFacts
 from draftproof.arms.tokenizers_compat import TokenizerComparison
 from draftproof.plan.loading import load_builtin_plan
+from draftproof.reference.http.wire import parse_wanted
+from draftproof.reference.http.wire_fields import BadRequestError
 from draftproof.reference.types import SpeculationParams
-from draftproof.reference.wire import parse_wanted
-from draftproof.reference.wire_fields import BadRequestError
 from draftproof.workload.reader import load_workload
 from draftproof.workload.segments import select
 

@@ -15,10 +15,10 @@ from scipy.stats import chi2
 
 from draftproof.reference import spans as spans_module
 from draftproof.reference import verify as verify_module
-from draftproof.reference.cache import SequenceCache
 from draftproof.reference.drafters import lockstep as lockstep_module
 from draftproof.reference.engine import Engine
-from draftproof.reference.model import TargetModel
+from draftproof.reference.models.cache import SequenceCache
+from draftproof.reference.models.model import TargetModel
 from draftproof.reference.sequence import _STREAM_STRIDE
 from draftproof.reference.types import GenerationRequest, SamplingParams
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from draftproof.reference import ragged
+from draftproof.reference.models import ragged
 
 SCRIPT = Path(__file__).parents[3] / "scripts" / "gpu_check.py"
 
@@ -15,6 +15,8 @@ SCRIPT = Path(__file__).parents[3] / "scripts" / "gpu_check.py"
 def script():
     """Return the script as a module."""
     spec = importlib.util.spec_from_file_location("gpu_check", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

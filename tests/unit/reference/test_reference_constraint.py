@@ -282,7 +282,7 @@ def test_the_demo_models_tokenizer_is_bridged() -> None:
     """With a vocabulary of tens of thousands and two end tokens, text passes and ends as it should."""
     from transformers import AutoTokenizer
 
-    from draftproof.reference.fetch import demo_model_path
+    from draftproof.reference.weights.fetch import demo_model_path
 
     tokenizer = AutoTokenizer.from_pretrained(demo_model_path())
     eos_ids = {tokenizer.eos_token_id, 0}

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from tiny_engine import FUSED_FAMILIES, byte_tokenizer, tiny_llama, tiny_model
 
 from draftproof.errors import EngineError
-from draftproof.reference.cache import SequenceCache
-from draftproof.reference.fetch import cache_dir, resolve_model
 from draftproof.reference.kernels import Kernels
 from draftproof.reference.kernels.native import build_native
 from draftproof.reference.kernels.portable import PortableKernels
-from draftproof.reference.model import TargetModel, load_target
+from draftproof.reference.models.cache import SequenceCache
+from draftproof.reference.models.model import TargetModel, load_target
 from draftproof.reference.types import EngineConfig
+from draftproof.reference.weights.fetch import cache_dir, resolve_model
 
 
 @pytest.fixture(scope="module")
@@ -189,6 +189,7 @@ def test_the_loaded_model_is_let_go(native, family, kernels_name) -> None:
 def _held_bytes(target: TargetModel) -> int:
     """Return the bytes of all storages a decoder's tensors lie in, each counted once."""
     decoder = target.decoder
+    assert decoder is not None
     tensors = [decoder.embedding, decoder.output_rows, decoder.final_norm, decoder.head.weights]
     for layer in decoder.layers:
         tensors += [layer.input_norm, layer.mlp_norm]
@@ -203,6 +204,7 @@ def test_bfloat16_weights_are_held_once(tied) -> None:
     model = tiny_model("llama", dtype=torch.bfloat16, tie_word_embeddings=tied)
     own = sum(parameter.nbytes for parameter in model.parameters())  # a tied weight comes once
     target = TargetModel(model, byte_tokenizer())
+    assert target.decoder is not None
     shared = target.decoder.embedding.data_ptr() == target.decoder.output_rows.data_ptr()
     assert shared == tied
     assert _held_bytes(target) == own

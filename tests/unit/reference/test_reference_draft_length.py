@@ -18,8 +18,9 @@ from draftproof.reference.draft_costs import (
 )
 from draftproof.reference.draft_length import BatchLength, PayGate
 from draftproof.reference.draft_planner import Asking, Drafted, LengthPlanner, RoundTimes
+from draftproof.reference.http.wire import parse_wanted
+from draftproof.reference.http.wire_fields import BadRequestError
 from draftproof.reference.types import SpeculationParams
-from draftproof.reference.wire import BadRequestError, parse_wanted
 
 TABLE = ((1, 4), (2, 1), (3, 0))
 
@@ -66,7 +67,7 @@ def test_no_length_beats_the_chosen_one(acceptance, prices, lowest, coverage, ot
     """For any acceptance and prices the choice yields most tokens per time among the allowed lengths."""
 
     def rate(k: int) -> float:
-        return (others + 1 + coverage * (simulate_tokens(acceptance, k) - 1)) / prices[k]
+        return float((others + 1 + coverage * (simulate_tokens(acceptance, k) - 1)) / prices[k])
 
     chosen = best_length(acceptance, prices, lowest=lowest, coverage=coverage, others=others)
     assert lowest <= chosen < len(prices)
@@ -135,6 +136,15 @@ def test_the_gate_does_not_flap_on_noise_around_one(spread, seed) -> None:
     assert switches <= (1 if spread < 0.05 else 30)
 
 
+def rounds_off(gate: PayGate, gain: float | None) -> int:
+    """Return for how many rounds the gate stays off while it is told one gain."""
+    rounds = 0
+    while gate.state == "off":
+        gate.observe(gain)
+        rounds += 1
+    return rounds
+
+
 def test_the_gate_stays_off_between_its_thresholds_and_returns_above() -> None:
     """Eight rounds below 1 close it; 1.03 does not open it again, 1.06 does; waits double."""
     gate = PayGate()
@@ -146,11 +156,7 @@ def test_the_gate_stays_off_between_its_thresholds_and_returns_above() -> None:
         gate.observe(0.9)
     waits = []
     for gain in (1.03, 1.03, 1.03, 1.06):
-        rounds = 0
-        while gate.state == "off":
-            gate.observe(gain)
-            rounds += 1
-        waits.append(rounds)
+        waits.append(rounds_off(gate, gain))
         for _ in range(6):
             gate.observe(gain)
     assert (waits, gate.state) == ([16, 32, 64, 128], "on")
@@ -164,11 +170,7 @@ def test_an_open_gate_that_was_steady_probes_soon_again() -> None:
         gate.observe(1.2)
     for _ in range(8):
         gate.observe(0.8)
-    rounds = 0
-    while gate.state == "off":
-        gate.observe(None)
-        rounds += 1
-    assert rounds == 16
+    assert rounds_off(gate, None) == 16
 
 
 def play(planner, policy, acceptance, *, rounds, sequences=1, limit=8, base=1000, row=10, draft=50, seed=0):
@@ -197,7 +199,7 @@ def test_adaptive_lengths_come_close_to_the_best(policy, acceptance, draft) -> N
     """After learning, the lengths chosen reach 95 % of the throughput of the best fixed length."""
 
     def rate(k: int) -> float:
-        return simulate_tokens(acceptance, k) / (1000 + 10 * (k + 1) + draft * k)
+        return float(simulate_tokens(acceptance, k) / (1000 + 10 * (k + 1) + draft * k))
 
     lengths = [
         round_[0] for round_ in play(LengthPlanner(TABLE), policy, acceptance, rounds=600, draft=draft)

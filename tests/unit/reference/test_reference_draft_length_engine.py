@@ -1,13 +1,15 @@
 """Draft-length policies in the engine: greedy outputs stay, decisions are reported, states go on."""
 
+from typing import Any
+
 import msgspec
 import pytest
 import torch
 from tiny_engine import OracleProposer, make_request, run_all, tiny_target, token_ids_of
 
-from draftproof.reference.answer import describe_lengths
 from draftproof.reference.engine import Engine
-from draftproof.reference.exposition import RequestCounters, ServerCollector, render_metrics
+from draftproof.reference.http.answer import describe_lengths
+from draftproof.reference.http.exposition import RequestCounters, ServerCollector, render_metrics
 from draftproof.reference.proposer import Drafts
 from draftproof.reference.types import EngineConfig, SpeculationParams
 
@@ -41,20 +43,22 @@ class PricedTarget:
         return self._target.forward(token_ids, *rest)
 
 
-class PricedProposer(OracleProposer):
+class PricedProposer:
     """Drafts from a table, a millisecond a token, and records the states it is shown."""
 
     taps = (1,)
 
     def __init__(self, tokens, clock) -> None:
-        super().__init__({tuple(PROMPT): tokens}, prompt_tokens=len(PROMPT))
+        oracle = OracleProposer({tuple(PROMPT): tokens}, prompt_tokens=len(PROMPT))
+        self._propose, self.release = oracle.propose, oracle.release
         self._clock = clock
         self.seen: list[int] = []
 
     def propose(self, contexts) -> Drafts:
         """Advance the clock by the price of the longest draft."""
         self._clock.now_ns += MS * max(context.max_draft_tokens for context in contexts)
-        return super().propose(contexts)
+        drafts: Drafts = self._propose(contexts)
+        return drafts
 
     def observe(self, _request_id: str, start: int, states: torch.Tensor) -> None:
         """Note the positions."""
@@ -77,7 +81,8 @@ def run_policy(target, drafts, policy, *, num_requests=1, max_tokens=300):
     clock = ManualClock()
     proposer = PricedProposer(drafts, clock)
     config = EngineConfig(model_path="tiny", max_model_len=512, draft_length_by_batch=TABLE)
-    engine = Engine(PricedTarget(target, clock), config, proposers={"ngram": proposer}, clock=clock)
+    priced: Any = PricedTarget(target, clock)  # it passes on whatever a target has
+    engine = Engine(priced, config, proposers={"ngram": proposer}, clock=clock)
     speculation = SpeculationParams(
         method="ngram" if drafts else "off", num_spec_tokens=4 if drafts else 0, policy=policy
     )

@@ -21,11 +21,11 @@ from tiny_engine import (
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from draftproof.errors import EngineError, UsageError
-from draftproof.reference.fetch import cache_dir
 from draftproof.reference.kernels.native import build_native
-from draftproof.reference.model import TargetModel, load_decoder, load_target
-from draftproof.reference.support import unsupported_reason
+from draftproof.reference.models.model import TargetModel, load_decoder, load_target
+from draftproof.reference.models.support import unsupported_reason
 from draftproof.reference.types import EngineConfig
+from draftproof.reference.weights.fetch import cache_dir
 
 HOOKED_FAMILIES = tuple(name for name in FAMILIES if name not in FUSED_FAMILIES)
 ROPES: dict[str, dict[str, Any]] = {
@@ -177,6 +177,7 @@ def test_what_is_not_supported_is_refused_by_name(tmp_path, name) -> None:
     with pytest.raises(UsageError, match=reason) as caught:
         load_target(EngineConfig(model_path=str(tmp_path), max_model_len=256))
     assert caught.value.place == str(tmp_path)
+    assert caught.value.fix is not None
     assert "full attention" in caught.value.fix
     assert "\n" not in str(caught.value)
 
@@ -239,6 +240,8 @@ def test_a_folder_may_draft_for_a_target(tmp_path) -> None:
     tiny_model("qwen2", dtype=torch.bfloat16).save_pretrained(tmp_path / "qwen2")
     tiny_model("gpt2").save_pretrained(tmp_path / "gpt2")
     decoder, shape, vocab_size = load_decoder(tmp_path / "qwen2", target)
+    assert decoder is not None
+    assert target.decoder is not None
     assert decoder.kernels is target.decoder.kernels
     assert decoder.embedding.dtype == shape.dtype == torch.float32
     assert vocab_size == 260

@@ -4,14 +4,14 @@ from collections import defaultdict
 
 import pytest
 import torch
-from exact_oracle import (  # type: ignore[import-not-found]  # on pytest's path
+from exact_oracle import (
     Walker,
     assert_same_joint,
     given_first,
     run_branches,
     target_joint,
 )
-from tiny_drafters import (  # type: ignore[import-not-found]  # on pytest's path
+from tiny_drafters import (
     NETWORK_FAMILIES,
     family_request,
     make_network,

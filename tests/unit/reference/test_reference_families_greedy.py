@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from tiny_drafters import (  # type: ignore[import-not-found]  # on pytest's path
+from tiny_drafters import (
     METHODS,
     NETWORK_FAMILIES,
     family_request,
@@ -13,11 +13,11 @@ from tiny_drafters import (  # type: ignore[import-not-found]  # on pytest's pat
 )
 from tiny_engine import make_engine, run_all, token_ids_of
 
-from draftproof.reference.cache import SequenceCache
 from draftproof.reference.draft_planner import LengthPlanner
 from draftproof.reference.drafters.attached import AttachedHead
 from draftproof.reference.drafters.draft_model import DraftModel, _common_prefix
 from draftproof.reference.drafters.self_speculation import SelfSpeculation
+from draftproof.reference.models.cache import SequenceCache
 
 VOCAB = 10
 MAX_TOKENS = 20

@@ -11,16 +11,16 @@ import pytest
 import torch
 
 from draftproof.errors import EngineError, UsageError
-from draftproof.reference.fetch import cache_dir
 from draftproof.reference.kernels import native as native_module
 from draftproof.reference.kernels import select_kernels
 from draftproof.reference.kernels.native import build_native
+from draftproof.reference.weights.fetch import cache_dir
 
-CPU = {"dtype": torch.float32, "device": torch.device("cpu")}
+CPU = torch.device("cpu")
 
 
 @pytest.fixture
-def fake_compiler(tmp_path, monkeypatch) -> Path:
+def fake_compiler(tmp_path: Path, monkeypatch) -> Path:
     """Put a compiler in CXX that hands out the library of this machine and logs its calls beside itself."""
     try:
         build_native(cache_dir())
@@ -128,21 +128,20 @@ def test_what_cannot_be_built_is_one_error_or_one_warning(
     monkeypatch.setenv("DRAFTPROOF_CACHE", str(tmp_path / "cache"))
     break_it(tmp_path, monkeypatch)
     with pytest.raises(EngineError, match=reason) as caught:
-        select_kernels("native", **CPU)
+        select_kernels("native", dtype=torch.float32, device=CPU)
     assert caught.value.fix
     assert "\n" not in str(caught.value)
     with caplog.at_level(logging.WARNING):
-        assert select_kernels("auto", **CPU).name == "portable"
+        assert select_kernels("auto", dtype=torch.float32, device=CPU).name == "portable"
     assert [str(caught.value) in record.getMessage() for record in caplog.records] == [True]
 
 
 def test_native_kernels_are_refused_where_they_do_not_run() -> None:
     """Another precision or device: `native` is a usage error, `auto` takes portable without a word."""
-    bf16 = {"dtype": torch.bfloat16, "device": torch.device("cpu")}
     with pytest.raises(UsageError, match="float32 on a CPU"):
-        select_kernels("native", **bf16)
-    assert select_kernels("auto", **bf16).name == "portable"
-    assert select_kernels("portable", **CPU).name == "portable"
+        select_kernels("native", dtype=torch.bfloat16, device=CPU)
+    assert select_kernels("auto", dtype=torch.bfloat16, device=CPU).name == "portable"
+    assert select_kernels("portable", dtype=torch.float32, device=CPU).name == "portable"
 
 
 def test_a_compiler_may_bring_arguments(fake_compiler, tmp_path, monkeypatch) -> None:

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftproof.errors import EngineError
-from draftproof.reference.cache import CacheShape, SequenceCache
-from draftproof.reference.fetch import cache_dir
 from draftproof.reference.kernels import Attention
 from draftproof.reference.kernels.native import NativeKernels, build_native
 from draftproof.reference.kernels.portable import PortableKernels
-from draftproof.reference.ragged import RaggedBatch
+from draftproof.reference.models.cache import CacheShape, SequenceCache
+from draftproof.reference.models.ragged import RaggedBatch
+from draftproof.reference.weights.fetch import cache_dir
 
 UNIT = 2.0**-24  # half the distance of two float32 near 1
 PORTABLE = PortableKernels()
@@ -54,8 +54,8 @@ def test_a_product_is_exact_to_rounding(kernels, kind, outputs, extras) -> None:
     """Every output lies within the bound of a chain of float32 multiply-adds around the exact product."""
     inputs, bias, add = 45, "bias" in extras, "add" in extras
     weight = _weights(outputs, inputs, kind)
-    offset = _random(outputs, seed=2) if bias else None
-    layer = kernels.pack(weight, offset)
+    offset = _random(outputs, seed=2)
+    layer = kernels.pack(weight, offset if bias else None)
     for count in (1, 2, 3, 5, 6, 7, 13, 40):
         rows, start = _random(count, inputs, seed=count), _random(count, outputs, seed=3)
         got = kernels.linear(rows, layer, add_to=start.clone() if add else None)
@@ -104,7 +104,8 @@ def test_a_row_of_a_product_does_not_depend_on_the_others(
     rows, start = _random(count, inputs, seed=5), _random(count, outputs, seed=6)
 
     def product(part: slice) -> torch.Tensor:
-        return native.linear(rows[part], layer, add_to=start[part].clone() if add else None)
+        kernels: NativeKernels = native
+        return kernels.linear(rows[part], layer, add_to=start[part].clone() if add else None)
 
     together = product(slice(None))
     alone = torch.cat([product(slice(row, row + 1)) for row in range(count)])

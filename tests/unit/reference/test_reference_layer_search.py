@@ -11,7 +11,6 @@ import torch
 from tiny_engine import byte_tokenizer, make_engine, run_all, tiny_model, tiny_target, token_ids_of
 
 from draftproof.errors import UsageError
-from draftproof.reference.decoder import Decoder
 from draftproof.reference.drafters import layer_skip
 from draftproof.reference.drafters.artefact import TargetIdentity
 from draftproof.reference.drafters.layer_skip import (
@@ -21,7 +20,8 @@ from draftproof.reference.drafters.layer_skip import (
     read_layer_record,
 )
 from draftproof.reference.drafters.loading import describe_drafters, load_drafter
-from draftproof.reference.model import TargetModel
+from draftproof.reference.models.decoder import Decoder
+from draftproof.reference.models.model import TargetModel
 from draftproof.reference.training.layer_search import (
     AgreementMeter,
     Estimate,

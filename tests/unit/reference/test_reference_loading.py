@@ -29,7 +29,7 @@ from draftproof.reference.drafters.artefact import (
     write_drafter,
 )
 from draftproof.reference.drafters.loading import load_drafter, load_drafters
-from draftproof.reference.model import TargetModel
+from draftproof.reference.models.model import TargetModel
 from draftproof.reference.types import GenerationRequest, SamplingParams, SpeculationParams
 
 FAMILIES = ("draft_model", "attached", "self")

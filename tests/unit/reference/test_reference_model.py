@@ -6,8 +6,8 @@ from tiny_engine import byte_tokenizer, make_request, run_all, tiny_llama, tiny_
 from transformers import MistralConfig, MistralForCausalLM
 
 from draftproof.errors import EngineError, UsageError
-from draftproof.reference import model, ragged
 from draftproof.reference.engine import load_engine
+from draftproof.reference.models import model, ragged
 from draftproof.reference.types import EngineConfig
 
 

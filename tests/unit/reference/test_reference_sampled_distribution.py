@@ -10,7 +10,7 @@ from scipy.stats import chi2
 from tiny_engine import byte_tokenizer, make_engine, make_request, tiny_llama, token_ids_of
 
 from draftproof.reference import verify as verify_module
-from draftproof.reference.model import TargetModel
+from draftproof.reference.models.model import TargetModel
 from draftproof.reference.proposer import Drafts
 from draftproof.reference.sampling import compute_probs, draw_uniforms
 from draftproof.reference.types import RoundOutput, SamplingParams

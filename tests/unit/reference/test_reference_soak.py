@@ -17,8 +17,8 @@ from tiny_drafters import make_proposers
 from tiny_engine import FakeFailure, make_engine, repetitive_prompt, run_all, tiny_target, token_ids_of
 
 from draftproof.reference.async_engine import AsyncEngine
-from draftproof.reference.cache import SequenceCache
-from draftproof.reference.model import TargetModel, TargetPass
+from draftproof.reference.models.cache import SequenceCache
+from draftproof.reference.models.model import TargetModel, TargetPass
 from draftproof.reference.proposer import Drafts
 from draftproof.reference.scheduler import QueueFullError
 from draftproof.reference.sequence import LiveSequence

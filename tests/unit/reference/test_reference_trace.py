@@ -11,7 +11,7 @@ from tiny_engine import FakeFailure, make_request, repetitive_prompt, run_all, t
 
 from draftproof.errors import UsageError
 from draftproof.reference.engine import Engine
-from draftproof.reference.model import TargetModel
+from draftproof.reference.models.model import TargetModel
 from draftproof.reference.trace import StepTrace, TraceFile
 from draftproof.reference.types import EngineConfig, GenerationRequest
 

@@ -15,8 +15,8 @@ from transformers import (
 )
 
 from draftproof.reference.engine import Engine
-from draftproof.reference.model import TargetModel
-from draftproof.reference.proposer import Proposer
+from draftproof.reference.models.model import TargetModel
+from draftproof.reference.proposer import Drafts, Proposer
 from draftproof.reference.types import (
     EngineConfig,
     GenerationRequest,
@@ -128,7 +128,7 @@ def recorded_logits(target: TargetModel) -> Iterator[dict[tuple[int, ...], torch
             logits_by_context[contexts[row]] = logits.clone()
         return result
 
-    target.forward = recording  # type: ignore[method-assign]
+    target.forward = recording  # type: ignore[method-assign,assignment]
     try:
         yield logits_by_context
     finally:
@@ -190,8 +190,6 @@ class OracleProposer:
         self._prompt_tokens = prompt_tokens
 
     def propose(self, contexts):
-        from draftproof.reference.proposer import Drafts
-
         return Drafts(token_ids=[self._draft(context) for context in contexts])
 
     def release(self, request_id: str) -> None:

@@ -14,10 +14,10 @@ import uvicorn
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from draftproof.reference.app import LoadedEngine, Service, build_app, config_settings
 from draftproof.reference.counters import EngineStats
+from draftproof.reference.http.app import LoadedEngine, Service, build_app, config_settings
+from draftproof.reference.http.server import bind_socket
 from draftproof.reference.scheduler import QueueFullError
-from draftproof.reference.server import bind_socket
 from draftproof.reference.types import (
     EngineConfig,
     FinishReason,

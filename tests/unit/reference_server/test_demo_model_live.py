@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from scripted_server import Client, running_server, wait_ready
 
-from draftproof.reference.app import Service
-from draftproof.reference.fetch import SMOLLM2_135M, check_folder, demo_model_path
-from draftproof.reference.gguf_export import digest_tensors
-from draftproof.reference.server import start_engine
+from draftproof.reference.http.app import Service
+from draftproof.reference.http.server import start_engine
 from draftproof.reference.types import EngineConfig, SpeculationParams
+from draftproof.reference.weights.fetch import SMOLLM2_135M, check_folder, demo_model_path
+from draftproof.reference.weights.gguf_export import digest_tensors
 
 pytestmark = pytest.mark.live
 

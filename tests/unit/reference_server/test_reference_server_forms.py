@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted_server import Client, ScriptedBackend, byte_tokenizer, output, round_stats
 
-from draftproof.reference.token_text import LOWEST_LOGPROB, LogprobsWriter, TokenTexts
-from draftproof.reference.tools import CallText
+from draftproof.reference.http.token_text import LOWEST_LOGPROB, LogprobsWriter, TokenTexts
+from draftproof.reference.http.tools import CallText
 from draftproof.reference.types import FinishReason, RoundOutput, TokenLogprobs
 
 TOKENIZER = byte_tokenizer()

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 
 import torch
 
-from draftproof.reference.cache import CacheShape, SequenceCache
-from draftproof.reference.decoder import Decoder, DecoderLayer, run_layer
 from draftproof.reference.kernels import Kernels, Linear
+from draftproof.reference.models.cache import CacheShape, SequenceCache
+from draftproof.reference.models.decoder import Decoder, DecoderLayer, run_layer
+from draftproof.reference.models.ragged import RaggedBatch
 from draftproof.reference.proposer import DraftContext
-from draftproof.reference.ragged import RaggedBatch
 
 
 @dataclass(frozen=True, slots=True)

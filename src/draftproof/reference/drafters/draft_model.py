@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 import torch
 
-from draftproof.reference.cache import CacheShape, SequenceCache
-from draftproof.reference.decoder import Decoder
+from draftproof.reference.models.cache import CacheShape, SequenceCache
+from draftproof.reference.models.decoder import Decoder
+from draftproof.reference.models.ragged import RaggedBatch
 from draftproof.reference.proposer import DraftContext
-from draftproof.reference.ragged import RaggedBatch
 
 
 @dataclass(slots=True)

@@ -7,8 +7,6 @@ from pathlib import Path
 import torch
 
 from draftproof.errors import UsageError
-from draftproof.reference.cache import CacheShape
-from draftproof.reference.decoder import Decoder, DecoderLayer
 from draftproof.reference.drafters.artefact import (
     BUILTIN_PREFIX,
     RECORD_NAME,
@@ -29,7 +27,9 @@ from draftproof.reference.drafters.layer_skip import (
 from draftproof.reference.drafters.lockstep import LockstepProposer, TappedProposer
 from draftproof.reference.drafters.self_speculation import ExitAdapter, SelfSpeculation
 from draftproof.reference.drafters.shapes import check_tensors
-from draftproof.reference.model import TargetModel, load_decoder
+from draftproof.reference.models.cache import CacheShape
+from draftproof.reference.models.decoder import Decoder, DecoderLayer
+from draftproof.reference.models.model import TargetModel, load_decoder
 from draftproof.reference.proposer import Proposer
 from draftproof.reference.types import EngineConfig
 

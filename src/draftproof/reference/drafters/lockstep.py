@@ -3,7 +3,8 @@
 Three families share this loop and differ in the network: an independent model, a head on the target's hidden
 states, or the target's own first layers. Each token is drawn from the network's distribution under the
 request's temperature and truncation, and that distribution goes to the verifier; a greedy request takes the
-likeliest token, of which the drafter is certain.
+likeliest token, of which the drafter is certain. A draft may end early where the network is unsure: that depends
+on the tokens before only, so it changes how long drafts are and no distribution.
 """
 
 import logging
@@ -59,11 +60,14 @@ class _Draft:
     token_ids: list[int] = field(default_factory=list)
     drawn_from: list[torch.Tensor] = field(default_factory=list)  # each [vocab]; empty for a greedy request
     failed: bool = False
+    confidence: float = 1.0  # product of the largest probabilities so far, where anybody asks for it
 
     @property
     def wants_more(self) -> bool:
         """Whether the sequence goes on drafting."""
-        return not self.failed and len(self.token_ids) < self.context.max_draft_tokens
+        context = self.context
+        is_sure = self.confidence >= context.stop_below
+        return not self.failed and is_sure and len(self.token_ids) < context.max_draft_tokens
 
 
 class LockstepProposer:
@@ -124,7 +128,10 @@ class LockstepProposer:
             draft = drafts[row]
             if not usable[at]:
                 _fail(draft, ValueError("the logits are not finite"))
-            elif draft.context.sampling.temperature == 0.0:
+                continue
+            if draft.context.stop_below > 0.0:
+                draft.confidence *= float((largest[at] - logits[at].logsumexp(-1)).exp())
+            if draft.context.sampling.temperature == 0.0:
                 draft.token_ids.append(token_id)
             else:
                 self._draw(draft, logits[at : at + 1])

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import torch
 
-from draftproof.reference.cache import SequenceCache
-from draftproof.reference.decoder import Decoder
 from draftproof.reference.kernels import Linear
+from draftproof.reference.models.cache import SequenceCache
+from draftproof.reference.models.decoder import Decoder
+from draftproof.reference.models.ragged import RaggedBatch
 from draftproof.reference.proposer import DraftContext
-from draftproof.reference.ragged import RaggedBatch
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from pathlib import Path
 import torch
 
 from draftproof.errors import UsageError
-from draftproof.reference.decoder import Decoder
 from draftproof.reference.drafters.artefact import DrafterRecord
+from draftproof.reference.models.decoder import Decoder
 
 Tensors = Mapping[str, torch.Tensor]
 _FIX = "use the record and the weights of one `make drafters`"

@@ -19,7 +19,7 @@ import torch
 
 from draftproof.errors import EngineError
 from draftproof.reference.kernels.protocol import Attention, Linear
-from draftproof.reference.ragged import RaggedBatch
+from draftproof.reference.models.ragged import RaggedBatch
 
 _SOURCE = Path(__file__).with_name("kernels.cpp")
 _FLAGS = ("-O3", "-march=native", "-fopenmp", "-shared", "-fPIC", "-fno-math-errno", "-ffp-contract=off")

@@ -5,8 +5,8 @@ from torch import nn
 from torch.nn import functional
 
 from draftproof.reference.kernels.protocol import Attention, Linear
-from draftproof.reference.linear import pack_or_none
-from draftproof.reference.ragged import RaggedBatch, attend_sequences
+from draftproof.reference.models.linear import pack_or_none
+from draftproof.reference.models.ragged import RaggedBatch, attend_sequences
 
 
 class PortableKernels:

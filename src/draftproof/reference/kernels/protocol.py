@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 import torch
 
-from draftproof.reference.ragged import RaggedBatch
+from draftproof.reference.models.ragged import RaggedBatch
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,10 @@ from typing import Literal
 import torch
 
 from draftproof.errors import EngineError, UsageError
-from draftproof.reference.fetch import cache_dir
 from draftproof.reference.kernels.native import build_native
 from draftproof.reference.kernels.portable import PortableKernels
 from draftproof.reference.kernels.protocol import Kernels
+from draftproof.reference.weights.fetch import cache_dir
 
 KernelChoice = Literal["auto", "native", "portable"]
 _logger = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from draftproof.reference.model import TargetModel
+from draftproof.reference.models.model import TargetModel
 from draftproof.reference.training.corpus import Example, save_shard
 from draftproof.reference.training.fit import Progress
 from draftproof.reference.training.generation import Answer, Task, generate
@@ -19,15 +19,15 @@ _SHARD = 64
 _CHUNK = 384
 _GREEDY_SHARE = 0.8  # most services that speculate decode at or near temperature 0
 _SAMPLED_AT = 0.8
-_PROMPT_TOKENS, _PROMPT_CHARS = 80, (12, 500)
+_OPENING_TEMPERATURE = 0.9
 _PASSAGE_CHARS, _PASSAGE_SENTENCES, _EDITS = (80, 700), 5, 64
 
 
 @dataclass(frozen=True, slots=True)
 class CorpusPlan:
-    """How much of what: prompts the target makes up, prompts of templates, tokens an answer may have."""
+    """How much of what: conversations the target makes up, prompts of templates, tokens of an answer."""
 
-    self_made: int
+    conversations: int
     templates: int
     max_tokens: int
     taps: tuple[int, ...]
@@ -48,54 +48,39 @@ def write_corpus(
         tell: receives progress.
     """
     rng = random.Random(plan.seed)  # noqa: S311 - reproducible, not secret
-    prompts = make_up_prompts(target, plan, tell) + open_prompts(plan.templates, plan.seed)
-    prompts = [prompt for prompt in prompts if not overlaps(prompt, held_out)]
-    rng.shuffle(prompts)
     shards = _Shards(folder, tell)
-    for start in range(0, len(prompts), _CHUNK):
-        passages = [
-            _passage(target, answer)
-            for answer in _answers(target, plan, prompts[start : start + _CHUNK], rng)
-            if shards.add(answer) and answer.task.temperature == 0
-        ]
+    templates = open_prompts(plan.templates, plan.seed)
+    tasks = [_chat_task(target, prompt, rng) for prompt in templates if not overlaps(prompt, held_out)]
+    tasks += [_conversation_task(target, rng) for _ in range(plan.conversations)]
+    rng.shuffle(tasks)
+    for start in range(0, len(tasks), _CHUNK):
+        answers = _answers(target, plan, tasks[start : start + _CHUNK], rng)
+        greedy = [one for one in answers if shards.add(one, target, held_out) and one.task.temperature == 0]
+        passages = [_passage(target, one) for one in greedy]
         fitting = [text for text in passages if _PASSAGE_CHARS[0] < len(text) < _PASSAGE_CHARS[1]]
         rng.shuffle(fitting)
         edits = editing_prompts(fitting[:_EDITS], plan.seed + start)
-        for answer in _answers(target, plan, [one for one in edits if not overlaps(one, held_out)], rng):
-            shards.add(answer)
+        edit_tasks = [_chat_task(target, prompt, rng) for prompt in edits if not overlaps(prompt, held_out)]
+        for answer in _answers(target, plan, edit_tasks, rng):
+            shards.add(answer, target, held_out)
     shards.close()
 
 
-def make_up_prompts(target: TargetModel, plan: CorpusPlan, tell: Progress) -> list[str]:
-    """Return user turns the target writes itself when its chat template stops before one.
+def _chat_task(target: TargetModel, prompt: str, rng: random.Random) -> Task:
+    return Task(chat_ids(target, prompt), _draw_temperature(rng))
+
+
+def _conversation_task(target: TargetModel, rng: random.Random) -> Task:
+    """Return a task in which the target writes the user's turn as well.
 
     A model tuned on conversations has also learnt what users ask (Xu et al. 2024, Magpie).
     """
-    if target.decoder is None:
-        raise ValueError("the target has no decoder of the engine's own")
-    opening = _open_user_turn(target)
-    tasks = [Task(opening, 0.9, "prompt")] * plan.self_made
-    made: set[str] = set()
-    for number, answer in enumerate(
-        generate(
-            target.decoder,
-            target.cache_shape,
-            tasks,
-            eos_ids=target.eos_ids,
-            taps=(),
-            max_tokens=_PROMPT_TOKENS,
-            width=plan.width,
-            seed=plan.seed,
-        ),
-        start=1,
-    ):
-        text = target.decode(list(answer.token_ids[len(opening) :])).strip()
-        whole = answer.token_ids[-1] in target.eos_ids
-        if whole and _PROMPT_CHARS[0] <= len(text) <= _PROMPT_CHARS[1]:
-            made.add(text)
-        if number % 100 == 0:
-            tell(f"prompts: {number} of {plan.self_made}")
-    return sorted(made)
+    opening, reply = _turn_ids(target)
+    return Task(opening, _draw_temperature(rng), reply, _OPENING_TEMPERATURE)
+
+
+def _draw_temperature(rng: random.Random) -> float:
+    return 0.0 if rng.random() < _GREEDY_SHARE else _SAMPLED_AT
 
 
 def corpus_digest(examples: Sequence[Example]) -> str:
@@ -113,22 +98,22 @@ def chat_ids(target: TargetModel, prompt: str) -> tuple[int, ...]:
     return tuple(target.tokenizer.encode(text, add_special_tokens=False))
 
 
-def _open_user_turn(target: TargetModel) -> tuple[int, ...]:
+def _turn_ids(target: TargetModel) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the tokens before a user's turn, and those between its end token and the answer."""
     marker = "\0"
-    turns = [{"role": "user", "content": marker}]
-    text = target.tokenizer.apply_chat_template(turns, add_generation_prompt=False, tokenize=False)
-    return tuple(target.tokenizer.encode(text.partition(marker)[0], add_special_tokens=False))
+    text = target.tokenizer.apply_chat_template(
+        [{"role": "user", "content": marker}], add_generation_prompt=True, tokenize=False
+    )
+    before, _, after = text.partition(marker)
+    closing = target.tokenizer.encode(after, add_special_tokens=False)
+    return tuple(target.tokenizer.encode(before, add_special_tokens=False)), tuple(closing[1:])
 
 
 def _answers(
-    target: TargetModel, plan: CorpusPlan, prompts: Sequence[str], rng: random.Random
+    target: TargetModel, plan: CorpusPlan, tasks: Sequence[Task], rng: random.Random
 ) -> Iterator[Answer]:
     if target.decoder is None:
         raise ValueError("the target has no decoder of the engine's own")
-    tasks = [
-        Task(chat_ids(target, prompt), 0.0 if rng.random() < _GREEDY_SHARE else _SAMPLED_AT, "answer")
-        for prompt in prompts
-    ]
     yield from generate(
         target.decoder,
         target.cache_shape,
@@ -142,7 +127,7 @@ def _answers(
 
 
 def _passage(target: TargetModel, answer: Answer) -> str:
-    text = target.decode(list(answer.token_ids[len(answer.task.prompt_ids) :])).strip()
+    text = target.decode(list(answer.token_ids[answer.prompt_tokens :])).strip()
     return " ".join(re.split(r"(?<=[.!?])\s+", text)[:_PASSAGE_SENTENCES])
 
 
@@ -155,10 +140,15 @@ class _Shards:
         self._pending: list[Example] = []
         self._written, self._tokens = 0, 0
 
-    def add(self, answer: Answer) -> bool:
-        prompt_tokens = len(answer.task.prompt_ids)
-        self._pending.append(Example(torch.tensor(answer.token_ids), prompt_tokens, answer.hidden))
-        self._tokens += len(answer.token_ids) - prompt_tokens
+    def add(self, answer: Answer, target: TargetModel, held_out: Sequence[str]) -> bool:
+        """Keep an answer unless it has none, or its user's turn is like one that must stay unseen."""
+        if answer.prompt_tokens == len(answer.token_ids):
+            return False
+        made_up = answer.task.reply_ids
+        if made_up and overlaps(target.decode(list(answer.token_ids[: answer.prompt_tokens])), held_out):
+            return False
+        self._pending.append(Example(torch.tensor(answer.token_ids), answer.prompt_tokens, answer.hidden))
+        self._tokens += len(answer.token_ids) - answer.prompt_tokens
         if len(self._pending) == _SHARD:
             self.close()
         return True

@@ -15,8 +15,7 @@ from draftproof.reference.drafters.artefact import (
     write_drafter,
     write_record,
 )
-from draftproof.reference.fetch import RECORD_NAME, ModelRecord
-from draftproof.reference.model import load_target
+from draftproof.reference.models.model import load_target
 from draftproof.reference.training.answers import CorpusPlan, corpus_digest, write_corpus
 from draftproof.reference.training.attached import train_attached
 from draftproof.reference.training.corpus import (
@@ -31,9 +30,10 @@ from draftproof.reference.training.modules import AttachedModule, ExitModule, Tr
 from draftproof.reference.training.plain import DraftModule, train_draft, train_exit
 from draftproof.reference.training.teacher import Teacher, load_teacher
 from draftproof.reference.types import EngineConfig
+from draftproof.reference.weights.fetch import RECORD_NAME, ModelRecord
 
 TAPS = (4, 8, 16, 30)
-CORPUS = CorpusPlan(self_made=1100, templates=2600, max_tokens=176, taps=TAPS)
+CORPUS = CorpusPlan(conversations=2600, templates=1900, max_tokens=176, taps=TAPS)
 VOCAB_SIZE = 8192
 HELD_BACK = 64  # examples kept out of the training, for the vocabulary's coverage
 EXIT_COLUMN = 1
@@ -190,7 +190,7 @@ class Workshop:
             "answer_tokens": count_tokens(self._corpus),
             "sha256": corpus_digest(self._corpus),
             "draft_vocabulary_coverage": round(coverage(self._unseen, self._vocabulary), 4),
-            "self_made_prompts": CORPUS.self_made,
+            "conversations": CORPUS.conversations,
             "template_prompts": CORPUS.templates,
             "seed": CORPUS.seed,
         }

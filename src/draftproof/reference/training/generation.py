@@ -11,29 +11,36 @@ from dataclasses import dataclass, field
 
 import torch
 
-from draftproof.reference.cache import CacheShape, SequenceCache
-from draftproof.reference.decoder import Decoder
-from draftproof.reference.ragged import RaggedBatch
+from draftproof.reference.models.cache import CacheShape, SequenceCache
+from draftproof.reference.models.decoder import Decoder
+from draftproof.reference.models.ragged import RaggedBatch
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One text to continue; `temperature` 0 is greedy."""
+    """One text to continue; `temperature` 0 is greedy.
+
+    With `reply_ids` the text is a user's turn that the model writes itself, at `opening_temperature`: when it
+    ends, these tokens open the answer.
+    """
 
     prompt_ids: tuple[int, ...]
     temperature: float
-    label: str
+    reply_ids: tuple[int, ...] = ()
+    opening_temperature: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A finished text: `token_ids` with the prompt, and [tokens - 1, taps, hidden] bfloat16 hidden states.
+    """A finished text: its tokens, the first `prompt_tokens` not the answer's, and hidden states.
 
-    Row i of `hidden` is what the tapped layers gave at token i, from which token i + 1 was chosen.
+    Row i of `hidden`, [tokens - 1, taps, hidden] bfloat16, is what the tapped layers gave at token i, from
+    which token i + 1 was chosen. An answer whose user's turn never ended has no tokens of its own.
     """
 
     task: Task
     token_ids: tuple[int, ...]
+    prompt_tokens: int
     hidden: torch.Tensor
 
 
@@ -42,11 +49,31 @@ class _Live:
     task: Task
     cache: SequenceCache
     token_ids: list[int]
+    prompt_tokens: int
+    opening: bool  # the model is still writing the user's turn
     hidden: list[torch.Tensor] = field(default_factory=list)
 
     @property
     def pending(self) -> list[int]:
         return self.token_ids[self.cache.length :]
+
+    @property
+    def temperature(self) -> float:
+        return self.task.opening_temperature if self.opening else self.task.temperature
+
+    def append(self, token_id: int, eos_ids: frozenset[int], max_tokens: int) -> bool:
+        """Take the next token; return whether the text goes on."""
+        self.token_ids.append(token_id)
+        written = len(self.token_ids) - self.prompt_tokens
+        if self.opening and token_id in eos_ids:
+            self.token_ids += self.task.reply_ids
+            self.prompt_tokens, self.opening = len(self.token_ids), False
+            return True
+        return token_id not in eos_ids and written < max_tokens
+
+    def answer(self) -> Answer:
+        prompt_tokens = len(self.token_ids) if self.opening else self.prompt_tokens
+        return Answer(self.task, tuple(self.token_ids), prompt_tokens, torch.cat(self.hidden))
 
 
 @torch.inference_mode()
@@ -69,7 +96,7 @@ def generate(
         tasks: what to answer.
         eos_ids: tokens that end an answer.
         taps: numbers of layers, counted from 1, whose output is kept.
-        max_tokens: of an answer.
+        max_tokens: of an answer, and of a user's turn.
         width: sequences at once.
         seed: of the sampled answers.
     """
@@ -78,16 +105,15 @@ def generate(
     while waiting or live:
         while waiting and len(live) < width:
             task = waiting.popleft()
-            live.append(_Live(task, SequenceCache(cache_shape), list(task.prompt_ids)))
+            prompt, opening = list(task.prompt_ids), bool(task.reply_ids)
+            live.append(_Live(task, SequenceCache(cache_shape), prompt, len(prompt), opening))
         logits = _step(decoder, live, taps)
         still: list[_Live] = []
         for one, token_id in zip(live, _choose(logits, live, generator), strict=True):
-            one.token_ids.append(token_id)
-            answered = len(one.token_ids) - len(one.task.prompt_ids)
-            if token_id in eos_ids or answered >= max_tokens:
-                yield Answer(one.task, tuple(one.token_ids), torch.cat(one.hidden))
-            else:
+            if one.append(token_id, eos_ids, max_tokens):
                 still.append(one)
+            else:
+                yield one.answer()
         live = still
 
 
@@ -112,7 +138,7 @@ def _step(decoder: Decoder, live: Sequence[_Live], taps: Sequence[int]) -> torch
 def _choose(logits: torch.Tensor, live: Sequence[_Live], generator: torch.Generator) -> list[int]:
     chosen: list[int] = logits.argmax(-1).tolist()
     for row, one in enumerate(live):
-        if one.task.temperature > 0:
-            probs = torch.softmax(logits[row] / one.task.temperature, dim=-1)
+        if one.temperature > 0:
+            probs = torch.softmax(logits[row] / one.temperature, dim=-1)
             chosen[row] = int(torch.multinomial(probs, 1, generator=generator))
     return chosen

@@ -9,7 +9,7 @@ from pathlib import Path
 from draftproof.reference.drafters.artefact import HeldOut
 from draftproof.reference.drafters.loading import load_drafters
 from draftproof.reference.engine import Engine
-from draftproof.reference.model import load_target
+from draftproof.reference.models.model import load_target
 from draftproof.reference.training.answers import chat_ids
 from draftproof.reference.training.fit import Progress
 from draftproof.reference.types import (

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 import torch
 
-from draftproof.reference.cache import CacheShape, SequenceCache
-from draftproof.reference.decoder import Decoder
 from draftproof.reference.draft_costs import best_length, expected_tokens
-from draftproof.reference.ragged import RaggedBatch
+from draftproof.reference.models.cache import CacheShape, SequenceCache
+from draftproof.reference.models.decoder import Decoder
+from draftproof.reference.models.ragged import RaggedBatch
 
 Progress = Callable[[str], None]
 LONGEST_DRAFT = 8

@@ -8,9 +8,9 @@ import msgspec
 
 from draftproof.reference.drafters.artefact import TargetIdentity
 from draftproof.reference.drafters.layer_skip import LayerChoice, LayerRecord, format_layers
-from draftproof.reference.fetch import RECORD_NAME, ModelRecord
-from draftproof.reference.model import TargetModel
+from draftproof.reference.models.model import TargetModel
 from draftproof.reference.training.layer_search import Estimate, PassPrices, Text, best_estimate
+from draftproof.reference.weights.fetch import RECORD_NAME, ModelRecord
 
 PROVENANCE = (
     "Found by scripts/search_layers.py on answers the target itself gave; no weights of its own, nothing is "

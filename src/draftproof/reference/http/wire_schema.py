@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from draftproof.reference.tools import FORCING, forced_call_schema
-from draftproof.reference.wire_fields import BadRequestError
+from draftproof.reference.http.tools import FORCING, forced_call_schema
+from draftproof.reference.http.wire_fields import BadRequestError
 
 _ANY_OBJECT: dict[str, Any] = {"type": "object"}
 

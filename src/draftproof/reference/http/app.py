@@ -23,19 +23,19 @@ from starlette.routing import Route
 from draftproof import __version__
 from draftproof.clock import Clock, monotonic_ns
 from draftproof.errors import EngineError
-from draftproof.reference.answers import Answers
-from draftproof.reference.chat import ChatTokenizer, chat_token_ids, completion_token_ids
 from draftproof.reference.counters import EngineStats
-from draftproof.reference.delivery import RETRY_AFTER_S, Delivery, RoundStream
-from draftproof.reference.exposition import RequestCounters, ServerCollector, render_metrics
-from draftproof.reference.token_text import TokenTexts
+from draftproof.reference.http.answers import Answers
+from draftproof.reference.http.chat import ChatTokenizer, chat_token_ids, completion_token_ids
+from draftproof.reference.http.delivery import RETRY_AFTER_S, Delivery, RoundStream
+from draftproof.reference.http.exposition import RequestCounters, ServerCollector, render_metrics
+from draftproof.reference.http.token_text import TokenTexts
+from draftproof.reference.http.wire import MAX_CHOICES, Wanted, limit_tokens, parse_wanted
+from draftproof.reference.http.wire_fields import BadRequestError, error_body
 from draftproof.reference.types import (
     EngineConfig,
     GenerationRequest,
     SamplingParams,
 )
-from draftproof.reference.wire import MAX_CHOICES, Wanted, limit_tokens, parse_wanted
-from draftproof.reference.wire_fields import BadRequestError, error_body
 
 _WARM_UP_TOKENS = 8
 _BODY_BYTES = 1 << 20  # tools and fields

@@ -13,12 +13,12 @@ import msgspec
 
 from draftproof.clock import Clock
 from draftproof.errors import DraftproofError, EngineError, UsageError
-from draftproof.reference.answers import Answers
-from draftproof.reference.exposition import RequestCounters
-from draftproof.reference.interleave import interleave
+from draftproof.reference.http.answers import Answers
+from draftproof.reference.http.exposition import RequestCounters
+from draftproof.reference.http.interleave import interleave
+from draftproof.reference.http.wire_fields import error_body
 from draftproof.reference.scheduler import QueueFullError
 from draftproof.reference.types import RoundOutput
-from draftproof.reference.wire_fields import error_body
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

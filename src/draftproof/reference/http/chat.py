@@ -10,9 +10,9 @@ from typing import Any, Protocol
 
 from jinja2 import TemplateError
 
-from draftproof.reference.tools import read_tools, render_tools
-from draftproof.reference.wire import check_text_length
-from draftproof.reference.wire_fields import BadRequestError
+from draftproof.reference.http.tools import read_tools, render_tools
+from draftproof.reference.http.wire import check_text_length
+from draftproof.reference.http.wire_fields import BadRequestError
 
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 _DEFAULT_SYSTEM = "You are a helpful assistant."

@@ -14,7 +14,7 @@ from torch import nn
 
 from draftproof.reference.kernels import Attention, Kernels, Linear
 from draftproof.reference.kernels.portable import PortableKernels
-from draftproof.reference.ragged import RaggedBatch
+from draftproof.reference.models.ragged import RaggedBatch
 
 FUSED_MODEL_TYPES = frozenset({"llama", "qwen2", "qwen3"})
 

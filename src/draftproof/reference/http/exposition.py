@@ -14,8 +14,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from draftproof.reference.answer import Answer
 from draftproof.reference.counters import EngineStats
+from draftproof.reference.http.answer import Answer
 from draftproof.reference.types import RoundOutput
 
 PREFIX = "draftproof:"

@@ -5,10 +5,10 @@ Pure. The same writer makes the pieces of a stream, or the whole choice of a bod
 
 from typing import Any
 
-from draftproof.reference.token_text import LogprobsWriter, TokenTexts
-from draftproof.reference.tools import CallText
+from draftproof.reference.http.token_text import LogprobsWriter, TokenTexts
+from draftproof.reference.http.tools import CallText
+from draftproof.reference.http.wire import Wanted
 from draftproof.reference.types import RoundOutput
-from draftproof.reference.wire import Wanted
 
 
 class ChoiceWriter:

@@ -16,13 +16,13 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from draftproof.errors import EngineError, UsageError
-from draftproof.reference.attention import hook_model
-from draftproof.reference.cache import CacheShape, SequenceCache
-from draftproof.reference.decoder import Decoder, from_transformers
 from draftproof.reference.kernels import Kernels, select_kernels
 from draftproof.reference.kernels.portable import PortableKernels
-from draftproof.reference.ragged import RaggedBatch
-from draftproof.reference.support import check_supported
+from draftproof.reference.models.attention import hook_model
+from draftproof.reference.models.cache import CacheShape, SequenceCache
+from draftproof.reference.models.decoder import Decoder, from_transformers
+from draftproof.reference.models.ragged import RaggedBatch
+from draftproof.reference.models.support import check_supported
 from draftproof.reference.types import EngineConfig
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from draftproof.reference.cache import SequenceCache
+from draftproof.reference.models.cache import SequenceCache
 
 Spans = Sequence[tuple[SequenceCache, int]]
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from draftproof.reference.wire_fields import BadRequestError
+from draftproof.reference.http.wire_fields import BadRequestError
 
 FORCING = "tool_choice"
 _NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}

@@ -9,9 +9,8 @@ from typing import Any, TypeVar, get_args
 
 import msgspec
 
-from draftproof.reference.tools import FORCING
-from draftproof.reference.types import DraftPolicy, SamplingParams, SpeculationMethod, SpeculationParams
-from draftproof.reference.wire_fields import (
+from draftproof.reference.http.tools import FORCING
+from draftproof.reference.http.wire_fields import (
     BadRequestError,
     read_biases,
     read_flag,
@@ -21,7 +20,8 @@ from draftproof.reference.wire_fields import (
     read_token_ids,
     refuse_unless_neutral,
 )
-from draftproof.reference.wire_schema import read_schema
+from draftproof.reference.http.wire_schema import read_schema
+from draftproof.reference.types import DraftPolicy, SamplingParams, SpeculationMethod, SpeculationParams
 
 T = TypeVar("T")
 
@@ -248,9 +248,10 @@ def _speculation(value: Any, default: SpeculationParams) -> SpeculationParams:
         return default
     if value == "off":
         return msgspec.structs.replace(default, method="off")
-    if not isinstance(value, Mapping) or set(value) - {"method", "num_spec_tokens", "policy"}:
+    if not isinstance(value, Mapping) or set(value) - {"method", "num_spec_tokens", "policy", "stop_below"}:
         raise BadRequestError(
-            'speculation must be "off" or {"method": METHOD, "num_spec_tokens": k, "policy": POLICY}.',
+            'speculation must be "off" or {"method": METHOD, "num_spec_tokens": k, "policy": POLICY, '
+            '"stop_below": p}.',
             "speculation",
         )
     count = read_integer(value, "num_spec_tokens", 1, MAX_SPEC_TOKENS, "speculation.")
@@ -258,6 +259,7 @@ def _speculation(value: Any, default: SpeculationParams) -> SpeculationParams:
         method=_one_of(_METHODS, value.get("method", default.method), "speculation.method"),
         num_spec_tokens=count or default.num_spec_tokens,
         policy=_one_of(_POLICIES, value.get("policy", default.policy), "speculation.policy"),
+        stop_below=read_number(value, "stop_below", default.stop_below, low=0.0, high=1.0),
     )
 
 

@@ -6,11 +6,11 @@ Pure: the caller passes the clock's readings. Usage counts the prompt once and t
 from collections.abc import Iterable
 from typing import Any
 
-from draftproof.reference.answer import Answer, metrics_block
-from draftproof.reference.choice import ChoiceWriter
-from draftproof.reference.token_text import TokenTexts
+from draftproof.reference.http.answer import Answer, metrics_block
+from draftproof.reference.http.choice import ChoiceWriter
+from draftproof.reference.http.token_text import TokenTexts
+from draftproof.reference.http.wire import Wanted
 from draftproof.reference.types import RoundOutput
-from draftproof.reference.wire import Wanted
 
 
 class Answers:

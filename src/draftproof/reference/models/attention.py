@@ -6,8 +6,8 @@ import torch
 from transformers import AttentionInterface
 
 from draftproof.errors import EngineError
-from draftproof.reference.linear import pack_linears
-from draftproof.reference.ragged import RaggedBatch, attend_sequences
+from draftproof.reference.models.linear import pack_linears
+from draftproof.reference.models.ragged import RaggedBatch, attend_sequences
 
 RAGGED_ATTENTION = "draftproof_ragged"
 _UNSUPPORTED = ("softcap", "s_aux", "sliding_window")

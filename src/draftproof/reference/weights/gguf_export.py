@@ -1,6 +1,6 @@
 """Turns a packed GGUF file into a plain Hugging Face folder: bf16 safetensors, tokenizer, chat template.
 
-Runs as a program of its own (`python -m draftproof.reference.gguf_export GGUF FOLDER`), so that its
+Runs as a program of its own (`python -m draftproof.reference.weights.gguf_export GGUF FOLDER`), so that its
 memory goes back when it ends and its libraries' chatter stays out of the caller's terminal.
 """
 

