@@ -14,8 +14,8 @@ Figures (above 1 the engine is faster, except tpot_vs_vllm):
   tpot_vs_vllm                       time per output token over that of vLLM for CPU; needs --vllm-python
   ngram_vs_transformers_lookup       n-gram lookup over prompt lookup, both 4 tokens
   draft_vs_transformers_assisted     draft model over assisted generation, same draft, both 4 tokens
-  open_chat_speedup                  each family over speculation off, open chat, batch 1; the draft length is
-                                     the best of 1 to 6 on other prompts
+  open_chat_speedup                  each family over speculation off, open chat, batch 1; how it drafts
+                                     is the best of several ways on other prompts
   speedup_by_segment                 the same for every segment, with acceptance
   efficiency                         measured speed-up over the bound of acceptance and pass times
   overhead_share                     share of rounds outside target and drafter passes
@@ -29,7 +29,7 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -39,8 +39,9 @@ from typing import Any
 import torch
 from families import (
     OFF,
+    Drafting,
     Families,
-    choose_lengths,
+    choose_drafting,
     describe_efficiency,
     describe_family,
     measure_segment,
@@ -71,6 +72,10 @@ from draftproof.reference.models.model import load_target
 from draftproof.reference.types import EngineConfig
 from draftproof.reference.weights.fetch import demo_model_path
 
+WAYS = (
+    *(Drafting(length, 0.0) for length in (1, 2, 3, 4, 6)),
+    *(Drafting(length, below) for length, below in ((3, 0.2), (5, 0.2), (3, 0.35), (5, 0.35))),
+)
 BUSY_LOAD = 0.5  # one-minute load of a machine that does nothing else
 
 
@@ -85,7 +90,7 @@ class Extent:
     segment: int = 4
     compared: int = 3  # of grounded and of rewriting each
     choosing: int = 3
-    lengths: tuple[int, ...] = (1, 2, 3, 4, 5, 6)
+    ways: tuple[Drafting, ...] = WAYS
     choosing_repeats: int = 2
     streams: int = 8
     megabytes: int = 256
@@ -101,7 +106,7 @@ QUICK = Extent(
     segment=1,
     compared=1,
     choosing=1,
-    lengths=(2, 4),
+    ways=WAYS[1::4],
     choosing_repeats=1,
     megabytes=64,
     memory_tokens=40,
@@ -206,19 +211,18 @@ def run_families(bench: Bench) -> None:
     """Fill in speed-ups, acceptance, efficiency and overhead."""
     extent, report = bench.extent, bench.report
     choosing = bench.prompts["explanation"][: extent.choosing]
-    with bench.section("choosing draft lengths"):
-        chosen = choose_lengths(
-            bench.families, choosing, extent.lengths, bench.limit, extent.choosing_repeats
+    with bench.section("choosing how each family drafts"):
+        ways, tried = choose_drafting(
+            bench.families, choosing, extent.ways, bench.limit, extent.choosing_repeats
         )
-    report["draft_length_choice"] = chosen
-    lengths = {name: choice["draft_tokens"] for name, choice in chosen.items()}
+    report["drafting_choice_tokens_per_s"] = tried
     by_segment: dict[str, Any] = {}
     for segment in SEGMENTS:
         with bench.section(f"families on {segment}"):
             calls = measure_segment(
-                bench.families, lengths, _measured(bench, segment), bench.limit, extent.repeats
+                bench.families, ways, _measured(bench, segment), bench.limit, extent.repeats
             )
-        by_segment[segment] = _describe_segment(bench, calls, lengths)
+        by_segment[segment] = _describe_segment(bench, calls, ways)
         if segment == "chat":
             report["efficiency"] = {name: describe_efficiency(calls, name) for name in bench.families}
             report["overhead_share"] = {name: overhead_share(calls[name]) for name in (OFF, *bench.families)}
@@ -232,8 +236,8 @@ def _measured(bench: Bench, segment: str) -> Sequence[Prompt]:
     return bench.prompts[segment][skipped : skipped + wanted]
 
 
-def _describe_segment(bench: Bench, calls: Calls, lengths: dict[str, int]) -> dict[str, Any]:
-    found = {name: describe_family(calls, name, lengths[name]) for name in bench.families}
+def _describe_segment(bench: Bench, calls: Calls, ways: Mapping[str, Drafting]) -> dict[str, Any]:
+    found = {name: describe_family(calls, name, ways[name]) for name in bench.families}
     return found | {name: {"median": None, "reason": why} for name, why in bench.reasons.items()}
 
 

@@ -3,7 +3,7 @@
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ratios import decode_speedup, rate_ratio, spread
 from sides import Call, Calls, EngineSide, Limit, Prompt, Side, interleave
@@ -16,25 +16,40 @@ Families = Mapping[str, tuple[Engine, SpeculationMethod]]  # by name: where it r
 Repeats = Sequence[Sequence[Call]]
 
 
-def choose_lengths(
-    families: Families, prompts: Sequence[Prompt], lengths: Sequence[int], limit: Limit, repeats: int
-) -> dict[str, dict[str, Any]]:
-    """Return for each family the fastest draft length on `prompts`, which nothing else is measured on."""
-    sides: dict[str, Side] = {
-        f"{name} {length}": EngineSide(engine, method, length)
+class Drafting(NamedTuple):
+    """How a family drafts: at most so many tokens, and no further where it is less sure than this."""
+
+    draft_tokens: int
+    stop_below: float
+
+    def __str__(self) -> str:
+        return f"{self.draft_tokens} tokens, stop below {self.stop_below}"
+
+
+def choose_drafting(
+    families: Families, prompts: Sequence[Prompt], ways: Sequence[Drafting], limit: Limit, repeats: int
+) -> tuple[dict[str, Drafting], dict[str, dict[str, float]]]:
+    """Return the fastest way of each family on `prompts`, and tokens per second of all ways.
+
+    Nothing else is measured on these prompts. Lookup is never unsure, so it has only the ways without a stop.
+    """
+    wanted = {
+        (name, way): EngineSide(engine, method, *way)
         for name, (engine, method) in families.items()
-        for length in lengths
+        for way in ways
+        if method != "ngram" or way.stop_below == 0
     }
-    if not sides:
-        return {}
+    if not wanted:
+        return {}, {}
+    sides: dict[str, Side] = {f"{name} {way}": side for (name, way), side in wanted.items()}
     calls = interleave(sides, prompts, limit, repeats)
     rates = {name: statistics.median(_total_rates(repeated, repeats)) for name, repeated in calls.items()}
-    chosen = {}
-    for name in families:
-        by_length = {length: round(rates[f"{name} {length}"], 2) for length in lengths}
-        best = max(by_length, key=lambda length: by_length[length])
-        chosen[name] = {"draft_tokens": best, "tokens_per_s_by_length": by_length}
-    return chosen
+    own = {name: [way for other, way in wanted if other == name] for name in families}
+    best = {name: max(found, key=lambda way: rates[f"{name} {way}"]) for name, found in own.items()}
+    tried = {
+        name: {str(way): round(rates[f"{name} {way}"], 2) for way in found} for name, found in own.items()
+    }
+    return best, tried
 
 
 def _total_rates(calls: Repeats, repeats: int) -> list[float]:
@@ -43,17 +58,17 @@ def _total_rates(calls: Repeats, repeats: int) -> list[float]:
 
 
 def measure_segment(
-    families: Families, lengths: Mapping[str, int], prompts: Sequence[Prompt], limit: Limit, repeats: int
+    families: Families, ways: Mapping[str, Drafting], prompts: Sequence[Prompt], limit: Limit, repeats: int
 ) -> Calls:
     """Return the answers of every family, and of the engine with speculation off, to a segment's prompts."""
     first = next(iter(families.values()))[0]
     sides: dict[str, Side] = {OFF: EngineSide(first)}
     for name, (engine, method) in families.items():
-        sides[name] = EngineSide(engine, method, lengths[name])
+        sides[name] = EngineSide(engine, method, *ways[name])
     return interleave(sides, prompts, limit, repeats)
 
 
-def describe_family(calls: Calls, name: str, draft_tokens: int) -> dict[str, Any]:
+def describe_family(calls: Calls, name: str, way: Drafting) -> dict[str, Any]:
     """Return a family's speed-up and acceptance on a segment.
 
     `median` is of whole calls, prefill included; `decode` leaves the prefill out. `accepted_per_position`
@@ -63,15 +78,15 @@ def describe_family(calls: Calls, name: str, draft_tokens: int) -> dict[str, Any
     """
     off, own = calls[OFF], calls[name]
     rounds = collect_rounds(own)
-    full = [one for one in rounds if one.proposed == draft_tokens]
+    full = [one for one in rounds if one.proposed == way.draft_tokens]
     return rate_ratio(own, off) | {
         "decode": decode_speedup(own, off),
-        "draft_tokens": draft_tokens,
+        **way._asdict(),
         "tokens_per_round": round(statistics.fmean(one.committed for one in rounds), 3) if rounds else None,
         "proposed_per_round": round(statistics.fmean(one.proposed for one in rounds), 3) if rounds else None,
         "accepted_per_position": [
             round(sum(one.accepted > place for one in full) / len(full), 3) if full else None
-            for place in range(draft_tokens)
+            for place in range(way.draft_tokens)
         ],
         "tokens_per_s": spread(statistics.median(call.rate for call in one) for one in own),
         "differing_answers": sum(a[0].token_ids != b[0].token_ids for a, b in zip(own, off, strict=True)),

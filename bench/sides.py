@@ -69,11 +69,19 @@ class Side(Protocol):
 
 
 class EngineSide:
-    """The reference engine with one method and a fixed draft length."""
+    """The reference engine with one method, a fixed draft length, and where an unsure drafter stops."""
 
-    def __init__(self, engine: Engine, method: SpeculationMethod = "off", draft_tokens: int = 4) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        method: SpeculationMethod = "off",
+        draft_tokens: int = 4,
+        stop_below: float = 0.0,
+    ) -> None:
         self._engine = engine
-        self._speculation = SpeculationParams(method=method, num_spec_tokens=draft_tokens)
+        self._speculation = SpeculationParams(
+            method=method, num_spec_tokens=draft_tokens, stop_below=stop_below
+        )
 
     def __call__(self, prompt: Prompt, limit: Limit) -> Call:
         """Answer greedily, alone in the engine.
