@@ -129,7 +129,9 @@ def test_a_sample_of_prompts_is_identical(method, target, proposers, ordinary) -
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("num_spec_tokens", DRAFT_LENGTHS)
 @pytest.mark.parametrize("batch_size", BATCH_SIZES)
-def test_200_prompts_are_identical(method, num_spec_tokens, batch_size, target, proposers, ordinary) -> None:
+def test_200_prompts_are_identical(
+    method, num_spec_tokens, batch_size, *, target, proposers, ordinary
+) -> None:
     """Two hundred prompts: every token equal, or parted by a proven tie."""
     prompts, expected = ordinary(200)
     speculation = SpeculationParams(method=method, num_spec_tokens=num_spec_tokens)

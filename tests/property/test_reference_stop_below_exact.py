@@ -20,15 +20,17 @@ def request_with(stop_below, family, request_id, prompt, **wanted):
 
 @pytest.mark.parametrize("family", NETWORKS)
 def test_all_branches_add_up_where_drafts_end_early(family, monkeypatch) -> None:
-    """Whether a second token is drafted depends on the drafter's confidence, and the joint stays the target's."""
-    monkeypatch.setattr(families, "family_request", lambda *args, **kwargs: request_with(0.4, *args, **kwargs))
+    """A second token is drafted only where the drafter is sure, and the joint stays the target's."""
+    monkeypatch.setattr(
+        families, "family_request", lambda *args, **kwargs: request_with(0.4, *args, **kwargs)
+    )
     target = small_target(families.VOCAB, dtype=torch.float64)
     families.assert_family_exact(target, family, families.SAMPLINGS["top_p"], monkeypatch)
 
 
 @pytest.mark.parametrize("family", NETWORKS)
 def test_an_unsure_drafter_drafts_less_and_greedy_output_stays(family) -> None:
-    """Nothing is surer than certain: at 1 every draft is one token; lower bounds lie between; tokens are equal."""
+    """At 1 every draft is one token, lower bounds lie between, and greedy tokens are the same."""
     target = small_target()
     drafted, outputs = [], []
     for stop_below in (0.0, 0.6, 1.0):

@@ -104,9 +104,12 @@ class Grammars:
             _parse(json_schema), defaults={"whitespace_pattern": _WHITESPACE}
         )
         matcher = llguidance.LLMatcher(self._bridge, grammar, log_level=_QUIET)
-        if matcher.is_error():
+        first = matcher.deep_copy()
+        if not matcher.is_error():
+            first.compute_bitmask()  # a schema that nothing satisfies compiles, and has no first token
+        if first.is_error():
             raise UsageError(
-                f"the schema cannot be compiled: {_first_line(matcher.get_error())}",
+                f"the schema cannot be compiled or satisfied: {_first_line(first.get_error())}",
                 place="json_schema",
                 fix="send a JSON schema that can be satisfied, of keywords that llguidance supports",
             )

@@ -129,7 +129,11 @@ class LengthPlanner:
             return
         self._verification.observe(times.rows, times.rest_ns)
         asked = {request_id: one.asked for request_id, one in drafted.items() if one.asked}
-        methods = {method for method, _ in self._situations}
+        methods = {
+            method
+            for (method, _), (group, _) in self._situations.items()
+            if any(one.request_id in asked for one in group)
+        }
         # A drafter that joins or comes back first reads what it missed, which is no price of a draft token.
         caught_up = all(self._histories[request_id].caught_up for request_id in asked)
         if asked and len(methods) == 1 and caught_up:

@@ -126,7 +126,7 @@ class Engine:
             raise UsageError(f"request id {request.request_id!r} is in use", fix="use an id once at a time")
         schema = request.sampling.json_schema
         sequence = LiveSequence(
-            request,
+            request if self.config.ngram_shared_tokens == 0 else _without_seed(request),
             arrival_ns=self._clock() if arrival_ns is None else arrival_ns,
             eos_ids=self.target.eos_ids,
             max_model_len=self.config.max_model_len,
@@ -139,7 +139,9 @@ class Engine:
 
     def cancel(self, request_id: str) -> bool:
         """Drop a request with its slot and cache; False if it is not here (any more)."""
-        return self._remove(request_id, "cancelled")
+        is_dropped = self._remove(request_id, "cancelled")
+        self._note_idleness()
+        return is_dropped
 
     def fail_running(self, error: str) -> Outputs:
         """End every running request with `error`: what a step that raised leaves behind cannot be trusted.
@@ -150,6 +152,7 @@ class Engine:
         failed = [_failure_output(sequence, error) for sequence in affected]
         for request_id, _ in failed:
             self._remove(request_id, "error")
+        self._note_idleness()
         return failed
 
     def stats(self) -> EngineStats:
@@ -278,6 +281,11 @@ class Engine:
             )
         )
 
+    def _note_idleness(self) -> None:
+        """Let the time from here to the next step count as no gap if nothing is left to do."""
+        if not self.has_work:
+            self._traced_until_ns = None
+
     def _remove(self, request_id: str, reason: str) -> bool:
         sequence = self._scheduler.remove(request_id)
         if sequence is None:
@@ -344,6 +352,16 @@ def _round_output(
 
 def _failure_output(sequence: LiveSequence, error: str) -> tuple[str, RoundOutput]:
     return sequence.request_id, _round_output(sequence, _FAILED, None, error=error)
+
+
+def _without_seed(request: GenerationRequest) -> GenerationRequest:
+    """Return the request with random numbers of its own.
+
+    Where drafts come from other requests' outputs, those are functions of their random numbers: judged by the
+    same ones, a draft would no longer be independent of its verification.
+    """
+    sampling = msgspec.structs.replace(request.sampling, seed=None)
+    return msgspec.structs.replace(request, sampling=sampling)
 
 
 def default_proposers(config: EngineConfig) -> dict[str, Proposer]:

@@ -63,7 +63,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     rising order, the first from 1; a request's own `num_spec_tokens` bounds it. `drafters` names what the
     methods other than n-gram lookup draft with; what ships for the default method is used if it is empty.
     `ngram_shared_tokens` is how many tokens of all requests' outputs lookup keeps for all of them to draft
-    from; above 0 an answer's pace tells what others were told, and a seed no longer fixes sampled output.
+    from; above 0 an answer's pace tells what others were told, and the seeds of requests are ignored.
     """
 
     model_path: str

@@ -254,11 +254,20 @@ def test_a_complete_text_comes_before_ignore_eos_and_min_tokens(target, prompts,
     assert found[-1].finish_reason == "length"
 
 
-def test_a_schema_without_any_finite_text_ends_in_an_error(target, prompts) -> None:
-    """Where the grammar runs into a dead end, that request ends with the reason and its neighbour goes on."""
+def test_a_grammar_that_runs_into_a_dead_end_ends_in_an_error(target, prompts, monkeypatch) -> None:
+    """Where a grammar cannot go on, that request ends with the reason and its neighbour goes on."""
+    monkeypatch.setattr(Grammars, "check", lambda _self, _schema: None)
+    start = Grammars.start
+
+    def start_broken(self, schema):
+        constraint = start(self, schema)
+        constraint.failure = "json_schema cannot be followed further: a dead end"
+        return constraint
+
+    monkeypatch.setattr(Grammars, "start", start_broken)
     outputs = run_all(
         make_engine(target),
-        [make_request("dead", prompts[0], json_schema='{"$ref": "#"}'), make_request("other", prompts[1])],
+        [make_request("dead", prompts[0], json_schema="{}"), make_request("other", prompts[1])],
     )
     last = outputs["dead"][-1]
     assert last.finish_reason == "error"
@@ -291,3 +300,13 @@ def test_the_demo_models_tokenizer_is_bridged() -> None:
     rows = constraint.allowed(token_ids)
     assert all(rows[depth, token_id] for depth, token_id in enumerate(token_ids))
     assert set(rows[-1].nonzero().flatten().tolist()) == eos_ids
+
+
+LOOPS = ('{"$ref": "#"}', '{"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}')
+
+
+@pytest.mark.parametrize("schema", LOOPS)
+def test_a_schema_that_nothing_satisfies_is_refused_before_it_runs(schema, grammars) -> None:
+    """A schema that only refers to itself compiles and has no first token: that is the client's error."""
+    with pytest.raises(UsageError, match="satisfied"):
+        grammars.check(schema)

@@ -258,6 +258,23 @@ def test_what_a_drafter_missed_is_no_price_of_a_draft() -> None:
     assert gains[0] == gains[1] > 1
 
 
+def test_a_method_learns_its_price_beside_another_that_pauses() -> None:
+    """Rounds in which one method alone drafts teach its price, though sequences of another could draft."""
+    planner = LengthPlanner(TABLE)
+    asking = [
+        Asking("one", "ngram", "auto", 4),
+        Asking("two", "self", "batch", 4),
+        Asking("x", "self", "batch", 4),
+    ]
+    for _ in range(40):
+        lengths = planner.plan(asking, 3)
+        outcome = {name: Drafted(length, length, 0) for name, length in lengths.items()}
+        rows = 3 + sum(lengths.values())
+        planner.learn(outcome, RoundTimes(rows, 10**6 * lengths["one"], 100 * rows, has_prefill=False))
+    assert lengths == {"one": 0, "two": 0, "x": 0}
+    assert planner.gains["ngram"] < 1
+
+
 def test_one_bad_sequence_pauses_alone() -> None:
     """Of two sequences the one whose drafts fail stops drafting and the other goes on."""
     planner = LengthPlanner(TABLE)

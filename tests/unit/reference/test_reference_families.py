@@ -112,7 +112,7 @@ def test_native_speculation_changes_no_bit(prompts, family, batch_size) -> None:
     assert all(torch.equal(logits, drafted[context]) for context, logits in plain.items())
 
 
-@pytest.mark.parametrize("batch_size", [1, 4])
+@pytest.mark.parametrize("batch_size", [pytest.param(1, marks=pytest.mark.slow), 4])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_speculation_changes_no_token_on_torch(prompts, family, batch_size) -> None:
     """Portable kernels and the layer code of transformers: the same greedy tokens, logits to rounding."""

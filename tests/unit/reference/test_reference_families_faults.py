@@ -82,7 +82,7 @@ class Saboteur:
         self._calls_left -= "r1" in names
         breaks = "r1" in names and self._calls_left < 0
         if breaks and isinstance(self._failure, Exception):
-            raise self._failure
+            raise type(self._failure)(*self._failure.args)  # a raised one would keep the frames it passed
         result = real()
         if breaks and result is not None:
             result = result.clone()

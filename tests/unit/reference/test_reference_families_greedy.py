@@ -50,8 +50,7 @@ def ordinary(target, prompts):
     return [decode(target, [prompt], "ngram", drafts=0)[1][0] for prompt in prompts]
 
 
-@pytest.mark.parametrize("drafts", [1, 4, 8])
-@pytest.mark.parametrize("batch_size", [1, 5])
+@pytest.mark.parametrize(("batch_size", "drafts"), [(1, 4), (5, 1), (5, 8)])
 @pytest.mark.parametrize("family", METHODS)
 def test_every_family_gives_ordinary_tokens(  # noqa: PLR0917 - fixtures
     family, batch_size, drafts, target, prompts, ordinary
@@ -65,7 +64,7 @@ def test_every_family_gives_ordinary_tokens(  # noqa: PLR0917 - fixtures
     assert stats.fallbacks == 0
 
 
-@pytest.mark.parametrize("budget", [8, 11])
+@pytest.mark.parametrize("budget", [8])
 @pytest.mark.parametrize("family", METHODS)
 def test_prompts_in_chunks_give_ordinary_tokens(family, budget, target, prompts, ordinary) -> None:
     """Prompts that come in over several steps beside decoding neighbours change nothing."""
@@ -97,7 +96,7 @@ def test_drafting_that_pauses_and_resumes_gives_ordinary_tokens(
 @pytest.mark.parametrize("family", METHODS)
 def test_an_end_within_a_draft_cuts_where_ordinary_decoding_ends(family, target, prompts, ordinary) -> None:
     """Stop tokens and `max_tokens` that fall inside accepted drafts end the output at the same token."""
-    for max_tokens in (1, 2, 3, 6):
+    for max_tokens in (1, 3, 6):
         cut = [tokens[:max_tokens] for tokens in ordinary]
         assert decode(target, prompts, family, drafts=8, max_tokens=max_tokens)[1] == cut
     for token_id in ordinary[0][3:6]:

@@ -70,6 +70,23 @@ def test_steps_and_the_gaps_between_them_are_all_the_time_there_is(target: Targe
     assert [index for index, step in enumerate(steps) if step.gap_ns is None] == [0, first]
 
 
+@pytest.mark.parametrize("how", ["cancel", "fail"])
+def test_no_gap_follows_requests_that_ended_between_steps(target: TargetModel, how: str) -> None:
+    """Where the last request is cancelled or fails between two steps, the engine waited: there is no gap."""
+    steps: list[StepTrace] = []
+    engine = Engine(target, LIMITS, tracer=steps.append)
+    engine.add_request(requests()[0])
+    engine.step()
+    if how == "cancel":
+        engine.cancel("r0")
+    else:
+        engine.fail_running("x")
+    assert not engine.has_work
+    engine.add_request(requests()[1])
+    engine.step()
+    assert [step.gap_ns for step in steps] == [None, None]
+
+
 def test_the_trace_is_what_responses_and_metrics_say(target: TargetModel) -> None:
     """Rounds by request, and the engine's totals, are the trace's, number by number."""
     steps: list[StepTrace] = []

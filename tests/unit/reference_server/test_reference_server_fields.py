@@ -82,6 +82,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"n": 2, "best_of": 3}, "best_of"),
     ({"best_of": 2}, "best_of"),
     ({"response_format": "json"}, "response_format"),
+    ({"response_format": "json_schema"}, "response_format"),
+    ({"response_format": "json_object"}, "response_format"),
     ({"response_format": {"type": "structural_tag"}}, "response_format"),
     ({"response_format": {"type": "json_schema"}}, "response_format"),
     ({"response_format": in_format("x")}, "response_format"),
@@ -109,6 +111,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"speculation": {"method": ["ngram"]}}, "speculation.method"),
     ({"speculation": {"policy": "clever"}}, "speculation.policy"),
     ({"speculation": {"num_spec_tokens": 65}}, "speculation.num_spec_tokens"),
+    ({"speculation": {"stop_below": 2}}, "speculation.stop_below"),
 ]
 
 
@@ -142,6 +145,38 @@ def test_a_bad_value_is_refused_by_name(
     assert (reply.status, reply.json["error"]["param"]) == (400, param)
     assert param.removeprefix("speculation.").split("[")[0] in reply.json["error"]["message"]
     assert len(backend.requests) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        ('{"x": "\\ud83d\\ude00"}', 200),
+        ('{"x": "\\ud800"}', 400),
+        ("9" * 5000, 400),
+        ("{", 400),
+        ("NaN", 400),
+    ],
+)
+def test_arguments_of_an_earlier_call_are_json_that_a_tokenizer_takes(
+    shared_client: tuple[Client, ScriptedBackend], arguments: str, status: int
+) -> None:
+    """Half a surrogate pair or a number past all bounds in a call's arguments gets 400 and its place."""
+    call = {"type": "function", "function": {"name": "f", "arguments": arguments}}
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": [call]}]
+    reply = shared_client[0].chat(messages=messages)
+    assert reply.status == status
+    assert status == 200 or reply.json["error"]["param"] == "messages[1].tool_calls[0]"
+
+
+@pytest.mark.parametrize("field", ["model", "n", "temperature", "stream", "echo", "response_format"])
+def test_a_refusal_is_short_however_long_the_value(
+    shared_client: tuple[Client, ScriptedBackend], field: str
+) -> None:
+    """A message names the value at fault and does not send back all of it."""
+    message = shared_client[0].chat(**{field: "x" * 100_000}).json["error"]["message"]
+    assert field in message
+    assert "xxx" in message
+    assert len(message) < 400
 
 
 @pytest.mark.parametrize("value", [True, -1, 21, "x"])
@@ -187,6 +222,18 @@ def test_every_method_and_policy_reaches_the_engine(
     asked = backend.requests[-1].speculation
     assert (asked.method, asked.num_spec_tokens, asked.policy) == (method, 3, policy)
     assert reply.json["metrics"]["speculation"].items() >= {"method": method, "policy": policy}.items()
+
+
+def test_null_within_speculation_is_the_servers_own_setting(
+    shared_client: tuple[Client, ScriptedBackend],
+) -> None:
+    """A null setting says what leaving it out says, as it does for every other field."""
+    client, backend = shared_client
+    client.chat()
+    default = backend.requests[-1].speculation
+    nulls = dict.fromkeys(("method", "num_spec_tokens", "policy", "stop_below"))
+    assert client.chat(speculation=nulls).status == 200
+    assert backend.requests[-1].speculation == default
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
 Three families share this loop and differ in the network: an independent model, a head on the target's hidden
 states, or the target's own first layers. Each token is drawn from the network's distribution under the
 request's temperature and truncation, and that distribution goes to the verifier; a greedy request takes the
-likeliest token, of which the drafter is certain. A draft may end early where the network is unsure: that depends
-on the tokens before only, so it changes how long drafts are and no distribution.
+likeliest token, of which the drafter is certain. A draft may end early where the network is unsure: that
+depends on the tokens before only, so it changes how long drafts are and no distribution.
 """
 
 import logging

@@ -29,10 +29,17 @@ def check_tensors(record: DrafterRecord, tensors: Tensors, decoder: Decoder, fol
         fault = _fault_of(tensors.get(name), shape)
         if fault is not None:
             raise UsageError(f"the drafter's tensor {name} {fault}", place=str(folder), fix=_FIX)
+    if not decoder.kernels.supports(decoder.layers[0].attention.head_size, *_widths(tensors)):
+        raise UsageError(
+            "the drafter has layers of a width that this target's kernels do not take",
+            place=str(folder),
+            fix="use widths that are multiples of 8, or serve with --kernels portable",
+        )
     vocabulary, size = tensors["vocabulary"], len(decoder.embedding)
     known = (vocabulary >= 0) & (vocabulary < size)
     if (
-        vocabulary.is_floating_point()
+        not len(vocabulary)
+        or vocabulary.is_floating_point()
         or not bool(known.all())
         or len(set(vocabulary.tolist())) < len(vocabulary)
     ):
@@ -41,6 +48,10 @@ def check_tensors(record: DrafterRecord, tensors: Tensors, decoder: Decoder, fol
             place=str(folder),
             fix=_FIX,
         )
+
+
+def _widths(tensors: Tensors) -> list[int]:
+    return [tensor.shape[1] for tensor in tensors.values() if tensor.dim() == 2]
 
 
 def expected_shapes(record: DrafterRecord, tensors: Tensors, decoder: Decoder) -> dict[str, tuple[int, ...]]:

@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+import msgspec
 from jinja2 import TemplateError
 
 from draftproof.reference.http.tools import read_tools, render_tools
@@ -136,8 +137,9 @@ def _tool_call(call: Any, place: str) -> dict[str, Any]:
         raise BadRequestError(f"{place} needs function.name.", place)
     arguments = function.get("arguments", "{}")
     try:
-        parsed = json.loads(arguments) if isinstance(arguments, str) else arguments
-    except json.JSONDecodeError as fault:
+        # Python's own reader lets half surrogate pairs pass, which no tokenizer takes.
+        parsed = msgspec.json.decode(arguments) if isinstance(arguments, str) else arguments
+    except msgspec.MsgspecError as fault:
         raise BadRequestError(f"{place}.function.arguments is not JSON.", place) from fault
     return {"type": "function", "function": {"name": function["name"], "arguments": parsed}}
 

@@ -19,6 +19,7 @@ from draftproof.reference.http.wire_fields import (
     read_strings,
     read_token_ids,
     refuse_unless_neutral,
+    shown,
 )
 from draftproof.reference.http.wire_schema import read_schema
 from draftproof.reference.types import DraftPolicy, SamplingParams, SpeculationMethod, SpeculationParams
@@ -178,7 +179,7 @@ def _check_model(body: Mapping[str, Any], served_model: str) -> None:
     asked = body.get("model")
     if asked is not None and asked != served_model:
         raise BadRequestError(
-            f"The model {asked!r} is not served here; this server has {served_model!r}.",
+            f"The model {shown(asked)} is not served here; this server has {served_model!r}.",
             "model",
             status=404,
             code="model_not_found",
@@ -254,12 +255,15 @@ def _speculation(value: Any, default: SpeculationParams) -> SpeculationParams:
             '"stop_below": p}.',
             "speculation",
         )
-    count = read_integer(value, "num_spec_tokens", 1, MAX_SPEC_TOKENS, "speculation.")
+    stated = {key: inner for key, inner in value.items() if inner is not None}
+    count = read_integer(stated, "num_spec_tokens", 1, MAX_SPEC_TOKENS, "speculation.")
     return SpeculationParams(
-        method=_one_of(_METHODS, value.get("method", default.method), "speculation.method"),
+        method=_one_of(_METHODS, stated.get("method", default.method), "speculation.method"),
         num_spec_tokens=count or default.num_spec_tokens,
-        policy=_one_of(_POLICIES, value.get("policy", default.policy), "speculation.policy"),
-        stop_below=read_number(value, "stop_below", default.stop_below, low=0.0, high=1.0),
+        policy=_one_of(_POLICIES, stated.get("policy", default.policy), "speculation.policy"),
+        stop_below=read_number(
+            stated, "stop_below", default.stop_below, low=0.0, high=1.0, prefix="speculation."
+        ),
     )
 
 
@@ -267,4 +271,4 @@ def _one_of(known: Sequence[T], value: Any, field: str) -> T:
     for one in known:
         if value == one:
             return one
-    raise BadRequestError(f"{field} must be one of {', '.join(map(str, known))}, not {value!r}.", field)
+    raise BadRequestError(f"{field} must be one of {', '.join(map(str, known))}, not {shown(value)}.", field)

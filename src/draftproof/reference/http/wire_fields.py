@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 _MAX_TOKEN_ID = 1 << 31
+_MAX_SHOWN_CHARS = 100
 
 
 class BadRequestError(Exception):
@@ -39,11 +40,17 @@ def error_body(
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
+def shown(value: Any) -> str:
+    """Return a value as a message names it: short, whatever a client sent."""
+    text = repr(value)
+    return text if len(text) <= _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]}..."
+
+
 def read_flag(body: Mapping[str, Any], field: str, prefix: str = "") -> bool:
     """Return a truth value, False where there is none."""
     value = body.get(field)
     if value is not None and not isinstance(value, bool):
-        raise BadRequestError(f"{prefix}{field} must be true or false, not {value!r}.", prefix + field)
+        raise BadRequestError(f"{prefix}{field} must be true or false, not {shown(value)}.", prefix + field)
     return bool(value)
 
 
@@ -54,13 +61,21 @@ def read_integer(body: Mapping[str, Any], field: str, low: int, high: int, prefi
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise BadRequestError(
-            f"{prefix}{field} must be a whole number from {low} to {high}, not {value!r}.", prefix + field
+            f"{prefix}{field} must be a whole number from {low} to {high}, not {shown(value)}.",
+            prefix + field,
         )
     return value
 
 
 def read_number(
-    body: Mapping[str, Any], field: str, default: float, *, low: float, high: float, above_low: bool = False
+    body: Mapping[str, Any],
+    field: str,
+    default: float,
+    *,
+    low: float,
+    high: float,
+    above_low: bool = False,
+    prefix: str = "",
 ) -> float:
     """Return a number from `low` to `high`, without `low` itself where `above_low`."""
     value = body.get(field)
@@ -69,7 +84,9 @@ def read_number(
     fits = isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
     if not fits or (above_low and value == low):
         bounds = f"above {low:g} and at most {high:g}" if above_low else f"from {low:g} to {high:g}"
-        raise BadRequestError(f"{field} must be a number {bounds}, not {value!r}.", field)
+        raise BadRequestError(
+            f"{prefix}{field} must be a number {bounds}, not {shown(value)}.", prefix + field
+        )
     return float(value)
 
 
@@ -114,10 +131,11 @@ def read_biases(
     biases: dict[int, float] = {}
     for key, bias in value.items():
         if not (key.isascii() and key.isdigit() and len(key) <= len(str(_MAX_TOKEN_ID))):
-            raise BadRequestError(f"{field} has the key {key!r}, which is no token id.", field)
+            raise BadRequestError(f"{field} has the key {shown(key)}, which is no token id.", field)
         if isinstance(bias, bool) or not isinstance(bias, int | float) or not abs(bias) <= limit:
             raise BadRequestError(
-                f"{field} of token {key} must be a number from {-limit:g} to {limit:g}, not {bias!r}.", field
+                f"{field} of token {key} must be a number from {-limit:g} to {limit:g}, not {shown(bias)}.",
+                field,
             )
         if int(key) in biases:
             raise BadRequestError(f"{field} names token {int(key)} twice.", field)
@@ -130,7 +148,7 @@ def refuse_unless_neutral(body: Mapping[str, Any], neutral: Mapping[str, Sequenc
     for field, values in neutral.items():
         if field in body and not any(_same(body[field], value) for value in values):
             raise BadRequestError(
-                f"{field} = {body[field]!r} is not implemented by this engine; leave it out.",
+                f"{field} = {shown(body[field])} is not implemented by this engine; leave it out.",
                 field,
                 code="unsupported_parameter",
             )

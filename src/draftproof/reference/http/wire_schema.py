@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from draftproof.reference.http.tools import FORCING, forced_call_schema
-from draftproof.reference.http.wire_fields import BadRequestError
+from draftproof.reference.http.wire_fields import BadRequestError, shown
 
 _ANY_OBJECT: dict[str, Any] = {"type": "object"}
 
@@ -36,14 +36,22 @@ def read_schema(body: Mapping[str, Any], *, chat: bool) -> tuple[str, str] | Non
 
 
 def _from_response_format(value: Any) -> Mapping[str, Any] | None:
-    kind = value.get("type") if isinstance(value, Mapping) else value
-    if value is None or kind == "text":
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        raise BadRequestError(
+            f'response_format must be an object such as {{"type": "json_object"}}, not {shown(value)}.',
+            "response_format",
+        )
+    kind = value.get("type")
+    if kind == "text":
         return None
     if kind == "json_object":
         return _ANY_OBJECT
     if kind != "json_schema":
         raise BadRequestError(
-            f"response_format.type must be text, json_object or json_schema, not {kind!r}.", "response_format"
+            f"response_format.type must be text, json_object or json_schema, not {shown(kind)}.",
+            "response_format",
         )
     named = value.get("json_schema")
     schema = named.get("schema") if isinstance(named, Mapping) else None

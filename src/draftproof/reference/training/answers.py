@@ -131,6 +131,12 @@ def _passage(target: TargetModel, answer: Answer) -> str:
     return " ".join(re.split(r"(?<=[.!?])\s+", text)[:_PASSAGE_SENTENCES])
 
 
+def _own_turn(target: TargetModel, answer: Answer) -> str:
+    """Return the user's turn that the target wrote itself."""
+    end = answer.prompt_tokens - len(answer.task.reply_ids)
+    return target.decode(list(answer.token_ids[len(answer.task.prompt_ids) : end]))
+
+
 class _Shards:
     """Writes examples to numbered files as they come."""
 
@@ -144,8 +150,7 @@ class _Shards:
         """Keep an answer unless it has none, or its user's turn is like one that must stay unseen."""
         if answer.prompt_tokens == len(answer.token_ids):
             return False
-        made_up = answer.task.reply_ids
-        if made_up and overlaps(target.decode(list(answer.token_ids[: answer.prompt_tokens])), held_out):
+        if answer.task.reply_ids and overlaps(_own_turn(target, answer), held_out):
             return False
         self._pending.append(Example(torch.tensor(answer.token_ids), answer.prompt_tokens, answer.hidden))
         self._tokens += len(answer.token_ids) - answer.prompt_tokens

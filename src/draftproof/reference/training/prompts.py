@@ -283,12 +283,15 @@ def editing_prompts(passages: Sequence[str], seed: int) -> list[str]:
 
 
 def overlaps(prompt: str, held_out: Iterable[str]) -> bool:
-    """Return whether a prompt shares eight words in a row, or all of its words, with a held-out text."""
-    mine = _stretches(prompt)
-    return any(mine & _stretches(text) for text in held_out)
+    """Return whether a prompt shares eight words in a row with an unseen text, or all of the shorter."""
+    words = prompt.lower().split()
+    for text in held_out:
+        unseen = text.lower().split()
+        length = min(_SHARED_WORDS, len(words), len(unseen))
+        if _stretches(words, length) & _stretches(unseen, length):
+            return True
+    return False
 
 
-def _stretches(text: str) -> set[tuple[str, ...]]:
-    words = text.lower().split()
-    length = min(_SHARED_WORDS, len(words))
+def _stretches(words: Sequence[str], length: int) -> set[tuple[str, ...]]:
     return {tuple(words[start : start + length]) for start in range(len(words) - length + 1)}
