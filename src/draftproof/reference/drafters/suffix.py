@@ -6,7 +6,7 @@ target's: the verifier trusts no draft, wherever it came from.
 
 Sharing leaks all the same. A draft that is accepted makes a round shorter, so whoever watches the pace of an
 answer, or the round records in it, learns whether another request was given the same words. And seeds are not
-honoured: two requests of one seed would judge drafts by the numbers that made them, which is not exact. So share
+honoured: two requests of one seed would judge drafts by the numbers that made them, which is inexact. Share
 only among requests that may see each other's answers. Prompts are never taken in, not even as the words in
 front of an output: they are what users wrote, and they are guessed more easily than found. A request that
 does not draft by lookup gives nothing and gets nothing.
