@@ -1,10 +1,11 @@
 """Lets the target answer the training prompts: its own, the templates', and tasks on its earlier answers."""
 
 import hashlib
+import json
 import random
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -15,6 +16,7 @@ from draftproof.reference.training.fit import Progress
 from draftproof.reference.training.generation import Answer, Task, generate
 from draftproof.reference.training.prompts import editing_prompts, open_prompts, overlaps
 
+PLAN_NAME = "plan.json"
 _SHARD = 64
 _CHUNK = 384
 _GREEDY_SHARE = 0.8  # most services that speculate decode at or near temperature 0
@@ -49,6 +51,7 @@ def write_corpus(
     """
     rng = random.Random(plan.seed)  # noqa: S311 - reproducible, not secret
     shards = _Shards(folder, tell)
+    (folder / PLAN_NAME).write_text(json.dumps(asdict(plan)))
     templates = open_prompts(plan.templates, plan.seed)
     tasks = [_chat_task(target, prompt, rng) for prompt in templates if not overlaps(prompt, held_out)]
     tasks += [_conversation_task(target, rng) for _ in range(plan.conversations)]

@@ -1,5 +1,6 @@
 """The whole of `make drafters`: answers, three trainings, held-out acceptance, records."""
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from draftproof.reference.drafters.artefact import (
     write_record,
 )
 from draftproof.reference.models.model import load_target
-from draftproof.reference.training.answers import CorpusPlan, corpus_digest, write_corpus
+from draftproof.reference.training.answers import PLAN_NAME, CorpusPlan, corpus_digest, write_corpus
 from draftproof.reference.training.attached import train_attached
 from draftproof.reference.training.corpus import (
     count_tokens,
@@ -33,7 +34,7 @@ from draftproof.reference.types import EngineConfig
 from draftproof.reference.weights.fetch import RECORD_NAME, ModelRecord
 
 TAPS = (4, 8, 16, 30)
-CORPUS = CorpusPlan(conversations=2600, templates=1900, max_tokens=176, taps=TAPS)
+CORPUS = CorpusPlan(conversations=1300, templates=1000, max_tokens=176, taps=TAPS)
 VOCAB_SIZE = 8192
 HELD_BACK = 64  # examples kept out of the training, for the vocabulary's coverage
 EXIT_COLUMN = 1
@@ -58,7 +59,7 @@ class Workshop:
     """
 
     def __init__(self, model_folder: Path, work_folder: Path, out_folder: Path, tell: Progress) -> None:
-        self._model_folder, self._out, self._tell = model_folder, out_folder, tell
+        self._model_folder, self._work, self._out, self._tell = model_folder, work_folder, out_folder, tell
         self._prompts = held_out_prompts()
         if not any(work_folder.glob("shard*.pt")):
             target = load_target(EngineConfig(model_path=str(model_folder)))
@@ -185,14 +186,13 @@ class Workshop:
         )
 
     def _describe_corpus(self) -> dict[str, Any]:
+        plan = self._work / PLAN_NAME
         return {
             "texts": len(self._corpus),
             "answer_tokens": count_tokens(self._corpus),
             "sha256": corpus_digest(self._corpus),
             "draft_vocabulary_coverage": round(coverage(self._unseen, self._vocabulary), 4),
-            "conversations": CORPUS.conversations,
-            "template_prompts": CORPUS.templates,
-            "seed": CORPUS.seed,
+            "plan": json.loads(plan.read_text()) if plan.is_file() else None,
         }
 
 
