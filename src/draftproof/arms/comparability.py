@@ -14,6 +14,7 @@ _NEVER_COMPARED = frozenset({"host", "port", "url"})
 _LEFT_TO_SERVICE = frozenset({("kernels", "auto")})
 # The plan names a drafter; the reference engine states the list of those it was given, as JSON text.
 _DRAFTER, _DRAFTERS = "drafter", "drafters"
+_SHOWN_CHARS = 60
 _ABSENT = "absent"
 
 
@@ -63,11 +64,11 @@ def check_comparable(manifests: Sequence[ArmManifest], comparison: Comparison) -
     for other in manifests:
         undeclared = find_undeclared(baseline, other, comparison)
         if undeclared:
-            pairs = ", ".join(f"{d.key} ({d.baseline} / {d.other})" for d in undeclared)
+            pairs = ", ".join(f"{d.key} ({_short(d.baseline)} / {_short(d.other)})" for d in undeclared)
             raise IncompatibleError(
                 f"it differs from arms.baseline in what the plan does not declare: {pairs}.",
                 place=f"arms.{other.arm}",
-                fix=_suggest(other.arm),
+                fix=_suggest(other.arm, [difference.key for difference in undeclared]),
             )
 
 
@@ -127,7 +128,13 @@ def _show(facts: Mapping[str, Scalar | None], key: str) -> str:
     return str(facts[key]) if key in facts else _ABSENT
 
 
-def _suggest(arm: str) -> str:
+def _short(value: str) -> str:
+    return value if len(value) <= _SHOWN_CHARS else value[:_SHOWN_CHARS] + "…"
+
+
+def _suggest(arm: str, keys: Sequence[str]) -> str:
     if arm in {"candidate", "alternative"}:
-        return f"make them equal, or list them in comparison.{arm}_may_differ."
+        declared = dict.fromkeys(_DRAFTER if _covers([_DRAFTER], key) else key for key in keys)
+        listed = ", ".join(f'"{key}"' for key in declared)
+        return f"make them equal, or add {listed} to comparison.{arm}_may_differ."
     return "start both services the same way: this arm is the baseline once more."

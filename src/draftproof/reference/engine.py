@@ -15,7 +15,7 @@ from draftproof.clock import Clock, monotonic_ns
 from draftproof.errors import UsageError
 from draftproof.reference.constraint import Grammars
 from draftproof.reference.counters import EngineCounters, EngineStats, StepDurations
-from draftproof.reference.drafters.loading import choose_drafters, load_drafters
+from draftproof.reference.drafters.loading import check_default, choose_drafters, load_drafters
 from draftproof.reference.drafters.ngram import NgramProposer
 from draftproof.reference.drafting import Drafters
 from draftproof.reference.finite import BROKEN_LOGITS, repair_logits
@@ -104,7 +104,7 @@ class Engine:
             raise UsageError(
                 f"this engine has no drafter for method {method!r}",
                 place="speculation.method",
-                fix=f"use off or {', '.join(sorted(self._drafters.proposers))}",
+                fix=f"use off, {', '.join(sorted(self._drafters.proposers))}, or serve with a drafter for it",
             )
         if request.sampling.json_schema is not None:
             self._grammars.check(request.sampling.json_schema)
@@ -387,4 +387,5 @@ def load_engine(config: EngineConfig, *, tracer: Tracer | None = None) -> Engine
     """
     target = load_target(config)
     proposers = default_proposers(config) | load_drafters(choose_drafters(config), target)
+    check_default(config.speculation.method, proposers)
     return Engine(target, config, proposers=proposers, tracer=tracer)

@@ -1,6 +1,6 @@
 """Puts a trained drafter, or any small causal LM, on a loaded target."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -212,6 +212,17 @@ def choose_drafters(config: EngineConfig) -> tuple[str, ...]:
     """Return the drafters an engine loads: those named, else the one that ships for its default method."""
     builtin = BUILTIN_BY_METHOD.get(config.speculation.method)
     return config.drafters or (() if builtin is None else (builtin,))
+
+
+def check_default(method: str, methods: Iterable[str]) -> None:
+    """Raise UsageError if an engine's default method is none of those its drafters serve."""
+    served = sorted(methods)
+    if method != "off" and method not in served:
+        raise UsageError(
+            f"no drafter was named for the default method {method}; those named serve {', '.join(served)}",
+            place="drafter",
+            fix=f"leave it out to take what ships for {method}, or name a drafter of that family too",
+        )
 
 
 def describe_drafters(names: Sequence[str]) -> dict[str, str]:

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Protocol
@@ -83,7 +83,7 @@ class Service:
         config: the process's settings.
         served_model_name: the name clients use.
         clock: monotonic nanoseconds.
-        on_ready: called once, when the engine is loaded and warm.
+        on_ready: called once with the engine's settings, when it is loaded and warm.
         on_fault: called once, when loading failed, with what it raised.
     """
 
@@ -94,7 +94,7 @@ class Service:
         served_model_name: str,
         *,
         clock: Clock = monotonic_ns,
-        on_ready: Callable[[], None] = lambda: None,
+        on_ready: Callable[[Mapping[str, Any]], None] = lambda _settings: None,
         on_fault: Callable[[BaseException], None] = lambda fault: _logger.error("loading failed: %s", fault),
     ) -> None:
         self._load, self._config, self._name, self._clock = load, config, served_model_name, clock
@@ -167,8 +167,8 @@ class Service:
         fault = loading.exception()
         if fault is not None:
             self._on_fault(fault)
-        else:
-            self._on_ready()
+        elif self._engine is not None:
+            self._on_ready(self._engine.settings)
 
     async def _warm_up(self, engine: LoadedEngine) -> None:
         """Run one short request so that the first client does not pay for first-time work."""
@@ -187,7 +187,9 @@ class Service:
         max_model_len = self._config.max_model_len
         content = await _read_body(request, _BODY_BYTES + _BODY_BYTES_PER_TOKEN * max_model_len)
         if self._engine is None or self._texts is None or not self._warm:
-            raise BadRequestError("The model is not ready.", None, status=503)
+            raise BadRequestError(
+                "The model is still loading; /health answers 200 once it is ready.", None, status=503
+            )
         read_prompt = chat_token_ids if chat else completion_token_ids
         try:
             body = _json_object(content)

@@ -199,10 +199,14 @@ class ServerCollector(Collector):
             "policy", "spec_paused_rounds", "Rounds in which the policy paused drafting.", stats.paused_rounds
         )
         if stats.draft_length is not None:
-            yield self._gauge("spec_draft_length_current", "Mean length decided last.", stats.draft_length)
+            yield self._gauge(
+                "spec_draft_length_current",
+                "Mean draft length over the sequences of the last round, as the policies decided it.",
+                stats.draft_length,
+            )
         gains = GaugeMetricFamily(
             f"{PREFIX}spec_estimated_gain",
-            "Throughput with drafts over throughput without.",
+            "Throughput with drafts over that without, as adaptive and auto estimate it from recent rounds.",
             labels=["model_name", "method"],
         )
         for method, gain in stats.draft_gains.items():

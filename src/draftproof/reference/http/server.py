@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -104,7 +104,7 @@ def _run(
         lambda: start_engine(config, tracer=tracer),
         config,
         name,
-        on_ready=lambda: _announce(config, listener, name),
+        on_ready=lambda settings: _announce(config, settings, listener, name),
         on_fault=stop_at,
     )
     server = _StoppingServer(
@@ -183,14 +183,16 @@ def _weights_sha256(folder: Path) -> str:
     return hashlib.sha256("\n".join(hashes).encode()).hexdigest()
 
 
-def _announce(config: EngineConfig, listener: socket.socket, name: str) -> None:
-    """Print the ready line."""
+def _announce(config: EngineConfig, settings: Mapping[str, Any], listener: socket.socket, name: str) -> None:
+    """Print the ready line: where, what model, in which arithmetic, how it speculates by default."""
     host, port = listener.getsockname()[:2]
     where = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     method, count = config.speculation.method, config.speculation.num_spec_tokens
-    speculation = "off" if method == "off" else f"{method}, {count} tokens"
+    policy = config.speculation.policy
+    speculation = "off" if method == "off" else f"{method}, {count} tokens, {policy}"
+    arithmetic = f"{config.dtype}, {settings.get('kernels')} kernels"
     sys.stdout.write(
-        f"draftproof {__version__} ready at {where}: {name}, {config.dtype}, speculation {speculation}\n"
+        f"draftproof {__version__} ready at {where}: {name}, {arithmetic}, speculation {speculation}\n"
     )
     sys.stdout.flush()
 
