@@ -14,7 +14,7 @@ VERDICT_IS_FINE = code=$$?; case $$code in 0|10|20|30) ;; *) exit $$code ;; esac
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-demo: $(MODEL) ## qualify n-gram lookup on a real model: about ten minutes on two cores, ends with a verdict
+demo: $(MODEL) ## qualify n-gram lookup on a real model: minutes on two cores, ends with a verdict
 	@$(BIN)/draftproof demo; $(VERDICT_IS_FINE)
 
 demo-quick: $(MODEL) ## the same path on a handful of prompts; too few for a verdict
