@@ -41,7 +41,7 @@ bench: $(MODEL) ## step cost of the engine by batch and draft length; writes ben
 bench-engine: $(MODEL) ## the engine beside transformers, every family, floors and memory; writes bench/engine.json
 	$(BIN)/python bench/engine.py $(if $(VLLM_PYTHON),--vllm-python $(VLLM_PYTHON))
 
-drafters: $(MODEL) ## train the drafters that ship, from the target's own answers: under two hours on two cores
+drafters: $(MODEL) ## train the drafters that ship, from the target's own answers: more than an hour on two cores
 	$(BIN)/python scripts/train_drafters.py
 
 $(STAMP): pyproject.toml constraints.txt

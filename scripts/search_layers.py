@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     from draftproof.reference.drafters.layer_skip import format_layers  # noqa: PLC0415
     from draftproof.reference.models.model import load_target  # noqa: PLC0415
-    from draftproof.reference.training import layer_search, layer_table  # noqa: PLC0415
+    from draftproof.reference.training import identity, layer_search, layer_table  # noqa: PLC0415
     from draftproof.reference.types import EngineConfig  # noqa: PLC0415
     from draftproof.reference.weights.fetch import cache_dir, resolve_model  # noqa: PLC0415
 
@@ -58,8 +58,8 @@ def main(arguments: list[str] | None = None) -> None:
         tell("no choice of layers pays: each makes this target slower than ordinary decoding")
     sys.stdout.write("\n".join([*_table(estimates), "", format_layers(best.subset.layers), ""]))
     if options.out:
-        identity = layer_table.identify_target(folder, target)
-        record = layer_table.make_record(identity, texts, meter.positions, estimates, prices)
+        named = identity.identify_target(folder, vocab_size=target.vocab_size, hidden_size=target.hidden_size)
+        record = layer_table.make_record(named, texts, meter.positions, estimates, prices)
         layer_table.write_layer_record(options.out, record)
 
 

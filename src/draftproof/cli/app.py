@@ -4,10 +4,9 @@ Owns no logic. Heavy imports happen inside the commands, so that `--help` is ins
 only by `serve` and by runs on the reference engine.
 """
 
-import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 import typer.core
@@ -18,12 +17,12 @@ from draftproof.cli.running import (
     INTERRUPTED_CODE,
     fresh_directory,
     interruptible,
-    load_reference,
     model_resolver,
     print_verdict,
     run_new,
 )
 from draftproof.cli.running import resume as resume_
+from draftproof.cli.serving import DEMO_MODEL, serve
 from draftproof.errors import DraftproofError, StoreError, UsageError
 
 
@@ -52,8 +51,6 @@ RunArgument = Annotated[Path, typer.Argument(help="A run directory.", show_defau
 PlanArgument = Annotated[Path, typer.Argument(help="A plan file (TOML).", show_default=False)]
 OutOption = Annotated[Path | None, typer.Option("--out", help="Run directory to create.", show_default=False)]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
-
-DEMO_MODEL = "builtin:smollm2-135m-instruct"
 
 
 def _version(show: bool) -> None:  # noqa: FBT001 - the signature of a typer callback
@@ -183,96 +180,7 @@ def fetch() -> None:
     typer.echo(folder)
 
 
-@app.command(epilog="Example: draftproof serve --port 8000 --speculation ngram --num-spec-tokens 4")
-def serve(
-    *,
-    model: Annotated[
-        str, typer.Option(help="A Hugging Face folder or id, or the demo's model.")
-    ] = DEMO_MODEL,
-    dtype: Annotated[Literal["float32", "bfloat16"], typer.Option(help="Precision of weights.")] = "float32",
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8000,
-    served_model_name: Annotated[
-        str | None, typer.Option(help="Name in /v1/models.", show_default=False)
-    ] = None,
-    speculation: Annotated[
-        Literal["off", "ngram", "draft_model", "attached", "self"], typer.Option(help="Default method.")
-    ] = "off",
-    num_spec_tokens: Annotated[int, typer.Option(min=1, max=64, help="Most drafts per round.")] = 4,
-    draft_policy: Annotated[
-        Literal["fixed", "adaptive", "batch", "auto"],
-        typer.Option(help="Drafts of a round: all, by acceptance, by batch size, or off if none pays."),
-    ] = "fixed",
-    stop_below: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="End a draft when its drafter is less sure than this.")
-    ] = 0.0,
-    drafter: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Folder of a drafter or draft model, builtin:NAME, or layers:LIST; repeatable.",
-            show_default="what ships for the method",
-        ),
-    ] = None,
-    ngram_min: Annotated[int, typer.Option(min=1, max=32, help="Shortest match that drafts.")] = 2,
-    ngram_max: Annotated[int, typer.Option(min=1, max=32, help="Longest match looked for.")] = 4,
-    ngram_shared_tokens: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            help="Output tokens lookup shares between requests; above 0 an answer's pace tells of others.",
-        ),
-    ] = 0,
-    max_num_seqs: Annotated[int, typer.Option(min=1, help="Sequences in one batch.")] = 8,
-    max_num_batched_tokens: Annotated[int, typer.Option(min=1, help="Tokens of one forward pass.")] = 256,
-    max_model_len: Annotated[int, typer.Option(min=8, help="Longest prompt plus answer, tokens.")] = 2048,
-    max_queue: Annotated[int, typer.Option(min=0, help="Requests that may wait; more get 429.")] = 256,
-    num_threads: Annotated[
-        int | None, typer.Option(min=1, help="CPU threads of a pass.", show_default="torch's own")
-    ] = None,
-    kernels: Annotated[
-        Literal["auto", "native", "portable"],
-        typer.Option(help="Arithmetic: compiled on this machine, or torch's; auto compiles if it can."),
-    ] = "auto",
-    client_timeout: Annotated[
-        float, typer.Option(min=0.1, help="Seconds a client may read nothing before its request ends.")
-    ] = 120.0,
-    trace: Annotated[
-        Path | None,
-        typer.Option(help="File for one line of JSON a step; continued if it is there.", show_default="none"),
-    ] = None,
-) -> None:
-    """Serve the reference engine as an OpenAI-compatible server, with speculation you can read and time."""
-    if ngram_min > ngram_max:
-        raise UsageError(f"--ngram-min {ngram_min} is above --ngram-max {ngram_max}", fix="swap them")
-    # A thread that waits for the others spins a little before it sleeps: sleeping at once doubles the time of
-    # a pass, spinning on costs another program its core. OpenMP reads this when torch is loaded.
-    os.environ.setdefault("GOMP_SPINCOUNT", "100000")
-    types = load_reference("types")
-    config = types.EngineConfig(
-        model_path="" if model == DEMO_MODEL else model,
-        dtype=dtype,
-        speculation=types.SpeculationParams(
-            method=speculation, num_spec_tokens=num_spec_tokens, policy=draft_policy, stop_below=stop_below
-        ),
-        drafters=tuple(drafter or ()),
-        ngram_min=ngram_min,
-        ngram_max=ngram_max,
-        ngram_shared_tokens=ngram_shared_tokens,
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=max_num_batched_tokens,
-        max_model_len=max_model_len,
-        max_queue=max_queue,
-        num_threads=num_threads,
-        kernels=kernels,
-    )
-    load_reference("http.server").serve(
-        config,
-        host=host,
-        port=port,
-        served_model_name=served_model_name,
-        trace=trace,
-        write_timeout_s=client_timeout,
-    )
+app.command(epilog="Example: draftproof serve --port 8000 --speculation ngram --num-spec-tokens 4")(serve)
 
 
 def main() -> int:

@@ -33,7 +33,7 @@ def test_every_setting_has_a_flag_that_serve_knows():
     """No setting of the plan maps to a flag that the command line lacks."""
     import inspect
 
-    from draftproof.cli.app import serve
+    from draftproof.cli.serving import serve
 
     known = {f"--{name.replace('_', '-')}" for name in inspect.signature(serve).parameters}
     assert {setting.flag for setting in REFERENCE_SETTINGS.values()} <= known

@@ -183,7 +183,7 @@ class Watch:
             self.faults.append("stale cache of a head")
 
 
-def watched(target, prompts, family, monkeypatch):
+def assert_caches_stay_true(target, prompts, family, monkeypatch):
     """Run all prompts, checking the target's caches after every step and the drafter's in every round."""
     proposers = make_proposers(family, target)
     [proposer] = proposers.values()
@@ -206,7 +206,7 @@ def watched(target, prompts, family, monkeypatch):
 @pytest.mark.parametrize("family", NETWORK_FAMILIES)
 def test_no_cache_holds_a_rejected_token(family, target, prompts, monkeypatch) -> None:
     """Every round begins with the committed tokens and nothing else in each cache, and gives all back."""
-    watched(target, prompts, family, monkeypatch)
+    assert_caches_stay_true(target, prompts, family, monkeypatch)
 
 
 class EverLonger(SequenceCache):
@@ -229,7 +229,7 @@ def test_a_stale_cache_is_caught(family, target, prompts, monkeypatch) -> None:
     place, mutant = STALE[family]
     monkeypatch.setattr(place, mutant)
     with pytest.raises(AssertionError, match=r"stale|target cache moved"):
-        watched(target, prompts, family, monkeypatch)
+        assert_caches_stay_true(target, prompts, family, monkeypatch)
 
 
 def test_a_head_is_shown_the_true_states_of_committed_positions(target, prompts, monkeypatch) -> None:

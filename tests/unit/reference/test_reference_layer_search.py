@@ -22,6 +22,7 @@ from draftproof.reference.drafters.layer_skip import (
 from draftproof.reference.drafters.loading import describe_drafters, load_drafter
 from draftproof.reference.models.decoder import Decoder
 from draftproof.reference.models.model import TargetModel
+from draftproof.reference.training.identity import identify_target
 from draftproof.reference.training.layer_search import (
     AgreementMeter,
     Estimate,
@@ -34,7 +35,7 @@ from draftproof.reference.training.layer_search import (
     search_subsets,
     take_texts,
 )
-from draftproof.reference.training.layer_table import identify_target, make_record, write_layer_record
+from draftproof.reference.training.layer_table import make_record, write_layer_record
 from draftproof.reference.types import GenerationRequest, SamplingParams, SpeculationParams
 
 IDLE_LAYER, LAYERS = 2, 5
@@ -160,7 +161,7 @@ def test_a_written_record_is_what_the_builtin_name_stands_for(target, tmp_path, 
     subsets = search_subsets(meter_of(target), LAYERS, lambda _: None)
     prices = PassPrices(output=0.1)
     estimates = [estimate(one, LAYERS, prices) for one in subsets[1:]]
-    identity = identify_target(tmp_path, target)
+    identity = identify_target(tmp_path, vocab_size=260, hidden_size=64)
     assert identity == TargetIdentity(origin=tmp_path.name, weights_sha256="", vocab_size=260, hidden_size=64)
     record = make_record(identity, texts(), 51, estimates, prices)
     write_layer_record(tmp_path / "layer-skip.json", record)

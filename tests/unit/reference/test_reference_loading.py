@@ -174,10 +174,10 @@ def test_a_spoilt_file_is_one_sentence_with_place_and_fix(
     name, spoilt, sentence = SPOILT_FILES[case]
     write_family(tmp_path, "attached")
     spoil(tmp_path, name, spoilt)
-    refused(str(tmp_path), target, sentence)
+    assert_refused(str(tmp_path), target, sentence)
 
 
-def refused(name: str, target: TargetModel, sentence: str) -> None:
+def assert_refused(name: str, target: TargetModel, sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence) as caught:
         load_drafter(name, target)
     assert caught.value.exit_code == 2
@@ -196,7 +196,7 @@ def test_weights_that_are_signed_but_no_tensors_are_refused(target: TargetModel,
     record = msgspec.json.decode((tmp_path / RECORD_NAME).read_bytes())
     record["weights_sha256"] = hashlib.sha256((tmp_path / WEIGHTS_NAME).read_bytes()).hexdigest()
     (tmp_path / RECORD_NAME).write_bytes(msgspec.json.encode(record))
-    refused(str(tmp_path), target, "no safetensors")
+    assert_refused(str(tmp_path), target, "no safetensors")
 
 
 ALTERED: dict[str, tuple[str, dict[str, Any], str]] = {
@@ -229,7 +229,7 @@ def test_a_record_that_fits_neither_target_nor_weights_is_refused(
 ) -> None:
     """A whole drafter for another target, or a record of other tensors, is told apart."""
     family, record, sentence = ALTERED[case]
-    refused(str(write_family(tmp_path, family, record)), target, sentence)
+    assert_refused(str(write_family(tmp_path, family, record)), target, sentence)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -237,7 +237,7 @@ def test_every_tensor_is_needed_in_its_shape(target: TargetModel, tmp_path: Path
     """Without any one tensor, or with rows more or less, a drafter is refused by the tensor's name."""
     for index, name in enumerate(family_tensors(family)):
         one = write_family(tmp_path / f"missing{index}", family, change=lambda tensors: tensors.pop(name))  # noqa: B023
-        refused(str(one), target, f"tensor {name} is missing")
+        assert_refused(str(one), target, f"tensor {name} is missing")
         for kind, resized in (("more", more_rows), ("less", fewer_rows)):
             other = write_family(
                 tmp_path / f"{kind}{index}",
@@ -245,7 +245,7 @@ def test_every_tensor_is_needed_in_its_shape(target: TargetModel, tmp_path: Path
                 change=lambda tensors: tensors.update({name: resized(tensors[name])}),  # noqa: B023
             )
             # The first tensor of a feed-forward sets its width, so a row more there is missed in the second.
-            refused(str(other), target, r"tensor [a-z_.0-9]+ has the shape")
+            assert_refused(str(other), target, r"tensor [a-z_.0-9]+ has the shape")
 
 
 def more_rows(tensor: torch.Tensor) -> torch.Tensor:
@@ -271,7 +271,7 @@ def test_values_that_cannot_draft_are_refused(target: TargetModel, tmp_path: Pat
     """Numbers that are none, and a vocabulary that is none, are found at load."""
     name, tensor, sentence = SPOILT_TENSORS[case]
     folder = write_family(tmp_path, "self", change=lambda tensors: tensors.update({name: tensor}))
-    refused(str(folder), target, sentence)
+    assert_refused(str(folder), target, sentence)
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_values_that_cannot_draft_are_refused(target: TargetModel, tmp_path: Pat
 )
 def test_layers_that_are_none_are_refused(target: TargetModel, text: str) -> None:
     """A list that names no layers, some that are not there, or a range the wrong way round, is refused."""
-    refused(text, target, "no layers of the target")
+    assert_refused(text, target, "no layers of the target")
 
 
 @pytest.mark.parametrize("name", ["no-such-folder", "builtin:no-such-drafter", "builtin:"])
@@ -314,14 +314,14 @@ def test_a_draft_model_of_another_vocabulary_is_refused(target: TargetModel, tmp
     """A causal LM whose tokens are not the target's cannot draft for it."""
     tiny_llama(vocab_size=100).save_pretrained(tmp_path)
     byte_tokenizer().save_pretrained(tmp_path)
-    refused(str(tmp_path), target, "vocabulary of 100 and the target one of 260")
+    assert_refused(str(tmp_path), target, "vocabulary of 100 and the target one of 260")
 
 
 @pytest.mark.parametrize("name", ["layers:0", "no-such-folder"])
 def test_a_target_without_a_decoder_of_its_own_is_refused(name: str) -> None:
     """A model on the layer code of transformers cannot be taken apart, whatever was to draft for it."""
     target = TargetModel(tiny_model("gpt2"), byte_tokenizer())
-    refused(name, target, "cannot be taken apart for a drafter")
+    assert_refused(name, target, "cannot be taken apart for a drafter")
 
 
 def test_serve_exits_with_2_and_one_sentence(

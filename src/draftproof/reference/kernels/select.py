@@ -36,5 +36,5 @@ def select_kernels(choice: KernelChoice, *, dtype: torch.dtype, device: torch.de
     except EngineError as fault:
         if choice == "native":
             raise
-        _logger.warning("portable kernels are used, at a third of the speed: %s", fault)
+        _logger.warning("portable kernels are used, which are slower: %s", fault)
         return PortableKernels()

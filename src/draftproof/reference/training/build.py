@@ -12,7 +12,6 @@ from torch import nn
 from draftproof.reference.drafters.artefact import (
     DrafterRecord,
     Family,
-    TargetIdentity,
     write_drafter,
     write_record,
 )
@@ -27,11 +26,11 @@ from draftproof.reference.training.corpus import (
 )
 from draftproof.reference.training.fit import FitReport, Progress
 from draftproof.reference.training.held_out import held_out_prompts, measure_acceptance
+from draftproof.reference.training.identity import identify_target
 from draftproof.reference.training.modules import AttachedModule, ExitModule, TrainedLayer
 from draftproof.reference.training.plain import DraftModule, train_draft, train_exit
 from draftproof.reference.training.teacher import Teacher, load_teacher
 from draftproof.reference.types import EngineConfig
-from draftproof.reference.weights.fetch import RECORD_NAME, ModelRecord
 
 TAPS = (4, 8, 16, 30)
 CORPUS = CorpusPlan(conversations=1300, templates=1000, max_tokens=176, taps=TAPS)
@@ -160,7 +159,11 @@ class Workshop:
         record = DrafterRecord(
             name=name,
             family=family,
-            target=self._identity(),
+            target=identify_target(
+                self._model_folder,
+                vocab_size=self._teacher.config.vocab_size,
+                hidden_size=self._teacher.config.hidden_size,
+            ),
             reads=tuple(reads),
             layers=layers,
             vocab_size=len(self._vocabulary),
@@ -175,15 +178,6 @@ class Workshop:
         record = write_drafter(folder, record, stored)
         measured = measure_acceptance(self._model_folder, folder, family, self._prompts, self._tell)
         write_record(folder, msgspec.structs.replace(record, held_out=measured))
-
-    def _identity(self) -> TargetIdentity:
-        made = msgspec.json.decode((self._model_folder / RECORD_NAME).read_bytes(), type=ModelRecord)
-        return TargetIdentity(
-            origin=made.origin,
-            weights_sha256=made.files["model.safetensors"],
-            vocab_size=self._teacher.config.vocab_size,
-            hidden_size=self._teacher.config.hidden_size,
-        )
 
     def _describe_corpus(self) -> dict[str, Any]:
         plan = self._work / PLAN_NAME

@@ -8,28 +8,12 @@ import msgspec
 
 from draftproof.reference.drafters.artefact import TargetIdentity
 from draftproof.reference.drafters.layer_skip import LayerChoice, LayerRecord, format_layers
-from draftproof.reference.models.model import TargetModel
 from draftproof.reference.training.layer_search import Estimate, PassPrices, Text, best_estimate
-from draftproof.reference.weights.fetch import RECORD_NAME, ModelRecord
 
 PROVENANCE = (
     "Found by scripts/search_layers.py on answers the target itself gave; no weights of its own, nothing is "
     "trained."
 )
-
-
-def identify_target(folder: Path, target: TargetModel) -> TargetIdentity:
-    """Return what a target is; a folder without the record of a fetched model is known by its name only."""
-    path, origin, sha256 = folder / RECORD_NAME, folder.name, ""
-    if path.is_file():
-        made = msgspec.json.decode(path.read_bytes(), type=ModelRecord)
-        origin, sha256 = made.origin, made.files["model.safetensors"]
-    return TargetIdentity(
-        origin=origin,
-        weights_sha256=sha256,
-        vocab_size=target.vocab_size,
-        hidden_size=target.hidden_size,
-    )
 
 
 def make_record(
