@@ -52,12 +52,18 @@ class Round(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SpecCounts(msgspec.Struct, frozen=True):
-    """Acceptance counters of one request as the server states them (metrics.md, Acceptance)."""
+    """Acceptance counters of one request as the server states them (metrics.md, Acceptance).
+
+    `per_step_drafted` and `per_step_accepted` have one entry for each verification step, in order, and are
+    empty where the engine gives no such list.
+    """
 
     num_spec_steps: int
     num_draft_tokens: int
     num_accepted_draft_tokens: int
     acceptance_histogram: tuple[int, ...] = ()
+    per_step_drafted: tuple[int, ...] = ()
+    per_step_accepted: tuple[int, ...] = ()
 
 
 class ToolCall(msgspec.Struct, frozen=True):
@@ -83,6 +89,8 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     phase "measure" enter the statistics; "warmup", "fill" and "interrupted" (a counted request that the
     operator stopped and that a resumed run asks again) are kept and never averaged in. `warnings` name
     disagreements inside the answer, such as a token count that differs from the server's usage.
+    `decode_steps` are the target's passes after the prefill, drafted or not, where the engine's own fields
+    tell them.
     """
 
     request_id: str
@@ -117,6 +125,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_text: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
     warnings: tuple[str, ...] = ()
+    decode_steps: int | None = None
 
 
 class BlockRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,10 +143,36 @@ class BlockRecord(msgspec.Struct, frozen=True, kw_only=True):
     note: str | None = None
 
 
+class TelemetrySample(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of telemetry/<arm>.jsonl: what one source said at one time of the client's clock.
+
+    `values` is series -> value, a series being a Prometheus sample name with its labels in order. `source`
+    tells the engine's own metrics from those of the machine it runs on; of several replicas each is sampled
+    under its own number. `turn` is "load/block" of the arm's turn, `mark` where in the turn it was taken.
+    """
+
+    arm: str
+    at_ns: int
+    values: dict[str, float]
+    source: Literal["engine", "host"] = "engine"
+    replica: int = 0
+    turn: str | None = None
+    mark: Literal["start", "during", "end"] | None = None
+
+
+class ColdStart(msgspec.Struct, frozen=True, kw_only=True):
+    """The first request that an arm answered after its start: a short greedy one, never averaged in."""
+
+    outcome: Outcome
+    ttft_ns: int | None
+    e2e_ns: int | None
+
+
 class ArmManifest(msgspec.Struct, frozen=True, kw_only=True):
     """What an arm was: the frozen configuration that may differ between arms only where declared.
 
-    `settings` is flat: dotted key to a JSON scalar, e.g. {"speculation.method": "ngram"}.
+    `settings` is flat: dotted key to a JSON scalar, e.g. {"speculation.method": "ngram"}. `command` is the
+    launch command with its port; references to the environment stay references and secrets are masked.
     """
 
     arm: ArmName
@@ -148,6 +183,7 @@ class ArmManifest(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, str | int | float | bool | None]
     load_time_s: float | None = None
     resident_bytes: int | None = None
+    cold: ColdStart | None = None
 
 
 class Contract(msgspec.Struct, frozen=True, kw_only=True):
@@ -177,6 +213,7 @@ class Contract(msgspec.Struct, frozen=True, kw_only=True):
     max_output_tokens: int | None
     unsupported_features: tuple[str, ...]
     fallback: str
+    confounds: tuple[str, ...] = ()
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -198,3 +235,4 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     host: dict[str, str | int | float | None]
     arms: tuple[ArmManifest, ...]
     contracts: tuple[Contract, ...]
+    findings: tuple[str, ...] = ()

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from draftproof.cli import main
+from draftproof.engines.flags import parse_flags
 from draftproof.plan.loading import load_plan
 from draftproof.qualify import Quiet, resume_run, run_plan
 from draftproof.verdict.results import Results
@@ -48,6 +49,7 @@ command = {candidate}
 null_arm = false
 resamples = 200
 statistic = "p50"
+{declared}
 {comparison}
 
 [thresholds]
@@ -73,10 +75,17 @@ DEFAULTS = {
     "ready_s": 30.0,
     "workload": "",
     "comparison": "",
+    "declared": "",
     "thresholds": "",
     "baseline_settings": "",
     "candidate_settings": "",
 }
+
+
+def declare(*arms) -> list[str]:
+    """Every flag of the arms' commands, which alone a staged plan changes, and what drafting is."""
+    flags = [flag for arm in arms for flag in parse_flags(["server", *arm])]
+    return [*dict.fromkeys(flags), "m", "speculation", "drafter"]
 
 
 class Stage:
@@ -106,6 +115,8 @@ class Stage:
         for name, arm in (("baseline", baseline), ("candidate", candidate)):
             command = arm if isinstance(arm, list) else [*SERVER, *arm]
             values[name] = json.dumps(command)
+        if "candidate_may_differ" not in values["comparison"]:
+            values["declared"] = f"candidate_may_differ = {json.dumps(declare(baseline, candidate))}"
         path = self.folder / "plan.toml"
         path.write_text(PLAN.format(**values))
         return path

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import json
 from contextlib import asynccontextmanager
 
 import aiohttp
@@ -12,10 +13,14 @@ from tokenizers.models import WordLevel
 
 from draftproof.arms.manifest import REFERENCE_ENGINE, fetch_manifest
 from draftproof.arms.preflight import run_preflight
-from draftproof.arms.probe import probe_speculation
+from draftproof.arms.probe import probe_service
+from draftproof.arms.service import locate_service
+from draftproof.client.transport import HttpTransport
+from draftproof.engines import adapter_for
 from draftproof.errors import EngineError, IncompatibleError, InvalidRunError
+from draftproof.load.turn import Endpoint
 from draftproof.plan.loading import parse_plan
-from draftproof.telemetry.scrape import fetch_exposition, fetch_sample
+from draftproof.telemetry.scrape import fetch_exposition
 from draftproof.workload.items import Item, Message
 
 BASE = 'name = "t"\n[[load]]\nname = "single"\nconcurrency = 1\n[comparison]\nnull_arm = false\n'
@@ -26,18 +31,24 @@ PLAN = parse_plan(
 ITEMS = [Item(id="a", messages=(Message(role="user", content="hi"),), segments={"task": "x"})]
 
 
+FRAMES = [
+    {"choices": [{"index": 0, "delta": {"content": text}, "token_ids": [number]}]}
+    for number, text in enumerate(("The", " red"))
+]
+
+
 class Service:
     """A service that states what it is told to; `steps` per request, None for no metrics block."""
 
-    def __init__(self, *, config=None, steps=None, models=("m",), step_counter=None, status=200):
-        self.config, self.steps, self.models = config, steps, models
+    def __init__(self, *, config=None, steps=None, models=("m",), step_counter=None, status=200, accepted=1):
+        self.config, self.steps, self.models, self.accepted = config, steps, models, accepted
         self.step_counter, self.status = step_counter, status
         self.bodies = []
 
     async def version(self, _request):
         if self.config is None:
             raise web.HTTPNotFound
-        return web.json_response({"version": "1", "engine": REFERENCE_ENGINE, "config": self.config})
+        return web.json_response({"version": "0.1.0", "engine": REFERENCE_ENGINE, "config": self.config})
 
     async def list_models(self, _request):
         return web.json_response({"data": [{"id": name, "max_model_len": 2048} for name in self.models]})
@@ -46,17 +57,26 @@ class Service:
         self.bodies.append(await request.json())
         if self.step_counter is not None:
             self.step_counter += 5
-        block = (
-            {}
-            if self.steps is None
-            else {"metrics": {"speculative_decoding": {"num_spec_steps": self.steps}}}
-        )
-        return web.json_response({"choices": []} | block, status=self.status)
+        if self.status != 200:
+            return web.json_response({"error": {"message": "broken"}}, status=self.status)
+        frames = [*FRAMES, {"choices": [], "usage": {"completion_tokens": 2}} | self._block()]
+        text = "".join(f"data: {json.dumps(frame)}\n\n" for frame in frames) + "data: [DONE]\n\n"
+        return web.Response(text=text, content_type="text/event-stream")
+
+    def _block(self):
+        if self.steps is None:
+            return {}
+        counts = {
+            "num_spec_steps": self.steps,
+            "num_draft_tokens": 4 * self.steps,
+            "num_accepted_draft_tokens": self.accepted * self.steps,
+        }
+        return {"metrics": {"speculative_decoding": counts}}
 
     async def metrics(self, _request):
         if self.step_counter is None:
-            raise web.HTTPNotFound
-        name = "vllm:spec_decode_num_drafts"
+            return web.Response(text="# TYPE up gauge\nup 1\n")
+        name = "draftproof:spec_decode_num_drafts"
         return web.Response(text=f"# TYPE {name}_total counter\n{name}_total {self.step_counter}\n")
 
     @asynccontextmanager
@@ -86,26 +106,46 @@ def reference(method: str, **options) -> Service:
     return Service(config=config | options.pop("extra", {}), **options)
 
 
-def preflight(baseline: Service, candidate: Service, plan=PLAN, items=ITEMS, model_folder=None):
+async def probed(session, name, arm, url):
+    """The manifest of a running service and what one test request shows."""
+    service = locate_service(name, arm, url, adapter_for(arm.engine))
+    manifest = await fetch_manifest(session, arm, service)
+    endpoint = Endpoint(url=url, served_model=manifest.settings["served_model"], adapter=service.adapter)
+    transport = HttpTransport()
+    try:
+        probe = await probe_service(
+            service, endpoint, manifest, session=session, transport=transport, timeout_s=5
+        )
+    finally:
+        await transport.close()
+    return manifest, probe
+
+
+def preflight(baseline: Service, candidate: Service, plan=PLAN, items=ITEMS, model=None):
     async def scenario():
         async with (
             baseline.running() as base_url,
             candidate.running() as url,
             aiohttp.ClientSession() as session,
         ):
-            manifests = [
-                await fetch_manifest(session, "baseline", plan.arms.baseline, base_url),
-                await fetch_manifest(session, "candidate", plan.arms.candidate, url),
+            found = [
+                await probed(session, "baseline", plan.arms.baseline, base_url),
+                await probed(session, "candidate", plan.arms.candidate, url),
             ]
-            return await run_preflight(plan, manifests, items, session=session, model_folder=model_folder)
+        probes = {manifest.arm: probe for manifest, probe in found}
+        return run_preflight(plan, [manifest for manifest, _ in found], probes, items, model=model)
 
     return asyncio.run(scenario())
+
+
+async def ask_manifest(session, arm, url, name="candidate"):
+    return await fetch_manifest(session, arm, locate_service(name, arm, url, adapter_for(arm.engine)))
 
 
 def manifest_of(service: Service, plan=PLAN):
     async def scenario():
         async with service.running() as url, aiohttp.ClientSession() as session:
-            return await fetch_manifest(session, "candidate", plan.arms.candidate, url)
+            return await ask_manifest(session, plan.arms.candidate, url)
 
     return asyncio.run(scenario())
 
@@ -211,30 +251,31 @@ def test_the_folder_of_a_recorded_drafter_needs_no_tokenizer(tmp_path):
     )
     stated = {"drafter.draft_model": "d", "drafter.draft_model.sha256": sha256}
     candidate = reference("draft_model", steps=3, extra=stated)
-    report = preflight(reference("off"), candidate, plan=plan, model_folder=target)
+    report = preflight(reference("off"), candidate, plan=plan, model=target)
     contract = report.contracts[1]
     assert (contract.drafter_sha256, contract.tokenizer_compatible) == (sha256, True)
     assert (contract.drafter_licence, contract.drafter_provenance) == ("Apache-2.0", "trained here")
 
 
-def test_generic_service_is_proven_by_its_counters():
-    """Without a metrics block the growth of the drafting counter is the proof."""
+def test_a_service_without_own_counts_is_proven_by_its_counters():
+    """Where the answer counts no drafts, the growth of the drafting counter is the proof."""
+    service = reference("ngram", steps=None, step_counter=100)
 
     async def scenario():
-        service = Service(step_counter=100)
-        plan = parse_plan(BASE + '[arms.baseline]\n[arms.candidate]\nengine = "generic"\n')
         async with service.running() as url, aiohttp.ClientSession() as session:
-            manifest = await fetch_manifest(session, "candidate", plan.arms.candidate, url)
-            return (
-                manifest,
-                await probe_speculation(session, manifest, 5),
-                await fetch_sample(session, "c", url),
-            )
+            return await probed(session, "candidate", PLAN.arms.candidate, url)
 
-    manifest, probe, sample = asyncio.run(scenario())
-    assert (manifest.engine, manifest.engine_version) == ("generic", "unknown")
-    assert (probe.num_spec_steps, probe.source) == (5, "Prometheus counters")
-    assert sample.values == {"vllm:spec_decode_num_drafts_total": 105.0}
+    _, probe = asyncio.run(scenario())
+    assert (probe.proof.state, probe.proof.num_spec_steps) == ("drafting", 5)
+    assert "counters" in probe.proof.source
+
+
+def test_a_drafter_of_which_nothing_is_accepted_is_invalid():
+    """Drafts that the target never takes are those of a drafter made for another model."""
+    report = preflight(reference("off"), reference("ngram", steps=9, accepted=0))
+    assert [finding.code for finding in report.errors] == ["speculation_never_accepts"]
+    with pytest.raises(InvalidRunError, match="none of 36 drafted tokens was accepted"):
+        report.raise_errors()
 
 
 def test_manifest_has_the_settings_in_force_under_the_plan_s_names():
@@ -265,7 +306,9 @@ def test_service_without_models_is_refused():
 
 def test_refused_probe_is_an_engine_error():
     """A service that refuses the test request is named with status and words."""
-    with pytest.raises(EngineError, match=r"arm baseline refuses a test request \(status 500"):
+    with pytest.raises(
+        EngineError, match=r"arm baseline does not answer a test request \(http_error: HTTP 500"
+    ):
         preflight(reference("off", status=500), reference("ngram", steps=9))
 
 
@@ -279,7 +322,7 @@ def test_service_that_is_gone_is_an_engine_error():
             await ask(session, url)
 
     with pytest.raises(EngineError, match="does not answer"):
-        asyncio.run(scenario(lambda s, url: fetch_manifest(s, "baseline", PLAN.arms.baseline, url)))
+        asyncio.run(scenario(lambda s, url: ask_manifest(s, PLAN.arms.baseline, url)))
     with pytest.raises(EngineError, match="no metrics could be read"):
         asyncio.run(scenario(fetch_exposition))
 
@@ -289,7 +332,7 @@ def test_missing_metrics_path_is_an_engine_error():
 
     async def scenario():
         async with reference("off").running() as url, aiohttp.ClientSession() as session:
-            await fetch_exposition(session, url)
+            await fetch_exposition(session, f"{url}/nowhere")
 
     with pytest.raises(EngineError, match="status 404"):
         asyncio.run(scenario())

@@ -11,7 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from draftproof.arms.process import ArmProcess, find_free_port
+from draftproof.arms.process import ArmProcess
+from draftproof.arms.readiness import find_free_port
 from draftproof.errors import EngineError
 
 SERVER = """

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from draftproof.client.transport import HttpTransport
-from draftproof.engines import GenericAdapter, ReferenceAdapter
+from draftproof.engines import GENERIC, REFERENCE
 from draftproof.errors import UsageError
 from draftproof.load.driver import LoadSettings, run_turn
 from draftproof.load.turn import Endpoint, Turn
@@ -45,9 +45,7 @@ def ask(url, *, timeout_s=20.0, adapter=None, headers=(), requests=1, max_idle_s
     """Return the records of one slot asking so many requests in a row."""
     items = {f"i{index}": build_item(f"i{index}") for index in range(requests)}
     turn = Turn(block=0, load="low", concurrency=1, repeat=0, arm="baseline", order=0, item_ids=tuple(items))
-    endpoint = Endpoint(
-        url=url, served_model="scripted", adapter=adapter or ReferenceAdapter(), headers=headers
-    )
+    endpoint = Endpoint(url=url, served_model="scripted", adapter=adapter or REFERENCE, headers=headers)
     records: list[RequestRecord] = []
 
     async def run():
@@ -260,7 +258,7 @@ def test_a_response_without_length_ends_with_the_connection():
 
 def test_headers_of_the_endpoint_are_sent():
     """An access token reaches the service; a header with a line break is refused before anything is sent."""
-    record, served = ask_one(Script(), headers=(("Authorization", "Bearer x"),), adapter=GenericAdapter())
+    record, served = ask_one(Script(), headers=(("Authorization", "Bearer x"),), adapter=GENERIC)
     assert record.outcome == "ok"
     assert served.headers["authorization"] == "Bearer x"
     assert served.headers["accept-encoding"] == "identity"
@@ -281,7 +279,7 @@ def test_a_large_request_is_sent_whole():
         item = build_item("big", stop=tuple("x" * 1000 for _ in range(6000)))
         records: list[RequestRecord] = []
         turn = Turn(block=0, load="l", concurrency=1, repeat=0, arm="a", order=0, item_ids=("big",))
-        endpoint = Endpoint(url=server.url, served_model="m", adapter=GenericAdapter())
+        endpoint = Endpoint(url=server.url, served_model="m", adapter=GENERIC)
 
         async def run():
             transport = HttpTransport()

@@ -6,10 +6,11 @@ import errno
 import functools
 import time
 
+import msgspec
 import pytest
 
 from draftproof.client.transport import HttpTransport
-from draftproof.engines import ReferenceAdapter
+from draftproof.engines import REFERENCE
 from draftproof.errors import StoreError
 from draftproof.load.driver import LoadSettings, run_turn, run_warmup
 from draftproof.load.turn import Endpoint, Turn
@@ -43,7 +44,7 @@ def turn(concurrency=3, item_ids=NAMES):
 
 
 def endpoint(url):
-    return Endpoint(url=url, served_model="scripted", adapter=ReferenceAdapter())
+    return Endpoint(url=url, served_model="scripted", adapter=REFERENCE)
 
 
 def slow_for(*names):
@@ -280,21 +281,15 @@ def test_a_rejecting_service_is_not_flooded():
 def test_an_error_of_our_own_is_not_booked_as_the_service_s():
     """A fault inside the fold ends the run with that fault instead of counting as a failed request."""
 
-    class BrokenFold:
-        def add(self, _frame, _arrival_ns):
-            raise KeyError("a bug")
-
-        def finish(self):
-            raise AssertionError
-
-    class BrokenAdapter(ReferenceAdapter):
-        def start_fold(self):
-            return BrokenFold()
+    def read_blocks(_blocks):
+        raise KeyError("a bug")
 
     async def main(url):
         asyncio.get_running_loop().set_exception_handler(lambda _loop, _context: None)
         transport = HttpTransport()
-        broken = Endpoint(url=url, served_model="m", adapter=BrokenAdapter())
+        broken = Endpoint(
+            url=url, served_model="m", adapter=msgspec.structs.replace(REFERENCE, read_blocks=read_blocks)
+        )
         try:
             await run_turn(turn(), broken, ITEMS, transport=transport, sink=ListSink(), settings=QUICK)
         finally:

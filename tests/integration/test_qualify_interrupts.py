@@ -42,7 +42,7 @@ def assert_finished_without_doubles(stage, items: int) -> None:
 
 def test_an_arm_that_dies_is_named_and_the_run_can_go_on(stage):
     """A service that ends in mid-run: one sentence, exit 1, its requests fail, and a resumed run finishes."""
-    dying = (*DRAFTING, "--die-after", "4", "--die-once", str(stage.folder / "died"))
+    dying = (*DRAFTING, "--die-after", "5", "--die-once", str(stage.folder / "died"))
     run = stage.call("run", stage.plan(candidate=dying, block_size=8), "--out", stage.out)
     assert run.returncode == 1
     assert run.stderr.count("\n") == 1

@@ -10,6 +10,8 @@ from draftproof.records import ArmManifest
 
 # Where a service listens says nothing about how fast it is.
 _NEVER_COMPARED = frozenset({"host", "port", "url"})
+# What a service made of its settings, such as the blocks of its cache, follows from them.
+_CONSEQUENCES = "capacity."
 # With this value a plan leaves a setting to the service, which states what it chose.
 _LEFT_TO_SERVICE = frozenset({("kernels", "auto")})
 # The plan names a drafter; the reference engine states the list of those it was given, as JSON text.
@@ -32,7 +34,7 @@ def find_differences(baseline: ArmManifest, other: ArmManifest) -> tuple[Setting
     return tuple(
         SettingDifference(key, _show(left, key), _show(right, key))
         for key in sorted(left.keys() | right.keys())
-        if key not in _NEVER_COMPARED and not _same(left, right, key)
+        if _is_compared(key) and not _same(left, right, key)
     )
 
 
@@ -90,6 +92,10 @@ def check_settings_applied(wanted: Mapping[str, Scalar], manifest: ArmManifest) 
             place=f"arms.{manifest.arm}",
             fix="start the service with the plan's settings, or correct the plan.",
         )
+
+
+def _is_compared(key: str) -> bool:
+    return key not in _NEVER_COMPARED and not key.startswith(_CONSEQUENCES)
 
 
 def _facts(manifest: ArmManifest) -> dict[str, Scalar | None]:

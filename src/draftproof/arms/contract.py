@@ -8,9 +8,9 @@ from typing import Literal
 
 import msgspec
 
-from draftproof.arms.manifest import REFERENCE_ENGINE
 from draftproof.arms.model_files import ModelFacts
 from draftproof.arms.tokenizers_compat import COMPATIBLE_BY_CONSTRUCTION, TokenizerComparison
+from draftproof.engines.adapter import EngineAdapter
 from draftproof.plan.schema import Arm, Plan, Scalar
 from draftproof.records import ArmManifest, Contract
 from draftproof.workload.items import Item
@@ -20,16 +20,6 @@ Equivalence = Literal["guaranteed by method", "tested", "assumed", "approximate"
 METHOD_KEY = "speculation.method"
 # What an item may ask for and an engine may lack.
 RESPONSE_SCHEMA = "response_schema"
-# What the reference engine refuses of the common request fields; an item can ask for none of it.
-_REFERENCE_LACKS = (
-    "prompt logprobs",
-    "beam search",
-    "lists of banned or allowed tokens",
-    "regex, choice and grammar constraints",
-    "a chat template in the request",
-    "continuing a given answer",
-    "images and audio",
-)
 _LAYERS_PREFIX = "layers:"
 _NO_TRAINING = "no training: the target's own layers"
 _STATED_FACTS = ("sha256", "licence", "provenance")
@@ -41,6 +31,7 @@ _PROPOSALS = {
     "self": "the target's first layers draft through a trained exit",
 }
 _WITHOUT_WEIGHTS = {"off", "ngram"}
+_IN_TARGET_IDS = {"ngram", "attached", "self"}
 _POLICIES = {
     "adaptive": ", by recent acceptance and measured times",
     "batch": ", by the number of decoding requests",
@@ -69,10 +60,12 @@ def build_contract(
     manifest: ArmManifest,
     plan: Plan,
     arm: Arm,
+    adapter: EngineAdapter,
     *,
     target: ModelFacts | None = None,
     draft: ModelFacts | None = None,
     tokenizers: TokenizerComparison | None = None,
+    confounds: tuple[str, ...] = (),
 ) -> Contract:
     """Return the contract of one arm.
 
@@ -80,14 +73,16 @@ def build_contract(
         manifest: what the running service is.
         plan: the plan.
         arm: the plan's section of this arm.
+        adapter: the arm's engine.
         target: facts of the target's folder, where it is at hand.
         draft: facts of the drafter's folder, where there is one.
         tokenizers: comparison of target and draft, where the drafter has a tokenizer.
+        confounds: what else changes with speculation, a sentence each.
     """
     target = target or ModelFacts()
     method, stated = find_method(manifest), find_stated_drafter(manifest)
     draft = (draft or ModelFacts()) if method != "off" else ModelFacts()
-    compared = COMPATIBLE_BY_CONSTRUCTION if drafts_target_ids(manifest) else tokenizers
+    compared = COMPATIBLE_BY_CONSTRUCTION if drafts_target_ids(manifest, adapter) else tokenizers
     drafter = arm.drafter if method != "off" else {}
     target_licence = plan.target.licence or target.licence
     borrowed = target_licence if stated.skips_layers else None
@@ -108,14 +103,15 @@ def build_contract(
         tokenizer_differences=compared.differences if compared else (),
         runtime=manifest.engine,
         runtime_version=manifest.engine_version,
-        algorithm=_describe_algorithm(manifest, stated),
-        equivalence=decide_equivalence(manifest),
+        algorithm=_describe_algorithm(manifest, stated, adapter),
+        equivalence=decide_equivalence(manifest, adapter),
         num_spec_tokens=None if method == "off" else _as_int(manifest, "speculation.num_spec_tokens"),
         draft_policy=_describe_policy(manifest),
         max_context_tokens=find_context_limit(manifest, target),
         max_output_tokens=plan.workload.max_tokens,
-        unsupported_features=list_unsupported(manifest),
-        fallback=_describe_fallback(manifest),
+        unsupported_features=list_unsupported(manifest, adapter),
+        fallback="not needed: nothing is drafted" if method == "off" else adapter.facts.fallback,
+        confounds=confounds,
     )
 
 
@@ -124,17 +120,24 @@ def find_method(manifest: ArmManifest) -> str | None:
     return _as_text(manifest.settings.get(METHOD_KEY))
 
 
-def decide_equivalence(manifest: ArmManifest) -> Equivalence | None:
+def decide_equivalence(manifest: ArmManifest, adapter: EngineAdapter) -> Equivalence | None:
     """Return how far the arm's answers are known to be the target's own.
 
     Ordinary decoding is the target itself. The reference engine has one verifier for the drafts of all its
     methods, and it is exact whatever they propose (Leviathan et al. 2023, section 2.3); of another engine
-    that is an assumption until the run's own outputs are compared.
+    that is an assumption until the run's own outputs are compared, and settings that are known to change the
+    distribution make it approximate.
     """
     method = find_method(manifest)
-    if method == "off" or (method in _PROPOSALS and manifest.engine == REFERENCE_ENGINE):
+    if method == "off":
         return "guaranteed by method"
-    return None if method is None else "assumed"
+    if method is None:
+        return None
+    if adapter.find_lossy(manifest.settings) is not None:
+        return "approximate"
+    return (
+        "guaranteed by method" if adapter.facts.is_exact and method in adapter.facts.families else "assumed"
+    )
 
 
 def find_stated_drafter(manifest: ArmManifest) -> StatedDrafter:
@@ -149,22 +152,25 @@ def find_stated_drafter(manifest: ArmManifest) -> StatedDrafter:
     return msgspec.structs.replace(made, provenance=_NO_TRAINING) if made.skips_layers else made
 
 
-def drafts_target_ids(manifest: ArmManifest) -> bool:
+def drafts_target_ids(manifest: ArmManifest, adapter: EngineAdapter) -> bool:
     """Return whether drafts are token ids of the target by construction, with no second tokenizer.
 
-    So it is with lookup, and in the reference engine with the target's own layers, heads on them and every
-    drafter with a record, whose vocabulary is a part of the target's ids. A foreign draft model has none.
+    So it is with lookup, with heads on the target's states, with the target's own layers, and with every
+    drafter that the reference engine has a record of, whose vocabulary is a part of the target's ids. A
+    foreign draft model has its own.
     """
     method = find_method(manifest)
-    if method in _WITHOUT_WEIGHTS:
-        return True
-    recorded = find_stated_drafter(manifest).sha256 is not None
-    return manifest.engine == REFERENCE_ENGINE and (method in {"attached", "self"} or recorded)
+    if method is None:
+        return False
+    family = adapter.facts.families.get(method)
+    recorded = adapter.name == "reference" and find_stated_drafter(manifest).sha256 is not None
+    return method == "off" or family in _IN_TARGET_IDS or recorded
 
 
-def list_unsupported(manifest: ArmManifest) -> tuple[str, ...]:
-    """Return the features the engine is known to lack; nothing is known of a generic one."""
-    return _REFERENCE_LACKS if manifest.engine == REFERENCE_ENGINE else ()
+def list_unsupported(manifest: ArmManifest, adapter: EngineAdapter) -> tuple[str, ...]:
+    """Return the features that the engine lacks, and those it refuses while speculation is on."""
+    drafts = find_method(manifest) not in {"off", None}
+    return adapter.facts.lacks + (adapter.facts.refuses if drafts else ())
 
 
 def find_unsupported_items(items: Iterable[Item], contract: Contract) -> dict[str, tuple[str, ...]]:
@@ -181,14 +187,18 @@ def find_context_limit(manifest: ArmManifest, target: ModelFacts) -> int | None:
     return min((limit for limit in limits if limit is not None), default=None)
 
 
-def _describe_algorithm(manifest: ArmManifest, stated: StatedDrafter) -> str:
+def _describe_algorithm(manifest: ArmManifest, stated: StatedDrafter, adapter: EngineAdapter) -> str:
     method = find_method(manifest)
     if method == "off":
         return "ordinary decoding, one token a step"
-    if method not in _PROPOSALS:
-        return "undisclosed"
-    how = "verified exactly" if manifest.engine == REFERENCE_ENGINE else "verified"
-    return f"{_SKIPPING if stated.skips_layers else _PROPOSALS[method]}, {how} by the target"
+    family = adapter.facts.families.get(method or "")
+    if family is None:
+        return "undisclosed" if method is None else f"{method}, a method of which nothing more is known"
+    lossy = adapter.find_lossy(manifest.settings)
+    how = "verified exactly" if adapter.facts.is_exact else "verified"
+    named = "" if method == family else f" ({method})"
+    proposal = _SKIPPING if stated.skips_layers else _PROPOSALS[family]
+    return f"{proposal}{named}, {how} by the target" + (f"; changes the output: {lossy}" if lossy else "")
 
 
 def _describe_policy(manifest: ArmManifest) -> str | None:
@@ -204,14 +214,6 @@ def _describe_policy(manifest: ArmManifest) -> str | None:
 def _describe_match(manifest: ArmManifest) -> str:
     low, high = (_as_int(manifest, f"speculation.ngram_{end}") for end in ("min", "max"))
     return f", matching the last {low} to {high} tokens" if low is not None and high is not None else ""
-
-
-def _describe_fallback(manifest: ArmManifest) -> str:
-    if find_method(manifest) == "off":
-        return "not needed: nothing is drafted"
-    if manifest.engine == REFERENCE_ENGINE:
-        return "a request whose drafter fails is completed by ordinary decoding and counted"
-    return "unknown"
 
 
 def _name_kind(method: str | None) -> str:

@@ -13,7 +13,7 @@ import msgspec
 from draftproof.errors import PlanError
 from draftproof.plan.schema import Arm, Plan, Scalar
 
-PORT_MARK = "{port}"
+PORT_MARK, MODEL_MARK = "{port}", "{model}"
 LOOPBACK = "127.0.0.1"
 
 
@@ -74,14 +74,15 @@ def build_command(name: str, arm: Arm, plan: Plan, model: str | None = None) -> 
     if arm.url is not None:
         return None
     if arm.command is not None:
-        return _checked_command(arm.command, place)
+        checked = _checked_command(arm.command, place)
+        return tuple(part.replace(MODEL_MARK, model or plan.target.model) for part in checked)
     if arm.engine != "reference":
         raise PlanError(
-            "a generic arm needs a url or a command.",
+            f"an arm of engine {arm.engine} needs a url or a command.",
             place=place,
             fix=f'add {place}.url = "http://..." or {place}.command.',
         )
-    flags = {"dtype": plan.target.dtype} | arm.settings
+    flags = ({"dtype": plan.target.dtype} if plan.target.dtype else {}) | arm.settings
     command = [sys.executable, "-m", "draftproof", "serve", "--model", model or plan.target.model]
     command += ["--host", LOOPBACK, "--port", PORT_MARK]
     if arm.served_model is not None:

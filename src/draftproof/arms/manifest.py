@@ -1,105 +1,123 @@
-"""What an arm really is: engine, version and settings, asked of the running service.
+"""What an arm really is: engine, version and settings, asked of the running service, its command and its log.
 
 Network only; comparing manifests is comparability.py.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import aiohttp
 import msgspec
 
+from draftproof.arms.service import Service, fetch_body
+from draftproof.engines.bodies import as_count, decode_object
+from draftproof.engines.facts import Identity, Settings
+from draftproof.engines.flags import mask_secrets
+from draftproof.engines.reference import REFERENCE_ENGINE
 from draftproof.errors import EngineError
 from draftproof.plan.schema import Arm
 from draftproof.records import ArmManifest
 
-Settings = dict[str, str | int | float | bool | None]
+__all__ = ["REFERENCE_ENGINE", "SERVED_MODEL_KEY", "Started", "fetch_bodies", "fetch_manifest"]
 
-REFERENCE_ENGINE = "draftproof-reference"
 SERVED_MODEL_KEY = "served_model"
-_TIMEOUT = aiohttp.ClientTimeout(total=10)
-# The plan names every drafting setting under `speculation.`; the service states these without it.
-_PLAN_NAMES = {name: f"speculation.{name}" for name in ("ngram_min", "ngram_max", "ngram_shared_tokens")}
+MODELS_PATH = "/v1/models"
+REQUEST_PREFIX = "request."
+_TIMEOUT_S = 10.0
+
+
+class Started(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of an arm's process: its command, how long it loaded, its memory, what it wrote.
+
+    All empty for a service that runs already.
+    """
+
+    command: tuple[str, ...] | None = None
+    load_time_s: float | None = None
+    resident_bytes: int | None = None
+    log: str = ""
 
 
 async def fetch_manifest(
-    session: aiohttp.ClientSession,
-    name: str,
-    arm: Arm,
-    url: str,
-    *,
-    command: tuple[str, ...] | None = None,
-    load_time_s: float | None = None,
-    resident_bytes: int | None = None,
+    session: aiohttp.ClientSession, arm: Arm, service: Service, started: Started | None = None
 ) -> ArmManifest:
     """Return the manifest of a running arm.
 
-    The reference engine states all its settings. Of another engine only the model list and perhaps the
-    version can be asked for: its settings are those that the plan states.
+    Where several sources tell a setting, the service itself comes first, then its log, then its command, then
+    the plan.
 
     Raises:
         EngineError: the service does not answer as it must, or is another engine than the plan says.
     """
-    model = await _fetch_model(session, name, arm, url)
-    version = await _fetch_json(session, f"{url}/version")
-    stated: Mapping[str, Any] = version if isinstance(version, dict) else {}
-    is_reference = stated.get("engine") == REFERENCE_ENGINE
-    if arm.engine == "reference" and not is_reference:
-        raise EngineError(
-            f"arm {name} says it is {stated.get('engine', 'no engine we know')!r}, not the reference engine.",
-            place=url,
-            fix=f'set arms.{name}.engine = "generic", or check the address.',
-        )
-    settings: Settings = _normalise(stated.get("config", {})) if is_reference else {**arm.settings}
+    started = started or Started()
+    bodies = await fetch_bodies(session, service)
+    model = _find_model(bodies.get(MODELS_PATH), arm, service)
+    identity = service.adapter.read_identity(bodies)
+    _check_engine(service, identity)
+    adapter, command = service.adapter, started.command
+    told = (
+        (adapter.read_flags(command) if command else {}) | adapter.read_log(started.log) | identity.settings
+    )
+    fields: Settings = {f"{REQUEST_PREFIX}{key}": value for key, value in arm.request.items()}
     return ArmManifest(
-        arm=name,
-        engine=REFERENCE_ENGINE if is_reference else str(stated.get("engine", "generic")),
-        engine_version=str(stated.get("version", "unknown")),
-        command=command,
-        url=url,
-        settings=model | settings,
-        load_time_s=load_time_s,
-        resident_bytes=resident_bytes,
+        arm=service.arm,
+        engine=identity.engine or adapter.name,
+        engine_version=identity.version or "unknown",
+        command=mask_secrets(command) if command else None,
+        url=service.url,
+        settings=arm.settings | model | told | fields,
+        load_time_s=started.load_time_s,
+        resident_bytes=started.resident_bytes,
     )
 
 
-async def _fetch_model(session: aiohttp.ClientSession, name: str, arm: Arm, url: str) -> Settings:
+async def fetch_bodies(session: aiohttp.ClientSession, service: Service) -> dict[str, bytes]:
+    """Return path -> body of the addresses that tell what a service is; one it lacks is left out.
+
+    Raises:
+        EngineError: the service does not answer.
+    """
+    paths = dict.fromkeys((MODELS_PATH, *service.adapter.facts.identity_paths))
+    bodies = {
+        path: await fetch_body(session, service.path(path), service.headers, _TIMEOUT_S) for path in paths
+    }
+    return {path: body for path, body in bodies.items() if body is not None}
+
+
+def _check_engine(service: Service, identity: Identity) -> None:
+    """An engine that gives itself a name must be the one that the plan names; generic fits any."""
+    wanted = service.adapter.name
+    if wanted == "reference" and identity.engine != REFERENCE_ENGINE:
+        said = identity.engine or "no engine we know"
+        raise EngineError(
+            f"arm {service.arm} says it is {said!r}, not the reference engine.",
+            place=service.url,
+            fix=f'set arms.{service.arm}.engine to the engine that runs there, or "generic".',
+        )
+
+
+def _find_model(body: bytes | None, arm: Arm, service: Service) -> Settings:
     """Return the served model's name and, where it is disclosed, its context length in tokens."""
-    listed = await _fetch_json(session, f"{url}/v1/models")
-    cards = listed.get("data") if isinstance(listed, dict) else None
-    models = [card for card in cards or () if isinstance(card, dict) and isinstance(card.get("id"), str)]
+    cards = decode_object(body).get("data")
+    listed = cards if isinstance(cards, list) else []
+    models = [card for card in listed if isinstance(card, dict) and isinstance(card.get("id"), str)]
     if not models:
-        raise EngineError(f"arm {name} lists no model.", place=f"{url}/v1/models")
-    wanted = arm.served_model or models[0]["id"]
+        if arm.served_model is not None:
+            return {SERVED_MODEL_KEY: arm.served_model}
+        raise EngineError(
+            f"arm {service.arm} lists no model.",
+            place=service.path(MODELS_PATH),
+            fix=f"name it with arms.{service.arm}.served_model.",
+        )
+    return _choose_model(models, arm.served_model or models[0]["id"], service)
+
+
+def _choose_model(models: Sequence[Mapping[str, object]], wanted: str, service: Service) -> Settings:
     for card in models:
         if card["id"] == wanted:
-            context = card.get("max_model_len")
-            limit: Settings = {"max_model_len": context} if isinstance(context, int) else {}
-            return {SERVED_MODEL_KEY: wanted} | limit
+            context = as_count(card.get("max_model_len"))
+            return {SERVED_MODEL_KEY: wanted} | ({} if context is None else {"max_model_len": context})
     raise EngineError(
-        f"arm {name} does not serve {wanted!r}.",
-        place=f"{url}/v1/models",
-        fix=f"use one of: {', '.join(card['id'] for card in models)}.",
+        f"arm {service.arm} does not serve {wanted!r}.",
+        place=service.path(MODELS_PATH),
+        fix=f"use one of: {', '.join(str(card['id']) for card in models)}.",
     )
-
-
-def _normalise(config: Mapping[str, Any]) -> Settings:
-    return {
-        _PLAN_NAMES.get(key, key): value if isinstance(value, str | int | float) else None
-        for key, value in config.items()
-    }
-
-
-async def _fetch_json(session: aiohttp.ClientSession, url: str) -> Any:
-    """Return the decoded body, None where the service has no such path or answers otherwise."""
-    try:
-        async with session.get(url, timeout=_TIMEOUT) as response:
-            body = await response.read()
-    except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        raise EngineError(f"the service does not answer ({type(error).__name__}).", place=url) from error
-    if response.status != 200:
-        return None
-    try:
-        return msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None

@@ -44,16 +44,27 @@ def load_model_facts(folder: Path, key: str = "target.model") -> ModelFacts:
     )
 
 
+def load_target_facts(path: Path) -> ModelFacts:
+    """Return what a target's files say: a model folder, or one file of weights that holds all (GGUF).
+
+    Raises:
+        PlanError: as `load_model_facts`.
+    """
+    return ModelFacts(sha256=_hash_file(path)) if path.is_file() else load_model_facts(path)
+
+
 def load_drafter_facts(folder: Path, key: str) -> ModelFacts:
     """Return what a drafter's folder says: a whole model, or weights with a record and no tokenizer.
 
     Args:
-        folder: the drafter's.
+        folder: the drafter's, or its one file of weights (GGUF).
         key: of the plan, for messages.
 
     Raises:
         PlanError: the folder or a file that it needs is missing, or its record is no JSON object.
     """
+    if folder.is_file():
+        return ModelFacts(sha256=_hash_file(folder))
     if not (folder / _DRAFTER_RECORD).is_file():
         return load_model_facts(folder, key)
     weights, record = folder / _DRAFTER_WEIGHTS, read_json(folder / _DRAFTER_RECORD)

@@ -1,31 +1,50 @@
-"""Everything that must hold before the first measured request, checked on the running services.
+"""Everything that must hold before the first measured request, judged from running services that were probed.
 
 Comparability stops at once, by name. What remains is a list of findings: an error forbids the run, a
-warning is carried into the report.
+warning is carried into the report. Reads the target's and the drafter's files; asks no service.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-import aiohttp
 import msgspec
 
 from draftproof.arms.comparability import check_comparable, check_settings_applied
+from draftproof.arms.confounds import describe_confounds
 from draftproof.arms.context_fit import ContextNeed, compute_needs, load_token_counter
 from draftproof.arms.contract import build_contract, drafts_target_ids, find_method, find_unsupported_items
+from draftproof.arms.environment import resolve_references
 from draftproof.arms.launch import list_arms, plan_section
-from draftproof.arms.model_files import ModelFacts, load_drafter_facts, load_model_facts
-from draftproof.arms.probe import ProbeResult, probe_speculation
+from draftproof.arms.model_files import ModelFacts, load_drafter_facts, load_target_facts
+from draftproof.arms.probe import ProbeResult
 from draftproof.arms.tokenizers_compat import TokenizerComparison, compare_tokenizers
+from draftproof.engines import EngineAdapter, adapter_for
 from draftproof.errors import IncompatibleError, InvalidRunError, UsageError
 from draftproof.plan.schema import Arm, Plan
 from draftproof.records import ArmManifest, Contract
 from draftproof.workload.items import Item
 
+Code = Literal[
+    "speculation_inactive",
+    "speculation_never_accepts",
+    "speculation_unproven",
+    "speculation_not_off",
+    "unsupported_feature",
+    "context_too_long",
+    "context_unknown",
+    "tokenizer_mismatch",
+    "output_not_equivalent",
+    "tokens_uncounted",
+    "metrics_unread",
+    "release_unchecked",
+    "answer_at_odds",
+]
 _SHOWN_ITEMS = 3
 _FIXES = {
     "speculation_inactive": "switch speculation on where this service is started, and see its log.",
+    "speculation_never_accepts": "choose a drafter made for this target, and see the service's log.",
     "speculation_not_off": "start this service without speculation.",
     "unsupported_feature": "leave these items out with workload.where, or choose another engine.",
     "context_too_long": "leave these items out, or raise the service's context length.",
@@ -36,15 +55,7 @@ _FIXES = {
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that is wrong or not proven, by name."""
 
-    code: Literal[
-        "speculation_inactive",
-        "speculation_unproven",
-        "speculation_not_off",
-        "unsupported_feature",
-        "context_too_long",
-        "context_unknown",
-        "tokenizer_mismatch",
-    ]
+    code: Code
     severity: Literal["error", "warning"]
     arm: str
     text: str
@@ -82,46 +93,42 @@ class PreflightReport(msgspec.Struct, frozen=True, kw_only=True):
         raise kind(first.text.rstrip(".") + count, place=place, fix=_FIXES.get(first.code))
 
 
-async def run_preflight(
+def run_preflight(
     plan: Plan,
     manifests: Sequence[ArmManifest],
+    probes: Mapping[str, ProbeResult],
     items: Sequence[Item],
     *,
-    session: aiohttp.ClientSession,
-    model_folder: Path | None = None,
+    model: Path | None = None,
 ) -> PreflightReport:
-    """Check the running arms against the plan and each other.
+    """Check the probed arms against the plan and each other.
 
     Args:
         plan: the plan.
         manifests: what each running arm is, the baseline among them.
+        probes: arm -> what its test request showed.
         items: the chosen items.
-        session: for the probe requests.
-        model_folder: the target's folder, where it is at hand: hashes and exact token counts come from it.
+        model: the target's folder or file, where it is at hand: hashes and exact token counts come from it.
 
     Raises:
         IncompatibleError: arms differ where the plan does not declare it, or run with other settings.
         PlanError: a model folder lacks a file.
-        EngineError: a service does not answer the probe.
     """
     arms = list_arms(plan)
     for manifest in manifests:
         check_settings_applied(arms[manifest.arm].settings, manifest)
     check_comparable(manifests, plan.comparison)
-    target = load_model_facts(model_folder) if model_folder else None
-    needs = compute_needs(
-        items, plan.workload.max_tokens, load_token_counter(model_folder) if model_folder else None
+    target = load_target_facts(model) if model else None
+    needs = compute_needs(items, plan.workload.max_tokens, load_token_counter(model) if model else None)
+    baseline = next(one for one in manifests if one.arm == "baseline")
+    contracts = tuple(
+        _build(manifest, plan, arms, target=target, model=model, baseline=baseline) for manifest in manifests
     )
-    contracts = tuple(_build(manifest, plan, arms, target, model_folder) for manifest in manifests)
-    probes = {
-        manifest.arm: await probe_speculation(session, manifest, plan.limits.request_s)
-        for manifest in manifests
-    }
     findings = [
         finding
         for manifest, contract in zip(manifests, contracts, strict=True)
         for finding in (
-            *judge_probe(manifest, probes[manifest.arm]),
+            *judge_probe(manifest, probes[manifest.arm], adapter_for(arms[manifest.arm].engine)),
             *judge_contract(contract, items),
             *judge_context(contract, needs),
         )
@@ -129,24 +136,68 @@ async def run_preflight(
     return PreflightReport(contracts=contracts, findings=tuple(findings))
 
 
-def judge_probe(manifest: ArmManifest, probe: ProbeResult) -> list[Finding]:
-    """Compare what the probe saw with what the arm must do. Pure.
+def judge_probe(manifest: ArmManifest, probe: ProbeResult, adapter: EngineAdapter) -> list[Finding]:
+    """Compare what the probe saw with what the arm must do and disclose. Pure."""
+    found = [_judge_proof(manifest, probe), *_judge_answer(manifest, probe, adapter)]
+    return [finding for finding in found if finding is not None]
 
-    The candidate drafts; an arm set to off does not.
-    """
-    method = find_method(manifest)
-    must_draft = method not in {"off", None} or (method is None and manifest.arm == "candidate")
-    if must_draft and probe.num_spec_steps == 0:
-        which = "it" if method is None else f"the drafter of {method}"
-        text = f"speculation is not active: {which} drafted no token for an answer that repeats its prompt."
-        return [_finding("speculation_inactive", "error", manifest, text)]
-    if must_draft and probe.num_spec_steps is None:
-        text = f"speculation is not proven: the service discloses no counters ({probe.source})."
-        return [_finding("speculation_unproven", "warning", manifest, text)]
-    if not must_draft and probe.num_spec_steps:
-        text = f"speculation must be off here, and the service drafted in {probe.num_spec_steps} steps."
-        return [_finding("speculation_not_off", "error", manifest, text)]
-    return []
+
+def _judge_proof(manifest: ArmManifest, probe: ProbeResult) -> Finding | None:
+    """The candidate drafts and has drafts accepted; an arm set to off does not draft."""
+    method, proof = find_method(manifest), probe.proof
+    must_draft = method not in {"off", None} or manifest.arm == "candidate"
+    why = f" Cause: {proof.cause.rstrip('.')}." if proof.cause else ""
+    which = "the drafter" if method in {"off", None} else f"the drafter of {method}"
+    if not must_draft:
+        if not proof.num_spec_steps and not proof.num_draft_tokens:
+            return None
+        count = (
+            f"{proof.num_draft_tokens} tokens"
+            if proof.num_spec_steps is None
+            else f"in {proof.num_spec_steps} steps"
+        )
+        text = f"speculation must be off here, and the service drafted {count}."
+        return _finding("speculation_not_off", "error", manifest, text)
+    if proof.state == "idle" or (proof.state == "undisclosed" and proof.cause is not None):
+        text = (
+            f"speculation is not active: {which} drafted no token for an answer that repeats its prompt.{why}"
+        )
+        return _finding("speculation_inactive", "error", manifest, text)
+    if proof.state == "never_accepted":
+        text = (
+            f"none of {proof.num_draft_tokens} drafted tokens was accepted: {which} is not the target's.{why}"
+        )
+        return _finding("speculation_never_accepts", "error", manifest, text)
+    if proof.state == "undisclosed":
+        text = f"speculation is not proven: {proof.source}."
+        return _finding("speculation_unproven", "warning", manifest, text)
+    return None
+
+
+def _judge_answer(manifest: ArmManifest, probe: ProbeResult, adapter: EngineAdapter) -> list[Finding]:
+    """Name what the answer lacks that the measures need, and what the service says at odds with itself."""
+    answer, found = probe.exchange.answer, []
+    if answer.token_source is None:
+        usage = (
+            "only its total is known" if answer.output_tokens is not None else "not even its total is known"
+        )
+        text = f"no chunk of the answer says how many tokens it carries; {usage}."
+        found.append(_finding("tokens_uncounted", "warning", manifest, text))
+    found += [
+        _finding("answer_at_odds", "warning", manifest, f"the test answer: {warning}.")
+        for warning in probe.exchange.warnings
+    ]
+    if probe.metrics_error is not None:
+        found.append(_finding("metrics_unread", "warning", manifest, probe.metrics_error))
+    facts = adapter.facts
+    if facts.checked and facts.find_release(manifest.engine_version) is None:
+        known = ", ".join(release.version for release in facts.checked)
+        text = (
+            f"{facts.title} {manifest.engine_version} was never checked (checked: {known}); what it does not "
+            "say as they do is left unknown."
+        )
+        found.append(_finding("release_unchecked", "warning", manifest, text))
+    return found
 
 
 def judge_contract(contract: Contract, items: Sequence[Item]) -> list[Finding]:
@@ -163,6 +214,11 @@ def judge_contract(contract: Contract, items: Sequence[Item]) -> list[Finding]:
     if contract.tokenizer_compatible is False:
         text = f"the draft has another tokenizer: {'; '.join(contract.tokenizer_differences)}."
         findings.append(Finding(code="tokenizer_mismatch", severity="error", arm=contract.arm, text=text))
+    if contract.equivalence == "approximate":
+        text = f"the outputs are not the target's own: {contract.algorithm}."
+        findings.append(
+            Finding(code="output_not_equivalent", severity="warning", arm=contract.arm, text=text)
+        )
     return findings
 
 
@@ -192,25 +248,28 @@ def _build(
     manifest: ArmManifest,
     plan: Plan,
     arms: Mapping[str, Arm],
+    *,
     target: ModelFacts | None,
-    model_folder: Path | None,
+    model: Path | None,
+    baseline: ArmManifest,
 ) -> Contract:
     arm = arms[manifest.arm]
-    draft_folder = Path(arm.drafter["path"]) if "path" in arm.drafter else None
-    tokenizers: TokenizerComparison | None = None
+    adapter = adapter_for(arm.engine)
     key = f"arms.{manifest.arm}.drafter.path"
+    stated = resolve_references(arm.drafter.get("path", ""), os.environ, key)
+    draft_folder = Path(stated) if stated else None
+    tokenizers: TokenizerComparison | None = None
     draft = load_drafter_facts(draft_folder, key) if draft_folder else None
-    if draft_folder and model_folder and not drafts_target_ids(manifest):
-        tokenizers = compare_tokenizers(model_folder, draft_folder)
-    return build_contract(manifest, plan, arm, target=target, draft=draft, tokenizers=tokenizers)
+    folders = draft_folder and draft_folder.is_dir() and model and model.is_dir()
+    if draft_folder and model and folders and not drafts_target_ids(manifest, adapter):
+        tokenizers = compare_tokenizers(model, draft_folder)
+    confounds = describe_confounds(baseline, manifest, adapter, find_method(manifest))
+    return build_contract(
+        manifest, plan, arm, adapter, target=target, draft=draft, tokenizers=tokenizers, confounds=confounds
+    )
 
 
-def _finding(
-    code: Literal["speculation_inactive", "speculation_unproven", "speculation_not_off"],
-    severity: Literal["error", "warning"],
-    manifest: ArmManifest,
-    text: str,
-) -> Finding:
+def _finding(code: Code, severity: Literal["error", "warning"], manifest: ArmManifest, text: str) -> Finding:
     return Finding(code=code, severity=severity, arm=manifest.arm, text=text)
 
 

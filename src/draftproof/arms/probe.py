@@ -1,89 +1,122 @@
-"""Proof that a service speculates: one greedy request whose answer copies its prompt, and its counters."""
+"""One greedy request to a running service, sent and read exactly as the measured ones are.
 
-from typing import Any
+It is an arm's first request after its start, and its answer copies its prompt, so that a drafter which works
+at all has something to draft. What it shows is judged elsewhere.
+"""
+
+import asyncio
 
 import aiohttp
 import msgspec
 
-from draftproof.arms.manifest import REFERENCE_ENGINE, SERVED_MODEL_KEY
+from draftproof.arms.manifest import fetch_bodies
+from draftproof.arms.service import Service
+from draftproof.client.exchange import Exchange, ExchangeFold
+from draftproof.client.wire import Ending, Transport, WireRequest
+from draftproof.clock import Clock, monotonic_ns
+from draftproof.engines.adapter import Evidence
+from draftproof.engines.proof import Proof, prove_speculation
 from draftproof.errors import EngineError
-from draftproof.records import ArmManifest
+from draftproof.load.turn import Endpoint
+from draftproof.records import ArmManifest, ColdStart
 from draftproof.telemetry.scrape import fetch_exposition
+from draftproof.workload.items import Item, Message
 
 _TEXT = "The red lamp stands on the long table. The blue lamp stands on the long table. "
 _PROMPT = f"Copy this text word for word, and then copy it once more.\n\n{_TEXT * 3}"
-_ANSWER_TOKENS = 48
-_STEP_COUNTERS = ("spec_decode_num_drafts_total", "spec_decode_num_drafts")
+PROBE_ITEM = Item(id="probe", segments={}, messages=(Message(role="user", content=_PROMPT),), max_tokens=48)
+_SHOWN_CHARS = 200
 
 
-class ProbeResult(msgspec.Struct, frozen=True):
-    """Verification steps of the probe, None where nothing discloses them; `source` says what was asked."""
+class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The exchange of the probe, what it proves, and why metrics could not be read, None where they could."""
 
-    num_spec_steps: int | None
-    source: str
+    exchange: Exchange
+    proof: Proof
+    metrics_error: str | None = None
+
+    @property
+    def cold(self) -> ColdStart:
+        """The probe as the first request after a start."""
+        sent, chunks = self.exchange.sent_ns, self.exchange.answer.chunks
+        return ColdStart(
+            outcome=self.exchange.outcome,
+            ttft_ns=None if sent is None or not chunks else chunks[0].arrival_ns - sent,
+            e2e_ns=None if sent is None else self.exchange.end_ns - sent,
+        )
 
 
-async def probe_speculation(
-    session: aiohttp.ClientSession, manifest: ArmManifest, timeout_s: float
+async def probe_service(
+    service: Service,
+    endpoint: Endpoint,
+    manifest: ArmManifest,
+    *,
+    session: aiohttp.ClientSession,
+    transport: Transport,
+    timeout_s: float,
+    log: str = "",
+    clock: Clock = monotonic_ns,
 ) -> ProbeResult:
-    """Send the probe and read the steps from the answer's metrics block, else from the service's counters.
-
-    The counters are those of the whole service: nothing else may use it meanwhile.
+    """Send the probe between two scrapes. The counters are those of the whole service.
 
     Raises:
-        EngineError: the service refuses the request, does not answer, or answers something else.
+        EngineError: the service refuses the request, does not answer it, or answers something else.
     """
-    before = await _fetch_step_counter(session, manifest.url)
-    answer = await _ask(session, manifest, timeout_s)
-    block = answer.get("metrics")
-    counters = block.get("speculative_decoding") if isinstance(block, dict) else None
-    if isinstance(counters, dict) and isinstance(counters.get("num_spec_steps"), int):
-        return ProbeResult(counters["num_spec_steps"], "metrics block of the answer")
-    if isinstance(block, dict) and manifest.engine == REFERENCE_ENGINE:
-        # The reference engine leaves the counters out where nothing may draft.
-        return ProbeResult(0, "metrics block of the answer")
-    after = await _fetch_step_counter(session, manifest.url)
-    if before is None or after is None or after < before:
-        return ProbeResult(None, "neither a metrics block in the answer nor Prometheus counters")
-    return ProbeResult(round(after - before), "Prometheus counters")
+    before, error = await _scrape(session, service)
+    exchange = await _send(endpoint, transport, timeout_s, clock)
+    _check_answered(service, endpoint, exchange)
+    after, _ = await _scrape(session, service)
+    evidence = Evidence(
+        settings=manifest.settings,
+        answer=exchange.answer,
+        before=before,
+        after=after,
+        bodies=await fetch_bodies(session, service),
+        log=log,
+    )
+    proof = prove_speculation(service.adapter, evidence)
+    return ProbeResult(exchange=exchange, proof=proof, metrics_error=error)
 
 
-async def _ask(session: aiohttp.ClientSession, manifest: ArmManifest, timeout_s: float) -> dict[str, Any]:
-    url = f"{manifest.url}/v1/chat/completions"
-    body = {
-        "model": manifest.settings.get(SERVED_MODEL_KEY),
-        "messages": [{"role": "user", "content": _PROMPT}],
-        "temperature": 0,
-        "max_tokens": _ANSWER_TOKENS,
-        "stream": False,
-    }
+async def _send(endpoint: Endpoint, transport: Transport, timeout_s: float, clock: Clock) -> Exchange:
+    payload = endpoint.build_payload(PROBE_ITEM, seed=None)
+    request = WireRequest(url=endpoint.chat_url, body=msgspec.json.encode(payload), headers=endpoint.headers)
+    fold = ExchangeFold(endpoint.adapter.start_fold())
     try:
-        async with session.post(url, json=body, timeout=aiohttp.ClientTimeout(total=timeout_s)) as response:
-            data = await response.read()
-    except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        raise EngineError(
-            f"arm {manifest.arm} does not answer a test request ({type(error).__name__}).", place=url
-        ) from error
-    if response.status != 200:
-        said = data[:200].decode("utf-8", "replace")
-        raise EngineError(
-            f"arm {manifest.arm} refuses a test request (status {response.status}: {said}).", place=url
-        )
-    try:
-        return msgspec.json.decode(data, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise EngineError(f"arm {manifest.arm} does not answer in JSON ({error}).", place=url) from error
+        async with asyncio.timeout(timeout_s):
+            return fold.close(await transport.send(request, fold))
+    except TimeoutError:
+        return fold.close(Ending(kind="timeout", at_ns=clock(), detail=f"no end within {timeout_s:g} s"))
 
 
-async def _fetch_step_counter(session: aiohttp.ClientSession, url: str) -> float | None:
-    """Return the service's count of drafting steps, None where it states none."""
-    try:
-        exposition = await fetch_exposition(session, url)
-    except EngineError:
-        return None
-    found = [
-        value
-        for series, value in exposition.values.items()
-        if series.partition("{")[0].partition(":")[2] in _STEP_COUNTERS
-    ]
-    return sum(found) if found else None
+def _check_answered(service: Service, endpoint: Endpoint, exchange: Exchange) -> None:
+    if exchange.outcome == "ok":
+        return
+    said = (exchange.error or exchange.outcome)[:_SHOWN_CHARS]
+    fix = None
+    if exchange.http_status in {401, 403}:
+        fix = f'give the key: [arms.{service.arm}.headers] Authorization = "Bearer ${{NAME}}".'
+    elif exchange.http_status in {400, 422}:
+        fix = f"the service refuses a field: see arms.{service.arm}.engine and arms.{service.arm}.request."
+    raise EngineError(
+        f"arm {service.arm} does not answer a test request ({exchange.outcome}: {said})",
+        place=endpoint.chat_url,
+        fix=fix,
+    )
+
+
+async def _scrape(
+    session: aiohttp.ClientSession, service: Service
+) -> tuple[dict[str, float] | None, str | None]:
+    """Return the sum over all replicas by series; None where no address is known, or with why one failed."""
+    if not service.metrics_urls:
+        return None, None
+    totals: dict[str, float] = {}
+    for url in service.metrics_urls:
+        try:
+            exposition = await fetch_exposition(session, url, headers=service.headers)
+        except EngineError as error:
+            return None, str(error)
+        for series, value in exposition.values.items():
+            totals[series] = totals.get(series, 0.0) + value
+    return totals, None

@@ -9,10 +9,9 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Self
 
@@ -20,16 +19,24 @@ import aiohttp
 import psutil
 
 from draftproof.arms import watchdog
+from draftproof.arms.environment import resolve_references
 from draftproof.arms.launch import LOOPBACK, PORT_MARK, plan_section
+from draftproof.arms.log_file import mask_file, read_from, read_tail
+from draftproof.arms.process_family import (
+    describe_exit,
+    group_exists,
+    kill,
+    list_family,
+    resident_bytes,
+    runs,
+)
+from draftproof.arms.readiness import ReadyProbe, answers, check_port_is_free, find_free_port
 from draftproof.clock import Clock, monotonic_ns
 from draftproof.errors import EngineError
 
 _POLL_S = 0.1
-_PROBE_TIMEOUT_S = 2.0
 # A service that is said to run already is not worth the patience that a loading model needs.
 _ATTACH_S = 15.0
-_TAIL_BYTES, _TAIL_LINES = 4096, 5
-_READY_PATHS = ("/health", "/v1/models")
 _PORT_TAKEN_WORDS = ("address already in use", "cannot listen there")
 
 
@@ -44,6 +51,9 @@ class ArmProcess:
         ready_s: how long to wait for the service to answer.
         stop_s: how long to wait for a clean stop before killing.
         port: the port to use; None is any free one.
+        environment: of the command; None is that of this program.
+        probe: which addresses tell that the service is ready, and with which headers they are asked.
+        secrets: values that are masked in the log once the command has ended, and in messages.
         clock: monotonic nanoseconds.
     """
 
@@ -57,9 +67,13 @@ class ArmProcess:
         ready_s: float = 300.0,
         stop_s: float = 15.0,
         port: int | None = None,
+        environment: Mapping[str, str] | None = None,
+        probe: ReadyProbe | None = None,
+        secrets: tuple[str, ...] = (),
         clock: Clock = monotonic_ns,
     ) -> None:
         self.name, self.log_path = name, log_path
+        self._environment, self._probe, self._secrets = environment, probe or ReadyProbe(), secrets
         self._template, self._wanted_port = command, port
         self._ready_s, self._stop_s, self._clock = ready_s, stop_s, clock
         self._process: subprocess.Popen[bytes] | None = None
@@ -87,10 +101,11 @@ class ArmProcess:
         check_port_is_free(port, self.name)
         self.command = tuple(part.replace(PORT_MARK, str(port)) for part in self._template)
         self.url = f"http://{LOOPBACK}:{port}"
+        resolved = self._resolve(self.command)
         self._watchdog = start_watchdog(self._stop_s)
         self._started_ns = self._clock()
         try:
-            self._process = self._launch(self.command)
+            self._process = self._launch(resolved)
         except OSError as error:
             self._release()
             raise EngineError(
@@ -112,7 +127,7 @@ class ArmProcess:
         async with aiohttp.ClientSession() as session:
             while True:
                 self.check_alive()
-                ready = await _answers(session, self.url)
+                ready = await answers(session, self.url, self._probe)
                 waited_s = (self._clock() - start_ns) / 1e9
                 if ready:
                     # Another program could hold the port while ours is about to fail.
@@ -139,7 +154,7 @@ class ArmProcess:
         tail = self.log_tail()
         taken = any(words in tail.lower() for words in _PORT_TAKEN_WORDS)
         raise EngineError(
-            f"arm {self.name} {_describe_exit(self._process.returncode)}."
+            f"arm {self.name} {describe_exit(self._process.returncode)}."
             + (f" Last output: {tail}" if tail else " It wrote nothing."),
             place=str(self.log_path),
             fix="another program has the port: end it or start again." if taken else "see the log.",
@@ -150,26 +165,23 @@ class ArmProcess:
 
         Pages that several processes share are counted in each.
         """
-        sizes = [_resident_bytes(process) for process in self._family()]
+        sizes = [resident_bytes(process) for process in list_family(self.pid)]
         known = [size for size in sizes if size is not None]
         return sum(known) if known else None
 
     def log_tail(self) -> str:
         """Return the last lines this start of the arm wrote, on one line."""
-        try:
-            with self.log_path.open("rb") as log:
-                end = log.seek(0, os.SEEK_END)
-                log.seek(max(self._log_start, end - _TAIL_BYTES))
-                lines = log.read().decode("utf-8", "replace").splitlines()
-        except OSError:
-            return ""
-        return " | ".join([line.strip() for line in lines if line.strip()][-_TAIL_LINES:])
+        return read_tail(self.log_path, self._log_start, self._secrets)
+
+    def log_text(self) -> str:
+        """Return what this start of the arm wrote, secrets masked; "" when attached."""
+        return read_from(self.log_path, self._log_start, self._secrets) if self._process else ""
 
     async def stop(self) -> None:
         """End the process and everything it started: ask, wait, kill. Harmless without one."""
         if self._process is None:
             return
-        family = self._family()
+        family = list_family(self.pid)
         self._signal(signal.SIGTERM, family)
         if not await self._gone_within(family, self._stop_s):
             self._signal(signal.SIGKILL, family)
@@ -180,7 +192,7 @@ class ArmProcess:
         """End the process and everything it started at once, unasked. Harmless without one."""
         if self._process is None:
             return
-        self._signal(signal.SIGKILL, self._family())
+        self._signal(signal.SIGKILL, list_family(self.pid))
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_POLL_S)
         self._release()
@@ -192,6 +204,12 @@ class ArmProcess:
     async def __aexit__(self, *_error: object) -> None:
         await self.stop()
 
+    def _resolve(self, command: tuple[str, ...]) -> tuple[str, ...]:
+        """Fill in references to the environment; what is shown and stored keeps the references."""
+        environment = os.environ if self._environment is None else self._environment
+        place = f"arms.{plan_section(self.name)}.command"
+        return tuple(resolve_references(part, environment, place) for part in command)
+
     def _launch(self, command: tuple[str, ...]) -> subprocess.Popen[bytes]:
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         with self.log_path.open("ab") as log:
@@ -202,6 +220,7 @@ class ArmProcess:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                env=None if self._environment is None else dict(self._environment),
             )
 
     def _release(self) -> None:
@@ -210,6 +229,7 @@ class ArmProcess:
             tell(self._watchdog, "stopped\n")
             self._watchdog.communicate()
         self._process, self._watchdog = None, None
+        mask_file(self.log_path, self._secrets)
 
     def _never_ready(self, waited_s: float) -> EngineError:
         tail = self.log_tail() if self._process else ""
@@ -220,21 +240,12 @@ class ArmProcess:
             fix="see the log, or raise limits.ready_s." if self._process else "start the service first.",
         )
 
-    def _family(self) -> list[psutil.Process]:
-        if self._process is None:
-            return []
-        try:
-            leader = psutil.Process(self._process.pid)
-            return [leader, *leader.children(recursive=True)]
-        except psutil.NoSuchProcess:
-            return []
-
     def _signal(self, number: signal.Signals, family: list[psutil.Process]) -> None:
-        if self._process is not None and _group_exists(self._process.pid):
+        if self._process is not None and group_exists(self._process.pid):
             os.killpg(self._process.pid, number)
         for process in family:
             if number is signal.SIGKILL and process.is_running():
-                _kill(process)
+                kill(process)
 
     async def _gone_within(self, family: list[psutil.Process], wait_s: float) -> bool:
         deadline_ns = self._clock() + int(wait_s * 1e9)
@@ -246,7 +257,7 @@ class ArmProcess:
 
     def _remains(self, family: list[psutil.Process]) -> bool:
         assert self._process is not None  # noqa: S101 - stop() has checked
-        return self._process.poll() is None or _group_exists(self._process.pid) or any(map(_runs, family))
+        return self._process.poll() is None or group_exists(self._process.pid) or any(map(runs, family))
 
 
 def start_watchdog(wait_s: float) -> subprocess.Popen[bytes]:
@@ -276,82 +287,3 @@ def tell(process: subprocess.Popen[bytes], line: str) -> None:
     with contextlib.suppress(BrokenPipeError):
         process.stdin.write(line.encode())
         process.stdin.flush()
-
-
-def find_free_port() -> int:
-    """Return a port of this host that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])
-
-
-def check_port_is_free(port: int, name: str) -> None:
-    """Do nothing if `port` can be listened on.
-
-    Raises:
-        EngineError: another program has it.
-    """
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((LOOPBACK, port))
-        except OSError as error:
-            raise EngineError(
-                f"port {port} of arm {name} is in use.", fix="end the other program or choose another port."
-            ) from error
-
-
-async def _answers(session: aiohttp.ClientSession, url: str) -> bool:
-    """Tell whether a service is ready: /health says so, or, without such a path, it lists its models."""
-    timeout = aiohttp.ClientTimeout(total=_PROBE_TIMEOUT_S)
-    for path in _READY_PATHS:
-        try:
-            async with session.get(url + path, timeout=timeout) as response:
-                if response.status not in {404, 405}:
-                    return response.status == 200
-        except (aiohttp.ClientError, TimeoutError, OSError):
-            return False
-    return False
-
-
-def _group_exists(group: int) -> bool:
-    """Tell whether a process of the group still runs; a group of nothing but dead ones does not."""
-    try:
-        os.killpg(group, 0)
-    except (ProcessLookupError, PermissionError):
-        return False
-    return any(_is_member(process, group) for process in psutil.process_iter())
-
-
-def _is_member(process: psutil.Process, group: int) -> bool:
-    try:
-        return os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE
-    except (ProcessLookupError, psutil.Error):
-        return False
-
-
-def _runs(process: psutil.Process) -> bool:
-    try:
-        return bool(process.is_running()) and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def _kill(process: psutil.Process) -> None:
-    try:
-        process.kill()
-    except psutil.NoSuchProcess:
-        return
-
-
-def _resident_bytes(process: psutil.Process) -> int | None:
-    try:
-        return int(process.memory_info().rss)
-    except psutil.Error:
-        return None
-
-
-def _describe_exit(code: int) -> str:
-    if code < 0:
-        return f"was killed by signal {signal.Signals(-code).name}"
-    return f"ended with exit code {code}"

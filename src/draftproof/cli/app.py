@@ -12,7 +12,9 @@ import typer
 import typer.core
 
 from draftproof import __version__
+from draftproof.cli.comparing import compare
 from draftproof.cli.console import console_progress
+from draftproof.cli.costing import costs
 from draftproof.cli.running import (
     INTERRUPTED_CODE,
     fresh_directory,
@@ -23,7 +25,7 @@ from draftproof.cli.running import (
 )
 from draftproof.cli.running import resume as resume_
 from draftproof.cli.serving import DEMO_MODEL, serve
-from draftproof.errors import DraftproofError, StoreError, UsageError
+from draftproof.errors import DraftproofError, UsageError
 
 
 class _Commands(typer.core.TyperGroup):
@@ -88,31 +90,46 @@ def demo(
     run_new(plan, text, out or fresh_directory("demo-run"), as_json=as_json)
 
 
-@app.command(epilog="Example: draftproof init --out plan.toml && draftproof check plan.toml")
+@app.command(epilog="Example: draftproof init --engine vllm --method ngram --model ./my-model")
 def init(
     out: Annotated[Path, typer.Option("--out", help="File to write; never overwritten.")] = Path("plan.toml"),
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            help="vllm, sglang, tensorrt-llm, llamacpp, tgi, openai (an API that tells nothing of itself) or "
+            "reference.",
+            show_default="the demo's plan",
+        ),
+    ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            help="How the candidate drafts: ngram, draft_model, eagle3 or mtp.",
+            show_default="the first it has",
+        ),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="The target: a path or an id.", show_default="left to be filled in")
+    ] = None,
+    draft: Annotated[
+        str | None, typer.Option(help="The drafter: a path or an id.", show_default="left to be filled in")
+    ] = None,
 ) -> None:
-    """Write a commented plan to start from: the demo's plan, ready to run and to change."""
-    from draftproof.plan.loading import load_builtin_plan  # noqa: PLC0415
+    """Write a commented plan to start from: for an engine and a method, or the demo's plan."""
+    from draftproof.cli.initialising import initialise  # noqa: PLC0415
 
-    _, text = load_builtin_plan("demo")
-    try:
-        with out.open("x", encoding="utf-8") as stream:
-            stream.write(text)
-    except FileExistsError as error:
-        raise UsageError("the file exists", place=str(out), fix="choose another name with --out") from error
-    except OSError as error:
-        raise StoreError(f"cannot write: {error.strerror}", place=str(out)) from error
-    typer.echo(f"Wrote {out}. Next: draftproof check {out}")
+    initialise(out, engine=engine, method=method, model=model, draft=draft)
 
 
 @app.command(epilog="Example: draftproof check plan.toml")
 def check(plan_file: PlanArgument, *, as_json: JsonOption = False) -> None:
     """Start the arms, check contract, compatibility and comparability, and stop before measuring."""
     from draftproof.plan.loading import load_plan  # noqa: PLC0415
+    from draftproof.plan.placeholders import check_filled_in  # noqa: PLC0415
     from draftproof.qualify import check_plan  # noqa: PLC0415
 
     plan, _ = load_plan(plan_file)
+    check_filled_in(plan, str(plan_file))
     with interruptible() as progress:
         report = check_plan(plan, model_resolver(progress), progress)
     typer.echo(report.json() if as_json else report.text())
@@ -131,6 +148,7 @@ def run(
 ) -> None:
     """Run the whole qualification of a plan, or continue an interrupted one. Exits like `verdict`."""
     from draftproof.plan.loading import load_plan  # noqa: PLC0415
+    from draftproof.plan.placeholders import check_filled_in  # noqa: PLC0415
 
     if (plan_file is None) == (resume is None):
         raise UsageError("name either a plan file or --resume RUN", fix="draftproof run PLAN --out DIR")
@@ -141,6 +159,7 @@ def run(
         return
     assert plan_file is not None  # noqa: S101 - narrowed by the check above
     plan, text = load_plan(plan_file)
+    check_filled_in(plan, str(plan_file))
     run_new(plan, text, out or fresh_directory(f"{plan.name}-run"), as_json=as_json)
 
 
@@ -167,6 +186,12 @@ def verdict(run_directory: RunArgument, *, as_json: JsonOption = False) -> None:
     results = recompute(run_directory, write=False)
     print_verdict(results, as_json=as_json)
     raise typer.Exit(EXIT_CODES[results.verdict.decision])
+
+
+app.command(epilog="Example: draftproof compare run-march run-april")(compare)
+
+
+app.command(epilog="Example: draftproof costs plan.toml --draft-lengths 2,4 --batches 1,8 --run run1")(costs)
 
 
 @app.command(epilog="Example: draftproof fetch")

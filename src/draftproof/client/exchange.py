@@ -147,7 +147,8 @@ class ExchangeFold:
     def _decide_stream(self, ending: Ending, answer: Answer) -> tuple[Outcome, str | None]:
         stream_error = self._stream_error or answer.stream_error
         if stream_error is not None:
-            return "http_error", f"error event in the stream: {stream_error}"
+            kind: Outcome = "rejected" if answer.is_refused else "http_error"
+            return kind, f"error event in the stream: {stream_error}"
         if not self._is_stream:
             self._malformed_raw = self._malformed_raw or self._body
             return "malformed", "the response is not an event stream"

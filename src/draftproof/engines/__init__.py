@@ -1,11 +1,19 @@
-"""What each engine is asked and how its answer is read; one module per engine, all pure."""
+"""What each engine is asked and how all it says is read; one module per engine, all pure."""
 
-from draftproof.engines.generic import GenericAdapter
-from draftproof.engines.protocol import EngineAdapter
-from draftproof.engines.reference import ReferenceAdapter
+from draftproof.engines.adapter import EngineAdapter, Evidence
+from draftproof.engines.generic import GENERIC
+from draftproof.engines.reference import REFERENCE
+from draftproof.engines.sglang import SGLANG
+from draftproof.engines.tensorrtllm import TENSORRT_LLM
+from draftproof.engines.tgi import TGI
+from draftproof.engines.vllm import VLLM
 from draftproof.errors import PlanError
 
-__all__ = ["EngineAdapter", "GenericAdapter", "ReferenceAdapter", "adapter_for"]
+__all__ = ["ADAPTERS", "GENERIC", "REFERENCE", "EngineAdapter", "Evidence", "adapter_for"]
+
+ADAPTERS: dict[str, EngineAdapter] = {
+    adapter.name: adapter for adapter in (REFERENCE, VLLM, SGLANG, TENSORRT_LLM, TGI, GENERIC)
+}
 
 
 def adapter_for(engine: str) -> EngineAdapter:
@@ -14,9 +22,6 @@ def adapter_for(engine: str) -> EngineAdapter:
     Raises:
         PlanError: no adapter has that name.
     """
-    adapters: dict[str, EngineAdapter] = {
-        adapter.name: adapter for adapter in (ReferenceAdapter(), GenericAdapter())
-    }
-    if engine not in adapters:
-        raise PlanError(f"unknown engine {engine!r}", place="arms", fix=f"use one of {sorted(adapters)}.")
-    return adapters[engine]
+    if engine not in ADAPTERS:
+        raise PlanError(f"unknown engine {engine!r}", place="arms", fix=f"use one of {sorted(ADAPTERS)}.")
+    return ADAPTERS[engine]

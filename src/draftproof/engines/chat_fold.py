@@ -1,16 +1,22 @@
 """The fold over a streamed chat completion that every OpenAI-compatible engine shares.
 
-Owns the content-chunk rule and the order of token sources of metrics.md (Time base). An adapter gives it the
-engine's own counter where there is one.
+Owns the content-chunk rule and the order of token sources of metrics.md (Time base). What an engine adds to
+its frames is gathered and read by that engine's own function.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from draftproof.engines.chat_frames import ChatFrame, Choice, Delta, ToolCallDelta, parse_frame
-from draftproof.engines.metrics_block import MetricsReading, find_disagreements, parse_metrics
+from draftproof.engines.engine_blocks import EngineBlocks, Timings
+from draftproof.engines.metrics_block import MetricsReading, find_disagreements, read_metrics
 from draftproof.engines.protocol import Answer, CountTokens
 from draftproof.engines.token_counts import Counted, CountedChunk, choose_counts
 from draftproof.records import Chunk, ToolCall
+
+
+# These count the answer's own tokens, whatever other choices the request has.
+_OWN_COUNTS = ("token_ids", "tokenizer")
 
 
 class _Growth(NamedTuple):
@@ -26,10 +32,16 @@ class ChatFold:
 
     Args:
         count_tokens: counts the tokens of a text; the last resort for servers that state no counts.
+        read_blocks: reads what the engine adds to its frames; by default its `metrics` block.
     """
 
-    def __init__(self, count_tokens: CountTokens | None = None) -> None:
+    def __init__(
+        self,
+        count_tokens: CountTokens | None = None,
+        read_blocks: Callable[[EngineBlocks], MetricsReading] = read_metrics,
+    ) -> None:
         self._count_tokens = count_tokens
+        self._read_blocks = read_blocks
         self._marks: list[CountedChunk] = []
         self._ids: list[int] | None = None
         self._text: list[str] = []
@@ -41,7 +53,11 @@ class ChatFold:
         self._final_tokens: int | None = None
         self._finish_reason: str | None = None
         self._metrics: object = None
+        self._sglext: object = None
+        self._timings: list[Timings] = []
+        self._tokens_per_iteration: float | None = None
         self._stream_error: str | None = None
+        self._refused = False
         self._other_choices = 0
 
     def add(self, frame: bytes, arrival_ns: int) -> None:
@@ -52,11 +68,10 @@ class ChatFold:
         """
         parsed = parse_frame(frame)
         if parsed.error_text is not None:
-            self._stream_error = self._stream_error or parsed.error_text
+            self._take_error(parsed)
             return
         self._take_usage(parsed)
-        if parsed.metrics is not None:
-            self._metrics = parsed.metrics
+        self._take_blocks(parsed)
         for choice in parsed.choices or ():
             if choice.index == 0:
                 self._take_choice(choice, parsed, arrival_ns)
@@ -65,9 +80,9 @@ class ChatFold:
 
     def finish(self) -> Answer:
         """Return what was said so far."""
-        reading = parse_metrics(self._metrics)
         counted = choose_counts(self._marks, "".join(self._generated), self._count_tokens)
-        output_tokens = self._final_tokens if self._final_tokens is not None else counted.last
+        output_tokens = self._count_output(counted)
+        reading = self._read(output_tokens)
         return Answer(
             chunks=tuple(
                 Chunk(mark.arrival_ns, count)
@@ -83,11 +98,18 @@ class ChatFold:
             token_ids=None if self._ids is None else tuple(self._ids),
             speculation=reading.speculation,
             rounds=reading.rounds,
+            decode_steps=reading.decode_steps,
             server=reading.server,
             fallbacks=reading.fallbacks,
             stream_error=self._stream_error,
+            is_refused=self._refused,
             warnings=self._warnings(reading, counted, output_tokens),
         )
+
+    def _take_error(self, frame: ChatFrame) -> None:
+        """The first error is the one that ended the answer."""
+        if self._stream_error is None:
+            self._stream_error, self._refused = frame.error_text, frame.is_refusal and not self._marks
 
     def _take_usage(self, frame: ChatFrame) -> None:
         if frame.usage is None:
@@ -97,11 +119,38 @@ class ChatFold:
         if frame.usage.completion_tokens is not None:
             self._final_tokens = frame.usage.completion_tokens
 
+    def _take_blocks(self, frame: ChatFrame) -> None:
+        if frame.metrics is not None:
+            self._metrics = frame.metrics
+        if frame.sglext is not None:
+            self._sglext = frame.sglext
+        if frame.timings is not None:
+            self._timings.append(frame.timings)
+
+    def _count_output(self, counted: Counted) -> int | None:
+        """Usage is of all choices together: beside further choices only the answer's own count holds."""
+        if self._final_tokens is None or (self._other_choices and counted.source in _OWN_COUNTS):
+            return counted.last
+        return None if self._other_choices else self._final_tokens
+
+    def _read(self, output_tokens: int | None) -> MetricsReading:
+        return self._read_blocks(
+            EngineBlocks(
+                metrics=self._metrics,
+                sglext=self._sglext,
+                timings=tuple(self._timings),
+                tokens_per_iteration=self._tokens_per_iteration,
+                output_tokens=output_tokens,
+            )
+        )
+
     def _take_choice(self, choice: Choice, frame: ChatFrame, arrival_ns: int) -> None:
         growth = self._take_counts(choice, frame)
         spoke = choice.delta is not None and self._take_delta(choice.delta)
         if choice.finish_reason is not None:
             self._finish_reason = choice.finish_reason
+        if choice.avg_decoded_tokens_per_iter is not None:
+            self._tokens_per_iteration = choice.avg_decoded_tokens_per_iter
         if spoke or self._has_grown(choice, growth):
             self._marks.append(
                 CountedChunk(arrival_ns, growth.ids, growth.usage, growth.engine, self._generated_chars)

@@ -1,15 +1,20 @@
 """The frames of a streamed chat completion, as far as they are read.
 
 Types are checked while decoding: a frame of another shape is an error and not a silent zero. Fields that are
-not named here are ignored. `metrics` stays undecided: engines call its shape experimental, and a metrics
-block that cannot be read must not fail an answer that can.
+not named here are ignored. `metrics` and `sglext` stay undecided: engines call their shape experimental, and
+a block that cannot be read must not fail an answer that can.
 """
 
 from typing import Any
 
 import msgspec
 
+from draftproof.engines.engine_blocks import Timings
 from draftproof.engines.protocol import FrameError
+
+
+# A stream that began with 200 can still be refused: SGLang states the code, TGI says it in words.
+_BUSY_CODES = {429, 503, "429", "503"}
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -49,12 +54,7 @@ class Choice(msgspec.Struct, frozen=True):
     delta: Delta | None = None
     finish_reason: str | None = None
     token_ids: tuple[int, ...] | None = None
-
-
-class EngineTimings(msgspec.Struct, frozen=True):
-    """The `timings` block of llama.cpp; `predicted_n` counts the answer's tokens so far."""
-
-    predicted_n: int | None = None
+    avg_decoded_tokens_per_iter: float | None = None
 
 
 class ChatFrame(msgspec.Struct, frozen=True):
@@ -62,8 +62,9 @@ class ChatFrame(msgspec.Struct, frozen=True):
 
     choices: tuple[Choice, ...] | None = None
     usage: Usage | None = None
-    timings: EngineTimings | None = None
+    timings: Timings | None = None
     metrics: Any = None
+    sglext: Any = None
     error: Any = None
     object: str | None = None
     message: str | None = None
@@ -76,6 +77,15 @@ class ChatFrame(msgspec.Struct, frozen=True):
         if self.error is not None:
             return str(self.error)
         return (self.message or "no message") if self.object == "error" else None
+
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether an error event says that the service was too busy: 429, 503, or in words."""
+        if not isinstance(self.error, dict):
+            return False
+        stated = {self.error.get("code"), self.error.get("http_status_code")}
+        return bool(stated & _BUSY_CODES) or "overloaded" in str(self.error.get("message")).lower()
 
 
 _DECODER = msgspec.json.Decoder(ChatFrame)

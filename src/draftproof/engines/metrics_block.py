@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from draftproof.engines.engine_blocks import EngineBlocks
 from draftproof.records import Round, ServerTimings, SpecCounts
 
 
@@ -20,6 +21,7 @@ class MetricsReading(msgspec.Struct, frozen=True):
     server: ServerTimings = ServerTimings()
     fallbacks: int | None = None
     warnings: tuple[str, ...] = ()
+    decode_steps: int | None = None
 
 
 class _Speculation(msgspec.Struct, frozen=True):
@@ -27,6 +29,8 @@ class _Speculation(msgspec.Struct, frozen=True):
     num_draft_tokens: int
     num_accepted_draft_tokens: int
     acceptance_histogram: tuple[int, ...] | None = None
+    per_step_drafted: tuple[int, ...] | None = None
+    per_step_accepted: tuple[int, ...] | None = None
 
 
 class _Rounds(msgspec.Struct, frozen=True):
@@ -43,11 +47,17 @@ class _Rounds(msgspec.Struct, frozen=True):
 
 class _Block(msgspec.Struct, frozen=True):
     queue_time_ms: float | None = None
+    time_to_first_token_ms: float | None = None
     prefill_time_ms: float | None = None
     generation_time_ms: float | None = None
     speculative_decoding: _Speculation | None = None
     rounds: _Rounds | None = None
     fallbacks: int | None = None
+
+
+def read_metrics(blocks: EngineBlocks) -> MetricsReading:
+    """Return what the `metrics` block among an answer's blocks says."""
+    return parse_metrics(blocks.metrics)
 
 
 def parse_metrics(block: Any) -> MetricsReading:
@@ -64,7 +74,7 @@ def parse_metrics(block: Any) -> MetricsReading:
         rounds=rounds,
         server=ServerTimings(
             queue_ns=_ms_to_ns(read.queue_time_ms),
-            prefill_ns=_ms_to_ns(read.prefill_time_ms),
+            prefill_ns=_ms_to_ns(_prefill_ms(read)),
             decode_ns=_ms_to_ns(read.generation_time_ms),
         ),
         fallbacks=read.fallbacks,
@@ -82,6 +92,11 @@ def find_disagreements(reading: MetricsReading, output_tokens: int | None) -> tu
     return tuple(found)
 
 
+def _prefill_ms(block: _Block) -> float | None:
+    """Return the prefill time; vLLM states in its place the time from first scheduling to first token."""
+    return block.time_to_first_token_ms if block.prefill_time_ms is None else block.prefill_time_ms
+
+
 def _ms_to_ns(value_ms: float | None) -> int | None:
     return None if value_ms is None else round(value_ms * 1e6)
 
@@ -94,6 +109,8 @@ def _parse_counts(block: _Speculation | None) -> SpecCounts | None:
         num_draft_tokens=block.num_draft_tokens,
         num_accepted_draft_tokens=block.num_accepted_draft_tokens,
         acceptance_histogram=block.acceptance_histogram or (),
+        per_step_drafted=block.per_step_drafted or (),
+        per_step_accepted=block.per_step_accepted or (),
     )
 
 
@@ -120,11 +137,21 @@ def _check_counts(counts: SpecCounts) -> list[str]:
             f"the acceptance histogram holds {accepted} accepted tokens, "
             f"num_accepted_draft_tokens says {counts.num_accepted_draft_tokens}"
         )
+    found += _check_steps(counts)
     if counts.num_accepted_draft_tokens > counts.num_draft_tokens:
         found.append(
             f"{counts.num_accepted_draft_tokens} draft tokens accepted of {counts.num_draft_tokens} drafted"
         )
     return found
+
+
+def _check_steps(counts: SpecCounts) -> list[str]:
+    drafted, accepted = counts.per_step_drafted, counts.per_step_accepted
+    stated = (counts.num_spec_steps, counts.num_draft_tokens, counts.num_accepted_draft_tokens)
+    if not drafted or not accepted or (len(drafted), sum(drafted), sum(accepted)) == stated:
+        return []
+    listed = f"{len(drafted)} steps with {sum(drafted)} drafted and {sum(accepted)} accepted tokens"
+    return [f"the lists of steps hold {listed}, the counters say {stated[0]}, {stated[1]} and {stated[2]}"]
 
 
 def _check_rounds(

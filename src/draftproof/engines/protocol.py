@@ -1,15 +1,14 @@
-"""What an engine's adapter must offer: the request's payload, and a fold over the answer's frames.
+"""What the load client and the engines agree on: the fold over an answer's frames and what it returns.
 
-Pure: an adapter never opens a socket and never reads a clock. The arrival of a frame is an argument.
+Pure: a fold never opens a socket and never reads a clock. The arrival of a frame is an argument.
 """
 
 from collections.abc import Callable
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
 from draftproof.records import Chunk, Round, ServerTimings, SpecCounts, TokenSource, ToolCall
-from draftproof.workload.items import Item
 
 CountTokens = Callable[[str], int]
 
@@ -31,7 +30,8 @@ Speculation = SpeculationSwitch | Literal["off"] | None  # None: the service's o
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """What a stream said, whole or not; field by field as in `RequestRecord`.
 
-    `stream_error` is the text of an error event inside the stream. `warnings` name disagreements between
+    `stream_error` is the text of an error event inside the stream; `is_refused` says that it came before any
+    token and named the service too busy. `warnings` name disagreements between
     what the stream delivered and what it said about itself.
     """
 
@@ -46,9 +46,11 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     token_ids: tuple[int, ...] | None = None
     speculation: SpecCounts | None = None
     rounds: tuple[Round, ...] | None = None
+    decode_steps: int | None = None
     server: ServerTimings = ServerTimings()
     fallbacks: int | None = None
     stream_error: str | None = None
+    is_refused: bool = False
     warnings: tuple[str, ...] = ()
 
 
@@ -65,35 +67,4 @@ class AnswerFold(Protocol):
 
     def finish(self) -> Answer:
         """Return what was said so far."""
-        ...
-
-
-class EngineAdapter(Protocol):
-    """One engine: how it is asked, how its answer is read."""
-
-    @property
-    def name(self) -> str:
-        """Name of the engine in a plan."""
-        ...
-
-    def build_payload(
-        self,
-        item: Item,
-        *,
-        seed: int | None,
-        served_model: str,
-        max_tokens: int | None = None,
-        speculation: Speculation = None,
-    ) -> dict[str, Any]:
-        """Return the JSON body of /v1/chat/completions for an item.
-
-        `max_tokens` caps the item's own limit; None leaves it.
-
-        Raises:
-            PlanError: `speculation` is asked of an engine that cannot switch it per request.
-        """
-        ...
-
-    def start_fold(self) -> AnswerFold:
-        """Return a fold for one answer."""
         ...

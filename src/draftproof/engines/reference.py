@@ -1,38 +1,85 @@
 """The reference engine: asked for token ids and for its record of every round."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from draftproof.engines.chat_fold import ChatFold
-from draftproof.engines.chat_payload import build_chat_payload, render_response_schema
-from draftproof.engines.protocol import AnswerFold, Speculation
+from draftproof.engines.adapter import EngineAdapter, Evidence
+from draftproof.engines.bodies import as_table, as_text, decode_object
+from draftproof.engines.facts import EngineFacts, Identity, Release, Series
+from draftproof.engines.metrics_block import read_metrics
+from draftproof.engines.protocol import Speculation
 from draftproof.workload.items import Item
 
+REFERENCE_ENGINE = "draftproof-reference"
+_SPEC = "draftproof:spec_decode_num"
+# The plan names every drafting setting under `speculation.`; the service states these without it.
+_PLAN_NAMES = {name: f"speculation.{name}" for name in ("ngram_min", "ngram_max", "ngram_shared_tokens")}
 
-class ReferenceAdapter:
-    """Adapter of `draftproof serve`."""
 
-    name = "reference"
+def _ask(_item: Item) -> dict[str, Any]:
+    return {"return_token_ids": True, "return_round_metrics": True}
 
-    def build_payload(
-        self,
-        item: Item,
-        *,
-        seed: int | None,
-        served_model: str,
-        max_tokens: int | None = None,
-        speculation: Speculation = None,
-    ) -> dict[str, Any]:
-        """Return the body of a request; `speculation` switches it for this request only."""
-        payload = build_chat_payload(item, seed=seed, served_model=served_model, max_tokens=max_tokens)
-        payload |= {"return_token_ids": True, "return_round_metrics": True}
-        if item.response_schema is not None:
-            payload["response_format"] = render_response_schema(item.response_schema)
-        if speculation is not None:
-            payload["speculation"] = msgspec.to_builtins(speculation)
-        return payload
 
-    def start_fold(self) -> AnswerFold:
-        """Return a fold for one answer."""
-        return ChatFold()
+def _switch(speculation: Speculation) -> dict[str, Any]:
+    return {"speculation": msgspec.to_builtins(speculation)}
+
+
+def _read_identity(bodies: Mapping[str, bytes]) -> Identity:
+    stated = decode_object(bodies.get("/version"))
+    config = as_table(stated.get("config"))
+    return Identity(
+        engine=as_text(stated.get("engine")),
+        version=as_text(stated.get("version")),
+        settings={
+            _PLAN_NAMES.get(key, key): value if isinstance(value, str | int | float) else None
+            for key, value in config.items()
+        },
+    )
+
+
+def _explain_idle(evidence: Evidence) -> str | None:
+    method = evidence.settings.get("speculation.method")
+    return None if method in {None, "off"} else f"the drafter of {method} is idle"
+
+
+REFERENCE = EngineAdapter(
+    facts=EngineFacts(
+        name="reference",
+        title="the reference engine",
+        checked=(Release("0.1", "live"),),
+        families={"ngram": "ngram", "draft_model": "draft_model", "attached": "attached", "self": "self"},
+        series=Series(
+            spec_steps=(f"{_SPEC}_drafts_total",),
+            draft_tokens=(f"{_SPEC}_draft_tokens_total",),
+            accepted_tokens=(f"{_SPEC}_accepted_tokens_total",),
+            accepted_by_position=(f"{_SPEC}_accepted_tokens_per_pos_total", "position"),
+            generation_tokens=("draftproof:generation_tokens_total",),
+            prompt_tokens=("draftproof:prompt_tokens_total",),
+            finished_requests=("draftproof:request_success_total",),
+            engine_steps=("draftproof:engine_steps_total",),
+            running=("draftproof:num_requests_running",),
+            waiting=("draftproof:num_requests_waiting",),
+            draft_seconds=("draftproof:draft_seconds_total",),
+            verify_seconds=("draftproof:verify_seconds_total",),
+        ),
+        lacks=(
+            "prompt logprobs",
+            "beam search",
+            "lists of banned or allowed tokens",
+            "regex, choice and grammar constraints",
+            "a chat template in the request",
+            "continuing a given answer",
+            "images and audio",
+        ),
+        fallback="a request whose drafter fails is completed by ordinary decoding and counted",
+        chunk_holds="step",
+        is_exact=True,
+    ),
+    ask=_ask,
+    read_blocks=read_metrics,
+    read_identity=_read_identity,
+    explain_idle=_explain_idle,
+    render_switch=_switch,
+)

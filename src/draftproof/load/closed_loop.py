@@ -105,12 +105,7 @@ class ClosedLoop:
         return outcome
 
     def _render(self, job: Job) -> WireRequest:
-        payload = self._endpoint.adapter.build_payload(
-            job.item,
-            seed=job.seed,
-            served_model=self._endpoint.served_model,
-            max_tokens=self._settings.max_tokens,
-        )
+        payload = self._endpoint.build_payload(job.item, seed=job.seed, max_tokens=self._settings.max_tokens)
         return WireRequest(
             url=self._endpoint.chat_url,
             body=msgspec.json.encode(payload),

@@ -3,29 +3,41 @@
 Pure. Request ids are `load/block/repeat/arm/item`, with a suffix for requests that are not counted.
 """
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
 from draftproof.client.exchange import Exchange
-from draftproof.engines.protocol import EngineAdapter
+from draftproof.engines.adapter import EngineAdapter
+from draftproof.plan.schema import Scalar
 from draftproof.records import Phase, RequestRecord
 from draftproof.workload.blocks import Block
 from draftproof.workload.items import Item
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """Where an arm answers and how it is asked. `url` is the base address, with or without /v1."""
+    """Where an arm answers and how it is asked.
+
+    `url` is the base address, with or without /v1; `request` are the plan's further fields of every request.
+    """
 
     url: str
     served_model: str
     adapter: EngineAdapter
     headers: tuple[tuple[str, str], ...] = ()
+    request: dict[str, Scalar] = {}
 
     @property
     def chat_url(self) -> str:
         """Address of the chat completions."""
         return self.url.rstrip("/").removesuffix("/v1") + "/v1/chat/completions"
+
+    def build_payload(self, item: Item, *, seed: int | None, max_tokens: int | None = None) -> dict[str, Any]:
+        """Return the JSON body of the request for an item; see `EngineAdapter.build_payload`."""
+        asked = self.adapter.build_payload(
+            item, seed=seed, served_model=self.served_model, max_tokens=max_tokens
+        )
+        return asked | self.request
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,6 +123,7 @@ def make_record(turn: Turn, job: Job, scheduled_ns: int, exchange: Exchange) -> 
         rounds=answer.rounds,
         server=answer.server,
         fallbacks=answer.fallbacks,
+        decode_steps=answer.decode_steps,
         malformed_raw=exchange.malformed_raw,
         reasoning_text=answer.reasoning_text,
         tool_calls=answer.tool_calls,

@@ -20,6 +20,7 @@ from draftproof.plan.schema import Arm, Plan
 
 BUILTIN_PREFIX = "builtin:"
 _BUILTIN_NAMES = ("demo", "demo-quick")
+_DRAFTER_SETTING = "drafter"
 _TOML_POSITION = re.compile(
     r"^(?P<what>.*) \(at (?:line (?P<line>\d+), column \d+|(?P<end>end of document))\)$"
 )
@@ -28,9 +29,10 @@ _TOML_POSITION = re.compile(
 def load_plan(path: Path | str) -> tuple[Plan, str]:
     """Return a checked plan and the text that states it.
 
-    Relative paths of the plan (workload, local model, drafter) are taken from the plan's own folder. The text
-    is that of the file, byte for byte, unless it has such a path: then it is written anew with absolute
-    ones, so that it means the same wherever a run keeps it.
+    Relative paths of the plan (workload, local model, drafter) are taken from the plan's own folder; those
+    inside `command` and `env` are the launched program's and stay as they are. The text is that of the file,
+    byte for byte, unless it has a path to resolve: then it is written anew with absolute ones, so that it
+    means the same wherever a run keeps it.
 
     Args:
         path: a TOML file, or "builtin:demo".
@@ -150,22 +152,31 @@ def _resolve_paths(plan: Plan, folder: Path) -> Plan:
     workload, target = plan.workload, plan.target
     if not workload.path.startswith(BUILTIN_PREFIX):
         workload = workload.model_copy(update={"path": _absolute(workload.path, folder)})
-    # "org/name" may be a model id: it is a folder only where one is there or the text says so.
-    if target.model.startswith((".", "~")) or (folder / target.model).is_dir():
+    if _is_path(target.model, folder):
         target = target.model_copy(update={"model": _absolute(target.model, folder)})
     arms = plan.arms.model_copy(
-        update={
-            name: _resolve_arm(arm, folder) for name, arm in plan.arms if isinstance(arm, Arm) and arm.drafter
-        }
+        update={name: _resolve_arm(arm, folder) for name, arm in plan.arms if isinstance(arm, Arm)}
     )
     return plan.model_copy(update={"workload": workload, "target": target, "arms": arms})
 
 
+def _is_path(name: str, folder: Path) -> bool:
+    """A name such as "org/name" may be an id: it is a path only where one is there or the text says so."""
+    return name.startswith((".", "~")) or (folder / name).exists()
+
+
 def _resolve_arm(arm: Arm, folder: Path) -> Arm:
-    if "path" not in arm.drafter:
-        return arm
-    return arm.model_copy(update={"drafter": arm.drafter | {"path": _absolute(arm.drafter["path"], folder)}})
+    changes: dict[str, Any] = {}
+    if "path" in arm.drafter:
+        changes["drafter"] = arm.drafter | {"path": _absolute(arm.drafter["path"], folder)}
+    # A service that is attached to states its drafter in its own words, which a plan repeats.
+    is_launched = arm.engine == "reference" and arm.url is None and arm.command is None
+    drafter = arm.settings.get(_DRAFTER_SETTING)
+    if is_launched and isinstance(drafter, str) and _is_path(drafter, folder):
+        changes["settings"] = arm.settings | {_DRAFTER_SETTING: _absolute(drafter, folder)}
+    return arm.model_copy(update=changes) if changes else arm
 
 
 def _absolute(path: str, folder: Path) -> str:
-    return str((folder / Path(path).expanduser()).resolve())
+    """Links are not followed: what opens a model may read its further files by the name of the first."""
+    return str(folder.absolute() / Path(path).expanduser())

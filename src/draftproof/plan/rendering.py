@@ -34,19 +34,19 @@ def _is_nested(value: object) -> bool:
 
 
 def _render_key(key: str) -> str:
-    return key if _BARE_KEY.match(key) else _render_string(key)
+    return key if _BARE_KEY.match(key) else render_string(key)
 
 
 def _render_value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return _render_string(value)
+        return render_string(value)
     if isinstance(value, list):
         return f"[{', '.join(map(_render_value, value))}]"
     return repr(value)
 
 
-def _render_string(text: str) -> str:
+def render_string(text: str) -> str:
     """Return a TOML basic string: JSON's escapes are a subset of TOML's but for the delete character."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

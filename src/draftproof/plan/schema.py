@@ -22,10 +22,15 @@ class Target(_Strict):
 
     model: str = Field(
         "builtin:smollm2-135m-instruct",
-        description="A local Hugging Face folder, a model id, or builtin:smollm2-135m-instruct.",
+        description="A local Hugging Face folder, a GGUF file, a model id, or builtin:smollm2-135m-instruct; "
+        "a path is taken from the plan's folder.",
     )
     revision: str | None = Field(None, description="Revision of the weights, where the source has one.")
-    dtype: Literal["float32", "bfloat16"] = Field("float32", description="Precision of the weights.")
+    dtype: Literal["float32", "bfloat16"] | None = Field(
+        None,
+        description="Precision in which the reference engine computes; none: float32. Other engines take "
+        "theirs from their own command, and the report shows the one that a service states.",
+    )
     licence: str | None = Field(None, description="Licence of the weights (SPDX id where there is one).")
 
 
@@ -57,22 +62,44 @@ class LoadLevel(_Strict):
 class Arm(_Strict):
     """One service under test. With `url` it is attached to, else it is started and stopped by the run."""
 
-    engine: Literal["reference", "generic"] = Field(
-        "reference", description="Which adapter reads its answers."
+    engine: Literal["reference", "vllm", "sglang", "tensorrt-llm", "llamacpp", "tgi", "generic"] = Field(
+        "reference",
+        description="Which adapter reads its answers; generic is any OpenAI-compatible service.",
     )
     url: str | None = Field(
         None, description="Base address of a service that runs already, e.g. http://127.0.0.1:8000."
     )
     command: tuple[str, ...] | None = Field(
         None,
-        description="Launch command; {port} is replaced. None: made from `settings` (reference engine).",
+        description="Launch command, run without a shell; {port} and {model} are replaced, ${NAME} is taken "
+        "from the environment. Paths in it are taken from the folder in which draftproof runs, not from the "
+        "plan's. None: made from `settings` (reference engine).",
+    )
+    env: dict[str, str] = Field(
+        default_factory=dict,
+        description="Environment of the launched command, beside this program's own; "
+        "${NAME} is taken from there, paths are passed on as they stand.",
+    )
+    headers: dict[str, str] = Field(
+        default_factory=dict,
+        description="Headers of every request; write a key as ${NAME}, it is taken from the environment and "
+        "never stored.",
+    )
+    request: dict[str, Scalar] = Field(
+        default_factory=dict, description="Further fields of every request, the same in every arm by default."
+    )
+    metrics_urls: tuple[str, ...] = Field(
+        (),
+        description="Addresses of Prometheus metrics, one for each replica; "
+        "none: the engine's usual path below the arm's address.",
     )
     served_model: str | None = Field(
         None, description="Model name sent in requests; none: the first the service lists."
     )
     settings: dict[str, Scalar] = Field(
         default_factory=dict,
-        description="Dotted settings, e.g. speculation.method = 'ngram'; arms differ only where declared.",
+        description="Dotted settings, e.g. speculation.method = 'ngram'; arms differ only where declared. A "
+        "launched reference engine takes `drafter` from the plan's folder where it lies there.",
     )
     drafter: dict[str, str] = Field(
         default_factory=dict,
@@ -161,6 +188,9 @@ class Limits(_Strict):
     stop_s: float = Field(15.0, gt=0, description="Wait for a clean stop before killing.")
     warmup_requests: int = Field(2, ge=0, description="Requests per arm and level before measuring.")
     stall_ms: float = Field(200.0, gt=0, description="A gap between chunks above this is a stall.")
+    sample_s: float = Field(
+        1.0, gt=0, description="Time between two readings of a service's metrics during its turn."
+    )
     client_lag_ms: float = Field(
         50.0, gt=0, description="Event-loop lag beyond which a block is invalid_client."
     )
@@ -172,6 +202,11 @@ class Plan(_Strict):
     schema_version: Literal[1] = 1
     name: Name
     question: str = Field("", description="What the reader wants to know, in one sentence.")
+    placement: Literal["together", "one_at_a_time"] = Field(
+        "together",
+        description="one_at_a_time: only the arm whose turn it is runs, for arms that need the whole device; "
+        "every change of turn is a restart.",
+    )
     evidence: Literal["representative", "synthetic", "smoke"] = Field(
         "synthetic", description="Only representative traffic supports more than a pilot hypothesis."
     )

@@ -1,20 +1,22 @@
 """Everything before the first measured request, for a person to read: contracts, findings, differences."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import aiohttp
 import msgspec
 import uvloop
 
 from draftproof.arms.comparability import find_differences
-from draftproof.arms.launch import list_arms
+from draftproof.arms.environment import resolve_references
+from draftproof.arms.launch import MODEL_MARK, list_arms
 from draftproof.arms.preflight import Finding, PreflightReport, run_preflight
+from draftproof.plan.loading import BUILTIN_PREFIX
 from draftproof.plan.schema import Plan
 from draftproof.qualify.fleet import Fleet, needs_model
 from draftproof.qualify.progress import Progress
-from draftproof.qualify.stopping import stop_on_signal, unless_stopped
+from draftproof.qualify.stopping import stop_on_signal
 from draftproof.records import ArmManifest, Contract
 from draftproof.verdict.forecast import forecast_shortfalls
 from draftproof.workload.items import Item, Workload
@@ -67,21 +69,28 @@ def choose_items(plan: Plan) -> tuple[Workload, tuple[Item, ...]]:
 
 
 def resolve_target(plan: Plan, resolve_model: ModelResolver) -> Path | None:
-    """Return the folder of the target's files, None if no arm is started from them."""
-    return resolve_model(plan.target.model) if needs_model(list_arms(plan)) else None
+    """Return the target's folder or file, None where no arm needs it and it is not at hand.
+
+    A model id is looked up only for the reference engine; other engines fetch their own.
+    """
+    arms = list_arms(plan)
+    model = resolve_references(plan.target.model, os.environ, "target.model")
+    builtin = model.startswith(BUILTIN_PREFIX) and any(
+        MODEL_MARK in part for arm in arms.values() for part in arm.command or ()
+    )
+    if builtin or needs_model(arms):
+        return resolve_model(model)
+    path = Path(model).expanduser()
+    return path if path.exists() else None
 
 
-async def preflight(fleet: Fleet, items: tuple[Item, ...], model: Path | None) -> PreflightReport:
-    """Check the running arms against the plan and each other.
+def preflight(fleet: Fleet, items: tuple[Item, ...], model: Path | None) -> PreflightReport:
+    """Check the probed arms against the plan and each other.
 
     Raises:
-        Interrupted: the user wants to leave.
         DraftproofError: as `run_preflight`.
     """
-    manifests = tuple(fleet.manifests.values())
-    async with aiohttp.ClientSession() as session:
-        work = run_preflight(fleet.plan, manifests, items, session=session, model_folder=model)
-        return await unless_stopped(work, fleet.stop)
+    return run_preflight(fleet.plan, tuple(fleet.manifests.values()), fleet.probes, items, model=model)
 
 
 def check_plan(plan: Plan, resolve_model: ModelResolver, progress: Progress) -> CheckReport:
@@ -113,7 +122,7 @@ async def _check_fleet(
     plan = fleet.plan
     async with fleet:
         progress.phase("Checking contract, compatibility and comparability")
-        report = await preflight(fleet, items, model)
+        report = preflight(fleet, items, model)
         return CheckReport(
             plan=plan.name,
             items=len(items),

@@ -11,9 +11,11 @@ from draftproof.load.driver import LoadSettings, run_turn, run_warmup
 from draftproof.load.turn import Turn, turns_of
 from draftproof.plan.schema import Plan
 from draftproof.qualify.fleet import Fleet
+from draftproof.qualify.masking import MaskingSink
 from draftproof.qualify.progress import Progress
 from draftproof.store import RunDirectory
-from draftproof.telemetry.scrape import fetch_sample
+from draftproof.telemetry.host import HostReader
+from draftproof.telemetry.sampler import Sampler, Target
 from draftproof.workload.blocks import plan_blocks
 from draftproof.workload.items import Item
 
@@ -66,34 +68,45 @@ class _Loop:
         self._done_ids, self._warm = done_ids, set[tuple[str, str]]()
         self._transport = HttpTransport()
         self._session = aiohttp.ClientSession()
+        self._host = HostReader()
+        self._sink = MaskingSink(run.journal, fleet.secrets)
         plan = fleet.plan
+        self._sampler = Sampler(
+            self._session,
+            lambda sample: run.append_telemetry(sample.arm, sample),
+            interval_s=plan.limits.sample_s,
+            host=self._host,
+        )
         self._settings = LoadSettings(
             request_timeout_s=plan.limits.request_s, max_tokens=plan.workload.max_tokens
         )
 
     async def take(self, turn: Turn) -> bool:
         """Run one turn and return whether it was completed."""
+        if await self._fleet.ensure(turn.arm):
+            self._warm = {(load, arm) for load, arm in self._warm if arm != turn.arm}
         await self._warm_up(turn)
-        block = await run_turn(
-            turn,
-            self._fleet.endpoints[turn.arm],
-            self._items,
-            transport=self._transport,
-            sink=self._run.journal,
-            settings=self._settings,
-            done=self._done_ids,
-            stop=self._stop,
-        )
-        self._run.journal.append(block)
+        async with self._sampler.turn(self._target(turn.arm), f"{turn.load}/{turn.block}", self._stop):
+            block = await run_turn(
+                turn,
+                self._fleet.endpoints[turn.arm],
+                self._items,
+                transport=self._transport,
+                sink=self._sink,
+                settings=self._settings,
+                done=self._done_ids,
+                stop=self._stop,
+            )
+            self._run.journal.append(block)
         if not self._stop.is_set():
             self._check_alive(turn.arm)
-            await self._sample(turn.arm)
         return block.completed
 
     async def close(self) -> None:
         """Let go of every connection."""
         await self._transport.close()
         await self._session.close()
+        self._host.close()
 
     async def _warm_up(self, turn: Turn) -> None:
         """Warm an arm up at a level once per start; warm-up requests are recorded and never counted."""
@@ -107,7 +120,7 @@ class _Loop:
             self._items,
             count=max(count, turn.concurrency),
             transport=self._transport,
-            sink=self._run.journal,
+            sink=self._sink,
             settings=self._settings,
             stop=self._stop,
         )
@@ -122,10 +135,13 @@ class _Loop:
                 fix=f"see the log, then continue with: draftproof run --resume {self._run.path}",
             ) from error
 
-    async def _sample(self, arm: str) -> None:
-        """Keep one scrape of the arm's counters; a service without metrics has none."""
-        try:
-            sample = await fetch_sample(self._session, arm, self._fleet.url(arm))
-        except EngineError:
-            return
-        self._run.append_telemetry(arm, sample)
+    def _target(self, arm: str) -> Target:
+        """Return what is sampled of an arm as it runs now."""
+        service = self._fleet.services[arm]
+        return Target(
+            arm=arm,
+            urls=service.metrics_urls,
+            series=service.adapter.facts.series,
+            headers=service.headers,
+            pid=self._fleet.pid(arm),
+        )

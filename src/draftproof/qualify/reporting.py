@@ -43,4 +43,5 @@ def run_data(contents: RunContents) -> "RunData":
         records=contents.records,
         blocks=contents.blocks,
         items=contents.items,
+        telemetry=contents.telemetry,
     )

@@ -13,20 +13,18 @@ import psutil
 import uvloop
 
 from draftproof import __version__
-from draftproof.arms.comparability import find_differences
 from draftproof.arms.launch import list_arms
 from draftproof.arms.preflight import PreflightReport
 from draftproof.clock import wall_anchor
-from draftproof.errors import IncompatibleError
 from draftproof.plan.loading import plan_sha256, thresholds_sha256
 from draftproof.plan.schema import Plan
 from draftproof.qualify.check import ModelResolver, choose_items, preflight, resolve_target
-from draftproof.qualify.fleet import Fleet
+from draftproof.qualify.fleet import Fleet, check_same
 from draftproof.qualify.measure import measure, plan_turns
 from draftproof.qualify.progress import Interrupted, Progress
 from draftproof.qualify.reporting import recompute
 from draftproof.qualify.stopping import stop_on_signal
-from draftproof.records import SCHEMA_VERSION, ArmManifest, Manifest
+from draftproof.records import SCHEMA_VERSION, Manifest
 from draftproof.store import LOG_FOLDER, RunContents, RunDirectory
 from draftproof.verdict.results import Results
 from draftproof.workload.items import Item, Workload
@@ -92,7 +90,7 @@ class _Job(msgspec.Struct, frozen=True, kw_only=True):
 async def _run_new(job: _Job, progress: Progress) -> None:
     with stop_on_signal() as stop:
         async with _started(job.plan, job.model, job.out, progress, stop) as fleet:
-            report = await preflight(fleet, job.items, job.model)
+            report = preflight(fleet, job.items, job.model)
             report.raise_errors()
             manifest = _manifest(job, fleet, report)
             with RunDirectory.create(job.out, job.text, job.plan, manifest, job.items) as run:
@@ -105,9 +103,9 @@ async def _run_on(
     before = {arm.arm: arm for arm in run.load_manifest().arms}
     with stop_on_signal() as stop:
         async with _started(plan, model, run.path, progress, stop) as fleet:
-            (await preflight(fleet, items, model)).raise_errors()
+            preflight(fleet, items, model).raise_errors()
             for name, now in fleet.manifests.items():
-                _check_same(before[name], now)
+                check_same(before[name], now)
             await _measure(run, fleet, items, progress, stop)
 
 
@@ -152,6 +150,7 @@ def _manifest(job: _Job, fleet: Fleet, report: PreflightReport) -> Manifest:
         host=describe_host(),
         arms=tuple(fleet.manifests.values()),
         contracts=tuple(report.contracts),
+        findings=tuple(f"Before the run: {one.arm}: {one.text}" for one in report.findings),
     )
 
 
@@ -174,15 +173,3 @@ def _cpu_name() -> str | None:
     except OSError:
         return platform.processor() or None
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)
-
-
-def _check_same(before: ArmManifest, now: ArmManifest) -> None:
-    """Do nothing if an arm is what it was when the run began; else name every key and both values."""
-    changed = find_differences(before, now)
-    if changed:
-        pairs = ", ".join(f"{d.key} ({d.baseline} -> {d.other})" for d in changed)
-        raise IncompatibleError(
-            f"it is not what it was when the run began: {pairs}.",
-            place=f"arms.{now.arm}",
-            fix="restore it, or start a new run.",
-        )

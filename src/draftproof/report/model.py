@@ -10,6 +10,7 @@ import msgspec
 from draftproof.records import Manifest
 from draftproof.report.acceptance import acceptance_sentence, build_acceptance
 from draftproof.report.configuration import Configuration, build_configuration
+from draftproof.report.delivery import build_delivery, delivery_hints, delivery_sentence
 from draftproof.report.diagnosis import build_diagnosis
 from draftproof.report.effects import EffectChart, build_effect_charts
 from draftproof.report.envelope import EnvelopeMap, build_map
@@ -44,6 +45,7 @@ from draftproof.report.quantities import (
     format_significant,
     short_hash,
 )
+from draftproof.report.services import ServiceSection, build_services
 from draftproof.report.view import Panel, Table
 from draftproof.verdict.results import EnvelopeEntry, Results
 
@@ -80,6 +82,9 @@ class ReportModel(msgspec.Struct, frozen=True, kw_only=True):
     latency: tuple[LatencyPart, ...]
     acceptance: tuple[Panel, ...]
     acceptance_sentence: str
+    delivery: Table
+    delivery_sentence: str
+    delivery_hints: tuple[str, ...]
     progress: ProgressChart
     estimators: RivalChart
     agreement: Table
@@ -89,6 +94,7 @@ class ReportModel(msgspec.Struct, frozen=True, kw_only=True):
     differences: Table
     outcomes: Table
     diagnosis: Table
+    services: ServiceSection
     not_measured: tuple[str, ...]
     warnings: tuple[str, ...]
     configuration: Configuration | None
@@ -107,6 +113,9 @@ def build_model(results: Results, manifest: Manifest | None) -> ReportModel:
         latency=build_latency(results),
         acceptance=build_acceptance(results),
         acceptance_sentence=acceptance_sentence(results),
+        delivery=build_delivery(results),
+        delivery_sentence=delivery_sentence(results),
+        delivery_hints=delivery_hints(results),
         progress=build_progress(results),
         estimators=build_estimators(results),
         agreement=build_agreement(results),
@@ -116,6 +125,7 @@ def build_model(results: Results, manifest: Manifest | None) -> ReportModel:
         differences=build_differences(results),
         outcomes=build_outcomes(results),
         diagnosis=build_diagnosis(results),
+        services=build_services(results),
         not_measured=results.not_measured,
         warnings=results.warnings,
         configuration=build_configuration(manifest) if manifest else None,

@@ -1,15 +1,19 @@
 """The terminal summary: the verdict, the envelope, the main effects, and what to doubt, in plain lines.
 
-Deterministic and free of colour codes. Control characters in strings from outside are replaced, so that a
-name cannot steer the reader's terminal.
+Deterministic and free of colour codes.
 """
 
-import textwrap
-import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from draftproof.report.acceptance import is_drafting
+from draftproof.report.delivery import (
+    DELIVERY_COLUMNS,
+    delivery_hints,
+    delivery_sentence,
+    delivery_values,
+    list_undisclosed,
+)
 from draftproof.report.estimators import disagreement_sentence
 from draftproof.report.grouping import order_arms, order_loads, order_segments, title_of_load
 from draftproof.report.labels import (
@@ -25,14 +29,15 @@ from draftproof.report.labels import (
     segment_label,
     sentence_case,
 )
+from draftproof.report.lines import WIDTH_COLUMNS, align, bullets, printable, section, wrap
 from draftproof.report.model import describe_envelope, statistic_label
 from draftproof.report.outcomes import agreement_sentence
-from draftproof.report.quantities import MISSING, format_change, format_ratio, format_share, short_hash
+from draftproof.report.quantities import format_change, format_ratio, format_share, short_hash
+from draftproof.report.services_text import render_services
 from draftproof.report.view import format_interval, needed_text
 from draftproof.verdict.results import ArmCell, Cell, Effect, Figure, Reason, Results
 
-WIDTH_COLUMNS = 100
-_INDENT = "  "
+__all__ = ["WIDTH_COLUMNS", "printable", "render_text"]
 
 
 def render_text(results: Results) -> str:
@@ -42,19 +47,16 @@ def render_text(results: Results) -> str:
         _envelope(results),
         _effects(results),
         _acceptance(results),
-        _section("Estimators of inter-token latency", _estimators(results)),
-        _section("Output agreement", _wrap(agreement_sentence(results))),
+        _delivery(results),
+        section("Estimators of inter-token latency", _estimators(results)),
+        section("Output agreement", wrap(agreement_sentence(results))),
         _failures(results),
-        _section("Warnings", _bullets(results.warnings)),
-        _section("Not measured", _bullets(results.not_measured)),
+        render_services(results),
+        section("Warnings", bullets(results.warnings)),
+        section("Not measured", bullets(results.not_measured)),
         _identity(results),
     )
     return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
-
-
-def printable(text: str) -> str:
-    """Replace control and formatting characters, line breaks included, by a visible stand-in."""
-    return "".join("\N{REPLACEMENT CHARACTER}" if unicodedata.category(c)[0] == "C" else c for c in text)
 
 
 def _verdict(results: Results) -> list[str]:
@@ -64,8 +66,8 @@ def _verdict(results: Results) -> list[str]:
     return [
         f"{label}   evidence: {printable(verdict.evidence_level)} ({printable(results.evidence)} workload)",
         "",
-        *_wrap(verdict.sentence),
-        *_bullets(_reason(reason) for reason in verdict.reasons),
+        *wrap(verdict.sentence),
+        *bullets(_reason(reason) for reason in verdict.reasons),
     ]
 
 
@@ -87,8 +89,8 @@ def _envelope(results: Results) -> list[str]:
         for c in ordered
     ]
     header = (segment_heading(results.segments), "Load", "Status", "Change", "Interval")
-    entries = _bullets(f"May run {line}." for line in describe_envelope(results.verdict.envelope))
-    return _section(title, [*_align([header, *rows]), *entries] if rows else ["  No cell was judged."])
+    entries = bullets(f"May run {line}." for line in describe_envelope(results.verdict.envelope))
+    return section(title, [*align([header, *rows]), *entries] if rows else ["  No cell was judged."])
 
 
 def _cell_rank(results: Results, cell: Cell) -> tuple[int, int]:
@@ -117,8 +119,8 @@ def _effects(results: Results) -> list[str]:
         for effect in _in_arm_order(results, pooled, metric, load)
     ]
     header = ("Metric", "Load", "Arm", "Ratio", "Interval")
-    return _section(
-        "Ratios between arms, all segments (below 1 is faster)", _align([header, *rows]) if rows else []
+    return section(
+        "Ratios between arms, all segments (below 1 is faster)", align([header, *rows]) if rows else []
     )
 
 
@@ -145,7 +147,18 @@ def _acceptance(results: Results) -> list[str]:
         if c.acceptance and is_drafting(c)
     ]
     header = ("Load", "Arm", "Accepted", "Length where drafted", "Tokens per decode step")
-    return _section("Acceptance, all segments", _align([header, *rows]) if rows else [])
+    return section("Acceptance, all segments", align([header, *rows]) if rows else [])
+
+
+def _delivery(results: Results) -> list[str]:
+    """A table per load: with the load as a column it would be too wide for a terminal."""
+    found, lines = list_undisclosed(results), []
+    for load in order_loads(results):
+        rows = [(arm_label(one.arm), *delivery_values(one)) for one in found if one.load == load]
+        if rows:
+            lines += [*wrap(f"{title_of_load(results, load)}:"), *align([("Arm", *DELIVERY_COLUMNS), *rows])]
+    told = [*wrap(delivery_sentence(results)), *lines, *bullets(delivery_hints(results))]
+    return section("Delivery of undisclosed services", told)
 
 
 def _estimators(results: Results) -> list[str]:
@@ -153,7 +166,7 @@ def _estimators(results: Results) -> list[str]:
     for load in order_loads(results):
         rows = [row for row in results.estimators if row.load == load]
         if rows:
-            lines += _wrap(f"{title_of_load(results, load)}: {disagreement_sentence(rows)}")
+            lines += wrap(f"{title_of_load(results, load)}: {disagreement_sentence(rows)}")
     return lines
 
 
@@ -163,7 +176,7 @@ def _failures(results: Results) -> list[str]:
         for c in _pooled_cells(results)
     ]
     header = ("Load", "Arm", "Requests", "Outcomes")
-    return _section("Requests", _align([header, *rows]) if rows else [])
+    return section("Requests", align([header, *rows]) if rows else [])
 
 
 def _outcomes(outcomes: dict[str, int]) -> str:
@@ -187,48 +200,3 @@ def _identity(results: Results) -> list[str]:
         f"draftproof {results.draftproof_version}",
     )
     return [printable(" · ".join(facts))]
-
-
-def _section(title: str, lines: list[str]) -> list[str]:
-    return [title, *lines] if lines else []
-
-
-def _wrap(text: str) -> list[str]:
-    return textwrap.wrap(
-        printable(text),
-        WIDTH_COLUMNS,
-        initial_indent=_INDENT,
-        subsequent_indent=_INDENT,
-        break_on_hyphens=False,
-    )
-
-
-def _bullets(texts: Iterable[str]) -> list[str]:
-    return [
-        line
-        for text in texts
-        for line in textwrap.wrap(
-            printable(text),
-            WIDTH_COLUMNS,
-            initial_indent=f"{_INDENT}- ",
-            subsequent_indent=f"{_INDENT}  ",
-            break_on_hyphens=False,
-        )
-    ]
-
-
-def _align(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Set rows in columns, two spaces apart; a missing text shows the dash."""
-    clean = [[printable(text) or MISSING for text in row] for row in rows]
-    widths = [max(map(_width, column)) for column in zip(*clean, strict=True)]
-    return [
-        (_INDENT + "  ".join(t + " " * (w - _width(t)) for t, w in zip(row, widths, strict=True))).rstrip()
-        for row in clean
-    ]
-
-
-def _width(text: str) -> int:
-    """Columns on a terminal: wide East Asian characters take two, combining marks none."""
-    return sum(
-        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text
-    )

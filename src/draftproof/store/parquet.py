@@ -1,19 +1,21 @@
 """Records as Parquet tables for other tools, and back. The same content as the journal, in the same order.
 
 Nested parts keep their shape: `chunks` and `rounds` are lists of structs. None is null, an empty list is an
-empty list.
+empty list. A table written before a column was added loads with that field's default.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import polars as pl
 
 from draftproof.errors import StoreError
-from draftproof.records import BlockRecord, Chunk, RequestRecord, Round
+from draftproof.records import BlockRecord, Chunk, RequestRecord, Round, TelemetrySample
 from draftproof.store.lines import write_error
+
+T = TypeVar("T")
 
 _INT, _TEXT = pl.Int64(), pl.String()
 _CHUNK = pl.Struct(dict.fromkeys(Chunk.__struct_fields__, _INT))
@@ -50,6 +52,8 @@ RECORD_SCHEMA: dict[str, pl.DataType] = {
             "num_draft_tokens": _INT,
             "num_accepted_draft_tokens": _INT,
             "acceptance_histogram": pl.List(_INT),
+            "per_step_drafted": pl.List(_INT),
+            "per_step_accepted": pl.List(_INT),
         }
     ),
     "rounds": pl.List(_ROUND),
@@ -59,6 +63,7 @@ RECORD_SCHEMA: dict[str, pl.DataType] = {
     "reasoning_text": _TEXT,
     "tool_calls": pl.List(pl.Struct({"name": _TEXT, "arguments": _TEXT})),
     "warnings": pl.List(_TEXT),
+    "decode_steps": _INT,
 }
 BLOCK_SCHEMA: dict[str, pl.DataType] = {
     "block": _INT,
@@ -71,6 +76,15 @@ BLOCK_SCHEMA: dict[str, pl.DataType] = {
     "event_loop_lag_max_ns": _INT,
     "client_cpu_s": pl.Float64(),
     "note": _TEXT,
+}
+TELEMETRY_SCHEMA: dict[str, pl.DataType] = {
+    "arm": _TEXT,
+    "at_ns": _INT,
+    "values": pl.List(pl.Struct({"series": _TEXT, "value": pl.Float64()})),
+    "source": _TEXT,
+    "replica": _INT,
+    "turn": _TEXT,
+    "mark": _TEXT,
 }
 
 
@@ -92,13 +106,27 @@ def save_blocks(path: Path, blocks: Sequence[BlockRecord]) -> None:
     _save(path, [msgspec.structs.asdict(block) for block in blocks], BLOCK_SCHEMA)
 
 
+def save_telemetry(path: Path, samples: Sequence[TelemetrySample]) -> None:
+    """Write telemetry samples, one a row; the values of a sample are a list of (series, value).
+
+    Raises:
+        StoreError: the file cannot be written.
+    """
+    rows = [
+        msgspec.structs.asdict(one)
+        | {"values": [{"series": series, "value": value} for series, value in one.values.items()]}
+        for one in samples
+    ]
+    _save(path, rows, TELEMETRY_SCHEMA)
+
+
 def load_records(path: Path) -> tuple[RequestRecord, ...]:
     """Read request records back.
 
     Raises:
         StoreError: the file is not such a table.
     """
-    return tuple(msgspec.convert(_from_row(row), RequestRecord) for row in _load(path))
+    return _convert(path, _load(path), _from_row, RequestRecord)
 
 
 def load_blocks(path: Path) -> tuple[BlockRecord, ...]:
@@ -107,7 +135,16 @@ def load_blocks(path: Path) -> tuple[BlockRecord, ...]:
     Raises:
         StoreError: the file is not such a table.
     """
-    return tuple(msgspec.convert(row, BlockRecord) for row in _load(path))
+    return _convert(path, _load(path), dict, BlockRecord)
+
+
+def load_telemetry(path: Path) -> tuple[TelemetrySample, ...]:
+    """Read telemetry samples back.
+
+    Raises:
+        StoreError: the file is not such a table.
+    """
+    return _convert(path, _load(path), _from_sample_row, TelemetrySample)
 
 
 def _to_row(record: RequestRecord) -> dict[str, Any]:
@@ -125,6 +162,24 @@ def _from_row(row: dict[str, Any]) -> dict[str, Any]:
     row["chunks"] = [list(chunk.values()) for chunk in row["chunks"]]
     row["rounds"] = None if row["rounds"] is None else [list(part.values()) for part in row["rounds"]]
     return row
+
+
+def _from_sample_row(row: dict[str, Any]) -> dict[str, Any]:
+    return row | {"values": {one["series"]: one["value"] for one in row["values"]}}
+
+
+def _convert(
+    path: Path,
+    rows: Iterable[dict[str, Any]],
+    shape: Callable[[dict[str, Any]], dict[str, Any]],
+    kind: type[T],
+) -> tuple[T, ...]:
+    try:
+        return tuple(msgspec.convert(shape(row), kind) for row in rows)
+    except (msgspec.ValidationError, KeyError, TypeError) as error:
+        raise StoreError(
+            f"this is not a table of records ({type(error).__name__}: {error}).", place=str(path)
+        ) from error
 
 
 def _save(path: Path, rows: list[dict[str, Any]], schema: dict[str, pl.DataType]) -> None:

@@ -6,9 +6,10 @@
     journal/*.jsonl    one request or turn a line, append-only
     telemetry/*.jsonl  samples of the services' metrics
     logs/*.log         what the services wrote
-    records.parquet, blocks.parquet   the journal once more, compact
+    records.parquet, blocks.parquet, telemetry.parquet   journal and telemetry once more, compact
     results.json, report.html         computed from the above, at any time, anywhere
 
+A folder without journal/ and telemetry/ is read from the Parquet tables; such a run cannot be continued.
 Nothing here computes a number.
 """
 
@@ -21,10 +22,10 @@ import msgspec
 from draftproof.errors import InvalidRunError, StoreError
 from draftproof.plan.loading import parse_plan, plan_sha256, thresholds_sha256
 from draftproof.plan.schema import Plan
-from draftproof.records import SCHEMA_VERSION, BlockRecord, Manifest, RequestRecord
-from draftproof.store.journal import Journal, load_journal
+from draftproof.records import SCHEMA_VERSION, BlockRecord, Manifest, RequestRecord, TelemetrySample
+from draftproof.store.compaction import is_compacted, load_readings, load_requests, write_tables
+from draftproof.store.journal import Journal
 from draftproof.store.lines import LineFile, RunLock, read_whole_lines, write_atomically, write_error
-from draftproof.store.parquet import save_blocks, save_records
 from draftproof.verdict.results import Results
 from draftproof.workload.items import Item
 
@@ -43,6 +44,7 @@ class RunContents(msgspec.Struct, frozen=True, kw_only=True):
     records: tuple[RequestRecord, ...]
     blocks: tuple[BlockRecord, ...]
     torn_lines: int
+    telemetry: tuple[TelemetrySample, ...] = ()
 
 
 class _Version(msgspec.Struct, frozen=True):
@@ -123,9 +125,10 @@ class RunDirectory:
         """The journal, opened for appending at first use; no second process may open it meanwhile.
 
         Raises:
-            StoreError: another process writes to this run, or the file cannot be opened.
+            StoreError: another process writes to it, the file cannot be opened, or the run is compacted.
         """
         if self._journal is None:
+            self._check_open_ended()
             self.lock()
             self._journal = Journal(LineFile(self.path / "journal" / "records.jsonl"))
         return self._journal
@@ -146,6 +149,7 @@ class RunDirectory:
             StoreError: as `journal`.
         """
         if name not in self._telemetry:
+            self._check_open_ended()
             self.lock()
             self._telemetry[name] = LineFile(self.path / "telemetry" / f"{name}.jsonl")
         self._telemetry[name].append(msgspec.json.encode(sample))
@@ -161,7 +165,7 @@ class RunDirectory:
         plan = parse_plan(plan_text, source=str(self.path / PLAN_NAME))
         manifest = self.load_manifest()
         _check_hashes(self.path, plan_text, plan, manifest)
-        journal = load_journal(self.path / "journal")
+        journal = load_requests(self.path)
         return RunContents(
             plan_text=plan_text,
             plan=plan,
@@ -170,6 +174,7 @@ class RunDirectory:
             records=journal.records,
             blocks=journal.blocks,
             torn_lines=journal.torn_lines,
+            telemetry=load_readings(self.path),
         )
 
     def load_manifest(self) -> Manifest:
@@ -211,7 +216,7 @@ class RunDirectory:
 
     def load_completed_turns(self) -> frozenset[tuple[int, str]]:
         """Return (block, arm) of every turn that was completed: what a resumed run need not repeat."""
-        turns = load_journal(self.path / "journal").blocks
+        turns = load_requests(self.path).blocks
         return frozenset((turn.block, turn.arm) for turn in turns if turn.completed)
 
     def write_results(self, results: Results) -> Path:
@@ -240,13 +245,9 @@ class RunDirectory:
         write_atomically(path, html.encode("utf-8"))
         return path
 
-    def compact(self) -> tuple[Path, Path]:
-        """Write records.parquet and blocks.parquet with the journal's content; the journal stays."""
-        journal = load_journal(self.path / "journal")
-        paths = self.path / "records.parquet", self.path / "blocks.parquet"
-        save_records(paths[0], journal.records)
-        save_blocks(paths[1], journal.blocks)
-        return paths
+    def compact(self) -> tuple[Path, Path, Path]:
+        """Write the Parquet tables with the content of journal and telemetry, which stay."""
+        return write_tables(self.path, self.path)
 
     def close(self) -> None:
         """Put the journal on the device and let other processes write; closing twice is harmless."""
@@ -257,6 +258,15 @@ class RunDirectory:
         if self._lock is not None:
             self._lock.release()
         self._journal, self._lock, self._telemetry = None, None, {}
+
+    def _check_open_ended(self) -> None:
+        """A journal begun beside the tables would hide what they hold."""
+        if is_compacted(self.path):
+            raise StoreError(
+                "this run is compacted: it can be read and judged, not continued.",
+                place=str(self.path),
+                fix="continue the run it was made from, or start a new one.",
+            )
 
     def __enter__(self) -> Self:
         return self

@@ -1,50 +1,60 @@
-"""Fetching a service's metrics, stamped with the client's clock."""
+"""Fetching a service's metrics over HTTP; what comes back is parsed elsewhere."""
 
 import aiohttp
-import msgspec
 
-from draftproof.clock import Clock, monotonic_ns
 from draftproof.errors import EngineError
 from draftproof.telemetry.prometheus import Exposition, parse_exposition
 
-
-class TelemetrySample(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of telemetry/<arm>.jsonl: every series of one scrape at one time of the client's clock."""
-
-    arm: str
-    at_ns: int
-    values: dict[str, float]
+_SHOWN_CHARS = 80
+_MOST_BYTES = 16 * 2**20
 
 
-async def fetch_exposition(
-    session: aiohttp.ClientSession, url: str, *, path: str = "/metrics", timeout_s: float = 5.0
-) -> Exposition:
-    """Return one scrape of a service.
+async def fetch_text(
+    session: aiohttp.ClientSession,
+    address: str,
+    *,
+    headers: tuple[tuple[str, str], ...] = (),
+    timeout_s: float = 5.0,
+) -> str:
+    """Return what an address answers, unpacked where it is compressed.
 
     Raises:
-        EngineError: the service does not answer, has no metrics there, or answers something else.
+        EngineError: nobody answers there in time, with status 200 and less than 16 MiB.
     """
-    address = url.rstrip("/") + path
+    timeout = aiohttp.ClientTimeout(total=timeout_s)
     try:
-        async with session.get(address, timeout=aiohttp.ClientTimeout(total=timeout_s)) as response:
-            text = await response.text(errors="replace")
-    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        async with session.get(address, timeout=timeout, headers=dict(headers)) as response:
+            body = bytearray()
+            async for part in response.content.iter_any():
+                body += part
+                if len(body) > _MOST_BYTES:
+                    raise EngineError("no metrics could be read (the answer does not end).", place=address)
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
         raise EngineError(f"no metrics could be read ({type(error).__name__}).", place=address) from error
     if response.status != 200:
         raise EngineError(f"no metrics could be read (status {response.status}).", place=address)
+    return body.decode("utf-8", "replace")
+
+
+async def fetch_exposition(
+    session: aiohttp.ClientSession,
+    address: str,
+    *,
+    headers: tuple[tuple[str, str], ...] = (),
+    timeout_s: float = 5.0,
+) -> Exposition:
+    """Return one scrape of an address; a compressed answer is unpacked.
+
+    Raises:
+        EngineError: nobody answers there, or what answers has no metrics in Prometheus's text format.
+    """
+    text = await fetch_text(session, address, headers=headers, timeout_s=timeout_s)
     try:
         return parse_exposition(text)
     except ValueError as error:
-        raise EngineError(f"these are no Prometheus metrics ({error}).", place=address) from error
-
-
-async def fetch_sample(
-    session: aiohttp.ClientSession, arm: str, url: str, *, clock: Clock = monotonic_ns
-) -> TelemetrySample:
-    """Return one scrape of an arm as a line to keep.
-
-    Raises:
-        EngineError: as `fetch_exposition`.
-    """
-    exposition = await fetch_exposition(session, url)
-    return TelemetrySample(arm=arm, at_ns=clock(), values=exposition.values)
+        head = " ".join(text[:_SHOWN_CHARS].split())
+        raise EngineError(
+            f"these are no Prometheus metrics: {head!r} ({error}).",
+            place=address,
+            fix="name the address with the arm's metrics_urls.",
+        ) from error

@@ -155,6 +155,7 @@ def build_arm_manifest(**fields: Any) -> ArmManifest:
 def build_contract(**fields: Any) -> Contract:
     """Return a contract about which little is known."""
     values: dict[str, Any] = dict.fromkeys(Contract.__struct_fields__) | {
+        "confounds": (),
         "arm": "baseline",
         "target_model": "tiny",
         "drafter_kind": "none",

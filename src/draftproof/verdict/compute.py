@@ -3,7 +3,7 @@
 Pure and deterministic: the same records in any order give the same bytes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -15,6 +15,7 @@ from draftproof.verdict.arm_cells import compute_arm_cells
 from draftproof.verdict.cells import decide_cell, describe, gather_evidence, is_null_at_odds
 from draftproof.verdict.coverage import count_hidden, judge_coverage
 from draftproof.verdict.decide import decide, list_envelope
+from draftproof.verdict.delivery import compute_deliveries
 from draftproof.verdict.diagnosis import diagnose
 from draftproof.verdict.effects import EffectIndex, compute_effects, index_effects
 from draftproof.verdict.estimators import compute_estimator_rows
@@ -29,8 +30,16 @@ from draftproof.verdict.pairs import PairTable, pair_observations
 from draftproof.verdict.results import ArmCell, Cell, Difference, Effect, Reason, Results, Verdict
 from draftproof.verdict.rounding import round_figures
 from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun, RunData, prepare_run
+from draftproof.verdict.service_agreement import compare_sources, list_disagreements
+from draftproof.verdict.services import (
+    ServiceReadings,
+    draw_lines,
+    list_starts,
+    read_services,
+    summarise_services,
+)
 from draftproof.verdict.step_cost import ArmCellIndex, explain_step_cost, index_arm_cells
-from draftproof.verdict.unmeasured import list_unmeasured
+from draftproof.verdict.unmeasured import list_unmeasured, list_untold
 from draftproof.verdict.wording import EVIDENCE_WORDS, list_reasons, render_sentence, weakest_evidence
 
 
@@ -41,7 +50,8 @@ def compute_results(run: RunData) -> Results:
     """
     prepared = prepare_run(run)
     pairs = pair_observations(prepared)
-    faults = find_faults(prepared, pairs)
+    readings = read_services(prepared)
+    faults = find_faults(prepared, pairs, readings)
     arm_cells = compute_arm_cells(prepared)
     effects = compute_effects(prepared, pairs)
     differences = compute_differences(prepared, pairs)
@@ -57,7 +67,22 @@ def compute_results(run: RunData) -> Results:
         differences=differences,
         cells=cells,
     )
-    return round_figures(results)
+    return round_figures(_add_services(results, prepared, readings))
+
+
+def _add_services(results: Results, prepared: PreparedRun, readings: ServiceReadings) -> Results:
+    """Add what the services say of themselves, and the warnings that follow from it."""
+    agreements = compare_sources(prepared, readings)
+    services = summarise_services(prepared, readings)
+    return msgspec.structs.replace(
+        results,
+        services=services,
+        service_starts=list_starts(prepared),
+        service_agreements=agreements,
+        service_lines=draw_lines(prepared, readings),
+        not_measured=(*results.not_measured, *list_untold(services)),
+        warnings=(*results.warnings, *list_disagreements(agreements)),
+    )
 
 
 def decide_cells(
@@ -84,18 +109,21 @@ def decide_cells(
             )
             evidence = gather_evidence(prepared, cell, by_effect, findings, faults)
             decided.append(decide_cell(evidence, thresholds, metric, prepared.concurrency(load)))
-    return _explain_cells(decided, index_arm_cells(arm_cells))
+    return _explain_cells(decided, index_arm_cells(arm_cells), faults.paused)
 
 
-def _explain_cells(cells: Sequence[Cell], arm_cells: ArmCellIndex) -> tuple[Cell, ...]:
-    """Add to every valid cell what a step commits and costs there."""
+def _explain_cells(
+    cells: Sequence[Cell], arm_cells: ArmCellIndex, paused: Mapping[str, Reason]
+) -> tuple[Cell, ...]:
+    """Add to every valid cell what a step commits and costs there, and whether drafting was paused."""
     explained = []
     for cell in cells:
-        why = explain_step_cost(arm_cells, cell.segment, cell.load)
-        if why is None or cell.status == "invalid":
+        why = (paused.get(cell.load), explain_step_cost(arm_cells, cell.segment, cell.load))
+        known = tuple(one for one in why if one is not None)
+        if cell.status == "invalid":
             explained.append(cell)
         else:
-            explained.append(msgspec.structs.replace(cell, reasons=(*cell.reasons, why)))
+            explained.append(msgspec.structs.replace(cell, reasons=(*cell.reasons, *known)))
     return tuple(explained)
 
 
@@ -136,8 +164,14 @@ def _assemble(
         diagnosis=diagnose(prepared, by_effect, faults),
         verdict=_decide_verdict(prepared, cells, faults, arm_cells),
         not_measured=list_unmeasured(prepared),
-        warnings=(*prepared.warnings, *faults.warnings, *_warn(prepared, by_effect, faults)),
+        warnings=(
+            *manifest.findings,
+            *prepared.warnings,
+            *faults.warnings,
+            *_warn(prepared, by_effect, faults),
+        ),
         counts=_count(prepared, pairs),
+        deliveries=compute_deliveries(prepared),
     )
 
 
@@ -174,6 +208,7 @@ def _warn(prepared: PreparedRun, effects: EffectIndex, faults: Faults) -> Iterat
     cells = len(prepared.segments) * len(prepared.loads)
     yield from (reason.text for reason in summarise_incomplete(faults.incomplete, cells))
     yield from (reason.text for reasons in faults.by_load.values() for reason in reasons)
+    yield from (reason.text for reason in faults.paused.values())
     yield from _warn_about_null(effects, prepared.plan.thresholds, prepared.plan.comparison.metric)
 
 

@@ -39,7 +39,8 @@ class TimeShares(msgspec.Struct, frozen=True, kw_only=True):
 def diagnose(prepared: PreparedRun, effects: EffectIndex, faults: Faults) -> tuple[Diagnosis, ...]:
     """Return one diagnosis per load, from the baseline's answered requests over all segments."""
     return tuple(
-        _diagnose_load(prepared, load, effects, client_late=load in faults.by_load) for load in prepared.loads
+        _diagnose_load(prepared, load, effects, client_late=faults.is_client_late(load))
+        for load in prepared.loads
     )
 
 

@@ -17,29 +17,42 @@ from draftproof.verdict.guardrails import list_hidden_failures
 from draftproof.verdict.pairs import PairTable
 from draftproof.verdict.results import Reason
 from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun, Turn
+from draftproof.verdict.service_faults import find_service_faults, list_paused, see_speculation
+from draftproof.verdict.services import ServiceReadings
 from draftproof.workload.segments import segment_key
 
 LAGGED_TURNS_LIMIT = 0.2
 LISTED = 10
+CLIENT_LATE = "invalid_client"
 
 
 class Faults(msgspec.Struct, frozen=True, kw_only=True):
-    """What makes results invalid: reasons for the whole run and by load; and which cells are incomplete."""
+    """What makes results invalid: reasons for the whole run and by load; and which cells are incomplete.
+
+    `paused` are loads at which the candidate's own policy kept it from drafting: no fault, and to be said.
+    """
 
     run: tuple[Reason, ...]
     by_load: dict[str, tuple[Reason, ...]]
     incomplete: dict[CellKey, Reason]
     warnings: tuple[str, ...]
+    paused: dict[str, Reason] = {}
+
+    def is_client_late(self, load: str) -> bool:
+        """Whether the load client itself was too late at a load."""
+        return any(reason.code == CLIENT_LATE for reason in self.by_load.get(load, ()))
 
 
-def find_faults(prepared: PreparedRun, pairs: PairTable) -> Faults:
+def find_faults(prepared: PreparedRun, pairs: PairTable, readings: ServiceReadings) -> Faults:
     """Return every fault of a run. Pure, in a fixed order."""
-    by_load = {load: tuple(_find_lag(prepared, load)) for load in prepared.loads}
+    told = find_service_faults(prepared, readings)
+    by_load = {load: (*_find_lag(prepared, load), *told.get(load, ())) for load in prepared.loads}
     return Faults(
-        run=tuple(_find_run_faults(prepared)),
+        run=tuple(_find_run_faults(prepared, readings)),
         by_load={load: reasons for load, reasons in by_load.items() if reasons},
         incomplete=dict(_find_incomplete(prepared)),
-        warnings=tuple(_warn(prepared, pairs)),
+        warnings=tuple(_warn(prepared, pairs, readings)),
+        paused=list_paused(prepared, readings),
     )
 
 
@@ -49,8 +62,8 @@ def count_verification_steps(records: Iterable[RequestRecord]) -> int | None:
     return sum(count_speculation(one).num_spec_steps for one in told) if told else None
 
 
-def _find_run_faults(prepared: PreparedRun) -> Iterator[Reason]:
-    steps = {arm: _steps_of_arm(prepared, arm) for arm in prepared.arms}
+def _find_run_faults(prepared: PreparedRun, readings: ServiceReadings) -> Iterator[Reason]:
+    steps = {arm: _steps_of_arm(prepared, readings, arm) for arm in prepared.arms}
     if steps["candidate"] == 0:
         text = "Speculation is configured but not happening: the candidate shows no verification step at all."
         yield Reason(code="no_speculation", text=text, evidence="acceptance: candidate, all loads")
@@ -64,8 +77,11 @@ def _find_run_faults(prepared: PreparedRun) -> Iterator[Reason]:
         yield Reason(code="no_baseline", text=text, evidence="outcomes: baseline, all loads")
 
 
-def _steps_of_arm(prepared: PreparedRun, arm: str) -> int | None:
-    return count_verification_steps(seen.record for seen in prepared.of_arm(arm) if seen.is_ok)
+def _steps_of_arm(prepared: PreparedRun, readings: ServiceReadings, arm: str) -> int | None:
+    """Return the verification steps of an arm over all loads, None where nothing tells of any."""
+    seen = [see_speculation(prepared, readings, arm, load) for load in prepared.loads]
+    told = [one.steps for one in seen if one is not None]
+    return sum(told) if told else None
 
 
 def _deciding_turns(prepared: PreparedRun, load: str) -> list[Turn]:
@@ -89,7 +105,7 @@ def _find_lag(prepared: PreparedRun, load: str) -> Iterator[Reason]:
             f"{late or unknown} of {len(turns)} turns of baseline and candidate; times measured there say "
             "nothing about the service. Stop other work on this machine and run again."
         )
-        yield Reason(code="invalid_client", text=text, evidence=f"blocks: load {load}")
+        yield Reason(code=CLIENT_LATE, text=text, evidence=f"blocks: load {load}")
 
 
 def _find_incomplete(prepared: PreparedRun) -> Iterator[tuple[CellKey, Reason]]:
@@ -131,11 +147,11 @@ def _count_asked(prepared: PreparedRun, arm: str, load: str, segment: str) -> in
     return len({(one.record.item_id, one.record.repeat) for one in seen})
 
 
-def _warn(prepared: PreparedRun, pairs: PairTable) -> Iterator[str]:
+def _warn(prepared: PreparedRun, pairs: PairTable, readings: ServiceReadings) -> Iterator[str]:
     yield from _warn_about_turns(prepared)
     yield from _warn_about_missing(prepared)
     yield from _warn_about_hidden_failures(prepared, pairs)
-    yield from _warn_about_speculation(prepared)
+    yield from _warn_about_speculation(prepared, readings)
     yield from _warn_about_records(prepared)
 
 
@@ -186,8 +202,8 @@ def _warn_about_hidden_failures(prepared: PreparedRun, pairs: PairTable) -> Iter
     yield from (f"The arm {arm} failed {n} requests." for arm, n in lost.items() if n)
 
 
-def _warn_about_speculation(prepared: PreparedRun) -> Iterator[str]:
-    if _steps_of_arm(prepared, "candidate") is None and prepared.of_arm("candidate"):
+def _warn_about_speculation(prepared: PreparedRun, readings: ServiceReadings) -> Iterator[str]:
+    if _steps_of_arm(prepared, readings, "candidate") is None and prepared.of_arm("candidate"):
         yield "The candidate discloses no speculation counters: whether it speculates was not verified."
     for arm in prepared.arms:
         count = sum(one.record.fallbacks or 0 for one in prepared.of_arm(arm))

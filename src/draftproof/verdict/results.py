@@ -9,6 +9,8 @@ from typing import Literal
 
 import msgspec
 
+from draftproof.verdict.service_results import ServiceAgreement, ServiceLine, ServiceStart, ServiceUse
+
 CellStatus = Literal["gain", "harm", "neutral", "inconclusive", "invalid"]
 Decision = Literal["adopt", "adopt_limited", "defer", "inconclusive", "invalid"]
 
@@ -233,6 +235,37 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     envelope: tuple[EnvelopeEntry, ...]
 
 
+class Delivery(msgspec.Struct, frozen=True, kw_only=True):
+    """How one arm delivered its answers at one load, segments pooled (docs/compare.md). Times in ns.
+
+    `mechanism` is the algorithm that the contract states, "undisclosed" where the service does not say.
+    Tokens are counted by `counted_by`: by the stream ("per_chunk") or by the total alone ("final_usage").
+    `hint` and `hint_text` say whether delivery looks bundled: never acceptance, never proof of speculation.
+    """
+
+    arm: str
+    load: str
+    mechanism: str | None
+    requests: int
+    chunks: int
+    counted_requests: int
+    counted_by: Literal["per_chunk", "final_usage"] | None
+    tokens_per_chunk: float | None
+    several_tokens_share: float | None
+    first_chunk_tokens: float | None
+    characters_per_chunk: float | None
+    gap_p10_ns: float | None
+    gap_p50_ns: float | None
+    gap_p90_ns: float | None
+    gap_p99_ns: float | None
+    pause_ns: float | None
+    burst_gap_share: float | None
+    chunks_per_arrival: float | None
+    tokens_per_arrival: float | None
+    hint: Literal["bundled_chunks", "bursts", "bundled_chunks_and_bursts", "no_sign", "unknown"]
+    hint_text: str
+
+
 class Results(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a report shows, a pure function of the run directory."""
 
@@ -262,3 +295,8 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     not_measured: tuple[str, ...]
     warnings: tuple[str, ...]
     counts: dict[str, int]
+    services: tuple[ServiceUse, ...] = ()
+    service_starts: tuple[ServiceStart, ...] = ()
+    service_agreements: tuple[ServiceAgreement, ...] = ()
+    service_lines: tuple[ServiceLine, ...] = ()
+    deliveries: tuple[Delivery, ...] = ()

@@ -11,7 +11,7 @@ import msgspec
 
 from draftproof.metrics.request import RequestMetrics, compute_request_metrics
 from draftproof.plan.schema import Plan
-from draftproof.records import BlockRecord, Manifest, RequestRecord
+from draftproof.records import BlockRecord, Manifest, RequestRecord, TelemetrySample
 from draftproof.workload.checks import CheckResult, evaluate_checks
 from draftproof.workload.items import Item
 from draftproof.workload.segments import segment_key
@@ -31,6 +31,7 @@ class RunData(msgspec.Struct, frozen=True, kw_only=True):
     records: tuple[RequestRecord, ...]
     blocks: tuple[BlockRecord, ...]
     items: tuple[Item, ...]
+    telemetry: tuple[TelemetrySample, ...] = ()
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):

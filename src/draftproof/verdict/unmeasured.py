@@ -1,13 +1,13 @@
 """What a run did not measure, in words, computed from what it holds. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from draftproof.verdict.run_data import PreparedRun
+from draftproof.verdict.service_results import ServiceUse
 
 NEVER_YET = (
     "When speech or frames reach the user: text streams only.",
     "Open-loop arrivals, bursts and the capacity knee: a fixed number of requests was kept in flight.",
-    "Cold start: every service was warmed up first.",
 )
 LANGUAGES = {"en": "English", "ar": "Arabic", "zh": "Chinese"}
 
@@ -23,13 +23,25 @@ def list_unmeasured(prepared: PreparedRun) -> tuple[str, ...]:
     )
 
 
+def list_untold(services: Iterable[ServiceUse]) -> Iterator[str]:
+    """Yield what neither the services' metrics nor their machine told."""
+    services = list(services)
+    if all(one.energy_per_output_token_joules is None for one in services):
+        yield "Power and energy per token."
+    if all(one.waiting is None and one.running is None for one in services):
+        yield "Queue and running requests inside the services."
+    if all(one.cache_usage is None for one in services):
+        yield "Use of the key-value caches."
+
+
 def _list_host(prepared: PreparedRun) -> Iterator[str]:
     manifests = prepared.run.manifest.arms
     if all(arm.resident_bytes is None for arm in manifests):
         yield "Memory of the services."
-    yield "Power and energy per token."
     if all(arm.load_time_s is None for arm in manifests):
         yield "Time to load the models."
+    if all(arm.cold is None for arm in manifests):
+        yield "Cold start: every service was warmed up first."
 
 
 def _list_workload(prepared: PreparedRun) -> Iterator[str]:

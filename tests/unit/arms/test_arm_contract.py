@@ -15,6 +15,8 @@ from draftproof.arms.contract import (
 )
 from draftproof.arms.model_files import ModelFacts
 from draftproof.arms.tokenizers_compat import TokenizerComparison
+from draftproof.engines import GENERIC, REFERENCE, EngineAdapter
+from draftproof.engines.reference import REFERENCE_ENGINE
 from draftproof.plan.loading import load_builtin_plan
 from draftproof.reference.http.wire import parse_wanted
 from draftproof.reference.http.wire_fields import BadRequestError
@@ -23,10 +25,16 @@ from draftproof.workload.reader import load_workload
 from draftproof.workload.segments import select
 
 
+def adapter_of(engine: str) -> EngineAdapter:
+    """The adapter of the reference engine, or one that knows nothing of the engine."""
+    return REFERENCE if engine == REFERENCE_ENGINE else GENERIC
+
+
 def contract(arm: str = "candidate", settings=NGRAM, extra: str = "", facts=None, **changes):
     made = plan(extra)
     section = made.arms.candidate if arm == "candidate" else made.arms.baseline
-    return build_contract(manifest(arm, settings, **changes), made, section, target=facts)
+    stated = manifest(arm, settings, **changes)
+    return build_contract(stated, made, section, adapter_of(stated.engine), target=facts)
 
 
 def test_ngram_on_the_reference_engine_is_exact_by_method():
@@ -63,7 +71,7 @@ def test_baseline_has_no_drafter():
 )
 def test_equivalence_is_never_more_than_is_known(engine, settings, expected):
     """Of another engine or method exactness is an assumption, and without a method nothing is known."""
-    assert decide_equivalence(manifest("candidate", settings, engine=engine)) == expected
+    assert decide_equivalence(manifest("candidate", settings, engine=engine), adapter_of(engine)) == expected
 
 
 def test_undisclosed_service_has_none_for_what_is_unknown():
@@ -100,6 +108,7 @@ def test_draft_with_another_tokenizer_is_in_the_contract():
         manifest("candidate", {"speculation.method": "draft_model"}),
         plan(),
         plan().arms.candidate,
+        REFERENCE,
         tokenizers=compared,
     )
     assert made.tokenizer_compatible is False
@@ -139,7 +148,7 @@ REFUSED: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("feature", sorted(REFUSED))
 def test_what_the_contract_calls_unsupported_is_refused_by_the_engine(feature):
     """Every feature of the list but media, which is no field, is one that the engine's reader refuses."""
-    assert set(list_unsupported(manifest())) == {*REFUSED, "images and audio"}
+    assert set(list_unsupported(manifest(), REFERENCE)) == {*REFUSED, "images and audio"}
     with pytest.raises(BadRequestError):
         parse_wanted(REFUSED[feature], SpeculationParams(), "m", chat=True)
 
@@ -157,7 +166,12 @@ def test_what_the_contract_calls_unsupported_is_refused_by_the_engine(feature):
 def test_the_engine_takes_what_the_contract_does_not_list(body):
     """Schemas, logprobs, choices, penalties and min_p are read by the engine, so no contract denies them."""
     parse_wanted(body, SpeculationParams(), "m", chat=True)
-    assert not set(list_unsupported(manifest())) & {"response_schema", "logprobs", "n > 1", "penalties"}
+    assert not set(list_unsupported(manifest(), REFERENCE)) & {
+        "response_schema",
+        "logprobs",
+        "n > 1",
+        "penalties",
+    }
 
 
 def test_an_attached_head_is_described_by_what_the_service_states():
@@ -222,7 +236,7 @@ def test_skipping_layers_has_no_weights_of_its_own():
 )
 def test_only_a_foreign_draft_model_has_tokens_of_its_own(settings, engine, expected):
     """A drafter with a record drafts ids of its target; of a folder of any model that is not known."""
-    assert drafts_target_ids(manifest("candidate", settings, engine=engine)) is expected
+    assert drafts_target_ids(manifest("candidate", settings, engine=engine), adapter_of(engine)) is expected
     made = contract(settings=settings, engine=engine)
     assert made.tokenizer_compatible is (True if expected else None)
 
@@ -245,5 +259,9 @@ def test_the_policy_is_the_one_the_service_states(policy, expected):
 
 def test_another_engine_s_verifier_is_not_called_exact():
     """The algorithm of an engine we do not know claims no more than its equivalence does."""
-    assert contract(engine="vllm").algorithm.endswith("request's own tokens, verified by the target")
+    facts = msgspec.structs.replace(GENERIC.facts, families={"ngram": "ngram"})
+    known = msgspec.structs.replace(GENERIC, facts=facts)
+    made = build_contract(manifest("candidate", NGRAM), plan(), plan().arms.candidate, known)
+    assert made.algorithm.endswith("request's own tokens, verified by the target")
+    assert contract(engine="other").algorithm == "ngram, a method of which nothing more is known"
     assert contract().algorithm.endswith("verified exactly by the target")

@@ -29,6 +29,13 @@ def test_reference_arm_is_started_with_its_settings_as_flags():
     }  # fmt: skip
 
 
+def test_precision_reaches_the_command_only_where_the_plan_states_it():
+    """Without `target.dtype` the engine's own default stands."""
+    assert "--dtype" not in (command("") or ())
+    built = command('[target]\ndtype = "bfloat16"\n') or ()
+    assert built[built.index("--dtype") + 1] == "bfloat16"
+
+
 def test_every_setting_has_a_flag_that_serve_knows():
     """No setting of the plan maps to a flag that the command line lacks."""
     import inspect

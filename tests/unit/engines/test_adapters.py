@@ -2,9 +2,10 @@
 
 import pytest
 
-from draftproof.engines import GenericAdapter, ReferenceAdapter, adapter_for
+from draftproof.engines import ADAPTERS, GENERIC, REFERENCE, adapter_for
 from draftproof.engines.protocol import SpeculationSwitch
 from draftproof.errors import PlanError
+from draftproof.plan.keys import schema_at
 from draftproof.testing.builders import build_item
 from draftproof.workload.items import Message, Sampling
 
@@ -19,12 +20,12 @@ def test_the_payload_carries_the_item():
         tools=(tool,),
         max_tokens=64,
     )
-    payload = GenericAdapter().build_payload(item, seed=3, served_model="m", max_tokens=32)
+    payload = GENERIC.build_payload(item, seed=3, served_model="m", max_tokens=32)
     assert payload == {
         "model": "m",
         "messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}],
         "stream": True,
-        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+        "stream_options": {"include_usage": True},
         "max_tokens": 32,
         "temperature": 0.7,
         "top_p": 0.9,
@@ -32,15 +33,12 @@ def test_the_payload_carries_the_item():
         "top_k": 20,
         "stop": ["\n"],
         "tools": [tool],
-        "return_token_ids": True,
     }
 
 
 def test_what_an_item_does_not_say_is_not_sent():
     """No seed, top_k, stop strings, tools or schema are invented, and a cap never raises the item's limit."""
-    payload = GenericAdapter(ask_token_ids=False).build_payload(
-        build_item(max_tokens=16), seed=None, served_model="m", max_tokens=99
-    )
+    payload = GENERIC.build_payload(build_item(max_tokens=16), seed=None, served_model="m", max_tokens=99)
     assert set(payload) == {
         "model", "messages", "stream", "stream_options", "max_tokens", "temperature", "top_p",
     }  # fmt: skip
@@ -50,16 +48,16 @@ def test_what_an_item_does_not_say_is_not_sent():
 def test_a_response_schema_is_asked_for_in_the_same_words_everywhere():
     """Both adapters send an item's schema as response_format, and none where the item has none."""
     item = build_item(response_schema={"type": "object"})
-    generic = GenericAdapter().build_payload(item, seed=1, served_model="m")
-    reference = ReferenceAdapter().build_payload(item, seed=1, served_model="m")
+    generic = GENERIC.build_payload(item, seed=1, served_model="m")
+    reference = REFERENCE.build_payload(item, seed=1, served_model="m")
     assert generic["response_format"]["json_schema"]["schema"] == {"type": "object"}
     assert reference["response_format"] == generic["response_format"]
-    assert "response_format" not in ReferenceAdapter().build_payload(build_item(), seed=1, served_model="m")
+    assert "response_format" not in REFERENCE.build_payload(build_item(), seed=1, served_model="m")
 
 
 def test_the_reference_engine_is_asked_for_rounds_and_can_be_switched():
     """The switch is sent when given and absent when the service's own setting stands."""
-    adapter = ReferenceAdapter()
+    adapter = REFERENCE
 
     def payload(switch):
         return adapter.build_payload(build_item(), seed=1, served_model="m", speculation=switch)
@@ -74,7 +72,22 @@ def test_the_reference_engine_is_asked_for_rounds_and_can_be_switched():
 def test_an_engine_without_switch_refuses_it():
     """A switch that the service would ignore in silence is an error before anything is sent."""
     with pytest.raises(PlanError, match="cannot switch speculation"):
-        GenericAdapter().build_payload(build_item(), seed=1, served_model="m", speculation="off")
+        GENERIC.build_payload(build_item(), seed=1, served_model="m", speculation="off")
+
+
+def test_a_service_of_which_nothing_is_known_is_asked_in_the_protocol_s_words_alone():
+    """A strict service refuses a field it does not know, so none beyond the protocol is sent."""
+    payload = GENERIC.build_payload(build_item(), seed=1, served_model="m")
+    assert set(payload) <= {
+        "model", "messages", "stream", "stream_options", "max_tokens", "temperature", "top_p", "seed",
+    }  # fmt: skip
+    assert payload["stream_options"] == {"include_usage": True}
+
+
+def test_every_engine_of_a_plan_has_an_adapter_and_no_other():
+    """The plan's list of engines and the adapters agree."""
+    known = schema_at(("arms", "baseline", "engine"))["enum"]
+    assert sorted(known) == sorted(ADAPTERS)
 
 
 def test_adapters_are_found_by_the_plan_s_names():

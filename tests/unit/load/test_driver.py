@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from draftproof.client.wire import WireRequest
-from draftproof.engines import ReferenceAdapter
+from draftproof.engines import REFERENCE
 from draftproof.load.client_health import ClientHealth
 from draftproof.load.driver import LoadSettings, run_turn
 from draftproof.load.turn import Endpoint, Turn
@@ -15,7 +15,7 @@ from draftproof.records import Chunk, RequestRecord, ToolCall
 from draftproof.testing.builders import build_item
 from draftproof.testing.fake_transport import FakeTransport, Story
 
-ENDPOINT = Endpoint(url="http://h:1", served_model="m", adapter=ReferenceAdapter(), headers=(("X", "y"),))
+ENDPOINT = Endpoint(url="http://h:1", served_model="m", adapter=REFERENCE, headers=(("X", "y"),))
 TURN = Turn(block=4, load="peak", concurrency=1, repeat=2, arm="candidate", order=1, item_ids=("a",))
 CALL = b'"tool_calls":[{"index":0,"function":{"name":"find","arguments":"{}"}}]'
 STREAM = Story(

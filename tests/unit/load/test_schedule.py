@@ -1,6 +1,6 @@
 """Which request a free slot takes next."""
 
-from draftproof.engines import GenericAdapter
+from draftproof.engines import GENERIC
 from draftproof.load.schedule import Schedule, warmup_turn
 from draftproof.load.turn import Endpoint, Turn, turns_of
 from draftproof.testing.builders import build_item
@@ -103,5 +103,5 @@ def test_a_block_gives_one_turn_an_arm_in_its_order():
 def test_the_chat_address_is_the_same_with_and_without_version():
     """Users write the base address in both ways, with and without a closing slash."""
     urls = ("http://h:1", "http://h:1/", "http://h:1/v1", "http://h:1/v1/")
-    endpoints = [Endpoint(url=url, served_model="m", adapter=GenericAdapter()) for url in urls]
+    endpoints = [Endpoint(url=url, served_model="m", adapter=GENERIC) for url in urls]
     assert {endpoint.chat_url for endpoint in endpoints} == {"http://h:1/v1/chat/completions"}

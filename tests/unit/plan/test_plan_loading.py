@@ -172,6 +172,61 @@ def test_local_model_and_drafter_paths_are_resolved_and_a_model_id_is_not(tmp_pa
     assert load_plan(tmp_path / "plan.toml")[0].target.model == "owner/name"
 
 
+def test_target_that_is_one_file_is_taken_from_the_folder_of_the_plan(tmp_path: Path):
+    """A GGUF file beside the plan becomes absolute, as a folder does; a link keeps its own name."""
+    (tmp_path / "blob").write_bytes(b"GGUF")
+    (tmp_path / "target.gguf").symlink_to(tmp_path / "blob")
+    (tmp_path / "plan.toml").write_text(MINIMAL + '[target]\nmodel = "target.gguf"\n')
+    assert load_plan(tmp_path / "plan.toml")[0].target.model == str(tmp_path / "target.gguf")
+
+
+@pytest.mark.parametrize(
+    ("arm", "name", "is_resolved"),
+    [
+        ("", "mine", True),
+        ("", "./absent", True),
+        ("", "builtin:attached", False),
+        ("", "absent", False),
+        ('url = "http://127.0.0.1:1"\n', "mine", False),
+        ('engine = "vllm"\nurl = "http://127.0.0.1:1"\n', "mine", False),
+    ],
+)
+def test_drafter_of_a_launched_reference_engine_is_taken_from_the_folder_of_the_plan(
+    tmp_path: Path, arm, name, is_resolved
+):
+    """A drafter's folder beside the plan becomes absolute; a name, and what a running service says, stays."""
+    (tmp_path / "mine").mkdir()
+    text = MINIMAL + arm + f'[arms.candidate.settings]\ndrafter = "{name}"\nmax_num_seqs = 8\n'
+    (tmp_path / "plan.toml").write_text(text)
+    plan, written = load_plan(tmp_path / "plan.toml")
+    wanted = str(tmp_path / name.removeprefix("./")) if is_resolved else name
+    assert plan.arms.candidate.settings == {"drafter": wanted, "max_num_seqs": 8}
+    assert parse_plan(written) == plan
+
+
+def test_paths_inside_a_command_and_its_environment_stay_as_they_are(tmp_path: Path):
+    """A launched program finds its own files, even where one of that name lies beside the plan."""
+    (tmp_path / "mine").mkdir()
+    text = MINIMAL + 'command = ["serve", "mine", "{port}"]\nenv = { HOME_OF_IT = "mine" }\n'
+    (tmp_path / "plan.toml").write_text(text)
+    plan, written = load_plan(tmp_path / "plan.toml")
+    assert plan.arms.candidate.command == ("serve", "mine", "{port}")
+    assert plan.arms.candidate.env == {"HOME_OF_IT": "mine"}
+    assert written == text
+
+
+def test_precision_is_left_open_unless_the_plan_states_it():
+    """Only the reference engine takes its precision from the plan, so none is assumed for the others."""
+    assert parse_plan(MINIMAL).target.dtype is None
+    assert parse_plan(MINIMAL + '[target]\ndtype = "bfloat16"\n').target.dtype == "bfloat16"
+
+
+def test_thresholds_hash_does_not_depend_on_the_target():
+    """Runs keep their hash of what decides, whatever the plan says of the target's precision."""
+    stated = parse_plan(MINIMAL + '[target]\ndtype = "float32"\n')
+    assert thresholds_sha256(stated) == thresholds_sha256(parse_plan(MINIMAL))
+
+
 def test_text_without_relative_paths_is_kept_byte_for_byte(tmp_path: Path):
     """A plan that needs no resolution is kept with its comments."""
     text = "# why\r\n" + MINIMAL

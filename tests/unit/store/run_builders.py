@@ -127,7 +127,8 @@ requests = st.builds(
     finish_reason=st.none() | _TEXT,
     text=_TEXT,
     token_ids=st.none() | st.lists(_INT, max_size=3).map(tuple),
-    speculation=st.none() | st.builds(SpecCounts, _INT, _INT, _INT, st.lists(_INT, max_size=3).map(tuple)),
+    speculation=st.none()
+    | st.builds(SpecCounts, _INT, _INT, _INT, *[st.lists(_INT, max_size=3).map(tuple)] * 3),
     rounds=st.none() | st.lists(st.builds(Round, *[_INT] * 9), max_size=2).map(tuple),
     server=st.builds(ServerTimings, _MAYBE, _MAYBE, _MAYBE),
     fallbacks=_MAYBE,
@@ -135,4 +136,5 @@ requests = st.builds(
     reasoning_text=_TEXT,
     tool_calls=st.lists(st.builds(ToolCall, _TEXT, _TEXT), max_size=2).map(tuple),
     warnings=st.lists(_TEXT, max_size=2).map(tuple),
+    decode_steps=_MAYBE,
 )

@@ -10,10 +10,9 @@ from run_builders import ITEMS, PLAN_TEXT, create_run, manifest, request, reques
 
 from draftproof.errors import InvalidRunError, StoreError
 from draftproof.plan.loading import parse_plan
-from draftproof.records import BlockRecord, RequestRecord
+from draftproof.records import BlockRecord, RequestRecord, TelemetrySample
 from draftproof.store import LOG_FOLDER, RunDirectory
 from draftproof.store.parquet import BLOCK_SCHEMA, RECORD_SCHEMA, load_blocks, load_records, save_records
-from draftproof.telemetry.scrape import TelemetrySample
 from draftproof.verdict.results import Results, Verdict
 
 
@@ -179,7 +178,7 @@ def test_compaction_keeps_content_and_order(tmp_path):
     with create_run(tmp_path) as run:
         for record in (request(1), request(0, rounds=None, speculation=None, token_ids=()), turn()):
             run.journal.append(record)
-    records_path, blocks_path = run.compact()
+    records_path, blocks_path, _ = run.compact()
     assert load_records(records_path) == run.load().records
     assert load_blocks(blocks_path) == run.load().blocks
 

@@ -1,0 +1,83 @@
+"""References to the environment in a plan, and the secrets that they bring. Pure: the environment is given.
+
+A plan is stored and shared; what `${NAME}` stands for is neither. Whoever resolves a reference also learns
+the value, so that it can be masked wherever a service quotes it.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+
+from draftproof.engines.flags import MASK
+from draftproof.errors import PlanError
+
+_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_SECRET_NAME = re.compile(r"auth|key|token|secret|cookie|passw|credential", re.IGNORECASE)
+# A shorter value stands in any text by chance, and masking it would spoil the record.
+_SHORTEST_SECRET = 6
+
+
+def resolve_references(text: str, environment: Mapping[str, str], place: str) -> str:
+    """Return a text with every `${NAME}` replaced by its value.
+
+    Raises:
+        PlanError: a name is not set.
+    """
+    for name in find_references(text):
+        if name not in environment:
+            raise PlanError(
+                f"the environment variable {name} is not set.", place=place, fix=f"export {name}=... first."
+            )
+    return _REFERENCE.sub(lambda found: environment[found[1]], text)
+
+
+def find_references(text: str) -> tuple[str, ...]:
+    """Return the names that a text refers to, in order."""
+    return tuple(_REFERENCE.findall(text))
+
+
+def resolve_headers(
+    headers: Mapping[str, str], environment: Mapping[str, str], place: str
+) -> tuple[tuple[str, str], ...]:
+    """Return request headers with their references resolved.
+
+    Raises:
+        PlanError: a name is not set, a value has a line break, or a header that holds a secret states it in
+            the plan.
+    """
+    for name, value in headers.items():
+        if _SECRET_NAME.search(name) and not find_references(value):
+            raise PlanError(
+                "a secret in a plan would be copied into every run.",
+                place=f"{place}.{name}",
+                fix=f'export it and write {name} = "... ${{NAME}}".',
+            )
+    resolved = {
+        name: resolve_references(value, environment, f"{place}.{name}") for name, value in headers.items()
+    }
+    for name, value in resolved.items():
+        if any(mark in name + value for mark in "\r\n"):
+            raise PlanError(
+                "a header holds a line break.", place=f"{place}.{name}", fix="write it on one line."
+            )
+    return tuple(resolved.items())
+
+
+def collect_secrets(
+    headers: Iterable[str], others: Iterable[str], environment: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Return the values that must not be seen, longest first; names that are not set have none.
+
+    All that a request header refers to counts as secret; of what `others` (a command, its environment) refer
+    to, those whose name says so: a folder is referred to as well.
+    """
+    names = {name for text in headers for name in find_references(text)}
+    names |= {name for text in others for name in find_references(text) if _SECRET_NAME.search(name)}
+    values = {environment[name] for name in names if name in environment}
+    return tuple(sorted((v for v in values if len(v) >= _SHORTEST_SECRET), key=lambda v: (-len(v), v)))
+
+
+def mask_values(text: str, secrets: Iterable[str]) -> str:
+    """Return a text with every secret masked."""
+    for secret in secrets:
+        text = text.replace(secret, MASK)
+    return text

@@ -1,0 +1,50 @@
+"""`draftproof compare`: two run directories, computed again from their records, side by side."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from draftproof.cli.console import console_progress
+
+if TYPE_CHECKING:
+    from draftproof.verdict.run_data import RunData
+
+
+def compare(
+    before: Annotated[
+        Path, typer.Argument(metavar="A", help="Run directory of the earlier run.", show_default=False)
+    ],
+    after: Annotated[
+        Path, typer.Argument(metavar="B", help="Run directory of the later run.", show_default=False)
+    ],
+    arm: Annotated[
+        str | None, typer.Option("--arm", help="Compare this arm alone.", show_default=False)
+    ] = None,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
+) -> None:
+    """Say what changed between two runs: configuration, delivery, effects, verdict.
+
+    0 nothing changed beyond noise, 10 behaviour or configuration changed, 40 one of the runs is invalid.
+    """
+    from draftproof.report.comparison import render_comparison  # noqa: PLC0415
+    from draftproof.verdict.comparing import EXIT_CODES, compare_runs  # noqa: PLC0415
+
+    with console_progress() as progress:
+        progress.phase("Computing both runs again")
+        comparison = compare_runs(_load(before), _load(after), arm)
+    if as_json:
+        typer.echo(msgspec.json.format(msgspec.json.encode(comparison)).decode())
+    else:
+        typer.echo(render_comparison(comparison), nl=False)
+    raise typer.Exit(EXIT_CODES[comparison.conclusion])
+
+
+def _load(path: Path) -> "RunData":
+    """Return a run's records; its results.json is neither needed nor trusted."""
+    from draftproof.qualify.reporting import run_data  # noqa: PLC0415
+    from draftproof.store import RunDirectory  # noqa: PLC0415
+
+    return run_data(RunDirectory.open(path).load())

@@ -1,0 +1,113 @@
+"""`draftproof costs`: its options, its outcome on a terminal, and what an interruption leaves."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from draftproof.cli.console import console_progress
+from draftproof.cli.running import INTERRUPTED_CODE, fresh_directory, model_resolver
+from draftproof.errors import UsageError
+
+_Plan = Annotated[Path, typer.Argument(help="A plan file (TOML).", show_default=False)]
+_Out = Annotated[Path | None, typer.Option("--out", help="Folder to create.", show_default=False)]
+_Lengths = Annotated[str, typer.Option("--draft-lengths", help="Tokens drafted a step, with commas.")]
+_Batches = Annotated[str, typer.Option("--batches", help="Requests in flight at once, with commas.")]
+_Repeats = Annotated[int, typer.Option("--repeats", help="Waves of each batch size in every start.")]
+_Tokens = Annotated[int, typer.Option("--answer-tokens", help="Tokens of every answer.")]
+_Acceptance = Annotated[
+    float, typer.Option("--acceptance", help="Acceptance for which the longest drafting time is told.")
+]
+_Run = Annotated[
+    Path | None,
+    typer.Option(
+        "--run", help="Run whose tokens per step are set beside the break-even.", show_default=False
+    ),
+]
+_Split = Annotated[
+    bool,
+    typer.Option(
+        "--split/--no-split",
+        help="Also time n-gram drafts where nothing else tells drafting from verification.",
+    ),
+]
+_Seed = Annotated[int, typer.Option("--seed", min=0, help="Draws the order of starts and waves.")]
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+
+
+def costs(
+    plan_file: _Plan,
+    *,
+    out: _Out = None,
+    draft_lengths: _Lengths = "1,2,4,8",
+    batches: _Batches = "1,2,4,8",
+    repeats: _Repeats = 5,
+    answer_tokens: _Tokens = 96,
+    acceptance: _Acceptance = 0.7,
+    run: _Run = None,
+    seed: _Seed = 1,
+    split: _Split = True,
+    as_json: _Json = False,
+) -> None:
+    """Measure what a step costs by draft length and batch size, and which acceptance would break even.
+
+    Starts the plan's candidate once for each draft length with none of its drafts accepted.
+    """
+    from draftproof.costs import CostGrid, measure_costs  # noqa: PLC0415
+    from draftproof.costs.text import render_costs_text  # noqa: PLC0415
+    from draftproof.plan.loading import load_plan  # noqa: PLC0415
+    from draftproof.qualify import Interrupted  # noqa: PLC0415
+
+    plan, text = load_plan(plan_file)
+    grid = CostGrid(
+        draft_lengths=parse_numbers(draft_lengths, "--draft-lengths"),
+        batches=parse_numbers(batches, "--batches"),
+        repeats=repeats,
+        answer_tokens=answer_tokens,
+        acceptance=acceptance,
+        seed=seed,
+        split=split,
+    )
+    folder = out or fresh_directory(f"{plan.name}-costs")
+    try:
+        with console_progress() as progress:
+            found = measure_costs(
+                plan,
+                text,
+                folder,
+                grid=grid,
+                resolve_model=model_resolver(progress),
+                progress=progress,
+                run=run,
+            )
+    except Interrupted as stopped:
+        sys.stderr.write(_describe_stop(stopped.done, stopped.total, folder))
+        raise typer.Exit(INTERRUPTED_CODE) from stopped
+    if as_json:
+        typer.echo(msgspec.json.format(msgspec.json.encode(found)).decode())
+        return
+    typer.echo(render_costs_text(found))
+    typer.echo(f"Page: {(folder / 'costs.html').resolve()}")
+
+
+def parse_numbers(text: str, option: str) -> tuple[int, ...]:
+    """Return the whole numbers of a list with commas, in rising order.
+
+    Raises:
+        UsageError: a part is no whole number.
+    """
+    try:
+        return tuple(sorted(int(part) for part in text.split(",")))
+    except ValueError as error:
+        raise UsageError(
+            f"is {text!r}, allowed are whole numbers with commas", place=option, fix="such as 1,2,4,8"
+        ) from error
+
+
+def _describe_stop(done: int, total: int, folder: Path) -> str:
+    if not done:
+        return "Stopped before this call measured anything.\n"
+    waves = folder / "waves.jsonl"
+    return f"Stopped after {done} of {total} waves; they lie in {waves}. Start again for costs.\n"

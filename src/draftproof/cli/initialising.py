@@ -1,0 +1,160 @@
+"""`draftproof init`: a commented plan to start from, the demo's or one for an engine and a method.
+
+Owns what can be asked for and the file that is written. The plans themselves are the templates in
+`data/plans/init`, one for each engine; what they share stands in those whose names begin with an underscore.
+"""
+
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+import msgspec
+import typer
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from draftproof.errors import StoreError, UsageError
+from draftproof.plan.loading import load_builtin_plan
+from draftproof.plan.placeholders import PLACEHOLDER
+from draftproof.plan.rendering import render_string
+
+_DRAFTING = ("ngram", "draft_model", "eagle3", "mtp")
+# Engine to the methods that its template knows; a service that discloses nothing has none to choose.
+METHODS: dict[str, tuple[str, ...]] = {
+    "vllm": _DRAFTING,
+    "sglang": _DRAFTING,
+    "tensorrt-llm": _DRAFTING,
+    "llamacpp": _DRAFTING,
+    "tgi": ("ngram",),
+    "openai": (),
+    "reference": ("ngram", "draft_model", "attached", "self"),
+}
+_WORDS = {
+    "ngram": "n-gram lookup",
+    "draft_model": "a draft model",
+    "eagle3": "an EAGLE-3 head",
+    "mtp": "multi-token prediction",
+    "attached": "a trained head",
+    "self": "early-exit drafting",
+}
+_NEEDS_DRAFT = ("draft_model", "eagle3")
+_REFERENCE = "reference"
+_DEMO_MODEL = "builtin:smollm2-135m-instruct"
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """What a plan is asked for: engine, method, target, and drafter (a path or an id); None is left open."""
+
+    engine: str
+    method: str | None = None
+    model: str | None = None
+    draft: str | None = None
+
+
+def initialise(
+    out: Path, *, engine: str | None, method: str | None, model: str | None, draft: str | None
+) -> None:
+    """Write a new plan and say what to do next; a file that is there is never overwritten.
+
+    Raises:
+        UsageError: the file exists, or the engine or its method is not one there is a template for.
+        StoreError: the file cannot be written.
+    """
+    if engine is None:
+        if not method is model is draft is None:
+            raise UsageError(
+                "--method, --model and --draft are an engine's.", fix=f"add --engine: {_list(METHODS)}"
+            )
+        text = load_builtin_plan("demo")[1]
+    else:
+        text = render_new_plan(Wanted(engine=engine, method=method, model=model, draft=draft))
+    try:
+        with out.open("x", encoding="utf-8") as stream:
+            stream.write(text)
+    except FileExistsError as error:
+        raise UsageError("the file exists", place=str(out), fix="choose another name with --out") from error
+    except OSError as error:
+        raise StoreError(f"cannot write: {error.strerror}", place=str(out)) from error
+    first = f"fill in every {PLACEHOLDER} in it, then " if PLACEHOLDER in text else ""
+    typer.echo(f"Wrote {out}. Next: {first}draftproof check {out}")
+
+
+def render_new_plan(wanted: Wanted) -> str:
+    """Return the text of a new plan, with marks where something is still to be filled in.
+
+    A path that exists becomes absolute, so that it means the same wherever the plan is kept.
+
+    Raises:
+        UsageError: no such engine, a method that its template lacks, or a drafter for a method without one.
+    """
+    method = _choose_method(wanted)
+    model = _locate(wanted.model) or (_DEMO_MODEL if wanted.engine == _REFERENCE else f"{PLACEHOLDER}_MODEL")
+    draft = _locate(wanted.draft)
+    if draft is None and method in _NEEDS_DRAFT and wanted.engine != _REFERENCE:
+        draft = f"{PLACEHOLDER}_DRAFT"
+    values = {
+        "method": method,
+        "what": _WORDS.get(method or ""),
+        "name": wanted.engine if method is None else f"{wanted.engine}-{method}",
+        "model": model,
+        "draft": draft,
+        "draft_is_local": draft is not None and Path(draft).exists(),
+    }
+    template = _environment().get_template(f"{wanted.engine}.toml.j2")
+    # The head says whether anything is left to fill in, which the text without that sentence tells.
+    has_marks = PLACEHOLDER in template.render(values, placeholders=False)
+    return template.render(values, placeholders=has_marks)
+
+
+def _choose_method(wanted: Wanted) -> str | None:
+    """Return the method, the first of the engine's where none is named."""
+    if wanted.engine not in METHODS:
+        raise UsageError(
+            f"there is no template for {wanted.engine!r}",
+            place="--engine",
+            fix=f"use one of: {_list(METHODS)}",
+        )
+    known = METHODS[wanted.engine]
+    method = wanted.method or (known[0] if known else None)
+    if method is not None and method not in known:
+        fix = (
+            f"use one of: {_list(known)}"
+            if known
+            else "leave --method out: such a service does not say how it drafts"
+        )
+        raise UsageError(
+            f"the template for {wanted.engine} has no method {method!r}", place="--method", fix=fix
+        )
+    if wanted.draft is not None and (method is None or method in {"ngram", "mtp"}):
+        said = "such a service" if method is None else f"the method {method}"
+        raise UsageError(
+            f"{said} takes no drafter", place="--draft", fix="leave --draft out, or choose another --method"
+        )
+    return method
+
+
+def _locate(name: str | None) -> str | None:
+    """Return a name as it stands, and a path that exists as an absolute one."""
+    if not name:
+        return None
+    if not name.isprintable():
+        raise UsageError("a name holds a character that cannot be printed", place=repr(name), fix="rename it")
+    path = Path(name).expanduser()
+    return str(path.absolute()) if path.exists() else name
+
+
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(names)
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("draftproof", "data/plans/init"),
+        autoescape=False,  # noqa: S701 - TOML, not HTML; strings go through the filter below
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["toml"] = render_string
+    return environment

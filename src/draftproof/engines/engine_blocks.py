@@ -1,0 +1,38 @@
+"""What engines add to the frames of a chat stream, gathered for one answer.
+
+Each engine has its own block; shapes change between releases, so values stay undecided here and the engine's
+adapter reads them. A block that cannot be read must not fail an answer that can.
+"""
+
+from typing import Any
+
+import msgspec
+
+
+class Timings(msgspec.Struct, frozen=True):
+    """The `timings` block of llama.cpp; with `timings_per_token` on every chunk, else on the last one."""
+
+    prompt_n: int | None = None
+    prompt_ms: float | None = None
+    predicted_n: int | None = None
+    predicted_ms: float | None = None
+    draft_n: int | None = None
+    draft_n_accepted: int | None = None
+
+
+class EngineBlocks(msgspec.Struct, frozen=True, kw_only=True):
+    """The blocks of one answer, each None or empty where no frame had one.
+
+    Attributes:
+        metrics: the last `metrics` of a frame (vLLM, the reference engine).
+        sglext: the last `sglext` of a frame (SGLang), as decoded.
+        timings: every `timings` of a frame in order (llama.cpp).
+        tokens_per_iteration: the last `avg_decoded_tokens_per_iter` of the choice (TensorRT-LLM).
+        output_tokens: the answer's tokens as counted for it.
+    """
+
+    metrics: Any = None
+    sglext: Any = None
+    timings: tuple[Timings, ...] = ()
+    tokens_per_iteration: float | None = None
+    output_tokens: int | None = None

@@ -1,0 +1,121 @@
+"""What is known of an engine before it is asked: releases checked, names of its metrics, what it changes.
+
+Pure data. A fact that a release lacks is simply not found; nothing here is a promise about a release that is
+not listed as checked.
+"""
+
+from typing import Literal
+
+import msgspec
+
+Settings = dict[str, str | int | float | bool | None]
+Family = Literal["ngram", "draft_model", "attached", "self"]
+HowChecked = Literal["live", "source", "documentation"]
+
+
+class Release(msgspec.Struct, frozen=True):
+    """A release that the adapter was checked against: the start of its version, and how it was checked."""
+
+    version: str
+    how: HowChecked
+
+
+class Confound(msgspec.Struct, frozen=True, kw_only=True):
+    """Something besides the drafts that changes when speculation is switched on.
+
+    `settings` are the keys of a manifest that show it, where any does. `pin` says how to hold it still in
+    both arms. `methods` limits it to some methods as the engine spells them; empty: all.
+    """
+
+    text: str
+    settings: tuple[str, ...] = ()
+    pin: str | None = None
+    methods: tuple[str, ...] = ()
+
+
+class Series(msgspec.Struct, frozen=True, kw_only=True):
+    """Sample names of an engine's Prometheus metrics, by quantity.
+
+    A name may carry labels, `name{label="value"}`, that a series must have; further labels are summed over.
+    Of several names the first that is present counts: releases rename things. The parts of `draft_seconds`
+    and of `verify_seconds` are summed instead. `accepted_by_position` and `drafted_by_position` are a name
+    and the label that holds the position, counted from 0.
+    """
+
+    spec_steps: tuple[str, ...] = ()
+    draft_tokens: tuple[str, ...] = ()
+    accepted_tokens: tuple[str, ...] = ()
+    accepted_by_position: tuple[str, str] | None = None
+    drafted_by_position: tuple[str, str] | None = None
+    generation_tokens: tuple[str, ...] = ()
+    prompt_tokens: tuple[str, ...] = ()
+    finished_requests: tuple[str, ...] = ()
+    engine_steps: tuple[str, ...] = ()
+    preemptions: tuple[str, ...] = ()
+    running: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
+    cache_usage: tuple[str, ...] = ()
+    draft_seconds: tuple[str, ...] = ()
+    verify_seconds: tuple[str, ...] = ()
+
+
+class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts of one engine.
+
+    Attributes:
+        name: the engine's name in a plan.
+        title: its name for people.
+        checked: releases the adapter was checked against.
+        families: method, as the engine spells it, to the proposal family it belongs to.
+        identity_paths: addresses below the base whose answers `read_identity` reads.
+        ready_paths: asked in order until one exists; 200 there means ready.
+        metrics_path: address of the Prometheus exposition; "" where none is known.
+        series: names in that exposition.
+        confounds: what else changes with speculation.
+        refuses: request features that are refused, ignored or wrong while speculation is on, a phrase each.
+        lacks: request features that the engine never has, a phrase each.
+        fallback: what happens when the drafter fails or is absent.
+        chunk_holds: what one content chunk of the stream carries.
+        is_exact: whether every method's drafts are verified without any change of the distribution.
+    """
+
+    name: str
+    title: str
+    checked: tuple[Release, ...] = ()
+    families: dict[str, Family] = {}
+    identity_paths: tuple[str, ...] = ("/version",)
+    ready_paths: tuple[str, ...] = ("/health", "/v1/models")
+    metrics_path: str = "/metrics"
+    series: Series = Series()
+    confounds: tuple[Confound, ...] = ()
+    refuses: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
+    fallback: str = "unknown"
+    chunk_holds: Literal["step", "token", "unknown"] = "unknown"
+    is_exact: bool = False
+
+    def find_release(self, version: str) -> Release | None:
+        """Return the checked release that `version` belongs to, None for one that was never checked.
+
+        "0.32" covers 0.32, 0.32.1 and 0.32.0+cpu, and not 0.321.
+        """
+        bare = version.removeprefix("v")
+        for release in self.checked:
+            rest = bare.removeprefix(release.version)
+            if rest != bare and not rest[:1].isdigit():
+                return release
+        return None
+
+
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
+    """What a running service says of itself; None and empty where it says nothing.
+
+    `engine` is the name it gives itself. `settings` is flat, with `speculation.method` ("off" where the
+    service is known not to speculate), `speculation.num_spec_tokens` and `max_model_len` where disclosed.
+    Keys below `capacity.` are what the service made of its settings, such as the blocks of its cache: they
+    are shown beside each other and never stop a comparison.
+    """
+
+    engine: str | None = None
+    version: str | None = None
+    settings: Settings = {}

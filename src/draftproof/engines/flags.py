@@ -1,0 +1,107 @@
+"""Command lines to settings. Pure.
+
+Every flag of a launch command becomes a setting, so that a flag which differs between two arms is seen
+whether or not anybody thought of it. An engine's adapter renames those it knows.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from draftproof.engines.facts import Settings
+
+_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
+_SECRET = re.compile(r"api_?key|secret|passw|credential|(hf|auth|access|bearer)_?token", re.IGNORECASE)
+MASK = "***"
+# Where a service listens, how it logs and who may ask say nothing about how fast it is.
+UNCOMPARED_FLAGS = frozenset({"host", "port", "api_key", "log_level", "uvicorn_log_level"})
+
+
+def parse_flags(
+    command: Sequence[str],
+    *,
+    names: Mapping[str, str] | None = None,
+    switches: Collection[str] = (),
+    ignored: Collection[str] = UNCOMPARED_FLAGS,
+) -> Settings:
+    """Return flag -> value of a command line, in the order given; a repeated flag keeps its last value.
+
+    `--max-num-seqs 8` and `--max-num-seqs=8` both give {"max_num_seqs": 8}; a flag followed by another flag
+    or by nothing is true. What precedes the first flag (program, subcommand, model) is left out.
+
+    Args:
+        command: program and arguments.
+        names: flag, without dashes and with underscores, to the setting's name.
+        switches: flags that take no value, in the same spelling, although a word may follow.
+        ignored: flags that are left out.
+    """
+    renamed = names or {}
+    settings: Settings = {}
+    for flag, value in _pair(command, switches):
+        if flag not in ignored:
+            settings[renamed.get(flag, flag)] = MASK if _is_secret(flag) else parse_scalar(value)
+    return settings
+
+
+def parse_scalar(text: str | None) -> str | int | float | bool:
+    """Return a flag's value as the number or the truth value that it spells, else as text."""
+    if text is None or text.lower() == "true":
+        return True
+    if text.lower() == "false":
+        return False
+    if _NUMBER.fullmatch(text):
+        return float(text) if any(mark in text for mark in ".eE") else int(text)
+    return text
+
+
+def mask_secrets(command: Sequence[str]) -> tuple[str, ...]:
+    """Return a command line with the values of flags that hold a key or a password masked."""
+    masked, hide = [], False
+    for part in command:
+        flag, equals, _ = part.partition("=")
+        secret = part.startswith("-") and _is_secret(_name_of(flag))
+        shown = f"{flag}={MASK}" if secret and equals else part
+        masked.append(MASK if hide and not part.startswith("-") else shown)
+        hide = secret and not equals
+    return tuple(masked)
+
+
+def flatten(table: Mapping[str, object], prefix: str = "") -> Settings:
+    """Return nested tables as dotted keys; a list becomes its JSON-like text, None stays None."""
+    flat: Settings = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            plain = value is None or isinstance(value, str | int | float | bool)
+            flat[prefix + key] = value if plain else str(value)  # type: ignore[assignment]
+    return flat
+
+
+def _pair(command: Sequence[str], switches: Collection[str]) -> Iterable[tuple[str, str | None]]:
+    parts = list(command)
+    index = next((at for at, part in enumerate(parts) if _is_flag(part)), len(parts))
+    while index < len(parts):
+        part, index = parts[index], index + 1
+        if not _is_flag(part):
+            continue
+        flag, equals, value = part.partition("=")
+        name = _name_of(flag)
+        if equals:
+            yield name, value
+        elif name not in switches and index < len(parts) and not _is_flag(parts[index]):
+            yield name, parts[index]
+            index += 1
+        else:
+            yield name, None
+
+
+def _is_flag(part: str) -> bool:
+    return part.startswith("-") and part != "-" and not _NUMBER.fullmatch(part)
+
+
+def _name_of(flag: str) -> str:
+    return flag.lstrip("-").replace("-", "_")
+
+
+def _is_secret(name: str) -> bool:
+    return bool(_SECRET.search(name))

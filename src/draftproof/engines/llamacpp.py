@@ -1,0 +1,222 @@
+"""llama.cpp's server: asked for its timings at every token, from which each decode step is told.
+
+Names and words: release b11434, `tools/server/server-task.cpp`, `tools/server/server-context.cpp` and
+`common/speculative.cpp`. docs/engines/llamacpp.md tells users where each number comes from.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from draftproof.engines.adapter import EngineAdapter, Evidence
+from draftproof.engines.bodies import as_count, as_table, as_text, decode_body, decode_object
+from draftproof.engines.facts import Confound, EngineFacts, Family, Identity, Release, Series, Settings
+from draftproof.engines.llamacpp_flags import DRAFT_LENGTH, DRAFTER, METHOD, OFF, read_flags
+from draftproof.engines.llamacpp_timings import read_timings
+from draftproof.workload.items import Item
+
+_FAMILIES: dict[str, Family] = {
+    "ngram-simple": "ngram",
+    "ngram-map-k": "ngram",
+    "ngram-map-k4v": "ngram",
+    "ngram-mod": "ngram",
+    "ngram-cache": "ngram",
+    "draft-simple": "draft_model",
+    "draft-eagle3": "attached",
+    "draft-mtp": "attached",
+    "draft-dflash": "attached",
+    "draft-dspark": "attached",
+}
+_DEFAULT_MATCH = 12  # of --spec-ngram-simple-size-n
+_SLOTS = re.compile(r"initializing, n_slots = (\d+), n_ctx_slot = (\d+), kv_unified = '(true|false)'")
+_NOT_STARTED = re.compile(r"failed to initialize speculative decoding context: (.+)")
+_VOCABULARY = re.compile(r"the target and draft vocabs are not compatible")
+_VOCABULARY_REASON = re.compile(
+    r"(draft (?:model )?(?:vocab|bos|eos)[^\n]* must .+|token \d+ content differs.+)"
+)
+_SYNTHETIC = re.compile(r"synthetic acceptance: n_max = (\d+), mean length = ([\d.]+)")
+_NO_SPECULATION = "speculative decoding not supported by this context"
+_DRAFT_NOT_LOADED = "failed to load draft model"
+
+
+def _ask(_item: Item) -> dict[str, Any]:
+    """A prompt found in the cache of the last request would make an answer depend on the requests before."""
+    return {
+        "stream_options": {"include_usage": True},
+        "timings_per_token": True,
+        "cache_prompt": False,
+    }
+
+
+def _read_identity(bodies: Mapping[str, bytes]) -> Identity:
+    """Read /props, /slots and /v1/models. `speculative.types` of /props says "none" whatever is in force."""
+    props = decode_object(bodies.get("/props"))
+    build = as_text(props.get("build_info"))
+    found: Settings = {
+        "max_model_len": as_count(as_table(props.get("default_generation_settings")).get("n_ctx")),
+        "n_slots": as_count(props.get("total_slots")),
+        "model_ftype": as_text(props.get("model_ftype")),
+        METHOD: OFF if _cannot_speculate(bodies) else None,
+    }
+    return Identity(
+        engine="llamacpp" if build is not None or _is_llamacpp(bodies) else None,
+        version=build,
+        settings={key: value for key, value in found.items() if value is not None},
+    )
+
+
+def _is_llamacpp(bodies: Mapping[str, bytes]) -> bool:
+    cards = decode_object(bodies.get("/v1/models")).get("data")
+    return isinstance(cards, list) and any(as_table(card).get("owned_by") == "llamacpp" for card in cards)
+
+
+def _cannot_speculate(bodies: Mapping[str, bytes]) -> bool:
+    """Tell whether all slots say so; with which method one speculates a slot does not say."""
+    slots = decode_body(bodies.get("/slots"))
+    told = [as_table(slot).get("speculative") for slot in slots] if isinstance(slots, list) else []
+    return bool(told) and all(one is False for one in told)
+
+
+def _read_log(text: str) -> Settings:
+    settings: Settings = {}
+    if found := _SLOTS.search(text):
+        settings |= {
+            "n_slots": int(found[1]),
+            "max_model_len": int(found[2]),
+            "kv_unified": found[3] == "true",
+        }
+    if found := _SYNTHETIC.search(text):
+        settings["speculation.synthetic_mean_length"] = float(found[2])
+    if _NOT_STARTED.search(text) or _NO_SPECULATION in text:
+        settings[METHOD] = OFF
+    return settings
+
+
+def _explain_idle(evidence: Evidence) -> str | None:
+    """Name the trap by its own words in the log, else by the settings, else by what the slots say."""
+    method = evidence.settings.get(METHOD)
+    from_log = _explain_from_log(evidence.log)
+    if from_log is not None:
+        return from_log
+    if method not in {None, OFF}:
+        return _explain_no_match(str(method), evidence.settings)
+    if DRAFTER in evidence.settings:
+        return "a draft model is given without --spec-type draft-simple: it is loaded and never asked"
+    if evidence.log:
+        return "no --spec-type is given, so nothing drafts"
+    return "its slots do not speculate" if _cannot_speculate(evidence.bodies) else None
+
+
+def _explain_no_match(method: str, settings: Settings) -> str:
+    """`ngram-simple` drops a draft that is shorter than the n-gram it was found by."""
+    shortest = settings.get("speculation.ngram_simple_size_n", _DEFAULT_MATCH)
+    longest = settings.get(DRAFT_LENGTH)
+    if method == "ngram-simple" and isinstance(shortest, int) and isinstance(longest, int):
+        if longest < shortest:
+            return f"ngram-simple never drafts fewer than size-n {shortest} tokens, and size-m is {longest}"
+        return f"ngram-simple found no match of {shortest} tokens in the test request"
+    return f"{method} found nothing to draft in the test request"
+
+
+def _explain_from_log(log: str) -> str | None:
+    if found := _VOCABULARY_REASON.search(log):
+        return f"the draft model's vocabulary is not the target's ({found[1].strip()})"
+    if _VOCABULARY.search(log):
+        return (
+            "the draft model's vocabulary is not the target's (start with -lv 5 to see the first difference)"
+        )
+    if _DRAFT_NOT_LOADED in log:
+        return "the draft model could not be loaded"
+    if found := _NOT_STARTED.search(log):
+        return f"speculation could not be started ({found[1].strip()})"
+    return "this model's context cannot drop rejected tokens" if _NO_SPECULATION in log else None
+
+
+def _find_lossy(settings: Settings) -> str | None:
+    synthetic = [key for key in settings if key.startswith(("speculation.synth_", "speculation.synthetic_"))]
+    if not synthetic:
+        return None
+    return (
+        f"drafts are accepted at random ({', '.join(sorted(synthetic))}), so the answers are not the target's"
+    )
+
+
+_SPEC = "llamacpp:spec_decode_num"
+_CONFOUNDS = (
+    Confound(
+        text="a draft model has a key-value cache of its own, as long as the target's, so memory grows",
+        settings=("ctx_size", "max_model_len"),
+        pin="give -c and -np in both arms and -fit off, else the context may be made smaller to make room",
+        methods=("draft-simple", "draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark"),
+    ),
+    Confound(
+        text="room for the logits of every draft of every slot is reserved, so memory grows with the drafts",
+        settings=("parallel", "n_slots"),
+        pin="give -np in both arms",
+    ),
+    Confound(
+        text="drafts of all slots are made in one call and verified in a batch with other slots' tokens",
+        settings=("batch_size", "ubatch_size"),
+        pin="give -b and -ub in both arms, with room for slots × (draft length + 1)",
+    ),
+    Confound(
+        text="the n-gram pool is shared by all slots and outlives requests, so drafts depend on earlier ones",
+        methods=("ngram-mod", "ngram-cache"),
+        pin="none; the same items in the same order in every arm, and no other clients",
+    ),
+    Confound(
+        text="a recurrent or hybrid target copies its state at every step and repeats a partly rejected one",
+        pin="none; part of the method's price",
+    ),
+    Confound(
+        text="each slot keeps its last prompt; reuse changes batch shapes and so can change greedy answers",
+        pin="every request is sent with cache_prompt false",
+    ),
+)
+_REFUSES = (
+    "logprobs of accepted drafts are absent from the answer",
+    "images and audio together with speculation end in an error",
+    "the fields speculative.* of a request are ignored in silence",
+)
+_LACKS = (
+    "token ids in a chat stream",
+    "usage and timings of every choice when n is above 1: they are of one choice",
+    "speculation switched per request",
+    "key-value cache use, preemptions and queueing time in the metrics",
+    "time spent drafting, but for a log line at -lv 4",
+)
+
+LLAMACPP = EngineAdapter(
+    facts=EngineFacts(
+        name="llamacpp",
+        title="llama.cpp server",
+        checked=(Release("b11434", "live"),),
+        families=_FAMILIES,
+        identity_paths=("/props", "/slots", "/v1/models"),
+        ready_paths=("/health",),
+        series=Series(
+            spec_steps=(f"{_SPEC}_drafts_total",),
+            draft_tokens=(f"{_SPEC}_draft_tokens_total",),
+            accepted_tokens=(f"{_SPEC}_accepted_tokens_total",),
+            accepted_by_position=(f"{_SPEC}_accepted_tokens_per_pos_total", "position"),
+            generation_tokens=("llamacpp:tokens_predicted_total",),
+            prompt_tokens=("llamacpp:prompt_tokens_total",),
+            engine_steps=("llamacpp:n_decode_total",),
+            running=("llamacpp:requests_processing",),
+            waiting=("llamacpp:requests_deferred",),
+        ),
+        confounds=_CONFOUNDS,
+        refuses=_REFUSES,
+        lacks=_LACKS,
+        fallback="a drafter that cannot be started is left out; the server runs on and only the log tells",
+        chunk_holds="token",
+        is_exact=True,
+    ),
+    ask=_ask,
+    read_blocks=read_timings,
+    read_identity=_read_identity,
+    read_flags=read_flags,
+    read_log=_read_log,
+    explain_idle=_explain_idle,
+    find_lossy=_find_lossy,
+)

@@ -1,0 +1,94 @@
+"""Whether a service really speculates, judged from a test request. Pure.
+
+The order of trust is that of the metrics page: the answer's own record, then the gain of the service's
+counters over the test request. What discloses nothing is undisclosed and never taken for off.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from draftproof.engines.adapter import EngineAdapter, Evidence
+from draftproof.engines.facts import Series
+from draftproof.engines.series import first_sum
+
+# With fewer drafts a good drafter may have none accepted by bad luck.
+ENOUGH_DRAFTS = 12
+
+
+class Proof(msgspec.Struct, frozen=True, kw_only=True):
+    """What the test request shows.
+
+    `idle` is a service that could have drafted and did not; `never_accepted` one of whose drafts not a single
+    one was taken. Counts are None where nothing discloses them. `cause` names why, where the engine's adapter
+    knows; `source` says what was read.
+    """
+
+    state: Literal["drafting", "never_accepted", "idle", "undisclosed"]
+    source: str
+    num_spec_steps: int | None = None
+    num_draft_tokens: int | None = None
+    num_accepted_draft_tokens: int | None = None
+    cause: str | None = None
+
+
+def prove_speculation(adapter: EngineAdapter, evidence: Evidence) -> Proof:
+    """Return what the evidence shows of a service's speculation."""
+    proof = _read_answer(evidence) or _read_counters(adapter.facts.series, evidence)
+    if proof is None:
+        return Proof(
+            state="undisclosed",
+            source="neither the answer nor the service's metrics count drafts",
+            cause=adapter.explain_idle(evidence),
+        )
+    if proof.state == "drafting":
+        return proof
+    return msgspec.structs.replace(proof, cause=adapter.explain_idle(evidence))
+
+
+def _read_answer(evidence: Evidence) -> Proof | None:
+    answer = evidence.answer
+    if answer is None:
+        return None
+    if answer.rounds is not None:
+        drafted = [one for one in answer.rounds if one.proposed]
+        counts = (len(drafted), sum(one.proposed for one in drafted), sum(one.accepted for one in drafted))
+        return _judge(counts, "the answer's record of its rounds")
+    if answer.speculation is not None:
+        told = answer.speculation
+        counts = (told.num_spec_steps, told.num_draft_tokens, told.num_accepted_draft_tokens)
+        return _judge(counts, "the answer's counters")
+    return None
+
+
+def _read_counters(series: Series, evidence: Evidence) -> Proof | None:
+    if evidence.before is None or evidence.after is None:
+        return None
+    steps = _gain(evidence, series.spec_steps)
+    drafted = _gain(evidence, series.draft_tokens)
+    accepted = _gain(evidence, series.accepted_tokens)
+    if steps is None and drafted is None and not accepted:
+        return None
+    return _judge((steps, drafted, accepted), "the service's counters over the test request")
+
+
+def _gain(evidence: Evidence, names: Sequence[str]) -> int | None:
+    """Return what a counter gained; None where it is absent or fell. One that appears began at zero."""
+    after = first_sum(evidence.after or {}, names)
+    before = first_sum(evidence.before or {}, names) or 0.0
+    return None if after is None or after < before else round(after - before)
+
+
+def _judge(counts: tuple[int | None, int | None, int | None], source: str) -> Proof:
+    steps, drafted, accepted = counts
+    # An engine that counts accepted drafts alone shows that it drafts, and never that it does not.
+    is_idle = not (steps or drafted or accepted)
+    rejects_all = accepted == 0 and drafted is not None and drafted >= ENOUGH_DRAFTS
+    return Proof(
+        state="idle" if is_idle else "never_accepted" if rejects_all else "drafting",
+        source=source,
+        num_spec_steps=steps,
+        num_draft_tokens=drafted,
+        num_accepted_draft_tokens=accepted,
+    )

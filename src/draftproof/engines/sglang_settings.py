@@ -1,0 +1,98 @@
+"""SGLang's start arguments to settings, from a command line or from /server_info. Pure.
+
+Names and defaults: release 0.5.23, `srt/arg_groups/fields/spec.py` and `srt/arg_groups/speculative_hook.py`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from draftproof.engines.facts import Settings
+from draftproof.engines.flags import UNCOMPARED_FLAGS, flatten, parse_flags
+
+METHOD, OFF, DRAFTER = "speculation.method", "off", "drafter"
+_DRAFT_LENGTH = "speculation.num_spec_tokens"
+_PREFIX = "speculative_"
+_NAMES = {
+    "speculative_algorithm": METHOD,
+    "speculative_draft_model_path": DRAFTER,
+    "speculative_draft_model": DRAFTER,
+    "speculative_draft_model_revision": "drafter.revision",
+    "uno_lora_path": DRAFTER,
+    "model": "model_path",
+    "context_length": "max_model_len",
+    "tp": "tp_size",
+    "tensor_parallel_size": "tp_size",
+    "pp": "pp_size",
+    "pipeline_parallel_size": "pp_size",
+    "dp": "dp_size",
+    "data_parallel_size": "dp_size",
+}
+_SWITCHES = frozenset(
+    {
+        *("enable_metrics", "enable_mixed_chunk", "disable_overlap_schedule", "disable_radix_cache"),
+        *("disable_cuda_graph", "enable_deterministic_inference", "trust_remote_code"),
+        *("speculative_adaptive", "speculative_use_rejection_sampling"),
+        *("speculative_use_block_verification", "enable_multi_layer_eagle"),
+    }
+)
+# How the server is watched, and the `-m` of `python -m sglang.launch_server`.
+_UNCOMPARED = UNCOMPARED_FLAGS | {
+    *("enable_metrics", "decode_log_interval", "log_requests", "log_requests_level", "m"),
+}
+_ALIASES = {"NEXTN": "EAGLE"}
+_NGRAM_WINDOW = 12  # a window holds the target's own token besides the drafts
+
+
+def read_flags(command: Sequence[str]) -> Settings:
+    """Return the settings of a launch command; without an algorithm and a config file nothing drafts."""
+    told = parse_flags(command, switches=_SWITCHES, ignored=_UNCOMPARED)
+    if "config" not in told:
+        told.setdefault("speculative_algorithm", None)
+    return name_settings(told)
+
+
+def name_settings(arguments: Mapping[str, Any]) -> Settings:
+    """Return arguments under the names of settings: everything about drafting lies below `speculation`.
+
+    An algorithm of None is "off"; the drafting arguments of a server that does not draft are left out.
+    """
+    settings = {_rename(key): value for key, value in flatten(arguments).items()}
+    if METHOD not in settings:
+        return settings
+    method = settings[METHOD]
+    if method is None:
+        kept = {key: value for key, value in settings.items() if not _is_about_drafting(key)}
+        return kept | {METHOD: OFF}
+    settings[METHOD] = _ALIASES.get(str(method).upper(), str(method).upper())
+    length = _find_draft_length(str(settings[METHOD]), settings)
+    drafting = {
+        key: value for key, value in settings.items() if value is not None or not _is_about_drafting(key)
+    }
+    return drafting if length is None else drafting | {_DRAFT_LENGTH: length}
+
+
+def _rename(key: str) -> str:
+    if key in _NAMES:
+        return _NAMES[key]
+    return f"speculation.{key.removeprefix(_PREFIX)}" if key.startswith(_PREFIX) else key
+
+
+def _is_about_drafting(key: str) -> bool:
+    return key.startswith(("speculation.", DRAFTER))
+
+
+def _find_draft_length(method: str, settings: Settings) -> int | None:
+    """Return the drafts that a step verifies: the window without the target's own token, of a tree its nodes.
+
+    None where the server chooses: from the target's architecture or from the drafter's checkpoint.
+    """
+    block = settings.get("speculation.dspark_block_size")
+    if method == "DSPARK" and isinstance(block, int):
+        return block
+    window = settings.get("speculation.num_draft_tokens") or settings.get("speculation.dflash_block_size")
+    if isinstance(window, int):
+        return window - 1
+    steps, topk = settings.get("speculation.num_steps"), settings.get("speculation.eagle_topk")
+    if topk == 1 and isinstance(steps, int):
+        return steps
+    return _NGRAM_WINDOW - 1 if method == "NGRAM" else None

@@ -1,0 +1,110 @@
+"""What the client itself got from a service over some turns, to be held against the service's counters. Pure.
+
+Requests of every phase but the warm-up count, because a turn's first sample comes after it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from draftproof.metrics.acceptance import count_decode_steps, count_speculation
+from draftproof.metrics.request import count_output_tokens
+from draftproof.records import RequestRecord
+
+
+class ClientTally(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests and tokens of some turns as the client saw them.
+
+    `tokens` are those of answers and of what is known of unanswered requests, None where an answer has no
+    count. `open_tokens` is the most that the service may have made for requests whose end the client did not
+    see. The counts of drafts are None unless every answer has them and none is open.
+    """
+
+    sent: int
+    answered: int
+    tokens: int | None
+    open_tokens: int
+    num_spec_steps: int | None
+    num_draft_tokens: int | None
+    num_accepted_draft_tokens: int | None
+
+    @property
+    def unanswered(self) -> int:
+        """Requests that were sent and not answered to the end."""
+        return self.sent - self.answered
+
+
+def tally_client(records: Iterable[RequestRecord], most_tokens: Mapping[str, int]) -> ClientTally:
+    """Count what the client asked and got.
+
+    Args:
+        records: all records of the turns.
+        most_tokens: item id -> most tokens its answer may have.
+    """
+    sent = [one for one in records if one.phase != "warmup" and one.sent_ns is not None]
+    answered = [one for one in sent if one.outcome == "ok"]
+    unanswered = [one for one in sent if one.outcome not in {"ok", "rejected"}]
+    counts = [count_output_tokens(one) for one in answered]
+    seen = [count_output_tokens(one) or 0 for one in unanswered]
+    open_tokens = sum(
+        max(most_tokens.get(one.item_id, 0) - had, 0) for one, had in zip(unanswered, seen, strict=True)
+    )
+    steps, drafted, accepted = _count_drafts(answered)
+    return ClientTally(
+        sent=len(sent),
+        answered=len(answered),
+        tokens=None if None in counts else sum(count or 0 for count in counts) + sum(seen),
+        open_tokens=open_tokens,
+        num_spec_steps=steps,
+        num_draft_tokens=drafted,
+        num_accepted_draft_tokens=accepted,
+    )
+
+
+def tokens_per_step_from_chunks(records: Iterable[RequestRecord]) -> tuple[float | None, int]:
+    """Return (tokens per decode step, requests it rests on), each chunk after the first being one step.
+
+    (N − tokens of the first chunk) / (chunks − 1), pooled over answers that count tokens at every chunk.
+    """
+    told = [(one, n) for one in records if (n := _counted(one)) is not None]
+    steps = sum(len(one.chunks) - 1 for one, _ in told)
+    tokens = sum(n - (one.chunks[0].cumulative_tokens or 0) for one, n in told)
+    return (tokens / steps if steps else None), len(told)
+
+
+def tokens_per_step_from_fields(records: Iterable[RequestRecord]) -> float | None:
+    """Return tokens per decode step from what the answers say of themselves, over the same records.
+
+    None where one of them does not say it.
+    """
+    told = [_read_steps(one) for one in records if _counted(one) is not None]
+    known = [one for one in told if one is not None]
+    steps = sum(count for count, _ in known)
+    return sum(tokens for _, tokens in known) / steps if steps and len(known) == len(told) else None
+
+
+def _read_steps(record: RequestRecord) -> tuple[int, int] | None:
+    """Return (decode steps, tokens they committed), the engine's own count of steps first."""
+    tokens = count_output_tokens(record)
+    if record.rounds is None and record.decode_steps is not None and tokens is not None:
+        return record.decode_steps, tokens - 1
+    return count_decode_steps(record)
+
+
+def _counted(record: RequestRecord) -> int | None:
+    """Return an answer's tokens if every chunk has its count and there are two or more, else None."""
+    chunks = record.chunks
+    if record.outcome != "ok" or len(chunks) < 2 or any(one.cumulative_tokens is None for one in chunks):
+        return None
+    return count_output_tokens(record)
+
+
+def _count_drafts(answered: Sequence[RequestRecord]) -> tuple[int | None, int | None, int | None]:
+    if not answered or any(one.rounds is None and one.speculation is None for one in answered):
+        return None, None, None
+    counts = [count_speculation(one) for one in answered]
+    return (
+        sum(one.num_spec_steps for one in counts),
+        sum(one.num_draft_tokens for one in counts),
+        sum(one.num_accepted_draft_tokens for one in counts),
+    )

@@ -1,0 +1,97 @@
+"""What delivery shows of arms that disclose nothing of their mechanism: the measures, and a hint in words.
+
+Pure view of `Results.deliveries`. Arms whose mechanism is known are left out: their own counters say more.
+"""
+
+from collections.abc import Iterable
+
+from draftproof.report.grouping import label_column, order_arms, order_loads, title_of_load
+from draftproof.report.labels import arm_label
+from draftproof.report.quantities import MISSING, format_count, format_ms, format_ratio, format_share
+from draftproof.report.view import Column, Group, Row, Table, text_cell
+from draftproof.verdict.results import Delivery, Results
+
+UNDISCLOSED = "undisclosed"
+DELIVERY_COLUMNS = (
+    "Answers",
+    "Tokens/chunk",
+    "First chunk",
+    "Characters/chunk",
+    "Gaps p10, p50, p90, p99 (ms)",
+    "In bursts",
+    "Chunks/arrival",
+)
+
+
+def list_undisclosed(results: Results) -> tuple[Delivery, ...]:
+    """Return the deliveries of arms whose contract calls the mechanism undisclosed, by load and arm."""
+    found = [one for one in results.deliveries if one.mechanism == UNDISCLOSED]
+    arms, loads = order_arms(results, {one.arm for one in found}), order_loads(results)
+    return tuple(sorted(found, key=lambda one: (loads.index(one.load), arms.index(one.arm))))
+
+
+def delivery_sentence(results: Results) -> str:
+    """Say of which arms the mechanism is undisclosed and what follows; empty where none is."""
+    arms = order_arms(results, {one.arm for one in list_undisclosed(results)})
+    if not arms:
+        return ""
+    return (
+        f"Undisclosed mechanism: {', '.join(map(arm_label, arms))}. The service does not say whether or how "
+        "it drafts, so only its delivery was measured; later runs can be held against this one with "
+        "draftproof compare."
+    )
+
+
+def delivery_hints(results: Results) -> tuple[str, ...]:
+    """Return the hint of every arm and load, each labelled as a hint."""
+    return tuple(
+        f"{arm_label(one.arm)} at {title_of_load(results, one.load)}: {one.hint_text}"
+        for one in list_undisclosed(results)
+    )
+
+
+def delivery_values(delivery: Delivery) -> tuple[str, ...]:
+    """Return the figures of one arm at one load in the order of `DELIVERY_COLUMNS`."""
+    gaps = (delivery.gap_p10_ns, delivery.gap_p50_ns, delivery.gap_p90_ns, delivery.gap_p99_ns)
+    return (
+        format_count(delivery.requests),
+        _mark_basis(delivery),
+        format_ratio(delivery.first_chunk_tokens),
+        format_ratio(delivery.characters_per_chunk),
+        ", ".join(map(format_ms, gaps)),
+        format_share(delivery.burst_gap_share),
+        format_ratio(delivery.chunks_per_arrival),
+    )
+
+
+def build_delivery(results: Results) -> Table:
+    """Lay out the delivery of undisclosed arms, a group per load."""
+    found = list_undisclosed(results)
+    groups = [
+        Group(title=title_of_load(results, load), rows=_rows(one for one in found if one.load == load))
+        for load in order_loads(results)
+    ]
+    return Table(
+        caption="Delivery of arms with an undisclosed mechanism",
+        columns=(label_column("Arm"), *(Column(label=label) for label in DELIVERY_COLUMNS)),
+        groups=tuple(group for group in groups if group.rows),
+    )
+
+
+def _rows(deliveries: Iterable[Delivery]) -> tuple[Row, ...]:
+    return tuple(
+        Row(
+            cells=(
+                text_cell(arm_label(one.arm), head=True, tone=f"arm {one.arm}"),
+                *(text_cell(value) for value in delivery_values(one)),
+            )
+        )
+        for one in deliveries
+    )
+
+
+def _mark_basis(delivery: Delivery) -> str:
+    if delivery.tokens_per_chunk is None:
+        return MISSING
+    by_total = " (by usage)" if delivery.counted_by == "final_usage" else ""
+    return f"{format_ratio(delivery.tokens_per_chunk)}{by_total}"

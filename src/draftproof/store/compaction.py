@@ -1,0 +1,94 @@
+"""The compact form of a run: three Parquet tables that hold what the journal and the telemetry lines hold.
+
+A folder with the tables and without a journal is a whole run that can be read and judged, not continued.
+"""
+
+import shutil
+from pathlib import Path
+
+from draftproof.errors import StoreError
+from draftproof.records import TelemetrySample
+from draftproof.store.journal import JournalContents, load_journal, order_records
+from draftproof.store.lines import write_error
+from draftproof.store.parquet import (
+    load_blocks,
+    load_records,
+    load_telemetry,
+    save_blocks,
+    save_records,
+    save_telemetry,
+)
+from draftproof.store.telemetry_lines import load_samples, order_samples
+
+JOURNAL_FOLDER, TELEMETRY_FOLDER = "journal", "telemetry"
+RECORDS_NAME, BLOCKS_NAME, TELEMETRY_NAME = "records.parquet", "blocks.parquet", "telemetry.parquet"
+_KEPT_NAMES = ("plan.toml", "workload.jsonl", "results.json", "manifest.json")
+
+
+def is_compacted(path: Path) -> bool:
+    """Tell whether a run has its tables and no journal any more."""
+    return not (path / JOURNAL_FOLDER).is_dir() and (path / RECORDS_NAME).is_file()
+
+
+def load_requests(path: Path) -> JournalContents:
+    """Read the records and turns of a run: from its journal, or from its tables where it has none.
+
+    Raises:
+        StoreError: a line or table that is not what it must be, or neither journal nor tables.
+    """
+    if (path / JOURNAL_FOLDER).is_dir():
+        return load_journal(path / JOURNAL_FOLDER)
+    if not (path / RECORDS_NAME).is_file() or not (path / BLOCKS_NAME).is_file():
+        raise StoreError(
+            f"this run has neither a {JOURNAL_FOLDER} folder nor {RECORDS_NAME} and {BLOCKS_NAME}.",
+            place=str(path),
+            fix="restore them from a copy.",
+        )
+    return order_records([*load_records(path / RECORDS_NAME), *load_blocks(path / BLOCKS_NAME)], torn_lines=0)
+
+
+def load_readings(path: Path) -> tuple[TelemetrySample, ...]:
+    """Read the telemetry of a run: from its lines, or from its table where the run is compacted.
+
+    Raises:
+        StoreError: a line or table that is not what it must be.
+    """
+    if is_compacted(path) and (path / TELEMETRY_NAME).is_file():
+        return order_samples(load_telemetry(path / TELEMETRY_NAME))
+    return load_samples(path / TELEMETRY_FOLDER)
+
+
+def write_tables(path: Path, out: Path) -> tuple[Path, Path, Path]:
+    """Write the tables of the run at `path` into `out`; return where records, turns and samples lie.
+
+    Raises:
+        StoreError: something cannot be read or written.
+    """
+    journal, samples = load_requests(path), load_readings(path)
+    paths = out / RECORDS_NAME, out / BLOCKS_NAME, out / TELEMETRY_NAME
+    save_records(paths[0], journal.records)
+    save_blocks(paths[1], journal.blocks)
+    save_telemetry(paths[2], samples)
+    return paths
+
+
+def save_compacted(path: Path, out: Path) -> Path:
+    """Write the compact form of the run at `path` into the new folder `out` and return that.
+
+    Plan, manifest, workload and, where they were computed, results are copied as they are; the manifest comes
+    last, so a folder with one is complete. Logs and the report are left behind.
+
+    Raises:
+        StoreError: `out` is not empty, or something cannot be read or written.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise StoreError("this folder is not empty.", place=str(out), fix="choose another folder.")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        write_tables(path, out)
+        for name in _KEPT_NAMES:
+            if (path / name).is_file():
+                shutil.copyfile(path / name, out / name)
+    except OSError as error:
+        raise write_error(out, error) from error
+    return out

@@ -1,0 +1,72 @@
+"""NVIDIA GPUs by NVML: memory, how busy they are, power and energy. Absent cleanly where there is none.
+
+Names: nvidia-ml-py 13, module `pynvml`; NVML API reference, "Device Queries". Energy is counted in
+millijoules since the driver was loaded (Volta and later), power in milliwatts.
+"""
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from draftproof.metrics import host_series as host
+from draftproof.telemetry.prometheus import name_series
+
+
+class NvmlReader:
+    """Reads every GPU of this machine.
+
+    Args:
+        module: `pynvml` or what stands for it; None loads it, and no GPU, driver or library reads nothing.
+    """
+
+    def __init__(self, module: Any = None) -> None:
+        self._nvml = module if module is not None else _load()
+        self._devices = self._open() if self._nvml is not None else {}
+
+    def read(self) -> dict[str, float]:
+        """Return series -> value of every GPU; what a GPU does not tell is left out."""
+        found: dict[str, float] = {}
+        for index, device in self._devices.items():
+            for name, ask in self._questions(device).items():
+                value = self._ask(ask)
+                if value is not None:
+                    found[name_series(name, {"gpu": str(index)})] = value
+        return found
+
+    def close(self) -> None:
+        """Let go of the library; closing twice is harmless."""
+        if self._devices:
+            self._devices = {}
+            self._ask(self._nvml.nvmlShutdown)
+
+    def _open(self) -> dict[int, Any]:
+        try:
+            self._nvml.nvmlInit()
+            count = self._nvml.nvmlDeviceGetCount()
+            return {index: self._nvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)}
+        except self._nvml.NVMLError:
+            return {}
+
+    def _questions(self, device: Any) -> dict[str, Callable[[], float]]:
+        nvml = self._nvml
+        return {
+            host.GPU_MEMORY_BYTES: lambda: nvml.nvmlDeviceGetMemoryInfo(device).used,
+            host.GPU_BUSY_SHARE: lambda: nvml.nvmlDeviceGetUtilizationRates(device).gpu / 100,
+            host.GPU_POWER_WATTS: lambda: nvml.nvmlDeviceGetPowerUsage(device) / 1e3,
+            host.GPU_ENERGY_JOULES: lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(device) / 1e3,
+        }
+
+    def _ask(self, question: Callable[[], Any]) -> float | None:
+        try:
+            value = question()
+        except self._nvml.NVMLError:
+            return None
+        return None if value is None else float(value)
+
+
+def _load() -> Any:
+    """Return the library's module, None where it is not installed."""
+    try:
+        return importlib.import_module("pynvml")
+    except ImportError:
+        return None

@@ -1,0 +1,149 @@
+"""Change triggers of one arm: did its version, model, drafter or flags change between two runs? Pure.
+
+What a service does not disclose triggers nothing and is not called unchanged either: it is None.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from draftproof.records import ArmManifest, Contract
+
+Setting = str | int | float | bool | None
+
+UNKNOWN_VERSION = "unknown"
+# Where a service listens, and what it makes of its settings on the memory it finds, are no flags of it.
+_NO_FLAGS = frozenset({"host", "port", "url"})
+_CONSEQUENCES = "capacity."
+_MODEL_KEYS = ("served_model", "model.", "tokenizer.")
+_DRAFTER_KEYS = ("drafter", "drafters", "drafter.")
+_WITHOUT_WEIGHTS = frozenset({"none", "ngram"})
+_PORT = re.compile(r":(\d+)(?=/|$)")
+
+
+class ArmFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run keeps of one arm; a part that was not kept is None."""
+
+    manifest: ArmManifest | None
+    contract: Contract | None
+
+
+class Triggers(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether each trigger fired: True changed, False known to be the same, None not disclosed."""
+
+    version: bool | None
+    model_hash: bool | None
+    drafter_hash: bool | None
+    flags: bool | None
+
+    @property
+    def fired(self) -> tuple[str, ...]:
+        """Names of those that changed."""
+        return tuple(name for name, value in msgspec.structs.asdict(self).items() if value)
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """Names of those that cannot be told."""
+        return tuple(name for name, value in msgspec.structs.asdict(self).items() if value is None)
+
+
+def find_triggers(before: ArmFacts, after: ArmFacts) -> Triggers:
+    """Return which of version, model hash, drafter hash and flags changed in an arm."""
+    return Triggers(
+        version=_has_new_version(before.manifest, after.manifest),
+        model_hash=_has_new_model(before, after),
+        drafter_hash=_has_new_drafter(before, after),
+        flags=_has_new_flags(before.manifest, after.manifest),
+    )
+
+
+def list_flags(manifest: ArmManifest) -> dict[str, Setting]:
+    """Return the settings that say how the service runs, without its address and what follows from memory."""
+    return {
+        key: value
+        for key, value in manifest.settings.items()
+        if key not in _NO_FLAGS and not key.startswith(_CONSEQUENCES)
+    }
+
+
+def normalise_command(manifest: ArmManifest) -> str | None:
+    """Return the launch command as one text with {port} for its port, which is another one in every run."""
+    if manifest.command is None:
+        return None
+    found = _PORT.search(manifest.url.partition("://")[2])
+    if found is None:
+        return " ".join(manifest.command)
+    port = re.compile(rf"(?<!\d){found[1]}(?!\d)")
+    return " ".join(port.sub("{port}", word) for word in manifest.command)
+
+
+def _has_new_version(before: ArmManifest | None, after: ArmManifest | None) -> bool | None:
+    if before is None or after is None:
+        return None
+    if before.engine != after.engine:
+        return True
+    if UNKNOWN_VERSION in (before.engine_version, after.engine_version):
+        return None
+    return before.engine_version != after.engine_version
+
+
+def _has_new_model(before: ArmFacts, after: ArmFacts) -> bool | None:
+    settings = [_pick(one, _MODEL_KEYS) for one in (before, after)]
+    if settings[0] != settings[1]:
+        return True
+    old, new = before.contract, after.contract
+    if old is None or new is None:
+        return None
+    if (old.target_model, old.target_revision) != (new.target_model, new.target_revision):
+        return True
+    hashes = [
+        _differ(old.target_sha256, new.target_sha256),
+        _differ(old.tokenizer_sha256, new.tokenizer_sha256),
+    ]
+    return True if any(hashes) else hashes[0]
+
+
+def _has_new_drafter(before: ArmFacts, after: ArmFacts) -> bool | None:
+    old, new = before.contract, after.contract
+    if _pick(before, _DRAFTER_KEYS) != _pick(after, _DRAFTER_KEYS):
+        return True
+    if old is None or new is None:
+        return None
+    if (old.drafter_kind, old.drafter_identity) != (new.drafter_kind, new.drafter_identity):
+        return True
+    if old.drafter_kind in _WITHOUT_WEIGHTS:
+        return False
+    return _differ(old.drafter_sha256, new.drafter_sha256)
+
+
+def _has_new_flags(before: ArmManifest | None, after: ArmManifest | None) -> bool | None:
+    if before is None or after is None:
+        return None
+    if normalise_command(before) != normalise_command(after):
+        return True
+    old, new = _plain_flags(before), _plain_flags(after)
+    return None if not old and not new and before.command is None else old != new
+
+
+def _plain_flags(manifest: ArmManifest) -> dict[str, Setting]:
+    return {
+        key: value
+        for key, value in list_flags(manifest).items()
+        if not _is_below(key, (*_MODEL_KEYS, *_DRAFTER_KEYS))
+    }
+
+
+def _pick(facts: ArmFacts, keys: Iterable[str]) -> Mapping[str, Setting]:
+    if facts.manifest is None:
+        return {}
+    return {key: value for key, value in facts.manifest.settings.items() if _is_below(key, keys)}
+
+
+def _is_below(key: str, keys: Iterable[str]) -> bool:
+    return any(key == one or (one.endswith(".") and key.startswith(one)) for one in keys)
+
+
+def _differ(before: str | None, after: str | None) -> bool | None:
+    """Return None where both are unknown; a value that came or went is a change."""
+    return None if before is None and after is None else before != after

@@ -1,0 +1,254 @@
+"""The words of a comparison and of undisclosed delivery: what is said, and what is never claimed."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from draftproof.report import render_html, render_text
+from draftproof.report.change_words import QUANTITY_WORDS, describe_noise, headline
+from draftproof.report.comparison import render_comparison
+from draftproof.report.quantities import format_share
+from draftproof.testing.synthetic_results import build_results
+from draftproof.verdict.comparing.comparison import (
+    ArmChange,
+    CommonPrompts,
+    DeliveryChange,
+    EffectChange,
+    EnvelopeChange,
+    FactChange,
+    FailureChange,
+    RunComparison,
+    RunIdentity,
+)
+from draftproof.verdict.comparing.quantities import QUANTITIES
+from draftproof.verdict.comparing.triggers import Triggers
+from draftproof.verdict.results import Delivery, EnvelopeEntry, Figure, Results
+
+QUIET = Triggers(version=False, model_hash=False, drafter_hash=False, flags=False)
+
+
+def build_identity(**fields):
+    values: dict[str, Any] = {
+        "name": "api",
+        "started_wall_ns": 1_767_945_600_000_000_000,
+        "draftproof_version": "0.1.0",
+        "evidence": "smoke",
+        "plan_sha256": "a" * 64,
+        "thresholds_sha256": "b" * 64,
+        "workload_sha256": "c" * 64,
+        "decision": "defer",
+        "sentence": "Defer.",
+    }
+    return RunIdentity(**values | fields)
+
+
+def build_delivery_change(**fields):
+    figure = Figure(value=3.9, low=3.7, high=4.1, level=0.95, n=24)
+    values: dict[str, Any] = {
+        "arm": "candidate",
+        "load": "single",
+        "quantity": "tokens_per_chunk",
+        "statistic": "mean",
+        "before": 1.0,
+        "after": 3.9,
+        "ratio": figure,
+        "simultaneous": figure,
+        "prompts": 24,
+        "noise": 1.021,
+        "noise_from": "both",
+        "known_before": 24,
+        "known_after": 24,
+        "answered_before": 24,
+        "answered_after": 24,
+        "reading": "changed",
+    }
+    return DeliveryChange(**values | fields)
+
+
+def build_comparison(**fields):
+    values: dict[str, Any] = {
+        "schema_version": 1,
+        "draftproof_version": "0.1.0",
+        "only_arm": None,
+        "before": build_identity(),
+        "after": build_identity(),
+        "prompts": CommonPrompts(common=24, other_content=0, only_before=0, only_after=0),
+        "loads": (("single", 1),),
+        "confidence": 0.95,
+        "arms": (ArmChange(arm="candidate", triggers=QUIET, undisclosed=True),),
+        "facts": (),
+        "deliveries": (build_delivery_change(),),
+        "failures": (),
+        "effects": (),
+        "envelope": (),
+        "decision_changed": False,
+        "not_compared": (),
+        "conclusion": "changed",
+    }
+    return RunComparison(**values | fields)
+
+
+def flat(comparison):
+    return " ".join(render_comparison(comparison).split())
+
+
+def test_a_changed_delivery_is_one_plain_sentence():
+    """The sentence states both values, the interval, the yardstick, and that it proves no speculation."""
+    text = flat(build_comparison())
+    assert "the delivery changed: 3.90 tokens per chunk where there were 1.00" in text
+    assert "(B / A 3.90 [3.70, 4.10]; equal arms differ by up to 2.1% (A, B))" in text
+    assert "The mechanism of Candidate is undisclosed" in text
+    assert "buffer, a proxy or a stream interval" in text
+    assert text.startswith("CHANGED api (A) and api (B) Changed from A to B: delivery.")
+
+
+def test_without_a_null_arm_the_noise_is_called_unknown():
+    """No yardstick: the row, the sentence and the doubt all say so."""
+    change = build_delivery_change(noise=None, noise_from="none", reading="changed_noise_unknown")
+    text = flat(build_comparison(deliveries=(change,)))
+    assert "noise unknown: no null arm" in text
+    assert "the change may be no larger" in text
+    quiet = build_delivery_change(noise=None, noise_from="none", reading="within_noise")
+    calm = build_comparison(deliveries=(quiet,), conclusion="unchanged")
+    assert "not known: neither run has a null arm" in headline(calm)
+    assert "within noise" not in flat(calm)
+
+
+@pytest.mark.parametrize(
+    ("source", "words"), [("both", "2.1% (A, B)"), ("before", "2.1% (A)"), ("after", "2.1% (B)")]
+)
+def test_the_noise_names_the_runs_that_it_comes_from(source, words):
+    """Whose null arms are the yardstick is in the table."""
+    assert describe_noise(1.021, source, format_share) == words
+
+
+def test_every_compared_quantity_has_words():
+    """No quantity of the comparison is without a name for a reader."""
+    names = {one.name for each in QUANTITIES for one in (each, each.instead) if one is not None}
+    assert names == set(QUANTITY_WORDS)
+
+
+def test_everything_that_changed_is_in_the_text():
+    """Facts, triggers, failures, effects, envelope, decision and what was left out all appear."""
+    entry = EnvelopeEntry(segment="task=chat", max_concurrency=8, max_context_tokens=None)
+    gain, harm = (Figure(value=v, low=v - 0.05, high=v + 0.05) for v in (0.6, 1.4))
+    text = flat(
+        build_comparison(
+            after=build_identity(decision="invalid", workload_sha256="d" * 64),
+            facts=(
+                FactChange(arm="candidate", group="engine", key="engine_version", before="1.0", after="1.1"),
+                FactChange(arm=None, group="workload", key="sha256", before="c" * 64, after=None),
+            ),
+            arms=(
+                ArmChange(
+                    arm="candidate",
+                    triggers=Triggers(version=True, model_hash=None, drafter_hash=False, flags=False),
+                    undisclosed=False,
+                ),
+            ),
+            failures=(
+                FailureChange(
+                    arm="candidate",
+                    load="single",
+                    before=0.0,
+                    after=0.25,
+                    difference=Figure(value=0.25, low=0.1, high=0.4, n=24),
+                    noise=0.0,
+                    noise_from="both",
+                    reading="changed",
+                ),
+            ),
+            effects=(
+                EffectChange(
+                    segment="task=chat",
+                    load="single",
+                    status_before="gain",
+                    status_after="harm",
+                    before=gain,
+                    after=harm,
+                    is_apart=True,
+                ),
+            ),
+            envelope=(EnvelopeChange(segment="task=chat", before=entry, after=None),),
+            decision_changed=True,
+            not_compared=("Load top was measured in A only.",),
+            prompts=CommonPrompts(common=24, other_content=2, only_before=3, only_after=0),
+            conclusion="invalid",
+        )
+    )
+    for words in (
+        "Run B is invalid: nothing may be concluded",
+        "Candidate engine: engine_version 1.0 1.1",
+        "Run workload: sha256 cccccccccccc —",
+        "Change triggers, Candidate: version changed; model not disclosed.",
+        "25.0% of requests failed where 0% did (B − A +25% [+10%, +40%])",
+        "chat at single: candidate / baseline changed from 0.60 to 1.40",
+        "chat: up to 8 in flight in A, not allowed in B.",
+        "The decision changed from defer to invalid.",
+        "delivery is compared on the 24 prompts that both have with the same content",
+        "Load top was measured in A only.",
+        "2 prompts have the same id and another content.",
+        "3 prompts were asked in A only.",
+    ):
+        assert words in text, words
+    assert "undisclosed" not in text
+
+
+def test_rows_without_an_estimate_say_why():
+    """A row that could not be compared shows no number and its reason."""
+    nothing = Figure(value=None, reason="4 of at least 6 prompts", needed=2, n=4)
+    row = build_delivery_change(
+        ratio=nothing, simultaneous=nothing, before=None, after=None, reading="not_compared"
+    )
+    text = flat(build_comparison(deliveries=(row,), conclusion="unchanged"))
+    assert "Tokens per chunk — — — 2 more needed" in text
+    assert "1 rows could not be compared: 4 of at least 6 prompts." in text
+
+
+def test_names_from_outside_cannot_steer_the_terminal():
+    """Control characters in names, keys and values are replaced."""
+    evil = "x\x1b[2J\ny"
+    fact = FactChange(arm=None, group="host", key=evil, before=evil, after=None)
+    text = render_comparison(build_comparison(before=build_identity(name=evil), facts=(fact,)))
+    assert "\x1b" not in text
+    assert "\N{REPLACEMENT CHARACTER}" in text
+
+
+def build_delivery(**fields):
+    values: dict[str, Any] = dict.fromkeys(Delivery.__struct_fields__) | {
+        "arm": "candidate",
+        "load": "alone",
+        "mechanism": "undisclosed",
+        "requests": 48,
+        "chunks": 400,
+        "counted_requests": 48,
+        "counted_by": "per_chunk",
+        "tokens_per_chunk": 3.9,
+        "hint": "bundled_chunks",
+        "hint_text": "Hint, no proof: delivery looks bundled.",
+    }
+    return Delivery(**values | fields)
+
+
+def test_only_undisclosed_arms_get_the_section_of_delivery():
+    """The report says that the mechanism is undisclosed, what was measured, and the hint as a hint."""
+    plain = build_results()
+    shown = msgspec.structs.replace(plain, deliveries=(build_delivery(),))
+    hidden = msgspec.structs.replace(plain, deliveries=(build_delivery(mechanism="n-gram lookup"),))
+    text = " ".join(render_text(shown).split())
+    assert "Undisclosed mechanism: Candidate." in text
+    assert "Candidate 48 3.90" in text
+    assert "Candidate at alone, 1 in flight: Hint, no proof: delivery looks bundled." in text
+    page = render_html(shown)
+    assert "Undisclosed mechanism: Candidate." in page
+    assert "Hint, no proof" in page
+    assert render_text(hidden) == render_text(plain)
+    assert render_html(hidden) == render_html(plain)
+
+
+def test_results_written_before_deliveries_were_kept_still_load():
+    """A results.json without deliveries reads back with none."""
+    old = msgspec.to_builtins(build_results())
+    del old["deliveries"]
+    assert msgspec.convert(old, Results).deliveries == ()
