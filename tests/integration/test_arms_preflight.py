@@ -107,18 +107,21 @@ def reference(method: str, **options) -> Service:
 
 
 async def probed(session, name, arm, url):
-    """The manifest of a running service and what one test request shows."""
+    """What one test request to a running service shows."""
     service = locate_service(name, arm, url, adapter_for(arm.engine))
-    manifest = await fetch_manifest(session, arm, service)
-    endpoint = Endpoint(url=url, served_model=manifest.settings["served_model"], adapter=service.adapter)
+
+    async def describe():
+        return await fetch_manifest(session, arm, service)
+
+    model = (await describe()).settings["served_model"]
+    endpoint = Endpoint(url=url, served_model=model, adapter=service.adapter)
     transport = HttpTransport()
     try:
-        probe = await probe_service(
-            service, endpoint, manifest, session=session, transport=transport, timeout_s=5
+        return await probe_service(
+            service, endpoint, describe, session=session, transport=transport, timeout_s=5
         )
     finally:
         await transport.close()
-    return manifest, probe
 
 
 def preflight(baseline: Service, candidate: Service, plan=PLAN, items=ITEMS, model=None):
@@ -128,12 +131,11 @@ def preflight(baseline: Service, candidate: Service, plan=PLAN, items=ITEMS, mod
             candidate.running() as url,
             aiohttp.ClientSession() as session,
         ):
-            found = [
+            probes = [
                 await probed(session, "baseline", plan.arms.baseline, base_url),
                 await probed(session, "candidate", plan.arms.candidate, url),
             ]
-        probes = {manifest.arm: probe for manifest, probe in found}
-        return run_preflight(plan, [manifest for manifest, _ in found], probes, items, model=model)
+        return run_preflight(plan, probes, items, model=model)
 
     return asyncio.run(scenario())
 
@@ -265,7 +267,7 @@ def test_a_service_without_own_counts_is_proven_by_its_counters():
         async with service.running() as url, aiohttp.ClientSession() as session:
             return await probed(session, "candidate", PLAN.arms.candidate, url)
 
-    _, probe = asyncio.run(scenario())
+    probe = asyncio.run(scenario())
     assert (probe.proof.state, probe.proof.num_spec_steps) == ("drafting", 5)
     assert "counters" in probe.proof.source
 

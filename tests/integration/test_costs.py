@@ -123,6 +123,21 @@ def test_calls_that_cannot_be_measured_start_nothing(stage, call, changes, optio
     assert not stage.out.exists()
 
 
+def test_a_run_beside_the_costs_is_read_first_and_shown(stage, call):
+    """--run adds a sentence for each cell of the run; a folder without a run is refused before any start."""
+    stage.run()
+    costs = stage.folder / "costs"
+    plan = write_plan(stage, method="ngram")
+    code, out, err = call("costs", plan, "--out", costs, *SMALL, "--run", stage.out)
+    assert (code, err) == (0, "")
+    assert "Beside the run" in out
+    assert "does not say how many tokens its candidate drafts a step" in out
+    assert str(stage.out) in (costs / "costs.html").read_text()
+    code, _, err = call("costs", plan, "--out", stage.folder / "other", *SMALL, "--run", stage.folder)
+    assert (code, err.count("\n")) == (1, 1)
+    assert not (stage.folder / "other").exists()
+
+
 def test_ctrl_c_keeps_what_was_recorded(stage):
     """SIGINT ends a wave, stops the engine, and says where the waves lie; exit 130."""
     process = stage.start("costs", write_plan(stage), "--out", stage.out, *SMALL, "--repeats", "400")

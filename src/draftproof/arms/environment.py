@@ -6,6 +6,9 @@ the value, so that it can be masked wherever a service quotes it.
 
 import re
 from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+import msgspec
 
 from draftproof.engines.flags import MASK
 from draftproof.errors import PlanError
@@ -14,6 +17,7 @@ _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _SECRET_NAME = re.compile(r"auth|key|token|secret|cookie|passw|credential", re.IGNORECASE)
 # A shorter value stands in any text by chance, and masking it would spoil the record.
 _SHORTEST_SECRET = 6
+_S = TypeVar("_S", bound=msgspec.Struct)
 
 
 def resolve_references(text: str, environment: Mapping[str, str], place: str) -> str:
@@ -81,3 +85,13 @@ def mask_values(text: str, secrets: Iterable[str]) -> str:
     for secret in secrets:
         text = text.replace(secret, MASK)
     return text
+
+
+def mask_struct(value: _S, secrets: Iterable[str]) -> _S:
+    """Return a struct with the secrets masked in all its texts; one that holds none comes back as it is.
+
+    A secret may hold signs that JSON writes otherwise, so it is sought in the form in which it is written.
+    """
+    line = msgspec.json.encode(value).decode()
+    masked = mask_values(line, [msgspec.json.encode(secret).decode()[1:-1] for secret in secrets])
+    return value if masked == line else msgspec.json.decode(masked, type=type(value))

@@ -3,12 +3,14 @@
 Network only; comparing manifests is comparability.py.
 """
 
+import contextlib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import aiohttp
 import msgspec
 
-from draftproof.arms.service import Service, fetch_body
+from draftproof.arms.service import Service, explain_no_model, fetch_body
 from draftproof.engines.bodies import as_count, decode_object
 from draftproof.engines.facts import Identity, Settings
 from draftproof.engines.flags import mask_secrets
@@ -23,6 +25,8 @@ SERVED_MODEL_KEY = "served_model"
 MODELS_PATH = "/v1/models"
 REQUEST_PREFIX = "request."
 _TIMEOUT_S = 10.0
+# vLLM's /server_info gathers the environment at its first call, which takes its time.
+_IDENTITY_TIMEOUT_S = 30.0
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +54,10 @@ async def fetch_manifest(
     """
     started = started or Started()
     bodies = await fetch_bodies(session, service)
-    model = _find_model(bodies.get(MODELS_PATH), arm, service)
+    cards = _list_models(bodies.get(MODELS_PATH))
+    if not cards and arm.served_model is None:
+        raise await explain_no_model(session, service, MODELS_PATH, _TIMEOUT_S)
+    model = _find_model(cards, arm, service)
     identity = service.adapter.read_identity(bodies)
     _check_engine(service, identity)
     adapter, command = service.adapter, started.command
@@ -76,10 +83,12 @@ async def fetch_bodies(session: aiohttp.ClientSession, service: Service) -> dict
     Raises:
         EngineError: the service does not answer.
     """
-    paths = dict.fromkeys((MODELS_PATH, *service.adapter.facts.identity_paths))
-    bodies = {
-        path: await fetch_body(session, service.path(path), service.headers, _TIMEOUT_S) for path in paths
-    }
+    models = await fetch_body(session, service.path(MODELS_PATH), service.headers, _TIMEOUT_S)
+    bodies = {MODELS_PATH: models}
+    for path in service.adapter.facts.identity_paths:
+        # A service that lists its models is there; an address of its that does not answer in time is not.
+        with contextlib.suppress(EngineError):
+            bodies[path] = await fetch_body(session, service.path(path), service.headers, _IDENTITY_TIMEOUT_S)
     return {path: body for path, body in bodies.items() if body is not None}
 
 
@@ -95,20 +104,17 @@ def _check_engine(service: Service, identity: Identity) -> None:
         )
 
 
-def _find_model(body: bytes | None, arm: Arm, service: Service) -> Settings:
-    """Return the served model's name and, where it is disclosed, its context length in tokens."""
+def _list_models(body: bytes | None) -> list[dict[str, Any]]:
     cards = decode_object(body).get("data")
     listed = cards if isinstance(cards, list) else []
-    models = [card for card in listed if isinstance(card, dict) and isinstance(card.get("id"), str)]
-    if not models:
-        if arm.served_model is not None:
-            return {SERVED_MODEL_KEY: arm.served_model}
-        raise EngineError(
-            f"arm {service.arm} lists no model.",
-            place=service.path(MODELS_PATH),
-            fix=f"name it with arms.{service.arm}.served_model.",
-        )
-    return _choose_model(models, arm.served_model or models[0]["id"], service)
+    return [card for card in listed if isinstance(card, dict) and isinstance(card.get("id"), str)]
+
+
+def _find_model(cards: Sequence[Mapping[str, Any]], arm: Arm, service: Service) -> Settings:
+    """Return the served model's name and, where it is disclosed, its context length in tokens."""
+    if arm.served_model is not None and not cards:
+        return {SERVED_MODEL_KEY: arm.served_model}
+    return _choose_model(cards, arm.served_model or cards[0]["id"], service)
 
 
 def _choose_model(models: Sequence[Mapping[str, object]], wanted: str, service: Service) -> Settings:

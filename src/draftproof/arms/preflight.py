@@ -95,8 +95,7 @@ class PreflightReport(msgspec.Struct, frozen=True, kw_only=True):
 
 def run_preflight(
     plan: Plan,
-    manifests: Sequence[ArmManifest],
-    probes: Mapping[str, ProbeResult],
+    probes: Sequence[ProbeResult],
     items: Sequence[Item],
     *,
     model: Path | None = None,
@@ -105,8 +104,7 @@ def run_preflight(
 
     Args:
         plan: the plan.
-        manifests: what each running arm is, the baseline among them.
-        probes: arm -> what its test request showed.
+        probes: what each running arm is and what its test request showed, the baseline among them.
         items: the chosen items.
         model: the target's folder or file, where it is at hand: hashes and exact token counts come from it.
 
@@ -115,6 +113,7 @@ def run_preflight(
         PlanError: a model folder lacks a file.
     """
     arms = list_arms(plan)
+    manifests = [probe.manifest for probe in probes]
     for manifest in manifests:
         check_settings_applied(arms[manifest.arm].settings, manifest)
     check_comparable(manifests, plan.comparison)
@@ -126,9 +125,9 @@ def run_preflight(
     )
     findings = [
         finding
-        for manifest, contract in zip(manifests, contracts, strict=True)
+        for probe, contract in zip(probes, contracts, strict=True)
         for finding in (
-            *judge_probe(manifest, probes[manifest.arm], adapter_for(arms[manifest.arm].engine)),
+            *judge_probe(probe, adapter_for(arms[contract.arm].engine)),
             *judge_contract(contract, items),
             *judge_context(contract, needs),
         )
@@ -136,8 +135,9 @@ def run_preflight(
     return PreflightReport(contracts=contracts, findings=tuple(findings))
 
 
-def judge_probe(manifest: ArmManifest, probe: ProbeResult, adapter: EngineAdapter) -> list[Finding]:
+def judge_probe(probe: ProbeResult, adapter: EngineAdapter) -> list[Finding]:
     """Compare what the probe saw with what the arm must do and disclose. Pure."""
+    manifest = probe.manifest
     found = [_judge_proof(manifest, probe), *_judge_answer(manifest, probe, adapter)]
     return [finding for finding in found if finding is not None]
 

@@ -5,11 +5,15 @@ at all has something to draft. What it shows is judged elsewhere.
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import aiohttp
 import msgspec
 
+from draftproof.arms.environment import mask_struct, mask_values
+from draftproof.arms.launch import plan_section
 from draftproof.arms.manifest import fetch_bodies
+from draftproof.arms.readiness import REFUSED_STATUSES, describe_key_fix
 from draftproof.arms.service import Service
 from draftproof.client.exchange import Exchange, ExchangeFold
 from draftproof.client.wire import Ending, Transport, WireRequest
@@ -29,8 +33,12 @@ _SHOWN_CHARS = 200
 
 
 class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The exchange of the probe, what it proves, and why metrics could not be read, None where they could."""
+    """The arm as it is now, the exchange of the probe, what it proves, and why metrics could not be read.
 
+    The last is None where they could.
+    """
+
+    manifest: ArmManifest
     exchange: Exchange
     proof: Proof
     metrics_error: str | None = None
@@ -49,33 +57,37 @@ class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
 async def probe_service(
     service: Service,
     endpoint: Endpoint,
-    manifest: ArmManifest,
+    describe: Callable[[], Awaitable[ArmManifest]],
     *,
     session: aiohttp.ClientSession,
     transport: Transport,
     timeout_s: float,
-    log: str = "",
+    read_log: Callable[[], str] = lambda: "",
     clock: Clock = monotonic_ns,
 ) -> ProbeResult:
-    """Send the probe between two scrapes. The counters are those of the whole service.
+    """Send the probe between two scrapes, then ask the service what it is.
+
+    The counters are those of the whole service. A service writes the last of its settings into its log when
+    it is about to serve, which is why it is described after its first answer.
 
     Raises:
         EngineError: the service refuses the request, does not answer it, or answers something else.
     """
     before, error = await _scrape(session, service)
-    exchange = await _send(endpoint, transport, timeout_s, clock)
+    exchange = mask_struct(await _send(endpoint, transport, timeout_s, clock), service.secrets)
     _check_answered(service, endpoint, exchange)
     after, _ = await _scrape(session, service)
+    manifest = await describe()
     evidence = Evidence(
         settings=manifest.settings,
         answer=exchange.answer,
         before=before,
         after=after,
         bodies=await fetch_bodies(session, service),
-        log=log,
+        log=read_log(),
     )
     proof = prove_speculation(service.adapter, evidence)
-    return ProbeResult(exchange=exchange, proof=proof, metrics_error=error)
+    return ProbeResult(manifest=manifest, exchange=exchange, proof=proof, metrics_error=error)
 
 
 async def _send(endpoint: Endpoint, transport: Transport, timeout_s: float, clock: Clock) -> Exchange:
@@ -92,17 +104,44 @@ async def _send(endpoint: Endpoint, transport: Transport, timeout_s: float, cloc
 def _check_answered(service: Service, endpoint: Endpoint, exchange: Exchange) -> None:
     if exchange.outcome == "ok":
         return
-    said = (exchange.error or exchange.outcome)[:_SHOWN_CHARS]
-    fix = None
-    if exchange.http_status in {401, 403}:
-        fix = f'give the key: [arms.{service.arm}.headers] Authorization = "Bearer ${{NAME}}".'
-    elif exchange.http_status in {400, 422}:
-        fix = f"the service refuses a field: see arms.{service.arm}.engine and arms.{service.arm}.request."
+    said = " ".join((exchange.error or "").split())
+    if exchange.malformed_raw:
+        said += f": {' '.join(exchange.malformed_raw.split())}"
     raise EngineError(
-        f"arm {service.arm} does not answer a test request ({exchange.outcome}: {said})",
+        f"arm {service.arm} does not answer a test request ({exchange.outcome}: {said[:_SHOWN_CHARS]})",
         place=endpoint.chat_url,
-        fix=fix,
+        fix=_find_fix(exchange, service.arm),
     )
+
+
+def _find_fix(exchange: Exchange, arm: str) -> str | None:
+    """Return which key of the plan most likely mends a test request that failed this way."""
+    status, section, said = exchange.http_status or 0, f"arms.{plan_section(arm)}", exchange.error or ""
+    is_stream_at_fault = exchange.outcome == "malformed"
+    fixes = (
+        (exchange.outcome == "timeout", "raise limits.request_s, or see what keeps the service."),
+        (exchange.outcome == "rejected", "wait until the service takes requests, then start again."),
+        (status in REFUSED_STATUSES, describe_key_fix(arm)),
+        (
+            status in {400, 422},
+            f"if it refuses a field, set {section}.engine to what runs there (generic asks for nothing "
+            f"beyond the protocol), or correct {section}.request.",
+        ),
+        (300 <= status < 400, f"write the address that answers itself as {section}.url."),
+        (
+            status in {404, 405},
+            f"correct {section}.url, below which /v1/chat/completions must lie, or {section}.served_model.",
+        ),
+        (
+            is_stream_at_fault and "compressed" in said,
+            f"write the address behind the proxy as {section}.url, or switch its compression off.",
+        ),
+        (
+            is_stream_at_fault and "not an event stream" in said,
+            f"correct {section}.url: what answers there does not stream chat completions.",
+        ),
+    )
+    return next((fix for applies, fix in fixes if applies), None)
 
 
 async def _scrape(
@@ -116,7 +155,7 @@ async def _scrape(
         try:
             exposition = await fetch_exposition(session, url, headers=service.headers)
         except EngineError as error:
-            return None, str(error)
+            return None, mask_values(str(error), service.secrets)
         for series, value in exposition.values.items():
             totals[series] = totals.get(series, 0.0) + value
     return totals, None

@@ -30,7 +30,14 @@ from draftproof.arms.process_family import (
     resident_bytes,
     runs,
 )
-from draftproof.arms.readiness import ReadyProbe, answers, check_port_is_free, find_free_port
+from draftproof.arms.readiness import (
+    Heard,
+    ReadyProbe,
+    answers,
+    check_address,
+    check_port_is_free,
+    find_free_port,
+)
 from draftproof.clock import Clock, monotonic_ns
 from draftproof.errors import EngineError
 
@@ -121,21 +128,24 @@ class ArmProcess:
             on_wait: called at every poll with the seconds waited so far.
 
         Raises:
-            EngineError: the process ended, or the service did not answer in time.
+            EngineError: the process ended, the service did not answer in time, or refuses.
+            PlanError: what is attached to has no address that can be used.
         """
+        check_address(self.url, self.name)
         start_ns = self._started_ns if self._started_ns is not None else self._clock()
         async with aiohttp.ClientSession() as session:
             while True:
                 self.check_alive()
-                ready = await answers(session, self.url, self._probe)
+                heard = await answers(session, self.url, self._probe, self.name)
                 waited_s = (self._clock() - start_ns) / 1e9
-                if ready:
+                # One that runs already and has no such address is asked for its model instead.
+                if heard.state == "ready" or (heard.state == "absent" and self._process is None):
                     # Another program could hold the port while ours is about to fail.
                     self.check_alive()
                     self.load_time_s = waited_s if self._process else None
                     return waited_s
                 if waited_s >= (self._ready_s if self._process else min(self._ready_s, _ATTACH_S)):
-                    raise self._never_ready(waited_s)
+                    raise self._never_ready(waited_s, heard)
                 on_wait(waited_s)
                 await asyncio.sleep(_POLL_S)
 
@@ -231,13 +241,14 @@ class ArmProcess:
         self._process, self._watchdog = None, None
         mask_file(self.log_path, self._secrets)
 
-    def _never_ready(self, waited_s: float) -> EngineError:
+    def _never_ready(self, waited_s: float, heard: Heard) -> EngineError:
         tail = self.log_tail() if self._process else ""
+        start = "start the service first." if heard.state == "silent" else "see what the service itself says."
         return EngineError(
-            f"arm {self.name} did not answer at {self.url} within {waited_s:.0f} s."
+            f"arm {self.name} did not answer at {self.url} within {waited_s:.0f} s ({heard.why})."
             + (f" Last output: {tail}" if tail else ""),
             place=str(self.log_path) if self._process else None,
-            fix="see the log, or raise limits.ready_s." if self._process else "start the service first.",
+            fix="see the log, or raise limits.ready_s." if self._process else start,
         )
 
     def _signal(self, number: signal.Signals, family: list[psutil.Process]) -> None:

@@ -10,7 +10,7 @@ from typing import cast
 
 import httptools
 
-from draftproof.client.wire import Ending, EndKind, Listener
+from draftproof.client.wire import TOLD_HEADERS, Ending, EndKind, Listener
 from draftproof.clock import Clock
 
 
@@ -28,7 +28,9 @@ class HttpConnection(asyncio.Protocol):
 
     def _begin(self) -> None:
         self._parser = httptools.HttpResponseParser(self)
+        self._status = 0
         self._content_type = ""
+        self._further: dict[str, str] = {}
         self._is_framed = False
         self._headers_complete = False
         self._headers_told = False
@@ -122,15 +124,19 @@ class HttpConnection(asyncio.Protocol):
         self._heard_bytes += len(data)
         fault = self._parse(data)
         self._tell_listener(at_ns)
-        if fault is not None:
-            self._end("not_http", f"not an HTTP response ({fault}): {data[:80]!r}", at_ns)
-            self.abort()
-        elif self._message_complete or (self._listener is not None and self._listener.finished):
+        if self._message_complete or (self._listener is not None and self._listener.finished):
             self._end("complete", at_ns=at_ns)
+        elif fault is not None:
+            what = "a body that breaks HTTP's framing" if self._headers_complete else "not an HTTP response"
+            self._end("not_http", f"{what} ({fault}): {data[:80]!r}", at_ns)
+        if fault is not None:
+            self.abort()
 
     def _parse(self, data: bytes) -> str | None:
         try:
             self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            return "it changes to another protocol"
         except httptools.HttpParserError as error:
             return str(error) or type(error).__name__
         return None
@@ -142,7 +148,7 @@ class HttpConnection(asyncio.Protocol):
             return
         if self._headers_complete and not self._headers_told:
             self._headers_told = True
-            self._listener.on_headers(self._parser.get_status_code(), self._content_type, at_ns)
+            self._listener.on_headers(self._status, self._content_type, at_ns, self._further)
         if bodies:
             self._listener.on_body(b"".join(bodies), at_ns)
 
@@ -163,19 +169,33 @@ class HttpConnection(asyncio.Protocol):
         if self._ending is not None and not self._ending.done():
             self._ending.set_exception(exc)
 
-    # What httptools calls.
+    # What httptools calls. It goes on after the end of a response; what it finds there was not asked for.
+
+    def on_message_begin(self) -> None:
+        """A response after the one that counts spoils the connection and not the answer.
+
+        Raises:
+            RuntimeError: there is such a response; the parser hands it on as its own fault.
+        """
+        if self._message_complete:
+            raise RuntimeError("a response that was not asked for")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep what is needed to read the body."""
+        """Keep what is needed to read the body; trailers come after it and change nothing."""
         lowered = name.lower()
+        if self._headers_complete:
+            return
         if lowered == b"content-type":
             self._content_type = value.decode("latin-1").strip().lower()
         elif lowered in {b"content-length", b"transfer-encoding"}:
             self._is_framed = True
+        elif lowered.decode("latin-1") in TOLD_HEADERS:
+            self._further[lowered.decode("latin-1")] = value.decode("latin-1").strip()
 
     def on_headers_complete(self) -> None:
         """Interim responses (1xx) precede the one that counts."""
-        self._headers_complete = self._parser.get_status_code() >= 200
+        self._status = self._parser.get_status_code()
+        self._headers_complete = self._status >= 200
 
     def on_body(self, body: bytes) -> None:
         """Hold the bytes until the whole read is parsed."""

@@ -4,10 +4,13 @@ Owns the decision which of the seven outcomes a request had. The reading of an e
 the engine's adapter, time and sockets to the transport.
 """
 
+from collections.abc import Mapping
+
 import msgspec
 
+from draftproof.client.packing import LONGEST_MAGIC, describe_packing
 from draftproof.client.sse import SseDecoder, SseEvent
-from draftproof.client.wire import Ending
+from draftproof.client.wire import NO_HEADERS, Ending
 from draftproof.engines.protocol import Answer, AnswerFold, FrameError
 from draftproof.errors import EngineError
 from draftproof.records import Outcome
@@ -41,9 +44,12 @@ class ExchangeFold:
         self._sent_ns: int | None = None
         self._headers_ns: int | None = None
         self._status: int | None = None
+        self._content_type = ""
+        self._further: Mapping[str, str] = NO_HEADERS
+        self._packing: str | None = None
         self._is_stream = False
         self._done_ns: int | None = None
-        self._body = b""
+        self._head = self._body = b""
         self._malformed: str | None = None
         self._malformed_raw: bytes | None = None
         self._unreadable = False
@@ -51,20 +57,25 @@ class ExchangeFold:
 
     @property
     def finished(self) -> bool:
-        """True after the end marker, and when nothing after a fault could be read."""
+        """True after the end marker, and when nothing that follows could be read."""
         return self._done_ns is not None or self._unreadable
 
     def on_sent(self, at_ns: int) -> None:
         """Keep when the request had left."""
         self._sent_ns = at_ns
 
-    def on_headers(self, status: int, content_type: str, at_ns: int) -> None:
+    def on_headers(
+        self, status: int, content_type: str, at_ns: int, further: Mapping[str, str] = NO_HEADERS
+    ) -> None:
         """Keep the status; only a successful event stream is decoded."""
-        self._status, self._headers_ns = status, at_ns
+        self._status, self._headers_ns, self._content_type = status, at_ns, content_type
+        self._further = further
         self._is_stream = 200 <= status < 300 and content_type.startswith("text/event-stream")
 
     def on_body(self, data: bytes, at_ns: int) -> None:
-        """Decode a stream; of any other body keep the head."""
+        """Decode a stream; of any other body keep the head. What is compressed is not read."""
+        if self._is_packed(data):
+            return
         if not self._is_stream:
             self._body += data[: max(0, RAW_LIMIT_BYTES - len(self._body))]
             return
@@ -94,6 +105,14 @@ class ExchangeFold:
             answer=answer,
             warnings=answer.warnings + self._stray_warnings(),
         )
+
+    def _is_packed(self, data: bytes) -> bool:
+        """Look at the first bytes, however few of them a packet brings."""
+        if self._packing is None and len(self._head) < LONGEST_MAGIC:
+            self._head = (self._head + data)[:LONGEST_MAGIC]
+            self._packing = describe_packing(self._further.get("content-encoding", ""), self._head)
+            self._unreadable = self._packing is not None and self._is_stream
+        return self._packing is not None
 
     def _take_event(self, event: SseEvent, at_ns: int) -> None:
         data = event.data.strip()
@@ -142,6 +161,12 @@ class ExchangeFold:
 
     def _decide_refused(self, status: int) -> tuple[Outcome, str]:
         said = show_bytes(self._body) or "no reason given"
+        if self._packing is not None:
+            said = f"a body {self._packing}, which is not read"
+        if 300 <= status < 400 and "location" in self._further:
+            said = f"the service redirects to {self._further['location']}, which is not followed"
+        elif "retry-after" in self._further:
+            said += f" (Retry-After: {self._further['retry-after']})"
         return ("rejected" if status in REJECTED_STATUSES else "http_error"), f"HTTP {status}: {said}"
 
     def _decide_stream(self, ending: Ending, answer: Answer) -> tuple[Outcome, str | None]:
@@ -149,16 +174,27 @@ class ExchangeFold:
         if stream_error is not None:
             kind: Outcome = "rejected" if answer.is_refused else "http_error"
             return kind, f"error event in the stream: {stream_error}"
-        if not self._is_stream:
-            self._malformed_raw = self._malformed_raw or self._body
-            return "malformed", "the response is not an event stream"
-        if self._malformed is not None:
-            return "malformed", self._malformed
+        unreadable = self._explain_unreadable()
+        if unreadable is not None:
+            return "malformed", unreadable
         if self._done_ns is None:
-            return "cut", ending.detail or "the stream ended without its end marker"
+            return "cut", ending.detail or "the stream ended without its end marker [DONE]"
         if not answer.chunks and answer.finish_reason is None:
             return "malformed", "the stream carries neither a token nor a finish reason"
         return "ok", None
+
+    def _explain_unreadable(self) -> str | None:
+        """Return what makes a successful response no stream that can be read."""
+        if self._packing is not None:
+            return (
+                f"the response is {self._packing} although it was asked not to be, as a proxy does: when a "
+                "token arrived cannot be told"
+            )
+        if not self._is_stream:
+            self._malformed_raw = self._malformed_raw or self._body
+            stated = self._content_type.partition(";")[0] or "of no stated type"
+            return f"the response is not an event stream but {stated}"
+        return self._malformed
 
     def _stray_warnings(self) -> tuple[str, ...]:
         shown = self._decoder.stray_lines[:_MAX_STRAY_LINES_SHOWN]

@@ -67,7 +67,7 @@ class HttpTransport:
         try:
             connection = self._take_parked(origin) or await self._connect(origin)
         except OSError as error:
-            detail = f"cannot connect to {origin.host}:{origin.port}: {error}"
+            detail = f"cannot connect to {origin.host}:{origin.port}: {_describe(error)}"
             return Ending(kind="unreachable", at_ns=self._clock(), detail=detail)
         ending = await connection.exchange(head_and_body, listener)
         self._park(origin, connection)
@@ -121,6 +121,13 @@ class HttpTransport:
         if place.connection.is_drained:
             return self._is_fit(place)
         return self._clock() - place.since_ns <= DRAIN_GRACE_S * 1e9
+
+
+def _describe(error: OSError) -> str:
+    """A certificate is the user's to mend, so that its fault is said in words."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted ({error.verify_message})"
+    return str(error)
 
 
 def split_url(url: str) -> tuple[Origin, str]:

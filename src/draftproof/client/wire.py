@@ -4,11 +4,16 @@ A transport turns a `WireRequest` into calls on a `Listener` and one `Ending`. T
 (`transport.py`); the one for tests plays a script (`draftproof.testing.fake_transport`).
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Literal, Protocol
 
 import msgspec
 
 EndKind = Literal["complete", "broken", "unreachable", "not_http", "timeout", "cancelled"]
+# Headers of a response that explain why it is not the stream that was asked for.
+TOLD_HEADERS = ("content-encoding", "location", "retry-after")
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
 class WireRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,8 +49,13 @@ class Listener(Protocol):
         """The last byte of the request was handed to the socket."""
         ...
 
-    def on_headers(self, status: int, content_type: str, at_ns: int) -> None:
-        """The final response's headers are complete; `content_type` is lower case, "" if absent."""
+    def on_headers(
+        self, status: int, content_type: str, at_ns: int, further: Mapping[str, str] = NO_HEADERS
+    ) -> None:
+        """The final response's headers are complete; `content_type` is lower case, "" if absent.
+
+        `further` holds those of `TOLD_HEADERS` that are present, names in lower case.
+        """
         ...
 
     def on_body(self, data: bytes, at_ns: int) -> None:

@@ -12,6 +12,7 @@ from draftproof.costs.schedule import Start
 from draftproof.costs.station import ARM, Station
 from draftproof.costs.waves import Wave
 from draftproof.load.turn import Job, Turn, make_record
+from draftproof.qualify.masking import mask_record
 from draftproof.records import Phase, RequestRecord
 
 
@@ -54,7 +55,8 @@ async def send_wave(
 
 async def _ask(station: Station, turn: Turn, job: Job, timeout_s: float) -> RequestRecord:
     scheduled_ns = monotonic_ns()
-    return make_record(turn, job, scheduled_ns, await _exchange(station, job, timeout_s))
+    record = make_record(turn, job, scheduled_ns, await _exchange(station, job, timeout_s))
+    return mask_record(record, station.secrets) if station.secrets else record
 
 
 async def _exchange(station: Station, job: Job, timeout_s: float) -> Exchange:

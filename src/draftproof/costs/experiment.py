@@ -239,7 +239,7 @@ def _conclude(job: _Job, measured: _Measured) -> Costs:
         engine_version=drafting.engine_version,
         method=str(drafting.settings.get(METHOD, "unknown")),
         target=job.plan.target.model,
-        acceptance_fixed_by=next(
+        acceptance_while_timing=next(
             arm.acceptance for arm, start in zip(job.arms, job.starts, strict=True) if start.draft_length
         ),
         host=describe_host(),

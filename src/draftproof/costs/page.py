@@ -136,7 +136,7 @@ def _facts(costs: Costs) -> tuple[tuple[str, str], ...]:
         ("Engine", f"{costs.engine} {costs.engine_version}"),
         ("Drafter", costs.method),
         ("Target", costs.target),
-        ("Acceptance fixed by", costs.acceptance_fixed_by),
+        ("Acceptance while timing", costs.acceptance_while_timing),
         ("Waves a start", str(costs.repeats)),
         ("Tokens of an answer", str(costs.answer_tokens)),
         ("Tokens of a prompt", _span(prompts)),

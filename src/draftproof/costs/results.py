@@ -85,7 +85,7 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
     engine_version: str
     method: str
     target: str
-    acceptance_fixed_by: str
+    acceptance_while_timing: str
     host: dict[str, str | int | float | None]
     commands: tuple[tuple[str, tuple[str, ...]], ...]
     draft_lengths: tuple[int, ...]

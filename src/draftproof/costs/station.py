@@ -39,6 +39,7 @@ class Station:
         stop: set when the user wants to leave.
 
     Attributes:
+        secrets: values that must not be kept.
         manifest: what the service said it is.
         endpoint: where and how it is asked.
     """
@@ -56,6 +57,9 @@ class Station:
             key: resolve_references(value, environment, f"{place}.env.{key}")
             for key, value in arm.env.items()
         }
+        self.secrets = collect_secrets(
+            arm.headers.values(), (*arm.env.values(), *(arm.command or ())), environment
+        )
         self._process = ArmProcess(
             ARM,
             command=build_command(ARM, arm, plan, str(model) if model else None),
@@ -64,9 +68,7 @@ class Station:
             stop_s=plan.limits.stop_s,
             environment=environment | added,
             probe=ReadyProbe(paths=self.adapter.facts.ready_paths, headers=self._headers),
-            secrets=collect_secrets(
-                [*arm.env.values(), *arm.headers.values(), *(arm.command or ())], environment
-            ),
+            secrets=self.secrets,
         )
         self._service: Service
         self.transport: HttpTransport
@@ -108,7 +110,9 @@ class Station:
 
     async def _ask_what_it_is(self) -> None:
         process, arm = self._process, self._arm
-        self._service = locate_service(ARM, arm, process.url, self.adapter, self._headers)
+        self._service = locate_service(
+            ARM, arm, process.url, self.adapter, self._headers, secrets=self.secrets
+        )
         log = process.log_text()
         started = Started(command=process.command, load_time_s=process.load_time_s, log=log)
         self.manifest = await fetch_manifest(self._session, arm, self._service, started)
@@ -122,12 +126,15 @@ class Station:
         await probe_service(
             self._service,
             self.endpoint,
-            self.manifest,
+            self._describe,
             session=self._session,
             transport=self.transport,
             timeout_s=self._plan.limits.request_s,
-            log=log,
+            read_log=process.log_text,
         )
+
+    async def _describe(self) -> ArmManifest:
+        return self.manifest
 
     async def _close(self, *, at_once: bool) -> None:
         try:

@@ -67,7 +67,7 @@ def step_title(step: StepCost) -> str:
 def _head(costs: Costs) -> list[str]:
     engine = f"{printable(costs.engine)} {printable(costs.engine_version)}, {printable(costs.method)}"
     how = (
-        f"acceptance fixed by {costs.acceptance_fixed_by}; {costs.repeats} waves a start, "
+        f"acceptance while timing: {costs.acceptance_while_timing}; {costs.repeats} waves a start, "
         f"answers of {costs.answer_tokens} tokens; intervals of {costs.confidence:.0%}"
     )
     return [f"Step costs of {printable(costs.plan_name)}: {engine}", f"  {how}"]

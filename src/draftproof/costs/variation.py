@@ -20,7 +20,7 @@ _SERVE_FLAGS = {METHOD: "speculation", LENGTH: "num-spec-tokens"} | {
     "speculation.stop_below": "stop-below",
     "speculation.ngram_min": "ngram-min",
 }
-ROUNDS = "nothing: rounds disclose what each step drafted and took"
+ROUNDS = "as it comes: rounds disclose what each step drafted and took"
 
 
 class VariedArm(msgspec.Struct, frozen=True, kw_only=True):

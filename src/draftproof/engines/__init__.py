@@ -2,6 +2,7 @@
 
 from draftproof.engines.adapter import EngineAdapter, Evidence
 from draftproof.engines.generic import GENERIC
+from draftproof.engines.llamacpp import LLAMACPP
 from draftproof.engines.reference import REFERENCE
 from draftproof.engines.sglang import SGLANG
 from draftproof.engines.tensorrtllm import TENSORRT_LLM
@@ -12,7 +13,7 @@ from draftproof.errors import PlanError
 __all__ = ["ADAPTERS", "GENERIC", "REFERENCE", "EngineAdapter", "Evidence", "adapter_for"]
 
 ADAPTERS: dict[str, EngineAdapter] = {
-    adapter.name: adapter for adapter in (REFERENCE, VLLM, SGLANG, TENSORRT_LLM, TGI, GENERIC)
+    adapter.name: adapter for adapter in (REFERENCE, VLLM, SGLANG, TENSORRT_LLM, LLAMACPP, TGI, GENERIC)
 }
 
 

@@ -14,7 +14,6 @@ from draftproof.engines.protocol import Answer, CountTokens
 from draftproof.engines.token_counts import Counted, CountedChunk, choose_counts
 from draftproof.records import Chunk, ToolCall
 
-
 # These count the answer's own tokens, whatever other choices the request has.
 _OWN_COUNTS = ("token_ids", "tokenizer")
 
@@ -77,10 +76,12 @@ class ChatFold:
                 self._take_choice(choice, parsed, arrival_ns)
             else:
                 self._other_choices += 1
+        if not parsed.choices:
+            self._take_tail(parsed, arrival_ns)
 
     def finish(self) -> Answer:
         """Return what was said so far."""
-        counted = choose_counts(self._marks, "".join(self._generated), self._count_tokens)
+        counted = choose_counts(self._own_marks(), "".join(self._generated), self._count_tokens)
         output_tokens = self._count_output(counted)
         reading = self._read(output_tokens)
         return Answer(
@@ -95,7 +96,7 @@ class ChatFold:
             text="".join(self._text),
             reasoning_text="".join(self._reasoning),
             tool_calls=self._tool_calls(),
-            token_ids=None if self._ids is None else tuple(self._ids),
+            token_ids=None if self._ids is None or self._count_without_ids() else tuple(self._ids),
             speculation=reading.speculation,
             rounds=reading.rounds,
             decode_steps=reading.decode_steps,
@@ -124,8 +125,17 @@ class ChatFold:
             self._metrics = frame.metrics
         if frame.sglext is not None:
             self._sglext = frame.sglext
-        if frame.timings is not None:
+        if frame.timings is not None and all(choice.index == 0 for choice in frame.choices or ()):
             self._timings.append(frame.timings)
+
+    def _own_marks(self) -> list[CountedChunk]:
+        """Beside further choices, what counts all choices together counts no chunk of the answer."""
+        if not self._other_choices:
+            return self._marks
+        return [mark._replace(usage=None, engine=None) for mark in self._marks]
+
+    def _count_without_ids(self) -> int:
+        return sum(mark.ids is None for mark in self._marks)
 
     def _count_output(self, counted: Counted) -> int | None:
         """Usage is of all choices together: beside further choices only the answer's own count holds."""
@@ -141,6 +151,7 @@ class ChatFold:
                 timings=tuple(self._timings),
                 tokens_per_iteration=self._tokens_per_iteration,
                 output_tokens=output_tokens,
+                content_chunks=len(self._marks),
             )
         )
 
@@ -155,6 +166,17 @@ class ChatFold:
             self._marks.append(
                 CountedChunk(arrival_ns, growth.ids, growth.usage, growth.engine, self._generated_chars)
             )
+
+    def _take_tail(self, frame: ChatFrame, arrival_ns: int) -> None:
+        """Count the tokens that the stream held back and only the closing frame's own count tells.
+
+        Such are the end token alone in its step, and the rest of a character or of a possible stop string.
+        """
+        if frame.timings is None or not self._marks or self._other_choices:
+            return
+        last, now = self._marks[-1].engine, frame.timings.predicted_n
+        if last is not None and now is not None and now > last:
+            self._marks.append(CountedChunk(arrival_ns, None, None, now, self._generated_chars))
 
     def _take_counts(self, choice: Choice, frame: ChatFrame) -> _Growth:
         if choice.token_ids is not None:
@@ -213,6 +235,9 @@ class ChatFold:
             found.append(
                 f"chunks carry {counted.last} tokens by {counted.source}, usage says {self._final_tokens}"
             )
+        if self._ids is not None and self._count_without_ids():
+            missing, chunks = self._count_without_ids(), len(self._marks)
+            found.append(f"token ids are missing from {missing} of {chunks} chunks and are not used")
         if self._other_choices:
             found.append(f"{self._other_choices} chunks of further choices are not part of the answer")
         return tuple(found)

@@ -12,7 +12,6 @@ import msgspec
 from draftproof.engines.engine_blocks import Timings
 from draftproof.engines.protocol import FrameError
 
-
 # A stream that began with 200 can still be refused: SGLang states the code, TGI says it in words.
 _BUSY_CODES = {429, 503, "429", "503"}
 
@@ -77,7 +76,6 @@ class ChatFrame(msgspec.Struct, frozen=True):
         if self.error is not None:
             return str(self.error)
         return (self.message or "no message") if self.object == "error" else None
-
 
     @property
     def is_refusal(self) -> bool:

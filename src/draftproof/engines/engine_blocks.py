@@ -29,6 +29,7 @@ class EngineBlocks(msgspec.Struct, frozen=True, kw_only=True):
         timings: every `timings` of a frame in order (llama.cpp).
         tokens_per_iteration: the last `avg_decoded_tokens_per_iter` of the choice (TensorRT-LLM).
         output_tokens: the answer's tokens as counted for it.
+        content_chunks: the chunks of its stream that carried tokens.
     """
 
     metrics: Any = None
@@ -36,3 +37,4 @@ class EngineBlocks(msgspec.Struct, frozen=True, kw_only=True):
     timings: tuple[Timings, ...] = ()
     tokens_per_iteration: float | None = None
     output_tokens: int | None = None
+    content_chunks: int = 0

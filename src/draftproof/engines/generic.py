@@ -18,5 +18,7 @@ def _ask(_item: Item) -> dict[str, Any]:
 
 
 GENERIC = EngineAdapter(
-    facts=EngineFacts(name="generic", title="OpenAI-compatible service", metrics_path=""), ask=_ask, read_blocks=read_metrics
+    facts=EngineFacts(name="generic", title="OpenAI-compatible service", metrics_path=""),
+    ask=_ask,
+    read_blocks=read_metrics,
 )

@@ -160,17 +160,18 @@ _CONFOUNDS = (
         pin="give -b and -ub in both arms, with room for slots × (draft length + 1)",
     ),
     Confound(
-        text="the n-gram pool is shared by all slots and outlives requests, so drafts depend on earlier ones",
+        text="the n-gram pool outlives requests: a prompt asked again is drafted from its earlier answer",
         methods=("ngram-mod", "ngram-cache"),
-        pin="none; the same items in the same order in every arm, and no other clients",
+        pin="none; ask each prompt once, or take ngram-simple, which knows only its own request",
     ),
     Confound(
         text="a recurrent or hybrid target copies its state at every step and repeats a partly rejected one",
         pin="none; part of the method's price",
     ),
     Confound(
-        text="each slot keeps its last prompt; reuse changes batch shapes and so can change greedy answers",
-        pin="every request is sent with cache_prompt false",
+        text="the state of finished prompts is copied to host memory, a draft model's too",
+        settings=("cache_ram",),
+        pin="give -cram 0 in both arms",
     ),
 )
 _REFUSES = (
@@ -180,7 +181,7 @@ _REFUSES = (
 )
 _LACKS = (
     "token ids in a chat stream",
-    "usage and timings of every choice when n is above 1: they are of one choice",
+    "usage of all choices together when n is above 1: each choice states its own",
     "speculation switched per request",
     "key-value cache use, preemptions and queueing time in the metrics",
     "time spent drafting, but for a log line at -lv 4",

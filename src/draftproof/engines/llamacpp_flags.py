@@ -51,6 +51,7 @@ _SPELLINGS: dict[str, tuple[str, ...]] = {
     "cache_type_v": ("ctv",),
     "kv_unified": ("kvu",),
     "cont_batching": ("cb",),
+    "cache_ram": ("cram",),
     "seed": ("s",),
     "predict": ("n", "n_predict"),
     METHOD: ("spec_type",),

@@ -4,6 +4,7 @@ The order of trust is that of the metrics page: the answer's own record, then th
 counters over the test request. What discloses nothing is undisclosed and never taken for off.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -74,10 +75,12 @@ def _read_counters(series: Series, evidence: Evidence) -> Proof | None:
 
 
 def _gain(evidence: Evidence, names: Sequence[str]) -> int | None:
-    """Return what a counter gained; None where it is absent or fell. One that appears began at zero."""
+    """Return what a counter gained, one that appears from zero; None where it is absent, fell or is NaN."""
     after = first_sum(evidence.after or {}, names)
     before = first_sum(evidence.before or {}, names) or 0.0
-    return None if after is None or after < before else round(after - before)
+    if after is None or after < before or not math.isfinite(after - before):
+        return None
+    return round(after - before)
 
 
 def _judge(counts: tuple[int | None, int | None, int | None], source: str) -> Proof:

@@ -1,13 +1,13 @@
 """The reference engine: asked for token ids and for its record of every round."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from draftproof.engines.adapter import EngineAdapter, Evidence
 from draftproof.engines.bodies import as_table, as_text, decode_object
-from draftproof.engines.facts import EngineFacts, Identity, Release, Series
+from draftproof.engines.facts import EngineFacts, Identity, Release, Series, Settings
 from draftproof.engines.metrics_block import read_metrics
 from draftproof.engines.protocol import Speculation
 from draftproof.workload.items import Item
@@ -37,6 +37,11 @@ def _read_identity(bodies: Mapping[str, bytes]) -> Identity:
             for key, value in config.items()
         },
     )
+
+
+def _read_no_flags(_command: Sequence[str]) -> Settings:
+    """The engine states its whole configuration itself, under the names that a plan uses."""
+    return {}
 
 
 def _explain_idle(evidence: Evidence) -> str | None:
@@ -80,6 +85,7 @@ REFERENCE = EngineAdapter(
     ask=_ask,
     read_blocks=read_metrics,
     read_identity=_read_identity,
+    read_flags=_read_no_flags,
     explain_idle=_explain_idle,
     render_switch=_switch,
 )

@@ -94,7 +94,7 @@ def _vary_vllm(command: tuple[str, ...], draft_length: int, drafting: Drafting) 
     config |= {"prompt_lookup_min": 1} if is_lookup else {}
     config |= {"num_speculative_tokens": draft_length, **_VLLM_FIXED}
     flag = ("--speculative-config", msgspec.json.encode(config).decode())
-    return Variation(command=(*bare, *flag), acceptance="synthetic acceptance length 1.0")
+    return Variation(command=(*bare, *flag), acceptance="none, by a synthetic acceptance length of 1")
 
 
 def _is_vllm_config(name: str) -> bool:
@@ -176,7 +176,8 @@ def _vary_llamacpp(command: tuple[str, ...], draft_length: int, drafting: Drafti
     bare = drop_flags(command, lambda name: name in flags or name in _LLAMA_SYNTHETIC)
     words = [word for name, value in flags.items() for word in (f"--{name}", value)]
     return Variation(
-        command=(*bare, *words, "--spec-synth-len", "1"), acceptance="synthetic acceptance length 1"
+        command=(*bare, *words, "--spec-synth-len", "1"),
+        acceptance="none, by a synthetic acceptance length of 1",
     )
 
 
@@ -227,7 +228,7 @@ def _vary_sglang(command: tuple[str, ...], draft_length: int, drafting: Drafting
     return Variation(
         command=(*bare, *words),
         environment=_SGLANG_TIMER | _SGLANG_ACCEPTANCE,
-        acceptance="simulated acceptance length 1",
+        acceptance="none, by a simulated acceptance length of 1",
     )
 
 

@@ -12,8 +12,9 @@ import msgspec
 
 from draftproof.engines.adapter import EngineAdapter, Evidence
 from draftproof.engines.bodies import as_table, as_text, decode_object
+from draftproof.engines.engine_blocks import EngineBlocks
 from draftproof.engines.facts import Confound, EngineFacts, Family, Identity, Release, Series, Settings
-from draftproof.engines.metrics_block import read_metrics
+from draftproof.engines.metrics_block import MetricsReading, read_metrics
 from draftproof.engines.series import first_sum
 from draftproof.engines.vllm_flags import METHOD, OFF, read_flags
 from draftproof.engines.vllm_state import (
@@ -65,6 +66,21 @@ _SERIES = Series(
 
 def _ask(_item: Item) -> dict[str, Any]:
     return {"return_token_ids": True}
+
+
+def _read_blocks(blocks: EngineBlocks) -> MetricsReading:
+    """Read the `metrics` block; the steps come from the chunks, each of which holds one.
+
+    The block counts drafts that were accepted behind the answer's end, so (N − 1) − accepted is the least
+    that the steps can be. Fewer chunks than that were joined on their way and tell nothing.
+    """
+    reading = read_metrics(blocks)
+    counts, total = reading.speculation, blocks.output_tokens
+    if counts is None or total is None:
+        return reading
+    steps = blocks.content_chunks - 1
+    least = max(total - 1 - counts.num_accepted_draft_tokens, counts.num_spec_steps)
+    return msgspec.structs.replace(reading, decode_steps=steps) if steps >= least else reading
 
 
 def _read_identity(bodies: Mapping[str, bytes]) -> Identity:
@@ -224,7 +240,7 @@ VLLM = EngineAdapter(
         is_exact=True,
     ),
     ask=_ask,
-    read_blocks=read_metrics,
+    read_blocks=_read_blocks,
     read_identity=_read_identity,
     read_flags=read_flags,
     read_log=read_log,

@@ -1,7 +1,8 @@
 """Acceptance of drafts, pooled over verification steps (docs/metrics.md, "Acceptance").
 
 Rounds are the better source: they tell drafted steps from ordinary ones and how long each draft was. Where a
-record has none, the server's counters are used. Callers choose which records belong together.
+record has none, the server's counters are used, with its lists of steps where it gives them. Callers choose
+which records belong together.
 """
 
 from collections import Counter
@@ -12,13 +13,16 @@ import msgspec
 from draftproof.metrics.request import count_output_tokens
 from draftproof.records import RequestRecord, Round, SpecCounts
 
+Step = tuple[int, int]  # drafted, accepted
+
 
 class AcceptanceSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Acceptance of a set of requests.
 
     `decode_steps` and `tokens_per_decode_step` cover the requests from which they can be told. The histogram
-    is empty where a request drafted and gives none; `position_acceptance` rests on rounds alone, because
-    counters do not say how long each draft was.
+    is empty where a request drafted and gives none; `position_acceptance` rests on rounds and lists of steps,
+    because counters do not say how long each draft was, and is empty where a request that drafted has
+    neither.
     """
 
     num_spec_steps: int
@@ -41,7 +45,7 @@ class RejectionCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 def pool_acceptance(records: Iterable[RequestRecord]) -> AcceptanceSummary | None:
     """Return the acceptance pooled over the records' steps, None where no record discloses any."""
-    told = [record for record in records if record.rounds is not None or record.speculation is not None]
+    told = [record for record in records if _tells(record)]
     if not told:
         return None
     counts = [count_speculation(record) for record in told]
@@ -58,7 +62,7 @@ def pool_acceptance(records: Iterable[RequestRecord]) -> AcceptanceSummary | Non
         mean_acceptance_length=1 + accepted / steps if steps else None,
         tokens_per_decode_step=committed / decode_steps if decode_steps else None,
         acceptance_histogram=_pool_histograms(counts),
-        position_acceptance=position_acceptance(_all_rounds(told)),
+        position_acceptance=_pool_positions(told),
     )
 
 
@@ -78,27 +82,49 @@ def count_speculation(record: RequestRecord) -> SpecCounts:
 def count_decode_steps(record: RequestRecord) -> tuple[int, int] | None:
     """Return (decode steps, tokens they committed) of one request, None where they cannot be told.
 
-    Without rounds: the first token comes from the prefill, every step commits its accepted drafts and one
-    token of the target, so (N − 1) − accepted steps committed N − 1 tokens. Where the stop falls inside an
-    accepted prefix, counters name drafts that were never delivered; steps are then at least the
-    verification steps.
+    Without rounds the engine's own count of steps holds. Without that: the first token comes from the
+    prefill, every step commits its accepted drafts and one token of the target, so (N − 1) − accepted
+    steps committed N − 1 tokens. Where the stop falls inside an accepted prefix, counters name drafts that
+    were never delivered; steps are then at least the verification steps.
     """
     if record.rounds is not None:
         return len(record.rounds), sum(turn.committed for turn in record.rounds)
     tokens, counts = count_output_tokens(record), record.speculation
-    if counts is None or tokens is None or tokens < 1:
+    if tokens is None or tokens < 1:
+        return None
+    if record.decode_steps is not None:
+        return record.decode_steps, tokens - 1
+    if counts is None:
         return None
     return max(tokens - 1 - counts.num_accepted_draft_tokens, counts.num_spec_steps), tokens - 1
 
 
-def position_acceptance(rounds: Iterable[Round]) -> tuple[float | None, ...]:
+def position_acceptance(steps: Iterable[Step]) -> tuple[float | None, ...]:
     """Return, per draft position i, P(draft i accepted | drafts before i accepted and a draft i existed).
 
-    None at a position that no step reached. Drafts of different lengths enter only where they have a draft.
+    Args:
+        steps: (drafted, accepted) of decode steps; those that drafted nothing do not count.
+
+    Returns:
+        One share for each position up to the longest draft; None at a position that no step reached. Drafts
+        of different lengths enter only where they have a draft.
     """
-    steps = [turn for turn in rounds if turn.proposed > 0]
-    longest = max((turn.proposed for turn in steps), default=0)
-    return tuple(_accepted_share_at(steps, index) for index in range(longest))
+    drafting = [step for step in steps if step[0] > 0]
+    longest = max((drafted for drafted, _ in drafting), default=0)
+    return tuple(_accepted_share_at(drafting, index) for index in range(longest))
+
+
+def list_steps(record: RequestRecord) -> tuple[Step, ...] | None:
+    """Return (drafted, accepted) of a request's verification steps, None where they are not told singly."""
+    if record.rounds is not None:
+        return tuple((turn.proposed, turn.accepted) for turn in record.rounds if turn.proposed > 0)
+    counts = record.speculation
+    if counts is None or len(counts.per_step_drafted) != len(counts.per_step_accepted):
+        return None
+    if len(counts.per_step_drafted) < counts.num_spec_steps:
+        return None
+    pairs = zip(counts.per_step_drafted, counts.per_step_accepted, strict=True)
+    return tuple((drafted, accepted) for drafted, accepted in pairs if drafted > 0)
 
 
 def count_rejection_positions(rounds: Iterable[Round]) -> RejectionCounts:
@@ -109,9 +135,21 @@ def count_rejection_positions(rounds: Iterable[Round]) -> RejectionCounts:
     return RejectionCounts(by_position=_tally(rejected), none_rejected=len(steps) - len(rejected))
 
 
-def _accepted_share_at(steps: Sequence[Round], index: int) -> float | None:
-    tried = [turn for turn in steps if turn.proposed > index and turn.accepted >= index]
-    return sum(turn.accepted > index for turn in tried) / len(tried) if tried else None
+def _tells(record: RequestRecord) -> bool:
+    return record.rounds is not None or record.speculation is not None or record.decode_steps is not None
+
+
+def _accepted_share_at(steps: Sequence[Step], index: int) -> float | None:
+    tried = [accepted for drafted, accepted in steps if drafted > index and accepted >= index]
+    return sum(accepted > index for accepted in tried) / len(tried) if tried else None
+
+
+def _pool_positions(records: Sequence[RequestRecord]) -> tuple[float | None, ...]:
+    """A request that drafted in steps nobody lists would be missing from the pool: then there is none."""
+    listed = [list_steps(record) for record in records if count_speculation(record).num_spec_steps > 0]
+    if any(steps is None for steps in listed):
+        return ()
+    return position_acceptance(step for steps in listed if steps is not None for step in steps)
 
 
 def _pool_decode_steps(records: Iterable[RequestRecord]) -> tuple[int | None, int]:
@@ -129,10 +167,6 @@ def _pool_histograms(counts: Sequence[SpecCounts]) -> tuple[int, ...]:
     for count in drafting:
         total.update(dict(enumerate(count.acceptance_histogram)))
     return _spread(total)
-
-
-def _all_rounds(records: Iterable[RequestRecord]) -> tuple[Round, ...]:
-    return tuple(turn for record in records for turn in record.rounds or ())
 
 
 def _tally(values: Iterable[int]) -> tuple[int, ...]:

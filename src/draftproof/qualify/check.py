@@ -90,7 +90,8 @@ def preflight(fleet: Fleet, items: tuple[Item, ...], model: Path | None) -> Pref
     Raises:
         DraftproofError: as `run_preflight`.
     """
-    return run_preflight(fleet.plan, tuple(fleet.manifests.values()), fleet.probes, items, model=model)
+    probes = [contact.probe for contact in fleet.contacts.values()]
+    return run_preflight(fleet.plan, probes, items, model=model)
 
 
 def check_plan(plan: Plan, resolve_model: ModelResolver, progress: Progress) -> CheckReport:

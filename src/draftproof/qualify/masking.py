@@ -1,8 +1,10 @@
-"""Keeps secrets out of the journal: what a service quotes of its own request is masked before it is kept."""
+"""Keeps secrets out of journal and messages: what a service quotes of its request is masked before that."""
 
-import msgspec
+import contextlib
+from collections.abc import Iterator
 
-from draftproof.arms.environment import mask_values
+from draftproof.arms.environment import mask_struct, mask_values
+from draftproof.errors import DraftproofError
 from draftproof.load.turn import Sink
 from draftproof.records import RequestRecord
 
@@ -26,11 +28,18 @@ class MaskingSink:
 
 
 def mask_record(record: RequestRecord, secrets: tuple[str, ...]) -> RequestRecord:
-    """Return a record with the secrets masked; one that holds none comes back as it is.
+    """Return a record with the secrets masked; one that holds none comes back as it is."""
+    return mask_struct(record, secrets)
 
-    A secret may hold signs that JSON writes otherwise, so it is sought in the form in which it is written.
-    """
-    line = msgspec.json.encode(record).decode()
-    written = [msgspec.json.encode(secret).decode()[1:-1] for secret in secrets]
-    masked = mask_values(line, written)
-    return record if masked == line else msgspec.json.decode(masked, type=RequestRecord)
+
+@contextlib.contextmanager
+def masked_errors(secrets: tuple[str, ...]) -> Iterator[None]:
+    """Mask secrets in the errors that the body raises: a service may repeat a key in all that it says."""
+    try:
+        yield
+    except DraftproofError as error:
+        error.message = mask_values(error.message, secrets)
+        error.place = error.place and mask_values(error.place, secrets)
+        error.fix = error.fix and mask_values(error.fix, secrets)
+        error.args = (error.message,)
+        raise

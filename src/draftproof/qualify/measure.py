@@ -89,7 +89,7 @@ class _Loop:
         async with self._sampler.turn(self._target(turn.arm), f"{turn.load}/{turn.block}", self._stop):
             block = await run_turn(
                 turn,
-                self._fleet.endpoints[turn.arm],
+                self._fleet.contacts[turn.arm].endpoint,
                 self._items,
                 transport=self._transport,
                 sink=self._sink,
@@ -116,7 +116,7 @@ class _Loop:
         self._warm.add((turn.load, turn.arm))
         await run_warmup(
             turn,
-            self._fleet.endpoints[turn.arm],
+            self._fleet.contacts[turn.arm].endpoint,
             self._items,
             count=max(count, turn.concurrency),
             transport=self._transport,
@@ -137,7 +137,7 @@ class _Loop:
 
     def _target(self, arm: str) -> Target:
         """Return what is sampled of an arm as it runs now."""
-        service = self._fleet.services[arm]
+        service = self._fleet.contacts[arm].service
         return Target(
             arm=arm,
             urls=service.metrics_urls,

@@ -20,6 +20,7 @@ from draftproof.verdict.service_results import Gauge, ServiceAgreement, ServiceS
 STANDINGS = {
     "exact": "the same",
     "close": "within 1 %",
+    "explained": "explained by requests broken off",
     "differs": "differs",
     "unknown": "one side only",
 }
@@ -55,7 +56,7 @@ def _size(value: float | None) -> str:
 def _processor(use: ServiceUse) -> str:
     if use.cpu_seconds is None:
         return MISSING
-    cores = f" ({use.cpu_seconds / use.seconds:.1f} cores)" if use.seconds else ""
+    cores = f" ({use.cpu_seconds / use.machine_seconds:.1f} cores)" if use.machine_seconds else ""
     return f"{format_significant(use.cpu_seconds)} s{cores}"
 
 
@@ -120,5 +121,7 @@ def agreement_values(row: ServiceAgreement) -> tuple[str, str, str, str]:
 def _difference(row: ServiceAgreement, write: Callable[[float | None], str]) -> str:
     if row.difference is None:
         return MISSING
-    sign = MINUS if row.difference < 0 else "+" if row.difference > 0 else ""
+    if row.difference == 0:
+        return "0"
+    sign = MINUS if row.difference < 0 else "+"
     return f"{sign}{write(abs(row.difference))}"

@@ -3,6 +3,7 @@
 Pure view of `Results.services` and its neighbours.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
@@ -11,7 +12,7 @@ from draftproof.report.grouping import label_column, make_panels, order_arms, or
 from draftproof.report.labels import arm_label
 from draftproof.report.quantities import MISSING, format_bytes, format_share, format_significant
 from draftproof.report.service_rows import COMPARED, DRAWN, START_ROWS, USE_ROWS, agreement_values
-from draftproof.report.view import Column, Group, Panel, Row, Table, TableCell, text_cell
+from draftproof.report.view import Column, Footnotes, Group, Panel, Row, Table, TableCell, text_cell
 from draftproof.verdict.results import Results
 from draftproof.verdict.service_results import ServiceAgreement, ServiceLine, ServiceUse
 
@@ -78,14 +79,14 @@ def service_sentence(results: Results) -> str:
     """Say whether the services' figures agree with the client's."""
     if not results.services:
         return "No service's metrics were read during the run, so only the client's figures are known."
-    rows = [row for row in results.service_agreements if row.standing != "unknown"]
+    rows = [row for row in list_agreements(results) if row.standing != "unknown"]
     if not rows:
         return "The services count nothing that the client counts as well."
-    same = sum(row.standing == "exact" for row in rows)
-    near = sum(row.standing == "close" for row in rows)
+    count = Counter(row.standing for row in rows)
     return (
-        f"Of {len(rows)} figures that client and service both tell, {same} are the same, {near} within 1 % "
-        f"and {len(rows) - same - near} further apart. The verdict rests on the client's."
+        f"Of {len(rows)} figures that client and service both tell, {count['exact']} are the same, "
+        f"{count['close']} within 1 %, {count['explained']} apart by what requests that were broken off may "
+        f"have made, and {count['differs']} apart otherwise. The verdict rests on the client's."
     )
 
 
@@ -96,6 +97,11 @@ def service_notes(results: Results) -> tuple[str, ...]:
         for use in results.services
         if use.unused
     )
+
+
+def list_agreements(results: Results) -> list[ServiceAgreement]:
+    """Return the figures of both sides, without those that are zero on both: they agree on nothing."""
+    return [row for row in results.service_agreements if row.client or row.service]
 
 
 def list_told(uses: Sequence[ServiceUse]) -> list[tuple[str, list[str]]]:
@@ -131,15 +137,20 @@ def _use(results: Results, load: str) -> Table:
 def _untold(results: Results) -> str:
     """Name the quantities that no service tells."""
     told = {label for load in order_loads(results) for label, _ in list_told(uses_at(results, load))}
-    missing = [label.partition(",")[0].lower() for label, _ in USE_ROWS if label not in told]
+    missing = [_in_sentence(label) for label, _ in USE_ROWS if label not in told]
     return f"Told by no service: {', '.join(missing)}." if missing and results.services else ""
 
 
+def _in_sentence(label: str) -> str:
+    name = label.partition(",")[0].partition(" (")[0]
+    return name if name.startswith("GPU") else name[:1].lower() + name[1:]
+
+
 def _agreement(results: Results, load: str) -> Table:
-    here = [row for row in results.service_agreements if row.load == load]
-    arms = order_arms(results, {row.arm for row in here})
+    here = [row for row in list_agreements(results) if row.load == load]
+    arms, notes = order_arms(results, {row.arm for row in here}), Footnotes()
     groups = tuple(
-        Group(title=arm_label(arm), rows=tuple(_agreement_row(row) for row in here if row.arm == arm))
+        Group(title=arm_label(arm), rows=tuple(_agreement_row(row, notes) for row in here if row.arm == arm))
         for arm in arms
     )
     return Table(
@@ -150,21 +161,20 @@ def _agreement(results: Results, load: str) -> Table:
             Column(label="Service"),
             Column(label="Service − client"),
             label_column("Standing"),
-            label_column("What it rests on"),
         ),
         groups=groups,
+        notes=notes.notes(),
     )
 
 
-def _agreement_row(row: ServiceAgreement) -> Row:
+def _agreement_row(row: ServiceAgreement, notes: Footnotes) -> Row:
     client, service, difference, standing = agreement_values(row)
     tone = {"exact": "strong", "differs": "bad"}.get(row.standing, "")
     return Row(
         cells=(
             text_cell(COMPARED.get(row.quantity, row.quantity), head=True),
             *(_value(text) for text in (client, service, difference)),
-            text_cell(standing, tone=f"nowrap {tone}".strip()),
-            text_cell(row.text, tone="prose"),
+            TableCell(text=standing, tone=tone, mark=notes.mark(row.text)),
         )
     )
 

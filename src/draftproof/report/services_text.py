@@ -4,7 +4,7 @@ from draftproof.report.grouping import order_loads, title_of_load
 from draftproof.report.labels import arm_label
 from draftproof.report.lines import align, bullets, section, wrap
 from draftproof.report.service_rows import COMPARED, agreement_values
-from draftproof.report.services import list_told, service_notes, service_sentence, uses_at
+from draftproof.report.services import list_agreements, list_told, service_notes, service_sentence, uses_at
 from draftproof.verdict.results import Results
 
 TITLE = "What the services say of themselves"
@@ -25,7 +25,7 @@ def render_services(results: Results) -> list[str]:
 
 def _disagreements(results: Results) -> list[str]:
     lines = []
-    for row in results.service_agreements:
+    for row in list_agreements(results):
         client, service, *_ = agreement_values(row)
         place = f"{arm_label(row.arm)}, {title_of_load(results, row.load)}"
         quantity = COMPARED.get(row.quantity, row.quantity)

@@ -7,6 +7,9 @@ from draftproof.telemetry.prometheus import Exposition, parse_exposition
 
 _SHOWN_CHARS = 80
 _MOST_BYTES = 16 * 2**20
+_KEY_STATUSES = (401, 403)
+_NAME_FIX = "name the address with the arm's metrics_urls."
+_FIXES = dict.fromkeys(_KEY_STATUSES, "the arm's headers are sent here as well: give the key there.")
 
 
 async def fetch_text(
@@ -18,21 +21,26 @@ async def fetch_text(
 ) -> str:
     """Return what an address answers, unpacked where it is compressed.
 
+    No redirect is followed: the headers hold a key, which is for this address alone.
+
     Raises:
         EngineError: nobody answers there in time, with status 200 and less than 16 MiB.
     """
     timeout = aiohttp.ClientTimeout(total=timeout_s)
     try:
-        async with session.get(address, timeout=timeout, headers=dict(headers)) as response:
+        async with session.get(
+            address, timeout=timeout, headers=dict(headers), allow_redirects=False
+        ) as response:
             body = bytearray()
             async for part in response.content.iter_any():
                 body += part
                 if len(body) > _MOST_BYTES:
                     raise EngineError("no metrics could be read (the answer does not end).", place=address)
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-        raise EngineError(f"no metrics could be read ({type(error).__name__}).", place=address) from error
+        why = _describe(error, timeout_s)
+        raise EngineError(f"no metrics could be read ({why}).", place=address) from error
     if response.status != 200:
-        raise EngineError(f"no metrics could be read (status {response.status}).", place=address)
+        raise _explain_status(response, address)
     return body.decode("utf-8", "replace")
 
 
@@ -52,9 +60,23 @@ async def fetch_exposition(
     try:
         return parse_exposition(text)
     except ValueError as error:
-        head = " ".join(text[:_SHOWN_CHARS].split())
+        head, why = (" ".join(said.split())[:_SHOWN_CHARS] for said in (text, str(error)))
         raise EngineError(
-            f"these are no Prometheus metrics: {head!r} ({error}).",
-            place=address,
-            fix="name the address with the arm's metrics_urls.",
+            f"these are no Prometheus metrics: {head!r} ({why}).", place=address, fix=_NAME_FIX
         ) from error
+
+
+def _explain_status(response: aiohttp.ClientResponse, address: str) -> EngineError:
+    said = f"status {response.status}"
+    if "Location" in response.headers:
+        said += f", a redirect to {response.headers['Location']}, which is not followed"
+    return EngineError(
+        f"no metrics could be read ({said}).", place=address, fix=_FIXES.get(response.status, _NAME_FIX)
+    )
+
+
+def _describe(error: BaseException, limit_s: float) -> str:
+    """Return in words why no answer came."""
+    if isinstance(error, TimeoutError):
+        return f"no answer within {limit_s:g} s"
+    return " ".join(str(error).split())[:_SHOWN_CHARS] or type(error).__name__

@@ -34,6 +34,7 @@ from draftproof.verdict.service_agreement import compare_sources, list_disagreem
 from draftproof.verdict.services import (
     ServiceReadings,
     draw_lines,
+    list_silent,
     list_starts,
     read_services,
     summarise_services,
@@ -81,7 +82,11 @@ def _add_services(results: Results, prepared: PreparedRun, readings: ServiceRead
         service_agreements=agreements,
         service_lines=draw_lines(prepared, readings),
         not_measured=(*results.not_measured, *list_untold(services)),
-        warnings=(*results.warnings, *list_disagreements(agreements)),
+        warnings=(
+            *results.warnings,
+            *list_silent(prepared, readings),
+            *list_disagreements(agreements),
+        ),
     )
 
 

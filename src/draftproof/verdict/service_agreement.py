@@ -4,6 +4,7 @@ Pure. Turns in which every request was answered come first: of a request that wa
 tokens that the client never saw. Where no turn is such, all turns are compared and the text says so.
 """
 
+import math
 from collections.abc import Iterable, Iterator
 
 import msgspec
@@ -35,6 +36,15 @@ class _Ground(msgspec.Struct, frozen=True, kw_only=True):
     turns: tuple[ServiceTurn, ...]
     of: int
     unanswered: int
+    open_tokens: int
+
+    def allowance(self, quantity: str) -> float:
+        """Return the most that the requests broken off may add to the service's figure."""
+        if quantity == "finished_requests":
+            return self.unanswered
+        if quantity == "output_tokens":
+            return self.open_tokens
+        return math.inf if self.unanswered else 0
 
     @property
     def text(self) -> str:
@@ -77,13 +87,19 @@ def _compare_counts(readings: ServiceReadings, arm: str, load: str) -> Iterator[
         service = readings.gain(arm, ground.turns, counter)
         client = _sum_client([one.client for one in ground.turns], attribute)
         if service is not None or (client is not None and quantity == "output_tokens"):
-            yield _row((arm, load, quantity), client, service, ground.text)
+            allowed = ground.allowance(quantity)
+            yield _row((arm, load, quantity), client, service, ground.text, allowed=allowed)
 
 
 def _choose_turns(usable: list[ServiceTurn], of: int) -> _Ground:
     whole = [one for one in usable if not one.client.unanswered]
     chosen = whole or usable
-    return _Ground(turns=tuple(chosen), of=of, unanswered=sum(one.client.unanswered for one in chosen))
+    return _Ground(
+        turns=tuple(chosen),
+        of=of,
+        unanswered=sum(one.client.unanswered for one in chosen),
+        open_tokens=sum(one.client.open_tokens for one in chosen),
+    )
 
 
 def _compare_steps(
@@ -105,9 +121,14 @@ def _compare_steps(
 
 
 def _row(
-    key: tuple[str, str, str], client: float | None, service: float | None, ground: str
+    key: tuple[str, str, str],
+    client: float | None,
+    service: float | None,
+    ground: str,
+    *,
+    allowed: float = 0.0,
 ) -> ServiceAgreement:
-    standing = _judge(client, service)
+    standing = _judge(client, service, allowed)
     missing = "the service has no such counter" if service is None else "the answers do not tell it"
     return ServiceAgreement(
         arm=key[0],
@@ -121,12 +142,14 @@ def _row(
     )
 
 
-def _judge(client: float | None, service: float | None) -> AgreementStanding:
+def _judge(client: float | None, service: float | None, allowed: float) -> AgreementStanding:
     if client is None or service is None:
         return "unknown"
     if client == service:
         return "exact"
-    return "close" if abs(service - client) <= CLOSE * abs(client) else "differs"
+    if abs(service - client) <= CLOSE * abs(client):
+        return "close"
+    return "explained" if 0 < service - client <= allowed else "differs"
 
 
 def _sum_client(tallies: list[ClientTally], attribute: str) -> float | None:

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-AgreementStanding = Literal["exact", "close", "differs", "unknown"]
+AgreementStanding = Literal["exact", "close", "explained", "differs", "unknown"]
 
 
 class Gauge(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,7 +23,8 @@ class ServiceUse(msgspec.Struct, frozen=True, kw_only=True):
 
     Counts are gains over the `turns_used`, in which every replica was sampled at both ends; `unused` says why
     the others were not used. `accepted_by_position` and `drafted_by_position` are counts by draft position,
-    from the first on. Energy is that of the GPUs and processors of the whole machine during the turns.
+    from the first on. `cpu_seconds` and energy are over `machine_seconds`, the turns in which the machine was
+    read at both ends; energy is that of the GPUs and processors of the whole machine.
     """
 
     arm: str
@@ -52,6 +53,7 @@ class ServiceUse(msgspec.Struct, frozen=True, kw_only=True):
     waiting: Gauge | None = None
     cache_usage: Gauge | None = None
     resident_max_bytes: float | None = None
+    machine_seconds: float | None = None
     cpu_seconds: float | None = None
     gpu_memory_max_bytes: float | None = None
     gpu_busy: Gauge | None = None
@@ -84,7 +86,8 @@ class ServiceLine(msgspec.Struct, frozen=True, kw_only=True):
 class ServiceAgreement(msgspec.Struct, frozen=True, kw_only=True):
     """One quantity that two sources tell over the same turns: the client's own figure and the service's.
 
-    `difference` is service − client. "exact" is equal, "close" within 1 %, "unknown" where one is missing.
+    `difference` is service − client. "exact" is equal, "close" within 1 %, "explained" no more than what
+    requests that were broken off may have made, "unknown" where one is missing.
     """
 
     arm: str

@@ -4,7 +4,7 @@ Owns which turns may be used: those in which every replica was sampled at both e
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -24,6 +24,7 @@ from draftproof.metrics.gauges import (
     summarise_gauge,
 )
 from draftproof.metrics.telemetry import TurnGains, TurnKey, TurnSamples, collect_turns, read_gains
+from draftproof.plan.schema import Arm
 from draftproof.records import RequestRecord
 from draftproof.verdict.run_data import PreparedRun
 from draftproof.verdict.service_results import Gauge, ServiceLine, ServiceStart, ServiceUse
@@ -119,6 +120,19 @@ def list_starts(prepared: PreparedRun) -> tuple[ServiceStart, ...]:
     )
 
 
+def list_silent(prepared: PreparedRun, readings: ServiceReadings) -> Iterator[str]:
+    """Yield a warning for every arm of whose metrics addresses, named in the plan, not all ever answered."""
+    for arm in prepared.arms:
+        named = len(_arm_of(prepared, arm).metrics_urls)
+        turns = [one.samples for (_, _, name), one in readings.turns.items() if name == arm]
+        seen = {replica for one in turns for replica in (*one.engine, *one.host) if replica < named}
+        if len(seen) < named:
+            yield (
+                f"Of the {named} metrics addresses that the plan names for {arm}, {named - len(seen)} never "
+                "gave a sample; what they count is in no figure of the service."
+            )
+
+
 def draw_lines(prepared: PreparedRun, readings: ServiceReadings) -> tuple[ServiceLine, ...]:
     """Return queue, running requests, cache use and memory over time, where samples have them."""
     found = []
@@ -166,7 +180,9 @@ def _summarise(readings: ServiceReadings, arm: str, load: str) -> ServiceUse:
     gain = {name: readings.gain(arm, used, name) for name in readings.shown.get(arm, ())}
     resident = summarise_gauge(turns, read_sum((host.RESIDENT_BYTES,)), source="host")
     memory = summarise_gauge(turns, read_sum(_find_present(turns, _MEMORY)), source="host")
-    gpu, cpu = _sum_gpu_energy(turns), _sum_energy(turns, host.CPU_ENERGY_JOULES, gain_of_counter)
+    read = [one for one in seen if _is_machine_read(one.samples)]
+    watched = [one.samples for one in read]
+    gpu, cpu = _sum_gpu_energy(watched), _sum_energy(watched, host.CPU_ENERGY_JOULES, gain_of_counter)
     return ServiceUse(
         arm=arm,
         load=load,
@@ -194,7 +210,8 @@ def _summarise(readings: ServiceReadings, arm: str, load: str) -> ServiceUse:
         waiting=_to_gauge(summarise_gauge(turns, read_sum(series.waiting))),
         cache_usage=_to_gauge(summarise_gauge(turns, read_mean(series.cache_usage), is_share=True)),
         resident_max_bytes=resident.maximum if resident else None,
-        cpu_seconds=_sum_over(turns, lambda one: gain_of_counter(one, host.CPU_SECONDS)),
+        machine_seconds=_sum_over(watched, lambda one: one.seconds),
+        cpu_seconds=_sum_over(watched, lambda one: gain_of_counter(one, host.CPU_SECONDS)),
         gpu_memory_max_bytes=memory.maximum if memory else None,
         gpu_busy=_to_gauge(
             summarise_gauge(turns, read_mean(_find_present(turns, _BUSY)), source="host", is_share=True)
@@ -204,8 +221,14 @@ def _summarise(readings: ServiceReadings, arm: str, load: str) -> ServiceUse:
         ),
         gpu_energy_joules=gpu,
         cpu_energy_joules=cpu,
-        energy_per_output_token_joules=_per_token(seen, gpu, cpu),
+        energy_per_output_token_joules=_per_token(read, gpu, cpu),
     )
+
+
+def _is_machine_read(turn: TurnSamples) -> bool:
+    """Return whether the machine was read at both ends of a turn."""
+    stretches = [stretch for replica in turn.host.values() for stretch in replica]
+    return bool(stretches) and all(stretch.is_whole for stretch in stretches)
 
 
 def _sum_gpu_energy(turns: Sequence[TurnSamples]) -> float | None:
@@ -226,7 +249,7 @@ def _sum_energy(
 
 
 def _per_token(turns: Sequence[ServiceTurn], gpu: float | None, cpu: float | None) -> float | None:
-    """Return joules per output token over all turns, None where the client's tokens are not known."""
+    """Return joules per output token over turns, None where the client's tokens are not known."""
     tokens = [one.client.tokens for one in turns]
     if (gpu is None and cpu is None) or any(count is None for count in tokens):
         return None
@@ -265,11 +288,15 @@ def _count_samples(turn: TurnSamples) -> int:
     return sum(len(stretch.samples) for stretches in kinds for stretch in stretches)
 
 
-def _facts_of(prepared: PreparedRun, arm: str) -> EngineFacts:
+def _arm_of(prepared: PreparedRun, arm: str) -> Arm:
+    """Return an arm of the plan; the second baseline is the baseline once more."""
     arms = prepared.plan.arms
     known = {"baseline": arms.baseline, "candidate": arms.candidate, "alternative": arms.alternative}
-    choice = known.get(arm) or arms.baseline
-    return ADAPTERS.get(choice.engine, GENERIC).facts
+    return known.get(arm) or arms.baseline
+
+
+def _facts_of(prepared: PreparedRun, arm: str) -> EngineFacts:
+    return ADAPTERS.get(_arm_of(prepared, arm).engine, GENERIC).facts
 
 
 def _records_by_turn(prepared: PreparedRun) -> Mapping[TurnKey, list[RequestRecord]]:

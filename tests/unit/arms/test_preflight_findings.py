@@ -21,7 +21,7 @@ from draftproof.engines.protocol import Answer
 from draftproof.errors import IncompatibleError, InvalidRunError, UsageError
 
 
-def probe(steps: int | None, answer: Answer | None = None, warnings=(), error=None) -> ProbeResult:
+def probe(stated, steps: int | None, answer: Answer | None = None, warnings=(), error=None) -> ProbeResult:
     """A probe of a service that counts `steps` verification steps, None for one that counts none."""
     exchange = Exchange(
         outcome="ok",
@@ -36,7 +36,7 @@ def probe(steps: int | None, answer: Answer | None = None, warnings=(), error=No
     )
     state = "undisclosed" if steps is None else "drafting" if steps else "idle"
     proof = Proof(state=state, source="x", num_spec_steps=steps)
-    return ProbeResult(exchange=exchange, proof=proof, metrics_error=error)
+    return ProbeResult(manifest=stated, exchange=exchange, proof=proof, metrics_error=error)
 
 
 @pytest.mark.parametrize(
@@ -58,21 +58,21 @@ def probe(steps: int | None, answer: Answer | None = None, warnings=(), error=No
 )
 def test_probe_is_judged_by_what_the_arm_must_do(arm, settings, steps, code):
     """A candidate that does not draft and a baseline that does are both found by name."""
-    findings = judge_probe(manifest(arm, settings), probe(steps), GENERIC)
+    findings = judge_probe(probe(manifest(arm, settings), steps), GENERIC)
     assert [finding.code for finding in findings] == ([code] if code else [])
 
 
 @pytest.mark.parametrize("method", ["ngram", "draft_model", "attached", "self"])
 def test_a_drafter_that_never_drafts_is_named_by_its_method(method):
     """The message says whose drafts are missing."""
-    (finding,) = judge_probe(manifest("candidate", {"speculation.method": method}), probe(0), GENERIC)
+    (finding,) = judge_probe(probe(manifest("candidate", {"speculation.method": method}), 0), GENERIC)
     assert f"the drafter of {method} drafted no token" in finding.text
     assert finding.severity == "error"
 
 
 def test_unproven_speculation_only_warns():
     """A service that discloses nothing may be measured, with a warning."""
-    (finding,) = judge_probe(manifest("candidate", NGRAM), probe(None), GENERIC)
+    (finding,) = judge_probe(probe(manifest("candidate", NGRAM), None), GENERIC)
     assert finding.severity == "warning"
 
 
@@ -168,9 +168,13 @@ def test_warnings_do_not_stop_a_run():
 def test_what_an_answer_lacks_is_told_before_the_run():
     """No token counts, metrics that cannot be read and an answer at odds with itself are warnings by name."""
     silent = probe(
-        3, Answer(), warnings=("chunks carry 3 tokens by token_ids, usage says 4",), error="no metrics"
+        manifest("candidate", NGRAM),
+        3,
+        Answer(),
+        warnings=("chunks carry 3 tokens by token_ids, usage says 4",),
+        error="no metrics",
     )
-    findings = judge_probe(manifest("candidate", NGRAM), silent, GENERIC)
+    findings = judge_probe(silent, GENERIC)
     assert [(one.code, one.severity) for one in findings] == [
         ("tokens_uncounted", "warning"),
         ("answer_at_odds", "warning"),
@@ -184,7 +188,7 @@ def test_what_an_answer_lacks_is_told_before_the_run():
 def test_a_release_that_was_never_checked_is_told(version, warned):
     """An unknown release is measured all the same, with a warning that names those that were checked."""
     stated = manifest("candidate", NGRAM, engine_version=version)
-    findings = judge_probe(stated, probe(3), REFERENCE)
+    findings = judge_probe(probe(stated, 3), REFERENCE)
     assert ["release_unchecked" in one.code for one in findings] == ([True] if warned else [])
 
 
@@ -192,8 +196,9 @@ def test_an_idle_drafter_is_told_with_its_cause():
     """The engine's own explanation stands in the message; an undisclosed arm with a cause is idle too."""
     for state in ("idle", "undisclosed"):
         idle = msgspec.structs.replace(
-            probe(None), proof=Proof(state=state, source="x", cause="no --spec-type was given")
+            probe(manifest("candidate", NGRAM), None),
+            proof=Proof(state=state, source="x", cause="no --spec-type was given"),
         )
-        (finding,) = judge_probe(manifest("candidate", NGRAM), idle, GENERIC)
+        (finding,) = judge_probe(idle, GENERIC)
         assert finding.code == "speculation_inactive"
         assert "Cause: no --spec-type was given." in finding.text

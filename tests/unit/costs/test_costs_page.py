@@ -31,7 +31,7 @@ def build_costs(**fields) -> Costs:
         "engine_version": "0.32.0",
         "method": "draft_model",
         "target": "./model",
-        "acceptance_fixed_by": "synthetic acceptance length 1.0",
+        "acceptance_while_timing": "synthetic acceptance length 1.0",
         "host": {"cpu": "some", "cores": 2, "memory_bytes": 2**33},
         "commands": (("ordinary decoding", ("vllm", "serve")),),
         "draft_lengths": GRID.draft_lengths,

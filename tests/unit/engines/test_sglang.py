@@ -127,16 +127,16 @@ def test_a_block_of_another_shape_is_named_and_fails_nothing():
 
 
 @pytest.mark.parametrize(
-    ("name", "said", "text"),
+    ("name", "outcome", "said", "text"),
     [
-        ("chat_queue_full.sse", "The request queue is full.", ""),
-        ("chat_aborted.sse", "Request running timeout reached.", "The quick brown 🦊 jumps"),
+        ("chat_queue_full.sse", "rejected", "The request queue is full.", ""),
+        ("chat_aborted.sse", "http_error", "Request running timeout reached.", "The quick brown 🦊 jumps"),
     ],
 )
-def test_an_error_inside_the_stream_fails_the_request(name, said, text):
+def test_an_error_inside_the_stream_fails_the_request(name, outcome, said, text):
     """SGLang answers 200 and says in the stream that it refused or gave up; what came before is kept."""
     exchange = stream(name)
-    assert (exchange.outcome, exchange.answer.text) == ("http_error", text)
+    assert (exchange.outcome, exchange.answer.text) == (outcome, text)
     assert said in str(exchange.error)
 
 

@@ -73,7 +73,7 @@ def test_vllm_drops_what_would_draft_another_length_or_accept():
 
 
 def test_vllm_lookup_takes_the_drafters_place_and_a_lookup_stays_itself():
-    """The n-gram twin has no draft model; a candidate that looks up keeps its window and matches one token."""
+    """The n-gram twin has no draft model; a lookup keeps its window and matches one token."""
     twin = config_of(vary_command("vllm", (*VLLM, "-sc", DRAFT), 4, drafting="ngram"))
     assert (twin["method"], "model" in twin) == ("ngram", False)
     own = '{"method":"ngram","prompt_lookup_max":7,"num_speculative_tokens":2}'

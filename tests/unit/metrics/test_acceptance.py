@@ -3,6 +3,7 @@
 import pytest
 
 from draftproof.metrics.acceptance import (
+    count_decode_steps,
     count_rejection_positions,
     count_speculation,
     pool_acceptance,
@@ -37,12 +38,14 @@ def test_rounds_give_every_pooled_figure(rounds, build_record):
 
 def test_position_acceptance_counts_only_drafts_that_existed(rounds):
     """A short draft is no rejection at positions it never had."""
-    assert position_acceptance(rounds) == pytest.approx((3 / 4, 2 / 3, 1.0, 1.0))
+    assert position_acceptance((one.proposed, one.accepted) for one in rounds) == pytest.approx(
+        (3 / 4, 2 / 3, 1.0, 1.0)
+    )
 
 
-def test_a_position_behind_every_rejection_is_unknown(build_round):
+def test_a_position_behind_every_rejection_is_unknown():
     """Where no step got as far, the conditional probability is None."""
-    assert position_acceptance([build_round(3, 0), build_round(2, 1)]) == (0.5, 0.0, None)
+    assert position_acceptance([(3, 0), (2, 1)]) == (0.5, 0.0, None)
 
 
 def test_rejections_are_counted_by_position(rounds):
@@ -104,3 +107,34 @@ def test_counters_without_a_token_count_leave_decode_steps_unknown(build_record)
     summary = pool_acceptance([build_record(speculation=SpecCounts(2, 4, 1))])
     assert summary is not None
     assert (summary.decode_steps, summary.tokens_per_decode_step) == (None, None)
+
+
+def told(build_record, **counts):
+    """A record whose server lists its steps."""
+    steps = {"num_spec_steps": 2, "num_draft_tokens": 5, "num_accepted_draft_tokens": 3} | counts
+    return build_record(rounds=None, speculation=SpecCounts(**steps), output_tokens=6)
+
+
+def test_lists_of_steps_tell_the_positions_as_rounds_do(build_record):
+    """(3 drafted, 2 accepted) and (2, 1): position 0 both, position 1 one of two, position 2 none of one."""
+    listed = told(build_record, per_step_drafted=(3, 2), per_step_accepted=(2, 1))
+    pooled = pool_acceptance([listed])
+    assert pooled is not None
+    assert pooled.position_acceptance == (1.0, 0.5, 0.0)
+
+
+def test_positions_are_unknown_where_a_request_that_drafted_lists_no_steps(build_record):
+    """A pool without some of the steps would be a pool of the others: then there is none."""
+    listed = told(build_record, per_step_drafted=(3, 2), per_step_accepted=(2, 1))
+    pooled = pool_acceptance([listed, told(build_record)])
+    assert pooled is not None
+    assert pooled.position_acceptance == ()
+
+
+def test_the_engine_s_own_count_of_steps_comes_before_the_rule(build_record):
+    """Nine tokens in four steps after the first, whatever the counters would give."""
+    record = build_record(rounds=None, speculation=None, output_tokens=9, decode_steps=4)
+    assert count_decode_steps(record) == (4, 8)
+    pooled = pool_acceptance([record])
+    assert pooled is not None
+    assert (pooled.tokens_per_decode_step, pooled.draft_acceptance_rate) == (2.0, None)

@@ -32,6 +32,7 @@ USE = ServiceUse(
     waiting=Gauge(mean=0.5, maximum=4.0, samples=50),
     cache_usage=Gauge(mean=0.25, maximum=0.5, samples=50),
     resident_max_bytes=2.0**31,
+    machine_seconds=50.0,
     cpu_seconds=75.0,
     energy_per_output_token_joules=0.125,
 )
@@ -97,7 +98,7 @@ def test_what_no_service_tells_is_left_out_and_named(told):
     section = build_services(told)
     assert "Preemptions" not in rows(section.use[0].table)
     assert "preemptions" in section.untold
-    assert "gpu memory" in section.untold
+    assert section.untold.endswith("GPU memory, GPU busy, GPU power.")
 
 
 def test_acceptance_by_position_is_a_share_only_where_drafts_are_counted(told):
@@ -110,8 +111,9 @@ def test_agreement_gives_both_sides_and_the_difference(told):
     """Client, service, their difference with its sign, and a word."""
     (panel,) = build_services(told).agreement
     found = rows(panel.table)
-    assert found["Output tokens"] == ["1,600", "1,600", "0", "the same", "over 19 of 20 turns"]
-    assert found["Drafted tokens"][:4] == ["900", "1,000", "+100", "differs"]
+    assert found["Output tokens"] == ["1,600", "1,600", "0", "the same"]
+    assert found["Drafted tokens"] == ["900", "1,000", "+100", "differs"]
+    assert panel.table.notes == (("a", "over 19 of 20 turns"),)
     assert build_services(told).sentence.startswith(
         "Of 2 figures that client and service both tell, 1 are the"
     )

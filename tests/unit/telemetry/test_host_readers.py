@@ -83,13 +83,12 @@ def test_the_library_is_let_go_of_once():
 
 def test_a_machine_without_a_driver_has_no_gpus():
     """The library is there and finds no driver: nothing is read and nothing fails."""
-    fake = FakeNvml()
 
-    def fail():
-        raise NotSupportedError
+    class WithoutDriver(FakeNvml):
+        def nvmlInit(self):  # noqa: N802
+            raise NotSupportedError
 
-    fake.nvmlInit = fail
-    reader = NvmlReader(fake)
+    reader = NvmlReader(WithoutDriver())
     assert reader.read() == {}
     reader.close()
 

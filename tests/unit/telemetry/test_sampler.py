@@ -10,6 +10,7 @@ import pytest
 
 from draftproof.engines.facts import Series
 from draftproof.errors import StoreError
+from draftproof.records import TelemetrySample
 from draftproof.telemetry import sampler as module
 from draftproof.telemetry.sampler import MOST_TRIES, Sampler, Target
 
@@ -45,7 +46,7 @@ class Service:
         return head.encode() + body
 
 
-class Samples(list):
+class Samples(list[TelemetrySample]):
     """Keeps samples and lets a test wait for a number of them."""
 
     def __init__(self):

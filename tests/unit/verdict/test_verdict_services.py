@@ -29,7 +29,7 @@ def count(records):
     """Return what a service counts that made exactly these answers."""
     counts = [one.speculation for one in records if one.speculation]
     return {
-        TOKENS: float(sum(one.output_tokens for one in records)),
+        TOKENS: float(sum(one.output_tokens or 0 for one in records)),
         FINISHED: float(len(records)),
         STEPS: float(sum(one.num_spec_steps for one in counts)),
         DRAFTED: float(sum(one.num_draft_tokens for one in counts)),
@@ -43,7 +43,8 @@ def sampled(run, change=lambda _key, _gained: None, *, extra=(), during=None):
     turns = defaultdict(list)
     for record in run.records:
         turns[record.load, record.block, record.arm].append(record)
-    samples, totals = [], defaultdict(lambda: defaultdict(float))
+    samples: list[TelemetrySample] = []
+    totals: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
     for key, records in sorted(turns.items(), key=lambda one: (one[0][1], one[0][2])):
         gained = count(records)
         change(key, gained)
@@ -350,6 +351,31 @@ def test_replicas_are_added_up(world):
     ]
     results = compute_results(msgspec.structs.replace(run, telemetry=(*run.telemetry, *more)))
     assert use(results).generation_tokens == 3600.0
+
+
+def test_an_address_that_never_answers_is_warned_about(world):
+    """Two replicas are named in the plan and one gives samples: the sums are of half the service."""
+    arms = {
+        "baseline": {},
+        "candidate": {"metrics_urls": ["http://127.0.0.1:1/metrics", "http://127.0.0.1:2/metrics"]},
+    }
+    results = compute_results(sampled(world(tpot_ms=fast, plan={"arms": arms}).run()))
+    (text,) = [text for text in results.warnings if "metrics addresses" in text]
+    assert text.startswith("Of the 2 metrics addresses that the plan names for candidate, 1 never gave")
+
+
+def test_drafts_of_requests_broken_off_explain_a_difference(world):
+    """Where every turn has a broken-off request, more drafts on the service are explained, fewer not."""
+    run = world(tpot_ms=fast, outcome=lambda case: "cancelled" if case.segment == "chat" else "ok").run()
+
+    def change(key, gained):
+        gained[DRAFTED] += 4 if key[2] == "candidate" else 0
+        gained[ACCEPTED] -= 1 if key[2] == "candidate" else 0
+
+    results = compute_results(sampled(run, change))
+    assert row(results, "num_draft_tokens").standing == "explained"
+    assert row(results, "num_accepted_draft_tokens").standing == "differs"
+    assert "20 requests in them were broken off" in row(results, "num_draft_tokens").text
 
 
 def test_energy_is_divided_by_the_clients_tokens(world):

@@ -1,0 +1,166 @@
+"""One arm of a plan as a running service: made ready from the plan, started, asked what it is, stopped."""
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+
+import aiohttp
+import msgspec
+
+from draftproof.arms.context_fit import load_token_counter
+from draftproof.arms.environment import collect_secrets, mask_struct, resolve_headers, resolve_references
+from draftproof.arms.launch import build_command, plan_section
+from draftproof.arms.manifest import SERVED_MODEL_KEY, Started, fetch_manifest
+from draftproof.arms.probe import ProbeResult, probe_service
+from draftproof.arms.process import ArmProcess
+from draftproof.arms.readiness import ReadyProbe
+from draftproof.arms.service import Service, locate_service
+from draftproof.client.transport import HttpTransport
+from draftproof.engines import EngineAdapter, adapter_for
+from draftproof.errors import EngineError
+from draftproof.load.turn import Endpoint
+from draftproof.plan.schema import Arm, Plan
+from draftproof.qualify.masking import masked_errors
+from draftproof.qualify.stopping import unless_stopped
+from draftproof.records import ArmManifest
+
+
+class Contact(msgspec.Struct, frozen=True, kw_only=True):
+    """A running arm as it is spoken to, and what its first answer showed."""
+
+    service: Service
+    endpoint: Endpoint
+    probe: ProbeResult
+
+    @property
+    def manifest(self) -> ArmManifest:
+        """What the arm is."""
+        return self.probe.manifest
+
+
+class RunningArm:
+    """Starts an arm and stops it again; between the two it is spoken to through its `Contact`.
+
+    Args:
+        name: the arm's name.
+        arm: the plan's section.
+        plan: the plan.
+        model: the target's folder or file, None where it is not at hand.
+        log_folder: where the arm's output goes.
+        environment: what references in the plan are taken from.
+
+    Raises:
+        PlanError: the arm cannot be started as the plan says, or refers to a name that is not set.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        arm: Arm,
+        plan: Plan,
+        *,
+        model: Path | None,
+        log_folder: Path,
+        environment: Mapping[str, str],
+    ) -> None:
+        place = f"arms.{plan_section(name)}"
+        self._arm, self._limits = arm, plan.limits
+        self._headers = resolve_headers(arm.headers, environment, f"{place}.headers")
+        self.name, self.adapter = name, _choose_adapter(arm, model)
+        self.secrets = find_secrets([arm], environment)
+        self.process = ArmProcess(
+            name,
+            command=build_command(name, arm, plan, str(model) if model else None),
+            url=arm.url,
+            log_path=log_folder / f"{name}.log",
+            ready_s=plan.limits.ready_s,
+            stop_s=plan.limits.stop_s,
+            environment=dict(environment) | _resolve_environment(arm, environment, place),
+            probe=ReadyProbe(paths=self.adapter.facts.ready_paths, headers=self._headers),
+            secrets=self.secrets,
+        )
+
+    async def start(self, stop: asyncio.Event) -> Contact:
+        """Start the arm, or attach to it; wait until it answers, ask what it is, send its first request.
+
+        Raises:
+            EngineError: it does not start or does not answer as it must.
+            Interrupted: `stop` was set meanwhile.
+        """
+        with masked_errors(self.secrets):
+            self.process.start()
+            await unless_stopped(self.process.wait_ready(), stop)
+            return await unless_stopped(self._meet(), stop)
+
+    async def _meet(self) -> Contact:
+        service = locate_service(
+            self.name, self._arm, self.process.url, self.adapter, self._headers, secrets=self.secrets
+        )
+        transport = HttpTransport()
+        async with aiohttp.ClientSession() as session:
+
+            async def describe() -> ArmManifest:
+                told = await fetch_manifest(session, self._arm, service, self._describe_start())
+                return mask_struct(told, self.secrets)
+
+            try:
+                endpoint = _make_endpoint(self._arm, service, await describe())
+                probe = await probe_service(
+                    service,
+                    endpoint,
+                    describe,
+                    session=session,
+                    transport=transport,
+                    timeout_s=self._limits.request_s,
+                    read_log=self.process.log_text,
+                )
+            finally:
+                await transport.close()
+        return Contact(service=service, endpoint=endpoint, probe=self._keep_cold(probe))
+
+    def _keep_cold(self, probe: ProbeResult) -> ProbeResult:
+        """What ran before this program came has long answered its first request."""
+        if self.process.pid is None:
+            return probe
+        manifest = msgspec.structs.replace(probe.manifest, cold=probe.cold)
+        return msgspec.structs.replace(probe, manifest=manifest)
+
+    def _describe_start(self) -> Started:
+        return Started(
+            command=self.process.command,
+            load_time_s=self.process.load_time_s,
+            resident_bytes=self.process.resident_bytes(),
+            log=self.process.log_text(),
+        )
+
+
+def find_secrets(arms: list[Arm], environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the secrets that arms refer to."""
+    headers = [text for arm in arms for text in arm.headers.values()]
+    others = [text for arm in arms for text in (*arm.env.values(), *(arm.command or ()))]
+    return collect_secrets(headers, others, environment)
+
+
+def _choose_adapter(arm: Arm, model: Path | None) -> EngineAdapter:
+    """Return the arm's adapter; the target's tokenizer, if at hand, counts where the service does not."""
+    adapter, counter = adapter_for(arm.engine), load_token_counter(model) if model else None
+    return msgspec.structs.replace(adapter, count_tokens=counter) if counter else adapter
+
+
+def _resolve_environment(arm: Arm, environment: Mapping[str, str], place: str) -> dict[str, str]:
+    return {
+        key: resolve_references(value, environment, f"{place}.env.{key}") for key, value in arm.env.items()
+    }
+
+
+def _make_endpoint(arm: Arm, service: Service, manifest: ArmManifest) -> Endpoint:
+    model = manifest.settings.get(SERVED_MODEL_KEY)
+    if not isinstance(model, str):
+        raise EngineError(f"arm {manifest.arm} does not say which model it serves.", place=manifest.url)
+    return Endpoint(
+        url=service.url,
+        served_model=model,
+        adapter=service.adapter,
+        headers=service.headers,
+        request=arm.request,
+    )
