@@ -90,7 +90,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     operator stopped and that a resumed run asks again) are kept and never averaged in. `warnings` name
     disagreements inside the answer, such as a token count that differs from the server's usage.
     `decode_steps` are the target's passes after the prefill, drafted or not, where the engine's own fields
-    tell them.
+    tell them, or its chunks of which each holds one.
     """
 
     request_id: str

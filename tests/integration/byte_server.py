@@ -1,4 +1,4 @@
-"""A server of whole responses as bytes, and streams in every engine's dialect: for faults a script cannot play.
+"""A server of responses as bytes, and streams in every engine's dialect: for faults a script cannot play.
 
 Every response is known to the byte, in the packets that a test wants, and so is the end of its connection.
 """
@@ -25,6 +25,7 @@ STREAM, JSON, HTML, TEXT = "text/event-stream", "application/json", "text/html",
 CHAT = "/v1/chat/completions"
 DONE = b"data: [DONE]\n\n"
 _BETWEEN_PACKETS_S = 0.0002
+_TLS_HELLO = b"\x16"  # how a client of TLS begins
 Framing = Literal["length", "chunked", "trailers", "close", "http10"]
 Then = Literal["keep", "close", "hang"]
 
@@ -133,7 +134,10 @@ class ByteServer:
         self._thread.join()
 
     def _answer(self, handler: socketserver.StreamRequestHandler) -> bool:
-        head = b""
+        head = handler.rfile.read(1)
+        if head == _TLS_HELLO:
+            handler.wfile.write(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
+            return False
         while not head.endswith(b"\r\n\r\n"):
             line = handler.rfile.readline()
             if not line:
@@ -166,7 +170,9 @@ class Dialect(NamedTuple):
 
 def chunk(text: str | None, *, index: int = 0, finish: str | None = None, **fields: Any) -> dict[str, Any]:
     """Return a chunk of one choice; `choice_` fields go into the choice, all others beside it."""
-    inner = {key.removeprefix("choice_"): fields.pop(key) for key in list(fields) if key.startswith("choice_")}
+    inner = {
+        key.removeprefix("choice_"): fields.pop(key) for key in list(fields) if key.startswith("choice_")
+    }
     delta = {} if text is None else {"content": text}
     choice = {"index": index, "delta": delta, "finish_reason": finish, **inner}
     return {"object": "chat.completion.chunk", "choices": [choice], **fields}
@@ -195,15 +201,19 @@ _BY_TIMINGS = tuple(
 DIALECTS = {
     "vllm": Dialect((chunk(""), *_BY_IDS, _END, final(4)), [1, 3, 4], "token_ids"),
     "sglang": Dialect((chunk(""), *_BY_USAGE, _END, final(4)), [1, 3, 4], "continuous_usage"),
-    "tensorrt-llm": Dialect((*_BY_USAGE, chunk(None, finish="stop", usage=usage(4)), final(4)), [1, 3, 4], "continuous_usage"),
+    "tensorrt-llm": Dialect(
+        (*_BY_USAGE, chunk(None, finish="stop", usage=usage(4)), final(4)), [1, 3, 4], "continuous_usage"
+    ),
     "llamacpp": Dialect((chunk(None), *_BY_TIMINGS, _END, final(4)), [1, 2, 3, 4], "engine"),
     "tgi": Dialect(
-        (*(chunk(text) for text, _ in _TOKENS[:-1]), chunk(" fox", finish="stop"), final(4)), [1, 2, 3, 4], "engine"
+        (*(chunk(text) for text, _ in _TOKENS[:-1]), chunk(" fox", finish="stop"), final(4)),
+        [1, 2, 3, 4],
+        "engine",
     ),
     "generic": Dialect(
         (chunk(""), *(chunk(text) for text, _ in _STEPS), _END, final(4)), [None, None, None], None
     ),
-}  # fmt: skip
+}
 
 
 def events(frames: Iterable[dict[str, Any] | bytes], *, done: bool = True) -> bytes:

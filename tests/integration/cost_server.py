@@ -52,7 +52,7 @@ def main() -> int:
     for flag in ("--idle", "--accepts", "--in-turn", "--refuses"):
         parser.add_argument(flag, action="store_true")
     options = parser.parse_args()
-    if options.refuses and "synthetic" in (options.speculative_config or ""):
+    if options.refuses and "synthetic" in str(options.speculative_config):
         sys.stderr.write("ValidationError: rejection_sample_method: unexpected value 'synthetic'\n")
         return 1
     stop = threading.Event()

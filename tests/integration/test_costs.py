@@ -123,6 +123,23 @@ def test_calls_that_cannot_be_measured_start_nothing(stage, call, changes, optio
     assert not stage.out.exists()
 
 
+def test_a_build_without_synthetic_mode_is_measured_by_its_chunks(stage, call):
+    """The refusal names the way out, and --no-synthetic takes it; where a chunk is no step it is refused."""
+    plan = write_plan(stage, "--refuses", method="ngram")
+    refused = call_costs(call, stage, plan)[2]
+    assert "may do with --no-synthetic" in refused
+    code, out, err = call("costs", plan, "--out", stage.folder / "again", *SMALL, "--no-synthetic", "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert "synthetic" not in str(found["commands"])
+    assert found["acceptance_while_timing"].startswith("as it comes")
+    assert "every chunk of the stream" in found["assumptions"][0]
+    llama = write_plan(stage, engine="llamacpp")
+    code, _, err = call("costs", llama, "--out", stage.folder / "other", *SMALL, "--no-synthetic")
+    assert code == 2
+    assert "does not hold a step" in err
+
+
 def test_a_run_beside_the_costs_is_read_first_and_shown(stage, call):
     """--run adds a sentence for each cell of the run; a folder without a run is refused before any start."""
     stage.run()
@@ -131,6 +148,7 @@ def test_a_run_beside_the_costs_is_read_first_and_shown(stage, call):
     code, out, err = call("costs", plan, "--out", costs, *SMALL, "--run", stage.out)
     assert (code, err) == (0, "")
     assert "Beside the run" in out
+    assert "The run's candidate was generic" in out
     assert "does not say how many tokens its candidate drafts a step" in out
     assert str(stage.out) in (costs / "costs.html").read_text()
     code, _, err = call("costs", plan, "--out", stage.folder / "other", *SMALL, "--run", stage.folder)

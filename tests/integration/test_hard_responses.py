@@ -1,4 +1,4 @@
-"""Responses that are no stream, or none that ends well, over real sockets: each has its outcome and its reason."""
+"""Responses that are no stream, or none that ends well, over real sockets: outcome and reason of each."""
 
 import asyncio
 import gzip
@@ -31,6 +31,12 @@ from draftproof.engines import GENERIC
 PAGE = "<!DOCTYPE html>\n<html>\n<title>Sign in</title>\n</html>\n"
 BODY = events(DIALECTS["vllm"].frames)
 ASKED = "although it was asked not to be, as a proxy does: when a token arrived cannot be told"
+NO_STREAM = "the response is not an event stream but "
+TO_V1 = "HTTP 301: the service redirects to https://h/v1, which is not followed"
+TO_SLASH = "HTTP 307: the service redirects to /v1/chat/completions/, which is not followed"
+OOM = '{"error":{"message":"oom"}}'
+UPGRADE = b"HTTP/1.1 101 Other\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\nxyz"
+BAD_CHUNK = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"
 ZSTD = b"\x28\xb5\x2f\xfd" + b"\x00" * 40
 
 
@@ -83,14 +89,14 @@ def test_a_compressed_refusal_is_no_garbage():
 @pytest.mark.parametrize(
     ("reply", "expected"),
     [
-        (respond(PAGE, kind="text/html; charset=utf-8"), ("malformed", 200, "the response is not an event stream but text/html")),
-        (respond('{"choices":[]}', kind=JSON), ("malformed", 200, "the response is not an event stream but application/json")),
-        (respond("", kind=""), ("malformed", 200, "the response is not an event stream but of no stated type")),
-        (Reply((b"HTTP/1.1 204 None\r\n\r\n",)), ("malformed", 204, "the response is not an event stream but of no stated type")),
+        (respond(PAGE, kind="text/html; charset=utf-8"), ("malformed", 200, NO_STREAM + "text/html")),
+        (respond('{"choices":[]}', kind=JSON), ("malformed", 200, NO_STREAM + "application/json")),
+        (respond("", kind=""), ("malformed", 200, NO_STREAM + "of no stated type")),
+        (Reply((b"HTTP/1.1 204 None\r\n\r\n",)), ("malformed", 204, NO_STREAM + "of no stated type")),
         (respond("", kind=STREAM), ("cut", 200, "the stream ended without its end marker [DONE]")),
         (respond(DONE), ("malformed", 200, "the stream carries neither a token nor a finish reason")),
     ],
-)  # fmt: skip
+)
 def test_a_response_that_is_no_stream_says_what_it_is(reply, expected):
     """A page, a whole answer, nothing at all: malformed or cut, by name."""
     assert said(reply) == expected
@@ -106,17 +112,20 @@ def test_a_page_that_claims_to_be_a_stream_is_shown():
 @pytest.mark.parametrize(
     ("reply", "expected"),
     [
-        (respond("busy", status=429, Retry_After="30"), ("rejected", 429, "HTTP 429: busy (Retry-After: 30)")),
+        (
+            respond("busy", status=429, Retry_After="30"),
+            ("rejected", 429, "HTTP 429: busy (Retry-After: 30)"),
+        ),
         (respond("busy", status=429), ("rejected", 429, "HTTP 429: busy")),
         (respond("", status=503, kind=HTML), ("rejected", 503, "HTTP 503: no reason given")),
-        (respond('{"error":{"message":"oom"}}', status=500, kind=JSON), ("http_error", 500, 'HTTP 500: {"error":{"message":"oom"}}')),
+        (respond(OOM, status=500, kind=JSON), ("http_error", 500, f"HTTP 500: {OOM}")),
         (respond(PAGE, status=502, kind=HTML), ("http_error", 502, f"HTTP 502: {PAGE}")),
         (respond("no", status=401), ("http_error", 401, "HTTP 401: no")),
-        (respond("x", status=301, Location="https://h/v1"), ("http_error", 301, "HTTP 301: the service redirects to https://h/v1, which is not followed")),
-        (respond("", status=307, Location="/v1/chat/completions/"), ("http_error", 307, "HTTP 307: the service redirects to /v1/chat/completions/, which is not followed")),
+        (respond("x", status=301, Location="https://h/v1"), ("http_error", 301, TO_V1)),
+        (respond("", status=307, Location="/v1/chat/completions/"), ("http_error", 307, TO_SLASH)),
         (respond("moved", status=302), ("http_error", 302, "HTTP 302: moved")),
     ],
-)  # fmt: skip
+)
 def test_a_refusal_has_its_status_and_its_reason(reply, expected):
     """Too busy is a rejection, all else an error; a redirect names where to."""
     assert said(reply) == expected
@@ -143,17 +152,24 @@ def test_a_stream_that_ends_early_is_cut(body, found, raw, framing):
     cut = Reply((b"".join(whole.packets)[: b"".join(whole.packets).index(b" " * 500)],), "close")
     record = ask_one(cut, engine="vllm")
     assert (record.outcome, record.http_status, counts(record)) == ("cut", 200, found)
-    assert (record.output_tokens, record.token_ids) == (found[-1] if found else None, (0, 1, 2, 3)[: found[-1]] if found else None)
+    assert (record.output_tokens, record.token_ids) == (
+        found[-1] if found else None,
+        (0, 1, 2, 3)[: found[-1]] if found else None,
+    )
     assert (record.malformed_raw is None) == (raw is None)
-    wanted = "without its end marker [DONE]" if framing == "close" else "the server closed the connection after"
+    wanted = (
+        "without its end marker [DONE]" if framing == "close" else "the server closed the connection after"
+    )
     assert wanted in record.error
 
 
 def test_a_connection_that_ends_before_the_response_is_an_error():
     """Nothing, and half of a head."""
     assert said(Reply((), "close")) == (
-        "http_error", None, "the server closed the connection after 0 bytes",
-    )  # fmt: skip
+        "http_error",
+        None,
+        "the server closed the connection after 0 bytes",
+    )
     assert said(Reply((b"HTTP/1.1 200 OK\r\nContent-",), "close"))[:2] == ("http_error", None)
 
 
@@ -162,6 +178,22 @@ def test_a_service_that_falls_silent_times_out(part):
     """Silence before and inside the body ends at the limit."""
     head = b"".join(respond(part, framing="chunked").packets)[:-7] if part else b""
     assert said(Reply((head,), "hang"), timeout_s=0.3)[::2] == ("timeout", "no end within 0.3 s")
+
+
+def test_a_server_that_closes_without_a_word_spoils_one_request_at_most():
+    """It is not trusted with a second request on one connection again, and nothing is sent twice."""
+    with ByteServer({CHAT: respond(BODY, then="close")}) as server:
+        outcomes = [one.outcome for one in ask(server.url, requests=20)]
+        assert outcomes.count("ok") >= 19
+        assert len(server.requests) == outcomes.count("ok")
+
+
+def test_an_end_of_the_body_that_comes_late_delays_nothing():
+    """After the end marker the next request goes out, over this connection or another one."""
+    whole = b"".join(respond(BODY, framing="chunked").packets)
+    with ByteServer({CHAT: Reply((whole[:-5], whole[-5:]))}) as server:
+        assert [one.outcome for one in ask(server.url, requests=5)] == ["ok"] * 5
+        assert len(server.requests) == 5
 
 
 JUNK = {
@@ -179,7 +211,9 @@ def test_what_follows_a_response_in_its_packet_is_no_part_of_it(junk, framing):
     whole = b"".join(respond(BODY, framing=framing).packets)
     with ByteServer({CHAT: Reply((whole + JUNK[junk],))}) as server:
         records = ask(server.url, engine="vllm", requests=3)
-        assert [(one.outcome, one.http_status, counts(one)) for one in records] == [("ok", 200, [1, 3, 4])] * 3
+        assert [(one.outcome, one.http_status, counts(one)) for one in records] == [
+            ("ok", 200, [1, 3, 4])
+        ] * 3
         assert server.connections == 3
 
 
@@ -223,10 +257,10 @@ def test_a_framing_that_breaks_after_the_end_marker_breaks_no_answer():
     ("raw", "status", "error"),
     [
         (b"220 mail ready\r\n", None, "not an HTTP response"),
-        (b"HTTP/1.1 101 Other\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\nxyz", None, "changes to another protocol"),
-        (b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 200, "breaks HTTP's framing"),
+        (UPGRADE, None, "changes to another protocol"),
+        (BAD_CHUNK, 200, "breaks HTTP's framing"),
     ],
-)  # fmt: skip
+)
 def test_what_is_not_http_is_malformed(raw, status, error):
     """Another protocol, a change of protocol and a broken framing are named."""
     outcome, heard, reason = said(Reply((raw,), "close"))

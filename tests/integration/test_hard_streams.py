@@ -1,4 +1,4 @@
-"""Streams that are hard to read, over real sockets, as a measured request reads them: right or a clear error."""
+"""Hard streams over real sockets, as a measured request reads them: each is right or a clear error."""
 
 import pytest
 from byte_server import DIALECTS, DONE, ask_one, chunk, counts, events, final, respond, usage
@@ -71,7 +71,9 @@ def ask_frames(*frames, engine="generic", done=True, **options):
     return ask_one(respond(events(frames, done=done), framing="chunked", **options), engine=engine)
 
 
-@pytest.mark.parametrize("stated", [{}, {"usage": None}, {"usage": {}}, {"usage": {"completion_tokens": None}}])
+@pytest.mark.parametrize(
+    "stated", [{}, {"usage": None}, {"usage": {}}, {"usage": {"completion_tokens": None}}]
+)
 def test_usage_that_is_never_stated_leaves_tokens_unknown(stated):
     """Absent, null and empty usage are all no usage: neither 0 nor the number of chunks."""
     record = ask_frames(chunk("The", **stated), chunk(" fox", finish="stop", **stated))
@@ -102,7 +104,7 @@ def test_usage_on_the_closing_chunk_is_no_chunk_of_its_own():
     ],
 )
 def test_usage_that_contradicts_the_ids_is_named(stated, warning):
-    """The answer's total is the usage, the chunks' counts are the ids, and the record says that they differ."""
+    """The answer's total is the usage, its chunks are counted by ids, and the record names both."""
     frames = (chunk("The", choice_token_ids=[1]), chunk(" fox", choice_token_ids=[2, 3, 4], finish="stop"))
     record = ask_frames(*frames, final(stated), engine="vllm")
     assert (record.outcome, counts(record), record.output_tokens) == ("ok", [1, 4], stated)
@@ -113,9 +115,17 @@ def test_usage_that_contradicts_the_ids_is_named(stated, warning):
 def test_usage_that_falls_counts_no_chunk(engine):
     """A cumulative count that falls is none; the last one stated is still the total."""
     frames = (chunk("The", usage=usage(1)), chunk(" quick", usage=usage(4)), chunk(" fox", usage=usage(3)))
-    record = ask_frames(*frames, chunk(None, finish="stop"), final(5), engine=engine)
-    assert (record.outcome, counts(record), record.output_tokens) == ("ok", [None] * 3, 5)
+    record = ask_frames(*frames, chunk(None, finish="stop"), final(3), engine=engine)
+    assert (record.outcome, counts(record), record.output_tokens) == ("ok", [None] * 3, 3)
     assert "the token count by continuous_usage falls in mid-stream and is not used" in record.warnings
+
+
+def test_usage_that_stays_at_zero_until_the_end_counts_no_chunk():
+    """A placeholder beside every chunk is no count; the total at the end is."""
+    frames = (chunk("The", usage=usage(0)), chunk(" fox", usage=usage(0)), chunk(None, finish="stop"))
+    record = ask_frames(*frames, final(4), engine="vllm")
+    assert (counts(record), record.token_source, record.output_tokens) == ([None, None], None, 4)
+    assert record.warnings == ("the token count by continuous_usage stays at 0 and is not used",)
 
 
 @pytest.mark.parametrize(("second", "missing"), [({}, 1), ({"choice_token_ids": None}, 1)])
@@ -133,7 +143,7 @@ def test_ids_of_some_chunks_only_are_no_ids(second, missing):
 
 def test_a_chunk_with_text_and_no_ids_of_its_own_carries_no_token():
     """Text that was held back may come with an empty list: its chunk counts 0 tokens, not 1."""
-    ids = ([7], [], [8, 9])
+    ids: tuple[list[int], ...] = ([7], [], [8, 9])
     frames = [chunk(text, choice_token_ids=one) for text, one in zip(("a", "b", "c"), ids, strict=True)]
     record = ask_frames(*frames, chunk(None, finish="stop"), final(3), engine="vllm")
     assert (counts(record), record.token_ids, record.warnings) == ([1, 1, 3], (7, 8, 9), ())
@@ -144,7 +154,8 @@ def test_a_chunk_with_text_and_no_ids_of_its_own_carries_no_token():
 def test_a_second_choice_is_not_mixed_in(engine):
     """Another choice's text and tokens are no part of the answer; what counts both counts neither."""
     other = [
-        frame | {"choices": [choice | {"index": 1, "delta": {"content": "no"}} for choice in frame["choices"]]}
+        frame
+        | {"choices": [choice | {"index": 1, "delta": {"content": "no"}} for choice in frame["choices"]]}
         for frame in DIALECTS[engine].frames[:-1]
     ]
     both = [frame for pair in zip(DIALECTS[engine].frames[:-1], other, strict=True) for frame in pair]
@@ -156,7 +167,9 @@ def test_a_second_choice_is_not_mixed_in(engine):
     assert f"{len(other)} chunks of further choices are not part of the answer" in record.warnings
 
 
-@pytest.mark.parametrize("names", [("reasoning",), ("reasoning_content",), ("reasoning", "reasoning_content")])
+@pytest.mark.parametrize(
+    "names", [("reasoning",), ("reasoning_content",), ("reasoning", "reasoning_content")]
+)
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
 def test_reasoning_is_generated_text_under_either_name(names, engine):
     """It counts as content chunks and stays apart from the answer; stated under both names it is one text."""
@@ -246,7 +259,10 @@ def test_an_event_without_measure_ends_the_request(ended):
     """Beyond 8 MiB nothing more is read, whether or not the line ever ends."""
     line = b"data: " + b"x" * (MAX_EVENT_BYTES + 1) + (b"\n" if ended else b"")
     record = ask_one(respond(events([chunk("The")], done=False) + line, then="hang"))
-    assert (record.outcome, record.error) == ("malformed", f"one stream event is longer than {MAX_EVENT_BYTES} bytes")
+    assert (record.outcome, record.error) == (
+        "malformed",
+        f"one stream event is longer than {MAX_EVENT_BYTES} bytes",
+    )
     assert (record.text, len(record.malformed_raw)) == ("The", RAW_LIMIT_BYTES)
 
 

@@ -40,7 +40,10 @@ Code = Literal[
     "metrics_unread",
     "release_unchecked",
     "answer_at_odds",
+    "answer_at_once",
 ]
+# Fewer chunks may well come of one step.
+_MANY_CHUNKS = 8
 _SHOWN_ITEMS = 3
 _FIXES = {
     "speculation_inactive": "switch speculation on where this service is started, and see its log.",
@@ -183,6 +186,12 @@ def _judge_answer(manifest: ArmManifest, probe: ProbeResult, adapter: EngineAdap
         )
         text = f"no chunk of the answer says how many tokens it carries; {usage}."
         found.append(_finding("tokens_uncounted", "warning", manifest, text))
+    if len(answer.chunks) >= _MANY_CHUNKS and answer.chunks[0].arrival_ns == answer.chunks[-1].arrival_ns:
+        text = (
+            f"all {len(answer.chunks)} chunks of the test answer arrived at the same moment: something on "
+            "the way collects the stream, and its time per token cannot be measured."
+        )
+        found.append(_finding("answer_at_once", "warning", manifest, text))
     found += [
         _finding("answer_at_odds", "warning", manifest, f"the test answer: {warning}.")
         for warning in probe.exchange.warnings

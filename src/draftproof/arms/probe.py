@@ -76,7 +76,7 @@ async def probe_service(
     before, error = await _scrape(session, service)
     exchange = mask_struct(await _send(endpoint, transport, timeout_s, clock), service.secrets)
     _check_answered(service, endpoint, exchange)
-    after, _ = await _scrape(session, service)
+    after, error_after = await _scrape(session, service)
     manifest = await describe()
     evidence = Evidence(
         settings=manifest.settings,
@@ -87,7 +87,7 @@ async def probe_service(
         log=read_log(),
     )
     proof = prove_speculation(service.adapter, evidence)
-    return ProbeResult(manifest=manifest, exchange=exchange, proof=proof, metrics_error=error)
+    return ProbeResult(manifest=manifest, exchange=exchange, proof=proof, metrics_error=error or error_after)
 
 
 async def _send(endpoint: Endpoint, transport: Transport, timeout_s: float, clock: Clock) -> Exchange:
@@ -104,14 +104,18 @@ async def _send(endpoint: Endpoint, transport: Transport, timeout_s: float, cloc
 def _check_answered(service: Service, endpoint: Endpoint, exchange: Exchange) -> None:
     if exchange.outcome == "ok":
         return
-    said = " ".join((exchange.error or "").split())
-    if exchange.malformed_raw:
-        said += f": {' '.join(exchange.malformed_raw.split())}"
+    beside = exchange.malformed_raw or "; ".join(exchange.warnings)
+    said = _on_one_line((exchange.error or "") + (f": {beside}" if beside else ""))[:_SHOWN_CHARS]
     raise EngineError(
-        f"arm {service.arm} does not answer a test request ({exchange.outcome}: {said[:_SHOWN_CHARS]})",
+        f"arm {service.arm} does not answer a test request ({exchange.outcome}: {said})",
         place=endpoint.chat_url,
         fix=_find_fix(exchange, service.arm),
     )
+
+
+def _on_one_line(text: str) -> str:
+    """A service may answer with lines, and with signs that a terminal obeys."""
+    return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
 
 
 def _find_fix(exchange: Exchange, arm: str) -> str | None:
@@ -124,8 +128,10 @@ def _find_fix(exchange: Exchange, arm: str) -> str | None:
         (status in REFUSED_STATUSES, describe_key_fix(arm)),
         (
             status in {400, 422},
-            f"if it refuses a field, set {section}.engine to what runs there (generic asks for nothing "
-            f"beyond the protocol), or correct {section}.request.",
+            (
+                f"if it refuses a field, set {section}.engine to what runs there (generic asks for nothing "
+                f"beyond the protocol), or correct {section}.request."
+            ),
         ),
         (300 <= status < 400, f"write the address that answers itself as {section}.url."),
         (

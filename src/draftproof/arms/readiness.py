@@ -13,12 +13,13 @@ import msgspec
 
 from draftproof.arms.launch import LOOPBACK, plan_section
 from draftproof.errors import EngineError, PlanError
+from draftproof.telemetry.scrape import describe_failure
 
 _PROBE_TIMEOUT_S = 2.0
 _ABSENT_STATUSES = (404, 405)
 REFUSED_STATUSES = (401, 403)
-# One sign each of an address in which a key, a query or a fragment would be stored or lost.
-_UNFIT_PARTS = ("query", "fragment", "username", "password")
+# A key in an address would be stored with the run; a query or a fragment would stand before the path.
+_KEY_PARTS, _TAIL_PARTS = ("username", "password"), ("query", "fragment")
 
 
 class ReadyProbe(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,17 +62,18 @@ def check_port_is_free(port: int, name: str) -> None:
             ) from error
 
 
-def check_address(url: str, name: str) -> None:
-    """Do nothing if `url` can be the base address of arm `name`.
+def check_address(url: str, name: str, *, is_base: bool = True) -> None:
+    """Do nothing if `url` can be the base address of arm `name`, or else one of its metrics addresses.
 
     Raises:
         PlanError: it is no http address, or it has parts that would be stored with the run or lost.
     """
-    place = f"arms.{plan_section(name)}.url"
+    place = f"arms.{plan_section(name)}.{'url' if is_base else 'metrics_urls'}"
+    forbidden = _KEY_PARTS + (_TAIL_PARTS if is_base else ())
     try:
         parts = urlsplit(url)
         fits = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
-        unfit = [part for part in _UNFIT_PARTS if getattr(parts, part)]
+        unfit = [part for part in forbidden if getattr(parts, part)]
     except ValueError:
         fits, unfit = False, []
     if unfit:
@@ -159,14 +161,3 @@ def explain_tls(error: BaseException, address: str, name: str) -> EngineError:
         place=address,
         fix=f"if it is a plain service, write arms.{section}.url with http://.",
     )
-
-
-def describe_failure(error: BaseException, limit_s: float) -> str:
-    """Return in words why no answer came."""
-    if isinstance(error, TimeoutError):
-        return f"no answer within {limit_s:g} s"
-    if isinstance(error, aiohttp.ServerDisconnectedError | ConnectionResetError | aiohttp.ClientOSError):
-        cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
-        words = getattr(cause, "strerror", None) or "the connection was closed without an answer"
-        return str(words)[:1].lower() + str(words)[1:]
-    return f"no HTTP answer ({' '.join(str(error).split())[:80] or type(error).__name__})"

@@ -4,10 +4,11 @@ import aiohttp
 import msgspec
 
 from draftproof.arms.launch import plan_section
-from draftproof.arms.readiness import describe_failure, explain_status
+from draftproof.arms.readiness import check_address, explain_status
 from draftproof.engines.adapter import EngineAdapter
 from draftproof.errors import EngineError
 from draftproof.plan.schema import Arm
+from draftproof.telemetry.scrape import describe_failure
 
 
 class Service(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,7 +38,13 @@ def locate_service(
     *,
     secrets: tuple[str, ...] = (),
 ) -> Service:
-    """Return an arm's service; its metrics lie where the plan says, else at the engine's usual path."""
+    """Return an arm's service; its metrics lie where the plan says, else at the engine's usual path.
+
+    Raises:
+        PlanError: an address of metrics cannot be used.
+    """
+    for address in arm.metrics_urls:
+        check_address(address, name, is_base=False)
     base, usual = url.rstrip("/").removesuffix("/v1"), adapter.facts.metrics_path
     return Service(
         arm=name,

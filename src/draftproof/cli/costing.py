@@ -33,6 +33,13 @@ _Split = Annotated[
         help="Also time n-gram drafts where nothing else tells drafting from verification.",
     ),
 ]
+_Synthetic = Annotated[
+    bool,
+    typer.Option(
+        "--synthetic/--no-synthetic",
+        help="Let the engine accept no draft; without, a chunk of the stream is taken for a step.",
+    ),
+]
 _Seed = Annotated[int, typer.Option("--seed", min=0, help="Draws the order of starts and waves.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 
@@ -49,6 +56,7 @@ def costs(
     run: _Run = None,
     seed: _Seed = 1,
     split: _Split = True,
+    synthetic: _Synthetic = True,
     as_json: _Json = False,
 ) -> None:
     """Measure what a step costs by draft length and batch size, and which acceptance would break even.
@@ -58,9 +66,11 @@ def costs(
     from draftproof.costs import CostGrid, measure_costs  # noqa: PLC0415
     from draftproof.costs.text import render_costs_text  # noqa: PLC0415
     from draftproof.plan.loading import load_plan  # noqa: PLC0415
+    from draftproof.plan.placeholders import check_filled_in  # noqa: PLC0415
     from draftproof.qualify import Interrupted  # noqa: PLC0415
 
     plan, text = load_plan(plan_file)
+    check_filled_in(plan, str(plan_file))
     grid = CostGrid(
         draft_lengths=parse_numbers(draft_lengths, "--draft-lengths"),
         batches=parse_numbers(batches, "--batches"),
@@ -69,6 +79,7 @@ def costs(
         acceptance=acceptance,
         seed=seed,
         split=split,
+        synthetic=synthetic,
     )
     folder = out or fresh_directory(f"{plan.name}-costs")
     try:

@@ -60,6 +60,11 @@ class HttpConnection(asyncio.Protocol):
         """True when another request may be sent."""
         return not self.is_closed and self._message_complete and self._keep_alive
 
+    @property
+    def is_unheard(self) -> bool:
+        """True while not a byte of the last exchange's response has come."""
+        return self._heard_bytes == 0
+
     async def exchange(self, request: bytes, listener: Listener) -> Ending:
         """Send `request`, tell `listener` what arrives, return how it ended.
 

@@ -83,7 +83,7 @@ class ExchangeFold:
             events = self._decoder.feed(data)
         except EngineError as error:
             self._unreadable = True
-            self._note_malformed(str(error), data)
+            self._note_malformed(error.message.rstrip("."), data)
             return
         for event in events:
             self._take_event(event, at_ns)

@@ -2,7 +2,9 @@
 
 Owns the pool and the request head. A connection that sat idle longer than `max_idle_s` is not used again:
 servers close idle connections, and a request sent into a closing one would be booked as a failure of the arm.
-Nothing is ever sent twice: a second attempt could turn a failure of the service into a pass.
+Nothing is ever sent twice: a second attempt could turn a failure of the service into a pass. A server that
+closes connections after an answer that said nothing of it spoils one request; from then on each request to it
+has a connection of its own.
 """
 
 import asyncio
@@ -53,6 +55,7 @@ class HttpTransport:
         self._tls = tls
         self._parked: dict[Origin, list[_Parked]] = {}
         self._open: set[HttpConnection] = set()
+        self._forgetful: set[Origin] = set()
 
     async def send(self, request: WireRequest, listener: Listener) -> Ending:
         """Send one request and return how it ended.
@@ -64,12 +67,15 @@ class HttpTransport:
         """
         origin, target = split_url(request.url)
         head_and_body = render_request(request, origin, target)
+        parked = self._take_parked(origin)
         try:
-            connection = self._take_parked(origin) or await self._connect(origin)
+            connection = parked or await self._connect(origin)
         except OSError as error:
             detail = f"cannot connect to {origin.host}:{origin.port}: {_describe(error)}"
             return Ending(kind="unreachable", at_ns=self._clock(), detail=detail)
         ending = await connection.exchange(head_and_body, listener)
+        if parked is not None and ending.kind == "broken" and connection.is_unheard:
+            self._forgetful.add(origin)
         self._park(origin, connection)
         return ending
 
@@ -104,22 +110,23 @@ class HttpTransport:
         parked, self._parked[origin] = self._parked.get(origin, []), []
         found: HttpConnection | None = None
         for place in reversed(parked):  # the latest used first: it is the least likely to be closing
-            if found is None and self._is_fit(place):
+            if found is None and self._is_fit(place, origin):
                 found = place.connection
-            elif self._is_worth_keeping(place):
+            elif self._is_worth_keeping(place, origin):
                 self._parked[origin].insert(0, place)
             else:
                 place.connection.abort()
         return found
 
-    def _is_fit(self, place: _Parked) -> bool:
-        return place.connection.is_reusable and self._clock() - place.since_ns <= self._max_idle_ns
+    def _is_fit(self, place: _Parked, origin: Origin) -> bool:
+        is_fresh = self._clock() - place.since_ns <= self._max_idle_ns
+        return is_fresh and place.connection.is_reusable and origin not in self._forgetful
 
-    def _is_worth_keeping(self, place: _Parked) -> bool:
+    def _is_worth_keeping(self, place: _Parked, origin: Origin) -> bool:
         if place.connection.is_closed:
             return False
         if place.connection.is_drained:
-            return self._is_fit(place)
+            return self._is_fit(place, origin)
         return self._clock() - place.since_ns <= DRAIN_GRACE_S * 1e9
 
 

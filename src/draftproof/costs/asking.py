@@ -23,6 +23,7 @@ async def send_wave(
     batch: int,
     *,
     answer_tokens: int,
+    synthetic: bool,
     timeout_s: float,
     phase: Phase = "measure",
 ) -> Wave:
@@ -47,6 +48,7 @@ async def send_wave(
         start=start.index,
         draft_length=start.draft_length,
         batch=batch,
+        synthetic=synthetic,
         records=tuple(records),
         before=before,
         after=await station.scrape(),

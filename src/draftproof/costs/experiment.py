@@ -21,12 +21,12 @@ from draftproof.costs.html import render_costs_html
 from draftproof.costs.results import COSTS_SCHEMA_VERSION, Costs
 from draftproof.costs.schedule import CostGrid, Start, check_grid, plan_starts
 from draftproof.costs.splitting import estimate_splits
-from draftproof.costs.station import Station
+from draftproof.costs.station import ARM, Station
 from draftproof.costs.variation import METHOD, VariedArm, vary_arm
 from draftproof.costs.waves import Wave, WaveCost, cost_wave
 from draftproof.costs.wording import list_assumptions, list_warnings
 from draftproof.engines import adapter_for
-from draftproof.errors import EngineError
+from draftproof.errors import EngineError, UsageError
 from draftproof.plan.loading import plan_sha256
 from draftproof.plan.schema import Arm, Plan
 from draftproof.qualify.check import ModelResolver, resolve_target
@@ -37,6 +37,7 @@ from draftproof.qualify.stopping import stop_on_signal, unless_stopped
 from draftproof.records import ArmManifest
 from draftproof.store import LOG_FOLDER, RunDirectory
 from draftproof.store.lines import LineFile, write_atomically
+from draftproof.verdict.results import Results
 
 WAVES_NAME, COSTS_NAME, PAGE_NAME, PLAN_NAME = "waves.jsonl", "costs.json", "costs.html", "plan.toml"
 # Engines on which a lookup can take the drafter's place; others tell drafting from checking themselves.
@@ -97,10 +98,7 @@ def measure_costs(
     progress.phase("Computing what breaks even")
     costs = _conclude(job, measured)
     if run is not None and compared is not None:
-        length = _draft_length(RunDirectory.open(run))
-        costs = msgspec.structs.replace(
-            costs, run=str(run), comparisons=compare_run(compared, length, costs.steps)
-        )
+        costs = _set_beside(costs, run, compared)
     write_costs(out, costs)
     return costs
 
@@ -117,16 +115,30 @@ def write_costs(out: Path, costs: Costs) -> None:
 
 def _prepare(plan: Plan, text: str, out: Path, grid: CostGrid, resolve_model: ModelResolver) -> _Job:
     arm = plan.arms.candidate
+    _check_chunks(arm, grid)
     vary_arm(arm, 1)  # a plan that cannot be varied says so before anything is fetched or made
     is_lookup = _drafts_by_lookup(arm)
     starts = plan_starts(grid, with_lookup=grid.split and not is_lookup and arm.engine in _LOOKUP_ENGINES)
-    arms = tuple(vary_arm(arm, start.draft_length, start.drafting) for start in starts)
+    arms = tuple(
+        vary_arm(arm, start.draft_length, start.drafting, synthetic=grid.synthetic) for start in starts
+    )
     model = resolve_target(plan, resolve_model)
     RunDirectory.prepare(out)
     write_atomically(out / PLAN_NAME, text.encode())
     return _Job(
         plan=plan, text=text, out=out, model=model, grid=grid, starts=starts, arms=arms, is_lookup=is_lookup
     )
+
+
+def _check_chunks(arm: Arm, grid: CostGrid) -> None:
+    """Refuse to time steps by chunks where a chunk is no step."""
+    facts = adapter_for(arm.engine).facts
+    if not grid.synthetic and facts.chunk_holds != "step":
+        raise UsageError(
+            f"a chunk of {facts.title} does not hold a step, so steps cannot be timed by chunks",
+            place="--no-synthetic",
+            fix="leave it away",
+        )
 
 
 def _drafts_by_lookup(arm: Arm) -> bool:
@@ -177,7 +189,7 @@ class _Measuring:
             try:
                 await running.enter_async_context(station)
             except EngineError as error:
-                raise _explain(error, start) from error
+                raise _explain(error, start, station.log_path, synthetic=self._job.grid.synthetic) from error
             self.manifests.append(station.manifest)
             for number, batch in enumerate(dict.fromkeys(start.batches)):
                 self._tell(f"{start.title}: warming up batch {batch}")
@@ -185,8 +197,8 @@ class _Measuring:
             for number, batch in enumerate(start.batches):
                 self._tell(f"{start.title}: batch {batch}")
                 wave = await self._send(station, start, number, batch, stop)
-                station.check_alive()
                 lines.append(msgspec.json.encode(wave))
+                station.check_alive()
                 self.costs.append(cost_wave(wave, station.adapter.facts.series))
 
     async def _send(
@@ -200,6 +212,7 @@ class _Measuring:
             number,
             batch,
             answer_tokens=_WARM_UP_TOKENS if is_warm_up else self._job.grid.answer_tokens,
+            synthetic=self._job.grid.synthetic,
             timeout_s=self._job.plan.limits.request_s,
             phase="warmup" if is_warm_up else "measure",
         )
@@ -209,13 +222,11 @@ class _Measuring:
         self._progress.advance(len(self.costs), self._total, text)
 
 
-def _explain(error: EngineError, start: Start) -> EngineError:
-    """Say in which start an engine failed; one that drafts may have refused its synthetic mode."""
+def _explain(error: EngineError, start: Start, log: Path, *, synthetic: bool) -> EngineError:
+    """Say in which start an engine failed; one that drafts may be a build that cannot fix the acceptance."""
     fix = error.fix
-    if start.draft_length and fix in {None, "see the log."}:
-        fix = (
-            "see the log: the release may lack the option that accepts no draft, or the drafter cannot load."
-        )
+    if start.draft_length and synthetic and fix in {None, "see the log."}:
+        fix = f"see {log}; a build that cannot fix the acceptance of drafts may do with --no-synthetic."
     return EngineError(f"{start.title}: {error.message}", place=error.place, fix=fix)
 
 
@@ -257,7 +268,7 @@ def _conclude(job: _Job, measured: _Measured) -> Costs:
         run=None,
         comparisons=(),
         assumptions=list_assumptions(
-            splits, is_lookup=job.is_lookup, from_rounds=_has_rounds(measured.costs)
+            splits, is_lookup=job.is_lookup, from_rounds=_has_rounds(measured.costs), synthetic=grid.synthetic
         ),
         warnings=list_warnings(steps, drifts, splits),
     )
@@ -275,7 +286,16 @@ def _has_rounds(costs: Sequence[WaveCost]) -> bool:
     return all(cost.from_rounds for cost in costs)
 
 
-def _draft_length(run: RunDirectory) -> int | None:
-    """Return how many tokens a run's candidate drafts a step, None where its contract does not say."""
-    contracts = run.load_manifest().contracts
-    return next((one.num_spec_tokens for one in contracts if one.arm == "candidate"), None)
+def _set_beside(costs: Costs, run: Path, results: Results) -> Costs:
+    """Return the costs with what a run's candidate committed a step, and a warning if engines differ."""
+    manifest = RunDirectory.open(run).load_manifest()
+    length = next((one.num_spec_tokens for one in manifest.contracts if one.arm == ARM), None)
+    ran = next((f"{one.engine} {one.engine_version}" for one in manifest.arms if one.arm == ARM), "unknown")
+    timed = f"{costs.engine} {costs.engine_version}"
+    other = () if ran == timed else (f"The run's candidate was {ran}; the steps timed here are of {timed}.",)
+    return msgspec.structs.replace(
+        costs,
+        run=str(run),
+        comparisons=compare_run(results, length, costs.steps),
+        warnings=(*costs.warnings, *other),
+    )

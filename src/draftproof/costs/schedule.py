@@ -18,7 +18,8 @@ class CostGrid(msgspec.Struct, frozen=True, kw_only=True):
     `batches` are numbers of requests in flight at once; each is measured `repeats` times in every start, one
     time being one wave of so many requests of `answer_tokens` tokens. `acceptance` is the one for which the
     longest drafting time that pays is told. `split`: also time n-gram drafts where nothing else tells
-    drafting from verification.
+    drafting from verification. `synthetic`: the engine accepts none of the drafts; else they are accepted as
+    they come, and a chunk of the stream is taken for a step.
     """
 
     draft_lengths: tuple[int, ...] = (1, 2, 4, 8)
@@ -29,6 +30,7 @@ class CostGrid(msgspec.Struct, frozen=True, kw_only=True):
     confidence: float = 0.95
     seed: int = 1
     split: bool = True
+    synthetic: bool = True
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):

@@ -30,7 +30,7 @@ class VariedArm(msgspec.Struct, frozen=True, kw_only=True):
     acceptance: str
 
 
-def vary_arm(arm: Arm, draft_length: int, drafting: Drafting = "own") -> VariedArm:
+def vary_arm(arm: Arm, draft_length: int, drafting: Drafting = "own", *, synthetic: bool = True) -> VariedArm:
     """Return an arm that drafts `draft_length` tokens a step and answers at a fixed length.
 
     Raises:
@@ -52,7 +52,7 @@ def vary_arm(arm: Arm, draft_length: int, drafting: Drafting = "own") -> VariedA
             place="arms.candidate",
             fix="add arms.candidate.command.",
         )
-    varied = vary_command(arm.engine, arm.command, draft_length, drafting=drafting)
+    varied = vary_command(arm.engine, arm.command, draft_length, drafting=drafting, synthetic=synthetic)
     changed = {"command": varied.command, "env": arm.env | varied.environment, "request": request}
     return VariedArm(arm=arm.model_copy(update=changed), acceptance=varied.acceptance)
 

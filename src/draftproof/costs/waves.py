@@ -14,23 +14,29 @@ import msgspec
 from draftproof.engines.facts import Series
 from draftproof.engines.series import first_sum, sum_parts
 from draftproof.errors import EngineError
-from draftproof.metrics.acceptance import count_speculation
+from draftproof.metrics.acceptance import count_decode_steps, count_speculation
 from draftproof.metrics.request import count_output_tokens
 from draftproof.records import RequestRecord, Round
 
 FEWEST_STEPS = 8
 # An engine that accepts none may still be charged with a few by its own counting at the end of an answer.
 ACCEPTED_SHARE = 0.02
+# Chunks and steps may differ by a merged chunk or two, and at the end by drafts that were accepted in vain.
+CHUNK_SHARE = 0.05
 Counters = Mapping[str, float]
 
 
 class Wave(msgspec.Struct, frozen=True, kw_only=True):
-    """What was sent and heard: the records of one wave, and the service's counters around it."""
+    """What was sent and heard: the records of one wave, and the service's counters around it.
+
+    `synthetic`: no draft is accepted, so a token is a step; else a content chunk is one.
+    """
 
     start: int
     draft_length: int
     batch: int
     records: tuple[RequestRecord, ...]
+    synthetic: bool = True
     before: dict[str, float] | None = None
     after: dict[str, float] | None = None
 
@@ -138,11 +144,14 @@ def _no_full_rounds(wave: Wave) -> EngineError:
 
 
 def _cost_from_arrivals(wave: Wave, series: Series) -> WaveCost:
-    _check_none_accepted(wave)
+    if wave.synthetic:
+        _check_none_accepted(wave)
+    else:
+        _check_chunks_are_steps(wave)
     window = find_full_window(wave.records, wave.draft_length)
     if window is None:
         raise _never_full(wave, "the last request began when the first was about to end")
-    told = [time for time in (_time_step(record, *window) for record in wave.records) if time is not None]
+    told = _time_steps(wave, *window)
     if not told:
         raise _never_full(wave, f"fewer than {FEWEST_STEPS} tokens arrived while all were decoding")
     drafted = count_drafted(wave, series)
@@ -184,8 +193,16 @@ def find_full_window(records: Sequence[RequestRecord], draft_length: int) -> tup
     return (begin_ns, end_ns) if begin_ns < end_ns else None
 
 
-def _time_step(record: RequestRecord, begin_ns: int, end_ns: int) -> tuple[float, int] | None:
-    """Return a request's time per token inside the window and the tokens it rests on; a token is a step."""
+def _time_steps(wave: Wave, begin_ns: int, end_ns: int) -> list[tuple[float, int]]:
+    """Return each request's time per step inside the window and the steps it rests on."""
+    times = (_time_step(record, begin_ns, end_ns, by_token=wave.synthetic) for record in wave.records)
+    return [time for time in times if time is not None]
+
+
+def _time_step(
+    record: RequestRecord, begin_ns: int, end_ns: int, *, by_token: bool
+) -> tuple[float, int] | None:
+    """Return a request's time per step; a token is a step, or a chunk is."""
     inside = [
         (chunk.arrival_ns, chunk.cumulative_tokens)
         for chunk in record.chunks
@@ -194,18 +211,36 @@ def _time_step(record: RequestRecord, begin_ns: int, end_ns: int) -> tuple[float
     if len(inside) < 2:
         return None
     (first_ns, first), (last_ns, last) = inside[0], inside[-1]
-    steps = last - first
+    steps = last - first if by_token else len(inside) - 1
     return ((last_ns - first_ns) / steps, steps) if steps >= FEWEST_STEPS and last_ns > first_ns else None
 
 
 def count_drafted(wave: Wave, series: Series) -> float | None:
     """Return drafts per decode step and request, from the answers, else from the service's counters."""
-    steps = sum((count_output_tokens(record) or 1) - 1 for record in wave.records)
+    steps = sum(_count_steps(record, by_token=wave.synthetic) for record in wave.records)
     if all(record.speculation is not None for record in wave.records):
         drafted: float | None = sum(count_speculation(record).num_draft_tokens for record in wave.records)
     else:
         drafted = _gain(wave, series.draft_tokens)
     return None if drafted is None or not steps else drafted / steps
+
+
+def _count_steps(record: RequestRecord, *, by_token: bool) -> int:
+    """Return the decode steps of a whole answer; its first token comes from the prefill."""
+    return (count_output_tokens(record) or 1) - 1 if by_token else max(0, len(record.chunks) - 1)
+
+
+def _check_chunks_are_steps(wave: Wave) -> None:
+    """Refuse a wave whose chunks hold several steps, as far as the answers tell their steps."""
+    for record in wave.records:
+        told = count_decode_steps(record)
+        chunks = _count_steps(record, by_token=False)
+        if told is not None and abs(told[0] - chunks) > max(2, CHUNK_SHARE * chunks):
+            raise EngineError(
+                f"an answer of {told[0]} steps came in {chunks + 1} chunks, so a chunk is not a step.",
+                place=_place(wave),
+                fix="let the engine stream every step, and give the client a core of its own.",
+            )
 
 
 def _check_none_accepted(wave: Wave) -> None:
@@ -223,7 +258,7 @@ def _check_none_accepted(wave: Wave) -> None:
 
 def _read_timer(wave: Wave, series: Series) -> tuple[float | None, float | None]:
     """Return drafting and verification per step, ns, from an engine's own device timer; None without one."""
-    steps = max(((count_output_tokens(record) or 1) - 1 for record in wave.records), default=0)
+    steps = max((_count_steps(record, by_token=wave.synthetic) for record in wave.records), default=0)
     if wave.before is None or wave.after is None or not steps:
         return None, None
     told = []

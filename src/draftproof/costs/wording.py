@@ -14,6 +14,10 @@ _FROM_ARRIVALS = (
     "No draft is accepted, so every step commits one token and the client's time per token is the step's "
     "time, with the network and the scheduling between two steps in it."
 )
+_FROM_CHUNKS = (
+    "Drafts are accepted as they come, and every chunk of the stream is taken for one step of the engine. "
+    "So the client must keep up, and a step's time is taken not to depend on how many drafts are accepted."
+)
 _FROM_ROUNDS = (
     "Step times are the engine's own records of rounds in which every request of the batch drafted the full "
     "length; what the network and the client add is not in them."
@@ -21,11 +25,14 @@ _FROM_ROUNDS = (
 _CONTEXT = "Steps are timed at one context length; longer contexts make every step dearer, drafts included."
 
 
-def list_assumptions(splits: Sequence[StepSplit], *, is_lookup: bool, from_rounds: bool) -> tuple[str, ...]:
+def list_assumptions(
+    splits: Sequence[StepSplit], *, is_lookup: bool, from_rounds: bool, synthetic: bool = True
+) -> tuple[str, ...]:
     """Return what the figures rest on."""
     sources = dict.fromkeys(split.source for split in splits)
     told = [LOOKUP_ITSELF if is_lookup and source == "ngram" else ASSUMPTIONS[source] for source in sources]
-    return (_FROM_ROUNDS if from_rounds else _FROM_ARRIVALS, _INDEPENDENT, *told, _CONTEXT)
+    from_stream = _FROM_ARRIVALS if synthetic else _FROM_CHUNKS
+    return (_FROM_ROUNDS if from_rounds else from_stream, _INDEPENDENT, *told, _CONTEXT)
 
 
 def list_warnings(

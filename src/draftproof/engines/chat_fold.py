@@ -158,7 +158,7 @@ class ChatFold:
     def _take_choice(self, choice: Choice, frame: ChatFrame, arrival_ns: int) -> None:
         growth = self._take_counts(choice, frame)
         spoke = choice.delta is not None and self._take_delta(choice.delta)
-        if choice.finish_reason is not None:
+        if choice.finish_reason:  # some services state an empty one on every chunk
             self._finish_reason = choice.finish_reason
         if choice.avg_decoded_tokens_per_iter is not None:
             self._tokens_per_iteration = choice.avg_decoded_tokens_per_iter

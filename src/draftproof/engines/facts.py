@@ -69,6 +69,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
         families: method, as the engine spells it, to the proposal family it belongs to.
         identity_paths: addresses below the base whose answers `read_identity` reads.
         ready_paths: asked in order until one exists; 200 there means ready.
+        request_headers: headers of every request beside those of the plan.
         metrics_path: address of the Prometheus exposition; "" where none is known.
         series: names in that exposition.
         confounds: what else changes with speculation.
@@ -76,7 +77,8 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
         lacks: request features that the engine never has, a phrase each.
         fallback: what happens when the drafter fails or is absent.
         chunk_holds: what one content chunk of the stream carries.
-        is_exact: whether every method's drafts are verified without any change of the distribution.
+        is_exact: whether this project's own tests show that every method's drafts are verified without any
+            change of the distribution; of an engine that only says so it is an assumption.
     """
 
     name: str
@@ -85,6 +87,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     families: dict[str, Family] = {}
     identity_paths: tuple[str, ...] = ("/version",)
     ready_paths: tuple[str, ...] = ("/health", "/v1/models")
+    request_headers: tuple[tuple[str, str], ...] = ()
     metrics_path: str = "/metrics"
     series: Series = Series()
     confounds: tuple[Confound, ...] = ()

@@ -195,6 +195,9 @@ LLAMACPP = EngineAdapter(
         families=_FAMILIES,
         identity_paths=("/props", "/slots", "/v1/models"),
         ready_paths=("/health",),
+        # It ends a stream's connection although its headers promise to keep it; a request sent into that end
+        # is lost.
+        request_headers=(("Connection", "close"),),
         series=Series(
             spec_steps=(f"{_SPEC}_drafts_total",),
             draft_tokens=(f"{_SPEC}_draft_tokens_total",),
@@ -211,7 +214,6 @@ LLAMACPP = EngineAdapter(
         lacks=_LACKS,
         fallback="a drafter that cannot be started is left out; the server runs on and only the log tells",
         chunk_holds="token",
-        is_exact=True,
     ),
     ask=_ask,
     read_blocks=read_timings,

@@ -25,7 +25,12 @@ class Variation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def vary_command(
-    engine: str, command: Sequence[str], draft_length: int, *, drafting: Drafting = "own"
+    engine: str,
+    command: Sequence[str],
+    draft_length: int,
+    *,
+    drafting: Drafting = "own",
+    synthetic: bool = True,
 ) -> Variation:
     """Return a speculating command changed to drafts of one length, none of them accepted.
 
@@ -34,6 +39,7 @@ def vary_command(
         command: program and arguments.
         draft_length: tokens drafted in each step; 0 takes speculation out.
         drafting: "own" keeps the command's drafter, "ngram" puts the engine's n-gram lookup in its place.
+        synthetic: False leaves the acceptance to the drafts, for builds that cannot fix it.
 
     Raises:
         PlanError: the command does not speculate, or its engine has no way to fix the acceptance.
@@ -43,7 +49,8 @@ def vary_command(
         raise PlanError(
             f"step costs cannot be measured on {engine}: {_NEEDED[engine]}.", place="arms.candidate"
         )
-    return vary(tuple(command), draft_length, drafting)
+    varied = vary(tuple(command), draft_length, drafting)
+    return varied if synthetic or not draft_length else _FREED[engine](varied)
 
 
 _NEEDED = {
@@ -249,4 +256,33 @@ _ENGINES: dict[str, Callable[[tuple[str, ...], int, Drafting], Variation]] = {
     "vllm": _vary_vllm,
     "llamacpp": _vary_llamacpp,
     "sglang": _vary_sglang,
+}
+
+
+# ---- the acceptance left to the drafts
+
+AS_IT_COMES = "as it comes: a chunk of the stream is a step"
+
+
+def _free_vllm(varied: Variation) -> Variation:
+    config = _decode_config(varied.command[-1])
+    kept = {key: value for key, value in config.items() if key not in _VLLM_FIXED}
+    command = (*varied.command[:-1], msgspec.json.encode(kept).decode())
+    return Variation(command=command, environment=varied.environment, acceptance=AS_IT_COMES)
+
+
+def _free_llamacpp(varied: Variation) -> Variation:
+    command = drop_flags(varied.command, lambda name: name in _LLAMA_SYNTHETIC)
+    return Variation(command=command, environment=varied.environment, acceptance=AS_IT_COMES)
+
+
+def _free_sglang(varied: Variation) -> Variation:
+    kept = {key: value for key, value in varied.environment.items() if key not in _SGLANG_ACCEPTANCE}
+    return Variation(command=varied.command, environment=kept, acceptance=AS_IT_COMES)
+
+
+_FREED: dict[str, Callable[[Variation], Variation]] = {
+    "vllm": _free_vllm,
+    "llamacpp": _free_llamacpp,
+    "sglang": _free_sglang,
 }

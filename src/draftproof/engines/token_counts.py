@@ -1,7 +1,7 @@
 """Which count of tokens an answer's chunks are given, out of those its frames state.
 
 One source for the whole answer: counts of two sources in one answer would be neither. A source counts only if
-every content chunk states it and it never falls.
+every content chunk states it, it never falls, and it does not stay at 0.
 """
 
 import itertools
@@ -54,9 +54,12 @@ def choose_counts(
         counts = [count for count in column if count is not None]
         if not chunks or len(counts) < len(column):
             continue
-        if all(before <= after for before, after in itertools.pairwise(counts)):
+        if any(before > after for before, after in itertools.pairwise(counts)):
+            warnings.append(f"the token count by {source} falls in mid-stream and is not used")
+        elif counts[-1] == 0:
+            warnings.append(f"the token count by {source} stays at 0 and is not used")
+        else:
             return Counted(source, tuple(counts), tuple(warnings))
-        warnings.append(f"the token count by {source} falls in mid-stream and is not used")
     if count_tokens is None or not chunks:
         return Counted(None, (None,) * len(chunks), tuple(warnings))
     texts = (generated[: chunk.generated_chars] for chunk in chunks)

@@ -237,7 +237,6 @@ VLLM = EngineAdapter(
         lacks=_LACKS,
         fallback="a drafter that cannot be loaded stops the start; a step without a draft decodes ordinarily",
         chunk_holds="step",
-        is_exact=True,
     ),
     ask=_ask,
     read_blocks=_read_blocks,

@@ -16,13 +16,15 @@ class ClientTally(msgspec.Struct, frozen=True, kw_only=True):
     """Requests and tokens of some turns as the client saw them.
 
     `tokens` are those of answers and of what is known of unanswered requests, None where an answer has no
-    count. `open_tokens` is the most that the service may have made for requests whose end the client did not
-    see. The counts of drafts are None unless every answer has them and none is open.
+    count; `partial_tokens` are the latter alone. `open_tokens` is the most that the service may have made for
+    requests whose end the client did not see. The counts of drafts are None unless every answer has them and
+    none is open.
     """
 
     sent: int
     answered: int
     tokens: int | None
+    partial_tokens: int
     open_tokens: int
     num_spec_steps: int | None
     num_draft_tokens: int | None
@@ -54,6 +56,7 @@ def tally_client(records: Iterable[RequestRecord], most_tokens: Mapping[str, int
         sent=len(sent),
         answered=len(answered),
         tokens=None if None in counts else sum(count or 0 for count in counts) + sum(seen),
+        partial_tokens=sum(seen),
         open_tokens=open_tokens,
         num_spec_steps=steps,
         num_draft_tokens=drafted,
@@ -72,23 +75,30 @@ def tokens_per_step_from_chunks(records: Iterable[RequestRecord]) -> tuple[float
     return (tokens / steps if steps else None), len(told)
 
 
-def tokens_per_step_from_fields(records: Iterable[RequestRecord]) -> float | None:
-    """Return tokens per decode step from what the answers say of themselves, over the same records.
+def tokens_per_step_from_fields(records: Iterable[RequestRecord]) -> tuple[float | None, float | None]:
+    """Return (tokens per decode step, the least it can be) from what the answers say of themselves.
 
-    None where one of them does not say it.
+    Counters of accepted drafts may hold some that lie behind an answer's end, at most those of its last step:
+    without these there were that many steps more. Both None where one of the records does not tell.
     """
     told = [_read_steps(one) for one in records if _counted(one) is not None]
     known = [one for one in told if one is not None]
-    steps = sum(count for count, _ in known)
-    return sum(tokens for _, tokens in known) / steps if steps and len(known) == len(told) else None
+    if not known or len(known) < len(told):
+        return None, None
+    tokens = sum(count for count, _, _ in known)
+    fewest, most = sum(steps for _, steps, _ in known), sum(steps for _, _, steps in known)
+    return (tokens / fewest, tokens / most) if fewest else (None, None)
 
 
-def _read_steps(record: RequestRecord) -> tuple[int, int] | None:
-    """Return (decode steps, tokens they committed), the engine's own count of steps first."""
-    tokens = count_output_tokens(record)
-    if record.rounds is None and record.decode_steps is not None and tokens is not None:
-        return record.decode_steps, tokens - 1
-    return count_decode_steps(record)
+def _read_steps(record: RequestRecord) -> tuple[int, int, int] | None:
+    """Return (tokens after the first, fewest steps, most steps), by the counts of drafts if there are any."""
+    tokens, counts = count_output_tokens(record), record.speculation
+    if record.rounds is not None or counts is None or tokens is None:
+        told = count_decode_steps(record)
+        return None if told is None else (told[1], told[0], told[0])
+    fewest = max(tokens - 1 - counts.num_accepted_draft_tokens, counts.num_spec_steps)
+    last = counts.per_step_accepted[-1:] or (max(len(counts.acceptance_histogram) - 1, 0),)
+    return tokens - 1, fewest, min(fewest + last[0], max(tokens - 1, fewest))
 
 
 def _counted(record: RequestRecord) -> int | None:

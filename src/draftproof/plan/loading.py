@@ -178,5 +178,10 @@ def _resolve_arm(arm: Arm, folder: Path) -> Arm:
 
 
 def _absolute(path: str, folder: Path) -> str:
-    """Links are not followed: what opens a model may read its further files by the name of the first."""
+    """Return a path as seen from a folder; one that begins in the environment stays as it is written.
+
+    Links are not followed: what opens a model may read its further files by the name of the first.
+    """
+    if path.startswith("${"):
+        return path
     return str(folder.absolute() / Path(path).expanduser())

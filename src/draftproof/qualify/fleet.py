@@ -46,7 +46,14 @@ class Fleet:
         self._progress, self.stop = progress, stop
         self.secrets = find_secrets(list(self.arms.values()), environment)
         self._running = {
-            name: RunningArm(name, arm, plan, model=model, log_folder=log_folder, environment=environment)
+            name: RunningArm(
+                name,
+                arm,
+                plan,
+                model=model,
+                log_path=log_folder / f"{name}.log",
+                environment=environment,
+            )
             for name, arm in self.arms.items()
         }
         self._check_placement()

@@ -46,7 +46,7 @@ class RunningArm:
         arm: the plan's section.
         plan: the plan.
         model: the target's folder or file, None where it is not at hand.
-        log_folder: where the arm's output goes.
+        log_path: where the arm's output goes.
         environment: what references in the plan are taken from.
 
     Raises:
@@ -60,7 +60,7 @@ class RunningArm:
         plan: Plan,
         *,
         model: Path | None,
-        log_folder: Path,
+        log_path: Path,
         environment: Mapping[str, str],
     ) -> None:
         place = f"arms.{plan_section(name)}"
@@ -72,7 +72,7 @@ class RunningArm:
             name,
             command=build_command(name, arm, plan, str(model) if model else None),
             url=arm.url,
-            log_path=log_folder / f"{name}.log",
+            log_path=log_path,
             ready_s=plan.limits.ready_s,
             stop_s=plan.limits.stop_s,
             environment=dict(environment) | _resolve_environment(arm, environment, place),
@@ -161,6 +161,6 @@ def _make_endpoint(arm: Arm, service: Service, manifest: ArmManifest) -> Endpoin
         url=service.url,
         served_model=model,
         adapter=service.adapter,
-        headers=service.headers,
+        headers=service.headers + service.adapter.facts.request_headers,
         request=arm.request,
     )

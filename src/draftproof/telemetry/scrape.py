@@ -1,5 +1,8 @@
 """Fetching a service's metrics over HTTP; what comes back is parsed elsewhere."""
 
+import os
+import ssl
+
 import aiohttp
 
 from draftproof.errors import EngineError
@@ -37,7 +40,7 @@ async def fetch_text(
                 if len(body) > _MOST_BYTES:
                     raise EngineError("no metrics could be read (the answer does not end).", place=address)
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-        why = _describe(error, timeout_s)
+        why = describe_failure(error, timeout_s)
         raise EngineError(f"no metrics could be read ({why}).", place=address) from error
     if response.status != 200:
         raise _explain_status(response, address)
@@ -75,8 +78,19 @@ def _explain_status(response: aiohttp.ClientResponse, address: str) -> EngineErr
     )
 
 
-def _describe(error: BaseException, limit_s: float) -> str:
-    """Return in words why no answer came."""
+def describe_failure(error: BaseException, limit_s: float) -> str:
+    """Return in words why no answer came within a limit; the client library's own change with its release."""
     if isinstance(error, TimeoutError):
         return f"no answer within {limit_s:g} s"
-    return " ".join(str(error).split())[:_SHOWN_CHARS] or type(error).__name__
+    if isinstance(error, aiohttp.ServerDisconnectedError | ConnectionResetError):
+        return "the connection was closed without an answer"
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        cause = error.certificate_error
+        return f"its certificate is not trusted ({getattr(cause, 'verify_message', cause)})"
+    if isinstance(error, aiohttp.ClientConnectorError) and not isinstance(error, ssl.SSLError):
+        code = error.os_error.errno or 0
+        return (os.strerror(code) if code > 0 else str(error.os_error.strerror or error.os_error)).lower()
+    said = " ".join(str(error).split())
+    if "content-encoding" in said.lower():
+        return "it is compressed in a way that cannot be unpacked"
+    return f"no HTTP answer: {said[:_SHOWN_CHARS]}" if said else type(error).__name__

@@ -37,14 +37,18 @@ class _Ground(msgspec.Struct, frozen=True, kw_only=True):
     of: int
     unanswered: int
     open_tokens: int
+    partial_tokens: int
 
-    def allowance(self, quantity: str) -> float:
-        """Return the most that the requests broken off may add to the service's figure."""
+    def allowance(self, quantity: str) -> tuple[float, float]:
+        """Return the most that requests broken off may take from the service's figure, and add to it.
+
+        A service that counts a request when it ends leaves out all that it made for one broken off.
+        """
         if quantity == "finished_requests":
-            return self.unanswered
+            return 0, self.unanswered
         if quantity == "output_tokens":
-            return self.open_tokens
-        return math.inf if self.unanswered else 0
+            return self.partial_tokens, self.open_tokens
+        return 0, math.inf if self.unanswered else 0
 
     @property
     def text(self) -> str:
@@ -71,7 +75,11 @@ def list_disagreements(rows: Iterable[ServiceAgreement]) -> Iterator[str]:
     """Yield a warning for every count of which the service tells less than the client got."""
     for row in rows:
         missing = -(row.difference or 0)
-        if row.quantity in ("output_tokens", "finished_requests") and missing > 0:
+        if (
+            row.quantity in ("output_tokens", "finished_requests")
+            and missing > 0
+            and row.standing == "differs"
+        ):
             yield (
                 f"The service of {row.arm} counts {missing:g} {row.quantity.replace('_', ' ')} fewer than "
                 f"the client got at load {row.load}: its counters do not cover all its answers, or not all "
@@ -99,6 +107,7 @@ def _choose_turns(usable: list[ServiceTurn], of: int) -> _Ground:
         of=of,
         unanswered=sum(one.client.unanswered for one in chosen),
         open_tokens=sum(one.client.open_tokens for one in chosen),
+        partial_tokens=sum(one.client.partial_tokens for one in chosen),
     )
 
 
@@ -110,14 +119,15 @@ def _compare_steps(
         return
     records = [one.record for one in prepared.of_arm(arm, load)]
     chunks, requests = tokens_per_step_from_chunks(records)
-    fields = tokens_per_step_from_fields(records)
-    if chunks is None or fields is None:
+    fields, least = tokens_per_step_from_fields(records)
+    if chunks is None or fields is None or least is None:
         return
     text = (
         f"over {requests} answers: the client's figure takes each chunk after the first for one step, the "
-        "service's comes from the answers' own counts; a chunk that holds several steps raises the client's"
+        "service's comes from the answers' own counts, which may hold drafts accepted behind an answer's end "
+        f"(without them it is at least {least:.3g}); a chunk that holds several steps raises the client's"
     )
-    yield _row((arm, load, STEPS), chunks, fields, text)
+    yield _row((arm, load, STEPS), chunks, fields, text, allowed=(0, fields - least))
 
 
 def _row(
@@ -126,7 +136,7 @@ def _row(
     service: float | None,
     ground: str,
     *,
-    allowed: float = 0.0,
+    allowed: tuple[float, float] = (0.0, 0.0),
 ) -> ServiceAgreement:
     standing = _judge(client, service, allowed)
     missing = "the service has no such counter" if service is None else "the answers do not tell it"
@@ -142,14 +152,14 @@ def _row(
     )
 
 
-def _judge(client: float | None, service: float | None, allowed: float) -> AgreementStanding:
+def _judge(client: float | None, service: float | None, allowed: tuple[float, float]) -> AgreementStanding:
     if client is None or service is None:
         return "unknown"
     if client == service:
         return "exact"
     if abs(service - client) <= CLOSE * abs(client):
         return "close"
-    return "explained" if 0 < service - client <= allowed else "differs"
+    return "explained" if -allowed[0] <= service - client <= allowed[1] else "differs"
 
 
 def _sum_client(tallies: list[ClientTally], attribute: str) -> float | None:

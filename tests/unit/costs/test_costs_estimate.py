@@ -1,15 +1,24 @@
 """From waves of known truth to step costs, drift, and drafting apart from verification."""
 
+import math
 import re
 
 import msgspec
 import pytest
 from cost_builders import build_waves, known
 
-from draftproof.costs.estimate import NONE_PAYS, acceptance_figure, estimate_drifts, estimate_steps
+from draftproof.costs.estimate import (
+    NONE_PAYS,
+    acceptance_figure,
+    drift_error,
+    estimate_drifts,
+    estimate_steps,
+    step_values,
+)
 from draftproof.costs.splitting import estimate_splits
 from draftproof.costs.wording import list_assumptions, list_warnings
 from draftproof.metrics.break_even import expected_tokens
+from draftproof.stats.two_samples import median_ratio
 from draftproof.verdict.results import Figure
 
 
@@ -47,6 +56,16 @@ def test_drift_is_told_and_widens_the_intervals():
     (warning,) = list_warnings(estimate_steps(drifting), estimate_drifts(drifting), ())
     assert re.search(r"by \+2\d% at batch 1, \+2\d% at batch 8:", warning)
     assert list_warnings(estimate_steps(steady), estimate_drifts(steady), ()) == ()
+
+
+def test_half_of_the_drift_is_added_to_the_error_of_a_ratio():
+    """A move of 20 % adds log(1.2) / 2, and the interval is wider than that of the waves alone."""
+    waves = build_waves(drift=1.2)
+    assert drift_error(waves, 1) == pytest.approx(math.log(1.2) / 2, rel=0.05)
+    step = next(one for one in estimate_steps(waves) if one.draft_length == 4 and one.batch == 1)
+    alone = median_ratio(step_values(waves.select(4, 1)), step_values(waves.select(0, 1)), seed=1)
+    assert known(step.ratio.low) < known(alone.low)
+    assert known(step.ratio.high) > known(alone.high)
 
 
 def test_drafts_that_were_not_all_made_are_noted():

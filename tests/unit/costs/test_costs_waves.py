@@ -7,6 +7,7 @@ from cost_builders import TOKENS, build_round_wave, build_wave
 from draftproof.costs.waves import cost_wave, count_drafted, find_full_rounds, find_full_window
 from draftproof.engines.facts import Series
 from draftproof.errors import EngineError
+from draftproof.records import SpecCounts
 from draftproof.testing.builders import MS_NS, build_failure, build_record, build_round
 
 NO_SERIES = Series()
@@ -114,6 +115,7 @@ def test_a_round_in_which_one_request_drafts_less_is_no_full_round():
     """Every request of the batch must have drafted K tokens, and no prompt may be in the round."""
     assert len(find_full_rounds(build_round_wave().records, 2, 2)) == 12
     assert find_full_rounds(build_round_wave(proposed=1).records, 2, 2) == []
+    assert find_full_rounds(build_round_wave().records[:1], 2, 2) == []
     mixed = build_record(rounds=(build_round(proposed=2, prefill_tokens=7),))
     assert find_full_rounds((mixed,), 1, 2) == []
     with pytest.raises(EngineError, match=r"does not draft 2 tokens a step but 1\.50"):
@@ -124,4 +126,23 @@ def test_rounds_of_smaller_batches_only_are_a_batch_never_full():
     """The sentence says how large the largest batch was."""
     wave = msgspec.structs.replace(build_round_wave(batch=2), batch=3)
     with pytest.raises(EngineError, match="largest batch was 2"):
+        cost_wave(wave, NO_SERIES)
+
+
+def test_without_a_fixed_acceptance_a_chunk_is_a_step():
+    """Chunks of several tokens are one step each; drafts are counted per chunk."""
+    counts = SpecCounts(20, 40, 40, (0, 0, 20))
+    record = build_record(ttft_ns=0, tokens_per_chunk=(1, *(3,) * 20), gap_ns=30 * MS_NS, speculation=counts)
+    wave = msgspec.structs.replace(build_wave(batch=1), records=(record,), synthetic=False)
+    cost = cost_wave(wave, NO_SERIES)
+    assert cost.step_ns == pytest.approx(30 * MS_NS)
+    assert cost.drafted == pytest.approx(2.0)
+
+
+def test_chunks_that_hold_several_steps_are_an_error():
+    """An answer whose steps are told must have come in as many chunks, but for a few at its end."""
+    counts = SpecCounts(20, 40, 0, (20,))
+    merged = build_record(ttft_ns=0, tokens_per_chunk=(2,) * 20, gap_ns=30 * MS_NS, speculation=counts)
+    wave = msgspec.structs.replace(build_wave(batch=1), records=(merged,), synthetic=False)
+    with pytest.raises(EngineError, match="an answer of 39 steps came in 20 chunks"):
         cost_wave(wave, NO_SERIES)

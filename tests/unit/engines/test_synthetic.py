@@ -161,6 +161,24 @@ def test_a_command_that_does_not_speculate_is_refused(engine, command):
         vary_command(engine, command, 2)
 
 
+@pytest.mark.parametrize(
+    ("engine", "command"),
+    [
+        ("vllm", (*VLLM, "-sc", DRAFT)),
+        ("llamacpp", (*LLAMA, "--spec-type", "draft-simple", "-md", "d")),
+        ("sglang", (*SGLANG, "--speculative-algorithm", "EAGLE")),
+    ],
+)
+def test_a_free_acceptance_differs_from_a_fixed_one_in_nothing_else(engine, command):
+    """Without synthetic mode the draft length stays K and no word or variable fixes the acceptance."""
+    fixed, free = (vary_command(engine, command, 3, synthetic=one) for one in (True, False))
+    words = " ".join(free.command) + str(free.environment)
+    assert not any(mark in words for mark in ("synth", "SIMULATE"))
+    assert "3" in words
+    assert len(free.command) in {len(fixed.command), len(fixed.command) - 2}
+    assert vary_command(engine, command, 0) == vary_command(engine, command, 0, synthetic=False)
+
+
 @pytest.mark.parametrize("engine", ["tensorrt-llm", "tgi", "generic"])
 def test_an_engine_without_the_switch_is_refused_with_what_it_would_take(engine):
     """One sentence: which engine, and what is missing."""

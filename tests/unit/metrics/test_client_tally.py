@@ -1,7 +1,6 @@
 """What the client got over a turn, to be held against the service's counters."""
 
 import msgspec
-import pytest
 
 from draftproof.metrics.client_tally import (
     tally_client,
@@ -50,21 +49,34 @@ def test_drafts_are_known_only_if_every_answer_tells_them():
 
 def test_steps_from_chunks_and_from_fields_agree_on_the_same_answers():
     """Chunks of 1, 3 and 3 tokens are two steps of 3; four accepted drafts in two steps say the same."""
-    record = build_record(tokens_per_chunk=(1, 3, 3), speculation=SpecCounts(2, 8, 4))
+    counts = SpecCounts(2, 8, 4, per_step_drafted=(4, 4), per_step_accepted=(4, 0))
+    record = build_record(tokens_per_chunk=(1, 3, 3), speculation=counts)
     assert tokens_per_step_from_chunks([record]) == (3.0, 1)
-    assert tokens_per_step_from_fields([record]) == 3.0
+    assert tokens_per_step_from_fields([record]) == (3.0, 3.0)
 
 
-def test_the_engines_own_count_of_steps_comes_first():
+def test_drafts_accepted_behind_an_answer_s_end_leave_a_range():
+    """Six tokens after the first with four accepted: two steps, or three if the last two were cut off."""
+    listed = SpecCounts(2, 8, 4, per_step_drafted=(4, 4), per_step_accepted=(2, 2))
+    record = build_record(tokens_per_chunk=(1, 3, 3), speculation=listed)
+    assert tokens_per_step_from_fields([record]) == (3.0, 1.5)
+    counted = SpecCounts(2, 8, 4, acceptance_histogram=(0, 0, 2))
+    assert tokens_per_step_from_fields([build_record(tokens_per_chunk=(1, 3, 3), speculation=counted)]) == (
+        3.0,
+        1.5,
+    )
+
+
+def test_the_engines_own_count_of_steps_is_taken_where_no_drafts_are_counted():
     """Where the engine tells its passes, they are taken: 6 tokens after the first in 3 passes."""
     record = build_record(tokens_per_chunk=(1, 3, 3), decode_steps=3)
-    assert tokens_per_step_from_fields([record]) == pytest.approx(2.0)
+    assert tokens_per_step_from_fields([record]) == (2.0, 2.0)
 
 
 def test_rounds_come_before_a_count():
     """A record of every round is the best source: two rounds that committed 3 each."""
     record = build_record(tokens_per_chunk=(1, 3, 3), rounds=(build_round(), build_round()), decode_steps=6)
-    assert tokens_per_step_from_fields([record]) == 3.0
+    assert tokens_per_step_from_fields([record]) == (3.0, 3.0)
 
 
 def test_uncounted_chunks_and_silent_answers_give_nothing():
@@ -72,4 +84,4 @@ def test_uncounted_chunks_and_silent_answers_give_nothing():
     single = build_record(tokens_per_chunk=(4,))
     plain = build_record(tokens_per_chunk=(1, 3))
     assert tokens_per_step_from_chunks([single]) == (None, 0)
-    assert tokens_per_step_from_fields([plain]) is None
+    assert tokens_per_step_from_fields([plain]) == (None, None)
