@@ -75,6 +75,8 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
         confounds: what else changes with speculation.
         refuses: request features that are refused, ignored or wrong while speculation is on, a phrase each.
         lacks: request features that the engine never has, a phrase each.
+        pausing: settings that let a policy pause drafting by design, key -> the values that do; empty: any
+            but off.
         fallback: what happens when the drafter fails or is absent.
         chunk_holds: what one content chunk of the stream carries.
         is_exact: whether this project's own tests show that every method's drafts are verified without any
@@ -93,9 +95,18 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     confounds: tuple[Confound, ...] = ()
     refuses: tuple[str, ...] = ()
     lacks: tuple[str, ...] = ()
+    pausing: dict[str, tuple[str, ...]] = {}
     fallback: str = "unknown"
     chunk_holds: Literal["step", "token", "unknown"] = "unknown"
     is_exact: bool = False
+
+    def name_pausing_policy(self, settings: Settings) -> str | None:
+        """Return the setting in force that lets drafting pause, as "key = value", None where none does."""
+        for key, values in self.pausing.items():
+            value = settings.get(key)
+            if value in values if values else value not in {None, False, "", "off"}:
+                return f"{key} = {value}"
+        return None
 
     def find_release(self, version: str) -> Release | None:
         """Return the checked release that `version` belongs to, None for one that was never checked.

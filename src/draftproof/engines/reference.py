@@ -78,6 +78,7 @@ REFERENCE = EngineAdapter(
             "continuing a given answer",
             "images and audio",
         ),
+        pausing={"speculation.policy": ("adaptive", "batch", "auto")},
         fallback="a request whose drafter fails is completed by ordinary decoding and counted",
         chunk_holds="step",
         is_exact=True,

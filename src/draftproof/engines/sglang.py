@@ -213,6 +213,7 @@ SGLANG = EngineAdapter(
         confounds=_CONFOUNDS,
         refuses=_REFUSES,
         lacks=_LACKS,
+        pausing={"speculation.adaptive": ()},
         fallback="a drafter that cannot be loaded stops the start; there is no fallback per request",
         chunk_holds="step",
     ),

@@ -249,6 +249,12 @@ TENSORRT_LLM = EngineAdapter(
         confounds=_CONFOUNDS,
         refuses=_REFUSES,
         lacks=_LACKS,
+        pausing={
+            "speculation.draft_len_schedule": (),
+            "speculation.max_concurrency": (),
+            "speculation.acceptance_length_threshold": (),
+            "speculation.acceptance_rate_threshold": (),
+        },
         fallback="none; a gate on acceptance, where configured, switches drafting off for good",
         chunk_holds="step",
     ),

@@ -235,6 +235,7 @@ VLLM = EngineAdapter(
         confounds=_CONFOUNDS,
         refuses=_REFUSES,
         lacks=_LACKS,
+        pausing={_SCHEDULE: ()},
         fallback="a drafter that cannot be loaded stops the start; a step without a draft decodes ordinarily",
         chunk_holds="step",
     ),

@@ -4,12 +4,12 @@ Pure. Owns whether speculation happened at each load: the answers' own fields te
 nothing the counters.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from draftproof.engines import adapter_for
 from draftproof.metrics.acceptance import count_speculation
-from draftproof.plan.schema import Scalar
 from draftproof.verdict.results import Reason
 from draftproof.verdict.run_data import PreparedRun
 from draftproof.verdict.services import ServiceReadings, ServiceTurn
@@ -17,16 +17,6 @@ from draftproof.verdict.services import ServiceReadings, ServiceTurn
 FOREIGN_SHARE, FOREIGN_REQUESTS = 0.01, 2
 # With fewer drafts a working drafter may be out of luck.
 ENOUGH_DRAFTS = 50
-# Settings that let a service pause drafting by design: key -> values that do, None: any but off.
-MAY_PAUSE: dict[str, tuple[str, ...] | None] = {
-    "speculation.policy": ("adaptive", "batch", "auto"),
-    "speculation.num_speculative_tokens_per_batch_size": None,
-    "speculation.disable_by_batch_size": None,
-    "speculation.adaptive": None,
-    "speculation.draft_len_schedule": None,
-    "speculation.max_concurrency": None,
-    "speculation.acceptance_length_threshold": None,
-}
 
 
 class SpeculationSeen(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +61,7 @@ def find_service_faults(prepared: PreparedRun, readings: ServiceReadings) -> dic
 
 def list_paused(prepared: PreparedRun, readings: ServiceReadings) -> dict[str, Reason]:
     """Return load -> the reason that ordinary decoding was measured there, by a policy that may pause."""
-    policy = name_policy(_settings(prepared))
+    policy = _name_policy(prepared)
     if policy is None:
         return {}
     return {
@@ -83,15 +73,6 @@ def list_paused(prepared: PreparedRun, readings: ServiceReadings) -> dict[str, R
         )
         for load in _idle_loads(prepared, readings)
     }
-
-
-def name_policy(settings: Mapping[str, Scalar | None]) -> str | None:
-    """Return the setting that lets a service pause drafting, as "key = value", None without one."""
-    for key, values in MAY_PAUSE.items():
-        value = settings.get(key)
-        if value in values if values is not None else value not in {None, False, "", "off"}:
-            return f"{key} = {value}"
-    return None
 
 
 def is_foreign(turn: ServiceTurn) -> bool:
@@ -149,7 +130,7 @@ def _find_resets(prepared: PreparedRun, readings: ServiceReadings, load: str) ->
 
 
 def _find_idle(prepared: PreparedRun, readings: ServiceReadings, load: str) -> Iterator[Reason]:
-    if load in _idle_loads(prepared, readings) and name_policy(_settings(prepared)) is None:
+    if load in _idle_loads(prepared, readings) and _name_policy(prepared) is None:
         drafting = [one for one in prepared.loads if one != load and _drafts(prepared, readings, one)]
         text = (
             f"The candidate drafts at load {', '.join(drafting)} and not once at load {load}, and no setting "
@@ -204,9 +185,11 @@ def _deciding(prepared: PreparedRun, readings: ServiceReadings, load: str) -> Se
     return [one for arm in arms for one in readings.of(arm, load)]
 
 
-def _settings(prepared: PreparedRun) -> Mapping[str, Scalar | None]:
+def _name_policy(prepared: PreparedRun) -> str | None:
+    """Return the candidate's setting that lets it pause drafting, None without one."""
     found = (one.settings for one in prepared.run.manifest.arms if one.arm == "candidate")
-    return next(found, {})
+    facts = adapter_for(prepared.plan.arms.candidate.engine).facts
+    return facts.name_pausing_policy(next(found, {}))
 
 
 def _whole(value: float | None) -> int | None:

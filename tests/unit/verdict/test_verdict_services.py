@@ -229,22 +229,25 @@ def test_a_drafter_that_is_idle_at_one_load_is_named(world):
 
 
 @pytest.mark.parametrize(
-    "settings",
+    ("engine", "settings"),
     [
-        {"speculation.policy": "batch"},
-        {"speculation.num_speculative_tokens_per_batch_size": "[[1, 4, 4], [5, 64, 0]]"},
-        {"speculation.adaptive": True},
+        ("reference", {"speculation.policy": "batch"}),
+        ("vllm", {"speculation.num_speculative_tokens_per_batch_size": "[[1, 4, 4], [5, 64, 0]]"}),
+        ("sglang", {"speculation.adaptive": True}),
+        ("tensorrt-llm", {"speculation.max_concurrency": 4}),
     ],
 )
-def test_a_declared_policy_may_pause(world, settings):
+def test_a_declared_policy_may_pause(world, engine, settings):
     """A schedule or policy that the settings declare is measured as what it is: ordinary decoding there."""
     run = world(accepted=idle_at_high).run()
     arms = tuple(
         msgspec.structs.replace(one, settings=settings if one.arm == "candidate" else {})
         for one in run.manifest.arms
     )
-    run = msgspec.structs.replace(run, manifest=msgspec.structs.replace(run.manifest, arms=arms))
-    results = compute_results(run)
+    manifest = msgspec.structs.replace(run.manifest, arms=arms)
+    candidate = run.plan.arms.candidate.model_copy(update={"engine": engine})
+    planned = run.plan.model_copy(update={"arms": run.plan.arms.model_copy(update={"candidate": candidate})})
+    results = compute_results(msgspec.structs.replace(run, manifest=manifest, plan=planned))
     assert "invalid" not in {cell.status for cell in results.cells}
     assert "speculation_paused" in codes(results, "high")
     assert "speculation_paused" not in codes(results, "low")
