@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from draftproof.cli import main
-from draftproof.engines.flags import parse_flags
+from draftproof.engines.reading.flags import parse_flags
 from draftproof.plan.loading import load_plan
 from draftproof.qualify import Quiet, resume_run, run_plan
 from draftproof.verdict.results import Results

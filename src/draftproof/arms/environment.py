@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
-from draftproof.engines.flags import MASK
+from draftproof.engines.reading.flags import MASK
 from draftproof.errors import PlanError
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")

@@ -11,9 +11,9 @@ import aiohttp
 import msgspec
 
 from draftproof.arms.service import Service, explain_no_model, fetch_body
-from draftproof.engines.bodies import as_count, decode_object
 from draftproof.engines.facts import Identity, Settings
-from draftproof.engines.flags import mask_secrets
+from draftproof.engines.reading.bodies import as_count, decode_object
+from draftproof.engines.reading.flags import mask_secrets
 from draftproof.engines.reference import REFERENCE_ENGINE
 from draftproof.errors import EngineError
 from draftproof.plan.schema import Arm

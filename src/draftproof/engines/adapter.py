@@ -9,13 +9,13 @@ from typing import Any
 
 import msgspec
 
-from draftproof.engines.chat_fold import ChatFold
-from draftproof.engines.chat_payload import build_chat_payload, render_response_schema
-from draftproof.engines.engine_blocks import EngineBlocks
+from draftproof.engines.chat.blocks import EngineBlocks
+from draftproof.engines.chat.fold import ChatFold
+from draftproof.engines.chat.metrics_block import MetricsReading
+from draftproof.engines.chat.payload import build_chat_payload, render_response_schema
 from draftproof.engines.facts import EngineFacts, Identity, Settings
-from draftproof.engines.flags import parse_flags
-from draftproof.engines.metrics_block import MetricsReading
 from draftproof.engines.protocol import Answer, AnswerFold, CountTokens, Speculation
+from draftproof.engines.reading.flags import parse_flags
 from draftproof.errors import PlanError
 from draftproof.workload.items import Item
 

@@ -7,8 +7,8 @@ it does not disclose stays unknown: the mechanism is recorded as undisclosed and
 from typing import Any
 
 from draftproof.engines.adapter import EngineAdapter
+from draftproof.engines.chat.metrics_block import read_metrics
 from draftproof.engines.facts import EngineFacts
-from draftproof.engines.metrics_block import read_metrics
 from draftproof.workload.items import Item
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from draftproof.engines.adapter import EngineAdapter, Evidence
 from draftproof.engines.facts import Series
-from draftproof.engines.series import first_sum
+from draftproof.engines.reading.series import first_sum
 
 # With fewer drafts a good drafter may have none accepted by bad luck.
 ENOUGH_DRAFTS = 12

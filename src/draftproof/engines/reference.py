@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 
 from draftproof.engines.adapter import EngineAdapter, Evidence
-from draftproof.engines.bodies import as_table, as_text, decode_object
+from draftproof.engines.chat.metrics_block import read_metrics
 from draftproof.engines.facts import EngineFacts, Identity, Release, Series, Settings
-from draftproof.engines.metrics_block import read_metrics
 from draftproof.engines.protocol import Speculation
+from draftproof.engines.reading.bodies import as_table, as_text, decode_object
 from draftproof.workload.items import Item
 
 REFERENCE_ENGINE = "draftproof-reference"

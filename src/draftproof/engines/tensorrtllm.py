@@ -10,12 +10,12 @@ import re
 from collections.abc import Mapping, Sequence
 
 from draftproof.engines.adapter import EngineAdapter, Evidence
-from draftproof.engines.bodies import decode_object
-from draftproof.engines.engine_blocks import EngineBlocks
+from draftproof.engines.chat.blocks import EngineBlocks
+from draftproof.engines.chat.metrics_block import MetricsReading
 from draftproof.engines.facts import Confound, EngineFacts, Family, Identity, Release, Series, Settings
-from draftproof.engines.flags import UNCOMPARED_FLAGS, parse_flags
-from draftproof.engines.metrics_block import MetricsReading
-from draftproof.engines.series import first_sum, parse_series
+from draftproof.engines.reading.bodies import decode_object
+from draftproof.engines.reading.flags import UNCOMPARED_FLAGS, parse_flags
+from draftproof.engines.reading.series import first_sum, parse_series
 
 _METHOD, _OFF = "speculation.method", "off"
 _METRICS = "/prometheus/metrics"

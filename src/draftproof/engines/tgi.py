@@ -12,15 +12,15 @@ from typing import Any
 import msgspec
 
 from draftproof.engines.adapter import EngineAdapter, Evidence
-from draftproof.engines.bodies import decode_object
-from draftproof.engines.chat_fold import ChatFold
-from draftproof.engines.chat_frames import ChatFrame, Choice
-from draftproof.engines.engine_blocks import EngineBlocks, Timings
+from draftproof.engines.chat.blocks import EngineBlocks, Timings
+from draftproof.engines.chat.fold import ChatFold
+from draftproof.engines.chat.frames import ChatFrame, Choice
+from draftproof.engines.chat.metrics_block import MetricsReading, read_metrics
 from draftproof.engines.facts import Confound, EngineFacts, Family, Identity, Release, Series, Settings
-from draftproof.engines.flags import UNCOMPARED_FLAGS, parse_flags
-from draftproof.engines.metrics_block import MetricsReading, read_metrics
 from draftproof.engines.protocol import Answer, AnswerFold, CountTokens
-from draftproof.engines.series import sum_series
+from draftproof.engines.reading.bodies import decode_object
+from draftproof.engines.reading.flags import UNCOMPARED_FLAGS, parse_flags
+from draftproof.engines.reading.series import sum_series
 from draftproof.workload.items import Item
 
 _METHOD, _OFF, _DRAFT_LENGTH = "speculation.method", "off", "speculation.num_spec_tokens"

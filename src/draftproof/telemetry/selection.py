@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from draftproof.engines.facts import Series
-from draftproof.engines.series import parse_series
+from draftproof.engines.reading.series import parse_series
 from draftproof.metrics.host_series import DCGM_PREFIX, DCGM_SERIES
 from draftproof.metrics.telemetry import START_TIME, list_counters
 from draftproof.telemetry.prometheus import parse_exposition

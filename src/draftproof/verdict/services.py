@@ -10,7 +10,7 @@ import msgspec
 
 from draftproof.engines import ADAPTERS, GENERIC
 from draftproof.engines.facts import EngineFacts
-from draftproof.engines.series import parse_series
+from draftproof.engines.reading.series import parse_series
 from draftproof.metrics import host_series as host
 from draftproof.metrics.client_tally import ClientTally, tally_client
 from draftproof.metrics.gauges import (

@@ -6,7 +6,7 @@ import pytest
 
 from draftproof.client.exchange import RAW_LIMIT_BYTES, ExchangeFold
 from draftproof.client.wire import Ending
-from draftproof.engines.chat_fold import ChatFold
+from draftproof.engines.chat.fold import ChatFold
 
 TOKEN = b'data: {"choices":[{"index":0,"delta":{"content":"a"},"token_ids":[4]}]}\n\n'
 FINISH = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n'

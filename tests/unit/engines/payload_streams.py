@@ -6,7 +6,7 @@ from pathlib import Path
 from draftproof.client.exchange import Exchange, ExchangeFold
 from draftproof.client.wire import Ending
 from draftproof.engines.adapter import EngineAdapter
-from draftproof.engines.series import first_sum
+from draftproof.engines.reading.series import first_sum
 from draftproof.telemetry.prometheus import parse_exposition
 
 _BLANK_LINE = re.compile(rb"\r?\n\r?\n")

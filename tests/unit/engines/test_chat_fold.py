@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from draftproof.engines.chat_fold import ChatFold
+from draftproof.engines.chat.fold import ChatFold
 from draftproof.engines.protocol import FrameError
 from draftproof.records import ToolCall
 

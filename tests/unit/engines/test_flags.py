@@ -2,7 +2,7 @@
 
 import pytest
 
-from draftproof.engines.flags import flatten, mask_secrets, parse_flags
+from draftproof.engines.reading.flags import flatten, mask_secrets, parse_flags
 
 
 def test_every_flag_becomes_a_setting():

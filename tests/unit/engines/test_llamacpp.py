@@ -14,7 +14,7 @@ from draftproof.engines.adapter import Evidence
 from draftproof.engines.facts import Release
 from draftproof.engines.llamacpp import LLAMACPP
 from draftproof.engines.proof import prove_speculation
-from draftproof.engines.series import first_sum, sum_by_label
+from draftproof.engines.reading.series import first_sum, sum_by_label
 from draftproof.errors import PlanError
 from draftproof.records import SpecCounts
 from draftproof.telemetry.prometheus import parse_exposition

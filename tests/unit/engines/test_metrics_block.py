@@ -1,6 +1,6 @@
 """The metrics block: what is read, and which identities are checked."""
 
-from draftproof.engines.metrics_block import find_disagreements, parse_metrics
+from draftproof.engines.chat.metrics_block import find_disagreements, parse_metrics
 from draftproof.records import ServerTimings, SpecCounts
 
 ROUNDS = {

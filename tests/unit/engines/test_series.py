@@ -1,6 +1,6 @@
 """Sums over Prometheus series."""
 
-from draftproof.engines.series import first_sum, parse_series, sum_by_label, sum_parts, sum_series
+from draftproof.engines.reading.series import first_sum, parse_series, sum_by_label, sum_parts, sum_series
 
 VALUES = {
     'a_total{kind="x",model="m"}': 2.0,

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from draftproof.engines.launch_words import drop_flags, find_flags
-from draftproof.engines.llamacpp_flags import read_flags as read_llamacpp
-from draftproof.engines.sglang_settings import read_flags as read_sglang
+from draftproof.engines.llamacpp.flags import read_flags as read_llamacpp
+from draftproof.engines.sglang.settings import read_flags as read_sglang
 from draftproof.engines.synthetic import vary_command
-from draftproof.engines.vllm_flags import read_flags as read_vllm
+from draftproof.engines.vllm.flags import read_flags as read_vllm
 from draftproof.errors import PlanError
 
 VLLM = ("vllm", "serve", "model", "--port", "{port}", "--max-num-seqs", "8")

@@ -16,7 +16,7 @@ from payload_streams import (
 from draftproof.engines.adapter import Evidence
 from draftproof.engines.facts import Settings
 from draftproof.engines.proof import prove_speculation
-from draftproof.engines.series import first_sum, sum_by_label
+from draftproof.engines.reading.series import first_sum, sum_by_label
 from draftproof.engines.tensorrtllm import TENSORRT_LLM
 from draftproof.records import ToolCall
 from draftproof.testing.builders import build_item

@@ -8,7 +8,7 @@ from draftproof.client.exchange import ExchangeFold
 from draftproof.client.wire import Ending
 from draftproof.engines.adapter import Evidence
 from draftproof.engines.proof import prove_speculation
-from draftproof.engines.series import first_sum, sum_by_label
+from draftproof.engines.reading.series import first_sum, sum_by_label
 from draftproof.engines.vllm import VLLM
 from draftproof.errors import PlanError
 from draftproof.metrics.acceptance import count_decode_steps

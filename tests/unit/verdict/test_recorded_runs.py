@@ -1,7 +1,8 @@
 """Runs that real engines left behind, read and judged again.
 
-They lie in tests/fixtures/runs, compacted by scripts/keep_run.py from what scripts/live-engines measured. After a
-change of the method that is meant, `draftproof report tests/fixtures/runs/NAME` writes their results anew.
+They lie in tests/fixtures/runs, compacted by scripts/keep_run.py from what scripts/live-engines measured.
+After a change of the method that is meant, `draftproof report tests/fixtures/runs/NAME` writes their results
+anew.
 """
 
 from pathlib import Path
@@ -40,7 +41,7 @@ def test_the_candidate_drafted_and_the_baseline_did_not(judged):
     """What the check before the run proved holds for every record of it."""
     run, _ = judged
     records = [one for one in run.load().records if one.outcome == "ok"]
-    drafted = {arm: 0 for arm in ("baseline", "candidate")}
+    drafted = dict.fromkeys(("baseline", "candidate"), 0)
     for one in records:
         if one.arm in drafted and one.speculation is not None:
             drafted[one.arm] += one.speculation.num_draft_tokens
@@ -64,7 +65,7 @@ def test_the_release_was_checked(judged):
 
 
 def test_greedy_agreement_is_told_beside_the_null(judged):
-    """Neither equal nor a fault: how often outputs differ is stated, and whether more often than equal arms do."""
+    """Neither equal nor a fault: how often outputs differ is stated, and whether equal arms differ as often."""
     _, results = judged
     against = {(one.arm, one.load): one for one in results.agreements if one.versus == "baseline"}
     for load, _ in results.loads:

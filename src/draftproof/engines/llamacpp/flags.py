@@ -6,7 +6,7 @@ Flags and defaults: release b11434, `common/arg.cpp` and `common/common.h`.
 from collections.abc import Sequence
 
 from draftproof.engines.facts import Settings
-from draftproof.engines.flags import UNCOMPARED_FLAGS, parse_flags
+from draftproof.engines.reading.flags import UNCOMPARED_FLAGS, parse_flags
 
 METHOD, DRAFT_LENGTH, DRAFTER = "speculation.method", "speculation.num_spec_tokens", "drafter"
 OFF = "off"

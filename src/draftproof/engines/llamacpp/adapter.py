@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from draftproof.engines.adapter import EngineAdapter, Evidence
-from draftproof.engines.bodies import as_count, as_table, as_text, decode_body, decode_object
 from draftproof.engines.facts import Confound, EngineFacts, Family, Identity, Release, Series, Settings
-from draftproof.engines.llamacpp_flags import DRAFT_LENGTH, DRAFTER, METHOD, OFF, read_flags
-from draftproof.engines.llamacpp_timings import read_timings
+from draftproof.engines.llamacpp.flags import DRAFT_LENGTH, DRAFTER, METHOD, OFF, read_flags
+from draftproof.engines.llamacpp.timings import read_timings
+from draftproof.engines.reading.bodies import as_count, as_table, as_text, decode_body, decode_object
 from draftproof.workload.items import Item
 
 _FAMILIES: dict[str, Family] = {

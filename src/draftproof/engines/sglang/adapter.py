@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from draftproof.engines.adapter import EngineAdapter, Evidence
-from draftproof.engines.bodies import decode_object
 from draftproof.engines.facts import Confound, EngineFacts, Family, Identity, Release, Series, Settings
-from draftproof.engines.series import sum_series
-from draftproof.engines.sglang_answer import HeldTailFold, read_details
-from draftproof.engines.sglang_settings import METHOD, OFF, name_settings, read_flags
+from draftproof.engines.reading.bodies import decode_object
+from draftproof.engines.reading.series import sum_series
+from draftproof.engines.sglang.answer import HeldTailFold, read_details
+from draftproof.engines.sglang.settings import METHOD, OFF, name_settings, read_flags
 from draftproof.workload.items import Item
 
 _FAMILIES: dict[str, Family] = {

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from draftproof.engines.facts import Settings
-from draftproof.engines.flags import UNCOMPARED_FLAGS, flatten, parse_flags
+from draftproof.engines.reading.flags import UNCOMPARED_FLAGS, flatten, parse_flags
 
 METHOD, OFF, DRAFTER = "speculation.method", "off", "drafter"
 _DRAFT_LENGTH = "speculation.num_spec_tokens"

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from draftproof.engines.engine_blocks import EngineBlocks
+from draftproof.engines.chat.blocks import EngineBlocks
 from draftproof.records import Round, ServerTimings, SpecCounts
 
 

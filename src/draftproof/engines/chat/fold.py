@@ -7,11 +7,11 @@ its frames is gathered and read by that engine's own function.
 from collections.abc import Callable
 from typing import NamedTuple
 
-from draftproof.engines.chat_frames import ChatFrame, Choice, Delta, ToolCallDelta, parse_frame
-from draftproof.engines.engine_blocks import EngineBlocks, Timings
-from draftproof.engines.metrics_block import MetricsReading, find_disagreements, read_metrics
+from draftproof.engines.chat.blocks import EngineBlocks, Timings
+from draftproof.engines.chat.frames import ChatFrame, Choice, Delta, ToolCallDelta, parse_frame
+from draftproof.engines.chat.metrics_block import MetricsReading, find_disagreements, read_metrics
+from draftproof.engines.chat.token_counts import Counted, CountedChunk, choose_counts
 from draftproof.engines.protocol import Answer, CountTokens
-from draftproof.engines.token_counts import Counted, CountedChunk, choose_counts
 from draftproof.records import Chunk, ToolCall
 
 # These count the answer's own tokens, whatever other choices the request has.

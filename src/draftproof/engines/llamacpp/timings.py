@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from draftproof.engines.engine_blocks import EngineBlocks, Timings
-from draftproof.engines.metrics_block import MetricsReading
+from draftproof.engines.chat.blocks import EngineBlocks, Timings
+from draftproof.engines.chat.metrics_block import MetricsReading
 from draftproof.records import ServerTimings, SpecCounts
 
 

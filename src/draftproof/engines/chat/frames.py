@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from draftproof.engines.engine_blocks import Timings
+from draftproof.engines.chat.blocks import Timings
 from draftproof.engines.protocol import FrameError
 
 # A stream that began with 200 can still be refused: SGLang states the code, TGI says it in words.

@@ -10,10 +10,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from draftproof.engines.bodies import as_table
 from draftproof.engines.facts import Settings
-from draftproof.engines.flags import flatten, parse_scalar
-from draftproof.engines.vllm_flags import DRAFT_LENGTH, DRAFTER, METHOD, OFF, name_speculation
+from draftproof.engines.reading.bodies import as_table
+from draftproof.engines.reading.flags import flatten, parse_scalar
+from draftproof.engines.vllm.flags import DRAFT_LENGTH, DRAFTER, METHOD, OFF, name_speculation
 
 CACHE_TOKENS, SCHEDULED_TOKENS = "capacity.kv_cache_tokens", "capacity.max_num_scheduled_tokens"
 CUDAGRAPH_MODE, RUNNER = "compilation_config.cudagraph_mode", "model_runner"

@@ -10,12 +10,12 @@ from typing import Any
 
 import msgspec
 
-from draftproof.engines.chat_fold import ChatFold
-from draftproof.engines.chat_frames import ChatFrame, Choice
-from draftproof.engines.engine_blocks import EngineBlocks
-from draftproof.engines.metrics_block import MetricsReading, read_metrics
+from draftproof.engines.chat.blocks import EngineBlocks
+from draftproof.engines.chat.fold import ChatFold
+from draftproof.engines.chat.frames import ChatFrame, Choice
+from draftproof.engines.chat.metrics_block import MetricsReading, read_metrics
+from draftproof.engines.chat.token_counts import CountedChunk
 from draftproof.engines.protocol import Answer, CountTokens
-from draftproof.engines.token_counts import CountedChunk
 from draftproof.records import SpecCounts
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from draftproof.engines.facts import Settings
-from draftproof.engines.flags import UNCOMPARED_FLAGS, flatten, parse_flags
+from draftproof.engines.reading.flags import UNCOMPARED_FLAGS, flatten, parse_flags
 
 METHOD, DRAFT_LENGTH, DRAFTER = "speculation.method", "speculation.num_spec_tokens", "drafter"
 OFF = "off"

@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 
 from draftproof.engines.adapter import EngineAdapter, Evidence
-from draftproof.engines.bodies import as_table, as_text, decode_object
-from draftproof.engines.engine_blocks import EngineBlocks
+from draftproof.engines.chat.blocks import EngineBlocks
+from draftproof.engines.chat.metrics_block import MetricsReading, read_metrics
 from draftproof.engines.facts import Confound, EngineFacts, Family, Identity, Release, Series, Settings
-from draftproof.engines.metrics_block import MetricsReading, read_metrics
-from draftproof.engines.series import first_sum
-from draftproof.engines.vllm_flags import METHOD, OFF, read_flags
-from draftproof.engines.vllm_state import (
+from draftproof.engines.reading.bodies import as_table, as_text, decode_object
+from draftproof.engines.reading.series import first_sum
+from draftproof.engines.vllm.flags import METHOD, OFF, read_flags
+from draftproof.engines.vllm.state import (
     CACHE_TOKENS,
     CUDAGRAPH_MODE,
     RUNNER,
