@@ -115,7 +115,7 @@ class Stage:
         for name, arm in (("baseline", baseline), ("candidate", candidate)):
             command = arm if isinstance(arm, list) else [*SERVER, *arm]
             values[name] = json.dumps(command)
-        if "candidate_may_differ" not in values["comparison"]:
+        if "candidate_may_differ" not in str(values["comparison"]):
             values["declared"] = f"candidate_may_differ = {json.dumps(declare(baseline, candidate))}"
         path = self.folder / "plan.toml"
         path.write_text(PLAN.format(**values))

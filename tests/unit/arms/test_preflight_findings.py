@@ -1,5 +1,7 @@
 """What preflight finds, and what it makes of it."""
 
+from typing import Any
+
 import msgspec
 import pytest
 from arm_builders import ATTACHED, NGRAM, OFF, item, manifest, model_folder, plan
@@ -34,7 +36,7 @@ def probe(stated, steps: int | None, answer: Answer | None = None, warnings=(), 
         answer=answer or Answer(token_source="token_ids", output_tokens=2),  # noqa: S106
         warnings=warnings,
     )
-    state = "undisclosed" if steps is None else "drafting" if steps else "idle"
+    state: Any = "undisclosed" if steps is None else "drafting" if steps else "idle"
     proof = Proof(state=state, source="x", num_spec_steps=steps)
     return ProbeResult(manifest=stated, exchange=exchange, proof=proof, metrics_error=error)
 

@@ -3,10 +3,11 @@
 import msgspec
 
 from draftproof.qualify.masking import MaskingSink, mask_record
+from draftproof.records import RequestRecord
 from draftproof.testing.builders import build_record
 
 
-class Kept(list):
+class Kept(list[RequestRecord]):
     """A sink that keeps records in memory."""
 
     def append(self, record):

@@ -65,7 +65,7 @@ def test_the_release_was_checked(judged):
 
 
 def test_greedy_agreement_is_told_beside_the_null(judged):
-    """Neither equal nor a fault: how often outputs differ is stated, and whether equal arms differ as often."""
+    """Neither equal nor a fault: how often outputs differ is told, and whether equal arms do as well."""
     _, results = judged
     against = {(one.arm, one.load): one for one in results.agreements if one.versus == "baseline"}
     for load, _ in results.loads:

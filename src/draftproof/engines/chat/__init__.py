@@ -1,1 +1,1 @@
-"""The stream of a chat completion: how it is asked for, its frames, and the fold that makes them an answer."""
+"""The stream of a chat completion: how it is asked for, its frames, and the fold that makes an answer."""
