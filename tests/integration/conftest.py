@@ -85,7 +85,7 @@ DEFAULTS = {
 def declare(*arms) -> list[str]:
     """Every flag of the arms' commands, which alone a staged plan changes, and what drafting is."""
     flags = [flag for arm in arms for flag in parse_flags(["server", *arm])]
-    return [*dict.fromkeys(flags), "m", "speculation", "drafter"]
+    return [*dict.fromkeys(flags), "m", "launch", "speculation", "drafter"]
 
 
 class Stage:

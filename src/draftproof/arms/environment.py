@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
-from draftproof.engines.reading.flags import MASK
+from draftproof.engines.reading.flags import MASK, is_secret_name
 from draftproof.errors import PlanError
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -49,12 +49,8 @@ def resolve_headers(
             the plan.
     """
     for name, value in headers.items():
-        if _SECRET_NAME.search(name) and not find_references(value):
-            raise PlanError(
-                "a secret in a plan would be copied into every run.",
-                place=f"{place}.{name}",
-                fix=f'export it and write {name} = "... ${{NAME}}".',
-            )
+        if _SECRET_NAME.search(name):
+            _check_referred_to(name, value, place)
     resolved = {
         name: resolve_references(value, environment, f"{place}.{name}") for name, value in headers.items()
     }
@@ -64,6 +60,31 @@ def resolve_headers(
                 "a header holds a line break.", place=f"{place}.{name}", fix="write it on one line."
             )
     return tuple(resolved.items())
+
+
+def resolve_variables(
+    variables: Mapping[str, str], environment: Mapping[str, str], place: str
+) -> dict[str, str]:
+    """Return variables of a launched command with their references resolved.
+
+    Raises:
+        PlanError: a name is not set, or a variable that holds a secret states it in the plan.
+    """
+    for name, value in variables.items():
+        if is_secret_name(name):
+            _check_referred_to(name, value, place)
+    return {
+        name: resolve_references(value, environment, f"{place}.{name}") for name, value in variables.items()
+    }
+
+
+def _check_referred_to(name: str, value: str, place: str) -> None:
+    if not find_references(value):
+        raise PlanError(
+            "a secret in a plan would be copied into every run.",
+            place=f"{place}.{name}",
+            fix=f'export it and write {name} = "... ${{NAME}}".',
+        )
 
 
 def collect_secrets(

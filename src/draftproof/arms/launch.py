@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from draftproof.engines.reading.flags import find_written_secret
 from draftproof.errors import PlanError
 from draftproof.plan.schema import Arm, Plan, Scalar
 
@@ -139,5 +140,13 @@ def _checked_command(command: tuple[str, ...], place: str) -> tuple[str, ...]:
             "the command does not say which port to use.",
             place=f"{place}.command",
             fix="write {port} where the command takes its port, so that arms do not collide.",
+        )
+    secret = find_written_secret(command)
+    if secret is not None:
+        raise PlanError(
+            f"the command states the value of --{secret.replace('_', '-')}; a secret in a plan would be "
+            "copied into every run.",
+            place=f"{place}.command",
+            fix="export it and write ${NAME}.",
         )
     return command

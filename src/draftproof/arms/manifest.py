@@ -13,7 +13,7 @@ import msgspec
 from draftproof.arms.service import Service, explain_no_model, fetch_body
 from draftproof.engines.facts import Identity, Settings
 from draftproof.engines.reading.bodies import as_count, decode_object
-from draftproof.engines.reading.flags import mask_secrets
+from draftproof.engines.reading.flags import mask_secrets, words_before_flags
 from draftproof.engines.reference import REFERENCE_ENGINE
 from draftproof.errors import EngineError
 from draftproof.plan.schema import Arm
@@ -23,7 +23,7 @@ __all__ = ["REFERENCE_ENGINE", "SERVED_MODEL_KEY", "Started", "fetch_bodies", "f
 
 SERVED_MODEL_KEY = "served_model"
 MODELS_PATH = "/v1/models"
-REQUEST_PREFIX = "request."
+REQUEST_PREFIX, ENVIRONMENT_PREFIX = "request.", "env."
 _TIMEOUT_S = 10.0
 # vLLM's /server_info gathers the environment at its first call, which takes its time.
 _IDENTITY_TIMEOUT_S = 30.0
@@ -64,7 +64,7 @@ async def fetch_manifest(
     told = (
         (adapter.read_flags(command) if command else {}) | adapter.read_log(started.log) | identity.settings
     )
-    fields: Settings = {f"{REQUEST_PREFIX}{key}": value for key, value in arm.request.items()}
+    fields = describe_arm(arm)
     return ArmManifest(
         arm=service.arm,
         engine=identity.engine or adapter.name,
@@ -75,6 +75,20 @@ async def fetch_manifest(
         load_time_s=started.load_time_s,
         resident_bytes=started.resident_bytes,
     )
+
+
+def describe_arm(arm: Arm) -> Settings:
+    """Return what the plan itself changes in how an arm is launched and asked, as settings. Pure.
+
+    `launch` is the program with what stands before its first flag, such as a subcommand and a model;
+    `env.NAME` what the command finds in its environment; `request.NAME` further fields of every request.
+    References to the environment stay references.
+    """
+    settings: Settings = {f"{REQUEST_PREFIX}{key}": value for key, value in arm.request.items()}
+    if arm.command is not None:
+        settings |= {f"{ENVIRONMENT_PREFIX}{key}": value for key, value in arm.env.items()}
+        settings["launch"] = " ".join(words_before_flags(arm.command))
+    return settings
 
 
 async def fetch_bodies(session: aiohttp.ClientSession, service: Service) -> dict[str, bytes]:

@@ -17,6 +17,7 @@ from draftproof.arms.context_fit import ContextNeed, compute_needs, load_token_c
 from draftproof.arms.contract import build_contract, drafts_target_ids, find_method, find_unsupported_items
 from draftproof.arms.environment import resolve_references
 from draftproof.arms.launch import list_arms, plan_section
+from draftproof.arms.manifest import REQUEST_PREFIX, SERVED_MODEL_KEY
 from draftproof.arms.model_files import ModelFacts, load_drafter_facts, load_target_facts
 from draftproof.arms.probe import ProbeResult
 from draftproof.arms.tokenizers_compat import TokenizerComparison, compare_tokenizers
@@ -40,6 +41,7 @@ Code = Literal[
     "metrics_unread",
     "release_unchecked",
     "answer_at_odds",
+    "same_service",
     "answer_at_once",
 ]
 # Fewer chunks may well come of one step.
@@ -135,7 +137,27 @@ def run_preflight(
             *judge_context(contract, needs),
         )
     ]
+    findings += [found for one in manifests if (found := judge_address(baseline, one)) is not None]
     return PreflightReport(contracts=contracts, findings=tuple(findings))
+
+
+def judge_address(baseline: ArmManifest, other: ArmManifest) -> Finding | None:
+    """Find an arm that is the baseline's own service asked alike: it can show no difference. Pure."""
+    is_itself = other.arm in {"baseline", "baseline_null"} or other.url != baseline.url
+    asked = [_asked(one) for one in (baseline, other)]
+    if is_itself or asked[0] != asked[1]:
+        return None
+    text = f"the address {other.url} is the baseline's, and the same is asked there: both are one service."
+    return _finding("same_service", "warning", other, text)
+
+
+def _asked(manifest: ArmManifest) -> dict[str, object]:
+    """Return what of an arm's settings is sent with each request."""
+    return {
+        key: value
+        for key, value in manifest.settings.items()
+        if key == SERVED_MODEL_KEY or key.startswith(REQUEST_PREFIX)
+    }
 
 
 def judge_probe(probe: ProbeResult, adapter: EngineAdapter) -> list[Finding]:

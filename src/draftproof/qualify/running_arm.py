@@ -8,7 +8,7 @@ import aiohttp
 import msgspec
 
 from draftproof.arms.context_fit import load_token_counter
-from draftproof.arms.environment import collect_secrets, mask_struct, resolve_headers, resolve_references
+from draftproof.arms.environment import collect_secrets, mask_struct, resolve_headers, resolve_variables
 from draftproof.arms.launch import build_command, plan_section
 from draftproof.arms.manifest import SERVED_MODEL_KEY, Started, fetch_manifest
 from draftproof.arms.probe import ProbeResult, probe_service
@@ -148,9 +148,7 @@ def _choose_adapter(arm: Arm, model: Path | None) -> EngineAdapter:
 
 
 def _resolve_environment(arm: Arm, environment: Mapping[str, str], place: str) -> dict[str, str]:
-    return {
-        key: resolve_references(value, environment, f"{place}.env.{key}") for key, value in arm.env.items()
-    }
+    return dict(resolve_variables(arm.env, environment, f"{place}.env"))
 
 
 def _make_endpoint(arm: Arm, service: Service, manifest: ArmManifest) -> Endpoint:

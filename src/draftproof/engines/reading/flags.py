@@ -38,8 +38,29 @@ def parse_flags(
     settings: Settings = {}
     for flag, value in _pair(command, switches):
         if flag not in ignored:
-            settings[renamed.get(flag, flag)] = MASK if _is_secret(flag) else parse_scalar(value)
+            settings[renamed.get(flag, flag)] = MASK if is_secret_name(flag) else parse_scalar(value)
     return settings
+
+
+def words_before_flags(command: Sequence[str]) -> tuple[str, ...]:
+    """Return the program and what stands before its first flag."""
+    first = next((at for at, part in enumerate(command) if _is_flag(part)), len(command))
+    return tuple(command[:first])
+
+
+def is_secret_name(name: str) -> bool:
+    """Tell whether a flag or a variable of this name holds a key or a password."""
+    return bool(_SECRET.search(name.replace("-", "_")))
+
+
+def find_written_secret(command: Sequence[str]) -> str | None:
+    """Return the flag whose key or password the command states itself, None where none does.
+
+    A value that refers to the environment, `${NAME}`, states nothing.
+    """
+    pairs = _pair(command, ())
+    written = (name for name, value in pairs if is_secret_name(name) and value and "${" not in value)
+    return next(written, None)
 
 
 def parse_scalar(text: str | None) -> str | int | float | bool:
@@ -58,7 +79,7 @@ def mask_secrets(command: Sequence[str]) -> tuple[str, ...]:
     masked, hide = [], False
     for part in command:
         flag, equals, _ = part.partition("=")
-        secret = part.startswith("-") and _is_secret(_name_of(flag))
+        secret = part.startswith("-") and is_secret_name(_name_of(flag))
         shown = f"{flag}={MASK}" if secret and equals else part
         masked.append(MASK if hide and not part.startswith("-") else shown)
         hide = secret and not equals
@@ -79,7 +100,7 @@ def flatten(table: Mapping[str, object], prefix: str = "") -> Settings:
 
 def _pair(command: Sequence[str], switches: Collection[str]) -> Iterable[tuple[str, str | None]]:
     parts = list(command)
-    index = next((at for at, part in enumerate(parts) if _is_flag(part)), len(parts))
+    index = len(words_before_flags(parts))
     while index < len(parts):
         part, index = parts[index], index + 1
         if not _is_flag(part):
@@ -101,7 +122,3 @@ def _is_flag(part: str) -> bool:
 
 def _name_of(flag: str) -> str:
     return flag.lstrip("-").replace("-", "_")
-
-
-def _is_secret(name: str) -> bool:
-    return bool(_SECRET.search(name))
