@@ -17,6 +17,7 @@ from draftproof.workload.items import Item
 
 Equivalence = Literal["guaranteed by method", "tested", "assumed", "approximate"]
 
+UNDISCLOSED = "undisclosed"
 METHOD_KEY = "speculation.method"
 # What an item may ask for and an engine may lack.
 RESPONSE_SCHEMA = "response_schema"
@@ -129,9 +130,9 @@ def decide_equivalence(manifest: ArmManifest, adapter: EngineAdapter) -> Equival
     distribution make it approximate.
     """
     method = find_method(manifest)
-    if method == "off":
+    if method == "off" and adapter.name != "generic":
         return "guaranteed by method"
-    if method is None:
+    if method is None or adapter.name == "generic":
         return None
     if adapter.find_lossy(manifest.settings) is not None:
         return "approximate"
@@ -189,11 +190,14 @@ def find_context_limit(manifest: ArmManifest, target: ModelFacts) -> int | None:
 
 def _describe_algorithm(manifest: ArmManifest, stated: StatedDrafter, adapter: EngineAdapter) -> str:
     method = find_method(manifest)
+    if adapter.name == "generic":
+        # Nothing that such a service says of itself is read: a method in its settings is the plan's word.
+        return UNDISCLOSED if method is None else f"{UNDISCLOSED}; the plan states {method}"
     if method == "off":
         return "ordinary decoding, one token a step"
     family = adapter.facts.families.get(method or "")
     if family is None:
-        return "undisclosed" if method is None else f"{method}, a method of which nothing more is known"
+        return UNDISCLOSED if method is None else f"{method}, a method of which nothing more is known"
     lossy = adapter.find_lossy(manifest.settings)
     how = "verified exactly" if adapter.facts.is_exact else "verified"
     named = "" if method == family else f" ({method})"

@@ -78,6 +78,21 @@ def resolve_variables(
     }
 
 
+def check_request_fields(fields: Mapping[str, object], place: str) -> None:
+    """Do nothing if no further field of a request holds a secret: fields are stored with the run.
+
+    Raises:
+        PlanError: names the field.
+    """
+    for name in fields:
+        if is_secret_name(name):
+            raise PlanError(
+                "a secret in a plan would be copied into every run.",
+                place=f"{place}.{name}",
+                fix="send it as a header, taken from the environment.",
+            )
+
+
 def _check_referred_to(name: str, value: str, place: str) -> None:
     if not find_references(value):
         raise PlanError(

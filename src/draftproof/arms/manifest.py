@@ -4,16 +4,23 @@ Network only; comparing manifests is comparability.py.
 """
 
 import contextlib
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import aiohttp
 import msgspec
 
 from draftproof.arms.service import Service, explain_no_model, fetch_body
-from draftproof.engines.facts import Identity, Settings
+from draftproof.engines.facts import EngineFacts, Identity, Settings
 from draftproof.engines.reading.bodies import as_count, decode_object
-from draftproof.engines.reading.flags import mask_secrets, words_before_flags
+from draftproof.engines.reading.flags import (
+    find_unread_words,
+    is_secret_name,
+    mask_secrets,
+    parse_flags,
+    words_before_flags,
+)
 from draftproof.engines.reference import REFERENCE_ENGINE
 from draftproof.errors import EngineError
 from draftproof.plan.schema import Arm
@@ -64,7 +71,7 @@ async def fetch_manifest(
     told = (
         (adapter.read_flags(command) if command else {}) | adapter.read_log(started.log) | identity.settings
     )
-    fields = describe_arm(arm)
+    fields = describe_arm(arm, service.adapter.read_flags) | find_inherited(arm, service.adapter.facts)
     return ArmManifest(
         arm=service.arm,
         engine=identity.engine or adapter.name,
@@ -77,18 +84,33 @@ async def fetch_manifest(
     )
 
 
-def describe_arm(arm: Arm) -> Settings:
+def describe_arm(arm: Arm, read_flags: Callable[[Sequence[str]], Settings] = parse_flags) -> Settings:
     """Return what the plan itself changes in how an arm is launched and asked, as settings. Pure.
 
     `launch` is the program with what stands before its first flag, such as a subcommand and a model;
-    `env.NAME` what the command finds in its environment; `request.NAME` further fields of every request.
-    References to the environment stay references.
+    `env.NAME` what the command finds in its environment; `request.NAME` further fields of every request;
+    `launch.words` what else the command says. References to the environment stay references.
     """
     settings: Settings = {f"{REQUEST_PREFIX}{key}": value for key, value in arm.request.items()}
     if arm.command is not None:
         settings |= {f"{ENVIRONMENT_PREFIX}{key}": value for key, value in arm.env.items()}
         settings["launch"] = " ".join(words_before_flags(arm.command))
+        settings |= find_unread_words(arm.command, read_flags(arm.command))
     return settings
+
+
+def find_inherited(arm: Arm, facts: EngineFacts, environment: Mapping[str, str] = os.environ) -> Settings:
+    """Return the engine's own variables that a launched command finds without the plan naming them.
+
+    They are the same in every arm and can change what all of them do, such as accept drafts at random.
+    """
+    if arm.command is None or not facts.environment_prefixes:
+        return {}
+    return {
+        f"{ENVIRONMENT_PREFIX}{name}": value
+        for name, value in sorted(environment.items())
+        if name.startswith(facts.environment_prefixes) and name not in arm.env and not is_secret_name(name)
+    }
 
 
 async def fetch_bodies(session: aiohttp.ClientSession, service: Service) -> dict[str, bytes]:

@@ -14,7 +14,13 @@ import msgspec
 from draftproof.arms.comparability import check_comparable, check_settings_applied
 from draftproof.arms.confounds import describe_confounds
 from draftproof.arms.context_fit import ContextNeed, compute_needs, load_token_counter
-from draftproof.arms.contract import build_contract, drafts_target_ids, find_method, find_unsupported_items
+from draftproof.arms.contract import (
+    UNDISCLOSED,
+    build_contract,
+    drafts_target_ids,
+    find_method,
+    find_unsupported_items,
+)
 from draftproof.arms.environment import resolve_references
 from draftproof.arms.launch import list_arms, plan_section
 from draftproof.arms.manifest import REQUEST_PREFIX, SERVED_MODEL_KEY
@@ -22,6 +28,7 @@ from draftproof.arms.model_files import ModelFacts, load_drafter_facts, load_tar
 from draftproof.arms.probe import ProbeResult
 from draftproof.arms.tokenizers_compat import TokenizerComparison, compare_tokenizers
 from draftproof.engines import EngineAdapter, adapter_for
+from draftproof.engines.proof import Proof
 from draftproof.errors import IncompatibleError, InvalidRunError, UsageError
 from draftproof.plan.schema import Arm, Plan
 from draftproof.records import ArmManifest, Contract
@@ -32,6 +39,7 @@ Code = Literal[
     "speculation_never_accepts",
     "speculation_unproven",
     "speculation_not_off",
+    "speculation_undeclared",
     "unsupported_feature",
     "context_too_long",
     "context_unknown",
@@ -50,6 +58,7 @@ _SHOWN_ITEMS = 3
 _FIXES = {
     "speculation_inactive": "switch speculation on where this service is started, and see its log.",
     "speculation_never_accepts": "choose a drafter made for this target, and see the service's log.",
+    "speculation_undeclared": "state the method with flags in the command, not in a file or the environment.",
     "speculation_not_off": "start this service without speculation.",
     "unsupported_feature": "leave these items out with workload.where, or choose another engine.",
     "context_too_long": "leave these items out, or raise the service's context length.",
@@ -126,7 +135,10 @@ def run_preflight(
     needs = compute_needs(items, plan.workload.max_tokens, load_token_counter(model) if model else None)
     baseline = next(one for one in manifests if one.arm == "baseline")
     contracts = tuple(
-        _build(manifest, plan, arms, target=target, model=model, baseline=baseline) for manifest in manifests
+        _tell_counts(
+            _build(probe.manifest, plan, arms, target=target, model=model, baseline=baseline), probe.proof
+        )
+        for probe in probes
     )
     findings = [
         finding
@@ -168,35 +180,50 @@ def judge_probe(probe: ProbeResult, adapter: EngineAdapter) -> list[Finding]:
 
 
 def _judge_proof(manifest: ArmManifest, probe: ProbeResult) -> Finding | None:
-    """The candidate drafts and has drafts accepted; an arm set to off does not draft."""
-    method, proof = find_method(manifest), probe.proof
-    must_draft = method not in {"off", None} or manifest.arm == "candidate"
+    """The candidate drafts and has drafts accepted; an arm set to off does not draft; the baseline is off."""
+    method = find_method(manifest)
+    if manifest.arm in {"baseline", "baseline_null"} and method not in {"off", None}:
+        text = f"the baseline is today's service without speculation, and its settings say {method}."
+        return _finding("speculation_not_off", "error", manifest, text)
+    if method not in {"off", None} or manifest.arm == "candidate":
+        return _judge_drafting(manifest, probe.proof, method)
+    if _has_drafted(probe.proof):
+        text = f"speculation must be off here, and the service drafted {_count_drafts(probe.proof)}."
+        return _finding("speculation_not_off", "error", manifest, text)
+    return None
+
+
+def _judge_drafting(manifest: ArmManifest, proof: Proof, method: str | None) -> Finding | None:
     why = f" Cause: {proof.cause.rstrip('.')}." if proof.cause else ""
     which = "the drafter" if method in {"off", None} else f"the drafter of {method}"
-    if not must_draft:
-        if not proof.num_spec_steps and not proof.num_draft_tokens:
-            return None
-        count = (
-            f"{proof.num_draft_tokens} tokens"
-            if proof.num_spec_steps is None
-            else f"in {proof.num_spec_steps} steps"
+    if method == "off" and _has_drafted(proof):
+        text = (
+            "the service drafts although its command says that it does not: something that the plan does not "
+            "state switches speculation on."
         )
-        text = f"speculation must be off here, and the service drafted {count}."
-        return _finding("speculation_not_off", "error", manifest, text)
+        return _finding("speculation_undeclared", "error", manifest, text)
     if proof.state == "idle" or (proof.state == "undisclosed" and proof.cause is not None):
-        text = (
-            f"speculation is not active: {which} drafted no token for an answer that repeats its prompt.{why}"
-        )
-        return _finding("speculation_inactive", "error", manifest, text)
+        text = f"speculation is not active: {which} drafted no token for an answer that repeats its prompt."
+        return _finding("speculation_inactive", "error", manifest, text + why)
     if proof.state == "never_accepted":
-        text = (
-            f"none of {proof.num_draft_tokens} drafted tokens was accepted: {which} is not the target's.{why}"
-        )
-        return _finding("speculation_never_accepts", "error", manifest, text)
+        text = f"none of {proof.num_draft_tokens} drafted tokens was accepted: {which} is not the target's."
+        return _finding("speculation_never_accepts", "error", manifest, text + why)
     if proof.state == "undisclosed":
         text = f"speculation is not proven: {proof.source}."
         return _finding("speculation_unproven", "warning", manifest, text)
     return None
+
+
+def _has_drafted(proof: Proof) -> bool:
+    return bool(proof.num_spec_steps or proof.num_draft_tokens or proof.num_accepted_draft_tokens)
+
+
+def _count_drafts(proof: Proof) -> str:
+    if proof.num_spec_steps:
+        return f"in {proof.num_spec_steps} steps"
+    if proof.num_draft_tokens:
+        return f"{proof.num_draft_tokens} tokens"
+    return f"{proof.num_accepted_draft_tokens} tokens that were accepted"
 
 
 def _judge_answer(manifest: ArmManifest, probe: ProbeResult, adapter: EngineAdapter) -> list[Finding]:
@@ -298,6 +325,14 @@ def _build(
     return build_contract(
         manifest, plan, arm, adapter, target=target, draft=draft, tokenizers=tokenizers, confounds=confounds
     )
+
+
+def _tell_counts(contract: Contract, proof: Proof) -> Contract:
+    """Say of a service that discloses nothing else when its answers or metrics count drafts all the same."""
+    if proof.state == "undisclosed" or not contract.algorithm.startswith(UNDISCLOSED):
+        return contract
+    told = f"not told how, but drafts are counted in {proof.source}"
+    return msgspec.structs.replace(contract, algorithm=told)
 
 
 def _finding(code: Code, severity: Literal["error", "warning"], manifest: ArmManifest, text: str) -> Finding:

@@ -113,10 +113,11 @@ class ArmProcess:
         self._started_ns = self._clock()
         try:
             self._process = self._launch(resolved)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             self._release()
+            told = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) else str(error)
             raise EngineError(
-                f"arm {self.name} cannot be started ({error.strerror}: {error.filename}).",
+                f"arm {self.name} cannot be started ({told}).",
                 fix=f"check arms.{plan_section(self.name)}.command.",
             ) from error
         tell(self._watchdog, f"{self._process.pid}\n")
@@ -144,7 +145,9 @@ class ArmProcess:
                     self.check_alive()
                     self.load_time_s = waited_s if self._process else None
                     return waited_s
-                if waited_s >= (self._ready_s if self._process else min(self._ready_s, _ATTACH_S)):
+                # One that answers and is not ready loads its model, and is given the time for it.
+                is_loading = self._process is not None or heard.state == "not_yet"
+                if waited_s >= (self._ready_s if is_loading else min(self._ready_s, _ATTACH_S)):
                     raise self._never_ready(waited_s, heard)
                 on_wait(waited_s)
                 await asyncio.sleep(_POLL_S)

@@ -60,5 +60,6 @@ def resident_bytes(process: psutil.Process) -> int | None:
 def describe_exit(code: int) -> str:
     """Return how a process ended, in words; a negative code is the signal that ended it."""
     if code < 0:
-        return f"was killed by signal {signal.Signals(-code).name}"
+        known = -code in {one.value for one in signal.Signals}
+        return f"was killed by signal {signal.Signals(-code).name if known else -code}"
     return f"ended with exit code {code}"

@@ -66,6 +66,8 @@ def initialise(
             )
         text = load_builtin_plan("demo")[1]
     else:
+        # A plan names such a service generic, a person by the protocol that it speaks.
+        engine = "openai" if engine == "generic" else engine
         text = render_new_plan(Wanted(engine=engine, method=method, model=model, draft=draft))
     try:
         with out.open("x", encoding="utf-8") as stream:

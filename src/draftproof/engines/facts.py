@@ -69,6 +69,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
         families: method, as the engine spells it, to the proposal family it belongs to.
         identity_paths: addresses below the base whose answers `read_identity` reads.
         ready_paths: asked in order until one exists; 200 there means ready.
+        environment_prefixes: how the variables begin that the engine reads from its environment.
         request_headers: headers of every request beside those of the plan.
         metrics_path: address of the Prometheus exposition; "" where none is known.
         series: names in that exposition.
@@ -89,6 +90,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     families: dict[str, Family] = {}
     identity_paths: tuple[str, ...] = ("/version",)
     ready_paths: tuple[str, ...] = ("/health", "/v1/models")
+    environment_prefixes: tuple[str, ...] = ()
     request_headers: tuple[tuple[str, str], ...] = ()
     metrics_path: str = "/metrics"
     series: Series = Series()

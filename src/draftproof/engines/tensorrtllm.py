@@ -86,6 +86,9 @@ def _read_passes(blocks: EngineBlocks) -> MetricsReading:
     average, tokens = blocks.tokens_per_iteration, blocks.output_tokens
     if average is None or tokens is None or average <= 0 or tokens < 1:
         return MetricsReading()
+    # Every pass gives a token, so an average below 1 is none; one next to 0 has no finite number of passes.
+    if average < 1 - _WHOLE:
+        return MetricsReading(warnings=(f"avg_decoded_tokens_per_iter is {average:g}, below 1",))
     passes = tokens / average
     if abs(passes - round(passes)) > _WHOLE:
         said = f"avg_decoded_tokens_per_iter {average:g} does not go into {tokens} tokens"
@@ -231,6 +234,7 @@ TENSORRT_LLM = EngineAdapter(
         checked=(Release("1.3", "source"),),
         families=_FAMILIES,
         identity_paths=("/version", "/v1/models", _METRICS),
+        environment_prefixes=("TLLM_", "TRTLLM_"),
         ready_paths=("/health", "/v1/models"),
         metrics_path=_METRICS,
         series=Series(

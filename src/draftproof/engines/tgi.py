@@ -183,6 +183,7 @@ TGI = _Tgi(
         checked=(Release("3.3", "source"),),
         families=_FAMILIES,
         identity_paths=("/info", "/v1/models"),
+        environment_prefixes=("PREFILL_", "PREFIX_", "SPECULATE"),
         ready_paths=("/health", "/info"),
         series=Series(
             accepted_tokens=(_ACCEPTED,),

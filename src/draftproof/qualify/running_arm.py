@@ -8,7 +8,13 @@ import aiohttp
 import msgspec
 
 from draftproof.arms.context_fit import load_token_counter
-from draftproof.arms.environment import collect_secrets, mask_struct, resolve_headers, resolve_variables
+from draftproof.arms.environment import (
+    check_request_fields,
+    collect_secrets,
+    mask_struct,
+    resolve_headers,
+    resolve_variables,
+)
 from draftproof.arms.launch import build_command, plan_section
 from draftproof.arms.manifest import SERVED_MODEL_KEY, Started, fetch_manifest
 from draftproof.arms.probe import ProbeResult, probe_service
@@ -17,6 +23,7 @@ from draftproof.arms.readiness import ReadyProbe
 from draftproof.arms.service import Service, locate_service
 from draftproof.client.transport import HttpTransport
 from draftproof.engines import EngineAdapter, adapter_for
+from draftproof.engines.reading.flags import is_secret_name, list_secret_values
 from draftproof.errors import EngineError
 from draftproof.load.turn import Endpoint
 from draftproof.plan.schema import Arm, Plan
@@ -66,6 +73,7 @@ class RunningArm:
         place = f"arms.{plan_section(name)}"
         self._arm, self._limits = arm, plan.limits
         self._headers = resolve_headers(arm.headers, environment, f"{place}.headers")
+        check_request_fields(arm.request, f"{place}.request")
         self.name, self.adapter = name, _choose_adapter(arm, model)
         self.secrets = find_secrets([arm], environment)
         self.process = ArmProcess(
@@ -137,6 +145,8 @@ class RunningArm:
 def find_secrets(arms: list[Arm], environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return the secrets that arms refer to."""
     headers = [text for arm in arms for text in arm.headers.values()]
+    headers += [text for arm in arms for key, text in arm.env.items() if is_secret_name(key)]
+    headers += [value for arm in arms for value in list_secret_values(arm.command or ())]
     others = [text for arm in arms for text in (*arm.env.values(), *(arm.command or ()))]
     return collect_secrets(headers, others, environment)
 

@@ -25,7 +25,7 @@ DELIVERY_COLUMNS = (
 
 def list_undisclosed(results: Results) -> tuple[Delivery, ...]:
     """Return the deliveries of arms whose contract calls the mechanism undisclosed, by load and arm."""
-    found = [one for one in results.deliveries if one.mechanism == UNDISCLOSED]
+    found = [one for one in results.deliveries if (one.mechanism or "").startswith(UNDISCLOSED)]
     arms, loads = order_arms(results, {one.arm for one in found}), order_loads(results)
     return tuple(sorted(found, key=lambda one: (loads.index(one.load), arms.index(one.arm))))
 

@@ -31,7 +31,9 @@ class Selection(msgspec.Struct, frozen=True):
 def name_series_of(series: Series) -> frozenset[str]:
     """Return the sample names that an engine's facts name, empty for one without known series."""
     gauges = {parse_series(name)[0] for field in _GAUGES for name in getattr(series, field)}
-    return frozenset(list_counters(series) | gauges)
+    counters = list_counters(series)
+    # Without its TYPE line a counter keeps the name under which the service writes it.
+    return frozenset(counters | {name.removesuffix("_total") for name in counters} | gauges)
 
 
 def select_values(text: str, names: Collection[str]) -> Selection:

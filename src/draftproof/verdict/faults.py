@@ -96,6 +96,8 @@ def _find_lag(prepared: PreparedRun, load: str) -> Iterator[Reason]:
     """Find a client that was too late, or of which nobody can tell: neither may judge a service."""
     turns = _deciding_turns(prepared, load)
     late = sum(turn.lagged for turn in turns)
+    # A turn that was broken off has no lag to its end: the run is incomplete there, and says so.
+    turns = [turn for turn in turns if turn.completed or turn.lag_max_ns is not None] or turns
     unknown = sum(turn.lag_max_ns is None for turn in turns)
     asked = any(prepared.of_arm(arm, load) for arm in ("baseline", "candidate"))
     if (not turns and asked) or (turns and (late + unknown) / len(turns) > LAGGED_TURNS_LIMIT):

@@ -72,18 +72,20 @@ def compare_sources(prepared: PreparedRun, readings: ServiceReadings) -> tuple[S
 
 
 def list_disagreements(rows: Iterable[ServiceAgreement]) -> Iterator[str]:
-    """Yield a warning for every count of which the service tells less than the client got."""
+    """Yield a warning for every count of which the service tells less, or more, than the client asked for."""
     for row in rows:
-        missing = -(row.difference or 0)
-        if (
-            row.quantity in ("output_tokens", "finished_requests")
-            and missing > 0
-            and row.standing == "differs"
-        ):
+        if row.quantity not in ("output_tokens", "finished_requests") or row.standing != "differs":
+            continue
+        apart, what = row.difference or 0, row.quantity.replace("_", " ")
+        if apart < 0:
             yield (
-                f"The service of {row.arm} counts {missing:g} {row.quantity.replace('_', ' ')} fewer than "
-                f"the client got at load {row.load}: its counters do not cover all its answers, or not all "
-                "its replicas are read."
+                f"The service of {row.arm} counts {-apart:g} {what} fewer than the client got at load "
+                f"{row.load}: its counters do not cover all its answers, or not all its replicas are read."
+            )
+        elif apart > 0:
+            yield (
+                f"The service of {row.arm} counts {apart:g} {what} more than this client asked for at load "
+                f"{row.load}, too few to call the load invalid: perhaps another client's."
             )
 
 

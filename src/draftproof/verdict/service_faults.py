@@ -169,6 +169,11 @@ def _see_counters(readings: ServiceReadings, arm: str, load: str) -> Speculation
         name: readings.gain(arm, turns, name) for name in ("spec_steps", "draft_tokens", "accepted_tokens")
     }
     steps = gains["spec_steps"] if gains["spec_steps"] is not None else gains["draft_tokens"]
+    if steps is None and gains["accepted_tokens"]:
+        # A service that counts accepted drafts alone shows that it drafts, in at least one step.
+        return SpeculationSeen(
+            steps=1, drafted=None, accepted=_whole(gains["accepted_tokens"]), source="telemetry"
+        )
     if steps is None or (steps == 0 and len(turns) < len(readings.of(arm, load))):
         return None
     return SpeculationSeen(

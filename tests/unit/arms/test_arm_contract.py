@@ -15,7 +15,7 @@ from draftproof.arms.contract import (
 )
 from draftproof.arms.model_files import ModelFacts
 from draftproof.arms.tokenizers_compat import TokenizerComparison
-from draftproof.engines import GENERIC, REFERENCE, EngineAdapter
+from draftproof.engines import GENERIC, REFERENCE, EngineAdapter, adapter_for
 from draftproof.engines.reference import REFERENCE_ENGINE
 from draftproof.plan.loading import load_builtin_plan
 from draftproof.reference.http.wire import parse_wanted
@@ -26,8 +26,9 @@ from draftproof.workload.segments import select
 
 
 def adapter_of(engine: str) -> EngineAdapter:
-    """The adapter of the reference engine, or one that knows nothing of the engine."""
-    return REFERENCE if engine == REFERENCE_ENGINE else GENERIC
+    """The adapter of an engine, or one that knows nothing of it."""
+    known = {REFERENCE_ENGINE: REFERENCE, "vllm": adapter_for("vllm")}
+    return known.get(engine, GENERIC)
 
 
 def contract(arm: str = "candidate", settings=NGRAM, extra: str = "", facts=None, **changes):
@@ -259,9 +260,13 @@ def test_the_policy_is_the_one_the_service_states(policy, expected):
 
 def test_another_engine_s_verifier_is_not_called_exact():
     """The algorithm of an engine we do not know claims no more than its equivalence does."""
-    facts = msgspec.structs.replace(GENERIC.facts, families={"ngram": "ngram"})
-    known = msgspec.structs.replace(GENERIC, facts=facts)
-    made = build_contract(manifest("candidate", NGRAM), plan(), plan().arms.candidate, known)
-    assert made.algorithm.endswith("request's own tokens, verified by the target")
-    assert contract(engine="other").algorithm == "ngram, a method of which nothing more is known"
+    assert contract(engine="vllm").algorithm.endswith("request's own tokens, verified by the target")
+    unknown = contract(engine="vllm", settings={"speculation.method": "newest"})
+    assert unknown.algorithm == "newest, a method of which nothing more is known"
+
+
+def test_what_a_plan_claims_of_an_undisclosed_service_stays_a_claim():
+    """Nothing such a service says is read, so a method in its settings is the plan's word, no proof."""
+    claimed = contract(engine="other", settings={"speculation.method": "off"})
+    assert (claimed.algorithm, claimed.equivalence) == ("undisclosed; the plan states off", None)
     assert contract().algorithm.endswith("verified exactly by the target")

@@ -73,4 +73,4 @@ def test_the_names_of_an_engine_are_those_of_its_facts():
     series = Series(
         spec_steps=('a_total{position="0"}',), accepted_by_position=("b_total", "p"), running=("c",)
     )
-    assert name_series_of(series) == {"a_total", "b_total", "c"}
+    assert name_series_of(series) == {"a", "a_total", "b", "b_total", "c"}

@@ -16,7 +16,7 @@ from draftproof.store import RunDirectory
 from draftproof.verdict.results import Results
 
 RUNS = Path(__file__).parents[2] / "fixtures" / "runs"
-NAMES = sorted(path.name for path in RUNS.iterdir() if path.is_dir())
+NAMES = sorted(path.name for path in RUNS.glob("*") if path.is_dir())
 
 
 @pytest.fixture(scope="module", params=NAMES)

@@ -8,6 +8,16 @@ from typing import Any
 
 import msgspec
 
+# A year; a longer time is no time that an answer took.
+_MOST_MS = 366 * 86400e3
+
+
+def ms_to_ns(value_ms: float | None) -> int | None:
+    """Return milliseconds as nanoseconds; None for none, and for what cannot be the time of an answer."""
+    if value_ms is None or not 0 <= value_ms <= _MOST_MS:
+        return None
+    return round(value_ms * 1e6)
+
 
 class Timings(msgspec.Struct, frozen=True):
     """The `timings` block of llama.cpp; with `timings_per_token` on every chunk, else on the last one."""

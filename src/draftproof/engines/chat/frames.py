@@ -5,7 +5,7 @@ not named here are ignored. `metrics` and `sglext` stay undecided: engines call 
 a block that cannot be read must not fail an answer that can.
 """
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -13,14 +13,17 @@ from draftproof.engines.chat.blocks import Timings
 from draftproof.engines.protocol import FrameError
 
 # A stream that began with 200 can still be refused: SGLang states the code, TGI says it in words.
-_BUSY_CODES = {429, 503, "429", "503"}
+_BUSY_CODES = (429, 503, "429", "503")
+
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Usage(msgspec.Struct, frozen=True):
     """Token counts as the server states them, cumulative where they come with every chunk."""
 
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
+    prompt_tokens: Count | None = None
+    completion_tokens: Count | None = None
 
 
 class FunctionDelta(msgspec.Struct, frozen=True):
@@ -82,8 +85,11 @@ class ChatFrame(msgspec.Struct, frozen=True):
         """Whether an error event says that the service was too busy: 429, 503, or in words."""
         if not isinstance(self.error, dict):
             return False
-        stated = {self.error.get("code"), self.error.get("http_status_code")}
-        return bool(stated & _BUSY_CODES) or "overloaded" in str(self.error.get("message")).lower()
+        stated = (self.error.get("code"), self.error.get("http_status_code"))
+        return (
+            any(code in _BUSY_CODES for code in stated)
+            or "overloaded" in str(self.error.get("message")).lower()
+        )
 
 
 _DECODER = msgspec.json.Decoder(ChatFrame)

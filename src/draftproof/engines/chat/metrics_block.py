@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 
-from draftproof.engines.chat.blocks import EngineBlocks
+from draftproof.engines.chat.blocks import EngineBlocks, ms_to_ns
+from draftproof.engines.chat.frames import Count
 from draftproof.records import Round, ServerTimings, SpecCounts
 
 
@@ -25,12 +26,12 @@ class MetricsReading(msgspec.Struct, frozen=True):
 
 
 class _Speculation(msgspec.Struct, frozen=True):
-    num_spec_steps: int
-    num_draft_tokens: int
-    num_accepted_draft_tokens: int
-    acceptance_histogram: tuple[int, ...] | None = None
-    per_step_drafted: tuple[int, ...] | None = None
-    per_step_accepted: tuple[int, ...] | None = None
+    num_spec_steps: Count
+    num_draft_tokens: Count
+    num_accepted_draft_tokens: Count
+    acceptance_histogram: tuple[Count, ...] | None = None
+    per_step_drafted: tuple[Count, ...] | None = None
+    per_step_accepted: tuple[Count, ...] | None = None
 
 
 class _Rounds(msgspec.Struct, frozen=True):
@@ -73,9 +74,9 @@ def parse_metrics(block: Any) -> MetricsReading:
         speculation=_parse_counts(read.speculative_decoding),
         rounds=rounds,
         server=ServerTimings(
-            queue_ns=_ms_to_ns(read.queue_time_ms),
-            prefill_ns=_ms_to_ns(_prefill_ms(read)),
-            decode_ns=_ms_to_ns(read.generation_time_ms),
+            queue_ns=ms_to_ns(read.queue_time_ms),
+            prefill_ns=ms_to_ns(_prefill_ms(read)),
+            decode_ns=ms_to_ns(read.generation_time_ms),
         ),
         fallbacks=read.fallbacks,
         warnings=warnings,
@@ -95,10 +96,6 @@ def find_disagreements(reading: MetricsReading, output_tokens: int | None) -> tu
 def _prefill_ms(block: _Block) -> float | None:
     """Return the prefill time; vLLM states in its place the time from first scheduling to first token."""
     return block.time_to_first_token_ms if block.prefill_time_ms is None else block.prefill_time_ms
-
-
-def _ms_to_ns(value_ms: float | None) -> int | None:
-    return None if value_ms is None else round(value_ms * 1e6)
 
 
 def _parse_counts(block: _Speculation | None) -> SpecCounts | None:

@@ -34,7 +34,8 @@ _VOCABULARY = re.compile(r"the target and draft vocabs are not compatible")
 _VOCABULARY_REASON = re.compile(
     r"(draft (?:model )?(?:vocab|bos|eos)[^\n]* must .+|token \d+ content differs.+)"
 )
-_SYNTHETIC = re.compile(r"synthetic acceptance: n_max = (\d+), mean length = ([\d.]+)")
+_SYNTHETIC = re.compile(r"synthetic acceptance: n_max = (\d+), mean length = (\d+(?:\.\d+)?)")
+_SYNTHETIC_KEYS = ("speculation.synth_", "speculation.synthetic_", "env.LLAMA_ARG_SPEC_SYNTH")
 _NO_SPECULATION = "speculative decoding not supported by this context"
 _DRAFT_NOT_LOADED = "failed to load draft model"
 
@@ -133,7 +134,7 @@ def _explain_from_log(log: str) -> str | None:
 
 
 def _find_lossy(settings: Settings) -> str | None:
-    synthetic = [key for key in settings if key.startswith(("speculation.synth_", "speculation.synthetic_"))]
+    synthetic = [key for key in settings if key.startswith(_SYNTHETIC_KEYS)]
     if not synthetic:
         return None
     return (
@@ -194,6 +195,7 @@ LLAMACPP = EngineAdapter(
         checked=(Release("b11434", "live"),),
         families=_FAMILIES,
         identity_paths=("/props", "/slots", "/v1/models"),
+        environment_prefixes=("LLAMA_",),
         ready_paths=("/health",),
         # It ends a stream's connection although its headers promise to keep it; a request sent into that end
         # is lost.

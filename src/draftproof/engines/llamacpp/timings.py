@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from draftproof.engines.chat.blocks import EngineBlocks, Timings
+from draftproof.engines.chat.blocks import EngineBlocks, Timings, ms_to_ns
 from draftproof.engines.chat.metrics_block import MetricsReading
 from draftproof.records import ServerTimings, SpecCounts
 
@@ -42,7 +42,7 @@ def read_timings(blocks: EngineBlocks) -> MetricsReading:
     if not blocks.timings:
         return MetricsReading()
     last = blocks.timings[-1]
-    server = ServerTimings(prefill_ns=_ms_to_ns(last.prompt_ms), decode_ns=_ms_to_ns(last.predicted_ms))
+    server = ServerTimings(prefill_ns=ms_to_ns(last.prompt_ms), decode_ns=ms_to_ns(last.predicted_ms))
     moments = [_to_moment(one) for one in blocks.timings]
     known = [moment for moment in moments if moment is not None]
     if len(moments) == 1 or len(known) < len(moments):
@@ -110,7 +110,3 @@ def _summarise(steps: Sequence[_Step]) -> SpecCounts:
         per_step_drafted=tuple(step.drafted for step in steps),
         per_step_accepted=tuple(step.accepted for step in steps),
     )
-
-
-def _ms_to_ns(value_ms: float | None) -> int | None:
-    return None if value_ms is None else round(value_ms * 1e6)

@@ -10,7 +10,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from draftproof.engines.facts import Settings
 
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
-_SECRET = re.compile(r"api_?key|secret|passw|credential|(hf|auth|access|bearer)_?token", re.IGNORECASE)
+_SECRET = re.compile(
+    r"api_?key|secret|pass(w|$|_)|credential|(hf|auth|access|bearer|api)_?token|^hft$|_pat$|^pat$|dsn$",
+    re.IGNORECASE,
+)
+_SPEAKS_OF_DRAFTS = re.compile(r"(spec|draft|md$|hfd|lcs$|lcd$|sc$|model_draft)")
 MASK = "***"
 # Where a service listens, how it logs and who may ask say nothing about how fast it is.
 UNCOMPARED_FLAGS = frozenset({"host", "port", "api_key", "log_level", "uvicorn_log_level"})
@@ -51,6 +55,32 @@ def words_before_flags(command: Sequence[str]) -> tuple[str, ...]:
 def is_secret_name(name: str) -> bool:
     """Tell whether a flag or a variable of this name holds a key or a password."""
     return bool(_SECRET.search(name.replace("-", "_")))
+
+
+def find_unread_words(command: Sequence[str], told: Settings) -> Settings:
+    """Return the words of a command that its settings do not show, as settings of their own.
+
+    Such are further values of a flag, all but the last use of a repeated one, and words that stand alone
+    behind the first flag, such as a model. `launch.words` holds them in order, `speculation.words` those of
+    flags that speak of drafts: nothing that two commands say differently stays unseen.
+
+    Args:
+        command: program and arguments.
+        told: what an engine's adapter read from it.
+    """
+    groups = _group(command)
+    last = {flag: at for at, (flag, _) in enumerate(groups)}
+    shown, unread = list(told.values()), dict[str, list[str]]()
+    for at, (flag, words) in enumerate(groups):
+        key = "speculation.words" if _SPEAKS_OF_DRAFTS.match(flag) else "launch.words"
+        first_is_read = bool(words) and last[flag] == at and _is_shown(flag, words[0], shown)
+        unread.setdefault(key, []).extend(words[1:] if first_is_read else words)
+    return {key: " ".join(words) for key, words in unread.items() if words}
+
+
+def list_secret_values(command: Sequence[str]) -> tuple[str, ...]:
+    """Return the values of flags that hold a key or a password, as the command writes them."""
+    return tuple(value for name, value in _pair(command, ()) if is_secret_name(name) and value)
 
 
 def find_written_secret(command: Sequence[str]) -> str | None:
@@ -114,6 +144,24 @@ def _pair(command: Sequence[str], switches: Collection[str]) -> Iterable[tuple[s
             index += 1
         else:
             yield name, None
+
+
+def _group(command: Sequence[str]) -> list[tuple[str, list[str]]]:
+    """Return each flag with the words that follow it, in order."""
+    groups: list[tuple[str, list[str]]] = []
+    for part in command[len(words_before_flags(command)) :]:
+        if _is_flag(part):
+            flag, equals, value = part.partition("=")
+            groups.append((_name_of(flag), [value] if equals else []))
+        else:
+            groups[-1][1].append(part)
+    return groups
+
+
+def _is_shown(flag: str, word: str, shown: Sequence[object]) -> bool:
+    """Tell whether settings show a flag's value: as it is, or taken apart where it is JSON."""
+    is_json = word.strip().startswith(("{", "["))
+    return flag in UNCOMPARED_FLAGS or is_json or word in shown or parse_scalar(word) in shown
 
 
 def _is_flag(part: str) -> bool:

@@ -16,7 +16,15 @@ _LABEL = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)=("(?:[^"\\]|\\.)*")')
 def parse_series(series: str) -> tuple[str, dict[str, str]]:
     """Return the sample name and the labels of a series."""
     name, _, inner = series.partition("{")
-    return name, {key: msgspec.json.decode(value, type=str) for key, value in _LABEL.findall(inner)}
+    return name, {key: _unquote(value) for key, value in _LABEL.findall(inner)}
+
+
+def _unquote(quoted: str) -> str:
+    """Return a label's value; escapes that JSON does not know stay as they are written."""
+    try:
+        return msgspec.json.decode(quoted, type=str)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return quoted[1:-1]
 
 
 def sum_series(values: Mapping[str, float], wanted: str) -> float | None:
@@ -43,11 +51,13 @@ def sum_by_label(values: Mapping[str, float], name: str, label: str) -> dict[str
     sums: dict[str, float] = {}
     for series, value in values.items():
         found, labels = parse_series(series)
-        if found == name and label in labels:
+        if found.removesuffix("_total") == name.removesuffix("_total") and label in labels:
             sums[labels[label]] = sums.get(labels[label], 0.0) + value
     return sums
 
 
 def _matches(series: str, name: str, labels: Mapping[str, str]) -> bool:
     found, has = parse_series(series)
-    return found == name and all(has.get(key) == value for key, value in labels.items())
+    # A counter's `_total` is the parser's where the service leaves it out, and so it may be there or not.
+    same = found.removesuffix("_total") == name.removesuffix("_total")
+    return same and all(has.get(key) == value for key, value in labels.items())

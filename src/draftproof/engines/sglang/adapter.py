@@ -124,6 +124,8 @@ def _find_lossy(settings: Settings) -> str | None:
         value = settings.get(key)
         if isinstance(value, int | float) and value < 1:
             return f"{key} is {value}: below 1, drafts are kept that the target would not have sampled"
+    if settings.get("env.SGLANG_SIMULATE_ACC_LEN") is not None:
+        return "SGLANG_SIMULATE_ACC_LEN is set, so drafts are accepted by chance"
     if settings.get("device") in {"cpu", "xpu"}:
         return f"on {settings['device']} verification takes the likeliest token, whatever the temperature"
     return None
@@ -194,6 +196,7 @@ SGLANG = EngineAdapter(
         checked=(Release("0.5.23", "source"),),
         families=_FAMILIES,
         identity_paths=("/server_info", "/get_server_info", "/v1/models"),
+        environment_prefixes=("SGLANG_", "SGL_"),
         ready_paths=("/health", "/v1/models"),
         series=Series(
             spec_steps=("sglang:spec_verify_calls_total",),

@@ -230,6 +230,7 @@ VLLM = EngineAdapter(
         checked=(Release("0.32", "live"),),
         families=_FAMILIES,
         identity_paths=("/version", "/v1/models", _SERVER_INFO),
+        environment_prefixes=("VLLM_",),
         ready_paths=("/health", "/v1/models"),
         series=_SERIES,
         confounds=_CONFOUNDS,

@@ -24,7 +24,7 @@ _SPEC_FIELD = re.compile(r"(method|model|num_spec_tokens)=(?:'([^']*)'|(\d+))")
 _SPEC_KEYS = {"method": METHOD, "model": DRAFTER, "num_spec_tokens": DRAFT_LENGTH}
 _CUDAGRAPH = re.compile(r"'cudagraph_mode': <CUDAGraphMode\.(\w+):")
 _CUDAGRAPH_OVERRIDE = re.compile(r"Overriding cudagraph_mode from \w+ to (\w+)")
-_CACHE = re.compile(r"KV cache size: ([\d,]+) tokens")
+_CACHE = re.compile(r"KV cache size: (\d[\d,]*) tokens")
 _SCHEDULED = re.compile(r"max_num_scheduled_tokens is set to (\d+)")
 _ASYNC_OFF = re.compile(r"Async scheduling [^\n]*(?:will be|is) disabled")
 _RUNNER_V1 = re.compile(r"Model Runner V2 [^\n]*(?:using the V1 model\s+runner)")

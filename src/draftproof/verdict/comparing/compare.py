@@ -140,7 +140,7 @@ def _compare_arm(before: PreparedRun, after: PreparedRun, arm: str) -> ArmChange
     return ArmChange(
         arm=arm,
         triggers=find_triggers(*facts),
-        undisclosed=any(one is not None and one.algorithm == UNDISCLOSED for one in contracts),
+        undisclosed=any(one is not None and one.algorithm.startswith(UNDISCLOSED) for one in contracts),
     )
 
 
