@@ -104,7 +104,7 @@ def init(
     method: Annotated[
         str | None,
         typer.Option(
-            help="How the candidate drafts: ngram, draft_model, eagle3 or mtp; reference: also attached, self.",
+            help="How the candidate drafts: ngram, draft_model, eagle3, mtp; reference: attached, self.",
             show_default="the first it has",
         ),
     ] = None,
