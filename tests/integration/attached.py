@@ -39,6 +39,7 @@ quality_margin = 1.0
 request_s = {request_s}
 warmup_requests = 1
 client_lag_ms = 5000.0
+ready_s = {ready_s}
 """
 
 
@@ -68,15 +69,25 @@ class Attached:
         engine: str = "generic",
         arm: str = "",
         request_s: float = 5,
+        ready_s: float = 300,
     ) -> tuple[int, str, str]:
         """Return exit code, output and errors of a command on a plan that attaches to `url`."""
-        plan = self.write_plan(url, engine=engine, arm=arm, request_s=request_s)
+        plan = self.write_plan(url, engine=engine, arm=arm, request_s=request_s, ready_s=ready_s)
         out = ("--out", self.out) if command == "run" else ()
         return self._call(command, plan, *out, *options)
 
-    def write_plan(self, url: str, *, engine: str = "generic", arm: str = "", request_s: float = 5) -> Path:
+    def write_plan(
+        self,
+        url: str,
+        *,
+        engine: str = "generic",
+        arm: str = "",
+        request_s: float = 5,
+        ready_s: float = 300,
+    ) -> Path:
         path = self.folder / "plan.toml"
-        path.write_text(PLAN.format(url=url, engine=engine, arm=arm, request_s=request_s))
+        text = PLAN.format(url=url, engine=engine, arm=arm, request_s=request_s, ready_s=ready_s)
+        path.write_text(text)
         return path
 
     def refuse(self, url: str, **options: Any) -> tuple[int, str]:

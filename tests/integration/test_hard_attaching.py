@@ -211,7 +211,8 @@ def test_a_service_that_is_never_ready_says_what_it_said(attached, monkeypatch, 
     monkeypatch.setattr(readiness, "_PROBE_TIMEOUT_S", 0.2)
     monkeypatch.setattr(process, "_ATTACH_S", 0.1)
     with ByteServer(served(health=reply)) as server:
-        code, sentence = attached.refuse(server.url)
+        # One that says that it is not ready is given the whole of `ready_s`, one that says nothing is not.
+        code, sentence = attached.refuse(server.url, ready_s=0.3)
     assert (code, f"arm baseline did not answer at {server.url} within 0 s ({why}" in sentence) == (1, True)
     assert sentence.endswith(f"Fix: {fix}.")
 
