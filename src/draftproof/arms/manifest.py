@@ -19,8 +19,8 @@ from draftproof.engines.reading.flags import (
     is_secret_name,
     mask_secrets,
     parse_flags,
-    words_before_flags,
 )
+from draftproof.engines.reading.words import words_before_flags
 from draftproof.engines.reference import REFERENCE_ENGINE
 from draftproof.errors import EngineError
 from draftproof.plan.schema import Arm

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from draftproof.costs.prompts import FIXED_LENGTH_FIELDS
-from draftproof.engines.launch_words import drop_flags, find_flags
+from draftproof.engines.reading.words import drop_flags, find_flags
 from draftproof.engines.synthetic import Drafting, vary_command
 from draftproof.errors import PlanError
 from draftproof.plan.schema import Arm, Scalar

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from draftproof.engines.launch_words import drop_flags, find_flags
+from draftproof.engines.reading.words import drop_flags, find_flags
 from draftproof.errors import PlanError
 
 Drafting = Literal["own", "ngram"]

@@ -1,8 +1,20 @@
 """Command lines to settings."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from draftproof.engines.reading.flags import flatten, mask_secrets, parse_flags
+from draftproof.engines import adapter_for
+from draftproof.engines.reading.flags import (
+    find_unread_words,
+    find_written_secret,
+    flatten,
+    is_secret_name,
+    list_secret_values,
+    mask_secrets,
+    parse_flags,
+)
+from draftproof.engines.reading.words import list_flags, words_before_flags
 
 
 def test_every_flag_becomes_a_setting():
@@ -49,3 +61,67 @@ def test_secrets_are_masked_and_token_counts_are_not(command, shown):
 def test_nested_tables_become_dotted_keys():
     """Lists become text, none stays none."""
     assert flatten({"a": {"b": 1, "c": None}, "d": [1, 2]}) == {"a.b": 1, "a.c": None, "d": "[1, 2]"}
+
+
+@given(st.lists(st.sampled_from(["run", "-a", "--b", "--c=2", "-1", "x y", "-", "--d-e=", "3"]), max_size=9))
+def test_no_word_of_a_command_is_lost(command):
+    """Head and uses, put together again, are the command."""
+    again = list(words_before_flags(command))
+    for use in list_flags(command):
+        again += (use.written, *use.words)
+    assert again == command
+
+
+@pytest.mark.parametrize(
+    ("engine", "one", "other"),
+    [
+        ("vllm", "vllm serve --port {port} big/A", "vllm serve --port {port} tiny/B"),
+        ("vllm", "vllm serve --enforce-eager big/A", "vllm serve --enforce-eager tiny/B"),
+        ("vllm", "numactl --cpunodebind=0 vllm serve A", "numactl --cpunodebind=0 vllm serve B"),
+        ("vllm", "vllm serve m --lora-modules a=/x b=/y", "vllm serve m --lora-modules a=/x b=/z"),
+        ("tensorrt-llm", "trtllm-serve --backend pytorch big", "trtllm-serve --backend pytorch tiny"),
+        ("sglang", "launch --cuda-graph-bs 1 2 4", "launch --cuda-graph-bs 1 2 64"),
+        ("llamacpp", "llama-server --lora x --lora y", "llama-server --lora z --lora y"),
+        ("llamacpp", "llama-server --lora-scaled x 1.0", "llama-server --lora-scaled x 0.1"),
+    ],
+)
+def test_nothing_that_two_commands_say_differently_stays_unseen(engine, one, other):
+    """Words that stand alone, further values and earlier uses of a flag differ in the settings too."""
+    read = adapter_for(engine).read_flags
+
+    def settings(line):
+        words = line.split()
+        return read(words) | find_unread_words(words, read(words))
+
+    assert settings(one) != settings(other)
+    assert settings(one) == settings(one)
+
+
+def test_words_about_drafts_are_settings_of_speculation_and_what_is_read_is_not_told_twice():
+    """A drafting flag's further words lie below `speculation`, where a plan declares the candidate's change."""
+    words = [
+        "s",
+        "--spec-draft",
+        "a",
+        "b",
+        "--ctx",
+        "8",
+        "--rate",
+        "0.50",
+        "--json",
+        '{"x": 1}',
+        "--port",
+        "{port}",
+    ]
+    assert find_unread_words(words, {"draft": "a", "ctx": 8, "rate": 0.5}) == {"speculation.words": "b"}
+
+
+def test_a_key_is_found_by_the_name_of_its_flag():
+    """The value that refers to the environment is a secret to mask, one that is written out is refused."""
+    command = ["s", "--api-key", "${KEY}", "-hft", "hf_x", "--max-tokens", "8"]
+    assert list_secret_values(command) == ("${KEY}", "hf_x")
+    assert find_written_secret(command) == "hft"
+    assert find_written_secret(command[:3]) is None
+    assert [is_secret_name(name) for name in ("MYPASS", "LLM_PAT", "two_pass_prefill", "tokenizer")] == [
+        True, True, False, False,
+    ]  # fmt: skip

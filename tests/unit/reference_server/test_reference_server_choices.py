@@ -95,6 +95,8 @@ def test_disconnect_frees_the_slots_of_all_choices(
     wait_until(lambda: backend.running == 0)
     wanted = 'finished_reason="cancelled",model_name="scripted"} 3.0'
     wait_until(lambda: wanted in client.get("/metrics").raw.decode())
+    assert backend.running == 0
+    assert 'finished_reason="stop",model_name="scripted"} 0.0' in client.get("/metrics").raw.decode()
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -5,13 +5,13 @@ whether or not anybody thought of it. An engine's adapter renames those it knows
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from draftproof.engines.facts import Settings
+from draftproof.engines.reading.words import NUMBER, list_flags, words_before_flags
 
-_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 _SECRET = re.compile(
-    r"api_?key|secret|pass(w|$|_)|credential|(hf|auth|access|bearer|api)_?token|^hft$|_pat$|^pat$|dsn$",
+    r"api_?key|secret|passw|pass(phrase)?$|credential|(hf|auth|access|bearer|api)_?token|^hft$|_pat$|dsn$",
     re.IGNORECASE,
 )
 _SPEAKS_OF_DRAFTS = re.compile(r"(spec|draft|md$|hfd|lcs$|lcd$|sc$|model_draft)")
@@ -40,16 +40,12 @@ def parse_flags(
     """
     renamed = names or {}
     settings: Settings = {}
-    for flag, value in _pair(command, switches):
+    for use in list_flags(command):
+        flag = use.name
         if flag not in ignored:
+            value = use.attached if flag in switches else use.value
             settings[renamed.get(flag, flag)] = MASK if is_secret_name(flag) else parse_scalar(value)
     return settings
-
-
-def words_before_flags(command: Sequence[str]) -> tuple[str, ...]:
-    """Return the program and what stands before its first flag."""
-    first = next((at for at, part in enumerate(command) if _is_flag(part)), len(command))
-    return tuple(command[:first])
 
 
 def is_secret_name(name: str) -> bool:
@@ -68,19 +64,19 @@ def find_unread_words(command: Sequence[str], told: Settings) -> Settings:
         command: program and arguments.
         told: what an engine's adapter read from it.
     """
-    groups = _group(command)
-    last = {flag: at for at, (flag, _) in enumerate(groups)}
+    uses = list_flags(command)
+    last = {use.name: at for at, use in enumerate(uses)}
     shown, unread = list(told.values()), dict[str, list[str]]()
-    for at, (flag, words) in enumerate(groups):
-        key = "speculation.words" if _SPEAKS_OF_DRAFTS.match(flag) else "launch.words"
-        first_is_read = bool(words) and last[flag] == at and _is_shown(flag, words[0], shown)
-        unread.setdefault(key, []).extend(words[1:] if first_is_read else words)
+    for at, use in enumerate(uses):
+        key = "speculation.words" if _SPEAKS_OF_DRAFTS.match(use.name) else "launch.words"
+        is_read = use.value is not None and last[use.name] == at and _is_shown(use.name, use.value, shown)
+        unread.setdefault(key, []).extend(use.values[1:] if is_read else use.values)
     return {key: " ".join(words) for key, words in unread.items() if words}
 
 
 def list_secret_values(command: Sequence[str]) -> tuple[str, ...]:
     """Return the values of flags that hold a key or a password, as the command writes them."""
-    return tuple(value for name, value in _pair(command, ()) if is_secret_name(name) and value)
+    return tuple(use.value for use in list_flags(command) if is_secret_name(use.name) and use.value)
 
 
 def find_written_secret(command: Sequence[str]) -> str | None:
@@ -88,9 +84,8 @@ def find_written_secret(command: Sequence[str]) -> str | None:
 
     A value that refers to the environment, `${NAME}`, states nothing.
     """
-    pairs = _pair(command, ())
-    written = (name for name, value in pairs if is_secret_name(name) and value and "${" not in value)
-    return next(written, None)
+    secret = (use for use in list_flags(command) if is_secret_name(use.name) and use.value)
+    return next((use.name for use in secret if "${" not in (use.value or "")), None)
 
 
 def parse_scalar(text: str | None) -> str | int | float | bool:
@@ -99,20 +94,21 @@ def parse_scalar(text: str | None) -> str | int | float | bool:
         return True
     if text.lower() == "false":
         return False
-    if _NUMBER.fullmatch(text):
+    if NUMBER.fullmatch(text):
         return float(text) if any(mark in text for mark in ".eE") else int(text)
     return text
 
 
 def mask_secrets(command: Sequence[str]) -> tuple[str, ...]:
     """Return a command line with the values of flags that hold a key or a password masked."""
-    masked, hide = [], False
-    for part in command:
-        flag, equals, _ = part.partition("=")
-        secret = part.startswith("-") and is_secret_name(_name_of(flag))
-        shown = f"{flag}={MASK}" if secret and equals else part
-        masked.append(MASK if hide and not part.startswith("-") else shown)
-        hide = secret and not equals
+    masked = list(words_before_flags(command))
+    for use in list_flags(command):
+        if not is_secret_name(use.name):
+            masked += (use.written, *use.words)
+        elif use.attached is None:
+            masked += (use.written, *(MASK for _ in use.words))
+        else:
+            masked += (f"{use.written.partition('=')[0]}={MASK}", *use.words)
     return tuple(masked)
 
 
@@ -128,45 +124,7 @@ def flatten(table: Mapping[str, object], prefix: str = "") -> Settings:
     return flat
 
 
-def _pair(command: Sequence[str], switches: Collection[str]) -> Iterable[tuple[str, str | None]]:
-    parts = list(command)
-    index = len(words_before_flags(parts))
-    while index < len(parts):
-        part, index = parts[index], index + 1
-        if not _is_flag(part):
-            continue
-        flag, equals, value = part.partition("=")
-        name = _name_of(flag)
-        if equals:
-            yield name, value
-        elif name not in switches and index < len(parts) and not _is_flag(parts[index]):
-            yield name, parts[index]
-            index += 1
-        else:
-            yield name, None
-
-
-def _group(command: Sequence[str]) -> list[tuple[str, list[str]]]:
-    """Return each flag with the words that follow it, in order."""
-    groups: list[tuple[str, list[str]]] = []
-    for part in command[len(words_before_flags(command)) :]:
-        if _is_flag(part):
-            flag, equals, value = part.partition("=")
-            groups.append((_name_of(flag), [value] if equals else []))
-        else:
-            groups[-1][1].append(part)
-    return groups
-
-
 def _is_shown(flag: str, word: str, shown: Sequence[object]) -> bool:
     """Tell whether settings show a flag's value: as it is, or taken apart where it is JSON."""
     is_json = word.strip().startswith(("{", "["))
     return flag in UNCOMPARED_FLAGS or is_json or word in shown or parse_scalar(word) in shown
-
-
-def _is_flag(part: str) -> bool:
-    return part.startswith("-") and part != "-" and not _NUMBER.fullmatch(part)
-
-
-def _name_of(flag: str) -> str:
-    return flag.lstrip("-").replace("-", "_")
