@@ -4,7 +4,6 @@ Network only; comparing manifests is comparability.py.
 """
 
 import contextlib
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -37,7 +36,7 @@ _IDENTITY_TIMEOUT_S = 30.0
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of an arm's process: its command, how long it loaded, its memory, what it wrote.
+    """What is known of an arm's process: command, load time, memory, what it wrote, what it inherited.
 
     All empty for a service that runs already.
     """
@@ -46,6 +45,7 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
     load_time_s: float | None = None
     resident_bytes: int | None = None
     log: str = ""
+    environment: Mapping[str, str] = {}
 
 
 async def fetch_manifest(
@@ -71,7 +71,9 @@ async def fetch_manifest(
     told = (
         (adapter.read_flags(command) if command else {}) | adapter.read_log(started.log) | identity.settings
     )
-    fields = describe_arm(arm, service.adapter.read_flags) | find_inherited(arm, service.adapter.facts)
+    fields = describe_arm(arm, service.adapter.read_flags) | find_inherited(
+        arm, service.adapter.facts, started.environment
+    )
     return ArmManifest(
         arm=service.arm,
         engine=identity.engine or adapter.name,
@@ -99,7 +101,7 @@ def describe_arm(arm: Arm, read_flags: Callable[[Sequence[str]], Settings] = par
     return settings
 
 
-def find_inherited(arm: Arm, facts: EngineFacts, environment: Mapping[str, str] = os.environ) -> Settings:
+def find_inherited(arm: Arm, facts: EngineFacts, environment: Mapping[str, str]) -> Settings:
     """Return the engine's own variables that a launched command finds without the plan naming them.
 
     They are the same in every arm and can change what all of them do, such as accept drafts at random.

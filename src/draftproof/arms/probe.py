@@ -14,7 +14,7 @@ from draftproof.arms.environment import mask_struct, mask_values
 from draftproof.arms.launch import plan_section
 from draftproof.arms.manifest import fetch_bodies
 from draftproof.arms.readiness import REFUSED_STATUSES, describe_key_fix
-from draftproof.arms.service import Service
+from draftproof.arms.service import Service, fetch_totals
 from draftproof.client.exchange import Exchange, ExchangeFold
 from draftproof.client.wire import Ending, Transport, WireRequest
 from draftproof.clock import Clock, monotonic_ns
@@ -23,7 +23,6 @@ from draftproof.engines.proof import Proof, prove_speculation
 from draftproof.errors import EngineError
 from draftproof.load.turn import Endpoint
 from draftproof.records import ArmManifest, ColdStart
-from draftproof.telemetry.scrape import fetch_exposition
 from draftproof.workload.items import Item, Message
 
 _TEXT = "The red lamp stands on the long table. The blue lamp stands on the long table. "
@@ -153,15 +152,8 @@ def _find_fix(exchange: Exchange, arm: str) -> str | None:
 async def _scrape(
     session: aiohttp.ClientSession, service: Service
 ) -> tuple[dict[str, float] | None, str | None]:
-    """Return the sum over all replicas by series; None where no address is known, or with why one failed."""
-    if not service.metrics_urls:
-        return None, None
-    totals: dict[str, float] = {}
-    for url in service.metrics_urls:
-        try:
-            exposition = await fetch_exposition(session, url, headers=service.headers)
-        except EngineError as error:
-            return None, mask_values(str(error), service.secrets)
-        for series, value in exposition.values.items():
-            totals[series] = totals.get(series, 0.0) + value
-    return totals, None
+    """Return the service's metrics, or None and why they cannot be read; neither where none are known."""
+    try:
+        return await fetch_totals(session, service), None
+    except EngineError as error:
+        return None, mask_values(str(error), service.secrets)

@@ -8,7 +8,7 @@ from draftproof.arms.readiness import check_address, explain_status
 from draftproof.engines.adapter import EngineAdapter
 from draftproof.errors import EngineError
 from draftproof.plan.schema import Arm
-from draftproof.telemetry.scrape import describe_failure
+from draftproof.telemetry.scrape import describe_failure, fetch_exposition
 
 
 class Service(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,3 +111,19 @@ async def _fetch(
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         why = describe_failure(error, timeout_s)
         raise EngineError(f"the service does not answer ({why}).", place=url) from error
+
+
+async def fetch_totals(session: aiohttp.ClientSession, service: Service) -> dict[str, float] | None:
+    """Return the service's metrics, summed by series over its replicas; None where no address is known.
+
+    Raises:
+        EngineError: one replica cannot be read; the others alone would be too few.
+    """
+    if not service.metrics_urls:
+        return None
+    totals: dict[str, float] = {}
+    for url in service.metrics_urls:
+        exposition = await fetch_exposition(session, url, headers=service.headers)
+        for series, value in exposition.values.items():
+            totals[series] = totals.get(series, 0.0) + value
+    return totals

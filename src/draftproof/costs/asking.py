@@ -4,6 +4,7 @@ import asyncio
 
 import msgspec
 
+from draftproof.arms.environment import mask_struct
 from draftproof.client.exchange import Exchange, ExchangeFold
 from draftproof.client.wire import Ending, WireRequest
 from draftproof.clock import monotonic_ns
@@ -12,7 +13,6 @@ from draftproof.costs.schedule import Start
 from draftproof.costs.station import ARM, Station
 from draftproof.costs.waves import Wave
 from draftproof.load.turn import Job, Turn, make_record
-from draftproof.qualify.masking import mask_record
 from draftproof.records import Phase, RequestRecord
 
 
@@ -58,7 +58,7 @@ async def send_wave(
 async def _ask(station: Station, turn: Turn, job: Job, timeout_s: float) -> RequestRecord:
     scheduled_ns = monotonic_ns()
     record = make_record(turn, job, scheduled_ns, await _exchange(station, job, timeout_s))
-    return mask_record(record, station.secrets) if station.secrets else record
+    return mask_struct(record, station.secrets) if station.secrets else record
 
 
 async def _exchange(station: Station, job: Job, timeout_s: float) -> Exchange:

@@ -7,13 +7,13 @@ from typing import Self
 
 import aiohttp
 
+from draftproof.arms.service import fetch_totals
 from draftproof.client.transport import HttpTransport
 from draftproof.errors import EngineError
 from draftproof.load.turn import Endpoint
 from draftproof.plan.schema import Arm, Plan
 from draftproof.qualify.running_arm import Contact, RunningArm
 from draftproof.records import ArmManifest
-from draftproof.telemetry.scrape import fetch_exposition
 
 ARM = "candidate"
 
@@ -68,16 +68,10 @@ class Station:
 
     async def scrape(self) -> dict[str, float] | None:
         """Return the service's counters summed over its replicas, None where they cannot be read."""
-        totals: dict[str, float] = {}
-        service = self._reached.service
-        for url in service.metrics_urls:
-            try:
-                exposition = await fetch_exposition(self._session, url, headers=service.headers)
-            except EngineError:
-                return None
-            for series, value in exposition.values.items():
-                totals[series] = totals.get(series, 0.0) + value
-        return totals or None
+        try:
+            return await fetch_totals(self._session, self._reached.service)
+        except EngineError:
+            return None
 
     @property
     def _reached(self) -> Contact:

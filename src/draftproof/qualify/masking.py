@@ -24,12 +24,7 @@ class MaskingSink:
 
     def append(self, record: RequestRecord) -> None:
         """Keep one record."""
-        self._sink.append(mask_record(record, self._secrets) if self._secrets else record)
-
-
-def mask_record(record: RequestRecord, secrets: tuple[str, ...]) -> RequestRecord:
-    """Return a record with the secrets masked; one that holds none comes back as it is."""
-    return mask_struct(record, secrets)
+        self._sink.append(mask_struct(record, self._secrets) if self._secrets else record)
 
 
 @contextlib.contextmanager

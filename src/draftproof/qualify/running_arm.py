@@ -71,7 +71,7 @@ class RunningArm:
         environment: Mapping[str, str],
     ) -> None:
         place = f"arms.{plan_section(name)}"
-        self._arm, self._limits = arm, plan.limits
+        self._arm, self._limits, self._environment = arm, plan.limits, environment
         self._headers = resolve_headers(arm.headers, environment, f"{place}.headers")
         check_request_fields(arm.request, f"{place}.request")
         self.name, self.adapter = name, _choose_adapter(arm, model)
@@ -139,6 +139,7 @@ class RunningArm:
             load_time_s=self.process.load_time_s,
             resident_bytes=self.process.resident_bytes(),
             log=self.process.log_text(),
+            environment=self._environment,
         )
 
 

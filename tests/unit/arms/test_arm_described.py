@@ -5,8 +5,9 @@ from arm_builders import manifest
 
 from draftproof.arms.comparability import find_differences
 from draftproof.arms.launch import build_command
-from draftproof.arms.manifest import describe_arm
+from draftproof.arms.manifest import describe_arm, find_inherited
 from draftproof.arms.preflight import judge_address
+from draftproof.engines import adapter_for
 from draftproof.errors import PlanError
 from draftproof.plan.loading import parse_plan
 
@@ -57,3 +58,16 @@ def test_an_arm_that_is_the_baseline_itself_is_told():
     assert judge_address(baseline, manifest("candidate", here | {"request.x": 1}, url="http://h")) is None
     assert judge_address(baseline, manifest("candidate", here, url="http://other")) is None
     assert judge_address(baseline, manifest("baseline_null", here, url="http://h")) is None
+
+
+def test_an_engine_s_own_variables_are_seen_though_the_plan_does_not_name_them():
+    """One that accepts drafts by chance makes an arm approximate; keys and other variables stay out."""
+    environment = {"SGLANG_SIMULATE_ACC_LEN": "4", "SGLANG_API_KEY": "k", "HOME": "/h", "SGLANG_X": "1"}
+    launched = arm('command = ["s", "--port", "{port}"]\nenv = { SGLANG_X = "2" }')
+    sglang = adapter_for("sglang")
+    found = find_inherited(launched, sglang.facts, environment)
+    assert found == {"env.SGLANG_SIMULATE_ACC_LEN": "4"}
+    assert find_inherited(arm('url = "http://h"'), sglang.facts, environment) == {}
+    lossy = sglang.find_lossy({"speculation.method": "NGRAM", **found})
+    assert lossy is not None
+    assert "by chance" in lossy

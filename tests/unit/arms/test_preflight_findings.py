@@ -204,3 +204,20 @@ def test_an_idle_drafter_is_told_with_its_cause():
         (finding,) = judge_probe(idle, GENERIC)
         assert finding.code == "speculation_inactive"
         assert "Cause: no --spec-type was given." in finding.text
+
+
+@pytest.mark.parametrize(
+    ("arm", "code"), [("candidate", "speculation_undeclared"), ("baseline", "speculation_not_off")]
+)
+def test_drafts_of_a_service_whose_command_says_off_are_an_error(arm, code):
+    """Something that the plan does not state switches speculation on: it is not what was declared."""
+    (finding,) = judge_probe(probe(manifest(arm, OFF), 4), GENERIC)
+    assert (finding.code, finding.severity) == (code, "error")
+
+
+def test_a_baseline_that_counts_accepted_drafts_alone_is_found():
+    """An engine without counts of drafts still shows that drafts were accepted."""
+    proof = Proof(state="drafting", source="x", num_accepted_draft_tokens=12)
+    drafting = msgspec.structs.replace(probe(manifest("baseline", OFF), None), proof=proof)
+    (finding,) = judge_probe(drafting, GENERIC)
+    assert (finding.code, "12 tokens that were accepted" in finding.text) == ("speculation_not_off", True)

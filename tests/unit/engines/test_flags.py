@@ -98,7 +98,7 @@ def test_nothing_that_two_commands_say_differently_stays_unseen(engine, one, oth
 
 
 def test_words_about_drafts_are_settings_of_speculation_and_what_is_read_is_not_told_twice():
-    """A drafting flag's further words lie below `speculation`, where a plan declares the candidate's change."""
+    """A drafting flag's further words lie below `speculation`, where a plan declares what changes."""
     words = [
         "s",
         "--spec-draft",
@@ -109,9 +109,9 @@ def test_words_about_drafts_are_settings_of_speculation_and_what_is_read_is_not_
         "--rate",
         "0.50",
         "--json",
-        '{"x": 1}',
+        '{"x":1}',
         "--port",
-        "{port}",
+        "1",
     ]
     assert find_unread_words(words, {"draft": "a", "ctx": 8, "rate": 0.5}) == {"speculation.words": "b"}
 

@@ -2,7 +2,8 @@
 
 import msgspec
 
-from draftproof.qualify.masking import MaskingSink, mask_record
+from draftproof.arms.environment import mask_struct
+from draftproof.qualify.masking import MaskingSink
 from draftproof.records import RequestRecord
 from draftproof.testing.builders import build_record
 
@@ -40,4 +41,4 @@ def test_a_record_without_secrets_is_handed_on_as_it_is():
     kept = Kept()
     MaskingSink(kept, ()).append(record)
     assert kept[0] is record
-    assert mask_record(record, ("absent-secret",)) is record
+    assert mask_struct(record, ("absent-secret",)) is record
