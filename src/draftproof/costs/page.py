@@ -1,5 +1,7 @@
 """What the page shows, in the order in which it is shown. Pure: from the costs to texts and positions."""
 
+from collections.abc import Callable
+
 import msgspec
 
 from draftproof.costs.plot import Plot, Reading, Scale, Series, draw_plot, scale_for
@@ -14,6 +16,7 @@ from draftproof.report.quantities import (
     format_ratio,
     format_share,
 )
+from draftproof.verdict.results import Figure
 
 _PAYS = {
     "pays": "pays",
@@ -156,35 +159,30 @@ def _span(numbers: set[int]) -> str:
 
 
 def _plot_acceptance(costs: Costs, own: list[StepCost]) -> Plot:
-    series = [
-        Series(
-            label=f"K = {length}",
-            readings=tuple(
-                Reading(batch=s.batch, value=s.acceptance.value, low=s.acceptance.low, high=s.acceptance.high)
-                for s in own
-                if s.draft_length == length
-            ),
-        )
-        for length in costs.draft_lengths
-    ]
+    series = _by_length(costs, own, lambda step: step.acceptance)
     scale = Scale(low=0.0, high=1.0, step=0.2, as_share=True)
     return draw_plot("Acceptance needed to break even", series, costs.batches, scale)
 
 
 def _plot_ratio(costs: Costs, own: list[StepCost]) -> Plot:
-    series = [
+    series = _by_length(costs, own, lambda step: step.ratio)
+    highest = [s.ratio.value for s in own if s.ratio.value is not None]
+    return draw_plot("Step with drafts / ordinary step", series, costs.batches, scale_for(highest, unity=1.0))
+
+
+def _by_length(costs: Costs, own: list[StepCost], read: Callable[[StepCost], Figure]) -> list[Series]:
+    """Return one curve over the batch for each draft length."""
+    return [
         Series(
             label=f"K = {length}",
             readings=tuple(
-                Reading(batch=s.batch, value=s.ratio.value, low=s.ratio.low, high=s.ratio.high)
+                Reading(batch=s.batch, value=read(s).value, low=read(s).low, high=read(s).high)
                 for s in own
                 if s.draft_length == length
             ),
         )
         for length in costs.draft_lengths
     ]
-    highest = [s.ratio.value for s in own if s.ratio.value is not None]
-    return draw_plot("Step with drafts / ordinary step", series, costs.batches, scale_for(highest, unity=1.0))
 
 
 def _step_groups(steps: list[StepCost]) -> tuple[tuple[str, tuple[StepRow, ...]], ...]:

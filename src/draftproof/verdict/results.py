@@ -9,6 +9,8 @@ from typing import Literal
 
 import msgspec
 
+from draftproof.metrics.acceptance import AcceptanceSummary
+from draftproof.metrics.delivery import DeliverySummary
 from draftproof.verdict.service_results import ServiceAgreement, ServiceLine, ServiceStart, ServiceUse
 
 CellStatus = Literal["gain", "harm", "neutral", "inconclusive", "invalid"]
@@ -51,18 +53,8 @@ class Percentiles(msgspec.Struct, frozen=True, kw_only=True):
     mean_ok: Figure
 
 
-class Acceptance(msgspec.Struct, frozen=True, kw_only=True):
+class Acceptance(AcceptanceSummary, frozen=True, kw_only=True):
     """Acceptance of one arm in one cell, pooled over steps (metrics.md, Acceptance)."""
-
-    num_spec_steps: int
-    num_draft_tokens: int
-    num_accepted_draft_tokens: int
-    decode_steps: int | None
-    draft_acceptance_rate: float | None
-    mean_acceptance_length: float | None
-    tokens_per_decode_step: float | None
-    acceptance_histogram: tuple[int, ...]
-    position_acceptance: tuple[float | None, ...]
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -235,33 +227,17 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     envelope: tuple[EnvelopeEntry, ...]
 
 
-class Delivery(msgspec.Struct, frozen=True, kw_only=True):
+class Delivery(DeliverySummary, frozen=True, kw_only=True):
     """How one arm delivered its answers at one load, segments pooled (docs/compare.md). Times in ns.
 
-    `mechanism` is the algorithm that the contract states, "undisclosed" where the service does not say.
-    Tokens are counted by `counted_by`: by the stream ("per_chunk") or by the total alone ("final_usage").
-    `hint` and `hint_text` say whether delivery looks bundled: never acceptance, never proof of speculation.
+    `mechanism` is the algorithm that the contract states; it begins with "undisclosed" where the service does
+    not say. `hint` and `hint_text` say whether delivery looks bundled: never acceptance, never proof of
+    speculation.
     """
 
     arm: str
     load: str
     mechanism: str | None
-    requests: int
-    chunks: int
-    counted_requests: int
-    counted_by: Literal["per_chunk", "final_usage"] | None
-    tokens_per_chunk: float | None
-    several_tokens_share: float | None
-    first_chunk_tokens: float | None
-    characters_per_chunk: float | None
-    gap_p10_ns: float | None
-    gap_p50_ns: float | None
-    gap_p90_ns: float | None
-    gap_p99_ns: float | None
-    pause_ns: float | None
-    burst_gap_share: float | None
-    chunks_per_arrival: float | None
-    tokens_per_arrival: float | None
     hint: Literal["bundled_chunks", "bursts", "bundled_chunks_and_bursts", "no_sign", "unknown"]
     hint_text: str
 
