@@ -293,6 +293,19 @@ def test_another_engine_than_the_plan_says_is_refused():
         manifest_of(Service())
 
 
+def test_a_service_that_shows_itself_as_a_third_engine_is_refused():
+    """A vLLM asked as TGI is recognised by what it says; asked as generic it is not questioned."""
+
+    class Named(Service):
+        async def list_models(self, _request):
+            return web.json_response({"data": [{"id": "m", "owned_by": "vllm"}]})
+
+    asked = BASE + '[arms.baseline]\n[arms.candidate]\nengine = "{}"\nurl = "http://h"\n'
+    with pytest.raises(EngineError, match=r"says it is 'vLLM', not .*TGI"):
+        manifest_of(Named(), parse_plan(asked.format("tgi")))
+    assert manifest_of(Named(), parse_plan(asked.format("generic"))).engine == "generic"
+
+
 def test_model_that_is_not_served_is_refused_with_those_that_are():
     """A served name that does not exist is an error with the names that do."""
     plan = parse_plan(BASE + '[arms.baseline]\n[arms.candidate]\nserved_model = "x"\n')

@@ -133,6 +133,7 @@ def test_an_address_that_cannot_be_one_is_the_plan_s_fault(attached, url, senten
     ("address", "reason"),
     [
         (f"http://u:{KEY}@h/metrics", "an address may hold no username"),
+        (f"http://h/metrics?token={KEY}", "an address may hold no token in its query"),
         ("/metrics", "'/metrics' is no address"),
     ],
 )

@@ -11,6 +11,7 @@ import aiohttp
 import msgspec
 
 from draftproof.arms.service import Service, explain_no_model, fetch_body
+from draftproof.engines import ADAPTERS, GENERIC
 from draftproof.engines.facts import EngineFacts, Identity, Settings
 from draftproof.engines.reading.bodies import as_count, decode_object
 from draftproof.engines.reading.flags import (
@@ -66,7 +67,7 @@ async def fetch_manifest(
         raise await explain_no_model(session, service, MODELS_PATH, _TIMEOUT_S)
     model = _find_model(cards, arm, service)
     identity = service.adapter.read_identity(bodies)
-    _check_engine(service, identity)
+    _check_engine(service, identity, bodies)
     adapter, command = service.adapter, started.command
     told = (
         (adapter.read_flags(command) if command else {}) | adapter.read_log(started.log) | identity.settings
@@ -130,13 +131,22 @@ async def fetch_bodies(session: aiohttp.ClientSession, service: Service) -> dict
     return {path: body for path, body in bodies.items() if body is not None}
 
 
-def _check_engine(service: Service, identity: Identity) -> None:
-    """An engine that gives itself a name must be the one that the plan names; generic fits any."""
+def _check_engine(service: Service, identity: Identity, bodies: Mapping[str, bytes]) -> None:
+    """The reference engine says what it is; another must not be recognised as a third. Generic fits any.
+
+    Raises:
+        EngineError: the service is another engine than the plan says.
+    """
     wanted = service.adapter.name
-    if wanted == "reference" and identity.engine != REFERENCE_ENGINE:
-        said = identity.engine or "no engine we know"
+    own = REFERENCE_ENGINE if wanted == "reference" else wanted
+    if wanted == GENERIC.name or identity.engine == own:
+        return
+    others = [other.facts for other in ADAPTERS.values() if other.name not in {wanted, GENERIC.name}]
+    seen = next((one.title for one in others if ADAPTERS[one.name].read_identity(bodies).engine), None)
+    if wanted == "reference" or seen is not None:
+        said = identity.engine or seen or "no engine we know"
         raise EngineError(
-            f"arm {service.arm} says it is {said!r}, not the reference engine.",
+            f"arm {service.arm} says it is {said!r}, not {service.adapter.facts.title}.",
             place=service.url,
             fix=f'set arms.{service.arm}.engine to the engine that runs there, or "generic".',
         )

@@ -6,12 +6,13 @@ What waiting cannot mend ends the wait at once: a refused key, a redirect, a cer
 import socket
 import ssl
 from typing import Literal
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import aiohttp
 import msgspec
 
 from draftproof.arms.launch import LOOPBACK, plan_section
+from draftproof.engines.reading.flags import is_secret_name
 from draftproof.errors import EngineError, PlanError
 from draftproof.telemetry.scrape import describe_failure
 
@@ -74,6 +75,7 @@ def check_address(url: str, name: str, *, is_base: bool = True) -> None:
         parts = urlsplit(url)
         fits = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
         unfit = [part for part in forbidden if getattr(parts, part)]
+        unfit += [f"{key} in its query" for key, _ in parse_qsl(parts.query) if is_secret_name(key)]
     except ValueError:
         fits, unfit = False, []
     if unfit:

@@ -11,7 +11,7 @@ from draftproof.engines.facts import Settings
 from draftproof.engines.reading.words import NUMBER, list_flags, words_before_flags
 
 _SECRET = re.compile(
-    r"api_?key|secret|passw|pass(phrase)?$|credential|(hf|auth|access|bearer|api)_?token|^hft$|_pat$|dsn$",
+    r"api_?key|secret|passw|pass(phrase)?$|credential|^token$|^key$|(hf|auth|access|bearer|api)_?token|^hft$|_pat$|dsn$",
     re.IGNORECASE,
 )
 _SPEAKS_OF_DRAFTS = re.compile(r"(spec|draft|md$|hfd|lcs$|lcd$|sc$|model_draft)")
