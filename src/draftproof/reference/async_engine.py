@@ -132,10 +132,19 @@ class AsyncEngine:
                 self._changed.notify()
 
     def stats(self) -> EngineStats:
-        """Return the snapshot of the last step; requests not handed over yet count as waiting."""
+        """Return the snapshot of the last step.
+
+        A request whose prompt is in the step that runs has its slot already; one not handed over yet waits.
+        """
         with self._changed:
             arriving = sum(isinstance(change, _Arrival) for change in self._inbox)
-            return msgspec.structs.replace(self._stats, waiting=self._stats.waiting + arriving)
+            running, waiting = self._engine.occupancy
+            # Who left in this step stays in the snapshot, with its cache, until the step is over.
+            return msgspec.structs.replace(
+                self._stats,
+                running=max(running, self._stats.running),
+                waiting=min(waiting, self._stats.waiting) + arriving,
+            )
 
     def _run(self) -> None:
         try:

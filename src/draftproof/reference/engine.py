@@ -155,6 +155,11 @@ class Engine:
         self._note_idleness()
         return failed
 
+    @property
+    def occupancy(self) -> tuple[int, int]:
+        """Sequences with a slot and those waiting for one, right now, also in the middle of a step."""
+        return len(self._scheduler.running), len(self._scheduler.waiting)
+
     def stats(self) -> EngineStats:
         """Return totals and gauges as of the last step."""
         caches = [sequence.cache for sequence in self._scheduler.running]

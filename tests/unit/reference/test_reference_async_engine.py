@@ -134,6 +134,19 @@ def test_a_step_that_raises_ends_its_requests_and_serving_goes_on(backend, monke
     assert backend.stats().finished == {"error": 1, "length": 1}
 
 
+def test_a_prompt_in_the_step_that_runs_has_a_slot_and_waits_no_more(backend, monkeypatch) -> None:
+    """In the middle of its first step a request counts as running: nothing is queued on an idle engine."""
+    forward, seen = backend.engine.target.forward, []
+
+    def look(*arguments):
+        seen.append((backend.stats().running, backend.stats().waiting))
+        return forward(*arguments)
+
+    monkeypatch.setattr(backend.engine.target, "forward", look)
+    asyncio.run(collect(backend, make_request("a", PROMPT, max_tokens=2)))
+    assert seen == [(1, 0), (1, 0)]
+
+
 def test_a_step_that_fails_before_it_begins_ends_the_waiting(backend, monkeypatch) -> None:
     """A fault while nothing runs yet does not leave requests waiting for ever."""
 
