@@ -20,6 +20,8 @@ from draftproof.plan.schema import Arm, Plan
 
 BUILTIN_PREFIX = "builtin:"
 _BUILTIN_NAMES = ("demo", "demo-quick")
+# Deciding keys that came after the first plans: (table, key).
+LATER_KEYS = (("thresholds", "tail_quantile"), ("thresholds", "tail_margin"))
 _DRAFTER_SETTING = "drafter"
 _TOML_POSITION = re.compile(
     r"^(?P<what>.*) \(at (?:line (?P<line>\d+), column \d+|(?P<end>end of document))\)$"
@@ -98,9 +100,15 @@ def plan_sha256(text: str) -> str:
 def thresholds_sha256(plan: Plan) -> str:
     """Return the SHA-256 of what decides the verdict: thresholds, comparison and objectives.
 
-    Taken over JSON with sorted keys and every default filled in, so that comments and order do not matter.
+    Taken over JSON with sorted keys and every default filled in, so that comments and order do not matter. A key
+    of `LATER_KEYS` counts only where the plan departs from its default: the hash of a run made before the key
+    existed stays what that run wrote down.
     """
     deciding = plan.model_dump(mode="json", include={"thresholds", "comparison", "objectives"})
+    for table, key in LATER_KEYS:
+        part, model = deciding[table], getattr(plan, table)
+        if getattr(model, key) == type(model).model_fields[key].get_default():
+            del part[key]
     return hashlib.sha256(msgspec.json.encode(deciding, order="sorted")).hexdigest()
 
 

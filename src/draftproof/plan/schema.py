@@ -157,6 +157,14 @@ class Thresholds(_Strict):
         0.25, description="First token (from schedule) may grow by at most this share."
     )
     e2e_margin: Ratio = Field(0.10, description="End-to-end time may grow by at most this share.")
+    tail_quantile: Literal["p90", "p95", "p99"] = Field(
+        "p95", description="The quantile over requests that stands for the tail."
+    )
+    tail_margin: Annotated[float, Field(gt=0.0, le=5.0)] = Field(
+        0.25,
+        description="Time per token and first token at that quantile may grow by at most this share. With "
+        "representative evidence a tail that cannot be shown withholds a gain; else it is named as not shown.",
+    )
     failure_margin: Share = Field(0.02, description="Share of failed requests may grow by at most this.")
     quality_margin: Share = Field(0.10, description="Share of passed checks may fall by at most this.")
     output_length_margin: Ratio = Field(
