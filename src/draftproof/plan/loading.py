@@ -100,9 +100,9 @@ def plan_sha256(text: str) -> str:
 def thresholds_sha256(plan: Plan) -> str:
     """Return the SHA-256 of what decides the verdict: thresholds, comparison and objectives.
 
-    Taken over JSON with sorted keys and every default filled in, so that comments and order do not matter. A key
-    of `LATER_KEYS` counts only where the plan departs from its default: the hash of a run made before the key
-    existed stays what that run wrote down.
+    Taken over JSON with sorted keys and every default filled in, so that comments and order do not matter. A
+    key of `LATER_KEYS` counts only where the plan departs from its default: the hash of a run made before the
+    key existed stays what that run wrote down.
     """
     deciding = plan.model_dump(mode="json", include={"thresholds", "comparison", "objectives"})
     for table, key in LATER_KEYS:

@@ -163,7 +163,7 @@ class Thresholds(_Strict):
     tail_margin: Annotated[float, Field(gt=0.0, le=5.0)] = Field(
         0.25,
         description="Time per token and first token at that quantile may grow by at most this share. With "
-        "representative evidence a tail that cannot be shown withholds a gain; else it is named as not shown.",
+        "representative evidence a tail that is not shown withholds a gain; else it is named as not shown.",
     )
     failure_margin: Share = Field(0.02, description="Share of failed requests may grow by at most this.")
     quality_margin: Share = Field(0.10, description="Share of passed checks may fall by at most this.")
