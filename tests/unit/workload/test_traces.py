@@ -1,0 +1,96 @@
+"""Reading recorded arrivals: three public formats and our own, and refusals with the line's number."""
+
+import pytest
+
+from draftproof.errors import WorkloadError
+from draftproof.workload.traces import TracedArrival, compress, read_trace
+
+AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
+2023-11-16 18:15:46.6805900,374,44
+2023-11-16 18:15:50.9951690,396,109
+"""
+AZURE_WITH_OFFSET = """TIMESTAMP,ContextTokens,GeneratedTokens
+2024-05-10 00:00:00.009930+00:00,2162,5
+2024-05-10 00:00:00.017335+00:00,2399,6
+"""
+BURSTGPT = """Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
+5,ChatGPT,472,18,490,Conversation log
+45,ChatGPT,1087,230,1317,API log
+"""
+MOONCAKE = (
+    '{"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47]}\n'
+    '{"timestamp": 30535, "input_length": 12, "output_length": 3, "hash_ids": [46]}\n'
+)
+OWN = (
+    '{"at_s": 1.5, "item_id": "a", "class": "chat"}\n\n'
+    '{"at_s": 1.25, "prompt_tokens": 3, "output_tokens": 4}\n'
+)
+
+
+def test_azure_times_keep_their_seven_digits() -> None:
+    """Tenths of a microsecond of the trace are kept, and the first arrival is at 0."""
+    assert read_trace(AZURE) == (
+        TracedArrival(due_ns=0, prompt_tokens=374, output_tokens=44),
+        TracedArrival(due_ns=4_314_579_000, prompt_tokens=396, output_tokens=109),
+    )
+
+
+def test_azure_times_may_carry_an_offset() -> None:
+    """The later release writes an offset from UTC behind the time."""
+    assert [one.due_ns for one in read_trace(AZURE_WITH_OFFSET)] == [0, 7_405_000]
+
+
+def test_burstgpt_is_read_in_seconds() -> None:
+    """BurstGPT counts seconds and names a log type, which becomes the class."""
+    first, second = read_trace(BURSTGPT)
+    assert (second.due_ns, second.prompt_tokens, second.output_tokens) == (40_000_000_000, 1087, 230)
+    assert (first.traffic_class, second.traffic_class) == ("Conversation log", "API log")
+
+
+def test_mooncake_is_read_in_milliseconds() -> None:
+    """Mooncake counts milliseconds and tells which blocks of prompts are shared."""
+    first, second = read_trace(MOONCAKE)
+    assert second.due_ns == 3_053_000_000
+    assert (first.shared_blocks, second.shared_blocks) == ((46, 47), (46,))
+
+
+def test_own_lines_are_put_in_order_and_may_leave_things_out() -> None:
+    """Lines may stand in any order; what they do not tell is None."""
+    assert read_trace(OWN) == (
+        TracedArrival(due_ns=0, prompt_tokens=3, output_tokens=4),
+        TracedArrival(due_ns=250_000_000, item_id="a", traffic_class="chat"),
+    )
+
+
+def test_a_faster_replay_keeps_order_and_lengths() -> None:
+    """Ten times as fast divides every time by ten and nothing else."""
+    fast = compress(read_trace(AZURE), 10)
+    assert [(one.due_ns, one.prompt_tokens) for one in fast] == [(0, 374), (431_457_900, 396)]
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "what"),
+    [
+        (AZURE.replace(",109", ",10.5"), "t:3", "no number of tokens"),
+        (AZURE.replace("2023-11-16 18:15:50", "yesterday"), "t:3", "yesterday"),
+        (BURSTGPT.replace("45,", "nan,"), "t:3", "no time"),
+        (MOONCAKE.replace('"output_length": 3, ', ""), "t:2", "'output_length' is missing"),
+        (MOONCAKE + "{", "t:3", "no JSON"),
+        (OWN + "[1]", "t:4", "no JSON object"),
+        ("when,what\n1,2\n", "t:1", "none of the known forms"),
+        ("", "t:1", "none of the known forms"),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens\n", "t", "no arrival"),
+    ],
+)
+def test_a_trace_that_cannot_be_read_names_its_line(text: str, place: str, what: str) -> None:
+    """A broken trace ends with the number of the line and what is wrong with it; no line is left out."""
+    with pytest.raises(WorkloadError, match=what) as raised:
+        read_trace(text, "t")
+    assert raised.value.place == place
+
+
+@pytest.mark.parametrize("speed", [0, -1, float("nan"), float("inf")])
+def test_a_speed_must_be_positive(speed: float) -> None:
+    """A replay speed of 0, below, or without a value is refused."""
+    with pytest.raises(ValueError, match="speed"):
+        compress(read_trace(AZURE), speed)
