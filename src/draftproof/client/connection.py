@@ -121,14 +121,41 @@ class HttpConnection(asyncio.Protocol):
         self._tell_sent()
 
     def data_received(self, data: bytes) -> None:
-        """Read the clock, then the bytes."""
+        """Read the clock, then the bytes.
+
+        Runs once a read for every stream of the process: it does its own work instead of calling for it.
+        """
         at_ns = self._clock()
-        if self._listener is None and self._message_complete:
+        listener = self._listener
+        if listener is None and self._message_complete:
             self.abort()  # nobody asked: whatever this is, it must not be read as the next answer
             return
         self._heard_bytes += len(data)
-        fault = self._parse(data)
-        self._tell_listener(at_ns)
+        fault: str | None = None
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            fault = "it changes to another protocol"
+        except httptools.HttpParserError as error:
+            fault = str(error) or type(error).__name__
+        if listener is None:
+            self._bodies.clear()
+        else:  # outside the parser, which would wrap a listener's error as a fault of the stream
+            self._tell(listener, at_ns)
+        if self._message_complete or fault is not None or (listener is not None and listener.finished):
+            self._conclude(fault, data, at_ns)
+
+    def _tell(self, listener: Listener, at_ns: int) -> None:
+        if not self._headers_told and self._headers_complete:
+            self._headers_told = True
+            listener.on_headers(self._status, self._content_type, at_ns, self._further)
+        bodies = self._bodies
+        if bodies:
+            listener.on_body(bodies[0] if len(bodies) == 1 else b"".join(bodies), at_ns)
+            bodies.clear()
+
+    def _conclude(self, fault: str | None, data: bytes, at_ns: int) -> None:
+        """End the exchange: its answer is whole, or its bytes are no answer."""
         if self._message_complete or (self._listener is not None and self._listener.finished):
             self._end("complete", at_ns=at_ns)
         elif fault is not None:
@@ -136,26 +163,6 @@ class HttpConnection(asyncio.Protocol):
             self._end("not_http", f"{what} ({fault}): {data[:80]!r}", at_ns)
         if fault is not None:
             self.abort()
-
-    def _parse(self, data: bytes) -> str | None:
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            return "it changes to another protocol"
-        except httptools.HttpParserError as error:
-            return str(error) or type(error).__name__
-        return None
-
-    def _tell_listener(self, at_ns: int) -> None:
-        """Called outside the parser, which would wrap a listener's error as a fault of the stream."""
-        bodies, self._bodies = self._bodies, []
-        if self._listener is None:
-            return
-        if self._headers_complete and not self._headers_told:
-            self._headers_told = True
-            self._listener.on_headers(self._status, self._content_type, at_ns, self._further)
-        if bodies:
-            self._listener.on_body(b"".join(bodies), at_ns)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """A body without stated length ends with the connection; any other is broken by it."""

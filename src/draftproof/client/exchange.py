@@ -17,6 +17,7 @@ from draftproof.records import Outcome
 
 RAW_LIMIT_BYTES = 2048  # kept of a malformed frame or an error body; the rest is dropped
 END_MARKER = b"[DONE]"
+_OBJECT = b"{"  # how nearly every event begins
 REJECTED_STATUSES = (429, 503)
 _MAX_STRAY_LINES_SHOWN = 3
 
@@ -47,6 +48,7 @@ class ExchangeFold:
         self._content_type = ""
         self._further: Mapping[str, str] = NO_HEADERS
         self._packing: str | None = None
+        self._is_head_open = True  # what the body is packed in is not known yet, or it is packed
         self._is_stream = False
         self._done_ns: int | None = None
         self._head = self._body = b""
@@ -74,7 +76,7 @@ class ExchangeFold:
 
     def on_body(self, data: bytes, at_ns: int) -> None:
         """Decode a stream; of any other body keep the head. What is compressed is not read."""
-        if self._is_packed(data):
+        if self._is_head_open and self._is_packed(data):
             return
         if not self._is_stream:
             self._body += data[: max(0, RAW_LIMIT_BYTES - len(self._body))]
@@ -108,15 +110,21 @@ class ExchangeFold:
 
     def _is_packed(self, data: bytes) -> bool:
         """Look at the first bytes, however few of them a packet brings."""
-        if self._packing is None and len(self._head) < LONGEST_MAGIC:
+        if self._packing is None:
             self._head = (self._head + data)[:LONGEST_MAGIC]
             self._packing = describe_packing(self._further.get("content-encoding", ""), self._head)
             self._unreadable = self._packing is not None and self._is_stream
+            self._is_head_open = self._packing is not None or len(self._head) < LONGEST_MAGIC
         return self._packing is not None
 
     def _take_event(self, event: SseEvent, at_ns: int) -> None:
+        if self.finished:
+            return
+        if event.event == "message" and event.data.startswith(_OBJECT):
+            self._take_frame(event.data, at_ns)
+            return
         data = event.data.strip()
-        if self.finished or not data:  # an event without data is a keep-alive
+        if not data:  # an event without data is a keep-alive
             return
         if data == END_MARKER:
             self._done_ns = at_ns

@@ -9,6 +9,7 @@ import msgspec
 from draftproof.errors import EngineError
 
 MAX_EVENT_BYTES = 8 * 1024 * 1024
+_DATA = b"data: "
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _IGNORED_FIELDS = (b"", b"id", b"retry")  # the empty name is a comment
 
@@ -41,6 +42,7 @@ class SseDecoder:
         self._pending_bytes = 0
         self._after_cr = False
         self._at_start = True
+        self._is_between = True  # nothing is held: no line, no field, no half of a line end
 
     def feed(self, chunk: bytes) -> list[SseEvent]:
         """Return the events that `chunk` completes, in order.
@@ -48,6 +50,9 @@ class SseDecoder:
         Raises:
             EngineError: an event grows beyond the limit; nothing after it can be told apart.
         """
+        if self._is_between and (events := _split_plain(chunk)) is not None:
+            self._at_start = False
+            return events
         chunk = self._drop_second_half_of_crlf(chunk)
         if b"\n" not in chunk and b"\r" not in chunk:
             self._hold(chunk)
@@ -57,6 +62,7 @@ class SseDecoder:
         self._after_cr = joined.endswith(b"\r")
         events = self._take_lines(joined.splitlines(keepends=True))
         self._pending_bytes = sum(map(len, self._partial)) + sum(map(len, self._data))
+        self._is_between = not (self._pending_bytes or self._event or self._after_cr)
         self._check_limit()
         return events
 
@@ -76,6 +82,7 @@ class SseDecoder:
 
     def _hold(self, chunk: bytes) -> None:
         if chunk:
+            self._is_between = False
             self._partial.append(chunk)
             self._pending_bytes += len(chunk)
             self._check_limit()
@@ -111,3 +118,18 @@ class SseDecoder:
             return None
         name = kind.decode("utf-8", "replace") or "message"
         return SseEvent(data=b"\n".join(lines), event=name, complete=complete)
+
+
+def _split_plain(chunk: bytes) -> list[SseEvent] | None:
+    """Return the events of a chunk that is whole events of one data line each, None of any other.
+
+    Nearly every read of a stream is such a chunk; this is its way around the reading of lines and fields.
+    """
+    if not (chunk.startswith(_DATA) and chunk.endswith(b"\n\n")) or b"\r" in chunk:
+        return None
+    if chunk.find(b"\n") == len(chunk) - 2:
+        return [SseEvent(chunk[6:-2])]
+    pieces = chunk[:-2].split(b"\n\n")
+    if any(b"\n" in piece or not piece.startswith(_DATA) for piece in pieces):
+        return None
+    return [SseEvent(piece[6:]) for piece in pieces]
