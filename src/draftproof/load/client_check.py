@@ -1,0 +1,182 @@
+"""How exact and how fast this client is on this machine, beside a server that knows when it wrote each chunk.
+
+The client is the one that measures: the same loop, transport, parser and fold. The server is a process of its
+own (`testing/paced_server.py`). With two cores or more each has one to itself, so that the capacity found is
+that of one load process on one core.
+"""
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+
+import msgspec
+import psutil
+import uvloop
+
+from draftproof.client.transport import HttpTransport
+from draftproof.engines import adapter_for
+from draftproof.errors import EngineError
+from draftproof.load.client_fitness import Stretch, make_stretch
+from draftproof.load.driver import LoadSettings, run_turn
+from draftproof.load.memory_sink import MemorySink
+from draftproof.load.turn import Endpoint, Turn
+from draftproof.metrics.client_error import TrueAnswer
+from draftproof.records import BlockRecord, RequestRecord
+from draftproof.testing.paced_server import Pace
+from draftproof.workload.items import Item, Message
+
+NS_PER_S = 1e9
+_CHUNKS = 64
+_TTFT_S = 0.02
+_LEAST_REQUESTS_A_STREAM = 3
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True):
+    """One kind of load: how chunks come and how many of them.
+
+    `tokens` of each chunk in turn, `coalesce` events in one write, `split` each write in two pieces;
+    `streams` open at once, `chunks_per_s` over all of them, `seconds` of steady load.
+    """
+
+    name: str
+    tokens: tuple[int, ...] = (1,)
+    coalesce: int = 1
+    split: bool = False
+    streams: int = 64
+    chunks_per_s: float = 2000.0
+    seconds: float = 4.0
+
+    @property
+    def pace(self) -> Pace:
+        """What the server is told."""
+        return Pace(
+            ttft_ns=round(_TTFT_S * NS_PER_S),
+            gap_ns=round(self.gap_s * NS_PER_S),
+            chunks=_CHUNKS,
+            tokens=self.tokens,
+            coalesce=self.coalesce,
+            split=self.split,
+        )
+
+    @property
+    def gap_s(self) -> float:
+        """Seconds between two chunks of a stream at the offered rate, the wait for the first one counted."""
+        return max(self.answer_s - _TTFT_S, 0.0) / (_CHUNKS - 1)
+
+    @property
+    def answer_s(self) -> float:
+        """Seconds that an answer takes when the client keeps up."""
+        return self.streams * _CHUNKS / self.chunks_per_s
+
+    @property
+    def requests(self) -> int:
+        """Requests for a ramp, the steady seconds and an end."""
+        answers = max(self.seconds / self.answer_s, 1.0) + _LEAST_REQUESTS_A_STREAM - 1
+        return round(self.streams * answers)
+
+
+def run_profile(profile: Profile) -> Stretch:
+    """Drive one profile and return what was read against what was written.
+
+    Raises:
+        EngineError: the server of known timing did not start.
+    """
+    items = {f"r{index}": _item(f"r{index}") for index in range(profile.requests)}
+    turn = Turn(
+        block=0,
+        load=profile.name,
+        concurrency=profile.streams,
+        repeat=0,
+        arm="baseline",
+        order=0,
+        item_ids=tuple(items),
+    )
+    with _serving(profile.pace) as url, _on_own_core():
+        records, block, cpu_s = uvloop.run(_drive(turn, url, items, profile.answer_s / profile.streams))
+        truth = _fetch_truth(url)
+    return make_stretch(
+        profile.name,
+        records,
+        truth,
+        block,
+        streams=profile.streams,
+        offered_chunks_per_s=profile.chunks_per_s,
+        cpu_s=cpu_s,
+    )
+
+
+def _item(name: str) -> Item:
+    return Item(
+        id=name, messages=(Message(role="user", content=name),), segments={}, max_tokens=100 * _CHUNKS
+    )
+
+
+async def _drive(
+    turn: Turn, url: str, items: dict[str, Item], stagger_s: float
+) -> tuple[list[RequestRecord], BlockRecord, float]:
+    """Return the records, how the turn went and the CPU seconds of this process."""
+    transport, sink = HttpTransport(), MemorySink()
+    endpoint = Endpoint(url=url, served_model="paced", adapter=adapter_for("generic"))
+    before_s = time.process_time()
+    try:
+        block = await run_turn(
+            turn,
+            endpoint,
+            items,
+            transport=transport,
+            sink=sink,
+            settings=LoadSettings(stagger_s=stagger_s),
+        )
+        return sink.records, block, time.process_time() - before_s
+    finally:
+        await transport.close()
+        await asyncio.sleep(0)
+
+
+@contextlib.contextmanager
+def _serving(pace: Pace) -> Iterator[str]:
+    """Yield the address of a server process; it is gone afterwards."""
+    command = [sys.executable, "-m", "draftproof.testing.paced_server", "--pace", _encode(pace)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as server:  # noqa: S603 - our own module
+        try:
+            assert server.stdout is not None  # noqa: S101 - it is a pipe
+            port = server.stdout.readline().strip()
+            if not port:
+                raise EngineError("the server of known timing did not start.")
+            _pin(server.pid, 0)
+            yield f"http://127.0.0.1:{int(port)}"
+        finally:
+            server.terminate()
+
+
+def _encode(pace: Pace) -> str:
+    return msgspec.json.encode(pace).decode()
+
+
+def _fetch_truth(url: str) -> list[TrueAnswer]:
+    with urllib.request.urlopen(f"{url}/truth") as answer:  # noqa: S310 - our own server
+        return msgspec.json.decode(answer.read(), type=list[TrueAnswer])
+
+
+@contextlib.contextmanager
+def _on_own_core() -> Iterator[None]:
+    """Keep this process off the server's core while entered."""
+    cores = sorted(os.sched_getaffinity(0))
+    _pin(os.getpid(), 1)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+def _pin(pid: int, place: int) -> None:
+    """Keep a process on one of the cores that this one may use, where there are two."""
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) > 1:
+        with contextlib.suppress(psutil.Error, OSError):
+            os.sched_setaffinity(pid, {cores[place]})

@@ -1,0 +1,119 @@
+"""The whole check of a client: precision at an ordinary load, capacity of one core, faults counted."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from draftproof.load.client_check import Profile, run_profile
+from draftproof.load.client_faults import FaultCount, run_fault_mix
+from draftproof.load.client_fitness import CAPACITY, PRECISION, Stretch, judge_stretch
+from draftproof.metrics.client_error import ErrorSpread
+
+Tell = Callable[[str], None]
+
+# Tokens of the chunks of a service that verifies drafts of up to four tokens.
+_STEPS = (1, 4, 2, 5, 1, 3)
+_CAPACITY_START = 8_000.0
+_CAPACITY_FACTOR = 1.25
+_CAPACITY_LIMIT = 200_000.0
+_FAILURES_TO_STOP = 2
+
+
+class Judged(msgspec.Struct, frozen=True, kw_only=True):
+    """A stretch and what was beyond its limits; empty where the client may judge at that load."""
+
+    stretch: Stretch
+    beyond: tuple[str, ...]
+
+    @property
+    def is_fit(self) -> bool:
+        """Whether the client kept every limit."""
+        return not self.beyond
+
+
+class ClientCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """What this client can do on this machine.
+
+    `ttft_error_ms`, `gap_error_ms`, `tpot_relative_error` and `cpu_s_per_1000_chunks` are those of the first
+    profile, one token a chunk. `max_chunks_per_s` is the highest rate reached within the limits of capacity,
+    None where not even the lowest was.
+    """
+
+    ttft_error_ms: ErrorSpread
+    gap_error_ms: ErrorSpread
+    tpot_relative_error: float | None
+    cpu_s_per_1000_chunks: float | None
+    max_chunks_per_s: float | None
+    is_fit: bool
+    profiles: tuple[Judged, ...]
+    capacity: tuple[Judged, ...]
+    faults: tuple[FaultCount, ...]
+
+
+def list_profiles(streams: int, chunks_per_s: float, seconds: float) -> tuple[Profile, ...]:
+    """Return the kinds of stream a service may send, at one load."""
+    ordinary = Profile(name="one token a chunk", streams=streams, chunks_per_s=chunks_per_s, seconds=seconds)
+    return (
+        ordinary,
+        msgspec.structs.replace(ordinary, name="verification steps", tokens=_STEPS),
+        msgspec.structs.replace(ordinary, name="two events a write", coalesce=2, tokens=_STEPS),
+        msgspec.structs.replace(ordinary, name="events in two packets", split=True),
+    )
+
+
+def check_client(
+    *,
+    streams: int = 64,
+    chunks_per_s: float = 2000.0,
+    seconds: float = 4.0,
+    capacity_streams: int = 256,
+    tell: Tell,
+) -> ClientCheck:
+    """Run every profile, search the capacity and send the fault mix; about a minute.
+
+    Raises:
+        EngineError: the server of known timing did not start.
+    """
+    profiles = []
+    for profile in list_profiles(streams, chunks_per_s, seconds):
+        tell(f"{profile.name}: {streams} streams, {chunks_per_s:,.0f} chunks a second")
+        profiles.append(_judge(run_profile(profile), is_capacity=False))
+    capacity = search_capacity(capacity_streams, seconds / 2, tell)
+    tell("faults of known number")
+    faults = run_fault_mix()
+    first = profiles[0].stretch
+    return ClientCheck(
+        ttft_error_ms=first.error.ttft_error_ms,
+        gap_error_ms=first.error.gap_error_ms,
+        tpot_relative_error=first.error.tpot_relative_error,
+        cpu_s_per_1000_chunks=first.cpu_s_per_1000_chunks,
+        max_chunks_per_s=_highest(capacity),
+        is_fit=all(one.is_fit for one in profiles) and all(one.is_exact for one in faults),
+        profiles=tuple(profiles),
+        capacity=capacity,
+        faults=faults,
+    )
+
+
+def search_capacity(streams: int, seconds: float, tell: Tell) -> tuple[Judged, ...]:
+    """Raise the rate by a quarter until it was beyond a limit twice in a row; return every rate tried."""
+    tried: list[Judged] = []
+    rate = _CAPACITY_START
+    while rate < _CAPACITY_LIMIT:
+        tell(f"capacity: {streams} streams, {rate:,.0f} chunks a second")
+        profile = Profile(name="capacity", streams=streams, chunks_per_s=rate, seconds=seconds)
+        tried.append(_judge(run_profile(profile), is_capacity=True))
+        rate *= _CAPACITY_FACTOR
+        if len(tried) >= _FAILURES_TO_STOP and not any(one.is_fit for one in tried[-_FAILURES_TO_STOP:]):
+            break
+    return tuple(tried)
+
+
+def _judge(stretch: Stretch, *, is_capacity: bool) -> Judged:
+    limits = CAPACITY if is_capacity else PRECISION
+    return Judged(stretch=stretch, beyond=judge_stretch(stretch, limits))
+
+
+def _highest(capacity: tuple[Judged, ...]) -> float | None:
+    reached = [one.stretch.achieved_chunks_per_s or 0.0 for one in capacity if one.is_fit]
+    return max(reached, default=None)

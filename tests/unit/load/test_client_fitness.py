@@ -1,0 +1,197 @@
+"""A client against the truth: errors by hand, counts exact, and every limit with both of its sides."""
+
+import msgspec
+import pytest
+
+from draftproof.load.client_fitness import (
+    PRECISION,
+    Limits,
+    Stretch,
+    find_steady_part,
+    judge_stretch,
+    make_stretch,
+)
+from draftproof.metrics.client_error import ClientError, ErrorSpread, TrueAnswer, compute_client_error
+from draftproof.records import BlockRecord, Chunk, RequestRecord
+from draftproof.testing.builders import build_record
+
+MS = 1_000_000
+
+
+def read(item: str, arrivals_ms: list[float], counts: list[int], sent_ms: float = 0.0) -> RequestRecord:
+    chunks = tuple(Chunk(round(at * MS), count) for at, count in zip(arrivals_ms, counts, strict=True))
+    return build_record(
+        item_id=item,
+        sent_ns=round(sent_ms * MS),
+        chunks=chunks,
+        end_ns=chunks[-1].arrival_ns,
+        output_tokens=counts[-1],
+    )
+
+
+def wrote(item: str, written_ms: list[float], counts: list[int], received_ms: float = 0.0) -> TrueAnswer:
+    return TrueAnswer(
+        text=item,
+        received_ns=round(received_ms * MS),
+        written_ns=tuple(round(at * MS) for at in written_ms),
+        cumulative_tokens=tuple(counts),
+    )
+
+
+def compare(records: list[RequestRecord], truth: list[TrueAnswer]) -> ClientError:
+    return compute_client_error(records, truth, {record.item_id: record.item_id for record in records})
+
+
+def test_errors_by_hand() -> None:
+    """Received at 0.2, written at 10.2, 20.2, 32.2, read at 10.5, 20.4, 33.4: all errors follow."""
+    error = compare(
+        [read("a", [10.5, 20.4, 33.4], [1, 3, 6])],
+        [wrote("a", [10.2, 20.2, 32.2], [1, 3, 6], received_ms=0.2)],
+    )
+    assert error.ttft_error_ms == ErrorSpread(p50=pytest.approx(0.5), p99=pytest.approx(0.5), n=1)
+    assert error.gap_error_ms.p50 == pytest.approx(0.1)
+    assert error.gap_error_ms.p99 == pytest.approx(1.0)
+    assert error.tpot_relative_error == pytest.approx(22.9 / 22.0 - 1)
+    assert (error.failed, error.miscounted, error.unmatched) == (0, 0, 0)
+
+
+def test_a_constant_delay_is_no_error_of_the_cadence() -> None:
+    """A network that delays every byte by 5 ms delays the first token and leaves gaps and rate exact."""
+    error = compare([read("a", [15, 25, 35], [1, 2, 3])], [wrote("a", [10, 20, 30], [1, 2, 3])])
+    assert error.ttft_error_ms.p50 == pytest.approx(5.0)
+    assert error.gap_error_ms.p99 == 0
+    assert error.tpot_relative_error == 0
+
+
+def test_a_lost_chunk_or_token_is_a_miscount() -> None:
+    """Fewer chunks than were written, or other counts, leave no time to compare and are counted."""
+    truth = [wrote(name, [10, 20, 30], [1, 2, 3]) for name in ("a", "b", "c")]
+    error = compare(
+        [
+            read("a", [10, 30], [1, 3]),
+            read("b", [10, 20, 30], [1, 2, 4]),
+            read("c", [10, 20, 30], [1, 2, 3]),
+        ],
+        truth,
+    )
+    assert (error.requests, error.miscounted, error.gap_error_ms.n) == (3, 2, 2)
+
+
+def test_failures_and_strangers_are_counted_apart() -> None:
+    """A request that failed and one that the server never saw are no miscounts."""
+    failed = msgspec.structs.replace(read("a", [10, 20], [1, 2]), outcome="cut")
+    error = compare([failed, read("z", [10, 20], [1, 2])], [wrote("a", [10, 20], [1, 2])])
+    assert (error.failed, error.unmatched, error.miscounted) == (1, 1, 0)
+    assert error.ttft_error_ms == ErrorSpread(p50=None, p99=None, n=0)
+    assert error.tpot_relative_error is None
+
+
+def test_of_several_answers_to_one_text_the_nearest_counts() -> None:
+    """The same text asked twice is matched by the time at which each request was received."""
+    truth = [wrote("a", [10, 20], [1, 2]), wrote("a", [110, 125], [1, 2], received_ms=100)]
+    error = compare([read("a", [110, 125], [1, 2], sent_ms=100)], truth)
+    assert error.ttft_error_ms.p50 == 0
+    assert error.gap_error_ms.p50 == 0
+
+
+def stretch(**changes: object) -> Stretch:
+    error = ClientError(
+        ttft_error_ms=ErrorSpread(p50=0.1, p99=1.0, n=100),
+        gap_error_ms=ErrorSpread(p50=0.02, p99=1.0, n=6300),
+        tpot_relative_error=0.001,
+        tpot_relative_error_p99=0.002,
+        requests=100,
+        chunks=6400,
+        failed=0,
+        miscounted=0,
+        unmatched=0,
+    )
+    own = {key: value for key, value in changes.items() if key in ClientError.__struct_fields__}
+    rest = {key: value for key, value in changes.items() if key not in own}
+    whole = Stretch(
+        profile="x",
+        streams=64,
+        offered_chunks_per_s=2000.0,
+        achieved_chunks_per_s=1990.0,
+        error=msgspec.structs.replace(error, **own),
+        cpu_s_per_1000_chunks=0.01,
+        cpu_share=0.2,
+        event_loop_lag_ms=0.5,
+    )
+    return msgspec.structs.replace(whole, **rest)
+
+
+def test_a_client_within_every_limit_is_fit() -> None:
+    """Nothing is said against a client whose errors lie within their limits."""
+    assert judge_stretch(stretch(), PRECISION) == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        (
+            {"ttft_error_ms": ErrorSpread(p50=0.31, p99=1.0, n=9)},
+            "median first-token error is 0.31 ms, 0.3 is",
+        ),
+        (
+            {"ttft_error_ms": ErrorSpread(p50=0.1, p99=2.1, n=9)},
+            "99th percentile of first-token errors is 2.1",
+        ),
+        ({"gap_error_ms": ErrorSpread(p50=0.31, p99=1.0, n=9)}, "median gap error"),
+        ({"gap_error_ms": ErrorSpread(p50=0.1, p99=2.1, n=9)}, "99th percentile of gap errors"),
+        ({"gap_error_ms": ErrorSpread(p50=None, p99=None, n=0)}, "median gap error is not known"),
+        ({"tpot_relative_error": 0.006}, "time per token is 0.006, 0.005 is allowed"),
+        ({"miscounted": 1}, "1 of 100 requests miscounted"),
+        ({"failed": 2}, "2 of 100 requests failed"),
+        ({"unmatched": 3}, "3 of 100 requests unknown to the server"),
+        ({"achieved_chunks_per_s": 1900.0}, "1,900 of 2,000 chunks per second"),
+        ({"achieved_chunks_per_s": None}, "too short"),
+    ],
+)
+def test_every_limit_is_watched(changes: dict[str, object], what: str) -> None:
+    """One figure beyond its limit, or one that is not known, is named, and nothing else."""
+    (found,) = [text for text in judge_stretch(stretch(**changes), PRECISION) if what in text]
+    assert found
+    assert judge_stretch(stretch(**changes), PRECISION)[0] == found
+
+
+def test_a_limit_that_is_none_is_no_limit() -> None:
+    """At capacity the tails are not judged."""
+    late = stretch(gap_error_ms=ErrorSpread(p50=0.01, p99=50.0, n=9))
+    assert judge_stretch(late, Limits(gap_p99_ms=None)) == ()
+
+
+def test_the_ramp_and_the_end_are_outside_the_steady_part() -> None:
+    """Rate and errors are those between the start of the last stream and the last request's sending."""
+    records = [
+        msgspec.structs.replace(
+            read(f"r{index}", [10 * index + 5, 10 * index + 15], [1, 2], sent_ms=10 * index),
+            scheduled_ns=10 * index * MS,
+        )
+        for index in range(6)
+    ]
+    assert find_steady_part(records, 2) == (10 * MS, 50 * MS)
+    block = BlockRecord(
+        block=0,
+        load="x",
+        arm="baseline",
+        order=0,
+        started_ns=0,
+        ended_ns=100 * MS,
+        completed=True,
+        event_loop_lag_max_ns=2 * MS,
+        client_cpu_s=0.05,
+    )
+    truth = [wrote(f"r{i}", [10 * i + 5, 10 * i + 15], [1, 2], received_ms=10 * i) for i in range(6)]
+    found = make_stretch("x", records, truth, block, streams=2, offered_chunks_per_s=200.0, cpu_s=0.05)
+    assert found.error.requests == 5
+    assert found.achieved_chunks_per_s == pytest.approx(200.0)
+    assert found.cpu_share == pytest.approx(0.5)
+    assert found.cpu_s_per_1000_chunks == pytest.approx(0.05 / 12 * 1000)
+    assert found.event_loop_lag_ms == 2.0
+
+
+def test_too_few_requests_have_no_steady_part() -> None:
+    """As many requests as streams never leave the ramp: there is no steady part."""
+    records = [read(f"r{index}", [5, 15], [1, 2]) for index in range(2)]
+    assert find_steady_part(records, 2) == (0, 0)
