@@ -103,6 +103,8 @@ def render_allowed(node: dict[str, Any]) -> str:
         return "one of " + ", ".join(str(choice) for choice in choices)
     if "pattern" in node:
         return "lower-case letters, digits, - and _, at most 41, starting with a letter or digit"
+    if node.get("format") == "date":
+        return "a date such as 2027-01-31"
     if "minItems" in node:
         return f"at least {node['minItems']} entry"
     return " and ".join(f"{words} {node[name]:.12g}" for name, words in _RANGE_WORDS if name in node)

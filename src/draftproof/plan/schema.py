@@ -5,16 +5,16 @@ Owns the shape and the ranges only. Reading, hashing and expansion live in `load
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,40}$")]
-Ratio = Annotated[float, Field(gt=0.0, lt=1.0)]
-Share = Annotated[float, Field(ge=0.0, le=1.0)]
+from draftproof.plan.approval import Approval
+from draftproof.plan.judge import Judge
+from draftproof.plan.prices import Prices
+from draftproof.plan.rollback import Rollback
+from draftproof.plan.strict import Name, Ratio, Share
+from draftproof.plan.strict import Strict as _Strict
+
 Scalar = str | int | float | bool
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
 
 class Target(_Strict):
@@ -101,6 +101,12 @@ class Arm(_Strict):
         description="Dotted settings, e.g. speculation.method = 'ngram'; arms differ only where declared. A "
         "launched reference engine takes `drafter` from the plan's folder where it lies there.",
     )
+    devices: int = Field(
+        1,
+        ge=1,
+        le=100_000,
+        description="Devices in the arm's budget, the one that hosts a drafter included; costs count each.",
+    )
     drafter: dict[str, str] = Field(
         default_factory=dict,
         description="Facts of the drafter for the contract: identity, provenance, licence, path; "
@@ -144,6 +150,11 @@ class Comparison(_Strict):
     confidence: Annotated[float, Field(ge=0.8, le=0.999)] = Field(0.95, description="Family-wise coverage.")
     resamples: int = Field(2000, ge=200, le=100_000, description="Bootstrap resamples.")
     minimum_prompts: int = Field(6, ge=3, description="Sample floor: distinct prompts a cell needs.")
+    cluster_by: str | None = Field(
+        None,
+        description="Segment dimension whose prompts rise and fall together (a topic, a document, a user): "
+        "intervals then count its labels, and the sample floor with them. None: every prompt for itself.",
+    )
 
 
 class Thresholds(_Strict):
@@ -202,6 +213,11 @@ class Limits(_Strict):
     client_lag_ms: float = Field(
         50.0, gt=0, description="Event-loop lag beyond which a block is invalid_client."
     )
+    behaviour_probes: bool = Field(
+        True,
+        description="Ask each arm, outside its measured turns, a few requests that show stop strings, limits, "
+        "tool calls, schemas, streaming and cancellation. A request that is refused counts as unsupported.",
+    )
 
 
 class Plan(_Strict):
@@ -227,6 +243,10 @@ class Plan(_Strict):
     thresholds: Thresholds = Thresholds()
     objectives: Objectives = Objectives()
     limits: Limits = Limits()
+    rollback: Rollback = Rollback()
+    approval: Approval = Approval()
+    prices: Prices = Prices()
+    judge: Judge | None = None
 
     @model_validator(mode="after")
     def _levels_are_distinct(self) -> Self:
