@@ -9,7 +9,7 @@ PYTEST := $(BIN)/python -m pytest
 VERDICT_IS_FINE = code=$$?; case $$code in 0|10|20|30) ;; *) exit $$code ;; esac
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-quick test test-all check format docs bench bench-engine drafters clean
+.PHONY: help demo demo-quick test test-all check format docs bench bench-engine study drafters clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -38,6 +38,9 @@ docs: $(STAMP) ## write the plan reference from the schema
 bench: $(MODEL) ## step cost of the engine by batch and draft length; writes bench/steps.json
 	$(BIN)/python bench/steps.py
 
+study: $(STAMP) ## how often the verdict is right in worlds of known truth; writes bench/study.json, minutes on two cores
+	$(BIN)/python bench/study.py
+
 bench-engine: $(MODEL) ## the engine beside transformers, every family, floors and memory; writes bench/engine.json
 	$(BIN)/python bench/engine.py $(if $(VLLM_PYTHON),--vllm-python $(VLLM_PYTHON))
 
@@ -49,7 +52,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is older than 3.11: name a newer one with make PYTHON=/path/to/python"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "Python's venv module is incomplete: install it (Debian: apt-get install python3-venv) and run make again"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[engine,dev]' || { echo "Set-up failed: pip could not install the packages above; is the package index reachable?"; exit 1; }
+	@$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[engine,handover,dev]' || { echo "Set-up failed: pip could not install the packages above; is the package index reachable?"; exit 1; }
 	@touch $(STAMP)
 
 # The demo's model, fetched and checked once; later starts only check it.

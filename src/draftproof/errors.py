@@ -7,7 +7,8 @@ DraftproofError
 │   └── IncompatibleError     draft and target, or two arms, cannot be put together
 ├── EngineError           1   a service did not start, answer or stop as it must
 ├── StoreError            1   a journal or run directory cannot be written or read
-└── InvalidRunError      40   the run exists but nothing may be concluded from it
+├── InvalidRunError      40   the run exists but nothing may be concluded from it
+└── NotVerifiedError     50   a handover package is not what it claims to be
 """
 
 
@@ -62,3 +63,9 @@ class InvalidRunError(DraftproofError):
     """The run exists but nothing may be concluded from it."""
 
     exit_code = 40
+
+
+class NotVerifiedError(DraftproofError):
+    """A handover package is damaged, was changed, or is not signed by the expected key."""
+
+    exit_code = 50

@@ -81,6 +81,37 @@ class ServerTimings(msgspec.Struct, frozen=True):
     decode_ns: int | None = None
 
 
+class WithheldCheck(msgspec.Struct, frozen=True, array_like=True):
+    """The outcome of one check whose answer is withheld; None where it could not be judged."""
+
+    kind: str
+    passed: bool | None
+    critical: bool
+
+
+class WithheldSequence(msgspec.Struct, frozen=True, kw_only=True):
+    """What is kept of a withheld answer as a sequence (metrics/sequence.py); `first`, `bigrams` as digests.
+
+    Digests of one item are made with the same salt in every arm, so that they can be compared.
+    """
+
+    first: int | None = None
+    distinct_share: float | None = None
+    repeated_share: float | None = None
+    bigrams: tuple[int, ...] = ()
+
+
+class Withheld(msgspec.Struct, frozen=True, kw_only=True):
+    """What statistics need of an answer whose texts were replaced by salted digests.
+
+    `checks` in the order of the item's; `characters` of all generated text, see `count_characters`.
+    """
+
+    checks: tuple[WithheldCheck, ...] = ()
+    characters: int = 0
+    sequence: WithheldSequence | None = None
+
+
 class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Everything kept of one attempted request. One line of the journal.
 
@@ -90,7 +121,11 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     operator stopped and that a resumed run asks again) are kept and never averaged in. `warnings` name
     disagreements inside the answer, such as a token count that differs from the server's usage.
     `decode_steps` are the target's passes after the prefill, drafted or not, where the engine's own fields
-    tell them, or its chunks of which each holds one.
+    tell them, or its chunks of which each holds one. `withheld` is set where texts and token ids are digests.
+    `top_two_margins` has one entry for each token id: the log-probability of the likeliest token less that of
+    the next, in nats; None where the plan does not ask for log-probabilities.
+    `conversation_turn` counts the turns of an item with follow-ups from 0; a turn that the failure of an
+    earlier one kept from being sent has no `sent_ns`.
     """
 
     request_id: str
@@ -126,6 +161,46 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     tool_calls: tuple[ToolCall, ...] = ()
     warnings: tuple[str, ...] = ()
     decode_steps: int | None = None
+    withheld: Withheld | None = None
+    top_two_margins: tuple[float | None, ...] | None = None
+    conversation_turn: int = 0
+
+
+class Judgement(msgspec.Struct, frozen=True, kw_only=True):
+    """What a function or a judge model said of one answer, asked once after the run.
+
+    `check` is the index of the check among those of the turn. `attempt` numbers the passes of a judge model.
+    `source_sha256` is the hash of the function's code, or of the judge's model, prompt and rubric; `by` names
+    them. `answer_sha256` binds the judgement to the answer that was judged.
+    """
+
+    request_id: str
+    item_id: str
+    check: int
+    kind: Literal["python", "judge"]
+    passed: bool | None
+    detail: str
+    by: str
+    source_sha256: str
+    answer_sha256: str
+    attempt: int = 0
+
+
+ProbeStatus = Literal["passed", "failed", "unsupported", "unknown"]
+
+
+class BehaviourProbe(msgspec.Struct, frozen=True, kw_only=True):
+    """One question about an arm's behaviour, asked outside its measured turns, and what it showed.
+
+    `unsupported`: the service refused the request. `unknown`: what came back does not tell.
+    """
+
+    arm: ArmName
+    probe: str
+    status: ProbeStatus
+    detail: str
+    at_ns: int
+    http_status: int | None = None
 
 
 class BlockRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""`draftproof compare`: two run directories, computed again from their records, side by side."""
+"""`draftproof compare`: two runs or packages, computed again from their records, side by side."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,10 +14,12 @@ if TYPE_CHECKING:
 
 def compare(
     before: Annotated[
-        Path, typer.Argument(metavar="A", help="Run directory of the earlier run.", show_default=False)
+        Path,
+        typer.Argument(metavar="A", help="Run directory or package of the earlier run.", show_default=False),
     ],
     after: Annotated[
-        Path, typer.Argument(metavar="B", help="Run directory of the later run.", show_default=False)
+        Path,
+        typer.Argument(metavar="B", help="Run directory or package of the later run.", show_default=False),
     ],
     arm: Annotated[
         str | None, typer.Option("--arm", help="Compare this arm alone.", show_default=False)
@@ -25,9 +27,10 @@ def compare(
     *,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
 ) -> None:
-    """Say what changed between two runs: configuration, delivery, effects, verdict.
+    """Say what changed between two runs: configuration, delivery, effects, envelope, verdict.
 
-    0 nothing changed beyond noise, 10 behaviour or configuration changed, 40 one of the runs is invalid.
+    0 nothing changed beyond noise, 10 behaviour or configuration changed, 40 one of the runs is invalid, 50 a
+    package is not whole.
     """
     from draftproof.report.comparison import render_comparison  # noqa: PLC0415
     from draftproof.verdict.comparing import EXIT_CODES, compare_runs  # noqa: PLC0415
@@ -43,8 +46,9 @@ def compare(
 
 
 def _load(path: Path) -> "RunData":
-    """Return a run's records; its results.json is neither needed nor trusted."""
+    """Return a run's records, of a package once its bytes were checked; its results are not trusted."""
+    from draftproof.handover.verifying import load_package  # noqa: PLC0415
     from draftproof.qualify.reporting import run_data  # noqa: PLC0415
     from draftproof.store import RunDirectory  # noqa: PLC0415
 
-    return run_data(RunDirectory.open(path).load())
+    return run_data(load_package(path) if path.is_file() else RunDirectory.open(path).load())

@@ -1,4 +1,6 @@
-"""The compact form of a run: three Parquet tables that hold what the journal and the telemetry lines hold.
+"""The compact form of a run: Parquet tables that hold what the journal and the telemetry lines hold.
+
+Three tables are always there, those of judgements and of probes only where the journal has any.
 
 A folder with the tables and without a journal is a whole run that can be read and judged, not continued.
 """
@@ -11,10 +13,14 @@ from draftproof.records import TelemetrySample
 from draftproof.store.journal import JournalContents, load_journal, order_records
 from draftproof.store.lines import write_error
 from draftproof.store.parquet import (
+    load_behaviours,
     load_blocks,
+    load_judgements,
     load_records,
     load_telemetry,
+    save_behaviours,
     save_blocks,
+    save_judgements,
     save_records,
     save_telemetry,
 )
@@ -22,6 +28,7 @@ from draftproof.store.telemetry_lines import load_samples, order_samples
 
 JOURNAL_FOLDER, TELEMETRY_FOLDER = "journal", "telemetry"
 RECORDS_NAME, BLOCKS_NAME, TELEMETRY_NAME = "records.parquet", "blocks.parquet", "telemetry.parquet"
+JUDGEMENTS_NAME, BEHAVIOUR_NAME = "judgements.parquet", "behaviour.parquet"
 _KEPT_NAMES = ("plan.toml", "workload.jsonl", "results.json", "manifest.json")
 
 
@@ -44,7 +51,16 @@ def load_requests(path: Path) -> JournalContents:
             place=str(path),
             fix="restore them from a copy.",
         )
-    return order_records([*load_records(path / RECORDS_NAME), *load_blocks(path / BLOCKS_NAME)], torn_lines=0)
+    judged, probed = path / JUDGEMENTS_NAME, path / BEHAVIOUR_NAME
+    return order_records(
+        [
+            *load_records(path / RECORDS_NAME),
+            *load_blocks(path / BLOCKS_NAME),
+            *(load_judgements(judged) if judged.is_file() else ()),
+            *(load_behaviours(probed) if probed.is_file() else ()),
+        ],
+        torn_lines=0,
+    )
 
 
 def load_readings(path: Path) -> tuple[TelemetrySample, ...]:
@@ -69,6 +85,10 @@ def write_tables(path: Path, out: Path) -> tuple[Path, Path, Path]:
     save_records(paths[0], journal.records)
     save_blocks(paths[1], journal.blocks)
     save_telemetry(paths[2], samples)
+    if journal.judgements:
+        save_judgements(out / JUDGEMENTS_NAME, journal.judgements)
+    if journal.behaviours:
+        save_behaviours(out / BEHAVIOUR_NAME, journal.behaviours)
     return paths
 
 

@@ -1,7 +1,8 @@
 """The journal: one request or turn a line, appended as it happens, read back in one fixed order.
 
-Each line is `{"kind": "request" | "block", "v": <schema version>, "record": {...}}`. A file of an older
-schema version keeps loading: fields that came later have defaults.
+Each line is `{"kind": KIND, "v": <schema version>, "record": {...}}`, KIND being request, block, judgement or
+behaviour; judgements of answers and probes of behaviour lie in files of their own beside the requests. A file
+of an older schema version keeps loading: fields that came later have defaults.
 """
 
 from collections.abc import Iterator
@@ -10,10 +11,11 @@ from pathlib import Path
 import msgspec
 
 from draftproof.errors import StoreError
-from draftproof.records import SCHEMA_VERSION, BlockRecord, RequestRecord
+from draftproof.records import SCHEMA_VERSION, BehaviourProbe, BlockRecord, Judgement, RequestRecord
 from draftproof.store.lines import LineFile, count_torn_lines, read_whole_lines
 
-Record = RequestRecord | BlockRecord
+Record = RequestRecord | BlockRecord | Judgement | BehaviourProbe
+_ENCODER = msgspec.json.Encoder()
 
 
 class _RequestLine(msgspec.Struct, frozen=True, tag_field="kind", tag="request"):
@@ -26,6 +28,16 @@ class _BlockLine(msgspec.Struct, frozen=True, tag_field="kind", tag="block"):
     record: BlockRecord
 
 
+class _JudgementLine(msgspec.Struct, frozen=True, tag_field="kind", tag="judgement"):
+    v: int
+    record: Judgement
+
+
+class _BehaviourLine(msgspec.Struct, frozen=True, tag_field="kind", tag="behaviour"):
+    v: int
+    record: BehaviourProbe
+
+
 class _Version(msgspec.Struct, frozen=True):
     v: int
 
@@ -34,12 +46,15 @@ class JournalContents(msgspec.Struct, frozen=True, kw_only=True):
     """All records of a run in their fixed order, and how many torn lines were left out.
 
     Requests are ordered by block, arm, place in the block and request id; two attempts at the same place
-    keep the order in which they were written. Turns are ordered by block, order and arm.
+    keep the order in which they were written. Turns are ordered by block, order and arm, judgements by
+    request, check and attempt, probes by arm and time.
     """
 
     records: tuple[RequestRecord, ...]
     blocks: tuple[BlockRecord, ...]
     torn_lines: int
+    judgements: tuple[Judgement, ...] = ()
+    behaviours: tuple[BehaviourProbe, ...] = ()
 
 
 class Journal:
@@ -51,7 +66,6 @@ class Journal:
 
     def __init__(self, lines: LineFile) -> None:
         self._lines = lines
-        self._encoder = msgspec.json.Encoder()
 
     def append(self, record: Record) -> None:
         """Add one record.
@@ -59,15 +73,26 @@ class Journal:
         Raises:
             StoreError: the disk is full or the file cannot be written; the journal stays whole.
         """
-        if isinstance(record, RequestRecord):
-            self._lines.append(self._encoder.encode(_RequestLine(SCHEMA_VERSION, record)))
-        else:
-            self._lines.append(self._encoder.encode(_BlockLine(SCHEMA_VERSION, record)))
+        self._lines.append(encode_line(record))
+        if isinstance(record, BlockRecord):
             self._lines.sync()
 
     def close(self) -> None:
         """Put everything on the device and close the file."""
         self._lines.close()
+
+
+def encode_line(record: Record) -> bytes:
+    """Return the line of a record, without its newline."""
+    match record:
+        case RequestRecord():
+            return _ENCODER.encode(_RequestLine(SCHEMA_VERSION, record))
+        case BlockRecord():
+            return _ENCODER.encode(_BlockLine(SCHEMA_VERSION, record))
+        case Judgement():
+            return _ENCODER.encode(_JudgementLine(SCHEMA_VERSION, record))
+        case BehaviourProbe():
+            return _ENCODER.encode(_BehaviourLine(SCHEMA_VERSION, record))
 
 
 def load_journal(folder: Path) -> JournalContents:
@@ -87,7 +112,7 @@ def iterate_records(path: Path) -> Iterator[Record]:
     Raises:
         StoreError: as `load_journal`.
     """
-    decoder = msgspec.json.Decoder(_RequestLine | _BlockLine)
+    decoder = msgspec.json.Decoder(_RequestLine | _BlockLine | _JudgementLine | _BehaviourLine)
     for number, line in read_whole_lines(path):
         try:
             yield decoder.decode(line).record
@@ -99,10 +124,14 @@ def order_records(records: list[Record], torn_lines: int) -> JournalContents:
     """Sort records into their fixed order."""
     requests = [record for record in records if isinstance(record, RequestRecord)]
     turns = [record for record in records if isinstance(record, BlockRecord)]
+    judgements = [record for record in records if isinstance(record, Judgement)]
+    probes = [record for record in records if isinstance(record, BehaviourProbe)]
     return JournalContents(
         records=tuple(sorted(requests, key=lambda r: (r.block, r.arm, r.order_in_block, r.request_id))),
         blocks=tuple(sorted(turns, key=lambda turn: (turn.block, turn.order, turn.arm))),
         torn_lines=torn_lines,
+        judgements=tuple(sorted(judgements, key=lambda one: (one.request_id, one.check, one.attempt))),
+        behaviours=tuple(sorted(probes, key=lambda one: (one.arm, one.at_ns, one.probe))),
     )
 
 

@@ -12,7 +12,15 @@ import msgspec
 import polars as pl
 
 from draftproof.errors import StoreError
-from draftproof.records import BlockRecord, Chunk, RequestRecord, Round, TelemetrySample
+from draftproof.records import (
+    BehaviourProbe,
+    BlockRecord,
+    Chunk,
+    Judgement,
+    RequestRecord,
+    Round,
+    TelemetrySample,
+)
 from draftproof.store.lines import write_error
 
 T = TypeVar("T")
@@ -64,6 +72,22 @@ RECORD_SCHEMA: dict[str, pl.DataType] = {
     "tool_calls": pl.List(pl.Struct({"name": _TEXT, "arguments": _TEXT})),
     "warnings": pl.List(_TEXT),
     "decode_steps": _INT,
+    "withheld": pl.Struct(
+        {
+            "checks": pl.List(pl.Struct({"kind": _TEXT, "passed": pl.Boolean(), "critical": pl.Boolean()})),
+            "characters": _INT,
+            "sequence": pl.Struct(
+                {
+                    "first": _INT,
+                    "distinct_share": pl.Float64(),
+                    "repeated_share": pl.Float64(),
+                    "bigrams": pl.List(_INT),
+                }
+            ),
+        }
+    ),
+    "top_two_margins": pl.List(pl.Float64()),
+    "conversation_turn": _INT,
 }
 BLOCK_SCHEMA: dict[str, pl.DataType] = {
     "block": _INT,
@@ -85,6 +109,27 @@ TELEMETRY_SCHEMA: dict[str, pl.DataType] = {
     "replica": _INT,
     "turn": _TEXT,
     "mark": _TEXT,
+}
+
+JUDGEMENT_SCHEMA: dict[str, pl.DataType] = {
+    "request_id": _TEXT,
+    "item_id": _TEXT,
+    "check": _INT,
+    "kind": _TEXT,
+    "passed": pl.Boolean(),
+    "detail": _TEXT,
+    "by": _TEXT,
+    "source_sha256": _TEXT,
+    "answer_sha256": _TEXT,
+    "attempt": _INT,
+}
+BEHAVIOUR_SCHEMA: dict[str, pl.DataType] = {
+    "arm": _TEXT,
+    "probe": _TEXT,
+    "status": _TEXT,
+    "detail": _TEXT,
+    "at_ns": _INT,
+    "http_status": _INT,
 }
 
 
@@ -118,6 +163,42 @@ def save_telemetry(path: Path, samples: Sequence[TelemetrySample]) -> None:
         for one in samples
     ]
     _save(path, rows, TELEMETRY_SCHEMA)
+
+
+def save_judgements(path: Path, judgements: Sequence[Judgement]) -> None:
+    """Write judgements of answers, one a row.
+
+    Raises:
+        StoreError: the file cannot be written.
+    """
+    _save(path, [msgspec.structs.asdict(one) for one in judgements], JUDGEMENT_SCHEMA)
+
+
+def save_behaviours(path: Path, probes: Sequence[BehaviourProbe]) -> None:
+    """Write probes of behaviour, one a row.
+
+    Raises:
+        StoreError: the file cannot be written.
+    """
+    _save(path, [msgspec.structs.asdict(one) for one in probes], BEHAVIOUR_SCHEMA)
+
+
+def load_judgements(path: Path) -> tuple[Judgement, ...]:
+    """Read judgements back.
+
+    Raises:
+        StoreError: the file is not such a table.
+    """
+    return _convert(path, _load(path), dict, Judgement)
+
+
+def load_behaviours(path: Path) -> tuple[BehaviourProbe, ...]:
+    """Read probes back.
+
+    Raises:
+        StoreError: the file is not such a table.
+    """
+    return _convert(path, _load(path), dict, BehaviourProbe)
 
 
 def load_records(path: Path) -> tuple[RequestRecord, ...]:
@@ -154,6 +235,11 @@ def _to_row(record: RequestRecord) -> dict[str, Any]:
     row["speculation"] = record.speculation and msgspec.structs.asdict(record.speculation)
     row["tool_calls"] = [msgspec.structs.asdict(call) for call in record.tool_calls]
     row["server"] = msgspec.structs.asdict(record.server)
+    row["withheld"] = record.withheld and {
+        "checks": [msgspec.structs.asdict(check) for check in record.withheld.checks],
+        "characters": record.withheld.characters,
+        "sequence": record.withheld.sequence and msgspec.structs.asdict(record.withheld.sequence),
+    }
     return row
 
 
@@ -161,6 +247,8 @@ def _from_row(row: dict[str, Any]) -> dict[str, Any]:
     """Chunks and rounds are arrays on the wire: their structs become lists in field order."""
     row["chunks"] = [list(chunk.values()) for chunk in row["chunks"]]
     row["rounds"] = None if row["rounds"] is None else [list(part.values()) for part in row["rounds"]]
+    if (withheld := row.get("withheld")) is not None:
+        withheld["checks"] = [list(check.values()) for check in withheld["checks"]]
     return row
 
 

@@ -3,11 +3,12 @@
     plan.toml          the plan as used
     manifest.json      facts of the run, written before the first request
     workload.jsonl     the chosen items
-    journal/*.jsonl    one request or turn a line, append-only
+    journal/*.jsonl    one request, turn, judgement or probe a line, append-only
     telemetry/*.jsonl  samples of the services' metrics
     logs/*.log         what the services wrote
     records.parquet, blocks.parquet, telemetry.parquet   journal and telemetry once more, compact
-    results.json, report.html         computed from the above, at any time, anywhere
+    judgements.parquet, behaviour.parquet   the same, where there are any
+    results.json, envelope.json, report.html   computed from the above, at any time, anywhere
 
 A folder without journal/ and telemetry/ is read from the Parquet tables; such a run cannot be continued.
 Nothing here computes a number.
@@ -15,22 +16,35 @@ Nothing here computes a number.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import msgspec
 
 from draftproof.errors import InvalidRunError, StoreError
 from draftproof.plan.loading import parse_plan, plan_sha256, thresholds_sha256
 from draftproof.plan.schema import Plan
-from draftproof.records import SCHEMA_VERSION, BlockRecord, Manifest, RequestRecord, TelemetrySample
+from draftproof.records import (
+    SCHEMA_VERSION,
+    BehaviourProbe,
+    BlockRecord,
+    Judgement,
+    Manifest,
+    RequestRecord,
+    TelemetrySample,
+)
 from draftproof.store.compaction import is_compacted, load_readings, load_requests, write_tables
-from draftproof.store.journal import Journal
+from draftproof.store.journal import Journal, encode_line
 from draftproof.store.lines import LineFile, RunLock, read_whole_lines, write_atomically, write_error
 from draftproof.verdict.results import Results
 from draftproof.workload.items import Item
 
+if TYPE_CHECKING:
+    # The envelope needs the statistics, which take a second to import.
+    from draftproof.verdict.envelope import Envelope
+
 PLAN_NAME, MANIFEST_NAME, WORKLOAD_NAME = "plan.toml", "manifest.json", "workload.jsonl"
 RESULTS_NAME, REPORT_NAME, LOCK_NAME = "results.json", "report.html", "run.lock"
+ENVELOPE_NAME = "envelope.json"
 LOG_FOLDER = "logs"
 
 
@@ -45,6 +59,8 @@ class RunContents(msgspec.Struct, frozen=True, kw_only=True):
     blocks: tuple[BlockRecord, ...]
     torn_lines: int
     telemetry: tuple[TelemetrySample, ...] = ()
+    judgements: tuple[Judgement, ...] = ()
+    behaviours: tuple[BehaviourProbe, ...] = ()
 
 
 class _Version(msgspec.Struct, frozen=True):
@@ -59,6 +75,7 @@ class RunDirectory:
         self._lock: RunLock | None = None
         self._journal: Journal | None = None
         self._telemetry: dict[str, LineFile] = {}
+        self._beside: dict[str, LineFile] = {}
 
     @classmethod
     def create(
@@ -79,7 +96,7 @@ class RunDirectory:
             raise write_error(path, error) from error
         write_atomically(path / PLAN_NAME, plan_text.encode("utf-8"))
         write_atomically(path / WORKLOAD_NAME, b"".join(msgspec.json.encode(item) + b"\n" for item in items))
-        write_atomically(path / MANIFEST_NAME, _encode(manifest))
+        write_atomically(path / MANIFEST_NAME, encode_document(manifest))
         return cls(path)
 
     @staticmethod
@@ -133,6 +150,29 @@ class RunDirectory:
             self._journal = Journal(LineFile(self.path / "journal" / "records.jsonl"))
         return self._journal
 
+    def append_judgement(self, judgement: Judgement) -> None:
+        """Add one judgement to journal/judgements.jsonl.
+
+        Raises:
+            StoreError: as `journal`.
+        """
+        self._append_beside("judgements", judgement)
+
+    def append_behaviour(self, probe: BehaviourProbe) -> None:
+        """Add one probe to journal/behaviour.jsonl.
+
+        Raises:
+            StoreError: as `journal`.
+        """
+        self._append_beside("behaviour", probe)
+
+    def _append_beside(self, name: str, record: Judgement | BehaviourProbe) -> None:
+        if name not in self._beside:
+            self._check_open_ended()
+            self.lock()
+            self._beside[name] = LineFile(self.path / "journal" / f"{name}.jsonl")
+        self._beside[name].append(encode_line(record))
+
     def lock(self) -> None:
         """Keep every other process from writing to this run, until it is closed.
 
@@ -175,6 +215,8 @@ class RunDirectory:
             blocks=journal.blocks,
             torn_lines=journal.torn_lines,
             telemetry=load_readings(self.path),
+            judgements=journal.judgements,
+            behaviours=journal.behaviours,
         )
 
     def load_manifest(self) -> Manifest:
@@ -222,7 +264,7 @@ class RunDirectory:
     def write_results(self, results: Results) -> Path:
         """Write results.json: the same results give the same bytes, whatever the machine or the day."""
         path = self.path / RESULTS_NAME
-        write_atomically(path, _encode(results))
+        write_atomically(path, encode_document(results))
         return path
 
     def load_results(self) -> Results:
@@ -239,6 +281,12 @@ class RunDirectory:
                 f"this is not a results file ({error}).", place=str(path), fix="run `draftproof report`."
             ) from error
 
+    def write_envelope(self, envelope: "Envelope") -> Path:
+        """Write envelope.json, the part of the results that a router or a guard reads."""
+        path = self.path / ENVELOPE_NAME
+        write_atomically(path, encode_document(envelope))
+        return path
+
     def write_report(self, html: str) -> Path:
         """Write report.html."""
         path = self.path / REPORT_NAME
@@ -253,11 +301,11 @@ class RunDirectory:
         """Put the journal on the device and let other processes write; closing twice is harmless."""
         if self._journal is not None:
             self._journal.close()
-        for lines in self._telemetry.values():
+        for lines in (*self._telemetry.values(), *self._beside.values()):
             lines.close()
         if self._lock is not None:
             self._lock.release()
-        self._journal, self._lock, self._telemetry = None, None, {}
+        self._journal, self._lock, self._telemetry, self._beside = None, None, {}, {}
 
     def _check_open_ended(self) -> None:
         """A journal begun beside the tables would hide what they hold."""
@@ -288,7 +336,8 @@ def _check_hashes(path: Path, plan_text: str, plan: Plan, manifest: Manifest) ->
         )
 
 
-def _encode(value: msgspec.Struct) -> bytes:
+def encode_document(value: msgspec.Struct) -> bytes:
+    """Return a document of a run as it is written: sorted keys, so that equal values are equal bytes."""
     return msgspec.json.format(msgspec.json.encode(value, order="sorted"), indent=1) + b"\n"
 
 

@@ -23,7 +23,7 @@ from draftproof.verdict.comparing.configuration import (
     find_arm_facts,
 )
 from draftproof.verdict.comparing.delivery import build_side, compare_delivery
-from draftproof.verdict.comparing.outcomes import compare_effects, compare_envelopes
+from draftproof.verdict.comparing.outcomes import compare_effects, compare_envelopes, compare_reasons
 from draftproof.verdict.comparing.prompts import Overlap, find_overlap
 from draftproof.verdict.comparing.triggers import find_triggers
 from draftproof.verdict.compute import compute_results
@@ -75,6 +75,7 @@ def compare_runs(before: RunData, after: RunData, arm: str | None = None) -> Run
         decision_changed=decision_changed,
         not_compared=overlap.other_loads,
         conclusion=conclusion,
+        reasons=compare_reasons(*concluded) if concluded else (),
     )
 
 

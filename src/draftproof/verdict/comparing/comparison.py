@@ -136,18 +136,31 @@ class EffectChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EnvelopeChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A segment whose envelope differs; None where speculation may not run at all."""
+    """A segment whose envelope differs; None where speculation may not run at all.
+
+    A limit on the load, or on a context beyond which harm was shown, makes a difference. How long the
+    measured contexts happened to be does not: it moves with every sampled answer.
+    """
 
     segment: str
     before: EnvelopeEntry | None
     after: EnvelopeEntry | None
 
 
+class ReasonChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A reason of the verdict that only one run gives, with the row it rests on there."""
+
+    code: str
+    evidence: str
+    before: str | None
+    after: str | None
+
+
 class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that changed from run A to run B. `not_compared` says in sentences what was left out.
 
-    `only_arm` names the arm that was asked for, None for all; effects, envelope and decision are then shown
-    for the candidate alone.
+    `only_arm` names the arm that was asked for, None for all; effects, envelope, decision and
+    its reasons are then shown for the candidate alone.
     """
 
     schema_version: int
@@ -167,3 +180,4 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     decision_changed: bool
     not_compared: tuple[str, ...]
     conclusion: Conclusion
+    reasons: tuple[ReasonChange, ...] = ()

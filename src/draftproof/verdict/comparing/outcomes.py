@@ -5,7 +5,7 @@ Each run's own figures, each over its own prompts: an effect is a ratio inside o
 
 from collections.abc import Iterable
 
-from draftproof.verdict.comparing.comparison import EffectChange, EnvelopeChange
+from draftproof.verdict.comparing.comparison import EffectChange, EnvelopeChange, ReasonChange
 from draftproof.verdict.results import Cell, EnvelopeEntry, Figure, Results
 
 
@@ -21,7 +21,20 @@ def compare_envelopes(before: Results, after: Results) -> tuple[EnvelopeChange, 
     return tuple(
         EnvelopeChange(segment=segment, before=old.get(segment), after=new.get(segment))
         for segment in dict.fromkeys((*old, *new))
-        if old.get(segment) != new.get(segment)
+        if _limits(old.get(segment)) != _limits(new.get(segment))
+    )
+
+
+def compare_reasons(before: Results, after: Results) -> tuple[ReasonChange, ...]:
+    """Return the verdict's reasons that only one run gives; one that both give is the same reason.
+
+    The figures inside a sentence differ from run to run: code and evidence say which reason it is.
+    """
+    old, new = ({(r.code, r.evidence): r.text for r in one.verdict.reasons} for one in (before, after))
+    return tuple(
+        ReasonChange(code=key[0], evidence=key[1], before=old.get(key), after=new.get(key))
+        for key in dict.fromkeys((*old, *new))
+        if (key in old) != (key in new)
     )
 
 
@@ -49,6 +62,13 @@ def _compare_cell(key: tuple[str, str], before: Cell | None, after: Cell | None)
 
 def _index_cells(cells: Iterable[Cell]) -> dict[tuple[str, str], Cell]:
     return {(cell.segment, cell.load): cell for cell in cells}
+
+
+def _limits(entry: EnvelopeEntry | None) -> tuple[int, int | None] | None:
+    """Return what ends an entry: the load, and the context where harm was shown beyond it."""
+    if entry is None:
+        return None
+    return (entry.max_concurrency, entry.max_context_tokens if entry.context == "limited" else None)
 
 
 def _index_envelope(entries: Iterable[EnvelopeEntry]) -> dict[str, EnvelopeEntry]:

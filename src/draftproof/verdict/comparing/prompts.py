@@ -8,7 +8,7 @@ from draftproof.verdict.comparing.comparison import CommonPrompts
 from draftproof.verdict.pairs import Pair
 from draftproof.verdict.run_data import Observation, PreparedRun
 
-AnswerKey = tuple[str, int]  # item, repeat
+AnswerKey = tuple[str, int, int]  # item, repeat, turn of the conversation
 
 
 class Overlap(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +59,7 @@ def _contents(prepared: PreparedRun) -> dict[str, bytes]:
                 item.stop,
                 item.tools,
                 item.response_schema,
+                *([item.tool_choice, item.follow_ups] if item.tool_choice or item.follow_ups else ()),
             ],
             order="sorted",
         )
@@ -86,7 +87,7 @@ def _index(seen: Iterable[Observation], overlap: Overlap) -> dict[AnswerKey, Obs
     found: dict[AnswerKey, Observation] = {}
     for one in seen:
         if one.record.item_id in overlap.items:
-            key = (one.record.item_id, one.record.repeat)
+            key = (one.record.item_id, one.record.repeat, one.record.conversation_turn)
             found[key] = min(found.get(key, one), one, key=_attempt_order)
     return found
 

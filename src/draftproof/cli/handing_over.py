@@ -1,0 +1,195 @@
+"""`draftproof package` and `draftproof verify`: a run as one archive, and the check of one."""
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from draftproof.cli.console import console_progress
+from draftproof.cli.running import interruptible, model_resolver
+from draftproof.errors import UsageError
+
+if TYPE_CHECKING:
+    from draftproof.handover.deployment import DeploymentReport
+    from draftproof.handover.packing import Packed
+    from draftproof.handover.verifying import Opened, VerifyReport
+
+NOT_VERIFIED_CODE, VOID_CODE = 50, 51
+
+
+def package(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.", show_default=False)],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Archive to write.", show_default="RUN.tar")
+    ] = None,
+    key: Annotated[
+        Path | None,
+        typer.Option(
+            "--key",
+            help="Sign with this Ed25519 private key (PEM or OpenSSH); its passphrase is taken from "
+            "$DRAFTPROOF_KEY_PASSPHRASE.",
+            show_default=False,
+        ),
+    ] = None,
+    salt: Annotated[
+        Path | None,
+        typer.Option("--salt", help="File with 16 secret bytes or more, for --withhold.", show_default=False),
+    ] = None,
+    allow_secret_like: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow-secret-like",
+            metavar="FILE:LINE",
+            help="A place that looks like a secret and is none; may be given again.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    withhold: Annotated[
+        bool, typer.Option("--withhold", help="Replace prompts and outputs by salted digests.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
+) -> None:
+    """Pack a run for another team: raw data, results, contract, bill of materials, hashes, signature.
+
+    The same run gives the same bytes on any machine. Refused where anything in it looks like a secret.
+    """
+    from draftproof.handover.packing import PackOptions, pack_run  # noqa: PLC0415
+    from draftproof.handover.signing import PASSPHRASE_VARIABLE  # noqa: PLC0415
+
+    if withhold != (salt is not None):
+        raise UsageError(
+            "--withhold and --salt go together.", fix="head -c 32 /dev/urandom > salt, then --salt salt"
+        )
+    options = PackOptions(
+        key=key,
+        passphrase=os.environ.get(PASSPHRASE_VARIABLE),
+        salt=None if salt is None else _read_salt(salt),
+        allowed=tuple(allow_secret_like or ()),
+    )
+    with console_progress() as progress:
+        progress.phase("Computing the run again and packing it")
+        packed = pack_run(run, out or Path(f"{run.resolve().name}.tar"), options)
+    typer.echo(_encode(packed) if as_json else _describe(packed))
+
+
+def verify(
+    path: Annotated[Path, typer.Argument(metavar="PACKAGE", help="A package (.tar).", show_default=False)],
+    public_key: Annotated[
+        Path | None,
+        typer.Option(
+            "--public-key",
+            help="The signer's Ed25519 public key (PEM or OpenSSH), known before.",
+            show_default=False,
+        ),
+    ] = None,
+    signature: Annotated[
+        Path | None, typer.Option("--signature", help="Signature file.", show_default="PACKAGE.sig")
+    ] = None,
+    deployment: Annotated[
+        Path | None,
+        typer.Option(
+            "--deployment",
+            metavar="PLAN",
+            help="Compare the candidate arm of this plan, started or attached to, with the contract.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
+) -> None:
+    """Check a package: every byte, signature, journal order, and the verdict computed again.
+
+    0 verified, 50 not verified, 51 verified, but the approval does not hold for the deployment or has ended.
+    """
+    from draftproof.handover.verifying import verify_package  # noqa: PLC0415
+
+    if signature is not None and public_key is None:
+        raise UsageError("--signature needs --public-key.", fix="give the signer's public key.")
+    with console_progress() as progress:
+        progress.phase("Checking the package")
+        report, opened = verify_package(path, public_key=public_key, signature=signature)
+    compared = _compare(opened, deployment) if opened is not None else None
+    if as_json:
+        typer.echo(_encode(_Verification(report=report, deployment=compared)))
+    else:
+        typer.echo(describe_report(report))
+        if compared is not None:
+            typer.echo(describe_deployment(compared))
+    if not report.verified:
+        raise typer.Exit(NOT_VERIFIED_CODE)
+    raise typer.Exit(0 if compared is None or compared.holds else VOID_CODE)
+
+
+class _Verification(msgspec.Struct, frozen=True, kw_only=True):
+    """What `--json` prints; `deployment` is None where nothing was compared and no approval has ended."""
+
+    report: Any
+    deployment: Any
+
+
+def _compare(opened: "Opened", plan_file: Path | None) -> "DeploymentReport | None":
+    """Compare a deployment with a package that was verified; without one, look at the approval's own end."""
+    from draftproof.handover.deployment import check_end, compare_deployment, gather_facts  # noqa: PLC0415
+    from draftproof.plan.loading import load_plan  # noqa: PLC0415
+    from draftproof.plan.placeholders import check_filled_in  # noqa: PLC0415
+
+    approval, today = opened.contents.plan.approval, datetime.now(tz=UTC).date()
+    if plan_file is None:
+        return check_end(approval, today)
+    plan, _ = load_plan(plan_file)
+    check_filled_in(plan, str(plan_file))
+    with interruptible() as progress:
+        running = gather_facts(plan, model_resolver(progress), progress)
+    return compare_deployment(opened.contents.manifest, approval, running, today)
+
+
+def describe_deployment(report: "DeploymentReport") -> str:
+    """Return what speaks against an approval, for a terminal."""
+    lines = ["APPROVAL HOLDS, as far as can be told" if report.holds else "APPROVAL VOID"]
+    if report.ended is not None:
+        lines.append(f"  It ended on {report.ended}.")
+    lines += [f"  Changed: {name}." for name in report.voided]
+    lines += [f"  Changed, and no trigger of the approved plan: {name}." for name in report.undeclared]
+    lines += [f"    {one.group} {one.key}: {one.before} -> {one.after}" for one in report.facts]
+    lines += [f"  Cannot be told: {name}." for name in report.unknown]
+    if report.undisclosed:
+        lines.append(f"    not disclosed: {', '.join(report.undisclosed)}")
+    return "\n".join(lines)
+
+
+def describe_report(report: "VerifyReport") -> str:
+    """Return a report for a terminal."""
+    marks = {"passed": "ok", "failed": "FAILED", "not_checked": "--"}
+    lines = [f"  {marks[one.status]:<6}  {one.name}: {one.detail}." for one in report.checks]
+    head = "VERIFIED" if report.verified else "NOT VERIFIED"
+    if report.verified and report.authentic is None:
+        head += ", not authenticated"
+    name = f" (run {report.run_name})" if report.run_name else ""
+    verdict = [f"Verdict: {report.decision}: {report.sentence}"] if report.verified else []
+    return "\n".join([f"{head}: {report.package}{name}", *lines, *verdict])
+
+
+def _describe(packed: "Packed") -> str:
+    lines = [
+        f"Packed: {packed.archive} ({packed.members} files, {packed.size:,} bytes)",
+        f"Verdict: {packed.decision}",
+        f"SHA-256: {packed.sha256}",
+    ]
+    if packed.signature is not None:
+        lines.append(f"Signature: {packed.signature}")
+    return "\n".join([*lines, *(f"Note: {text}" for text in packed.notes)])
+
+
+def _read_salt(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"the salt cannot be read ({error.strerror}).", place=str(path)) from error
+
+
+def _encode(value: msgspec.Struct) -> str:
+    return msgspec.json.format(msgspec.json.encode(value, enc_hook=str)).decode()

@@ -1,0 +1,137 @@
+"""What a package holds: which files of a run are its raw data, and the documents that follow from them.
+
+Documents are a pure function of the raw data, so whoever has these makes the same bytes again. That is what
+`draftproof verify` does. `render_documents` is the one place that says which documents there are.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from draftproof.handover.bom import find_tool_version, library_version, render_bom
+from draftproof.handover.listing import combine
+from draftproof.handover.readme import render_readme
+from draftproof.monitoring import DASHBOARD_FILE, RULES_FILE, render_dashboard, render_rules
+from draftproof.qualify.reporting import run_data
+from draftproof.records import SCHEMA_VERSION, ArmManifest, Contract
+from draftproof.report import render_html
+from draftproof.store import RunContents, RunDirectory
+from draftproof.store.run_directory import (
+    ENVELOPE_NAME,
+    MANIFEST_NAME,
+    PLAN_NAME,
+    REPORT_NAME,
+    RESULTS_NAME,
+    WORKLOAD_NAME,
+    encode_document,
+)
+from draftproof.verdict.compute import compute_results
+from draftproof.verdict.envelope import build_envelope
+from draftproof.verdict.results import Results, Verdict
+
+CONTRACT_NAME, BOM_NAME, README_NAME = "contract.json", "bom.cdx.json", "README.txt"
+MONITORING_FOLDER = "monitoring"
+RAW_NAMES = (PLAN_NAME, MANIFEST_NAME, WORKLOAD_NAME)
+RAW_FOLDERS = ("journal", "telemetry")
+_RAW_SUFFIXES = (".jsonl", ".jsonl.torn")
+
+
+class HandoverContract(msgspec.Struct, frozen=True, kw_only=True):
+    """What was approved: the decision, what every arm was, who answers for it, and what ends it.
+
+    `approval` and `rollback` are the plan's sections, every default filled in.
+    """
+
+    schema_version: int
+    run_name: str
+    evidence: str
+    plan_sha256: str
+    thresholds_sha256: str
+    workload_sha256: str
+    verdict: Verdict
+    approval: dict[str, Any]
+    rollback: dict[str, Any]
+    contracts: tuple[Contract, ...]
+    arms: tuple[ArmManifest, ...]
+
+
+def list_raw(folder: Path) -> dict[str, Path]:
+    """Return the raw data of a run directory or of an unpacked package, by name."""
+    found = {name: folder / name for name in RAW_NAMES if (folder / name).is_file()}
+    for part in RAW_FOLDERS:
+        for path in sorted((folder / part).glob("*")):
+            if path.is_file() and path.name.endswith(_RAW_SUFFIXES):
+                found[f"{part}/{path.name}"] = path
+    return found
+
+
+def compute(folder: Path) -> tuple[RunContents, Results]:
+    """Return what a folder of raw data holds and the results that follow from it.
+
+    Raises:
+        StoreError: something is missing or cannot be read.
+        InvalidRunError: the plan is not the one hashed before the first request.
+    """
+    contents = RunDirectory.open(folder).load()
+    return contents, compute_results(run_data(contents))
+
+
+def render_documents(
+    folder: Path, contents: RunContents, results: Results, *, withheld: bool, with_bom: bool = True
+) -> dict[str, bytes]:
+    """Return every document of a package by name.
+
+    Args:
+        folder: the raw data.
+        contents: what it holds.
+        results: what follows from it.
+        withheld: whether texts were replaced.
+        with_bom: leave the bill of materials out where its library is not at hand.
+
+    Raises:
+        UsageError: the bill is wanted and the extra `handover` is not installed.
+    """
+    documents = {
+        RESULTS_NAME: encode_document(results),
+        REPORT_NAME: render_html(results, contents.manifest).encode("utf-8"),
+        CONTRACT_NAME: encode_document(make_contract(contents, results)),
+        ENVELOPE_NAME: encode_document(build_envelope(results, contents.manifest)),
+        README_NAME: render_readme(contents, results, withheld=withheld).encode("utf-8"),
+    }
+    if with_bom:
+        content = combine(list_raw(folder))
+        documents[BOM_NAME] = render_bom(contents.manifest, contents.plan.approval, content)
+    return documents | _render_monitoring(contents, results)
+
+
+def can_render_bom(raw: bytes) -> bool:
+    """Tell whether this installation writes a bill of materials with the library that wrote another."""
+    return library_version() is not None and find_tool_version(raw) == library_version()
+
+
+def make_contract(contents: RunContents, results: Results) -> HandoverContract:
+    """Return the contract of a run."""
+    plan, manifest = contents.plan, contents.manifest
+    return HandoverContract(
+        schema_version=SCHEMA_VERSION,
+        run_name=manifest.run_name,
+        evidence=results.evidence,
+        plan_sha256=manifest.plan_sha256,
+        thresholds_sha256=manifest.thresholds_sha256,
+        workload_sha256=manifest.workload_sha256,
+        verdict=results.verdict,
+        approval=plan.approval.model_dump(mode="json"),
+        rollback=plan.rollback.model_dump(mode="json"),
+        contracts=manifest.contracts,
+        arms=manifest.arms,
+    )
+
+
+def _render_monitoring(contents: RunContents, results: Results) -> dict[str, bytes]:
+    """Jobs are left at their defaults: what they are called is known where they are scraped."""
+    plan, manifest = contents.plan, contents.manifest
+    return {
+        f"{MONITORING_FOLDER}/{RULES_FILE}": render_rules(results, plan, manifest).encode("utf-8"),
+        f"{MONITORING_FOLDER}/{DASHBOARD_FILE}": render_dashboard(results, plan, manifest).encode("utf-8"),
+    }

@@ -1,0 +1,109 @@
+"""Is a journal still in the order in which it was written?
+
+A run appends each line when its request or turn ends, on one clock, turn after turn. So times never fall, the
+blocks count up, each arm's turn is one stretch, and the turns of a block follow their numbers. The clock of
+the client's machine may begin anew, once per restart: between two turns, or where an interrupted turn begins
+again with its warm-up. Any other fall is a line that was moved.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+
+from draftproof.records import BlockRecord, RequestRecord
+from draftproof.store.journal import iterate_records
+
+_TurnKey = tuple[int, str]  # block, arm
+_Line = RequestRecord | BlockRecord
+
+
+class JournalOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """Places ("journal/records.jsonl:12") at which the clock began anew, and what is out of order."""
+
+    restarts: tuple[str, ...]
+    faults: tuple[str, ...]
+
+
+def check_order(folder: Path) -> JournalOrder:
+    """Check every file of a run's journal folder, each by itself.
+
+    Raises:
+        StoreError: a line is not a record.
+    """
+    restarts, faults = list[str](), list[str]()
+    for path in sorted(folder.glob("*.jsonl")):
+        name, lines = f"{folder.name}/{path.name}", list(iterate_records(path))
+        falls, moved = check_records([one for one in lines if isinstance(one, RequestRecord | BlockRecord)])
+        restarts += [f"{name}:{line}" for line in falls]
+        faults += [f"{name}:{line}: {what}" for line, what in moved]
+    return JournalOrder(restarts=tuple(restarts), faults=tuple(faults))
+
+
+def check_records(records: Sequence[_Line]) -> tuple[list[int], list[tuple[int, str]]]:
+    """Return the lines, from 1, at which the clock began anew, and those that are out of order and why."""
+    restarts, faults = list[int](), list(_find_moved_turns(records))
+    for line, (before, after) in enumerate(pairwise(records), start=2):
+        if _ended_ns(after) >= _ended_ns(before):
+            continue
+        if _may_restart(before, after):
+            restarts.append(line)
+        else:
+            faults.append((line, "it ended before the line above it"))
+    return restarts, sorted(faults)
+
+
+def _find_moved_turns(records: Iterable[_Line]) -> Iterator[tuple[int, str]]:
+    """Yield lines at which a block, a turn or a number of a turn comes too late."""
+    seen, ended, last = set[_TurnKey](), set[_TurnKey](), None
+    orders: tuple[int, int] = (-1, -1)
+    for line, record in enumerate(records, start=1):
+        key = _turn(record)
+        if last is not None and key[0] < last[0]:
+            yield line, f"block {key[0]} comes after block {last[0]}"
+        elif key in seen and (key != last or key in ended):
+            yield line, f"the turn of {key[1]} in block {key[0]} had ended before"
+        if isinstance(record, BlockRecord):
+            here = (record.block, record.order)
+            if record.block == orders[0] and here < orders:
+                yield line, f"turn {record.order} of block {record.block} comes after turn {orders[1]}"
+            orders = here
+            ended |= {key} if record.completed else set()
+        seen.add(key)
+        last = key
+
+
+def _may_restart(before: _Line, after: _Line) -> bool:
+    if isinstance(before, BlockRecord):
+        return _turn(before) != _turn(after) or not before.completed
+    if _turn(before) != _turn(after) or not isinstance(after, RequestRecord):
+        return False
+    return after.phase == "warmup" and before.phase != "warmup"
+
+
+def _turn(record: _Line) -> _TurnKey:
+    return (record.block, record.arm)
+
+
+def _ended_ns(record: _Line) -> int:
+    return record.ended_ns if isinstance(record, BlockRecord) else record.end_ns
+
+
+def sort_as_written(records: Iterable[RequestRecord], turns: Iterable[BlockRecord]) -> list[_Line]:
+    """Return records and turns in the order in which a run writes them, as far as they tell it.
+
+    Requests of a turn by their end, each turn's own line behind them, turns by block and number.
+    """
+    numbers = {_turn(turn): turn.order for turn in turns}
+    every: list[_Line] = [*records, *turns]
+    return sorted(
+        every,
+        key=lambda one: (
+            one.block,
+            numbers.get(_turn(one), len(numbers)),
+            one.arm,
+            isinstance(one, BlockRecord),
+            _ended_ns(one),
+        ),
+    )

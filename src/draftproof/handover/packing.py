@@ -1,0 +1,220 @@
+"""From a run directory to one archive and, with a key, its signature.
+
+Results are computed again before anything is packed. A run is packed with the verdict it has, whatever that
+is; what does not fit together is refused.
+"""
+
+import os
+from collections.abc import Collection
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import msgspec
+
+import draftproof
+from draftproof.arms.launch import list_arms
+from draftproof.errors import InvalidRunError, StoreError, UsageError
+from draftproof.handover.archive import hash_file, write_archive
+from draftproof.handover.contents import compute, list_raw, render_documents
+from draftproof.handover.journal_order import check_order
+from draftproof.handover.listing import LISTING_NAME, SUMS_NAME, make_listing, render_sums
+from draftproof.handover.scrubbing import find_secret_places, refuse_secrets
+from draftproof.handover.signing import load_private_key, sign, signature_path
+from draftproof.handover.staging import stage_run, withhold_stage
+from draftproof.plan.schema import Plan
+from draftproof.qualify.measure import plan_turns
+from draftproof.qualify.running_arm import find_secrets
+from draftproof.store import RunContents
+from draftproof.store.lines import write_atomically, write_error
+from draftproof.store.run_directory import RESULTS_NAME, encode_document
+from draftproof.verdict.results import Results
+
+# Sentences about single requests quote what a service sent; they may differ where texts are withheld.
+_QUOTING = ("warnings",)
+
+
+class Packed(msgspec.Struct, frozen=True, kw_only=True):
+    """What was written. `notes` are sentences a person should read before handing the package on."""
+
+    archive: Path
+    signature: Path | None
+    size: int
+    sha256: str
+    root_sha256: str
+    members: int
+    decision: str
+    notes: tuple[str, ...]
+
+
+class PackOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How to pack. `salt` withholds texts; `allowed` are places that look like a secret and are none."""
+
+    key: Path | None = None
+    passphrase: str | None = None
+    salt: bytes | None = None
+    allowed: tuple[str, ...] = ()
+
+
+def pack_run(run: Path, out: Path, options: PackOptions) -> Packed:
+    """Pack the run at `run` into the archive `out`; with a key, sign it beside that.
+
+    Raises:
+        UsageError: `out` exists, the key or the salt cannot be used, or something looks like a secret.
+        InvalidRunError: results.json is not what the records give, or the journal was re-ordered.
+        StoreError: something cannot be read or written.
+    """
+    _check_free(out, signed=options.key is not None)
+    key = load_private_key(options.key, options.passphrase) if options.key else None
+    with TemporaryDirectory(prefix="draftproof-package-") as temporary:
+        stage = Path(temporary)
+        contents, results = _prepare(run, stage, options.salt)
+        restarts = _check_journal(stage)
+        members, root = _complete(
+            stage, contents, results, restarts=restarts, withheld=options.salt is not None
+        )
+        places = find_secret_places(members, _known_secrets(contents.plan))
+        refuse_secrets(places, options.allowed)
+        _write(out, members)
+    if key is not None:
+        write_atomically(signature_path(out), sign(out, key))
+    return Packed(
+        archive=out,
+        signature=signature_path(out) if key is not None else None,
+        size=out.stat().st_size,
+        sha256=hash_file(out),
+        root_sha256=root,
+        members=len(members),
+        decision=results.verdict.decision,
+        notes=tuple(_notes(contents, results, restarts, signed=key is not None)),
+    )
+
+
+def _prepare(run: Path, stage: Path, salt: bytes | None) -> tuple[RunContents, Results]:
+    """Stage the raw data, compute it, and withhold its texts where a salt is given."""
+    stage_run(run, stage)
+    contents, results = compute(stage)
+    _check_results(run, results)
+    if salt is None:
+        return contents, results
+    withhold_stage(stage, contents, salt)
+    withheld, again = compute(stage)
+    _check_unchanged(results, again)
+    return withheld, again
+
+
+def _check_results(run: Path, results: Results) -> None:
+    """The results that people have read must be the ones that are packed."""
+    path = run / RESULTS_NAME
+    if path.is_file() and path.read_bytes() != encode_document(results):
+        raise InvalidRunError(
+            "results.json is not what the records give with this version of draftproof.",
+            place=str(path),
+            fix=f"run `draftproof report {run}`, read what it says now, and pack again.",
+        )
+
+
+def _check_unchanged(results: Results, withheld: Results) -> None:
+    changed = [
+        name
+        for name in Results.__struct_fields__
+        if name not in _QUOTING and getattr(results, name) != getattr(withheld, name)
+    ]
+    if changed:
+        raise InvalidRunError(
+            f"with its texts withheld the run would give other results ({', '.join(changed)}).",
+            fix="pack it without --withhold, or leave out of the plan what is computed from texts.",
+        )
+
+
+def _check_journal(stage: Path) -> tuple[str, ...]:
+    order = check_order(stage / "journal")
+    if order.faults:
+        raise InvalidRunError(
+            f"the journal is not in the order in which a run writes it: {order.faults[0]}.",
+            fix="restore it from a copy; do not edit, sort or join a journal.",
+        )
+    return order.restarts
+
+
+def _complete(
+    stage: Path, contents: RunContents, results: Results, *, restarts: tuple[str, ...], withheld: bool
+) -> tuple[dict[str, Path], str]:
+    """Add the documents, the sums and the listing to the staged raw data; return members and root hash."""
+    members = list_raw(stage)
+    documents = render_documents(stage, contents, results, withheld=withheld)
+    members |= {name: _save(stage, name, data) for name, data in documents.items()}
+    members[SUMS_NAME] = _save(stage, SUMS_NAME, render_sums(members))
+    listing = make_listing(
+        members,
+        draftproof_version=draftproof.__version__,
+        run_name=results.run_name,
+        decision=results.verdict.decision,
+        withheld=withheld,
+        clock_restarts=restarts,
+    )
+    members[LISTING_NAME] = _save(stage, LISTING_NAME, encode_document(listing))
+    return members, listing.root_sha256
+
+
+def _save(stage: Path, name: str, data: bytes) -> Path:
+    path = stage / name
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    except OSError as error:
+        raise write_error(path, error) from error
+    return path
+
+
+def _write(out: Path, members: dict[str, Path]) -> None:
+    partial = out.with_name(f".{out.name}.partial")
+    try:
+        with partial.open("wb") as file:
+            write_archive(file, members)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(out)
+    except OSError as error:
+        raise write_error(out, error) from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _check_free(out: Path, *, signed: bool) -> None:
+    taken = [path for path in (out, signature_path(out)) if path.exists()]
+    if taken and (signed or taken[0] == out):
+        raise UsageError(
+            "this file exists already.", place=str(taken[0]), fix="choose another name with --out."
+        )
+    if not out.parent.is_dir():
+        raise StoreError("there is no such folder.", place=str(out.parent), fix="make it, or choose another.")
+
+
+def _known_secrets(plan: Plan) -> Collection[str]:
+    return find_secrets(list(list_arms(plan).values()), os.environ)
+
+
+def _count_missing_turns(contents: RunContents) -> int:
+    plan = contents.plan
+    wanted = {(one.block, one.arm) for one in plan_turns(plan, contents.items, list_arms(plan))}
+    return len(wanted - {(one.block, one.arm) for one in contents.blocks if one.completed})
+
+
+def _notes(contents: RunContents, results: Results, restarts: Collection[str], *, signed: bool) -> list[str]:
+    approval, notes = contents.plan.approval, []
+    missing = [name for name in ("owner", "approver", "rollback_artefact") if getattr(approval, name) is None]
+    if missing:
+        notes.append(f"The plan's [approval] names no {', no '.join(missing)}; the package says so.")
+    if results.verdict.decision in {"inconclusive", "invalid"}:
+        notes.append(f"The verdict is {results.verdict.decision}: this package approves nothing.")
+    if missing_turns := _count_missing_turns(contents):
+        notes.append(
+            f"{missing_turns} turns of the run were not completed; it is packed with the verdict it has."
+        )
+    if restarts:
+        notes.append(f"The client's clock began anew at {', '.join(restarts)}; the package says so.")
+    if contents.torn_lines:
+        notes.append(f"{contents.torn_lines} torn lines of the journal were left out of the results.")
+    if not signed:
+        notes.append("It is not signed: nobody can tell who packed it. Sign with --key.")
+    return notes

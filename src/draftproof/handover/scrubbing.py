@@ -1,0 +1,118 @@
+"""The last look before a package leaves the house: is there a text in it that looks like a secret?
+
+Journals and manifests are masked when they are written. What is found here is refused by file and line, never
+quoted. Patterns are those of common keys; they are a net with meshes, and the documentation says so.
+"""
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from draftproof.engines.reading.flags import MASK
+from draftproof.errors import StoreError, UsageError
+
+_SHOWN = 5
+# A mask or a reference to the environment is what a secret is replaced by.
+_NO_SECRET = re.compile(re.escape(MASK.encode()) + rb"|\$\{")
+_KINDS: tuple[tuple[str, bytes], ...] = (
+    ("a private key", rb"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----"),
+    ("a bearer token", rb"(?i:\bbearer)[ +][A-Za-z0-9._~+/\-]{12,}"),
+    (
+        "an authorization header",
+        (
+            rb"(?i:\b(?:proxy-)?authorization|x-api-key|api-key)\\?[\"']?\s*[:=]\s*\\?[\"']?"
+            rb"(?i:bearer |basic |token )?[A-Za-z0-9._~+/\-]{12,}"
+        ),
+    ),
+    ("an API key", rb"\bsk-(?=[A-Za-z_\-]*[0-9])[A-Za-z0-9_\-]{16,}"),
+    ("a Hugging Face token", rb"\bhf_[A-Za-z0-9]{16,}"),
+    ("a GitHub token", rb"\b(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,})"),
+    ("a GitLab token", rb"\bglpat-[A-Za-z0-9_\-]{16,}"),
+    ("a Slack token", rb"\bxox[abeprs]-[A-Za-z0-9\-]{10,}"),
+    ("an AWS key id", rb"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"),
+    ("a Google API key", rb"\bAIza[A-Za-z0-9_\-]{30,}"),
+    ("a JSON web token", rb"\beyJ[A-Za-z0-9_\-]{8,}\.eyJ[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]+"),
+    ("a password in an address", rb"\b[a-z][a-z0-9+.\-]{1,20}://[^\s/:@\"'\\]*:(?!\d+[/\"'])[^\s/@\"'\\]+@"),
+)
+_PATTERNS = tuple((kind, re.compile(pattern)) for kind, pattern in _KINDS)
+
+
+class SecretPlace(msgspec.Struct, frozen=True, kw_only=True, order=True):
+    """Where something looks like a secret: the member, its line from 1, and what it looks like."""
+
+    member: str
+    line: int
+    kind: str
+
+    @property
+    def place(self) -> str:
+        """Member and line, as `--allow-secret-like` takes it."""
+        return f"{self.member}:{self.line}"
+
+
+def find_secret_places(members: Mapping[str, Path], values: Collection[str] = ()) -> tuple[SecretPlace, ...]:
+    """Return every place of some files that looks like a secret.
+
+    Args:
+        members: name -> file.
+        values: secrets that are known, such as those the plan refers to in the environment.
+
+    Raises:
+        StoreError: a file cannot be read.
+    """
+    known = _known_patterns(values)
+    return tuple(place for name, path in sorted(members.items()) for place in _search_file(name, path, known))
+
+
+def refuse_secrets(places: Collection[SecretPlace], allowed: Collection[str]) -> None:
+    """Do nothing if every place was allowed by name.
+
+    Raises:
+        UsageError: names the first places, or an allowed place at which nothing was found.
+    """
+    left = sorted(one for one in places if one.place not in allowed)
+    if left:
+        shown = ", ".join(f"{one.kind} at {one.place}" for one in left[:_SHOWN])
+        more = f", and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
+        raise UsageError(
+            f"the package would hold what looks like a secret: {shown}{more}.",
+            fix="measure again with the secret in the environment, use --withhold, or, where it is none, add "
+            f"--allow-secret-like {left[0].place}",
+        )
+    unused = sorted(set(allowed) - {one.place for one in places})
+    if unused:
+        raise UsageError(
+            f"nothing at {unused[0]} looks like a secret.", place="--allow-secret-like", fix="leave it away."
+        )
+
+
+def _known_patterns(values: Collection[str]) -> tuple[tuple[str, re.Pattern[bytes]], ...]:
+    """A value stands in a document as it is, or as JSON writes it."""
+    forms = {form for value in values for form in (value.encode(), msgspec.json.encode(value)[1:-1])}
+    return tuple(("the value of a secret of the plan", re.compile(re.escape(form))) for form in sorted(forms))
+
+
+def _search_file(
+    name: str, path: Path, known: tuple[tuple[str, re.Pattern[bytes]], ...]
+) -> Iterator[SecretPlace]:
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                kind = _classify(line, known)
+                if kind is not None:
+                    yield SecretPlace(member=name, line=number, kind=kind)
+    except OSError as error:
+        raise StoreError(f"cannot be read ({error.strerror}).", place=str(path)) from error
+
+
+def _classify(line: bytes, known: tuple[tuple[str, re.Pattern[bytes]], ...]) -> str | None:
+    for kind, pattern in known:
+        if pattern.search(line):
+            return kind
+    for kind, pattern in _PATTERNS:
+        for found in pattern.finditer(line):
+            if not _NO_SECRET.search(found.group()):
+                return kind
+    return None

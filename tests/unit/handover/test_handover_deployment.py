@@ -1,0 +1,135 @@
+"""An approval holds for the service that was approved: what changed is named, what is unknown not guessed."""
+
+from datetime import date
+
+import msgspec
+import pytest
+from package_builders import DIGESTS
+
+from draftproof.errors import UsageError
+from draftproof.handover.deployment import check_end, compare_deployment
+from draftproof.plan.approval import Approval
+from draftproof.testing.builders import build_arm_manifest, build_contract, build_manifest
+from draftproof.verdict.comparing.triggers import ArmFacts
+
+TODAY = date(2026, 6, 1)
+SETTINGS = {
+    "speculation.method": "draft_model",
+    "speculation.num_spec_tokens": 4,
+    "max_num_seqs": 8,
+    "served_model": "/models/target",
+    "launch": "/usr/bin/serve /models/target",
+}
+
+
+def facts(*, settings=None, command=("/usr/bin/serve", "--port", "8000"), **changes):
+    contract = build_contract(
+        arm="candidate",
+        target_model="/models/target",
+        target_sha256=DIGESTS["target"],
+        tokenizer_sha256=DIGESTS["tokenizer"],
+        drafter_kind="draft_model",
+        drafter_sha256=DIGESTS["drafter"],
+    )
+    manifest = build_arm_manifest(
+        arm="candidate",
+        engine="vllm",
+        engine_version=changes.pop("version", "0.11.0"),
+        command=command,
+        settings=SETTINGS | (settings or {}),
+    )
+    return ArmFacts(manifest=manifest, contract=msgspec.structs.replace(contract, **changes))
+
+
+def approved(one=None):
+    one = one or facts()
+    return build_manifest(arms=(one.manifest,), contracts=(one.contract,))
+
+
+def compare(running, *, package=None, **approval):
+    return compare_deployment(package or approved(), Approval(**approval), running, TODAY)
+
+
+def test_the_same_service_keeps_its_approval():
+    """Started again, on another port, under another program path: nothing changed."""
+    again = facts(command=("/opt/bin/serve", "--port", "9000"), settings={"launch": "/opt/bin/serve /m"})
+    found = compare(again)
+    assert found.holds
+    assert (found.voided, found.unknown, found.undeclared, found.facts) == ((), (), (), ())
+
+
+@pytest.mark.parametrize(
+    ("changes", "trigger", "key"),
+    [
+        ({"version": "0.12.0"}, "version", "engine_version"),
+        ({"target_sha256": "d" * 64}, "model_hash", "target_sha256"),
+        ({"drafter_sha256": "d" * 64}, "drafter_hash", "drafter_sha256"),
+        ({"settings": {"max_num_seqs": 16}}, "flags", "max_num_seqs"),
+        ({"settings": {"speculation.num_spec_tokens": 5}}, "flags", "speculation.num_spec_tokens"),
+    ],
+)
+def test_a_change_voids_the_approval_and_is_named(changes, trigger, key):
+    """The trigger that fired, and the fact behind it with both values."""
+    found = compare(facts(**changes))
+    assert not found.holds
+    assert found.voided == (trigger,)
+    assert key in {one.key for one in found.facts}
+
+
+def test_a_new_tokenizer_is_named_as_such():
+    """It voids as a tokenizer, and as a part of the model."""
+    found = compare(facts(tokenizer_sha256="e" * 64))
+    assert found.voided == ("model_hash", "tokenizer")
+
+
+def test_only_declared_triggers_void():
+    """What the approved plan does not declare is told and does not void."""
+    found = compare(facts(version="0.12.0"), change_triggers=("drafter_hash",))
+    assert found.holds
+    assert found.undeclared == ("version",)
+
+
+def test_the_same_weights_under_another_name_are_the_same():
+    """A path is where a model lies, not what it is; without hashes the name is all there is."""
+    moved = {"target_model": "/mnt/m", "settings": {"served_model": "/mnt/m"}}
+    assert compare(facts(**moved)).holds
+    unhashed = facts(target_sha256=None)
+    found = compare(facts(**moved, target_sha256=None), package=approved(unhashed))
+    assert found.voided == ("model_hash",)
+
+
+def test_what_an_attached_service_does_not_disclose_is_unknown():
+    """A setting that only the launched one told is neither changed nor unchanged, and is named."""
+    running = facts(command=None)
+    told = dict(running.manifest.settings)
+    del told["max_num_seqs"]
+    running = ArmFacts(
+        manifest=msgspec.structs.replace(running.manifest, settings=told), contract=running.contract
+    )
+    found = compare(running)
+    assert found.holds
+    assert (found.unknown, found.undisclosed) == (("flags",), ("max_num_seqs",))
+    assert running.manifest is not None
+    started = msgspec.structs.replace(running.manifest, command=("serve",))
+    assert compare(msgspec.structs.replace(running, manifest=started)).voided == ("flags",)
+
+
+def test_unknown_versions_and_hashes_are_unknown():
+    """A managed service says little: named, not passed."""
+    package = approved(facts(version="unknown", target_sha256=None, tokenizer_sha256=None))
+    found = compare(facts(version="unknown", target_sha256=None, tokenizer_sha256=None), package=package)
+    assert set(found.unknown) == {"version", "model_hash", "tokenizer"}
+
+
+@pytest.mark.parametrize(("until", "holds"), [("2026-06-01", True), ("2026-05-31", False)])
+def test_an_approval_ends_after_its_last_day(until, holds):
+    """With a deployment and without one."""
+    found = compare(facts(), valid_until=until)
+    assert found.holds is holds
+    assert (check_end(Approval(valid_until=until), TODAY) is None) is holds
+
+
+def test_a_package_without_a_candidate_is_refused():
+    """There is nothing to compare with."""
+    with pytest.raises(UsageError, match="says nothing of its candidate"):
+        compare(facts(), package=build_manifest())

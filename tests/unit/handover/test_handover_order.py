@@ -1,0 +1,83 @@
+"""A journal that was re-ordered is told from one that was written."""
+
+from random import Random
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from package_builders import build_lines
+
+from draftproof.handover.journal_order import check_records, sort_as_written
+from draftproof.records import BlockRecord
+from draftproof.testing.builders import MS_NS, build_block_record, build_record
+
+LINES = list(build_lines())
+
+
+def at(ms, *, arm="baseline", block=0, phase="measure"):
+    return build_record(arm=arm, block=block, phase=phase, end_ns=ms * MS_NS, request_id=f"{arm}{block}{ms}")
+
+
+def turn(ms, *, arm="baseline", block=0, order=0):
+    return build_block_record(arm=arm, block=block, order=order, ended_ns=ms * MS_NS)
+
+
+def test_a_written_journal_is_in_order():
+    """No restart and no fault in what a run writes."""
+    assert check_records(LINES) == ([], [])
+
+
+@given(st.tuples(st.integers(0, len(LINES) - 1), st.integers(0, len(LINES) - 1)))
+def test_two_lines_that_change_places_are_found(places):
+    """Wherever they are, near or far, requests or turns."""
+    first, second = places
+    moved = list(LINES)
+    moved[first], moved[second] = moved[second], moved[first]
+    restarts, faults = check_records(moved)
+    assert bool(faults) == (first != second)
+    assert restarts == [] or faults
+
+
+@given(st.permutations(range(len(LINES))))
+def test_a_shuffled_journal_is_found(order):
+    """Any order but the one that was written has a fault."""
+    _, faults = check_records([LINES[index] for index in order])
+    assert bool(faults) == (list(order) != sorted(order))
+
+
+def test_whole_turns_that_change_places_are_found():
+    """A turn moved as a block has times that fit a restart; its number gives it away."""
+    size = len(LINES) // 3
+    first, second, third = LINES[:size], LINES[size : 2 * size], LINES[2 * size :]
+    assert check_records([*second, *first, *third])[1]
+    assert check_records([*third, *first, *second])[1]
+
+
+def test_blocks_that_change_places_are_found():
+    """Blocks count up in a run."""
+    assert check_records([at(1, block=1), turn(2, block=1), at(3), turn(4)])[1] == [
+        (3, "block 0 comes after block 1")
+    ]
+
+
+def test_a_restart_between_turns_is_no_fault():
+    """The client's machine was restarted, its clock began anew, the run went on where it was."""
+    lines = [at(900), turn(901), at(5, arm="candidate"), turn(6, arm="candidate", order=1)]
+    assert check_records(lines) == ([3], [])
+
+
+def test_a_restart_inside_a_turn_begins_with_a_warm_up():
+    """An interrupted turn is taken up again with its warm-up; without one a fall is a moved line."""
+    again = [at(900), at(5, phase="warmup"), at(6), turn(7)]
+    assert check_records(again) == ([2], [])
+    assert check_records([at(900), at(6), turn(7)])[1] == [(2, "it ended before the line above it")]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_tables_are_written_back_as_a_run_writes(seed):
+    """Records that come from tables in another order are sorted into one that passes."""
+    records = [one for one in LINES if not isinstance(one, BlockRecord)]
+    turns = [one for one in LINES if isinstance(one, BlockRecord)]
+    Random(seed).shuffle(records)  # noqa: S311 - a fixed disorder
+    assert msgspec.json.encode(sort_as_written(records, turns)) == msgspec.json.encode(LINES)

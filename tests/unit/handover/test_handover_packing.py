@@ -1,0 +1,154 @@
+"""One run, one archive: the same bytes from the same run, and nothing that does not fit together."""
+
+import shutil
+
+import msgspec
+import pytest
+from package_builders import build_items, build_lines, plan_text, store_run, unpack
+
+from draftproof.errors import InvalidRunError, StoreError, UsageError
+from draftproof.handover.contents import HandoverContract
+from draftproof.handover.packing import PackOptions, pack_run
+from draftproof.qualify import recompute
+from draftproof.store import save_compacted
+from draftproof.workload.items import Message
+
+
+def test_a_package_holds_all_that_another_team_asks_for(packed):
+    """Plan, facts, prompts, raw data, results, report, envelope, contract, bill, monitoring, hashes."""
+    names = set(unpack(packed.archive))
+    assert names >= {
+        "plan.toml",
+        "manifest.json",
+        "workload.jsonl",
+        "journal/records.jsonl",
+        "results.json",
+        "report.html",
+        "envelope.json",
+        "contract.json",
+        "bom.cdx.json",
+        "README.txt",
+        "SHA256SUMS",
+        "MANIFEST.json",
+    }
+    assert {name for name in names if name.startswith("monitoring/")}
+    assert packed.members == len(names)
+    assert not any(name.startswith("logs/") for name in names)
+
+
+def test_the_contract_names_who_answers_and_what_voids_it(packed):
+    """Owner, approver, rollback, triggers and the boundary of early responses stand beside the arms."""
+    contract = msgspec.json.decode(unpack(packed.archive)["contract.json"], type=HandoverContract)
+    assert contract.approval["owner"] == "team-serving"
+    assert contract.approval["rollback_artefact"] == "image@sha256:0"
+    assert "drafter_hash" in contract.approval["change_triggers"]
+    assert contract.approval["early_response"] == "unknown"
+    assert [one.arm for one in contract.contracts] == ["baseline", "candidate", "baseline_null"]
+    assert contract.verdict.decision == packed.decision
+
+
+def test_the_same_run_gives_the_same_bytes_elsewhere(packed, run_path, keys, tmp_path):
+    """Copied to another folder, with logs and a lock beside it: archive and signature are equal."""
+    shutil.copytree(run_path, tmp_path / "other name")
+    (tmp_path / "other name" / "logs").mkdir(exist_ok=True)
+    (tmp_path / "other name" / "logs" / "a.log").write_text("noise")
+    (tmp_path / "other name" / "notes.txt").write_text("mine")
+    again = pack_run(tmp_path / "other name", tmp_path / "b.tar", PackOptions(key=keys / "key.pem"))
+    assert again.archive.read_bytes() == packed.archive.read_bytes()
+    assert again.signature is not None
+    assert again.signature.read_bytes() == packed.signature.read_bytes()
+
+
+def test_a_compacted_run_is_packed_as_lines(packed, run_path, tmp_path):
+    """Tables become a journal again: same records, same results, readable with any tool."""
+    save_compacted(run_path, tmp_path / "compact")
+    again = unpack(pack_run(tmp_path / "compact", tmp_path / "c.tar", PackOptions()).archive)
+    before = unpack(packed.archive)
+    for name in ("journal/records.jsonl", "results.json", "workload.jsonl"):
+        assert again[name] == before[name]
+    assert not any(name.endswith(".parquet") for name in again)
+
+
+def test_results_that_the_records_do_not_give_are_refused(run_path, tmp_path):
+    """What people have read is what is packed, or nothing is."""
+    shutil.copytree(run_path, tmp_path / "run")
+    results = tmp_path / "run" / "results.json"
+    results.write_bytes(results.read_bytes().replace(b'"inconclusive"', b'"adopt"', 1))
+    with pytest.raises(InvalidRunError, match=r"results\.json is not what the records give"):
+        pack_run(tmp_path / "run", tmp_path / "a.tar", PackOptions())
+    results.unlink()
+    assert pack_run(tmp_path / "run", tmp_path / "a.tar", PackOptions()).members
+
+
+def test_a_re_ordered_journal_is_refused(tmp_path):
+    """A run whose lines were moved is not given a clean package."""
+    lines = list(build_lines())
+    lines[1], lines[2] = lines[2], lines[1]
+    run = store_run(tmp_path / "run", lines=lines)
+    with pytest.raises(InvalidRunError, match=r"journal/records\.jsonl:3: it ended before"):
+        pack_run(run, tmp_path / "a.tar", PackOptions())
+
+
+@pytest.mark.parametrize("where", ["prompt", "answer"])
+def test_a_secret_in_a_run_is_refused_by_place(tmp_path, where):
+    """In a prompt or an answer: file and line are named; allowed by name or with texts withheld, it goes."""
+    key = "sk-abc123DEF456ghi789jkl"
+    items, lines = build_items(), list(build_lines())
+    if where == "prompt":
+        items[0] = msgspec.structs.replace(items[0], messages=(Message(role="user", content=key),))
+    else:
+        lines[0] = msgspec.structs.replace(lines[0], text=f"my key is {key}")
+    run = store_run(tmp_path / "run", items=items, lines=lines)
+    place = "workload.jsonl:1" if where == "prompt" else "journal/records.jsonl:1"
+    with pytest.raises(UsageError, match=f"an API key at {place}") as refused:
+        pack_run(run, tmp_path / "a.tar", PackOptions())
+    assert key not in str(refused.value)
+    assert not (tmp_path / "a.tar").exists()
+    if where == "prompt":
+        pack_run(run, tmp_path / "a.tar", PackOptions(allowed=(place,)))
+    else:
+        pack_run(run, tmp_path / "a.tar", PackOptions(salt=b"0123456789abcdef"))
+
+
+def test_a_secret_of_the_plan_is_refused_whatever_its_shape(tmp_path, monkeypatch):
+    """The value that the plan takes from the environment must not be in any member."""
+    text = plan_text().replace(
+        "[arms.candidate]", '[arms.candidate]\nheaders = { Authorization = "Bearer ${HANDOVER_KEY}" }'
+    )
+    lines = list(build_lines())
+    lines[0] = msgspec.structs.replace(lines[0], text="the service said quietkey42 to me")
+    run = store_run(tmp_path / "run", text=text, lines=lines)
+    monkeypatch.setenv("HANDOVER_KEY", "quietkey42")
+    with pytest.raises(UsageError, match="the value of a secret of the plan at journal"):
+        pack_run(run, tmp_path / "a.tar", PackOptions())
+
+
+def test_nothing_is_overwritten(run_path, keys, tmp_path):
+    """Neither an archive nor a signature that lies there."""
+    for name in ("a.tar", "b.tar.sig"):
+        (tmp_path / name).write_text("mine")
+    with pytest.raises(UsageError, match="exists already"):
+        pack_run(run_path, tmp_path / "a.tar", PackOptions())
+    with pytest.raises(UsageError, match="exists already"):
+        pack_run(run_path, tmp_path / "b.tar", PackOptions(key=keys / "key.pem"))
+    with pytest.raises(StoreError, match="no such folder"):
+        pack_run(run_path, tmp_path / "nowhere" / "a.tar", PackOptions())
+    assert (tmp_path / "a.tar").read_text() == "mine"
+
+
+def test_a_run_that_was_interrupted_is_packed_with_the_verdict_it_has(tmp_path):
+    """A package is no reward: it says what is missing, and approves nothing."""
+    run = store_run(tmp_path / "run", lines=list(build_lines())[:7])
+    recompute(run, write=True)
+    found = pack_run(run, tmp_path / "a.tar", PackOptions())
+    assert any("approves nothing" in note for note in found.notes)
+    assert any(note.startswith("2 turns of the run were not completed") for note in found.notes)
+    assert any("not signed" in note for note in found.notes)
+
+
+def test_missing_names_are_said(tmp_path):
+    """Without owner and approver the package is packed and says that nobody answers for it."""
+    text = plan_text().partition("[approval]")[0]
+    found = pack_run(store_run(tmp_path / "run", text=text), tmp_path / "a.tar", PackOptions())
+    assert "names no owner, no approver, no rollback_artefact" in " ".join(found.notes)
+    assert "Approved by: nobody is named" in unpack(found.archive)["README.txt"].decode()

@@ -1,0 +1,229 @@
+"""Whoever spoils, re-makes or mislabels a package is found out, and the report says how."""
+
+import os
+import re
+from random import Random
+
+import msgspec
+import pytest
+from package_builders import repack, unpack
+
+from draftproof.errors import NotVerifiedError
+from draftproof.handover.packing import PackOptions, pack_run
+from draftproof.handover.verifying import load_package, verify_package
+from draftproof.plan.loading import parse_plan, plan_sha256, thresholds_sha256
+from draftproof.records import Manifest
+from draftproof.store.run_directory import encode_document
+
+JOURNAL, RESULTS = "journal/records.jsonl", "results.json"
+
+
+def failures(report):
+    return {one.name: one.detail for one in report.checks if one.status == "failed"}
+
+
+def forge(package, **changed):
+    """Re-make a package with changed members and hashes made anew; None removes one."""
+    members = unpack(package) | {name: data for name, data in changed.items() if data is not None}
+    return {name: data for name, data in members.items() if changed.get(name, b"") is not None}
+
+
+def test_a_package_verifies_and_is_authentic(package, keys):
+    """Everything passes with the signer's key, and the decision is told."""
+    report, opened = verify_package(package, public_key=keys / "key.pub")
+    assert failures(report) == {}
+    assert (report.verified, report.authentic, report.withheld) == (True, True, False)
+    assert opened is not None
+    assert report.decision == opened.results.verdict.decision
+    assert {one.name for one in report.checks} >= {
+        "archive",
+        "hashes",
+        "journal order",
+        "thresholds",
+        "recomputed",
+        "signature",
+    }
+
+
+def test_without_a_key_it_is_not_authenticated(package):
+    """Hashes show damage and not authorship: verified, and said in so many words."""
+    report, _ = verify_package(package)
+    assert (report.verified, report.authentic) == (True, None)
+    assert "anyone could have made this package" in report.checks[-1].detail
+
+
+def test_a_flipped_byte_is_found_wherever_it_is(package):
+    """Densely over the archive, two headers, a padding and the end; all bytes are tried on a tiny one."""
+    whole = package.read_bytes()
+    places = {*range(0, 1024, 3), *range(len(whole) - 1100, len(whole), 3)}
+    drawn = Random(5).sample(range(len(whole)), 150)  # noqa: S311 - places, fixed
+    places |= {*drawn, *range(1024, len(whole), 1997)}
+    descriptor = os.open(package, os.O_RDWR)
+    passed = []
+    for at in sorted(places):
+        os.pwrite(descriptor, bytes([whole[at] ^ (1 << at % 8)]), at)
+        try:
+            load_package(package)
+            passed.append(at)
+        except NotVerifiedError:
+            pass
+        os.pwrite(descriptor, whole[at : at + 1], at)
+    os.close(descriptor)
+    assert passed == []
+    assert package.read_bytes() == whole
+
+
+def test_a_flip_fails_verification_with_its_place(package):
+    """The report names the member; nothing of it is computed."""
+    data = bytearray(package.read_bytes())
+    data[data.index(b'"kind"') + 1] ^= 1
+    package.write_bytes(data)
+    report, opened = verify_package(package)
+    assert (report.verified, opened) == (False, None)
+    assert "was changed" in failures(report)["hashes"]
+
+
+@pytest.mark.parametrize(
+    "name", [JOURNAL, RESULTS, "contract.json", "bom.cdx.json", "README.txt", "plan.toml"]
+)
+def test_a_removed_file_is_found(package, tmp_path, name):
+    """With the old hashes it is missing from the list; with new hashes it is missing from the run."""
+    kept = forge(package, **{name: None})
+    report, _ = verify_package(repack(kept, tmp_path / "old.tar", rehash=False))
+    assert failures(report)["hashes"] == f"{name} is missing"
+    report, _ = verify_package(repack(kept, tmp_path / "new.tar"))
+    assert not report.verified
+
+
+def test_an_added_file_is_found(package, tmp_path):
+    """A stowaway is unlisted with the old hashes, and no member of a package with new ones."""
+    added = forge(package, **{"extra.txt": b"hello"})
+    report, _ = verify_package(repack(added, tmp_path / "old.tar", rehash=False))
+    assert failures(report)["hashes"] == "extra.txt is not listed"
+    report, _ = verify_package(repack(added, tmp_path / "new.tar"))
+    assert "extra.txt is no member of a package" in failures(report)["recomputed"]
+
+
+def test_a_changed_threshold_is_found(package, tmp_path):
+    """In the plan, with hashes made anew, and with the run's own hashes of plan and thresholds too."""
+    plan = unpack(package)["plan.toml"].replace(b"failure_margin = 0.5", b"failure_margin = 0.9")
+    report, _ = verify_package(
+        repack(forge(package, **{"plan.toml": plan}), tmp_path / "a.tar", rehash=False)
+    )
+    assert "plan.toml was changed" in failures(report)["hashes"]
+    report, _ = verify_package(repack(forge(package, **{"plan.toml": plan}), tmp_path / "b.tar"))
+    assert "thresholds differ from those hashed before the first request" in failures(report)["records"]
+    manifest = msgspec.json.decode(unpack(package)["manifest.json"], type=Manifest)
+    text = plan.decode()
+    new = msgspec.structs.replace(
+        manifest, plan_sha256=plan_sha256(text), thresholds_sha256=thresholds_sha256(parse_plan(text))
+    )
+    forged = forge(package, **{"plan.toml": plan, "manifest.json": encode_document(new)})
+    report, _ = verify_package(repack(forged, tmp_path / "c.tar"))
+    assert "results.json is not what the raw data give" in failures(report)["recomputed"]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_re_ordered_journal_is_found_even_with_new_hashes(package, tmp_path, seed):
+    """The order in which a run ends its requests cannot be changed without its times."""
+    lines = unpack(package)[JOURNAL].splitlines(keepends=True)
+    first, second = Random(seed).sample(range(len(lines)), 2)  # noqa: S311 - a fixed disorder
+    lines[first], lines[second] = lines[second], lines[first]
+    report, _ = verify_package(repack(forge(package, **{JOURNAL: b"".join(lines)}), tmp_path / "a.tar"))
+    assert failures(report)["journal order"].startswith("journal/records.jsonl:")
+
+
+def test_a_dropped_or_changed_record_is_found_even_with_new_hashes(package, tmp_path):
+    """Results are computed again: a failure that is left out, or an answer that got faster, changes them."""
+    raw = unpack(package)[JOURNAL]
+    lines = raw.splitlines(keepends=True)
+    without = b"".join(line for line in lines if b'"http_error"' not in line)
+    faster = re.sub(
+        rb'"arm":"candidate"(.*?)"end_ns":(\d+)', rb'"arm":"candidate"\1"end_ns":\g<2>1', raw, count=1
+    )
+    for name, data in (("a", without), ("b", faster)):
+        assert data != raw
+        report, _ = verify_package(repack(forge(package, **{JOURNAL: data}), tmp_path / f"{name}.tar"))
+        assert not report.verified
+
+
+@pytest.mark.parametrize("name", [RESULTS, "report.html", "contract.json", "envelope.json", "bom.cdx.json"])
+def test_a_changed_document_is_found_even_with_new_hashes(package, tmp_path, name):
+    """Every document is made again from the raw data and compared byte for byte."""
+    report, _ = verify_package(
+        repack(forge(package, **{name: unpack(package)[name] + b" "}), tmp_path / "a.tar")
+    )
+    assert f"{name} is not what the raw data give" in failures(report)["recomputed"]
+
+
+@pytest.mark.parametrize(
+    ("listed", "name"),
+    [
+        ({"decision": "adopt"}, "recomputed"),
+        ({"run_name": "another"}, "recomputed"),
+        ({"withheld": True}, "records"),
+        ({"clock_restarts": ("journal/records.jsonl:3",)}, "journal order"),
+    ],
+)
+def test_a_listing_that_lies_is_found(package, tmp_path, listed, name):
+    """What MANIFEST.json says beside the hashes is checked against the run."""
+    report, _ = verify_package(repack(unpack(package), tmp_path / "a.tar", **listed))
+    assert name in failures(report)
+
+
+def test_another_version_is_held_to_decision_and_envelope(package, tmp_path):
+    """Bytes are not compared then, and that is said; another decision is still found."""
+    members = unpack(package)
+    report, _ = verify_package(repack(members, tmp_path / "a.tar", draftproof_version="0.0.1"))
+    assert report.verified
+    assert "bytes are not compared" in next(o.detail for o in report.checks if o.name == "recomputed")
+    results = msgspec.json.decode(members[RESULTS])
+    results["verdict"]["decision"] = "adopt"
+    forged = members | {RESULTS: msgspec.json.encode(results)}
+    report, _ = verify_package(
+        repack(forged, tmp_path / "b.tar", draftproof_version="0.0.1", decision="adopt")
+    )
+    assert "come out otherwise" in failures(report)["recomputed"]
+
+
+def test_a_forged_package_fails_only_by_its_signature(package, keys, tmp_path, run_path):
+    """Someone re-makes all of it honestly from other data: hashes agree, the signature does not."""
+    packed = pack_run(run_path, tmp_path / "mine.tar", PackOptions(salt=b"0123456789abcdef"))
+    assert verify_package(packed.archive)[0].verified
+    signature = package.with_name(package.name + ".sig")
+    report, opened = verify_package(packed.archive, public_key=keys / "key.pub", signature=signature)
+    assert list(failures(report)) == ["signature"]
+    assert (report.verified, report.authentic, opened) == (False, False, None)
+
+
+def test_a_wrong_key_and_a_missing_signature_are_told_apart(package, keys):
+    """Each is a failure with its own sentence."""
+    report, _ = verify_package(package, public_key=keys / "foreign.pub")
+    assert "signed with another key" in failures(report)["signature"]
+    package.with_name(package.name + ".sig").unlink()
+    report, _ = verify_package(package, public_key=keys / "key.pub")
+    assert "there is no signature" in failures(report)["signature"]
+
+
+def test_a_cut_package_is_found(package):
+    """Half a download is no package."""
+    package.write_bytes(package.read_bytes()[: package.stat().st_size // 2])
+    report, _ = verify_package(package)
+    assert "cut off" in failures(report)["archive"]
+
+
+def test_a_pattern_that_never_ends_is_not_run(package, tmp_path):
+    """A foreign workload is held to the reader's rules before a single pattern is matched."""
+    lines = unpack(package)["workload.jsonl"].splitlines()
+    item = msgspec.json.decode(lines[0])
+    item["checks"] = [{"type": "regex", "pattern": "(a+)+$"}]
+    forged = forge(package, **{"workload.jsonl": b"\n".join([msgspec.json.encode(item), *lines[1:], b""])})
+    report, _ = verify_package(repack(forged, tmp_path / "a.tar"))
+    assert "item 'item-0'" in failures(report)["records"]
+
+
+def test_a_sound_package_loads_as_a_run(package, run_path):
+    """What a comparison reads from it is what the run directory holds."""
+    from draftproof.store import RunDirectory
+
+    assert load_package(package) == RunDirectory.open(run_path).load()
