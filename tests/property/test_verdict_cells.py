@@ -1,7 +1,9 @@
 """Decision, envelope and wording over arbitrary cells: what must hold whatever was measured."""
 
+import itertools
 import math
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,18 +54,37 @@ def cell_grids(draw):
     return tuple(draw(cells(segment, concurrency)) for concurrency in loads for segment in segments)
 
 
+def does_no_harm(cell):
+    """A gain, or neutral with answers as long as before and no better alternative."""
+    settled = {"dominated", "output_length_shift"} & {reason.code for reason in cell.reasons}
+    return cell.status == "gain" or (cell.status == "neutral" and not settled)
+
+
 @given(cell_grids())
-def test_the_envelope_holds_gain_cells_only_without_a_gap(grid):
-    """Below and at a segment's limit every measured load is a gain, and the next one above is none."""
+def test_the_envelope_ends_in_a_gain_above_gain_and_neutral_cells_only(grid):
+    """Up to a limit only cells that do no harm, at it a gain, and no gain that could be reached above."""
     limits = find_limits(grid)
-    for segment, limit in limits.items():
-        own = [cell for cell in grid if cell.segment == segment]
-        assert all(cell.status == "gain" for cell in own if cell.concurrency <= limit)
-        above = sorted(cell.concurrency for cell in own if cell.concurrency > limit)
-        assert not above or next(c for c in own if c.concurrency == above[0]).status != "gain"
-    lowest = min(cell.concurrency for cell in grid)
-    gains = {cell.segment for cell in grid if cell.concurrency == lowest and cell.status == "gain"}
-    assert gains == set(limits)
+    for segment in {cell.segment for cell in grid}:
+        own = sorted((cell for cell in grid if cell.segment == segment), key=lambda one: one.concurrency)
+        limit = limits.get(segment, 0)
+        assert all(does_no_harm(cell) for cell in own if cell.concurrency <= limit)
+        assert segment not in limits or any(
+            cell.status == "gain" for cell in own if cell.concurrency == limit
+        )
+        higher = [cell for cell in own if cell.concurrency > limit]
+        reached = itertools.takewhile(does_no_harm, higher)
+        assert "gain" not in {cell.status for cell in reached}
+
+
+@given(cell_grids())
+def test_of_two_loads_with_equal_requests_in_flight_the_worse_one_counts(grid):
+    """A second load of the same concurrency that shows harm closes the envelope below it."""
+    harmed = [
+        msgspec.structs.replace(cell, load=f"{cell.load}-bursts", status="harm")
+        for cell in grid
+        if cell.concurrency == LEVELS[0]
+    ]
+    assert find_limits((*grid, *harmed)) == {}
 
 
 @given(cell_grids(), st.booleans())

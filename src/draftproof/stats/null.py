@@ -4,10 +4,23 @@ Whatever the null shows is not speculation: it is order, drift, noise of the hos
 """
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
-from draftproof.stats.bootstrap import RatioEstimate
+
+class HasLimits(Protocol):
+    """An interval: `RatioEstimate` fits, and any row that keeps one."""
+
+    @property
+    def low(self) -> float | None:
+        """Lower limit, None where there is none."""
+        ...
+
+    @property
+    def high(self) -> float | None:
+        """Upper limit, None where there is none."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +38,7 @@ class NullComparison:
     beyond_noise: bool | None
 
 
-def compare_with_null(effect: RatioEstimate, null: RatioEstimate) -> NullComparison:
+def compare_with_null(effect: HasLimits, null: HasLimits) -> NullComparison:
     """Return whether the null is clean and whether the effect stands out of it."""
     if null.low is None or null.high is None:
         return NullComparison(null_covers_one=None, noise_floor=None, beyond_noise=None)

@@ -85,15 +85,23 @@ def tango_score(only_first: int, only_second: int, n: int, difference: float) ->
     (b − c − nδ) / √(n(2p + δ(1 − δ))), where p, the chance of "only second", is its maximum-likelihood
     value given δ. At δ = 0 it is McNemar's (b − c)/√(b + c).
     """
-    linear = (2 * n - only_first + only_second) * difference - only_first - only_second
-    constant = -only_second * difference * (1.0 - difference)
-    root = math.sqrt(max(0.0, linear * linear - 8.0 * n * constant))
-    chance = (root - linear) / (4.0 * n)
+    chance = restricted_share(only_first, only_second, n, difference)
     variance = n * (2.0 * chance + difference * (1.0 - difference))
     excess = only_first - only_second - n * difference
     if variance <= 0.0:
         return math.copysign(math.inf, excess) if excess else 0.0
     return excess / math.sqrt(variance)
+
+
+def restricted_share(only_first: float, only_second: float, n: float, difference: float) -> float:
+    """Return the maximum-likelihood share of "only second" if the true difference is `difference`.
+
+    Counts, or shares with n = 1 (Tango 1998).
+    """
+    linear = (2.0 * n - only_first + only_second) * difference - only_first - only_second
+    constant = -only_second * difference * (1.0 - difference)
+    root = math.sqrt(max(0.0, linear * linear - 8.0 * n * constant))
+    return (root - linear) / (4.0 * n)
 
 
 def _solve(score: Callable[[float], float], target: float, *, whole_side: float | None) -> float:

@@ -1,0 +1,140 @@
+"""Permutation tests of paired draws: the two arms' answers to one request are swapped, or not, at random.
+
+A unit is what is swapped as a whole: one request as both arms answered it. If both arms draw from the same
+distribution, every pattern of swaps was equally likely, so the share of patterns whose statistic is at least
+the observed one is a p-value whatever the distribution (Fisher 1935; Pitman 1937). All tests of a family use
+the same patterns. With few units every pattern is taken and the p-value is exact; with many, patterns are
+drawn and the observed one is counted among them, (b + 1) / (m + 1), so that the p-value is never too small:
+Phipson & Smyth (2010), "Permutation P-values should never be zero", Stat. Appl. Genet. Mol. Biol. 9(1), 39.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.intp]
+Signs = npt.NDArray[np.int8]
+
+_EXACT_UNITS = 12
+# Two statistics that differ by less are equal: sums may be formed in another order elsewhere.
+_TIE = 1e-9
+# Signs that are turned into floats at once: 16 MB.
+_CHUNK = 2_000_000
+
+
+class Swaps(NamedTuple):
+    """Patterns of swaps: `signs`, shape (patterns, units), −1 where a unit is swapped.
+
+    `is_exact`: the patterns are all there are, the observed one first; else they are draws without it.
+    """
+
+    signs: Signs
+    is_exact: bool
+
+
+class DistanceBlock(NamedTuple):
+    """Distances among the draws of one prompt, R of each arm.
+
+    `units`: shape (R,), the unit of each pair of draws. `within_first`, `within_second`, `across`: shape
+    (R, R), the distances inside each arm and from the first arm's draws (rows) to the second's.
+    """
+
+    units: Ints
+    within_first: Floats
+    within_second: Floats
+    across: Floats
+
+
+def draw_swaps(units: int, draws: int, seed: int) -> Swaps:
+    """Return every pattern of up to 12 units, else `draws` patterns drawn with the seed.
+
+    Raises:
+        ValueError: there is no unit or no draw.
+    """
+    if units < 1 or draws < 1:
+        raise ValueError(f"at least one unit and one draw are needed, got {units} and {draws}")
+    if units <= _EXACT_UNITS:
+        patterns = np.arange(2**units)[:, None] >> np.arange(units)[None, :]
+        return Swaps((1 - 2 * (patterns & 1)).astype(np.int8), is_exact=True)
+    bits = np.random.default_rng(seed).integers(0, 2, size=(draws, units), dtype=np.int8)
+    return Swaps(1 - 2 * bits, is_exact=False)
+
+
+def difference_p_value(differences: Floats, swaps: Swaps) -> float:
+    """Return the two-sided p-value of a sum of differences.
+
+    Args:
+        differences: shape (units,), first − second of each unit.
+        swaps: patterns of the same units.
+    """
+    if not differences.any():
+        return 1.0
+    return _p_value(
+        abs(float(differences.sum())), _permute(swaps, lambda signs: np.abs(signs @ differences)), swaps
+    )
+
+
+def category_p_value(differences: Floats, swaps: Swaps) -> float:
+    """Return the p-value of a shift between categories: the sum of |first − second| over their counts.
+
+    Args:
+        differences: shape (units, categories), count in the first arm − count in the second.
+        swaps: patterns of the same units.
+    """
+    if not differences.any():
+        return 1.0
+    return _p_value(
+        float(np.abs(differences.sum(axis=0)).sum()),
+        _permute(swaps, lambda signs: np.abs(signs @ differences).sum(axis=1)),
+        swaps,
+    )
+
+
+def energy_p_value(blocks: Sequence[DistanceBlock], swaps: Swaps) -> float:
+    """Return the p-value of the energy distance between the arms, summed over prompts.
+
+    Székely & Rizzo (2004), "Testing for equal distributions in high dimension", InterStat 5. With z = ±1 for
+    the arm of each draw the distance of one prompt is −zᵀDz / R²; a swap changes the sign of both draws of
+    a unit, so it is −sᵀKs / R² with K = D(first) + D(second) − D(across) − D(across)ᵀ. Prompts are weighted
+    by R, the more draws the more they say.
+    """
+    units = swaps.signs.shape[1]
+
+    def total(signs: Floats) -> Floats:
+        distance = np.zeros(len(signs))
+        for block in blocks:
+            distance += _energy(block, signs[:, block.units])
+        return distance
+
+    return _p_value(float(total(np.ones((1, units)))[0]), _permute(swaps, total), swaps)
+
+
+def smallest_p_value(informative_units: int, swaps: Swaps) -> float:
+    """Return the least two-sided p-value that so many units which differ between the arms can give."""
+    exact = 2.0 ** (1 - informative_units) if informative_units else 1.0
+    return exact if swaps.is_exact else max(exact, 1.0 / (len(swaps.signs) + 1))
+
+
+def _energy(block: DistanceBlock, signs: Floats) -> Floats:
+    kernel = block.within_first + block.within_second - block.across - block.across.T
+    energy: Floats = -((signs @ kernel) * signs).sum(axis=1) / len(block.units)
+    return energy
+
+
+def _permute(swaps: Swaps, statistic: Callable[[Floats], Floats]) -> Floats:
+    """Return the statistic of every pattern, shape (patterns,), a part of them at a time."""
+    patterns, units = swaps.signs.shape
+    step = max(1, _CHUNK // units)
+    return np.concatenate(
+        [statistic(swaps.signs[at : at + step].astype(np.float64)) for at in range(0, patterns, step)]
+    )
+
+
+def _p_value(observed: float, permuted: Floats, swaps: Swaps) -> float:
+    reached = int(np.count_nonzero(permuted >= observed - _TIE * max(1.0, abs(observed))))
+    if swaps.is_exact:
+        return reached / len(permuted)
+    return (reached + 1) / (len(permuted) + 1)

@@ -1,0 +1,175 @@
+"""Ratios of totals over clusters: a share of time, a cost per token, and the ratio of two such costs.
+
+The estimate is Σy / Σx. Its standard error is that of the ratio estimator by linearisation, with clusters
+(prompts) as sampling units: Cochran (1977), "Sampling Techniques", 3rd ed., chapters 6 and 9A, for
+clusters of unequal size. A closed form: no draws, no seed. Intervals are Student's t with clusters − 1
+degrees of freedom, on the logarithmic scale for rates, on the logistic one for shares. Two arms that
+answered the same prompts are compared by the difference of their influences prompt by prompt, so what makes
+a prompt dear in both cancels.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+from draftproof.stats.resampling import Floats
+
+Scale = Literal["log", "logit"]
+MINIMUM_CLUSTERS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Totals:
+    """Σy and Σx of each cluster, shape (clusters,), clusters by sorted label; `n` rows behind them."""
+
+    labels: tuple[str, ...]
+    above: Floats
+    below: Floats
+    n: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TotalsEstimate:
+    """A ratio of totals with its interval at `level`; None with the reason, and how many clusters it lacks.
+
+    Below the floor of clusters the value stands and only the interval is missing: it is what was counted.
+    """
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    level: float
+    n: int
+    n_clusters: int
+    reason: str | None = None
+    needed: int | None = None
+
+
+def sum_by_cluster(above: npt.ArrayLike, below: npt.ArrayLike, clusters: npt.ArrayLike) -> Totals:
+    """Return the totals of each cluster; the order of rows does not matter.
+
+    Args:
+        above: shape (n,), y of each row.
+        below: shape (n,), x of each row.
+        clusters: shape (n,), labels.
+
+    Raises:
+        ValueError: shapes differ.
+    """
+    y, x = np.asarray(above, dtype=np.float64), np.asarray(below, dtype=np.float64)
+    names = np.asarray(clusters, dtype=str)
+    if y.ndim != 1 or not y.shape == x.shape == names.shape:
+        raise ValueError(f"arrays of one length are needed, got {y.shape}, {x.shape}, {names.shape}")
+    labels, index = np.unique(names, return_inverse=True)
+    return Totals(
+        labels=tuple(str(label) for label in labels),
+        above=_exact_sums(y, index.reshape(-1), len(labels)),
+        below=_exact_sums(x, index.reshape(-1), len(labels)),
+        n=len(y),
+    )
+
+
+def ratio_of_totals(
+    totals: Totals, *, scale: Scale = "log", level: float = 0.95, minimum_clusters: int = MINIMUM_CLUSTERS
+) -> TotalsEstimate:
+    """Return Σy / Σx with its interval.
+
+    Where the scale has no room, a share of exactly 0 or 1 or outside them, the interval is on the plain
+    scale.
+
+    Raises:
+        ValueError: the level is outside (0, 1).
+    """
+    _check_level(level)
+    count, x = len(totals.labels), math.fsum(totals.below)
+    if x <= 0:
+        return TotalsEstimate(
+            value=None, level=level, n=totals.n, n_clusters=count, reason="nothing to divide by"
+        )
+    value = math.fsum(totals.above) / x
+    if count < minimum_clusters:
+        return _without_interval(value, totals.n, count, level, minimum_clusters)
+    error = _spread((totals.above - value * totals.below) / x)
+    low, high = _limits(value, error, _quantile(level, count), scale)
+    return TotalsEstimate(value=value, low=low, high=high, level=level, n=totals.n, n_clusters=count)
+
+
+def ratio_of_ratios(
+    arm: Totals, versus: Totals, *, level: float = 0.95, minimum_clusters: int = MINIMUM_CLUSTERS
+) -> TotalsEstimate:
+    """Return (Σy / Σx of the arm) / (Σy / Σx of the other) with its interval on the logarithmic scale.
+
+    Clusters that both arms have are paired; one that only one arm has counts for that arm alone.
+
+    Raises:
+        ValueError: the level is outside (0, 1).
+    """
+    _check_level(level)
+    labels = sorted({*arm.labels, *versus.labels})
+    n = arm.n + versus.n
+    sums = [math.fsum(part) for part in (arm.above, arm.below, versus.above, versus.below)]
+    if min(sums) <= 0:
+        reason = "one of the totals is not positive, so there is no ratio"
+        return TotalsEstimate(value=None, level=level, n=n, n_clusters=len(labels), reason=reason)
+    value = (sums[0] / sums[1]) / (sums[2] / sums[3])
+    if len(labels) < minimum_clusters:
+        return _without_interval(value, n, len(labels), level, minimum_clusters)
+    error = _spread(_influence(arm, labels) - _influence(versus, labels))
+    low, high = _limits(value, error * value, _quantile(level, len(labels)), "log")
+    return TotalsEstimate(value=value, low=low, high=high, level=level, n=n, n_clusters=len(labels))
+
+
+def _influence(totals: Totals, labels: list[str]) -> Floats:
+    """Return what each cluster adds to log(Σy / Σx), shape (labels,); 0 where the arm lacks the cluster."""
+    own = totals.above / math.fsum(totals.above) - totals.below / math.fsum(totals.below)
+    by_label = dict(zip(totals.labels, own, strict=True))
+    return np.array([by_label.get(label, 0.0) for label in labels], dtype=np.float64)
+
+
+def _spread(influence: Floats) -> float:
+    """Return the standard error of a sum of influences, each of mean about 0: √(G/(G−1) Σψ²)."""
+    count = len(influence)
+    return math.sqrt(count / (count - 1) * math.fsum(influence**2))
+
+
+def _limits(value: float, error: float, quantile: float, scale: Scale) -> tuple[float, float]:
+    reach = quantile * error
+    if scale == "logit" and 0.0 < value < 1.0:
+        centre, width = math.log(value / (1 - value)), reach / (value * (1 - value))
+        return _expit(centre - width), _expit(centre + width)
+    if scale == "log" and value > 0.0:
+        return value * math.exp(-reach / value), value * math.exp(min(reach / value, 700.0))
+    return value - reach, value + reach
+
+
+def _expit(at: float) -> float:
+    return 1 / (1 + math.exp(-at)) if at > -700.0 else 0.0
+
+
+def _quantile(level: float, clusters: int) -> float:
+    return float(stats.t.ppf(0.5 + level / 2, clusters - 1))
+
+
+def _exact_sums(values: Floats, index: npt.NDArray[np.intp], count: int) -> Floats:
+    """Sum by cluster without rounding, so that the order of rows cannot show."""
+    return np.array([math.fsum(values[index == one]) for one in range(count)], dtype=np.float64)
+
+
+def _without_interval(value: float, n: int, count: int, level: float, floor: int) -> TotalsEstimate:
+    return TotalsEstimate(
+        value=value,
+        level=level,
+        n=n,
+        n_clusters=count,
+        reason=f"{count} of at least {floor} prompts for an interval",
+        needed=floor - count,
+    )
+
+
+def _check_level(level: float) -> None:
+    if not 0.0 < level < 1.0:
+        raise ValueError(f"level is a share between 0 and 1, got {level}")
