@@ -31,7 +31,7 @@ class ContextNeed(msgspec.Struct, frozen=True, kw_only=True):
 def compute_needs(
     items: Iterable[Item], max_tokens: int | None, count: Callable[[str], int] | None = None
 ) -> tuple[ContextNeed, ...]:
-    """Return what every item needs.
+    """Return what every item needs; a conversation at its last turn, whose prompt holds all said before.
 
     Args:
         items: the chosen items.
@@ -42,15 +42,21 @@ def compute_needs(
         ContextNeed(
             item_id=item.id,
             prompt_tokens=sum(
-                (count or estimate_tokens)(message.content) + _TEMPLATE_TOKENS_PER_MESSAGE
-                for message in item.messages
+                (count or estimate_tokens)(text) + _TEMPLATE_TOKENS_PER_MESSAGE for text in _list_texts(item)
             )
-            + _count_tools(item, count or estimate_tokens),
+            + _count_tools(item, count or estimate_tokens)
+            + len(item.follow_ups)
+            * (item.max_tokens if max_tokens is None else min(item.max_tokens, max_tokens)),
             answer_tokens=item.max_tokens if max_tokens is None else min(item.max_tokens, max_tokens),
             estimated=count is None,
         )
         for item in items
     )
+
+
+def _list_texts(item: Item) -> list[str]:
+    later = [text for one in item.follow_ups for text in (*one.tool_results, one.content)]
+    return [*(message.content for message in item.messages), *later]
 
 
 def estimate_tokens(text: str) -> int:

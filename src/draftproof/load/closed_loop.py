@@ -4,13 +4,13 @@ import asyncio
 
 import msgspec
 
-from draftproof.client.exchange import ExchangeFold
+from draftproof.client.exchange import Exchange, ExchangeFold
 from draftproof.client.wire import Ending, Transport, WireRequest
 from draftproof.clock import Clock
 from draftproof.load.client_health import ClientHealth
 from draftproof.load.schedule import Schedule
-from draftproof.load.turn import Endpoint, Job, Sink, Turn, make_record
-from draftproof.records import BlockRecord, Outcome
+from draftproof.load.turn import Endpoint, Job, Sink, Turn, make_record, make_unsent, view_exchange
+from draftproof.records import BlockRecord
 
 
 class LoadSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,11 +82,24 @@ class ClosedLoop:
         await asyncio.sleep(max(0.0, (first_ns - self._clock()) / 1e9))
         scheduled_ns = min(first_ns, self._clock())  # a loop's timer may end up to a millisecond early
         while (job := self._schedule.next_job()) is not None:
-            if await self._perform(job, scheduled_ns) != "ok":
+            scheduled_ns = await self._converse(job, scheduled_ns)
+
+    async def _converse(self, opening: Job, scheduled_ns: int) -> int:
+        """Ask a job and the later turns of its conversation; return when the slot is free again."""
+        following: Job | None = opening
+        while (job := following) is not None:
+            exchange = await self._perform(job, scheduled_ns)
+            is_ok = exchange.outcome == "ok"
+            following = self._schedule.follow(job, view_exchange(exchange) if is_ok else None)
+            self._finish(job)
+            if not is_ok and not job.blocked:
                 await asyncio.sleep(self._settings.failure_pause_s)
             scheduled_ns = self._clock()
+        return scheduled_ns
 
-    async def _perform(self, job: Job, scheduled_ns: int) -> Outcome:
+    async def _perform(self, job: Job, scheduled_ns: int) -> Exchange:
+        if job.blocked:
+            return self._keep(job, scheduled_ns, make_unsent(self._clock()))
         fold = ExchangeFold(self._endpoint.adapter.start_fold())
         limit_s = self._settings.request_timeout_s
         try:
@@ -96,26 +109,26 @@ class ClosedLoop:
             ending = Ending(kind="timeout", at_ns=self._clock(), detail=f"no end within {limit_s:g} s")
         except asyncio.CancelledError:
             ending = Ending(kind="cancelled", at_ns=self._clock(), detail="cancelled by the client")
-            self._keep(self._schedule.interrupt(job), scheduled_ns, fold, ending)
+            self._keep(self._schedule.interrupt(job), scheduled_ns, fold.close(ending))
             raise
-        outcome = self._keep(job, scheduled_ns, fold, ending)
+        return self._keep(job, scheduled_ns, fold.close(ending))
+
+    def _finish(self, job: Job) -> None:
         self._schedule.finish(job)
         if self._schedule.is_over:
             self._counted_over.set()
-        return outcome
 
     def _render(self, job: Job) -> WireRequest:
-        payload = self._endpoint.build_payload(job.item, seed=job.seed, max_tokens=self._settings.max_tokens)
+        payload = self._endpoint.build_payload(job.asked, seed=job.seed, max_tokens=self._settings.max_tokens)
         return WireRequest(
             url=self._endpoint.chat_url,
             body=msgspec.json.encode(payload),
             headers=self._endpoint.headers,
         )
 
-    def _keep(self, job: Job, scheduled_ns: int, fold: ExchangeFold, ending: Ending) -> Outcome:
-        exchange = fold.close(ending)
+    def _keep(self, job: Job, scheduled_ns: int, exchange: Exchange) -> Exchange:
         self._sink.append(make_record(self._turn, job, scheduled_ns, exchange))
-        return exchange.outcome
+        return exchange
 
 
 async def _wait_for(event: asyncio.Event) -> None:

@@ -1,6 +1,7 @@
 """The closed loop: keeps a stated number of requests in flight and hands every record to a sink.
 
-A request is scheduled when its slot becomes free. The first wave is spread out, slot by slot, so that the
+A request is scheduled when its slot becomes free; a later turn of a conversation is asked by the same slot as
+soon as the answer before it has ended. The first wave is spread out, slot by slot, so that the
 burst of a cold start does not decide the first-token tail. After a failure a slot rests for a moment: a
 service that refuses at once must not be flooded by the very client that measures it.
 """
@@ -14,6 +15,7 @@ from draftproof.load.closed_loop import ClosedLoop, LoadSettings
 from draftproof.load.schedule import Schedule, SeedOf, warmup_turn
 from draftproof.load.turn import Endpoint, Sink, Turn
 from draftproof.records import BlockRecord
+from draftproof.workload.answers import AnswerView
 from draftproof.workload.blocks import request_seed
 from draftproof.workload.items import Item
 
@@ -32,6 +34,7 @@ async def run_turn(
     stop: asyncio.Event | None = None,
     seed_of: SeedOf = request_seed,
     clock: Clock = monotonic_ns,
+    answered: Mapping[str, AnswerView | None] | None = None,
 ) -> BlockRecord:
     """Run one arm's turn of a block and return how it went.
 
@@ -49,8 +52,9 @@ async def run_turn(
         stop: set by whoever wants the turn to end.
         seed_of: seed of an item at a repeat.
         clock: source of every time in the records.
+        answered: request id -> answer of what is done, None for a failure; conversations go on from there.
     """
-    schedule = Schedule(turn, items, done=done, seed_of=seed_of)
+    schedule = Schedule(turn, items, done=done, seed_of=seed_of, answered=answered)
     loop = ClosedLoop(
         turn=turn,
         endpoint=endpoint,

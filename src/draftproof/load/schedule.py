@@ -1,15 +1,19 @@
 """Which request a free slot of the closed loop takes next. Pure: no clock, no socket.
 
 Counted requests come first, in block order. While some of them are still in flight and none is left to
-start, free slots take fill requests, so that the last counted ones meet the same load as the first.
+start, free slots take fill requests, so that the last counted ones meet the same load as the first. A slot
+that has begun a conversation asks its later turns before anything else.
 """
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Literal
 
+import msgspec
+
 from draftproof.load.turn import Job, Turn
 from draftproof.records import Phase
+from draftproof.workload.answers import AnswerView
 from draftproof.workload.items import Item
 
 SeedOf = Callable[[Item, int], int | None]
@@ -23,7 +27,11 @@ class Schedule:
         items: the workload's items by id.
         done: request ids that an earlier run has already recorded; counted ones are not asked again.
         seed_of: seed of an item at a repeat, the same for every arm.
-        phase: `measure`, or `warmup`: the same items, never counted and never followed by fill requests.
+        phase: `measure`, or `warmup`: the same items, never counted and never followed by fill requests; of
+            a conversation only its opening.
+        answered: request id -> answer of what an earlier run has recorded, None for a failure. A conversation
+            that was broken off goes on from the answers it had: its turns are in the journal and count, and
+            asking them once more would count them twice.
     """
 
     def __init__(
@@ -34,11 +42,13 @@ class Schedule:
         done: Collection[str],
         seed_of: SeedOf,
         phase: Literal["measure", "warmup"] = "measure",
+        answered: Mapping[str, AnswerView | None] | None = None,
     ) -> None:
         self._turn, self._items, self._done, self._seed_of = turn, items, done, seed_of
         self._phase: Phase = phase
+        self._answered = answered or {}
         self._waiting = deque(self._own_jobs())
-        self._outstanding = len(self._waiting)
+        self._outstanding = sum(self._turns(job.item) - job.conversation_turn for job in self._waiting)
         self._fills = self._make_fills()
 
     @property
@@ -54,6 +64,24 @@ class Schedule:
             return next(self._fills)
         return None
 
+    def follow(self, job: Job, answer: AnswerView | None) -> Job | None:
+        """Return the next turn of a job's conversation, None at its end.
+
+        Without an `answer` the job failed, and all its later turns are blocked.
+        """
+        turn = job.conversation_turn + 1
+        if job.phase == "warmup" or turn >= job.item.turns or (job.phase == "fill" and self.is_over):
+            return None
+        if job.phase == "fill":
+            following = self._free_job(job.item.id, job.order_in_block, "fill", turn)
+        else:
+            following = self._job(job.item.id, job.order_in_block, job.phase, turn=turn)
+        return msgspec.structs.replace(
+            following,
+            answers=job.answers if answer is None else (*job.answers, answer),
+            blocked=job.blocked or answer is None,
+        )
+
     def finish(self, job: Job) -> None:
         """Count a job as ended."""
         if job.phase == self._phase:
@@ -63,14 +91,24 @@ class Schedule:
         """Return a counted job as one that was stopped, under an id that does not claim it as done."""
         if job.phase != "measure":
             return job
-        return self._free_job(job.item.id, job.order_in_block, "interrupted")
+        return self._free_job(job.item.id, job.order_in_block, "interrupted", job.conversation_turn)
 
     def _own_jobs(self) -> Iterator[Job]:
         for order, item_id in enumerate(self._turn.item_ids):
             if self._phase == "warmup":
                 yield self._free_job(item_id, order, "warmup")
-            elif (job := self._job(item_id, order, "measure")).request_id not in self._done:
+            elif (job := self._resume(item_id, order)) is not None:
                 yield job
+
+    def _turns(self, item: Item) -> int:
+        return 1 if self._phase == "warmup" else item.turns
+
+    def _resume(self, item_id: str, order: int) -> Job | None:
+        """Return the first turn of an item that is not recorded yet, None if all are."""
+        job: Job | None = self._job(item_id, order, "measure")
+        while job is not None and job.request_id in self._done:
+            job = self.follow(job, self._answered.get(job.request_id))
+        return job
 
     def _make_fills(self) -> Iterator[Job]:
         order = len(self._turn.item_ids)
@@ -79,19 +117,21 @@ class Schedule:
                 yield self._free_job(item_id, order, "fill")
                 order += 1
 
-    def _free_job(self, item_id: str, order: int, phase: Phase) -> Job:
+    def _free_job(self, item_id: str, order: int, phase: Phase, turn: int = 0) -> Job:
         """Return a job with the first number that no earlier run has used."""
-        job = self._job(item_id, order, phase, f"#{phase}{order}")
+        job = self._job(item_id, order, phase, f"#{phase}{order}", turn)
         again = 0
         while job.request_id in self._done:
             again += 1
-            job = self._job(item_id, order, phase, f"#{phase}{order}.{again}")
+            job = self._job(item_id, order, phase, f"#{phase}{order}.{again}", turn)
         return job
 
-    def _job(self, item_id: str, order: int, phase: Phase, suffix: str = "") -> Job:
+    def _job(self, item_id: str, order: int, phase: Phase, suffix: str = "", turn: int = 0) -> Job:
         item = self._items[item_id]
+        later = f"+{turn}" if turn else ""
         return Job(
-            request_id=f"{self._turn.key}/{item_id}{suffix}",
+            request_id=f"{self._turn.key}/{item_id}{later}{suffix}",
+            conversation_turn=turn,
             item=item,
             phase=phase,
             order_in_block=order,

@@ -1,6 +1,7 @@
 """What one arm does in its turn of a block: the order, the requests, and the facts a record is made of.
 
-Pure. Request ids are `load/block/repeat/arm/item`, with a suffix for requests that are not counted.
+Pure. Request ids are `load/block/repeat/arm/item`, with `+1` and so on for the later turns of a conversation
+and a suffix for requests that are not counted.
 """
 
 from typing import Any, Protocol
@@ -9,10 +10,15 @@ import msgspec
 
 from draftproof.client.exchange import Exchange
 from draftproof.engines.adapter import EngineAdapter
+from draftproof.engines.protocol import Answer
 from draftproof.plan.schema import Scalar
 from draftproof.records import Phase, RequestRecord
+from draftproof.workload.answers import AnswerView
 from draftproof.workload.blocks import Block
+from draftproof.workload.conversation import item_at_turn
 from draftproof.workload.items import Item
+
+EARLIER_FAILED = "an earlier turn of this conversation failed, so this one was not sent"
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,13 +64,25 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """One request to be sent."""
+    """One request to be sent.
+
+    `answers` are those to the earlier turns of its conversation, in order. A blocked job is one of which an
+    earlier turn failed: it is recorded as failed too and never sent.
+    """
 
     request_id: str
     item: Item
     phase: Phase
     order_in_block: int
     seed: int | None
+    conversation_turn: int = 0
+    answers: tuple[AnswerView, ...] = ()
+    blocked: bool = False
+
+    @property
+    def asked(self) -> Item:
+        """The item as it is asked at this turn."""
+        return item_at_turn(self.item, self.answers)
 
 
 class Sink(Protocol):
@@ -124,8 +142,37 @@ def make_record(turn: Turn, job: Job, scheduled_ns: int, exchange: Exchange) -> 
         server=answer.server,
         fallbacks=answer.fallbacks,
         decode_steps=answer.decode_steps,
+        top_two_margins=answer.top_two_margins,
         malformed_raw=exchange.malformed_raw,
         reasoning_text=answer.reasoning_text,
         tool_calls=answer.tool_calls,
         warnings=exchange.warnings,
+        conversation_turn=job.conversation_turn,
+    )
+
+
+def view_exchange(exchange: Exchange) -> AnswerView:
+    """Return the answer of an exchange, as the record of it will show it."""
+    answer = exchange.answer
+    return AnswerView(
+        text=answer.text,
+        reasoning_text=answer.reasoning_text,
+        tool_calls=answer.tool_calls,
+        finish_reason=answer.finish_reason,
+        output_tokens=answer.output_tokens,
+    )
+
+
+def make_unsent(at_ns: int) -> Exchange:
+    """Return the exchange of a blocked job, a failure: no conversation ends early unseen."""
+    return Exchange(
+        outcome="cancelled",
+        sent_ns=None,
+        headers_ns=None,
+        end_ns=at_ns,
+        http_status=None,
+        error=EARLIER_FAILED,
+        malformed_raw=None,
+        answer=Answer(),
+        warnings=(),
     )

@@ -5,7 +5,7 @@ Owns the order of events and nothing else; every step is a call of the package t
 
 from draftproof.qualify.check import CheckReport, check_plan
 from draftproof.qualify.progress import Interrupted, Progress, Quiet
-from draftproof.qualify.reporting import recompute
+from draftproof.qualify.reporting import explain_run, recompute
 from draftproof.qualify.runner import resume_run, run_plan
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "Progress",
     "Quiet",
     "check_plan",
+    "explain_run",
     "recompute",
     "resume_run",
     "run_plan",

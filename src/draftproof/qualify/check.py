@@ -15,13 +15,14 @@ from draftproof.arms.preflight import Finding, PreflightReport, run_preflight
 from draftproof.plan.loading import BUILTIN_PREFIX
 from draftproof.plan.schema import Plan
 from draftproof.qualify.fleet import Fleet, needs_model
+from draftproof.qualify.judging import check_judging
 from draftproof.qualify.progress import Progress
 from draftproof.qualify.stopping import stop_on_signal
 from draftproof.records import ArmManifest, Contract
 from draftproof.verdict.forecast import forecast_shortfalls
 from draftproof.workload.items import Item, Workload
 from draftproof.workload.reader import load_workload
-from draftproof.workload.segments import compute_coverage, select
+from draftproof.workload.segments import check_dimensions, compute_coverage, select
 
 ModelResolver = Callable[[str], Path]
 
@@ -65,6 +66,8 @@ def choose_items(plan: Plan) -> tuple[Workload, tuple[Item, ...]]:
     """Return the workload and the items that the plan chooses from it."""
     workload = load_workload(plan.workload.path)
     chosen = plan.workload
+    named = plan.comparison.cluster_by
+    check_dimensions(workload, (named,) if named else ())
     return workload, select(workload, chosen.where, chosen.items_per_segment, chosen.segment_by, plan.seed)
 
 
@@ -112,6 +115,7 @@ def check_plan(plan: Plan, resolve_model: ModelResolver, progress: Progress) -> 
 async def _check(
     plan: Plan, items: tuple[Item, ...], model: Path | None, logs: Path, progress: Progress
 ) -> CheckReport:
+    await check_judging(plan, items, os.environ)
     progress.phase("Starting the arms")
     with stop_on_signal() as stop:
         return await _check_fleet(Fleet(plan, model, logs, progress, stop), items, model, progress)

@@ -10,12 +10,14 @@ from draftproof.errors import EngineError
 from draftproof.load.driver import LoadSettings, run_turn, run_warmup
 from draftproof.load.turn import Turn, turns_of
 from draftproof.plan.schema import Plan
+from draftproof.qualify.behaviour import list_unprobed, probe_arm
 from draftproof.qualify.fleet import Fleet
 from draftproof.qualify.masking import MaskingSink
-from draftproof.qualify.progress import Progress
+from draftproof.qualify.progress import Interrupted, Progress
 from draftproof.store import RunDirectory
 from draftproof.telemetry.host import HostReader
 from draftproof.telemetry.sampler import Sampler, Target
+from draftproof.workload.answers import AnswerView, view_answer
 from draftproof.workload.blocks import plan_blocks
 from draftproof.workload.items import Item
 
@@ -34,12 +36,16 @@ async def measure(
     Raises:
         EngineError: an arm's process ended; its unanswered requests are recorded as failures.
         StoreError: the journal cannot be written.
+        Interrupted: stopped while an arm started or was probed.
     """
     turns = plan_turns(fleet.plan, items, fleet.arms)
     finished = run.load_completed_turns()
-    done_ids = {record.request_id for record in run.load().records}
-    loop = _Loop(run, fleet, {item.id: item for item in items}, done_ids, stop)
+    answered = {
+        one.request_id: view_answer(one) if one.outcome == "ok" else None for one in run.load().records
+    }
+    loop = _Loop(run, fleet, {item.id: item for item in items}, answered, stop)
     waiting = [turn for turn in turns if (turn.block, turn.arm) not in finished]
+    last_of = {turn.arm: turn for turn in waiting}
     done = len(turns) - len(waiting)
     try:
         for turn in waiting:
@@ -47,10 +53,32 @@ async def measure(
                 break
             progress.advance(done, len(turns), f"{turn.load}: {turn.arm}")
             done += await loop.take(turn)
+            if fleet.takes_turns and turn is last_of[turn.arm]:
+                await _probe(run, fleet, (turn.arm,), progress, stop)
+                progress.phase("Measuring")
+        if done == len(turns):
+            await _probe(run, fleet, fleet.arms, progress, stop)
+    except Interrupted as stopped:
+        raise Interrupted(run.path, done, len(turns)) from stopped
     finally:
         await loop.close()
     progress.advance(done, len(turns), "measured" if done == len(turns) else "stopped")
     return done, len(turns)
+
+
+async def _probe(
+    run: RunDirectory, fleet: Fleet, arms: Collection[str], progress: Progress, stop: asyncio.Event
+) -> None:
+    """Ask the arms what the run does not know yet of their behaviour."""
+    arms = list_unprobed(fleet.plan, arms, run.load().behaviours)
+    if arms:
+        progress.phase("Asking the arms about stop strings, tools, limits and cancellation")
+    for number, arm in enumerate(arms):
+        progress.advance(number, len(arms), arm)
+        await fleet.ensure(arm)
+        await probe_arm(run, fleet, arm, stop)
+    if arms:
+        progress.phase("Measuring" if fleet.takes_turns else "Probed")
 
 
 class _Loop:
@@ -61,11 +89,11 @@ class _Loop:
         run: RunDirectory,
         fleet: Fleet,
         items: Mapping[str, Item],
-        done_ids: Collection[str],
+        answered: Mapping[str, AnswerView | None],
         stop: asyncio.Event,
     ) -> None:
         self._run, self._fleet, self._items, self._stop = run, fleet, items, stop
-        self._done_ids, self._warm = done_ids, set[tuple[str, str]]()
+        self._answered, self._warm = answered, set[tuple[str, str]]()
         self._transport = HttpTransport()
         self._session = aiohttp.ClientSession()
         self._host = HostReader()
@@ -94,7 +122,8 @@ class _Loop:
                 transport=self._transport,
                 sink=self._sink,
                 settings=self._settings,
-                done=self._done_ids,
+                done=self._answered,
+                answered=self._answered,
                 stop=self._stop,
             )
             self._run.journal.append(block)

@@ -11,11 +11,14 @@ from draftproof.store import RunContents, RunDirectory
 from draftproof.verdict.results import Results
 
 if TYPE_CHECKING:
+    from draftproof.verdict.explain import Explanation
     from draftproof.verdict.run_data import RunData
 
 
 def recompute(path: Path, *, write: bool) -> Results:
-    """Compute the results of a run from its journal and, if `write`, renew results.json and report.html.
+    """Compute the results of a run from its journal.
+
+    If `write`, renew results.json, envelope.json and report.html.
 
     Raises:
         StoreError: there is no run, or a line of it cannot be read.
@@ -23,14 +26,36 @@ def recompute(path: Path, *, write: bool) -> Results:
     """
     from draftproof.report import render_html  # noqa: PLC0415
     from draftproof.verdict.compute import compute_results  # noqa: PLC0415
+    from draftproof.verdict.envelope import build_envelope  # noqa: PLC0415
 
     run = RunDirectory.open(path)
     contents = run.load()
     results = compute_results(run_data(contents))
     if write:
         run.write_results(results)
+        run.write_envelope(build_envelope(results, contents.manifest))
         run.write_report(render_html(results, contents.manifest))
     return results
+
+
+def explain_run(path: Path, cell: str | None) -> "Explanation":
+    """Compute a run's verdict and return the way from it to the raw requests, for one cell or for all.
+
+    Args:
+        path: the run directory.
+        cell: "SEGMENT@LOAD", None for all.
+
+    Raises:
+        StoreError: there is no run, or a line of it cannot be read.
+        InvalidRunError: plan or thresholds were changed after the run had begun.
+        UsageError: there is no such cell.
+    """
+    from draftproof.store.locations import locate_requests  # noqa: PLC0415
+    from draftproof.verdict.compute import compute_results  # noqa: PLC0415
+    from draftproof.verdict.explain import explain  # noqa: PLC0415
+
+    run = run_data(RunDirectory.open(path).load())
+    return explain(run, compute_results(run), locate_requests(path), cell)
 
 
 def run_data(contents: RunContents) -> "RunData":
@@ -44,4 +69,6 @@ def run_data(contents: RunContents) -> "RunData":
         blocks=contents.blocks,
         items=contents.items,
         telemetry=contents.telemetry,
+        judgements=contents.judgements,
+        behaviours=contents.behaviours,
     )

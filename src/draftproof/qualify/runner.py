@@ -5,6 +5,7 @@ in the journal, the services are stopped, and the run can be resumed.
 """
 
 import asyncio
+import os
 import platform
 from pathlib import Path
 
@@ -18,8 +19,10 @@ from draftproof.arms.preflight import PreflightReport
 from draftproof.clock import wall_anchor
 from draftproof.plan.loading import plan_sha256, thresholds_sha256
 from draftproof.plan.schema import Plan
+from draftproof.qualify.behaviour import list_unprobed
 from draftproof.qualify.check import ModelResolver, choose_items, preflight, resolve_target
 from draftproof.qualify.fleet import Fleet, check_same
+from draftproof.qualify.judging import check_judging, run_judging
 from draftproof.qualify.measure import measure, plan_turns
 from draftproof.qualify.progress import Interrupted, Progress
 from draftproof.qualify.reporting import recompute
@@ -71,9 +74,15 @@ def resume_run(out: Path, resolve_model: ModelResolver, progress: Progress) -> R
 
 
 def _is_measured(run: RunDirectory, contents: RunContents) -> bool:
-    """Tell whether no turn is missing, so that a run whose end alone was lost needs no service."""
-    turns = plan_turns(contents.plan, contents.items, list_arms(contents.plan))
-    return {(turn.block, turn.arm) for turn in turns} <= run.load_completed_turns()
+    """Tell whether no turn is missing, so that a run whose end alone was lost needs no service.
+
+    Probes of behaviour that were begun must be finished; a run from before there were any needs none.
+    """
+    arms = list_arms(contents.plan)
+    turns = plan_turns(contents.plan, contents.items, arms)
+    if not {(turn.block, turn.arm) for turn in turns} <= run.load_completed_turns():
+        return False
+    return not contents.behaviours or not list_unprobed(contents.plan, arms, contents.behaviours)
 
 
 class _Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,6 +97,7 @@ class _Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def _run_new(job: _Job, progress: Progress) -> None:
+    await check_judging(job.plan, job.items, os.environ)
     with stop_on_signal() as stop:
         async with _started(job.plan, job.model, job.out, progress, stop) as fleet:
             report = preflight(fleet, job.items, job.model)
@@ -124,6 +134,7 @@ async def _measure(
 
 
 def _finish(out: Path, progress: Progress) -> Results:
+    run_judging(out, progress)
     progress.phase("Computing the verdict")
     run = RunDirectory.open(out)
     run.compact()

@@ -90,6 +90,13 @@ def decode_payload(body: bytes) -> dict[str, Any] | None:
         return None
 
 
+def render_text_response(text: str) -> bytes:
+    """Return a whole response of plain text."""
+    content = text.encode()
+    head = f"HTTP/1.1 200 Scripted\r\nContent-Type: text/plain\r\nContent-Length: {len(content)}"
+    return head.encode() + _HEAD_END + content
+
+
 def render_json_response(status: int, body: dict[str, Any]) -> bytes:
     """Return a whole JSON response."""
     content = msgspec.json.encode(body)

@@ -31,6 +31,8 @@ def _render_end(script: Script, writer: "_Writer") -> Iterator[Step]:
     if script.finish_reason is not None:
         closing = {"index": 0, "delta": {}, "finish_reason": script.finish_reason}
         yield writer.frame([closing], counted=False)
+    if script.after_finish is not None:
+        yield writer.frame([{"index": 0, "delta": {"content": script.after_finish}}], counted=False)
     if script.usage != "none" or script.metrics is not None:
         yield writer.closing()
     if script.end_marker:
@@ -52,12 +54,20 @@ class _Writer:
 
     def content(self, index: int, count: int) -> Step:
         """Return the step of a content chunk."""
-        text = "" if index in self._script.silent_chunks else chunk_text(index, count)
-        choice: dict[str, Any] = {"index": 0, "delta": {"content": text}, "finish_reason": None}
+        choice: dict[str, Any] = {"index": 0, "delta": self._delta(index, count), "finish_reason": None}
         if self._script.token_ids:
             choice["token_ids"] = list(range(self._tokens, self._tokens + count))
         self._tokens += count
         return self.frame([choice], counted=True, wait_s=self._wait_s(index))
+
+    def _delta(self, index: int, count: int) -> dict[str, Any]:
+        script = self._script
+        if script.tool_call is not None:
+            key = "arguments" if index else "name"
+            return {"tool_calls": [{"index": 0, "function": {key: script.tool_call[index]}}]}
+        if index in script.silent_chunks:
+            return {"content": ""}
+        return {"content": chunk_text(index, count) if script.texts is None else script.texts[index]}
 
     def frame(self, choices: list[dict[str, Any]], *, counted: bool, wait_s: float = 0.0) -> Step:
         """Return the step of any chunk with choices."""

@@ -12,7 +12,13 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Self, TypeVar
 
 from draftproof.clock import monotonic_ns
-from draftproof.testing.http_peer import HttpPeer, RequestHead, decode_payload, render_json_response
+from draftproof.testing.http_peer import (
+    HttpPeer,
+    RequestHead,
+    decode_payload,
+    render_json_response,
+    render_text_response,
+)
 from draftproof.testing.playback import Served, play
 from draftproof.testing.scripts import Script
 
@@ -30,6 +36,7 @@ class ScriptedServer:
         model: the name /v1/models lists.
         version: the body of /version; None answers 404 there, as an engine without that path does.
         ready: False answers 503 on /health for good.
+        metrics: text of /metrics, made from this server when it is asked; None answers 404 there.
 
     Attributes:
         served: the requests so far, in order of arrival.
@@ -45,9 +52,10 @@ class ScriptedServer:
         model: str = "scripted",
         version: dict[str, Any] | None = None,
         ready: bool = True,
+        metrics: Callable[["ScriptedServer"], str] | None = None,
     ) -> None:
         self._script, self._port, self._model = script, port, model
-        self._version, self._ready = version, ready
+        self._version, self._ready, self._metrics = version, ready, metrics
         self._thread = threading.Thread(target=self._run, name="scripted-server", daemon=True)
         self._started = threading.Event()
         self._listener: socket.socket
@@ -58,6 +66,11 @@ class ScriptedServer:
         self.served: list[Served] = []
         self.in_flight_max = 0
         self.connections = 0
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that are being answered now."""
+        return self._in_flight
 
     @property
     def url(self) -> str:
@@ -134,6 +147,8 @@ class ScriptedServer:
     def _answer_other(self, head: RequestHead) -> bytes:
         if head.path == "/health":
             return render_json_response(*((200, {"status": "ready"}) if self._ready else (503, {})))
+        if head.path == "/metrics" and self._metrics is not None:
+            return render_text_response(self._metrics(self))
         if head.path == "/version" and self._version is not None:
             return render_json_response(200, self._version)
         if head.path == "/v1/models":

@@ -14,6 +14,10 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
     `ttft_s`: from the request to the first content chunk. `gaps_s`: pauses between content chunks, the last
     one repeats. Events named by an index come before the content chunk of that index.
 
+    `texts`: the text of each content chunk, else words that name chunk and token. `tool_call`: the answer is
+    a call instead, its name in the first chunk and a piece of its arguments in each later one.
+    `after_finish`: text of a chunk behind the finish reason, where none may be.
+
     `linger_s`: from the last event to the end of the response, as a slow proxy would have it.
 
     Packets: `split_bytes` writes the stream in pieces of so many bytes, each in its own segment; `coalesce`
@@ -52,6 +56,9 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
     split_bytes: int | None = None
     coalesce: int = 1
     keep_alive: bool = True
+    texts: tuple[str, ...] | None = None
+    tool_call: tuple[str, ...] | None = None
+    after_finish: str | None = None
 
     @property
     def total_tokens(self) -> int:

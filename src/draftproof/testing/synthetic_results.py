@@ -5,6 +5,7 @@ Deterministic: the figures come from a fixed formula of segment, load and arm, n
 
 from typing import NamedTuple
 
+from draftproof.testing.synthetic_equivalence import build_rows
 from draftproof.testing.synthetic_manifest import DIGEST
 from draftproof.verdict.results import (
     Acceptance,
@@ -94,6 +95,7 @@ def build_results(
     ]
     pooled = [Place(POOLED, i, "all", *levels[i], requests * segments, failing) for i in range(loads)]
     cells = tuple(_cell(place) for place in own)
+    agreements = tuple(_agreement(place, arm) for place in pooled for arm in ("candidate", "baseline_null"))
     return Results(
         schema_version=1,
         draftproof_version="0.1.0",
@@ -123,9 +125,8 @@ def build_results(
             for quantity in ("failed_share", "passed_share")
             for arm in ("candidate", "alternative")
         ),
-        agreements=tuple(
-            _agreement(place, arm) for place in pooled for arm in ("candidate", "baseline_null")
-        ),
+        agreements=agreements,
+        equivalence=build_rows(agreements),
         estimators=tuple(
             _estimator(place, row) for place in pooled if not failing for row in range(len(_ESTIMATORS))
         ),

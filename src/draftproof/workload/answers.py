@@ -1,10 +1,13 @@
-"""Finding a JSON value or numbers in the free text of an answer. Pure; used by the checks."""
+"""An answer as the checks see it, and finding a JSON value or numbers in its free text. Pure."""
 
+import hashlib
 import json
 import re
 from typing import Any, NoReturn
 
 import msgspec
+
+from draftproof.records import RequestRecord, ToolCall
 
 _FENCED = re.compile(r"```[A-Za-z]*\n?(.*?)```", re.DOTALL)
 _DIGITS = str.maketrans(
@@ -14,6 +17,32 @@ _DIGITS = str.maketrans(
 # Grouping needs three digits after each separator and no fourth: "1,250" is one number, "1,5" are two.
 _GROUPING = "[,'’\u066c\u00a0\u202f\u2009]"
 _NUMBER = re.compile(rf"(?:(?<![\w.])-)?(?:\d{{1,3}}(?:{_GROUPING}\d{{3}})+(?!\d)|\d+)(?:\.\d+)?")
+
+
+class AnswerView(msgspec.Struct, frozen=True, kw_only=True):
+    """What an answer said and how it ended; times and the arm are left out on purpose."""
+
+    text: str = ""
+    reasoning_text: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    finish_reason: str | None = None
+    output_tokens: int | None = None
+
+    @property
+    def sha256(self) -> str:
+        """Hash of all that the answer said: binds a judgement to it."""
+        return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()
+
+
+def view_answer(record: RequestRecord) -> AnswerView:
+    """Return the answer of a record."""
+    return AnswerView(
+        text=record.text,
+        reasoning_text=record.reasoning_text,
+        tool_calls=record.tool_calls,
+        finish_reason=record.finish_reason,
+        output_tokens=record.output_tokens,
+    )
 
 
 class FoundJson(msgspec.Struct, frozen=True):
@@ -43,7 +72,7 @@ def find_json(text: str, opener: str = "{") -> FoundJson | None:
         opener: "{" or "[", the bracket with which the wanted value begins when it stands inside prose.
     """
     for candidate in (text, *_FENCED.findall(text)):
-        found = _parse(candidate)
+        found = parse_json(candidate)
         if found is not None:
             return found
     return _find_bracketed(text, opener)
@@ -55,7 +84,7 @@ def _find_bracketed(text: str, opener: str) -> FoundJson | None:
         end = _find_close(text, start)
         if end is None:
             return None
-        found = _parse(text[start:end])
+        found = parse_json(text[start:end])
         if found is not None:
             return found
         start = text.find(opener, end)
@@ -82,7 +111,8 @@ def _find_close(text: str, start: int) -> int | None:
     return None
 
 
-def _parse(text: str) -> FoundJson | None:
+def parse_json(text: str) -> FoundJson | None:
+    """Return the JSON value that a text is, None where it is none."""
     try:
         return FoundJson(json.loads(text, parse_constant=_refuse_constant))
     except (ValueError, RecursionError):

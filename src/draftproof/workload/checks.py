@@ -4,26 +4,36 @@ Pure. A check that cannot be evaluated gives `passed=None` with the reason, neve
 looks at the first `REGEX_MAX_CHARS` characters, and the reader refuses patterns in which a repeat encloses a
 repeat, because Python's matcher has no time limit; several `.*` in one pattern still cost polynomial time on
 a long answer, and patterns inside a JSON schema are not bounded. `numeric` reads digits (Latin, Arabic-Indic,
-Persian, full-width), not number words.
+Persian, full-width), not number words. What a function or a judge model says is not asked for here: it is
+looked up among the judgements that the run has stored.
 """
 
 import re
+from collections.abc import Mapping
 
-import jsonschema
 import msgspec
-from referencing.exceptions import Unresolvable
 
-from draftproof.workload.answers import find_json, find_numbers
+from draftproof.records import Judgement
+from draftproof.workload.answers import AnswerView, find_json, find_numbers
+from draftproof.workload.call_checks import judge_finish_reason, judge_stop, judge_tool_calls
+from draftproof.workload.conversation import checks_at_turn, stop_at_turn
 from draftproof.workload.items import (
     Check,
     ContainsCheck,
     ExactCheck,
+    FinishReasonCheck,
     Item,
     JsonSchemaCheck,
+    JudgeCheck,
     LengthCheck,
     NumericCheck,
+    PythonCheck,
     RegexCheck,
+    StopCheck,
+    TextCheck,
+    ToolCallCheck,
 )
+from draftproof.workload.schemas import find_violation
 
 REGEX_MAX_CHARS = 4096
 REGEX_FLAGS = re.DOTALL | re.MULTILINE
@@ -38,20 +48,71 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
     detail: str
 
 
-def evaluate_checks(item: Item, text: str) -> tuple[CheckResult, ...]:
-    """Judge an answer; one result per check of the item, in the item's order."""
-    return tuple(evaluate_check(check, text) for check in item.checks)
+def evaluate_checks(
+    item: Item,
+    answer: AnswerView,
+    turn: int = 0,
+    judgements: Mapping[int, tuple[Judgement, ...]] | None = None,
+) -> tuple[CheckResult, ...]:
+    """Judge the answer to a turn of an item; one result per check of the turn, in its order.
+
+    Args:
+        item: the item.
+        answer: what was answered.
+        turn: the turn of the conversation, counted from 0.
+        judgements: by index of the check, what functions and judge models said of this request.
+    """
+    known = judgements or {}
+    return tuple(
+        evaluate_check(check, answer, stop=stop_at_turn(item, turn), judgements=known.get(index, ()))
+        for index, check in enumerate(checks_at_turn(item, turn))
+    )
 
 
-def evaluate_check(check: Check, text: str) -> CheckResult:
-    """Judge an answer against one check."""
-    passed, detail = _judge(check, text)
+def evaluate_check(
+    check: Check, answer: AnswerView, *, stop: tuple[str, ...] = (), judgements: tuple[Judgement, ...] = ()
+) -> CheckResult:
+    """Judge an answer against one check; `stop` are the stop strings that were sent."""
+    passed, detail = _judge(check, answer, stop, judgements)
     return CheckResult(
         kind=str(check.__struct_config__.tag), passed=passed, critical=check.critical, detail=detail
     )
 
 
-def _judge(check: Check, text: str) -> tuple[bool | None, str]:
+def read_judgements(judgements: tuple[Judgement, ...], answer: AnswerView) -> tuple[bool | None, str]:
+    """Return what stored judgements of one check come to.
+
+    Those of another answer do not count, nor of several by the same pass any but the first. Passes that
+    differ tell nothing.
+    """
+    sha256 = answer.sha256
+    of_this = {one.attempt: one for one in reversed(judgements) if one.answer_sha256 == sha256}
+    if not of_this:
+        return None, "judged for another answer" if judgements else "not judged"
+    said = {one.passed for one in of_this.values()}
+    first = of_this[min(of_this)]
+    if len(said) > 1:
+        return None, f"its {len(of_this)} passes do not agree"
+    return first.passed, first.detail
+
+
+def _judge(
+    check: Check, answer: AnswerView, stop: tuple[str, ...], judgements: tuple[Judgement, ...]
+) -> tuple[bool | None, str]:
+    match check:
+        case ToolCallCheck():
+            return judge_tool_calls(check, answer)
+        case FinishReasonCheck():
+            return judge_finish_reason(check, answer)
+        case StopCheck():
+            return judge_stop(check, answer, stop)
+        case PythonCheck() | JudgeCheck():
+            return read_judgements(judgements, answer)
+        case _:
+            return _judge_text(check, answer.text)
+
+
+def _judge_text(check: TextCheck, text: str) -> tuple[bool | None, str]:
     match check:
         case ExactCheck():
             return _judge_exact(check, text)
@@ -118,16 +179,7 @@ def _judge_json(check: JsonSchemaCheck, text: str) -> tuple[bool | None, str]:
     found = find_json(text, "[" if check.schema.get("type") == "array" else "{")
     if found is None:
         return False, "no JSON value in the answer"
-    validator = jsonschema.validators.validator_for(check.schema, jsonschema.Draft202012Validator)(
-        check.schema
-    )
-    try:
-        fault = jsonschema.exceptions.best_match(validator.iter_errors(found.value))
-    except (Unresolvable, re.error, RecursionError, ArithmeticError) as error:
-        return None, f"the schema cannot be applied: {type(error).__name__}"
-    if fault is None:
-        return True, "valid"
-    return False, f"{fault.json_path}: {fault.message[:120]}"
+    return find_violation(found.value, check.schema)
 
 
 def _judge_length(check: LengthCheck, text: str) -> tuple[bool, str]:

@@ -5,7 +5,7 @@ Pure. A fault is one sentence that names the key; the reader adds file and line.
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jsonschema
@@ -14,13 +14,22 @@ from draftproof.workload.checks import REGEX_FLAGS
 from draftproof.workload.items import (
     Check,
     ContainsCheck,
+    FinishReasonCheck,
+    FollowUp,
     Item,
     JsonSchemaCheck,
+    JudgeCheck,
     LengthCheck,
     NumericCheck,
+    PythonCheck,
     RegexCheck,
+    ToolCallCheck,
 )
 
+_FUNCTION = re.compile(r"[^:]+:[A-Za-z_]\w*")
+_PLACEHOLDERS = re.compile(r"\{([^{}]*)\}")
+_KNOWN_PLACEHOLDERS = frozenset({"question", "answer", "rubric", "words"})
+_LONGEST_CHECK_S = 600.0
 _REPEAT = re.compile(r"[*+]|\{\d*,\}")
 
 
@@ -35,10 +44,9 @@ def find_faults(item: Item) -> Iterator[str]:
     if item.max_tokens < 1:
         yield f"max_tokens must be 1 or more, got {item.max_tokens}"
     yield from _find_sampling_faults(item)
-    for index, check in enumerate(item.checks):
-        fault = _find_check_fault(check)
-        if fault:
-            yield f"checks[{index}]: {fault}"
+    yield from _find_faults_of_checks(item.checks, "checks")
+    for index, follow_up in enumerate(item.follow_ups):
+        yield from _find_follow_up_faults(follow_up, f"follow_ups[{index}]")
     if item.response_schema is not None:
         fault = _find_schema_fault(item.response_schema)
         if fault:
@@ -71,6 +79,21 @@ def _find_sampling_faults(item: Item) -> Iterator[str]:
         yield f"sampling.top_k must be 0 (off) or more, got {sampling.top_k}"
 
 
+def _find_faults_of_checks(checks: Iterable[Check], place: str) -> Iterator[str]:
+    for index, check in enumerate(checks):
+        fault = _find_check_fault(check)
+        if fault:
+            yield f"{place}[{index}]: {fault}"
+
+
+def _find_follow_up_faults(follow_up: FollowUp, place: str) -> Iterator[str]:
+    if not follow_up.content.strip() and not follow_up.tool_results:
+        yield f"{place} needs content or tool_results"
+    if follow_up.max_tokens is not None and follow_up.max_tokens < 1:
+        yield f"{place}.max_tokens must be 1 or more, got {follow_up.max_tokens}"
+    yield from _find_faults_of_checks(follow_up.checks, f"{place}.checks")
+
+
 def _find_check_fault(check: Check) -> str | None:
     match check:
         case RegexCheck():
@@ -86,7 +109,54 @@ def _find_check_fault(check: Check) -> str | None:
         case LengthCheck() if check.max_chars is not None and check.max_chars < check.min_chars:
             return f"max_chars {check.max_chars} is below min_chars {check.min_chars}"
         case _:
+            return _find_call_fault(check)
+
+
+def _find_call_fault(check: Check) -> str | None:
+    match check:
+        case ToolCallCheck():
+            return _find_tool_call_fault(check)
+        case FinishReasonCheck() if not check.any_of:
+            return "finish_reason needs any_of"
+        case PythonCheck():
+            return _find_function_fault(check)
+        case JudgeCheck():
+            return _find_judge_fault(check)
+        case _:
             return None
+
+
+def _find_tool_call_fault(check: ToolCallCheck) -> str | None:
+    if check.calls is not None and check.calls < 0:
+        return f"calls must be 0 or more, got {check.calls}"
+    if check.calls == 0 and (check.names or check.arguments is not None or check.schema is not None):
+        return "calls = 0 wants no call, so names, arguments and schema have no meaning"
+    return None if check.schema is None else _find_schema_fault(check.schema)
+
+
+def _find_function_fault(check: PythonCheck) -> str | None:
+    if not _FUNCTION.fullmatch(check.function):
+        return f'function must be "file.py:name" or "module:name", got {check.function!r}'
+    if not 0 < check.timeout_s <= _LONGEST_CHECK_S:
+        return f"timeout_s must be above 0 and at most {_LONGEST_CHECK_S:g}, got {check.timeout_s:g}"
+    return None
+
+
+def _find_judge_fault(check: JudgeCheck) -> str | None:
+    words = [word.strip().casefold() for word in check.verdicts]
+    if len(words) < 2 or len(set(words)) < len(words) or not all(words):
+        return "verdicts needs two different words at least"
+    if check.expected.strip().casefold() not in words:
+        return f"expected {check.expected!r} is none of verdicts"
+    named = set(_PLACEHOLDERS.findall(check.prompt))
+    if check.prompt and "answer" not in named:
+        return "prompt must hold {answer}"
+    unknown = sorted(named - _KNOWN_PLACEHOLDERS)
+    return (
+        f"prompt holds {{{unknown[0]}}}, and only question, answer, rubric and words are known"
+        if unknown
+        else None
+    )
 
 
 def _find_pattern_fault(pattern: str) -> str | None:

@@ -51,6 +51,7 @@ def _convert_batch(value: dict[str, Any]) -> dict[str, Any]:
         "sampling": {key: body[key] for key in _SAMPLING_KEYS if body.get(key) is not None},
         "stop": [body["stop"]] if isinstance(body.get("stop"), str) else body.get("stop"),
         "tools": body.get("tools"),
+        "tool_choice": body.get("tool_choice"),
         "response_schema": _read_response_schema(body.get("response_format")),
     }
     return {

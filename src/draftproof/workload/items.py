@@ -59,14 +59,80 @@ class LengthCheck(msgspec.Struct, frozen=True, kw_only=True, tag="length", forbi
     critical: bool = False
 
 
-Check = ExactCheck | ContainsCheck | NumericCheck | RegexCheck | JsonSchemaCheck | LengthCheck
+class ToolCallCheck(msgspec.Struct, frozen=True, kw_only=True, tag="tool_call", forbid_unknown_fields=True):
+    """The answer's tool calls are those that are wanted.
+
+    Every name of `names` is called. The calls looked at are those with such a name, all calls without
+    `names`. Each of these has arguments that are a JSON object, valid under `schema` and equal to `arguments`
+    (`match` exact), or holding at least these keys with these values (subset). `calls` is the number of calls
+    of the whole answer: none for one at least, 0 for an answer that must call nothing.
+    """
+
+    names: tuple[str, ...] = ()
+    arguments: dict[str, Any] | None = None
+    match: Literal["exact", "subset"] = "subset"
+    schema: dict[str, Any] | None = None
+    calls: int | None = None
+    critical: bool = False
+
+
+class FinishReasonCheck(
+    msgspec.Struct, frozen=True, kw_only=True, tag="finish_reason", forbid_unknown_fields=True
+):
+    """The answer ended for one of these reasons, in the words of the protocol: stop, length, tool_calls."""
+
+    any_of: tuple[str, ...]
+    critical: bool = False
+
+
+class StopCheck(msgspec.Struct, frozen=True, kw_only=True, tag="stop", forbid_unknown_fields=True):
+    """No stop string is in the answer and, if `ended`, it ended by itself or by one of them.
+
+    `strings`: empty for those that the item sends.
+    """
+
+    strings: tuple[str, ...] = ()
+    ended: bool = True
+    critical: bool = False
+
+
+class PythonCheck(msgspec.Struct, frozen=True, kw_only=True, tag="python", forbid_unknown_fields=True):
+    """A function of the user's says whether the answer passes; asked once, after the run.
+
+    `function` is "file.py:name", the file beside the workload, or "module:name". It gets a frozen view of the
+    answer and returns a bool, or a bool and a sentence.
+    """
+
+    function: str
+    timeout_s: float = 10.0
+    critical: bool = False
+
+
+class JudgeCheck(msgspec.Struct, frozen=True, kw_only=True, tag="judge", forbid_unknown_fields=True):
+    """A judge model says one of `verdicts`, and `expected` passes; asked after the run, blind to the arm.
+
+    `prompt` holds {answer} and may hold {question}, {rubric} and {words}; "" takes the built-in one.
+    """
+
+    rubric: str
+    prompt: str = ""
+    verdicts: tuple[str, ...] = ("yes", "no")
+    expected: str = "yes"
+    critical: bool = False
+
+
+TextCheck = ExactCheck | ContainsCheck | NumericCheck | RegexCheck | JsonSchemaCheck | LengthCheck
+DeferredCheck = PythonCheck | JudgeCheck
+Check = TextCheck | ToolCallCheck | FinishReasonCheck | StopCheck | DeferredCheck
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A chat message of the OpenAI form."""
+    """A chat message of the OpenAI form; `tool_call_id` names the call that a tool's message answers."""
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str
+    tool_calls: tuple[dict[str, Any], ...] = ()
+    tool_call_id: str | None = None
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -78,12 +144,30 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
     seed: int | None = None
 
 
+class FollowUp(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A later turn of a conversation: what is sent once the answer before it has ended.
+
+    `tool_results` answer the tool calls of that answer, in their order, and go before `content`. Of
+    `max_tokens`, `stop` and `tool_choice` none keeps the item's own.
+    """
+
+    content: str = ""
+    role: Literal["user"] = "user"
+    tool_results: tuple[str, ...] = ()
+    checks: tuple[Check, ...] = ()
+    max_tokens: int | None = None
+    stop: tuple[str, ...] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+
+
 class Item(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """One line of a workload file.
 
     `segments` maps a dimension to a label, e.g. {"task": "rewriting", "language": "ar",
     "sampling": "regulated", "prompt_length": "short", "history": "none", "answer_length": "short",
-    "traffic": "interactive"}.
+    "traffic": "interactive"}. `checks` judge the answer to `messages`, those of a follow-up the answer to it.
+    `withheld_prompt` stands in a package whose prompts are withheld: the characters of the prompt, and of the
+    longest beginning that it shares with another prompt.
     """
 
     id: str
@@ -94,7 +178,15 @@ class Item(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     sampling: Sampling = Sampling()
     stop: tuple[str, ...] = ()
     tools: tuple[dict[str, Any], ...] = ()
+    tool_choice: str | dict[str, Any] | None = None
     response_schema: dict[str, Any] | None = None
+    follow_ups: tuple[FollowUp, ...] = ()
+    withheld_prompt: tuple[int, int] | None = None
+
+    @property
+    def turns(self) -> int:
+        """Requests of the whole conversation, 1 without follow-ups."""
+        return 1 + len(self.follow_ups)
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):

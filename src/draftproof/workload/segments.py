@@ -58,7 +58,7 @@ def select(
         WorkloadError: a dimension or label that no item has, or no item left.
     """
     _check_where(workload, where)
-    _check_dimensions(workload, segment_by)
+    check_dimensions(workload, segment_by)
     kept = [item for item in workload.items if _matches(item, where)]
     if not kept:
         raise WorkloadError(
@@ -105,7 +105,7 @@ def _count_labels(items: Iterable[Item]) -> dict[str, dict[str, int]]:
 
 
 def _check_where(workload: Workload, where: Mapping[str, Sequence[str]]) -> None:
-    _check_dimensions(workload, where)
+    check_dimensions(workload, where)
     known = _count_labels(workload.items)
     for name, labels in where.items():
         for label in labels:
@@ -117,7 +117,12 @@ def _check_where(workload: Workload, where: Mapping[str, Sequence[str]]) -> None
                 )
 
 
-def _check_dimensions(workload: Workload, names: Iterable[str]) -> None:
+def check_dimensions(workload: Workload, names: Iterable[str]) -> None:
+    """Refuse a segment dimension that no item has.
+
+    Raises:
+        WorkloadError: with the dimensions that there are.
+    """
     known = _count_labels(workload.items)
     for name in names:
         if name not in known:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from draftproof.workload.answers import find_json, find_numbers
+from draftproof.workload.answers import AnswerView, find_json, find_numbers
 from draftproof.workload.checks import REGEX_MAX_CHARS, evaluate_check, evaluate_checks
 from draftproof.workload.items import (
     Check,
@@ -51,7 +51,7 @@ CASES: list[tuple[Check, str, bool]] = [
 @pytest.mark.parametrize(("check", "text", "passed"), CASES)
 def test_check_judges_the_text(check, text, passed):
     """Each kind of check passes what it describes and nothing else, and gives a reason."""
-    result = evaluate_check(check, text)
+    result = evaluate_check(check, AnswerView(text=text))
     assert result.passed is passed
     assert result.detail
 
@@ -64,7 +64,7 @@ def test_results_follow_the_item():
         segments={"task": "x"},
         checks=(LengthCheck(), JsonSchemaCheck(schema=OBJECT, critical=True)),
     )
-    results = evaluate_checks(item, '{"age": 1}')
+    results = evaluate_checks(item, AnswerView(text='{"age": 1}'))
     assert [(result.kind, result.critical) for result in results] == [
         ("length", False),
         ("json_schema", True),
@@ -74,13 +74,13 @@ def test_results_follow_the_item():
 def test_regex_beyond_its_limit_is_undecided():
     """A pattern not found in the part that is searched is undecided, not failed, when more text follows."""
     text = "x" * REGEX_MAX_CHARS + "needle"
-    assert evaluate_check(RegexCheck(pattern="needle"), text).passed is None
+    assert evaluate_check(RegexCheck(pattern="needle"), AnswerView(text=text)).passed is None
 
 
 def test_schema_that_cannot_be_applied_is_undecided():
     """A reference that leads nowhere never turns into a pass or a failure of the answer."""
     check = JsonSchemaCheck(schema={"$ref": "#/$defs/missing"})
-    result = evaluate_check(check, "{}")
+    result = evaluate_check(check, AnswerView(text="{}"))
     assert result.passed is None
     assert "cannot be applied" in result.detail
 
@@ -88,12 +88,12 @@ def test_schema_that_cannot_be_applied_is_undecided():
 def test_number_beyond_float_range_is_undecided():
     """An answer with an absurd number cannot stop the judging of the others."""
     check = JsonSchemaCheck(schema={"properties": {"a": {"multipleOf": 0.1}}})
-    assert evaluate_check(check, '{"a": 1e999}').passed is None
+    assert evaluate_check(check, AnswerView(text='{"a": 1e999}')).passed is None
 
 
 def test_pattern_that_does_not_compile_is_undecided():
     """An item built without the reader may hold a bad pattern; it is undecided, with the reason."""
-    assert evaluate_check(RegexCheck(pattern="("), "text").passed is None
+    assert evaluate_check(RegexCheck(pattern="("), AnswerView(text="text")).passed is None
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,15 @@
 """Claims about the starter set that ships with the package."""
 
+import hashlib
 import re
 from collections import Counter
 
 import pytest
 
+from draftproof.plan.loading import load_builtin_plan
 from draftproof.workload.items import Item
 from draftproof.workload.reader import load_workload
-from draftproof.workload.segments import compute_coverage
+from draftproof.workload.segments import compute_coverage, select
 
 WORKLOAD = load_workload("builtin:starter")
 TASKS = {
@@ -20,6 +22,8 @@ TASKS = {
     "rewriting",
     "chat",
 }
+# What a service needs beside text: few items each, apart, so that a service without it can leave them out.
+BEHAVIOUR_TASKS = {"tool_call", "stop_string", "conversation"}
 DIMENSIONS = {"task", "language", "sampling", "prompt_length", "history", "answer_length", "traffic"}
 SCRIPTS = {"ar": "[\u0621-\u064a]", "zh": "[\u4e00-\u9fff]", "en": "[A-Za-z]"}
 
@@ -46,8 +50,8 @@ def test_every_item_is_labelled_in_every_dimension():
 def test_every_task_comes_in_every_language():
     """Each of the eight tasks has at least four items in each of the three languages."""
     counts = Counter((item.segments["task"], item.segments["language"]) for item in WORKLOAD.items)
-    assert set(counts) == {(task, language) for task in TASKS for language in SCRIPTS}
-    assert min(counts.values()) >= 4
+    assert set(counts) == {(task, language) for task in TASKS | BEHAVIOUR_TASKS for language in SCRIPTS}
+    assert min(count for (task, _), count in counts.items() if task in TASKS) >= 4
 
 
 def test_every_task_has_ten_greedy_english_items():
@@ -57,8 +61,28 @@ def test_every_task_has_ten_greedy_english_items():
         for item in WORKLOAD.items
         if item.segments["language"] == "en" and item.sampling.temperature == 0
     )
-    assert set(counts) == TASKS
-    assert min(counts.values()) >= 10
+    assert set(counts) == TASKS | BEHAVIOUR_TASKS
+    assert min(counts[task] for task in TASKS) >= 10
+
+
+def test_the_demos_items_are_those_it_was_measured_with():
+    """Items that came later belong to tasks of their own and change no choice of the demo."""
+    plan, _ = load_builtin_plan("demo")
+    choice = plan.workload
+    chosen = select(WORKLOAD, choice.where, choice.items_per_segment, choice.segment_by, plan.seed)
+    digest = hashlib.sha256(" ".join(item.id for item in chosen).encode()).hexdigest()
+    assert (len(chosen), digest[:16]) == (36, "c90083312e53dd6b")
+
+
+def test_behaviour_items_use_what_their_task_names():
+    """Real tool calls that are forced, stop strings that are sent, turns that follow on real answers."""
+    by_task = {
+        task: [item for item in WORKLOAD.items if item.segments["task"] == task] for task in BEHAVIOUR_TASKS
+    }
+    assert all(item.tools and item.tool_choice == "required" for item in by_task["tool_call"])
+    assert all(item.stop for item in by_task["stop_string"])
+    assert all(item.turns > 1 for item in by_task["conversation"])
+    assert all(len(one.checks) >= 2 for item in by_task["conversation"] for one in item.follow_ups)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +114,8 @@ def test_item_is_what_its_labels_say(item):
     assert re.search(SCRIPTS[item.segments["language"]], text_of(item))
     assert 48 <= item.max_tokens <= 96
     assert len(item.checks) >= 2
-    assert bool(item.tools) is (item.segments["task"] == "tool_selection")
+    needs_tools = item.segments["task"] in {"tool_selection", "tool_call"}
+    assert bool(item.tools) is needs_tools or item.segments["task"] == "conversation"
 
 
 def test_no_two_items_ask_the_same():
@@ -100,9 +125,11 @@ def test_no_two_items_ask_the_same():
 
 
 def test_critical_checks_sit_where_a_program_reads_the_answer():
-    """Critical checks belong to structured output and tool selection alone, and to all of these."""
+    """Critical checks belong to structured output and tool calls alone, and to all of these."""
     critical = {item.id for item in WORKLOAD.items if any(check.critical for check in item.checks)}
     expected = {
-        item.id for item in WORKLOAD.items if item.segments["task"] in {"structured", "tool_selection"}
+        item.id
+        for item in WORKLOAD.items
+        if item.segments["task"] in {"structured", "tool_selection"} or item.tool_choice is not None
     }
     assert critical == expected

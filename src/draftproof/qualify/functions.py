@@ -1,0 +1,135 @@
+"""Asks functions of the user's in a process of their own, with a time limit for each answer."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+from typing import Self
+
+import msgspec
+
+from draftproof.errors import UsageError
+from draftproof.records import Judgement
+from draftproof.workload.items import PythonCheck
+from draftproof.workload.judging import JudgingView, Task, make_judgement
+
+WORKER = Path(__file__).with_name("python_worker.py")
+LOAD_S = 60.0
+_LINE_LIMIT_BYTES = 1 << 20
+
+
+class _Said(msgspec.Struct, frozen=True):
+    sha256: str | None = None
+    error: str | None = None
+    passed: bool | None = None
+    detail: str = ""
+
+
+class FunctionProcess:
+    """One function in one process; started at need, and anew after it had to be killed.
+
+    Args:
+        folder: where its file lies.
+        function: "file.py:name" or "module:name".
+    """
+
+    def __init__(self, folder: Path, function: str) -> None:
+        self._folder, self._function = folder, function
+        self._process: asyncio.subprocess.Process | None = None
+        self.sha256 = ""
+
+    async def ask(self, view: JudgingView, timeout_s: float) -> tuple[bool | None, str]:
+        """Return what the function says of an answer; None where it takes too long or ends its process.
+
+        Raises:
+            UsageError: it cannot be loaded.
+        """
+        process = self._process or await self._start()
+        try:
+            async with asyncio.timeout(timeout_s):
+                said = await _exchange(process, msgspec.json.encode(view) + b"\n")
+        except TimeoutError:
+            await self.close()
+            return None, f"the function gave no answer within {timeout_s:g} s"
+        if said is None:
+            await self.close()
+            return None, "the function ended its process"
+        return said.passed, said.detail
+
+    async def load(self) -> None:
+        """Start the process, so that a function which cannot be loaded is known of early.
+
+        Raises:
+            UsageError: it cannot be loaded.
+        """
+        await self._start()
+
+    async def close(self) -> None:
+        """End the process."""
+        process, self._process = self._process, None
+        if process is not None:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _start(self) -> asyncio.subprocess.Process:
+        self._process = process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            str(WORKER),
+            str(self._folder),
+            self._function,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            limit=_LINE_LIMIT_BYTES,
+        )
+        try:
+            async with asyncio.timeout(LOAD_S):
+                said = await _exchange(process, b"")
+        except TimeoutError:
+            said = _Said(error=f"it did not load within {LOAD_S:g} s")
+        if said is None or said.sha256 is None:
+            await self.close()
+            raise UsageError(
+                f"the function cannot be loaded ({said.error if said else 'its process ended'})",
+                place=f"{self._folder}: {self._function}",
+                fix="correct it, then judge again with: draftproof judge RUN",
+            )
+        self.sha256 = said.sha256
+        return process
+
+
+async def ask_functions(folder: Path, tasks: Iterable[Task]) -> AsyncIterator[Judgement]:
+    """Yield the judgement of every task, function by function.
+
+    Raises:
+        UsageError: a function cannot be loaded.
+    """
+    by_function: dict[str, list[tuple[PythonCheck, Task]]] = {}
+    for task in tasks:
+        if isinstance(task.check, PythonCheck):
+            by_function.setdefault(task.check.function, []).append((task.check, task))
+    for function, own in by_function.items():
+        async with FunctionProcess(folder, function) as process:
+            for check, task in own:
+                judged = await process.ask(task.view, check.timeout_s)
+                yield make_judgement(task, judged, by=function, source_sha256=process.sha256)
+
+
+async def _exchange(process: asyncio.subprocess.Process, line: bytes) -> _Said | None:
+    """Write a line and return the next one that comes, None where the process has ended."""
+    if process.stdin is None or process.stdout is None:
+        return None
+    try:
+        process.stdin.write(line)
+        await process.stdin.drain()
+        reply = await process.stdout.readline()
+        return msgspec.json.decode(reply, type=_Said) if reply.endswith(b"\n") else None
+    except (ConnectionError, ValueError):
+        return None

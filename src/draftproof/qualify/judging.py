@@ -1,0 +1,131 @@
+"""The judging after a run: functions and judge models are asked once, and what they say is kept.
+
+A report never asks them: it reads what is kept, so that it gives the same bytes where neither the code nor
+the judge is at hand. What was not judged stays not judged.
+"""
+
+import os
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+
+import msgspec
+import uvloop
+
+from draftproof.arms.environment import resolve_headers
+from draftproof.errors import DraftproofError, PlanError, UsageError
+from draftproof.plan.loading import BUILTIN_PREFIX
+from draftproof.plan.schema import Plan
+from draftproof.qualify.functions import FunctionProcess, ask_functions
+from draftproof.qualify.judge_model import ask_judge
+from draftproof.qualify.progress import Interrupted, Progress
+from draftproof.qualify.stopping import stop_on_signal, unless_stopped
+from draftproof.records import Judgement
+from draftproof.store import RunDirectory
+from draftproof.workload.items import Check, Item, JudgeCheck, PythonCheck
+from draftproof.workload.judging import Task, list_tasks
+
+
+class JudgingReport(msgspec.Struct, frozen=True, kw_only=True):
+    """How a judging went: how much was asked for, how much was kept, and why something is left."""
+
+    wanted: int
+    judged: int
+    problems: tuple[str, ...] = ()
+
+    @property
+    def left(self) -> int:
+        """What is still to be judged."""
+        return self.wanted - self.judged
+
+
+async def check_judging(plan: Plan, items: tuple[Item, ...], environment: Mapping[str, str]) -> None:
+    """Do nothing if every function can be loaded and a judge is named where one is needed.
+
+    Raises:
+        PlanError: a check of type judge and no [judge], or one whose headers cannot be resolved.
+        UsageError: a function that cannot be loaded.
+    """
+    checks = list(_list_checks(items))
+    if any(isinstance(one, JudgeCheck) for one in checks):
+        if plan.judge is None:
+            raise PlanError(
+                "the workload has checks of type judge and the plan names no judge",
+                place="judge",
+                fix="add a table [judge] with url and model, or leave these checks out.",
+            )
+        resolve_headers(plan.judge.headers, environment, "judge.headers")
+    for function in dict.fromkeys(one.function for one in checks if isinstance(one, PythonCheck)):
+        async with FunctionProcess(find_folder(plan), function) as process:
+            await process.load()
+
+
+async def judge_run(run: RunDirectory, progress: Progress) -> JudgingReport:
+    """Ask for every judgement that a run still lacks and keep each as it comes.
+
+    Raises:
+        StoreError: the run cannot be read, or the judgements not be written.
+        Interrupted: stopped by a signal; what was judged is kept.
+    """
+    contents = run.load()
+    tasks = list_tasks(contents.records, contents.items, contents.judgements, contents.plan.seed)
+    if not tasks:
+        return JudgingReport(wanted=0, judged=0)
+    progress.phase("Judging answers")
+    try:
+        with stop_on_signal() as stop:
+            return await unless_stopped(_judge(run, contents.plan, tasks, progress), stop)
+    except Interrupted as stopped:
+        raise Interrupted(run.path) from stopped
+
+
+def find_folder(plan: Plan) -> Path:
+    """Return where a workload's functions lie: beside it.
+
+    Raises:
+        UsageError: a workload that ships has none.
+    """
+    if plan.workload.path.startswith(BUILTIN_PREFIX):
+        raise UsageError("a built-in workload has no functions beside it", place="workload.path")
+    return Path(plan.workload.path).parent
+
+
+async def _judge(run: RunDirectory, plan: Plan, tasks: tuple[Task, ...], progress: Progress) -> JudgingReport:
+    judged, problems = 0, []
+    for asking in _askings(plan, tasks):
+        try:
+            async for judgement in asking:
+                run.append_judgement(judgement)
+                judged += 1
+                progress.advance(judged, len(tasks), f"{judgement.kind}: {judgement.item_id}")
+        except DraftproofError as error:
+            if not isinstance(error, UsageError) and error.place != "judge.url":
+                raise
+            problems.append(str(error))
+    return JudgingReport(wanted=len(tasks), judged=judged, problems=tuple(problems))
+
+
+def _askings(plan: Plan, tasks: tuple[Task, ...]) -> list[AsyncIterator[Judgement]]:
+    by_function: dict[str, list[Task]] = {}
+    for task in tasks:
+        if isinstance(task.check, PythonCheck):
+            by_function.setdefault(task.check.function, []).append(task)
+    of_judge = [task for task in tasks if isinstance(task.check, JudgeCheck)]
+    found = [ask_functions(find_folder(plan), own) for own in by_function.values()]
+    if of_judge and plan.judge is not None:
+        found.append(ask_judge(plan.judge, of_judge, os.environ))
+    return found
+
+
+def _list_checks(items: tuple[Item, ...]) -> list[Check]:
+    return [
+        check
+        for item in items
+        for checks in (item.checks, *(one.checks for one in item.follow_ups))
+        for check in checks
+    ]
+
+
+def run_judging(path: Path, progress: Progress) -> JudgingReport:
+    """Judge what a run lacks, in this call's own event loop; see `judge_run`."""
+    with RunDirectory.open(path) as run:
+        return uvloop.run(judge_run(run, progress))

@@ -1,0 +1,236 @@
+"""Runs of known truth, made from arrays of request times: fast enough for thousands of verdicts.
+
+Deterministic: the same arrays and order of turns give the same run. Nothing is measured; the records are
+those that a run of that shape would leave, with a few chunks each.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from draftproof.plan.schema import Plan
+from draftproof.records import ArmManifest, BlockRecord, Chunk, Manifest, RequestRecord, SpecCounts
+from draftproof.verdict.run_data import RunData
+from draftproof.workload.items import ContainsCheck, Item, Message, Sampling
+
+MS_NS = 1_000_000
+PROMPT_TOKENS = 60
+ACCEPTED_PER_STEP, DRAFTED_PER_STEP = 2, 4
+TURN_NS = 10_000_000_000
+
+Floats = npt.NDArray[np.float64]
+
+
+class Requests(NamedTuple):
+    """One arm's requests in one cell, one entry for each prompt: ms, tokens, and whether it was answered."""
+
+    tpot_ms: Floats
+    ttft_ms: Floats
+    tokens: npt.NDArray[np.int64]
+    is_ok: npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """The shape of a synthetic run.
+
+    `loads` are (name, concurrency). With `prompts_per_topic` the items have a label in the dimension "topic",
+    and so many prompts of a segment share one. `plan` overrides keys of the plan, table by table.
+    """
+
+    segments: tuple[str, ...] = ("rewriting", "chat")
+    loads: tuple[tuple[str, int], ...] = (("low", 1), ("high", 8))
+    prompts: int = 40
+    prompts_per_topic: int | None = None
+    block_size: int = 8
+    arms: tuple[str, ...] = ("baseline", "candidate", "baseline_null")
+    evidence: str = "representative"
+    thresholds: dict[str, Any] = field(default_factory=dict)
+    comparison: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks a load has; the prompts of a segment are dealt to them in turn."""
+        return -(-self.prompts // self.block_size)
+
+
+Drawn = Mapping[tuple[str, str, str], Requests]  # by arm, segment, load
+Orders = Mapping[tuple[str, int], tuple[str, ...]]  # by load, block: the arms in the order of their turns
+
+
+def order_turns(layout: Layout, rng: np.random.Generator) -> dict[tuple[str, int], tuple[str, ...]]:
+    """Return the order of the arms in every block: groups of blocks are rotations of one drawn order."""
+    count, orders = len(layout.arms), {}
+    for load, _ in layout.loads:
+        for block in range(layout.blocks):
+            if block % count == 0:
+                drawn = [layout.arms[place] for place in rng.permutation(count)]
+            turned = block % count
+            orders[load, block] = (*drawn[turned:], *drawn[:turned])
+    return orders
+
+
+def build_run(layout: Layout, drawn: Drawn, orders: Orders, *, seed: int = 1) -> RunData:
+    """Return the run that these requests are; `seed` is the plan's, of every resampling."""
+    return RunData(
+        plan=_build_plan(layout, seed),
+        manifest=_build_manifest(layout),
+        records=tuple(_build_records(layout, drawn, orders)),
+        blocks=tuple(_build_blocks(layout, orders)),
+        items=tuple(_build_items(layout)),
+    )
+
+
+def name_topic(layout: Layout, segment: str, prompt: int) -> str:
+    """Return the topic label of a prompt, its own where topics are not grouped."""
+    return f"{segment}-topic-{prompt // (layout.prompts_per_topic or 1)}"
+
+
+def _build_records(layout: Layout, drawn: Drawn, orders: Orders) -> Iterator[RequestRecord]:
+    for place, (load, concurrency) in enumerate(layout.loads):
+        for segment in layout.segments:
+            for arm in layout.arms:
+                requests = drawn[arm, segment, load]
+                for prompt in range(layout.prompts):
+                    block = prompt % layout.blocks
+                    turn = orders[load, block].index(arm)
+                    start = ((place * layout.blocks + block) * len(layout.arms) + turn) * TURN_NS
+                    yield _build_record(
+                        _take(requests, prompt),
+                        arm,
+                        f"{segment}-{prompt}",
+                        (load, concurrency, block, turn),
+                        start,
+                    )
+
+
+def _take(requests: Requests, prompt: int) -> tuple[float, float, int, bool]:
+    return (
+        float(requests.tpot_ms[prompt]),
+        float(requests.ttft_ms[prompt]),
+        int(requests.tokens[prompt]),
+        bool(requests.is_ok[prompt]),
+    )
+
+
+def _build_record(
+    request: tuple[float, float, int, bool], arm: str, item: str, turn: tuple[str, int, int, int], start: int
+) -> RequestRecord:
+    (tpot_ms, ttft_ms, tokens, is_ok), (load, concurrency, block, order) = request, turn
+    first = start + round(ttft_ms * MS_NS)
+    last = first + round(tpot_ms * MS_NS * (tokens - 1))
+    middle = 1 + (tokens - 1) // 2
+    halfway = first + (last - first) * (middle - 1) // max(1, tokens - 1)
+    steps = (tokens - 1) // (1 + ACCEPTED_PER_STEP) if arm == "candidate" else 0
+    answer: dict[str, Any] = {
+        "chunks": (Chunk(first, 1), Chunk(halfway, middle), Chunk(last, tokens)),
+        "token_source": "continuous_usage",
+        "prompt_tokens": PROMPT_TOKENS,
+        "output_tokens": tokens,
+        "text": "yes",
+        "speculation": SpecCounts(
+            steps, DRAFTED_PER_STEP * steps, ACCEPTED_PER_STEP * steps, (0, 0, steps) if steps else ()
+        ),
+    }
+    return RequestRecord(
+        request_id=f"{load}-{item}-{arm}",
+        arm=arm,
+        load=load,
+        block=block,
+        repeat=0,
+        item_id=item,
+        phase="measure",
+        order_in_block=order,
+        concurrency=concurrency,
+        seed=1,
+        scheduled_ns=start,
+        sent_ns=start + MS_NS,
+        headers_ns=start + 2 * MS_NS,
+        end_ns=last,
+        outcome="ok" if is_ok else "timeout",
+        fallbacks=0,
+        **(answer if is_ok else {}),
+    )
+
+
+def _build_blocks(layout: Layout, orders: Orders) -> Iterator[BlockRecord]:
+    places = {load: place for place, (load, _) in enumerate(layout.loads)}
+    for (load, block), arms in orders.items():
+        for order, arm in enumerate(arms):
+            start = ((places[load] * layout.blocks + block) * len(arms) + order) * TURN_NS
+            yield BlockRecord(
+                block=block,
+                load=load,
+                arm=arm,
+                order=order,
+                started_ns=start,
+                ended_ns=start + TURN_NS,
+                completed=True,
+                event_loop_lag_max_ns=MS_NS,
+                client_cpu_s=0.1,
+            )
+
+
+def _build_items(layout: Layout) -> Iterator[Item]:
+    for segment in layout.segments:
+        for prompt in range(layout.prompts):
+            topic = {"topic": name_topic(layout, segment, prompt)} if layout.prompts_per_topic else {}
+            yield Item(
+                id=f"{segment}-{prompt}",
+                messages=(Message(role="user", content="hello"),),
+                segments={"task": segment, **topic},
+                checks=(ContainsCheck(all_of=("yes",)),),
+                sampling=Sampling(temperature=0.0),
+            )
+
+
+def _build_plan(layout: Layout, seed: int) -> Plan:
+    arms: dict[str, Any] = {"baseline": {}, "candidate": {"settings": {"speculation.method": "ngram"}}}
+    if "alternative" in layout.arms:
+        arms["alternative"] = {}
+    return Plan.model_validate(
+        {
+            "name": "synthetic",
+            "seed": seed,
+            "evidence": layout.evidence,
+            "load": [{"name": name, "concurrency": count} for name, count in layout.loads],
+            "arms": arms,
+            "comparison": {"null_arm": "baseline_null" in layout.arms} | layout.comparison,
+            "thresholds": layout.thresholds,
+        }
+    )
+
+
+def _build_manifest(layout: Layout) -> Manifest:
+    return Manifest(
+        schema_version=1,
+        draftproof_version="0",
+        run_name="synthetic",
+        created_wall_ns=0,
+        anchor_wall_ns=0,
+        anchor_monotonic_ns=0,
+        plan_sha256="0",
+        thresholds_sha256="0",
+        workload_sha256="0",
+        workload_name="synthetic",
+        workload_version="1",
+        evidence=layout.evidence,  # type: ignore[arg-type]
+        seed=1,
+        host={},
+        arms=tuple(_build_arm(arm) for arm in layout.arms),
+        contracts=(),
+    )
+
+
+def _build_arm(arm: str) -> ArmManifest:
+    return ArmManifest(
+        arm=arm,
+        engine="reference",
+        engine_version="1",
+        command=None,
+        url="http://127.0.0.1",
+        settings={},
+    )
