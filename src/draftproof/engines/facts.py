@@ -39,7 +39,8 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     A name may carry labels, `name{label="value"}`, that a series must have; further labels are summed over.
     Of several names the first that is present counts: releases rename things. The parts of `draft_seconds`
     and of `verify_seconds` are summed instead. `accepted_by_position` and `drafted_by_position` are a name
-    and the label that holds the position, counted from 0.
+    and the label that holds the position, counted from 0. `prefix_queries` are prompt tokens looked up in the
+    prefix cache, `prefix_hits` those found there.
     """
 
     spec_steps: tuple[str, ...] = ()
@@ -52,6 +53,8 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     finished_requests: tuple[str, ...] = ()
     engine_steps: tuple[str, ...] = ()
     preemptions: tuple[str, ...] = ()
+    prefix_queries: tuple[str, ...] = ()
+    prefix_hits: tuple[str, ...] = ()
     running: tuple[str, ...] = ()
     waiting: tuple[str, ...] = ()
     cache_usage: tuple[str, ...] = ()

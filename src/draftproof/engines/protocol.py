@@ -47,6 +47,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     speculation: SpecCounts | None = None
     rounds: tuple[Round, ...] | None = None
     decode_steps: int | None = None
+    top_two_margins: tuple[float | None, ...] | None = None
     server: ServerTimings = ServerTimings()
     fallbacks: int | None = None
     stream_error: str | None = None

@@ -5,10 +5,10 @@ its frames is gathered and read by that engine's own function.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from draftproof.engines.chat.blocks import EngineBlocks, Timings
-from draftproof.engines.chat.frames import ChatFrame, Choice, Delta, ToolCallDelta, parse_frame
+from draftproof.engines.chat.frames import ChatFrame, Choice, Delta, ToolCallDelta, Usage, parse_frame
+from draftproof.engines.chat.margins import MarginFold
 from draftproof.engines.chat.metrics_block import MetricsReading, find_disagreements, read_metrics
 from draftproof.engines.chat.token_counts import Counted, CountedChunk, choose_counts
 from draftproof.engines.protocol import Answer, CountTokens
@@ -16,14 +16,6 @@ from draftproof.records import Chunk, ToolCall
 
 # These count the answer's own tokens, whatever other choices the request has.
 _OWN_COUNTS = ("token_ids", "tokenizer")
-
-
-class _Growth(NamedTuple):
-    """Cumulative counts by source after a chunk; None where this chunk does not state one."""
-
-    ids: int | None
-    usage: int | None
-    engine: int | None
 
 
 class ChatFold:
@@ -43,6 +35,7 @@ class ChatFold:
         self._read_blocks = read_blocks
         self._marks: list[CountedChunk] = []
         self._ids: list[int] | None = None
+        self._margins = MarginFold()
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._tools: dict[int, tuple[list[str], list[str]]] = {}
@@ -66,24 +59,28 @@ class ChatFold:
             FrameError: not a frame of a chat stream.
         """
         parsed = parse_frame(frame)
-        if parsed.error_text is not None:
+        if (parsed.error is not None or parsed.object == "error") and parsed.error_text is not None:
             self._take_error(parsed)
             return
-        self._take_usage(parsed)
-        self._take_blocks(parsed)
-        for choice in parsed.choices or ():
+        if parsed.usage is not None:
+            self._take_usage(parsed.usage)
+        if parsed.metrics is not None or parsed.sglext is not None or parsed.timings is not None:
+            self._take_blocks(parsed)
+        if not parsed.choices:
+            self._take_tail(parsed, arrival_ns)
+            return
+        for choice in parsed.choices:
             if choice.index == 0:
                 self._take_choice(choice, parsed, arrival_ns)
             else:
                 self._other_choices += 1
-        if not parsed.choices:
-            self._take_tail(parsed, arrival_ns)
 
     def finish(self) -> Answer:
         """Return what was said so far."""
         counted = choose_counts(self._own_marks(), "".join(self._generated), self._count_tokens)
         output_tokens = self._count_output(counted)
         reading = self._read(output_tokens)
+        token_ids = None if self._ids is None or self._count_without_ids() else tuple(self._ids)
         return Answer(
             chunks=tuple(
                 Chunk(mark.arrival_ns, count)
@@ -96,10 +93,11 @@ class ChatFold:
             text="".join(self._text),
             reasoning_text="".join(self._reasoning),
             tool_calls=self._tool_calls(),
-            token_ids=None if self._ids is None or self._count_without_ids() else tuple(self._ids),
+            token_ids=token_ids,
             speculation=reading.speculation,
             rounds=reading.rounds,
             decode_steps=reading.decode_steps,
+            top_two_margins=None if token_ids is None else self._margins.finish(len(token_ids)),
             server=reading.server,
             fallbacks=reading.fallbacks,
             stream_error=self._stream_error,
@@ -112,13 +110,11 @@ class ChatFold:
         if self._stream_error is None:
             self._stream_error, self._refused = frame.error_text, frame.is_refusal and not self._marks
 
-    def _take_usage(self, frame: ChatFrame) -> None:
-        if frame.usage is None:
-            return
-        if frame.usage.prompt_tokens is not None:
-            self._prompt_tokens = frame.usage.prompt_tokens
-        if frame.usage.completion_tokens is not None:
-            self._final_tokens = frame.usage.completion_tokens
+    def _take_usage(self, usage: Usage) -> None:
+        if usage.prompt_tokens is not None:
+            self._prompt_tokens = usage.prompt_tokens
+        if usage.completion_tokens is not None:
+            self._final_tokens = usage.completion_tokens
 
     def _take_blocks(self, frame: ChatFrame) -> None:
         if frame.metrics is not None:
@@ -156,16 +152,19 @@ class ChatFold:
         )
 
     def _take_choice(self, choice: Choice, frame: ChatFrame, arrival_ns: int) -> None:
-        growth = self._take_counts(choice, frame)
+        """Take a chunk of the answer; runs for every chunk of every stream."""
+        ids = None if choice.token_ids is None else self._take_ids(choice.token_ids)
+        if choice.logprobs is not None and ids is not None:
+            self._margins.add(choice.logprobs, choice.token_ids, ids)
+        usage = None if frame.usage is None else frame.usage.completion_tokens
+        engine = None if frame.timings is None else frame.timings.predicted_n
         spoke = choice.delta is not None and self._take_delta(choice.delta)
         if choice.finish_reason:  # some services state an empty one on every chunk
             self._finish_reason = choice.finish_reason
         if choice.avg_decoded_tokens_per_iter is not None:
             self._tokens_per_iteration = choice.avg_decoded_tokens_per_iter
-        if spoke or self._has_grown(choice, growth):
-            self._marks.append(
-                CountedChunk(arrival_ns, growth.ids, growth.usage, growth.engine, self._generated_chars)
-            )
+        if spoke or choice.token_ids or self._has_grown(usage, engine):
+            self._marks.append(CountedChunk(arrival_ns, ids, usage, engine, self._generated_chars))
 
     def _take_tail(self, frame: ChatFrame, arrival_ns: int) -> None:
         """Count the tokens that the stream held back and only the closing frame's own count tells.
@@ -178,40 +177,40 @@ class ChatFold:
         if last is not None and now is not None and now > last:
             self._marks.append(CountedChunk(arrival_ns, None, None, now, self._generated_chars))
 
-    def _take_counts(self, choice: Choice, frame: ChatFrame) -> _Growth:
-        if choice.token_ids is not None:
-            self._ids = self._ids or []
-            self._ids.extend(choice.token_ids)
-        return _Growth(
-            ids=None if choice.token_ids is None or self._ids is None else len(self._ids),
-            usage=None if frame.usage is None else frame.usage.completion_tokens,
-            engine=None if frame.timings is None else frame.timings.predicted_n,
-        )
+    def _take_ids(self, token_ids: tuple[int, ...]) -> int:
+        if self._ids is None:
+            self._ids = []
+        self._ids.extend(token_ids)
+        return len(self._ids)
 
-    def _has_grown(self, choice: Choice, growth: _Growth) -> bool:
+    def _has_grown(self, usage: int | None, engine: int | None) -> bool:
         """Whether a chunk without text carries tokens all the same.
 
         A count that appears for the first time after content chunks without one is a final count and no
         growth: many servers put the usage on the closing chunk only.
         """
-        if choice.token_ids:
-            return True
         last = self._marks[-1] if self._marks else CountedChunk(0, 0, 0, 0, 0)
         return any(
             now is not None and before is not None and now > before
-            for now, before in ((growth.usage, last.usage), (growth.engine, last.engine))
+            for now, before in ((usage, last.usage), (engine, last.engine))
         )
 
     def _take_delta(self, delta: Delta) -> bool:
-        reasoning = delta.reasoning or delta.reasoning_content or ""
         content = delta.content or ""
-        pieces = [reasoning, content, *(self._take_tool_call(call) for call in delta.tool_calls or ())]
-        self._reasoning.append(reasoning)
-        self._text.append(content)
-        new = "".join(pieces)
-        self._generated.append(new)
-        self._generated_chars += len(new)
-        return bool(new)
+        reasoning = delta.reasoning or delta.reasoning_content
+        new = content
+        if reasoning:
+            self._reasoning.append(reasoning)
+            new = reasoning + content
+        if content:
+            self._text.append(content)
+        if delta.tool_calls:
+            new = "".join((new, *map(self._take_tool_call, delta.tool_calls)))
+        if new:
+            self._generated.append(new)
+            self._generated_chars += len(new)
+            return True
+        return False
 
     def _take_tool_call(self, call: ToolCallDelta) -> str:
         if call.function is None:

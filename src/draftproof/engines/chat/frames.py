@@ -1,8 +1,8 @@
 """The frames of a streamed chat completion, as far as they are read.
 
 Types are checked while decoding: a frame of another shape is an error and not a silent zero. Fields that are
-not named here are ignored. `metrics` and `sglext` stay undecided: engines call their shape experimental, and
-a block that cannot be read must not fail an answer that can.
+not named here are ignored. `metrics`, `sglext` and `logprobs` stay undecided: engines call their shape
+experimental, and a block that cannot be read must not fail an answer that can.
 """
 
 from typing import Annotated, Any
@@ -57,6 +57,7 @@ class Choice(msgspec.Struct, frozen=True):
     finish_reason: str | None = None
     token_ids: tuple[int, ...] | None = None
     avg_decoded_tokens_per_iter: float | None = None
+    logprobs: Any = None
 
 
 class ChatFrame(msgspec.Struct, frozen=True):

@@ -30,6 +30,7 @@ def build_chat_payload(
         "top_k": sampling.top_k or None,
         "stop": list(item.stop) or None,
         "tools": list(item.tools) or None,
+        "tool_choice": item.tool_choice,
     }
     return payload | {key: value for key, value in optional.items() if value is not None}
 

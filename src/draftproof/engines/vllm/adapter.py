@@ -58,6 +58,8 @@ _SERIES = Series(
     # A histogram of tokens per engine step; its name ends in _total by accident.
     engine_steps=("vllm:iteration_tokens_total_count",),
     preemptions=("vllm:num_preemptions_total",),
+    prefix_queries=("vllm:prefix_cache_queries_total",),
+    prefix_hits=("vllm:prefix_cache_hits_total",),
     running=("vllm:num_requests_running",),
     waiting=("vllm:num_requests_waiting",),
     cache_usage=("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
