@@ -123,6 +123,8 @@ def count_arrivals(record: RequestRecord, bound_ns: float) -> int:
 
 def count_characters(record: RequestRecord) -> int:
     """Return the characters of all generated text: answer, reasoning, and tool calls with their names."""
+    if record.withheld is not None:
+        return record.withheld.characters
     calls = sum(len(call.name) + len(call.arguments) for call in record.tool_calls)
     return len(record.text) + len(record.reasoning_text) + calls
 

@@ -27,6 +27,8 @@ COUNTED = (
     "finished_requests",
     "engine_steps",
     "preemptions",
+    "prefix_queries",
+    "prefix_hits",
 )
 SUMMED = ("draft_seconds", "verify_seconds")
 BY_POSITION = ("accepted_by_position", "drafted_by_position")

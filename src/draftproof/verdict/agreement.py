@@ -37,6 +37,11 @@ def is_same_output(pair: Pair) -> bool:
     )
 
 
+def is_greedy(pair: Pair) -> bool:
+    """Return whether both outputs were asked for without any chance in them."""
+    return pair.arm.item.sampling.temperature == 0
+
+
 def find_divergence(first: Sequence[int], second: Sequence[int]) -> int | None:
     """Return the index of the first differing token; a prefix differs where it ends; None if equal."""
     for index, (one, other) in enumerate(zip(first, second, strict=False)):
@@ -61,9 +66,7 @@ def _compute_agreement(arm: str, load: str, pairs: PairTable, level: float) -> A
 
 
 def _greedy(pairs: Iterable[Pair], load: str) -> list[Pair]:
-    return [
-        pair for pair in pairs if pair.load == load and pair.is_ok and pair.arm.item.sampling.temperature == 0
-    ]
+    return [pair for pair in pairs if pair.load == load and pair.is_ok and is_greedy(pair)]
 
 
 def _to_share(count: int, n: int, level: float) -> Figure:

@@ -156,7 +156,7 @@ def _summarise_checks(seen: Iterable[Observation]) -> CheckSummary:
     judged = passed = critical = unjudged = 0
     for one in seen:
         if not one.is_ok:
-            judged += len(one.item.checks)
+            judged += len(one.wanted_checks)
             continue
         results = [check for check in one.checks if check.passed is not None]
         judged += len(results)

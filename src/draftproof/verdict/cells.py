@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from draftproof.plan.schema import Thresholds
+from draftproof.verdict.decision_results import GuardrailStanding
 from draftproof.verdict.effects import CellKey, EffectIndex
 from draftproof.verdict.faults import Faults, count_verification_steps
 from draftproof.verdict.guardrails import Finding
@@ -30,6 +31,7 @@ class CellEvidence(msgspec.Struct, frozen=True, kw_only=True):
     effect: Figure
     alternative_effect: Figure | None
     versus_alternative: Figure | None
+    pooled_versus_alternative: Figure | None
     null_effect: Figure | None
     noise: float
     verification_steps: int | None
@@ -57,6 +59,7 @@ def gather_evidence(
         effect=effects[(metric, "candidate", "baseline", *cell)].simultaneous,
         alternative_effect=simultaneous("alternative", "baseline"),
         versus_alternative=simultaneous("candidate", "alternative"),
+        pooled_versus_alternative=_pooled(effects, (metric, "candidate", "alternative"), cell[1]),
         null_effect=simultaneous("baseline_null", "baseline"),
         noise=compute_noise(effects.get((metric, "baseline_null", "baseline", ALL_SEGMENTS, cell[1]))),
         verification_steps=count_verification_steps(
@@ -82,8 +85,26 @@ def decide_cell(evidence: CellEvidence, thresholds: Thresholds, metric: str, con
         status=status,
         effect=effect,
         alternative_effect=evidence.alternative_effect,
-        reasons=tuple(reasons),
+        reasons=(*reasons, *_list_noted(evidence.findings, status)),
+        guardrails=tuple(_state_guardrail(finding) for finding in evidence.findings),
     )
+
+
+def _list_noted(findings: Iterable[Finding], status: CellStatus) -> list[Reason]:
+    """Return what is not shown and does not decide, where anything is concluded at all."""
+    return [] if status == "invalid" else _reasons(findings, "noted")
+
+
+def _state_guardrail(finding: Finding) -> GuardrailStanding:
+    reason = finding.reason
+    return GuardrailStanding(
+        code=reason.code, standing=finding.standing, text=reason.text, evidence=reason.evidence
+    )
+
+
+def _pooled(effects: EffectIndex, comparison: tuple[str, str, str], load: str) -> Figure | None:
+    effect = effects.get((*comparison, ALL_SEGMENTS, load))
+    return effect.ratio if effect else None
 
 
 def compute_noise(null: Effect | None) -> float:
@@ -165,6 +186,7 @@ def _decide_status(
         unclear = _reasons(evidence.findings, "open")
         return ("inconclusive" if unclear else "neutral"), [
             effect_reason,
+            *_find_dominance(evidence, thresholds.dominated_margin),
             *unclear,
             *_reasons(evidence.findings, "shifted"),
         ]
@@ -178,12 +200,7 @@ def _reasons(findings: Iterable[Finding], *standings: str) -> list[Reason]:
 def _find_objections(evidence: CellEvidence, thresholds: Thresholds) -> list[Reason]:
     """Return what keeps an effect from being credited: a better alternative, or equal arms that differ."""
     found = [*_find_missing_arms(evidence), *_find_idle_drafter(evidence)]
-    if is_dominated(evidence.versus_alternative, thresholds.dominated_margin):
-        text = (
-            f"The alternative is better: candidate / alternative is {describe(evidence.versus_alternative)}, "
-            f"and a margin of {thresholds.dominated_margin:.2f} is allowed."
-        )
-        found.append(Reason(code="dominated", text=text, evidence=_row("candidate / alternative", evidence)))
+    found += _find_dominance(evidence, thresholds.dominated_margin)
     null_effect = evidence.null_effect
     at_odds = null_effect is not None and is_null_at_odds(null_effect, thresholds)
     if at_odds and not exceeds_null(evidence.effect, null_effect):
@@ -194,6 +211,29 @@ def _find_objections(evidence: CellEvidence, thresholds: Thresholds) -> list[Rea
         row = _row("baseline_null / baseline", evidence)
         found.append(Reason(code="null_not_exceeded", text=text, evidence=row))
     return found
+
+
+def _find_dominance(evidence: CellEvidence, margin: float) -> list[Reason]:
+    """Return the objection that the alternative is better: in the cell, or over all segments of the load.
+
+    The budget is spent once, so an alternative that wins over a whole load takes the credit from its cells,
+    unless the candidate is shown to beat it in the cell itself.
+    """
+    here, pooled = evidence.versus_alternative, evidence.pooled_versus_alternative
+    wins_here = here is not None and here.high is not None and here.high < 1
+    if is_dominated(here, margin):
+        figure, where, place = here, "", evidence.cell
+    elif is_dominated(pooled, margin) and not wins_here:
+        figure, where = pooled, f" over all segments at load {evidence.cell[1]}"
+        place = (ALL_SEGMENTS, evidence.cell[1])
+    else:
+        return []
+    text = (
+        f"The alternative is better{where}: candidate / alternative is {describe(figure)}, "
+        f"and a margin of {margin:.2f} is allowed."
+    )
+    row = f"effects: candidate / alternative, {place[0]} × {place[1]}"
+    return [Reason(code="dominated", text=text, evidence=row)]
 
 
 def _find_missing_arms(evidence: CellEvidence) -> list[Reason]:
@@ -218,7 +258,8 @@ def _find_idle_drafter(evidence: CellEvidence) -> list[Reason]:
     text = (
         "The candidate shows no verification step in this cell, so speculation did not make the difference."
     )
-    return [Reason(code="no_speculation_here", text=text, evidence=_row("acceptance: candidate", evidence))]
+    row = f"acceptance: candidate, {evidence.cell[0]} × {evidence.cell[1]}"
+    return [Reason(code="no_speculation_here", text=text, evidence=row)]
 
 
 def _is_unmeasured(figure: Figure | None) -> bool:

@@ -4,6 +4,7 @@ Pure and deterministic: the same records in any order give the same bytes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
@@ -12,34 +13,44 @@ from draftproof.plan.schema import Thresholds
 from draftproof.records import SCHEMA_VERSION
 from draftproof.verdict.agreement import compute_agreements
 from draftproof.verdict.arm_cells import compute_arm_cells
-from draftproof.verdict.cells import decide_cell, describe, gather_evidence, is_null_at_odds
-from draftproof.verdict.coverage import count_hidden, judge_coverage
-from draftproof.verdict.decide import decide, list_envelope
+from draftproof.verdict.behaviour import add_behaviour, judge_probes, judge_unjudged
+from draftproof.verdict.cells import describe, is_null_at_odds
+from draftproof.verdict.decision import DecidedRun, decide_run, judge_cells
 from draftproof.verdict.delivery import compute_deliveries
+from draftproof.verdict.diagnoses import compute_diagnoses
 from draftproof.verdict.diagnosis import diagnose
-from draftproof.verdict.effects import EffectIndex, compute_effects, index_effects
+from draftproof.verdict.economics import compute_economics
+from draftproof.verdict.effects import EffectIndex, index_effects
+from draftproof.verdict.envelope import explain_contexts, list_unresolved
+from draftproof.verdict.equivalence_guardrail import warn_about_equivalence
+from draftproof.verdict.equivalence_results import OutputEquivalence
 from draftproof.verdict.estimators import compute_estimator_rows
-from draftproof.verdict.faults import Faults, find_faults, summarise_incomplete
-from draftproof.verdict.guardrails import (
-    compute_differences,
-    count_new_critical,
-    index_differences,
-    judge_guardrails,
-)
-from draftproof.verdict.pairs import PairTable, pair_observations
-from draftproof.verdict.results import ArmCell, Cell, Difference, Effect, Reason, Results, Verdict
+from draftproof.verdict.faults import Faults, summarise_incomplete
+from draftproof.verdict.label_acceptance import compute_label_acceptance
+from draftproof.verdict.order import compute_order
+from draftproof.verdict.order_words import warn_about_order
+from draftproof.verdict.pairs import PairTable
+from draftproof.verdict.questions import answer_questions
+from draftproof.verdict.results import ArmCell, Cell, Reason, Results, Verdict
+from draftproof.verdict.rivals import judge_by_rivals
 from draftproof.verdict.rounding import round_figures
-from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun, RunData, prepare_run
+from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun, RunData
 from draftproof.verdict.service_agreement import compare_sources, list_disagreements
 from draftproof.verdict.services import (
     ServiceReadings,
     draw_lines,
     list_silent,
     list_starts,
-    read_services,
     summarise_services,
 )
 from draftproof.verdict.step_cost import ArmCellIndex, explain_step_cost, index_arm_cells
+from draftproof.verdict.tails import (
+    Tails,
+    list_open_tails,
+    qualify_sentence,
+    tail_share,
+)
+from draftproof.verdict.turns import summarise_turns
 from draftproof.verdict.unmeasured import list_unmeasured, list_untold
 from draftproof.verdict.wording import EVIDENCE_WORDS, list_reasons, render_sentence, weakest_evidence
 
@@ -49,26 +60,78 @@ def compute_results(run: RunData) -> Results:
 
     Seeds come from the plan; nothing depends on the order of records, on a clock or on the machine.
     """
-    prepared = prepare_run(run)
-    pairs = pair_observations(prepared)
-    readings = read_services(prepared)
-    faults = find_faults(prepared, pairs, readings)
-    arm_cells = compute_arm_cells(prepared)
-    effects = compute_effects(prepared, pairs)
-    differences = compute_differences(prepared, pairs)
-    cells = decide_cells(
-        prepared, pairs, effects=effects, differences=differences, faults=faults, arm_cells=arm_cells
+    decided = decide_run(run)
+    evidence = decided.evidence
+    prepared, pairs, faults, readings = (
+        evidence.prepared,
+        evidence.pairs,
+        evidence.faults,
+        evidence.readings,
     )
-    results = _assemble(
+    arm_cells = compute_arm_cells(prepared)
+    cells = _explain_cells(decided.cells, index_arm_cells(arm_cells), faults.paused)
+    results = _assemble(decided, arm_cells=arm_cells, cells=cells)
+    results = _add_tails(_add_order(results, prepared, pairs), prepared, evidence.tails)
+    results = _add_equivalence(results, evidence.equivalence)
+    results = add_behaviour(results, prepared)
+    rivals = judge_by_rivals(
         prepared,
         pairs,
-        faults=faults,
-        arm_cells=arm_cells,
-        effects=effects,
-        differences=differences,
+        effects=evidence.effects,
         cells=cells,
+        judge=partial(judge_cells, evidence),
+        is_complete=not faults.incomplete,
     )
-    return round_figures(_add_services(results, prepared, readings))
+    results = msgspec.structs.replace(results, rival_verdicts=rivals)
+    results = _add_costs(_add_services(results, prepared, readings), prepared, faults)
+    return round_figures(_add_questions(results, prepared))
+
+
+def _add_order(results: Results, prepared: PreparedRun, pairs: PairTable) -> Results:
+    """Add places, drift and the noise floor, and warn where they matter."""
+    order = compute_order(prepared, pairs, index_effects(results.effects))
+    found = warn_about_order(order, prepared.plan.thresholds, prepared.plan.comparison.confidence)
+    return msgspec.structs.replace(results, order=order, warnings=(*results.warnings, *found))
+
+
+def _add_tails(results: Results, prepared: PreparedRun, tails: Tails) -> Results:
+    """Add the tail's effects, and say where the tail is not shown to hold."""
+    verdict, thresholds = results.verdict, prepared.plan.thresholds
+    sentence = qualify_sentence(verdict.sentence, verdict.decision, results.cells, thresholds)
+    return msgspec.structs.replace(
+        results,
+        tail_effects=tails.effects,
+        verdict=msgspec.structs.replace(verdict, sentence=sentence),
+        not_measured=(*results.not_measured, *list_open_tails(prepared, tails)),
+    )
+
+
+def _add_equivalence(results: Results, rows: tuple[OutputEquivalence, ...]) -> Results:
+    """Add whether the arms' outputs are the baseline's, and warn where a contract is contradicted."""
+    found = warn_about_equivalence(rows)
+    return msgspec.structs.replace(results, equivalence=rows, warnings=(*results.warnings, *found))
+
+
+def _add_questions(results: Results, prepared: PreparedRun) -> Results:
+    """Add what the run says to the twelve review questions; the last step, for it reads all the others."""
+    questions = answer_questions(round_figures(results), prepared.plan, prepared.run.manifest)
+    return msgspec.structs.replace(results, questions=questions)
+
+
+def _add_costs(results: Results, prepared: PreparedRun, faults: Faults) -> Results:
+    """Add where time goes and what to look at first, the drafter's cost, and what every arm costs."""
+    return msgspec.structs.replace(
+        results,
+        diagnoses=compute_diagnoses(
+            prepared,
+            faults=faults,
+            effects=results.effects,
+            arm_cells=results.arm_cells,
+            services=results.services,
+            starts=results.service_starts,
+        ),
+        economics=compute_economics(prepared, results.services, results.differences),
+    )
 
 
 def _add_services(results: Results, prepared: PreparedRun, readings: ServiceReadings) -> Results:
@@ -90,33 +153,6 @@ def _add_services(results: Results, prepared: PreparedRun, readings: ServiceRead
     )
 
 
-def decide_cells(
-    prepared: PreparedRun,
-    pairs: PairTable,
-    *,
-    effects: Sequence[Effect],
-    differences: Sequence[Difference],
-    faults: Faults,
-    arm_cells: Sequence[ArmCell],
-) -> tuple[Cell, ...]:
-    """Return the status of every segment at every load."""
-    by_effect, by_difference = index_effects(effects), index_differences(differences)
-    decisive = pairs["candidate", "baseline"]
-    critical, hidden = count_new_critical(decisive), count_hidden(decisive)
-    thresholds, metric = prepared.plan.thresholds, prepared.plan.comparison.metric
-    decided = []
-    for load in prepared.loads:
-        for segment in prepared.segments:
-            cell = (segment, load)
-            findings = (
-                *judge_guardrails(cell, by_effect, by_difference, critical, thresholds),
-                *judge_coverage(cell, hidden, thresholds.failure_margin),
-            )
-            evidence = gather_evidence(prepared, cell, by_effect, findings, faults)
-            decided.append(decide_cell(evidence, thresholds, metric, prepared.concurrency(load)))
-    return _explain_cells(decided, index_arm_cells(arm_cells), faults.paused)
-
-
 def _explain_cells(
     cells: Sequence[Cell], arm_cells: ArmCellIndex, paused: Mapping[str, Reason]
 ) -> tuple[Cell, ...]:
@@ -132,18 +168,11 @@ def _explain_cells(
     return tuple(explained)
 
 
-def _assemble(
-    prepared: PreparedRun,
-    pairs: PairTable,
-    *,
-    faults: Faults,
-    arm_cells: tuple[ArmCell, ...],
-    effects: tuple[Effect, ...],
-    differences: tuple[Difference, ...],
-    cells: tuple[Cell, ...],
-) -> Results:
+def _assemble(decided: DecidedRun, *, arm_cells: tuple[ArmCell, ...], cells: tuple[Cell, ...]) -> Results:
+    evidence = decided.evidence
+    prepared, pairs, faults, bands = evidence.prepared, evidence.pairs, evidence.faults, evidence.bands
     plan, manifest = prepared.plan, prepared.run.manifest
-    by_effect = index_effects(effects)
+    by_effect = index_effects(evidence.effects)
     return Results(
         schema_version=SCHEMA_VERSION,
         draftproof_version=draftproof.__version__,
@@ -153,7 +182,7 @@ def _assemble(
         plan_sha256=manifest.plan_sha256,
         thresholds_sha256=manifest.thresholds_sha256,
         workload_sha256=manifest.workload_sha256,
-        thresholds=plan.thresholds.model_dump(),
+        thresholds=plan.thresholds.model_dump() | {"tail_quantile": tail_share(plan.thresholds)},
         confidence=plan.comparison.confidence,
         metric=plan.comparison.metric,
         statistic=plan.comparison.statistic,
@@ -161,14 +190,14 @@ def _assemble(
         loads=tuple((load, prepared.concurrency(load)) for load in prepared.loads),
         arms=prepared.arms,
         arm_cells=arm_cells,
-        effects=effects,
-        differences=differences,
+        effects=evidence.effects,
+        differences=evidence.differences,
         agreements=compute_agreements(prepared, pairs),
         estimators=compute_estimator_rows(prepared),
         cells=cells,
         diagnosis=diagnose(prepared, by_effect, faults),
-        verdict=_decide_verdict(prepared, cells, faults, arm_cells),
-        not_measured=list_unmeasured(prepared),
+        verdict=_word_verdict(decided, cells, arm_cells),
+        not_measured=(*list_unmeasured(prepared), *list_unresolved(prepared, bands)),
         warnings=(
             *manifest.findings,
             *prepared.warnings,
@@ -177,17 +206,18 @@ def _assemble(
         ),
         counts=_count(prepared, pairs),
         deliveries=compute_deliveries(prepared),
+        turns=summarise_turns(prepared),
+        context_bands=bands,
+        label_acceptance=compute_label_acceptance(prepared),
     )
 
 
-def _decide_verdict(
-    prepared: PreparedRun, cells: tuple[Cell, ...], faults: Faults, arm_cells: Sequence[ArmCell]
-) -> Verdict:
-    decision = decide(cells, prepared.plan.thresholds, is_complete=not faults.incomplete)
-    envelope = list_envelope(prepared, cells, decision)
+def _word_verdict(decided: DecidedRun, cells: tuple[Cell, ...], arm_cells: Sequence[ArmCell]) -> Verdict:
+    prepared, faults, bands = decided.evidence.prepared, decided.evidence.faults, decided.evidence.bands
+    decision, envelope = decided.decision, decided.envelope
     index = index_arm_cells(arm_cells)
     pooled = [explain_step_cost(index, ALL_SEGMENTS, load) for load in prepared.loads]
-    why = [reason for reason in pooled if reason is not None]
+    why = [*explain_contexts(envelope, bands), *(reason for reason in pooled if reason is not None)]
     reasons: tuple[Reason, ...] = list_reasons(
         decision, cells, summarise_incomplete(faults.incomplete, len(cells)), why
     )

@@ -1,23 +1,28 @@
-"""From cells to the decision and its envelope. Pure; the words are in wording.py.
+"""From cells to the decision. Pure; the words are in wording.py, the envelope in envelope.py.
 
 Rules, in this order:
 
 1. `invalid` if every cell is.
 2. A run in which a cell lacks requests that the plan asks for is at most `inconclusive`.
-3. `adopt` if every cell is gain or neutral, and one at least is gain.
-4. `adopt_limited` if a segment gains from the lowest load on. It is allowed up to the highest load below
-   which, itself included, every measured load is a gain: never beyond a measured load, never across a gap.
+3. `adopt` if every cell is admissible, and one at least is a gain. Admissible is a gain, and a neutral cell
+   in which the alternative does not dominate and the answers keep their length. Where long contexts show
+   harm the envelope leaves them out, and the decision is `adopt_limited` (`envelope.narrow_decision`).
+4. `adopt_limited` if a segment reaches a gain from its lowest measured load on without crossing a cell that
+   is not admissible. It is allowed up to the highest such gain: a neutral cell was shown to do no
+   harm with every guardrail held, so speculation may stay on through it, but an entry never ends in one,
+   because there speculation does not earn its place. Never beyond a measured load, never across a gap.
 5. `defer` if no cell is a gain, no undecided cell has an estimate that would be one, and more than half of
    the cells have an estimate that is none. An undecided cell is one that is inconclusive and neither beaten
    by the alternative nor without credit for the length of its answers: more prompts would not help those.
 6. `inconclusive` otherwise.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 
 from draftproof.plan.schema import Thresholds
-from draftproof.verdict.results import Cell, Decision, EnvelopeEntry
-from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun
+from draftproof.verdict.results import Cell, Decision
 
 SETTLED_CODES = frozenset({"dominated", "output_length_shift"})
 
@@ -36,20 +41,26 @@ def decide(cells: Sequence[Cell], thresholds: Thresholds, *, is_complete: bool) 
 
 
 def is_adopted(cells: Iterable[Cell]) -> bool:
-    """Return whether every cell is gain or neutral and one at least is a gain."""
-    statuses = {cell.status for cell in cells}
-    return "gain" in statuses and statuses <= {"gain", "neutral"}
+    """Return whether every cell may be in an envelope and one at least is a gain."""
+    cells = list(cells)
+    return all(map(is_admissible, cells)) and any(cell.status == "gain" for cell in cells)
+
+
+def is_admissible(cell: Cell) -> bool:
+    """Return whether a cell may be in an envelope: a gain, or neutral and not beaten by the alternative."""
+    return cell.status == "gain" or (cell.status == "neutral" and not _is_settled(cell))
 
 
 def find_limits(cells: Sequence[Cell]) -> dict[str, int]:
-    """Return, by segment, the highest concurrency up to which every measured load is a gain."""
+    """Return, by segment, the concurrency of the highest gain with only admissible cells up to it."""
+    levels: defaultdict[str, defaultdict[int, list[Cell]]] = defaultdict(lambda: defaultdict(list))
+    for cell in cells:
+        levels[cell.segment][cell.concurrency].append(cell)
     limits: dict[str, int] = {}
-    for segment in dict.fromkeys(cell.segment for cell in cells):
-        own = sorted((cell for cell in cells if cell.segment == segment), key=lambda cell: cell.concurrency)
-        for cell in own:
-            if not _all_gain(own, cell.concurrency):
-                break
-            limits[segment] = cell.concurrency
+    for segment, by_concurrency in levels.items():
+        for concurrency, found in takewhile(_are_admissible, sorted(by_concurrency.items())):
+            if any(cell.status == "gain" for cell in found):
+                limits[segment] = concurrency
     return limits
 
 
@@ -60,40 +71,8 @@ def is_deferred(cells: Sequence[Cell], thresholds: Thresholds) -> bool:
     return 2 * sum(_is_no_gain(cell, thresholds) for cell in cells) > len(cells)
 
 
-def list_envelope(
-    prepared: PreparedRun, cells: Sequence[Cell], decision: Decision
-) -> tuple[EnvelopeEntry, ...]:
-    """Return where speculation may run: empty unless the decision is to adopt."""
-    if decision == "adopt":
-        highest = max(cell.concurrency for cell in cells)
-        limits = dict.fromkeys((cell.segment for cell in cells), highest)
-    else:
-        limits = find_limits(cells) if decision == "adopt_limited" else {}
-    return tuple(
-        EnvelopeEntry(
-            segment=segment,
-            max_concurrency=limit,
-            max_context_tokens=find_longest_context(prepared, segment, limit),
-        )
-        for segment, limit in limits.items()
-    )
-
-
-def find_longest_context(
-    prepared: PreparedRun, segment: str = ALL_SEGMENTS, max_concurrency: int | None = None
-) -> int | None:
-    """Return the most prompt and output tokens that the candidate answered, None where unknown."""
-    lengths = [
-        one.record.prompt_tokens + one.metrics.output_tokens
-        for one in prepared.of_arm("candidate", segment=segment)
-        if one.is_ok and one.record.prompt_tokens is not None and one.metrics.output_tokens is not None
-        if max_concurrency is None or prepared.concurrency(one.record.load) <= max_concurrency
-    ]
-    return max(lengths, default=None)
-
-
-def _all_gain(cells: Iterable[Cell], concurrency: int) -> bool:
-    return all(cell.status == "gain" for cell in cells if cell.concurrency <= concurrency)
+def _are_admissible(level: tuple[int, list[Cell]]) -> bool:
+    return all(map(is_admissible, level[1]))
 
 
 def _is_settled(cell: Cell) -> bool:

@@ -5,14 +5,15 @@ out here is counted by the failure guardrail, so a failure never makes an arm lo
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
 from draftproof.metrics.identities import timeline_faults
 from draftproof.stats.bootstrap import RatioEstimate, Statistic, paired_ratio
 from draftproof.stats.multiplicity import simultaneous_intervals
-from draftproof.verdict.pairs import Comparison, Pair, PairTable, in_cell
+from draftproof.stats.turns import TurnSpread, turn_spread, widen_by_turns
+from draftproof.verdict.pairs import Comparison, Pair, PairTable, cluster_labels, in_cell
 from draftproof.verdict.results import Effect, Figure
 from draftproof.verdict.run_data import ALL_SEGMENTS, Observation, PreparedRun
 
@@ -21,6 +22,7 @@ POOLED_REASON = "pooled over segments: shown beside them, no part of the family 
 
 CellKey = tuple[str, str]  # segment, load
 EffectIndex = Mapping[tuple[str, str, str, str, str], Effect]
+Reader = Callable[[Observation], float | None]
 
 
 def compute_effects(prepared: PreparedRun, pairs: PairTable) -> tuple[Effect, ...]:
@@ -29,7 +31,7 @@ def compute_effects(prepared: PreparedRun, pairs: PairTable) -> tuple[Effect, ..
         effect
         for comparison in pairs
         for metric in METRICS
-        for effect in _compare(prepared, pairs[comparison], comparison, metric)
+        for effect in compare_arms(prepared, pairs[comparison], comparison, metric, read_metric(metric))
     )
 
 
@@ -44,6 +46,11 @@ def derive_seed(seed: int, *parts: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
 
 
+def read_metric(metric: str) -> Reader:
+    """Return what reads a metric off a request."""
+    return lambda seen: value_of(seen, metric)
+
+
 def value_of(seen: Observation, metric: str) -> float | None:
     """Return a metric of an answered request as a float, None where it is not known."""
     value = getattr(seen.metrics, metric) if seen.is_ok else None
@@ -55,46 +62,63 @@ def statistic_of(metric: str, planned: Statistic) -> Statistic:
     return "mean" if metric == "output_tokens" else planned
 
 
-def _compare(
-    prepared: PreparedRun, pairs: Sequence[Pair], comparison: Comparison, metric: str
+def compare_arms(
+    prepared: PreparedRun, pairs: Sequence[Pair], comparison: Comparison, metric: str, read: Reader
 ) -> list[Effect]:
+    """Return the effects of two arms on what `read` gives of a request, named `metric`, in every cell."""
     cells = [(name, load) for load in prepared.loads for name in (ALL_SEGMENTS, *prepared.segments)]
-    estimates = {
-        cell: _estimate(prepared, _usable(in_cell(pairs, *cell), metric), comparison, metric, cell)
-        for cell in cells
-    }
+    usable = usable_pairs(pairs, read)
+    spreads = {load: _spread_turns(in_cell(usable, ALL_SEGMENTS, load), read) for load in prepared.loads}
+    estimates = {}
+    for cell in cells:
+        inside = in_cell(usable, *cell)
+        estimate = estimate_ratio(prepared, inside, comparison, metric, cell, read=read)
+        estimates[cell] = widen_by_turns(estimate, spreads[cell[1]], _blocks(inside))
     family = {cell: one for cell, one in estimates.items() if cell[0] != ALL_SEGMENTS}
     joint = widen(family, prepared.plan.comparison.confidence)
     return [
-        _to_effect(prepared, comparison, metric, cell, estimate=estimates[cell], joint=joint.get(cell))
+        to_effect(prepared, comparison, metric, cell, estimate=estimates[cell], joint=joint.get(cell))
         for cell in cells
     ]
 
 
-def _usable(pairs: Iterable[Pair], metric: str) -> list[Pair]:
+def usable_pairs(pairs: Iterable[Pair], read: Reader) -> list[Pair]:
+    """Return the timed pairs of which both requests have the value."""
     return [
-        pair
-        for pair in pairs
-        if pair.timed and is_usable(pair.versus, metric) and is_usable(pair.arm, metric)
+        pair for pair in pairs if pair.timed and has_value(pair.versus, read) and has_value(pair.arm, read)
     ]
 
 
 def is_usable(seen: Observation, metric: str) -> bool:
     """Return whether a request has a metric as a positive number and times that do not run backwards."""
-    value = value_of(seen, metric)
+    return has_value(seen, read_metric(metric))
+
+
+def has_value(seen: Observation, read: Reader) -> bool:
+    """Return whether `read` gives a positive number and the request's times do not run backwards."""
+    value = read(seen)
     return value is not None and value > 0 and not timeline_faults(seen.record)
 
 
-def _estimate(
-    prepared: PreparedRun, pairs: Sequence[Pair], comparison: Comparison, metric: str, cell: CellKey
+def estimate_ratio(
+    prepared: PreparedRun,
+    pairs: Sequence[Pair],
+    comparison: Comparison,
+    metric: str,
+    cell: CellKey,
+    *,
+    read: Reader,
 ) -> RatioEstimate:
-    """Return the ratio with clusters = prompts; "all" is drawn within segments, so their mix stays fixed."""
+    """Return the ratio, resampled by prompt or by what the plan says groups prompts.
+
+    "all" is drawn within segments, so their mix stays fixed.
+    """
     choice = prepared.plan.comparison
     segments = np.array([pair.segment for pair in pairs], dtype=str)
     return paired_ratio(
-        np.array([value_of(pair.arm, metric) for pair in pairs], dtype=float),
-        np.array([value_of(pair.versus, metric) for pair in pairs], dtype=float),
-        np.array([pair.item_id for pair in pairs], dtype=str),
+        np.array([read(pair.arm) for pair in pairs], dtype=float),
+        np.array([read(pair.versus) for pair in pairs], dtype=float),
+        np.array(cluster_labels(pairs, choice.cluster_by), dtype=str),
         segments if cell[0] == ALL_SEGMENTS else None,
         statistic=statistic_of(metric, choice.statistic),
         resamples=choice.resamples,
@@ -104,16 +128,26 @@ def _estimate(
     )
 
 
+def _spread_turns(pairs: Sequence[Pair], read: Reader) -> TurnSpread | None:
+    """Return how far the blocks of a load lie apart beyond what their prompts explain, segments pooled."""
+    ratios = [float(np.log((read(pair.arm) or 0.0) / (read(pair.versus) or 1.0))) for pair in pairs]
+    return turn_spread(ratios, _blocks(pairs), [pair.segment for pair in pairs])
+
+
+def _blocks(pairs: Iterable[Pair]) -> list[int]:
+    return [pair.arm.record.block for pair in pairs]
+
+
 def widen(family: Mapping[CellKey, RatioEstimate], confidence: float) -> dict[CellKey, Figure]:
     """Return, for every cell of a family, the interval that holds jointly over all cells with an estimate."""
     joint = simultaneous_intervals(list(family.values()), 1 - confidence)
     return {
-        cell: _to_figure(estimate, low=held.low, high=held.high, level=held.level)
+        cell: to_figure(estimate, low=held.low, high=held.high, level=held.level)
         for (cell, estimate), held in zip(family.items(), joint, strict=True)
     }
 
 
-def _to_effect(
+def to_effect(
     prepared: PreparedRun,
     comparison: Comparison,
     metric: str,
@@ -121,11 +155,13 @@ def _to_effect(
     *,
     estimate: RatioEstimate,
     joint: Figure | None,
+    statistic: str | None = None,
 ) -> Effect:
-    ratio = _to_figure(estimate, low=estimate.low, high=estimate.high, level=estimate.level)
+    """Return an estimate of a cell as a row; `joint` is its simultaneous interval where there is one."""
+    ratio = to_figure(estimate, low=estimate.low, high=estimate.high, level=estimate.level)
     return Effect(
         metric=metric,
-        statistic=statistic_of(metric, prepared.plan.comparison.statistic),
+        statistic=statistic or statistic_of(metric, prepared.plan.comparison.statistic),
         arm=comparison[0],
         versus=comparison[1],
         segment=cell[0],
@@ -137,9 +173,10 @@ def _to_effect(
     )
 
 
-def _to_figure(
+def to_figure(
     estimate: RatioEstimate, *, low: float | None, high: float | None, level: float | None
 ) -> Figure:
+    """Return an estimate with the limits given."""
     return Figure(
         value=estimate.value,
         low=low,

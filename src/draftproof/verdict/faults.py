@@ -63,6 +63,7 @@ def count_verification_steps(records: Iterable[RequestRecord]) -> int | None:
 
 
 def _find_run_faults(prepared: PreparedRun, readings: ServiceReadings) -> Iterator[Reason]:
+    yield from _find_missing_arms(prepared)
     steps = {arm: _steps_of_arm(prepared, readings, arm) for arm in prepared.arms}
     if steps["candidate"] == 0:
         text = "Speculation is configured but not happening: the candidate shows no verification step at all."
@@ -75,6 +76,20 @@ def _find_run_faults(prepared: PreparedRun, readings: ServiceReadings) -> Iterat
     if asked and not any(seen.is_ok for seen in asked):
         text = "The baseline answered no request, so there is nothing to compare with."
         yield Reason(code="no_baseline", text=text, evidence="outcomes: baseline, all loads")
+
+
+def _find_missing_arms(prepared: PreparedRun) -> Iterator[Reason]:
+    """Find a baseline or candidate of which no measured request was kept: there is nothing to compare."""
+    for arm in ("baseline", "candidate"):
+        if not prepared.of_arm(arm):
+            turns = [turn for turn in prepared.turns.values() if turn.arm == arm]
+            ended = sum(turn.completed for turn in turns)
+            what = f"{len(turns)} turns were begun, {ended} ended" if turns else "none of its turns was begun"
+            text = (
+                f"The arm {arm} left no measured request, so there is nothing to compare: {what}. "
+                "Continue the run or measure again."
+            )
+            yield Reason(code="arm_missing", text=text, evidence=f"turns: {arm}, all loads")
 
 
 def _steps_of_arm(prepared: PreparedRun, readings: ServiceReadings, arm: str) -> int | None:
@@ -107,12 +122,14 @@ def _find_lag(prepared: PreparedRun, load: str) -> Iterator[Reason]:
             f"{late or unknown} of {len(turns)} turns of baseline and candidate; times measured there say "
             "nothing about the service. Stop other work on this machine and run again."
         )
-        yield Reason(code=CLIENT_LATE, text=text, evidence=f"blocks: load {load}")
+        yield Reason(code=CLIENT_LATE, text=text, evidence=f"turns: load {load}")
 
 
 def _find_incomplete(prepared: PreparedRun) -> Iterator[tuple[CellKey, Reason]]:
     repeats = {level.name: level.repeats for level in prepared.plan.load}
-    items = Counter(_segments_of_items(prepared))
+    items = Counter[str]()
+    for item in prepared.run.items:
+        items[segment_key(item, prepared.plan.workload.segment_by)] += item.turns
     for load in prepared.loads:
         for segment in prepared.segments:
             expected = items[segment] * repeats[load]
@@ -146,7 +163,7 @@ def _segments_of_items(prepared: PreparedRun) -> Iterator[str]:
 
 def _count_asked(prepared: PreparedRun, arm: str, load: str, segment: str) -> int:
     seen = prepared.of_arm(arm, load, segment)
-    return len({(one.record.item_id, one.record.repeat) for one in seen})
+    return len({(one.record.item_id, one.record.repeat, one.record.conversation_turn) for one in seen})
 
 
 def _warn(prepared: PreparedRun, pairs: PairTable, readings: ServiceReadings) -> Iterator[str]:
@@ -173,7 +190,8 @@ def _warn_about_turns(prepared: PreparedRun) -> Iterator[str]:
 
 
 def _warn_about_missing(prepared: PreparedRun) -> Iterator[str]:
-    expected = {level.name: level.repeats * len(prepared.run.items) for level in prepared.plan.load}
+    turns = sum(item.turns for item in prepared.run.items)
+    expected = {level.name: level.repeats * turns for level in prepared.plan.load}
     for arm in prepared.arms:
         for load in prepared.loads:
             asked = _count_asked(prepared, arm, load, ALL_SEGMENTS)

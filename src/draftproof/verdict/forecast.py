@@ -4,14 +4,16 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from draftproof.plan.schema import Plan
+from draftproof.stats.quantile_ratio import tail_floor
 from draftproof.verdict.guardrails import pairs_needed_for_margin
+from draftproof.verdict.tails import tail_share
 from draftproof.workload.items import Item
 from draftproof.workload.segments import segment_key
 
 
 def forecast_shortfalls(plan: Plan, items: Sequence[Item]) -> tuple[str, ...]:
     """Return in words why a run of these items could credit no gain, however fast the candidate is."""
-    return (*_too_few_prompts(plan, items), *_too_few_pairs(plan, items))
+    return (*_too_few_prompts(plan, items), *_too_few_pairs(plan, items), *_too_short_a_tail(plan, items))
 
 
 def _too_few_prompts(plan: Plan, items: Sequence[Item]) -> Iterator[str]:
@@ -20,6 +22,17 @@ def _too_few_prompts(plan: Plan, items: Sequence[Item]) -> Iterator[str]:
     for segment, count in sorted(counts.items()):
         if count < floor:
             yield f"{segment} has {count} prompts and needs {floor - count} more to be judged at all."
+
+
+def _too_short_a_tail(plan: Plan, items: Sequence[Item]) -> Iterator[str]:
+    """Only representative evidence lets a tail that is not shown withhold a gain."""
+    quantile = plan.thresholds.tail_quantile
+    floor = tail_floor(tail_share(plan.thresholds), plan.comparison.confidence)
+    if plan.evidence == "representative" and len(items) < floor:
+        yield (
+            f"{len(items)} prompts cannot show {quantile} to be within tail_margin at any load: at least "
+            f"{floor - len(items)} more are needed, so no gain can be credited."
+        )
 
 
 def _too_few_pairs(plan: Plan, items: Sequence[Item]) -> Iterator[str]:

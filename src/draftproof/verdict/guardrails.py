@@ -21,7 +21,7 @@ from draftproof.verdict.pairs import Pair, PairTable, in_cell
 from draftproof.verdict.results import Difference, Figure, Reason
 from draftproof.verdict.run_data import ALL_SEGMENTS, Observation, PreparedRun
 
-Standing = Literal["held", "open", "violated", "shifted"]
+Standing = Literal["held", "open", "violated", "shifted", "noted"]
 QUANTITIES = ("failed_share", "passed_share")
 
 DifferenceIndex = Mapping[tuple[str, str, str, str, str], Difference]
@@ -32,6 +32,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
     `held`: non-inferior. `violated`: the whole interval lies beyond the margin. `shifted`: the answers'
     length changed by more than the margin, so a gain is not credited. `open`: the interval does not tell.
+    `noted`: it does not tell, and the evidence is such that this is said beside a gain instead of withholding it.
     """
 
     standing: Standing

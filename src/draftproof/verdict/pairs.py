@@ -1,4 +1,7 @@
-"""Pairing: the same item, repeat and block in two arms. Pure; drops nothing silently."""
+"""Pairing: the same item, turn of the conversation, repeat and block in two arms.
+
+Pure; drops nothing silently.
+"""
 
 from collections.abc import Iterable, Mapping
 
@@ -46,6 +49,19 @@ class Pair(msgspec.Struct, frozen=True):
     def segment(self) -> str:
         """The segment of both."""
         return self.arm.segment
+
+
+def cluster_labels(pairs: Iterable[Pair], cluster_by: str | None) -> list[str]:
+    """Return what each pair is resampled with: its prompt, or the label of a dimension that groups prompts.
+
+    A prompt without a label in that dimension stays by itself.
+    """
+    return [
+        f"{cluster_by}={label}"
+        if cluster_by and (label := pair.arm.item.segments.get(cluster_by))
+        else pair.item_id
+        for pair in pairs
+    ]
 
 
 PairTable = Mapping[Comparison, tuple[Pair, ...]]

@@ -11,7 +11,28 @@ import msgspec
 
 from draftproof.metrics.acceptance import AcceptanceSummary
 from draftproof.metrics.delivery import DeliverySummary
+from draftproof.verdict.behaviour_results import (
+    CheckKind,
+    ConversationSummary,
+    JudgeAgreement,
+    ProbeResult,
+)
+from draftproof.verdict.decision_results import (
+    ContextBand,
+    GuardrailStanding,
+    LabelAcceptance,
+    Question,
+    TurnSummary,
+)
+from draftproof.verdict.equivalence_results import OutputEquivalence
+from draftproof.verdict.diagnosis_results import Diagnoses
+from draftproof.verdict.economics_results import Economics
+from draftproof.verdict.figure import Figure
+from draftproof.verdict.order_results import OrderSummary
+from draftproof.verdict.rival_results import RivalVerdict
 from draftproof.verdict.service_results import ServiceAgreement, ServiceLine, ServiceStart, ServiceUse
+
+__all__ = ["Figure"]  # part of what a reader of the results needs; defined below all of them
 
 CellStatus = Literal["gain", "harm", "neutral", "inconclusive", "invalid"]
 Decision = Literal["adopt", "adopt_limited", "defer", "inconclusive", "invalid"]
@@ -23,18 +44,6 @@ EXIT_CODES: dict[str, int] = {
     "inconclusive": 30,
     "invalid": 40,
 }
-
-
-class Figure(msgspec.Struct, frozen=True, kw_only=True):
-    """One number: `value` with its interval [`low`, `high`] at `level`, from `n` samples."""
-
-    value: float | None
-    low: float | None = None
-    high: float | None = None
-    level: float | None = None
-    n: int = 0
-    needed: int | None = None
-    reason: str | None = None
 
 
 class Percentiles(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,7 +188,7 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
-    """Segment × load with its status and the reasons for it."""
+    """Segment × load with its status and the reasons for it, and where every guardrail stands in it."""
 
     segment: str
     load: str
@@ -188,14 +197,25 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     effect: Figure
     alternative_effect: Figure | None
     reasons: tuple[Reason, ...]
+    guardrails: tuple[GuardrailStanding, ...] = ()
 
 
 class EnvelopeEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """Speculation may run for `segment` up to `max_concurrency` and the context length that was measured."""
+    """Speculation may run for `segment` up to `max_concurrency` and `max_context_tokens` (docs/envelope.md).
+
+    `min_context_tokens` is the shortest context measured, `labels` are the segment's by dimension.
+    `gain_loads` and `neutral_loads` are the measured loads inside, by what was shown there. `context` says
+    whether the upper context lengths were judged apart.
+    """
 
     segment: str
     max_concurrency: int
     max_context_tokens: int | None
+    min_context_tokens: int | None = None
+    labels: dict[str, str] = {}
+    gain_loads: tuple[str, ...] = ()
+    neutral_loads: tuple[str, ...] = ()
+    context: Literal["resolved", "limited", "not_resolved", "unknown"] = "unknown"
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
@@ -276,3 +296,17 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     service_agreements: tuple[ServiceAgreement, ...] = ()
     service_lines: tuple[ServiceLine, ...] = ()
     deliveries: tuple[Delivery, ...] = ()
+    equivalence: tuple[OutputEquivalence, ...] = ()
+    tail_effects: tuple[Effect, ...] = ()
+    rival_verdicts: tuple[RivalVerdict, ...] = ()
+    order: OrderSummary | None = None
+    turns: tuple[TurnSummary, ...] = ()
+    context_bands: tuple[ContextBand, ...] = ()
+    label_acceptance: tuple[LabelAcceptance, ...] = ()
+    questions: tuple[Question, ...] = ()
+    diagnoses: Diagnoses | None = None
+    economics: Economics | None = None
+    behaviour: tuple[ProbeResult, ...] = ()
+    check_kinds: tuple[CheckKind, ...] = ()
+    judges: tuple[JudgeAgreement, ...] = ()
+    conversations: tuple[ConversationSummary, ...] = ()

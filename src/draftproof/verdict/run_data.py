@@ -6,21 +6,31 @@ in an order that does not depend on the order on disk. Judges nothing.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 
 import msgspec
 
 from draftproof.metrics.request import RequestMetrics, compute_request_metrics
 from draftproof.plan.schema import Plan
-from draftproof.records import BlockRecord, Manifest, RequestRecord, TelemetrySample
+from draftproof.records import (
+    BehaviourProbe,
+    BlockRecord,
+    Judgement,
+    Manifest,
+    RequestRecord,
+    TelemetrySample,
+)
+from draftproof.workload.answers import view_answer
 from draftproof.workload.checks import CheckResult, evaluate_checks
-from draftproof.workload.items import Item
+from draftproof.workload.conversation import checks_at_turn
+from draftproof.workload.items import Check, Item
 from draftproof.workload.segments import segment_key
 
 ALL_SEGMENTS = "all"
 ARM_ORDER = ("baseline", "candidate", "alternative", "baseline_null")
 
 TurnKey = tuple[str, int, str]  # load, block, arm
-PairKey = tuple[str, int, int, str]  # load, block, repeat, item
+PairKey = tuple[str, int, int, str, int]  # load, block, repeat, item, turn of the conversation
 
 
 class RunData(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +42,8 @@ class RunData(msgspec.Struct, frozen=True, kw_only=True):
     blocks: tuple[BlockRecord, ...]
     items: tuple[Item, ...]
     telemetry: tuple[TelemetrySample, ...] = ()
+    judgements: tuple[Judgement, ...] = ()
+    behaviours: tuple[BehaviourProbe, ...] = ()
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,16 +82,21 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_passed(self) -> bool | None:
-        """Whether every judged check passed; a failed request passes none; None where nothing was judged."""
-        if not self.item.checks:
+        """Whether every check passed; a failed request passes none; None where one could not be judged."""
+        if not self.wanted_checks:
             return None
-        if not self.is_ok:
+        found = [check.passed for check in self.checks]
+        if not self.is_ok or False in found:
             return False
-        judged = [check.passed for check in self.checks if check.passed is not None]
-        return all(judged) if judged else None
+        return None if None in found or not found else True
+
+    @property
+    def wanted_checks(self) -> tuple[Check, ...]:
+        """The checks of the turn that was asked."""
+        return checks_at_turn(self.item, self.record.conversation_turn)
 
 
-class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
+class PreparedRun(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """A run in order: observations sorted, turns by key, the names of segments, loads and arms."""
 
     run: RunData
@@ -98,13 +115,17 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
 
     def of_arm(self, arm: str, load: str | None = None, segment: str = ALL_SEGMENTS) -> list[Observation]:
         """Return the observations of an arm, at one load and in one segment if these are given."""
-        return [
-            seen
-            for seen in self.observations
-            if seen.record.arm == arm
-            and load in (None, seen.record.load)
-            and segment in (ALL_SEGMENTS, seen.segment)
-        ]
+        return list(self._by_place.get((arm, load, segment), ()))
+
+    @cached_property
+    def _by_place(self) -> dict[tuple[str, str | None, str], list[Observation]]:
+        """The observations of every arm at each load, at all loads, in each segment and in all of them."""
+        found: defaultdict[tuple[str, str | None, str], list[Observation]] = defaultdict(list)
+        for seen in self.observations:
+            for load in (seen.record.load, None):
+                for segment in (seen.segment, ALL_SEGMENTS):
+                    found[seen.record.arm, load, segment].append(seen)
+        return found
 
     def concurrency(self, load: str) -> int:
         """Return the requests kept in flight at a load level."""
@@ -118,6 +139,7 @@ def prepare_run(run: RunData) -> PreparedRun:
     items = {item.id: item for item in run.items}
     known = [record for record in distinct if _is_known(record, items, run.plan)]
     turns = _collect_turns(run.blocks, run.plan.limits.client_lag_ms)
+    judged = index_judgements(run.judgements)
     counts = {
         "records": len(run.records),
         "not_measured_phase": len(run.records) - len(measured),
@@ -130,7 +152,10 @@ def prepare_run(run: RunData) -> PreparedRun:
     }
     return PreparedRun(
         run=run,
-        observations=tuple(_observe(record, items, turns, run.plan) for record in _sorted(known, run.plan)),
+        observations=tuple(
+            _observe(record, items, turns, run.plan, judged.get(record.request_id))
+            for record in _sorted(known, run.plan)
+        ),
         turns=turns,
         segments=_distinct(segment_key(item, run.plan.workload.segment_by) for item in run.items),
         loads=tuple(level.name for level in sorted(run.plan.load, key=lambda level: level.concurrency)),
@@ -141,7 +166,7 @@ def prepare_run(run: RunData) -> PreparedRun:
 
 
 def _place(record: RequestRecord) -> PairKey:
-    return (record.load, record.block, record.repeat, record.item_id)
+    return (record.load, record.block, record.repeat, record.item_id, record.conversation_turn)
 
 
 def _drop_duplicates(records: Iterable[RequestRecord]) -> list[RequestRecord]:
@@ -157,7 +182,9 @@ def _drop_duplicates(records: Iterable[RequestRecord]) -> list[RequestRecord]:
 
 def _is_known(record: RequestRecord, items: Mapping[str, Item], plan: Plan) -> bool:
     loads = {level.name for level in plan.load}
-    return record.item_id in items and record.load in loads and record.arm in ARM_ORDER
+    item = items.get(record.item_id)
+    asked = item is not None and record.conversation_turn < item.turns
+    return asked and record.load in loads and record.arm in ARM_ORDER
 
 
 def _sorted(records: Iterable[RequestRecord], plan: Plan) -> list[RequestRecord]:
@@ -169,6 +196,7 @@ def _sorted(records: Iterable[RequestRecord], plan: Plan) -> list[RequestRecord]
             one.block,
             one.repeat,
             one.item_id,
+            one.conversation_turn,
             ARM_ORDER.index(one.arm),
             one.end_ns,
             one.request_id,
@@ -198,8 +226,20 @@ def _join_turn(key: TurnKey, parts: Iterable[BlockRecord], lag_limit_ms: float) 
     )
 
 
+def index_judgements(judgements: Iterable[Judgement]) -> dict[str, dict[int, tuple[Judgement, ...]]]:
+    """Return request id -> index of the check -> its judgements in the order of their passes."""
+    found: defaultdict[str, defaultdict[int, list[Judgement]]] = defaultdict(lambda: defaultdict(list))
+    for one in sorted(judgements, key=lambda one: (one.attempt, msgspec.json.encode(one))):
+        found[one.request_id][one.check].append(one)
+    return {name: {check: tuple(all_) for check, all_ in own.items()} for name, own in found.items()}
+
+
 def _observe(
-    record: RequestRecord, items: Mapping[str, Item], turns: Mapping[TurnKey, Turn], plan: Plan
+    record: RequestRecord,
+    items: Mapping[str, Item],
+    turns: Mapping[TurnKey, Turn],
+    plan: Plan,
+    judgements: Mapping[int, tuple[Judgement, ...]] | None,
 ) -> Observation:
     item = items[record.item_id]
     turn = turns.get((record.load, record.block, record.arm))
@@ -208,8 +248,22 @@ def _observe(
         item=item,
         segment=segment_key(item, plan.workload.segment_by),
         metrics=compute_request_metrics(record, round(plan.limits.stall_ms * 1e6)),
-        checks=evaluate_checks(item, record.text) if record.outcome == "ok" else (),
+        checks=judge_answer(item, record, judgements),
         timed=turn is None or not turn.lagged,
+    )
+
+
+def judge_answer(
+    item: Item, record: RequestRecord, judgements: Mapping[int, tuple[Judgement, ...]] | None = None
+) -> tuple[CheckResult, ...]:
+    """Return the judged checks of an answer; those of a withheld answer were judged before it was replaced."""
+    if record.outcome != "ok":
+        return ()
+    if record.withheld is None:
+        return evaluate_checks(item, view_answer(record), record.conversation_turn, judgements)
+    return tuple(
+        CheckResult(kind=one.kind, passed=one.passed, critical=one.critical, detail="withheld")
+        for one in record.withheld.checks
     )
 
 

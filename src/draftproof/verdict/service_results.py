@@ -23,7 +23,8 @@ class ServiceUse(msgspec.Struct, frozen=True, kw_only=True):
 
     Counts are gains over the `turns_used`, in which every replica was sampled at both ends; `unused` says why
     the others were not used. `accepted_by_position` and `drafted_by_position` are counts by draft position,
-    from the first on. `cpu_seconds` and energy are over `machine_seconds`, the turns in which the machine was
+    from the first on. Of the prompt tokens looked up in a prefix cache (`prefix_queries`) `prefix_hits` were
+    found. `cpu_seconds` and energy are over `machine_seconds`, the turns in which the machine was
     read at both ends; energy is that of the GPUs and processors of the whole machine.
     """
 
@@ -61,6 +62,8 @@ class ServiceUse(msgspec.Struct, frozen=True, kw_only=True):
     gpu_energy_joules: float | None = None
     cpu_energy_joules: float | None = None
     energy_per_output_token_joules: float | None = None
+    prefix_queries: float | None = None
+    prefix_hits: float | None = None
 
 
 class ServiceStart(msgspec.Struct, frozen=True, kw_only=True):

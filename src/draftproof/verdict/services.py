@@ -222,6 +222,8 @@ def _summarise(readings: ServiceReadings, arm: str, load: str) -> ServiceUse:
         gpu_energy_joules=gpu,
         cpu_energy_joules=cpu,
         energy_per_output_token_joules=_per_token(read, gpu, cpu),
+        prefix_queries=gain.get("prefix_queries"),
+        prefix_hits=gain.get("prefix_hits"),
     )
 
 
@@ -308,4 +310,8 @@ def _records_by_turn(prepared: PreparedRun) -> Mapping[TurnKey, list[RequestReco
 
 def _most_tokens(prepared: PreparedRun) -> dict[str, int]:
     cap = prepared.plan.workload.max_tokens
-    return {one.id: min(one.max_tokens, cap or one.max_tokens) for one in prepared.run.items}
+    most = {
+        one.id: max([one.max_tokens, *(later.max_tokens or 0 for later in one.follow_ups)])
+        for one in prepared.run.items
+    }
+    return {name: min(limit, cap or limit) for name, limit in most.items()}

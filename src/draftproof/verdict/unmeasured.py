@@ -44,6 +44,10 @@ def _list_host(prepared: PreparedRun) -> Iterator[str]:
         yield "Cold start: every service was warmed up first."
 
 
+def _is_drawn_again(prepared: PreparedRun) -> bool:
+    return any(level.repeats > 1 for level in prepared.plan.load)
+
+
 def _list_workload(prepared: PreparedRun) -> Iterator[str]:
     items = prepared.run.items
     spoken = {item.segments["language"] for item in items if "language" in item.segments}
@@ -54,7 +58,7 @@ def _list_workload(prepared: PreparedRun) -> Iterator[str]:
         yield f"Languages without an item in this run: {', '.join(absent)}."
     if all(item.sampling.temperature == 0 for item in items):
         yield "Sampled outputs: every item is greedy."
-    if any(item.sampling.temperature > 0 for item in items):
+    if any(item.sampling.temperature > 0 for item in items) and not _is_drawn_again(prepared):
         yield "Whether sampled outputs follow the same distribution: that needs repeated draws."
     if not any(item.tools for item in items):
         yield "Tool calls: no item offers tools."

@@ -18,17 +18,26 @@ METRIC_WORDS = {"tpot_ns": "time per token", "e2e_from_schedule_ns": "end-to-end
 WITHHELD_WORDS = {
     "guardrail_failures": "failed requests",
     "guardrail_checks": "checks of answers",
+    "critical_unjudged": "critical checks that were not judged",
     "guardrail_ttft": "time to first token",
     "guardrail_e2e": "end-to-end time",
+    "guardrail_tail_tpot": "time per token in the tail",
+    "guardrail_tail_ttft": "time to first token in the tail",
+    "equivalence_contradicted": "outputs contradict the guarantee of the contract",
     "output_length": "length of answers",
     "output_length_shift": "length of answers",
     "dominated": "the alternative is better",
     "alternative_unmeasured": "the alternative was not measured",
     "null_not_exceeded": "equal arms differ as much",
+    "null_unmeasured": "equal arms were not compared",
+    "metric_hidden": "times that the candidate hides",
+    "no_speculation_here": "the candidate did not draft",
+    "context_harm": "harm in the shortest contexts",
 }
 RULES = {
     "adopt": "Every segment at every load is a gain or neutral, and one at least is a gain.",
-    "adopt_limited": "Some segments gain from the lowest measured load on; the rest stays as it is.",
+    "adopt_limited": "Some segments reach a gain with only gain and neutral at the loads below it; the rest "
+    "stays as it is.",
     "defer": "No cell gains, and no undecided cell has an estimate that would be a gain.",
     "inconclusive": "Neither a gain nor its absence is shown.",
     "invalid": "Every cell is invalid, so nothing is concluded.",
@@ -94,10 +103,14 @@ def _render_adopted(cells: Sequence[Cell], words: str) -> str:
 
 def _render_limited(cells: Sequence[Cell], envelope: Sequence[EnvelopeEntry], words: str) -> str:
     limits = {entry.segment: entry.max_concurrency for entry in envelope}
-    inside = [cell for cell in cells if cell.concurrency <= limits.get(cell.segment, 0)]
+    inside = [
+        cell
+        for cell in cells
+        if cell.status == "gain" and cell.concurrency <= limits.get(cell.segment, 0)
+    ]
     groups = [_render_group(limits, highest) for highest in sorted(set(limits.values()), reverse=True)]
     text = f"{_join(groups)}, where {words} falls by {_render_falls(inside)}"
-    return text + _render_outside(cells, limits)
+    return text + _render_outside(cells, limits) + _render_contexts(envelope)
 
 
 def _render_group(limits: dict[str, int], highest: int) -> str:
@@ -112,6 +125,16 @@ def _render_outside(cells: Sequence[Cell], limits: dict[str, int]) -> str:
     parts = [f"for {_join(segments, 'or')}"] if segments else []
     parts += [f"at {_in_flight_list(loads)}"] if loads else []
     return f"; not {', nor '.join(parts)}" if parts else ""
+
+
+def _render_contexts(envelope: Iterable[EnvelopeEntry]) -> str:
+    """Say which long contexts are left out, because they showed harm."""
+    by_limit: dict[int, list[str]] = {}
+    for entry in envelope:
+        if entry.context == "limited" and entry.max_context_tokens is not None:
+            by_limit.setdefault(entry.max_context_tokens, []).append(name_segment(entry.segment))
+    parts = [f"above {limit} tokens of context for {_join(names)}" for limit, names in by_limit.items()]
+    return f"; not {_join(parts, 'or')}" if parts else ""
 
 
 def _render_deferred(cells: Sequence[Cell], words: str, reasons: Sequence[Reason]) -> str:
@@ -171,7 +194,10 @@ def _has_gain_above_gap(cells: Sequence[Cell], decision: Decision) -> bool:
 
 def _explain_gap(cells: Sequence[Cell]) -> Reason:
     names = _join(_segment_names(cell for cell in cells if cell.status == "gain"))
-    text = f"{names} gains at a higher load but not at every load below it, so no envelope can be stated."
+    text = (
+        f"{names} gains at a higher load, but at a load below it speculation is not shown to be harmless, so "
+        "no envelope can be stated."
+    )
     return Reason(code="gain_above_gap", text=text, evidence="cells")
 
 

@@ -263,3 +263,23 @@ def lookup() -> SimpleNamespace:
         return {reason.code for reason in cell.reasons}
 
     return SimpleNamespace(cell=cell, effect=effect, arm_cell=arm_cell, codes=codes)
+
+
+@pytest.fixture(scope="session")
+def diagnoses_of() -> Callable[[RunData], Any]:
+    """Return what makes the diagnosis of a run alone, without the rest of its results."""
+    from draftproof.verdict import arm_cells, diagnoses, effects, faults, pairs, run_data, services
+
+    def diagnose(run: RunData, **changes: Any) -> Any:
+        prepared = run_data.prepare_run(run)
+        paired, readings = pairs.pair_observations(prepared), services.read_services(prepared)
+        known = {
+            "faults": faults.find_faults(prepared, paired, readings),
+            "effects": effects.compute_effects(prepared, paired),
+            "arm_cells": arm_cells.compute_arm_cells(prepared),
+            "services": services.summarise_services(prepared, readings),
+            "starts": services.list_starts(prepared),
+        }
+        return diagnoses.compute_diagnoses(prepared, **(known | changes))
+
+    return diagnose

@@ -14,7 +14,10 @@ from draftproof.verdict.comparing.delivery import (
     read_difference,
     read_ratio,
 )
+from draftproof.verdict.comparing.outcomes import compare_envelopes
 from draftproof.verdict.comparing.prompts import find_overlap
+from draftproof.verdict.compute import compute_results
+from draftproof.verdict.results import EnvelopeEntry
 from draftproof.verdict.run_data import prepare_run
 from draftproof.workload.items import ContainsCheck, Message
 
@@ -326,6 +329,36 @@ def test_effects_envelope_and_decision_are_compared(world):
     (entry,) = found.envelope
     assert entry.before is not None
     assert (entry.before.max_concurrency, entry.after) == (8, None)
+
+
+def test_reasons_that_only_one_run_gives_are_listed(world):
+    """A gain that turned into harm has new reasons; a run beside itself has none of its own."""
+    wide = TWO_LOADS | {"thresholds": {"failure_margin": 1.0, "quality_margin": 1.0}}
+    before = world(**wide, tpot_ms=lambda case: 10.0 if case.arm == "candidate" else 20.0).run()
+    after = world(**wide, tpot_ms=lambda case: 30.0 if case.arm == "candidate" else 20.0).run()
+    found = compare_runs(before, after)
+    assert any(one.before is None and one.after for one in found.reasons)
+    assert compare_runs(before, before).reasons == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "differs"),
+    [
+        ({"max_context_tokens": 612, "min_context_tokens": 9}, False),
+        ({"max_concurrency": 4}, True),
+        ({"context": "limited", "max_context_tokens": 400}, True),
+    ],
+)
+def test_only_what_limits_a_segment_changes_its_envelope(world, changes, differs):
+    """The longest context that happened to be measured moves with every answer; a cut for harm does not."""
+    results = compute_results(world(**SMALL).run())
+    entry = EnvelopeEntry(segment="task=chat", max_concurrency=8, max_context_tokens=600)
+    other = msgspec.structs.replace(entry, **changes)
+    old, new = (
+        msgspec.structs.replace(results, verdict=msgspec.structs.replace(results.verdict, envelope=(one,)))
+        for one in (entry, other)
+    )
+    assert bool(compare_envelopes(old, new)) is differs
 
 
 def test_an_invalid_run_beats_everything(world):

@@ -114,11 +114,31 @@ def test_a_baseline_that_answers_nothing_makes_the_run_invalid(world):
 
 
 def test_a_run_without_records_gives_results_and_no_decision(world):
-    """An empty journal is a run that has hardly begun: no decision, the gap as first reason, no crash."""
+    """An empty journal compares nothing: invalid, both arms named as missing, no crash."""
     results = compute_results(world(is_kept=lambda _: False).run())
-    assert results.verdict.decision == "inconclusive"
-    assert results.verdict.reasons[0].code == "incomplete"
+    assert results.verdict.decision == "invalid"
+    missing = [reason.text for reason in results.verdict.reasons if reason.code == "arm_missing"]
+    assert [text.split()[2] for text in missing] == ["baseline", "candidate"]
     assert results.counts["measured"] == 0
+
+
+@pytest.mark.parametrize("lost", ["baseline", "candidate"])
+def test_a_run_of_one_arm_alone_is_refused_and_says_which_is_missing(world, lost):
+    """An arm of the plan without a single measured request leaves nothing to compare."""
+    results = compute_results(world(tpot_ms=fast, is_kept=lambda case: case.arm != lost).run())
+    assert results.verdict.decision == "invalid"
+    assert results.verdict.reasons[0].code == "arm_missing"
+    assert f"The arm {lost} left no measured request" in results.verdict.sentence
+    assert results.verdict.envelope == ()
+
+
+def test_a_missing_arm_says_how_far_its_turns_got(world):
+    """Turns that were begun and never ended are told apart from turns that never began."""
+    run = world(tpot_ms=fast).run()
+    broken = tuple(msgspec.structs.replace(block, completed=block.arm != "candidate") for block in run.blocks)
+    records = tuple(record for record in run.records if record.arm != "candidate")
+    results = compute_results(msgspec.structs.replace(run, records=records, blocks=broken))
+    assert "40 turns were begun, 0 ended" in results.verdict.sentence
 
 
 def test_warm_up_and_fill_requests_never_enter(world):

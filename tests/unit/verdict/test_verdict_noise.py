@@ -67,6 +67,15 @@ def test_a_plan_without_checks_is_told_before_it_runs(world):
     assert any("failure_margin = 0.02" in text and f"{missing} more" in text for text in texts)
 
 
+@pytest.mark.parametrize(("evidence", "told"), [("representative", True), ("synthetic", False)])
+def test_a_workload_too_small_for_its_tail_is_told_where_that_withholds_a_gain(world, evidence, told):
+    """Forty prompts cannot show p95, whose interval takes fifty: ten more, for representative traffic alone."""
+    run = world(evidence=evidence).run()
+    texts = [text for text in forecast_shortfalls(run.plan, run.items) if "p95" in text]
+    assert bool(texts) is told
+    assert all("10 more" in text for text in texts)
+
+
 def test_a_plan_with_enough_of_everything_is_told_nothing(world):
     """Forty checked items against margins of 10 and 15 % leave nothing to say."""
     run = world().run()

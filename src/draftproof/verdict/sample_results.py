@@ -1,0 +1,60 @@
+"""What `draftproof samples` answers: prompts and requests that each part of a verdict takes. Pure data."""
+
+from typing import Literal
+
+import msgspec
+
+Aim = Literal["gain", "tail", "failures", "checks"]
+Statistic = Literal["mean", "p50", "p95", "p99"]
+
+
+class SampleQuestion(msgspec.Struct, frozen=True, kw_only=True):
+    """The gain to be seen, in which statistic of the deciding metric, and with which chance."""
+
+    gain: float
+    statistic: Statistic
+    power: float
+
+
+class Need(msgspec.Struct, frozen=True, kw_only=True):
+    """How many distinct prompts (or pairs) a part of the verdict takes in one cell, or over one load ("all").
+
+    `needed` holds one number for each of `spreads`, smallest first: standard deviations of logarithms, or
+    for shares the parts of pairs that are discordant. `source` says whether they come from an earlier run
+    (its figure and the upper end of its 80 % interval) or are assumed. `have` is what the plan's workload
+    gives, `measured` what the earlier run has; `more` is how many are missing at the largest spread. None,
+    with a `reason`, where no number of them would do.
+    """
+
+    aim: Aim
+    quantity: str
+    statistic: str
+    segment: str
+    load: str
+    unit: Literal["prompts", "pairs"]
+    level: float
+    have: int
+    measured: int | None
+    spreads: tuple[float, ...]
+    needed: tuple[int, ...]
+    more: int | None
+    source: Literal["run", "assumed"]
+    reason: str | None = None
+
+
+class SamplePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Every need of a plan, and the measured requests over all arms and loads: now, and with all needs met.
+
+    `requests_needed` is for the smallest and the largest spreads; None where a need cannot be met at all.
+    """
+
+    plan: str
+    run: str | None
+    question: SampleQuestion
+    confidence: float
+    cells: int
+    arms: int
+    needs: tuple[Need, ...]
+    requests: int
+    requests_needed: tuple[int, int] | None
+    sentence: str

@@ -1,0 +1,117 @@
+"""How much prompts spread, for planning: what an earlier run shows, and what is assumed without one. Pure."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import msgspec
+import numpy as np
+from scipy import stats
+
+from draftproof.plan.schema import Plan
+from draftproof.stats.bootstrap import paired_ratio
+from draftproof.stats.planning import spread_of
+from draftproof.verdict.effects import derive_seed, read_metric, usable_pairs
+from draftproof.verdict.pairs import Pair, PairTable, in_cell, pair_observations
+from draftproof.verdict.run_data import ALL_SEGMENTS, Observation, PreparedRun
+
+# Standard deviations of logarithms. Between prompts of the ratio of two arms: prompts that profit alike, the
+# usual mixture, prompts of which some profit several times as much as others.
+RATIO_SPREADS = (0.05, 0.15, 0.30)
+# Between requests of one arm: of a time per token, and of a first token that may wait in a queue.
+VALUE_SPREADS = {
+    "tpot_ns": (0.1, 0.3),
+    "e2e_from_schedule_ns": (0.3, 0.6),
+    "ttft_from_schedule_ns": (0.2, 0.8),
+}
+UPPER_CHANCE = 0.8  # of the interval whose upper end stands beside a measured spread
+FEWEST_FOR_SPREAD = 3
+
+
+class Earlier(msgspec.Struct, frozen=True, kw_only=True):
+    """An earlier run: its pairs, and by how much two equal arms differed at each load (1 where unknown)."""
+
+    name: str
+    pairs: tuple[Pair, ...]
+    noise: Mapping[str, float]
+
+
+def read_earlier(prepared: PreparedRun) -> Earlier:
+    """Return what an earlier run tells."""
+    pairs = pair_observations(prepared)
+    return Earlier(
+        name=prepared.run.manifest.run_name,
+        pairs=pairs["candidate", "baseline"],
+        noise={load: _read_noise(prepared, pairs, load) for load in prepared.loads},
+    )
+
+
+def spreads_of_ratio(
+    plan: Plan, pairs: Sequence[Pair], metric: str
+) -> tuple[tuple[float, ...], Literal["run", "assumed"]]:
+    """Return the spread between prompts that a run's pairs show and its upper end, else the assumed ones."""
+    prompts = len({pair.item_id for pair in pairs})
+    if prompts < FEWEST_FOR_SPREAD:
+        return RATIO_SPREADS, "assumed"
+    read = read_metric(metric)
+    estimate = paired_ratio(
+        np.array([read(pair.arm) for pair in pairs], dtype=float),
+        np.array([read(pair.versus) for pair in pairs], dtype=float),
+        np.array([pair.item_id for pair in pairs], dtype=str),
+        resamples=plan.comparison.resamples,
+        seed=derive_seed(plan.seed, "samples", metric, pairs[0].segment, pairs[0].load),
+    )
+    spread = spread_of(estimate)
+    return (RATIO_SPREADS, "assumed") if spread is None else (_with_upper(spread, prompts), "run")
+
+
+def spreads_of_values(
+    pairs: Sequence[Pair], metric: str
+) -> tuple[tuple[float, ...], Literal["run", "assumed"]]:
+    """Return the spread between the baseline's requests and its upper end, else the assumed ones."""
+    read = read_metric(metric)
+    values = [value for pair in pairs if (value := read(pair.versus)) is not None]
+    prompts = len({pair.item_id for pair in pairs})
+    if prompts < FEWEST_FOR_SPREAD:
+        return VALUE_SPREADS[metric], "assumed"
+    return _with_upper(float(np.std(np.log(values), ddof=1)), prompts), "run"
+
+
+def _with_upper(spread: float, prompts: int) -> tuple[float, float]:
+    tail = (1 - UPPER_CHANCE) / 2
+    upper = math.sqrt((prompts - 1) / float(stats.chi2.ppf(tail, prompts - 1)))
+    return spread, spread * upper
+
+
+def discordant_shares(
+    earlier: Earlier | None, load: str, quantity: str, margin: float
+) -> tuple[tuple[float, ...], int | None]:
+    """Return the shares of discordant pairs to reckon with, and how many pairs an earlier run judged."""
+    states = [
+        (_state(pair.arm, quantity), _state(pair.versus, quantity))
+        for pair in in_cell(earlier.pairs if earlier else (), ALL_SEGMENTS, load)
+    ]
+    judged = [state for state in states if None not in state]
+    if not judged:
+        return (0.0, margin), (0 if earlier else None)
+    n, unequal = len(judged), sum(one != other for one, other in judged)
+    upper = (
+        float(stats.beta.ppf(1 - (1 - UPPER_CHANCE) / 2, unequal + 1, n - unequal)) if unequal < n else 1.0
+    )
+    return (unequal / n, upper), n
+
+
+def _state(seen: Observation, quantity: str) -> bool | None:
+    return not seen.is_ok if quantity == "failed_share" else seen.is_passed
+
+
+def _read_noise(prepared: PreparedRun, pairs: PairTable, load: str) -> float:
+    """Return the ratio, 1 or more, by which the two equal arms of a run differ over a load."""
+    metric = prepared.plan.comparison.metric
+    read = read_metric(metric)
+    null = usable_pairs(in_cell(pairs.get(("baseline_null", "baseline"), ()), ALL_SEGMENTS, load), read)
+    if not null:
+        return 1.0
+    above = math.fsum(read(pair.arm) or 0.0 for pair in null)
+    ratio = above / math.fsum(read(pair.versus) or 0.0 for pair in null)
+    return max(ratio, 1 / ratio)

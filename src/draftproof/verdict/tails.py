@@ -1,0 +1,234 @@
+"""The tail guardrail: time per token and first token at a far quantile, every failed request in the tail.
+
+Pure. A failed request counts as infinitely slow in the arm in which it failed, so that no arm gets a shorter
+tail by failing its slow requests. A tail takes many requests, so it is shown to be non-inferior over the load
+level, as shares are. A cell violates it if its own whole interval lies beyond the margin, or if that of the
+load does and the cell's own quantile, too.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from draftproof.metrics.percentiles import percentile
+from draftproof.plan.schema import Thresholds
+from draftproof.stats.quantile_ratio import paired_quantile_ratio
+from draftproof.verdict.effects import (
+    CellKey,
+    EffectIndex,
+    has_value,
+    index_effects,
+    read_metric,
+    to_effect,
+    value_of,
+)
+from draftproof.verdict.guardrails import Finding, Standing
+from draftproof.verdict.pairs import Comparison, Pair, PairTable, cluster_labels, in_cell
+from draftproof.verdict.results import Cell, Decision, Effect, Figure, Reason
+from draftproof.verdict.run_data import ALL_SEGMENTS, Observation, PreparedRun
+
+TAIL_METRICS = {"tpot_ns": "time per token", "ttft_from_schedule_ns": "time to first token"}
+TAIL_CODES = {"tpot_ns": "guardrail_tail_tpot", "ttft_from_schedule_ns": "guardrail_tail_ttft"}
+TAIL_COMPARISONS: tuple[Comparison, ...] = (("candidate", "baseline"), ("baseline_null", "baseline"))
+NOT_SHOWN = "tail_not_shown"
+ONE_COMPARISON = "a guardrail: judged by the interval of one comparison"
+WORTH_COUNTING = 100_000  # more requests than this are no advice
+
+
+class Tails(msgspec.Struct, frozen=True, kw_only=True):
+    """The tail effects, and each cell's own ratio of the quantile however few pairs it has.
+
+    `points`, by metric, segment and load, serves only to say which cells share the blame for a load: by
+    itself a quantile of few requests shows nothing. Infinite where it falls on a failed request of the
+    candidate alone, None where it does in the baseline or there is no pair.
+    """
+
+    effects: tuple[Effect, ...]
+    index: EffectIndex
+    points: Mapping[tuple[str, str, str], float | None]
+
+
+def tail_share(thresholds: Thresholds) -> float:
+    """Return the tail's quantile as a share: 0.95 for "p95"."""
+    return int(thresholds.tail_quantile.removeprefix("p")) / 100
+
+
+def compute_tails(prepared: PreparedRun, pairs: PairTable) -> Tails:
+    """Return the ratio of the plan's tail quantile: comparison × metric × cell, segment "all" first."""
+    effects = tuple(
+        _compute_effect(prepared, pairs[comparison], comparison, metric, (segment, load))
+        for comparison in TAIL_COMPARISONS
+        if comparison in pairs
+        for metric in TAIL_METRICS
+        for load in prepared.loads
+        for segment in (ALL_SEGMENTS, *prepared.segments)
+    )
+    decisive, q = pairs["candidate", "baseline"], tail_share(prepared.plan.thresholds)
+    points = {
+        (metric, segment, load): _point(_select(in_cell(decisive, segment, load), metric), metric, q)
+        for metric in TAIL_METRICS
+        for load in prepared.loads
+        for segment in prepared.segments
+    }
+    return Tails(effects=effects, index=index_effects(effects), points=points)
+
+
+def judge_tails(
+    cell: CellKey, tails: Tails, thresholds: Thresholds, *, withholds: bool
+) -> tuple[Finding, ...]:
+    """Return where the tail of each metric stands in a cell.
+
+    Args:
+        cell: segment and load.
+        tails: from `compute_tails`.
+        thresholds: of the plan.
+        withholds: whether a tail that is not shown keeps a gain from being credited; else it is noted.
+    """
+    return tuple(_judge(metric, cell, tails, thresholds, withholds=withholds) for metric in TAIL_METRICS)
+
+
+def list_open_tails(prepared: PreparedRun, tails: Tails) -> Iterator[str]:
+    """Yield, by metric, at which loads the tail is not shown to hold, and what it would take."""
+    thresholds = prepared.plan.thresholds
+    for metric, words in TAIL_METRICS.items():
+        pooled = [_row_of(tails, metric, (ALL_SEGMENTS, load)) for load in prepared.loads]
+        unseen = [one for one in pooled if _standing(one.ratio, 1 + thresholds.tail_margin) == "open"]
+        if unseen:
+            counts = [more for one in unseen if (more := more_requests(one, thresholds.tail_margin))]
+            advice = (
+                f"; about {max(counts):,} more requests per arm at a load (an estimate)" if counts else ""
+            )
+            yield (
+                f"The tail: whether {thresholds.tail_quantile} of {words} stays within "
+                f"{100 * thresholds.tail_margin:g} % at load {', '.join(one.load for one in unseen)}{advice}."
+            )
+
+
+def qualify_sentence(sentence: str, decision: Decision, cells: Iterable[Cell], thresholds: Thresholds) -> str:
+    """Return the sentence; one that adopts says so where the tail of a gain is not shown."""
+    unseen = any(
+        reason.code == NOT_SHOWN for cell in cells if cell.status == "gain" for reason in cell.reasons
+    )
+    if decision not in ("adopt", "adopt_limited") or not unseen:
+        return sentence
+    quantile, margin = thresholds.tail_quantile, 100 * thresholds.tail_margin
+    return f"{sentence.removesuffix('.')}; not shown: that {quantile} stays within {margin:g} %."
+
+
+def more_requests(effect: Effect, margin: float) -> int | None:
+    """Estimate how many more requests of each arm would show the tail to be within the margin.
+
+    Below the floor it is what the floor lacks. With an interval, its upper half shrinks with the square root
+    of the number of pairs, the present value taken for the true one. None where more would not help or
+    nothing is known, 0 where none are needed.
+    """
+    ratio, limit = effect.ratio, math.log(1 + margin)
+    if ratio.value is None:
+        return math.ceil(ratio.needed * effect.pairs / max(1, effect.prompts)) if ratio.needed else None
+    if ratio.high is None or math.log(ratio.value) >= limit:
+        return None
+    reach = math.log(ratio.high) - math.log(ratio.value)
+    room = limit - math.log(ratio.value)
+    if reach > room * math.sqrt(WORTH_COUNTING):
+        return None
+    return max(0, math.ceil(effect.pairs * ((reach / room) ** 2 - 1)))
+
+
+def _compute_effect(
+    prepared: PreparedRun, pairs: Iterable[Pair], comparison: Comparison, metric: str, cell: CellKey
+) -> Effect:
+    choice, thresholds = prepared.plan.comparison, prepared.plan.thresholds
+    selected = _select(in_cell(pairs, *cell), metric)
+    estimate = paired_quantile_ratio(
+        _values([pair.arm for pair in selected], metric),
+        _values([pair.versus for pair in selected], metric),
+        np.array(cluster_labels(selected, choice.cluster_by), dtype=str),
+        q=tail_share(thresholds),
+        level=choice.confidence,
+        minimum_clusters=choice.minimum_prompts,
+    )
+    joint = Figure(value=estimate.value, n=estimate.n_pairs, reason=estimate.reason or ONE_COMPARISON)
+    return to_effect(
+        prepared,
+        comparison,
+        metric,
+        cell,
+        estimate=estimate,
+        joint=joint,
+        statistic=thresholds.tail_quantile,
+    )
+
+
+def _select(pairs: Iterable[Pair], metric: str) -> list[Pair]:
+    """Return the timed pairs of which each request failed or has the metric."""
+    read = read_metric(metric)
+
+    def counts(seen: Observation) -> bool:
+        return not seen.is_ok or has_value(seen, read)
+
+    return [pair for pair in pairs if pair.timed and counts(pair.arm) and counts(pair.versus)]
+
+
+def _values(seen: Sequence[Observation], metric: str) -> list[float]:
+    found = [value_of(one, metric) for one in seen]
+    return [math.inf if value is None else value for value in found]
+
+
+def _point(pairs: Sequence[Pair], metric: str, q: float) -> float | None:
+    above = percentile(_values([pair.arm for pair in pairs], metric), q)
+    below = percentile(_values([pair.versus for pair in pairs], metric), q)
+    if above is None or below is None or math.isinf(below):
+        return None
+    return above / below
+
+
+def _judge(metric: str, cell: CellKey, tails: Tails, thresholds: Thresholds, *, withholds: bool) -> Finding:
+    limit, load = 1 + thresholds.tail_margin, cell[1]
+    here, pooled = _row_of(tails, metric, cell), _row_of(tails, metric, (ALL_SEGMENTS, load))
+    code = TAIL_CODES[metric]
+    if _standing(here.ratio, limit) == "violated":
+        return _find("violated", code, _describe(here, thresholds), here)
+    standing, text = _standing(pooled.ratio, limit), _describe(pooled, thresholds)
+    point = tails.points[(metric, *cell)]
+    if standing == "violated" and point is not None and point > limit:
+        return _find(
+            "violated", code, f"{text}; in this cell alone the same quantiles are {point:.2f}", pooled
+        )
+    if standing == "held":
+        return _find("held", code, text, pooled)
+    text += _advise(pooled, thresholds)
+    return _find("open", code, text, pooled) if withholds else _find("noted", NOT_SHOWN, text, pooled)
+
+
+def _standing(ratio: Figure, limit: float) -> Standing:
+    if ratio.low is not None and ratio.low > limit:
+        return "violated"
+    return "held" if ratio.high is not None and ratio.high <= limit else "open"
+
+
+def _describe(effect: Effect, thresholds: Thresholds) -> str:
+    ratio, words = effect.ratio, f"{thresholds.tail_quantile} of {TAIL_METRICS[effect.metric]}"
+    where = "over all segments" if effect.segment == ALL_SEGMENTS else f"in {effect.segment}"
+    if ratio.value is None or ratio.low is None:
+        return f"{words} could not be compared {where}: {ratio.reason}"
+    high = "no upper limit" if ratio.high is None else f"{ratio.high:.2f}"
+    return (
+        f"{words} is {ratio.value:.2f} ({ratio.low:.2f} to {high}) of the baseline's {where}, at most "
+        f"{1 + thresholds.tail_margin:.2f} is allowed"
+    )
+
+
+def _advise(effect: Effect, thresholds: Thresholds) -> str:
+    needed = more_requests(effect, thresholds.tail_margin)
+    return f"; about {needed:,} more requests per arm would show it (an estimate)" if needed else ""
+
+
+def _find(standing: Standing, code: str, text: str, effect: Effect) -> Finding:
+    row = f"tails {effect.metric}: candidate / baseline, {effect.segment} × {effect.load}"
+    return Finding(standing=standing, reason=Reason(code=code, text=text + ".", evidence=row))
+
+
+def _row_of(tails: Tails, metric: str, cell: CellKey) -> Effect:
+    return tails.index[(metric, "candidate", "baseline", *cell)]

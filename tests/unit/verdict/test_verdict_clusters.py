@@ -1,0 +1,98 @@
+"""What intervals resample by: prompts, or what the plan says groups them; and the turns they share."""
+
+import hashlib
+
+import msgspec
+import numpy as np
+import pytest
+
+from draftproof.errors import WorkloadError
+from draftproof.plan.loading import LATER_KEYS, load_plan, thresholds_sha256
+from draftproof.qualify.check import choose_items
+from draftproof.testing.synthetic_runs import Layout, Requests, build_run, order_turns
+from draftproof.verdict.decision import decide_run
+from draftproof.verdict.pairs import cluster_labels
+
+
+def draw(layout, *, topic=0.0, turn=0.0, seed=1):
+    rng = np.random.default_rng(seed)
+    orders, count = order_turns(layout, rng), layout.prompts
+    drawn = {}
+    for segment in layout.segments:
+        groups = np.arange(count) // (layout.prompts_per_topic or 1)
+        effect = rng.normal(0, topic, count)[groups]
+        for load, _ in layout.loads:
+            shift = rng.normal(0, turn, layout.blocks)[np.arange(count) % layout.blocks]
+            for arm in layout.arms:
+                moved = effect + shift if arm == "candidate" else 0.0
+                drawn[arm, segment, load] = Requests(
+                    tpot_ms=20 * np.exp(moved + rng.normal(0, 0.02, count)),
+                    ttft_ms=np.full(count, 100.0),
+                    tokens=np.full(count, 40),
+                    is_ok=np.ones(count, dtype=bool),
+                )
+    return build_run(layout, drawn, orders)
+
+
+def width(run):
+    effects = decide_run(run).evidence.effects
+    one = next(one for one in effects if one.metric == "tpot_ns" and one.segment == "task=chat")
+    return one.ratio.high / one.ratio.low - 1, one.prompts
+
+
+def small(**changes):
+    return Layout(segments=("chat",), loads=(("low", 1),), prompts=24, prompts_per_topic=4, **changes)
+
+
+def test_prompts_of_one_topic_are_resampled_together():
+    """Naming the dimension that groups prompts widens the interval, and the topics are what is counted."""
+    alone, prompts = width(draw(small(), topic=0.1))
+    grouped, topics = width(draw(small(comparison={"cluster_by": "topic"}), topic=0.1))
+    assert (prompts, topics) == (24, 6)
+    assert grouped > 1.5 * alone
+
+
+def test_the_sample_floor_counts_groups():
+    """Five topics are below a floor of six, however many prompts they hold."""
+    layout = Layout(
+        segments=("chat",), loads=(("low", 1),), prompts=20, prompts_per_topic=4,
+        comparison={"cluster_by": "topic"},
+    )  # fmt: skip
+    effects = decide_run(draw(layout)).evidence.effects
+    one = next(one for one in effects if one.metric == "tpot_ns" and one.segment == "task=chat")
+    assert (one.ratio.value, one.ratio.needed) == (None, 1)
+
+
+def test_a_prompt_without_a_label_stays_by_itself():
+    """A dimension that an item lacks leaves it its own cluster."""
+    found = decide_run(draw(small())).evidence.pairs["candidate", "baseline"]
+    pairs = [next(pair for pair in found if pair.item_id == name) for name in ("chat-0", "chat-1")]
+    assert cluster_labels(pairs, None) == ["chat-0", "chat-1"]
+    assert cluster_labels(pairs, "topic") == ["topic=chat-topic-0"] * 2
+    assert cluster_labels(pairs, "customer") == ["chat-0", "chat-1"]
+
+
+def test_turns_that_move_all_requests_widen_the_interval():
+    """Three blocks of eight prompts whose turns differ by 10 % make a claim that prompts alone would not."""
+    still, _ = width(draw(small(), topic=0.0))
+    shaken, _ = width(draw(small(), turn=0.1))
+    assert shaken > 5 * still
+
+
+def test_a_dimension_that_no_item_has_is_refused():
+    """A misspelt dimension would silently leave every prompt by itself, so it is named in an error."""
+    plan, _ = load_plan("builtin:demo")
+    wrong = plan.model_copy(update={"comparison": plan.comparison.model_copy(update={"cluster_by": "topik"})})
+    with pytest.raises(WorkloadError, match="no item has the segment dimension 'topik'"):
+        choose_items(wrong)
+
+
+def test_the_key_leaves_earlier_hashes_as_they_were():
+    """Only a plan that names a dimension has another hash of what decides."""
+    plan, _ = load_plan("builtin:demo")
+    named = plan.model_copy(update={"comparison": plan.comparison.model_copy(update={"cluster_by": "task"})})
+    deciding = plan.model_dump(mode="json", include={"thresholds", "comparison", "objectives"})
+    for table, key in LATER_KEYS:
+        del deciding[table][key]
+    before = hashlib.sha256(msgspec.json.encode(deciding, order="sorted")).hexdigest()
+    assert thresholds_sha256(plan) == before != thresholds_sha256(named)

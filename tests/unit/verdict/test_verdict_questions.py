@@ -1,0 +1,206 @@
+"""The twelve review questions: answered from what a run holds, or left open with what would answer them."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from draftproof.records import Contract
+from draftproof.report.questions import render_questions
+from draftproof.verdict.compute import compute_results
+from draftproof.verdict.questions import QUESTIONS, answer_questions
+
+CONTRACT = Contract(
+    arm="candidate",
+    target_model="m",
+    target_revision=None,
+    target_precision="float32",
+    target_licence="Apache-2.0",
+    target_sha256="a" * 64,
+    tokenizer_sha256="b" * 64,
+    drafter_kind="draft_model",
+    drafter_identity="small",
+    drafter_provenance="us",
+    drafter_licence="MIT",
+    drafter_sha256="c" * 64,
+    tokenizer_compatible=True,
+    tokenizer_differences=(),
+    runtime="vllm",
+    runtime_version="0.32.0",
+    algorithm="a smaller model drafts, verified by the target",
+    equivalence="assumed",
+    num_spec_tokens=4,
+    draft_policy="at most 4 drafted tokens a step",
+    max_context_tokens=2048,
+    max_output_tokens=None,
+    unsupported_features=(),
+    fallback="a step without a draft decodes ordinarily",
+)
+
+
+@pytest.fixture(scope="module")
+def bare(world):
+    """A run of the smallest kind, with its results: nothing stated, no contract, no telemetry."""
+    run = world(tpot_ms=lambda case: 10.0 if case.arm == "candidate" else 20.0, items_per_segment=12).run()
+    return run, compute_results(run)
+
+
+def ask(bare, key, *, contract=None, plan=None, **results):
+    """Return the answer to one question, with other facts put in."""
+    run, computed = bare
+    manifest = msgspec.structs.replace(run.manifest, contracts=(contract,) if contract else ())
+    changed = msgspec.structs.replace(computed, **results)
+    questions = answer_questions(changed, plan or run.plan, manifest)
+    return next(one for one in questions if one.key == key)
+
+
+def planned(run, **tables):
+    """Return the plan of a run with further tables."""
+    return type(run.plan).model_validate(run.plan.model_dump(mode="json") | tables)
+
+
+def test_there_are_twelve_in_a_fixed_order(bare):
+    """Numbers and keys are the same in every run, and the results hold them."""
+    _, results = bare
+    assert [one.number for one in results.questions] == list(range(1, 13))
+    assert [one.key for one in results.questions] == [key for key, _, _ in QUESTIONS]
+
+
+def test_what_is_not_answered_says_what_would_answer_it(bare):
+    """A question that is open or answered in part always names what is missing."""
+    _, results = bare
+    for one in results.questions:
+        assert one.answer.endswith(".")
+        assert one.missing or one.standing == "answered", one.key
+        assert one.evidence or one.standing == "open", one.key
+
+
+def test_media_is_open_in_every_run(bare):
+    """Nothing here measures speech or frames, so no run may claim to."""
+    assert ask(bare, "media").standing == "open"
+
+
+def test_method_and_licence_come_from_the_contract(bare):
+    """With a contract both are answered; without one both are open."""
+    assert ask(bare, "method").standing == ask(bare, "compatible").standing == "open"
+    method = ask(bare, "method", contract=CONTRACT)
+    assert (method.standing, "vllm 0.32.0" in method.answer) == ("answered", True)
+    assert ask(bare, "compatible", contract=CONTRACT).standing == "answered"
+
+
+@pytest.mark.parametrize(
+    ("change", "standing"),
+    [
+        ({"drafter_licence": None}, "partly"),
+        ({"drafter_licence": None, "drafter_kind": "ngram"}, "answered"),
+        ({"tokenizer_compatible": None}, "partly"),
+        ({"tokenizer_compatible": None, "target_licence": None, "drafter_licence": None}, "open"),
+    ],
+)
+def test_compatibility_is_answered_as_far_as_it_is_known(bare, change, standing):
+    """Every unknown licence or unchecked tokenizer lowers the answer; a lookup needs no licence."""
+    contract = msgspec.structs.replace(CONTRACT, **change)
+    assert ask(bare, "compatible", contract=contract).standing == standing
+
+
+def test_an_undisclosed_method_is_no_answer(bare):
+    """Of an API that does not say how it drafts the version alone is known."""
+    contract = msgspec.structs.replace(CONTRACT, algorithm="undisclosed; the plan states ngram")
+    assert ask(bare, "method", contract=contract).standing == "partly"
+
+
+@pytest.mark.parametrize(
+    ("stated", "words"),
+    [
+        ("guaranteed by method", "By its method"),
+        ("assumed", "is an assumption"),
+        ("approximate", "not equivalent"),
+        (None, "Nothing is stated"),
+    ],
+)
+def test_an_assumption_is_never_called_a_guarantee(bare, stated, words):
+    """The words follow the contract, and only a guarantee or a known change is a full answer."""
+    found = ask(bare, "equivalence", contract=msgspec.structs.replace(CONTRACT, equivalence=stated))
+    assert words in found.answer
+    assert (found.standing == "answered") == (stated in {"guaranteed by method", "approximate"})
+
+
+def test_one_load_says_little_of_a_high_batch(world):
+    """A run at one load answers the question of high batch in part and asks for a second level."""
+    results = compute_results(world(loads=(("low", 1),), items_per_segment=8).run())
+    found = next(one for one in results.questions if one.key == "high_batch")
+    assert found.standing == "partly"
+    assert any("[[load]]" in text for text in found.missing)
+
+
+def test_acceptance_is_given_by_label(world):
+    """Two tasks with other acceptance are told apart; a dimension with one label stays open."""
+
+    def accepted(case):
+        return {"rewriting": 3, "chat": 1}[case.segment] if case.arm == "candidate" else 0
+
+    results = compute_results(world(accepted=accepted, items_per_segment=8).run())
+    found = next(one for one in results.questions if one.key == "acceptance")
+    assert "by task from 25 % (chat) to 75 % (rewriting)" in found.answer
+    assert found.standing == "partly"
+    assert any("language" in text for text in found.missing)
+
+
+def test_the_plan_answers_for_owner_rollback_and_retirement(bare):
+    """Stated in full the life cycle is answered, stated in part it is answered in part."""
+    run, _ = bare
+    whole = {
+        "owner": "team-a",
+        "approver": "team-b",
+        "rollback_artefact": "image@sha256:1",
+        "drafter_retirement": "with the target, record at team-a",
+    }
+    assert ask(bare, "lifecycle").standing == "open"
+    partly = ask(bare, "lifecycle", plan=planned(run, approval={"owner": "team-a"}))
+    assert (partly.standing, "Owner team-a" in partly.answer) == ("partly", True)
+    found = ask(bare, "lifecycle", plan=planned(run, approval=whole))
+    assert found.standing == "answered"
+    assert all(text in found.answer for text in whole.values())
+
+
+def test_rollback_limits_are_answered_only_when_the_plan_states_them(bare):
+    """Defaults that nobody wrote down are no decision of the team."""
+    run, _ = bare
+    assert ask(bare, "thresholds").standing == "partly"
+    fresh = type(run.plan).model_validate(
+        run.plan.model_dump(mode="json", exclude={"rollback", "approval"})
+        | {"rollback": {"max_tpot_ms": 50.0}}
+    )
+    found = ask(bare, "thresholds", plan=fresh)
+    assert found.standing == "answered"
+    assert "max_tpot_ms 50" in found.answer
+
+
+def test_every_request_failed_leaves_most_open_and_crashes_nothing(world):
+    """A run without one answer is told as what it is."""
+    results = compute_results(world(outcome=lambda _: "http_error", items_per_segment=6).run())
+    standings = {one.key: one.standing for one in results.questions}
+    assert standings["delay"] == standings["acceptance"] == standings["media"] == "open"
+    assert standings["disable"] != "answered"
+
+
+def test_the_text_shows_every_question_with_its_standing(bare):
+    """The terminal gets all twelve, in order, with what is missing."""
+    _, results = bare
+    text = render_questions(results)
+    for one in results.questions:
+        assert f"{one.number}. {one.question}  [{one.standing}]" in text
+    assert "would answer it: approval.owner in the plan." in text
+
+
+def test_results_of_before_the_questions_say_so(bare):
+    """An older results.json loads and its view asks to re-compute."""
+    _, results = bare
+    text = render_questions(msgspec.structs.replace(results, questions=()))
+    assert "draftproof report" in text
+
+
+def test_questions_stand_in_the_docs():
+    """docs/review-questions.md names every question in its words."""
+    page = (Path(__file__).parents[3] / "docs" / "review-questions.md").read_text()
+    assert all(text in page for _, text, _ in QUESTIONS)

@@ -1,0 +1,191 @@
+"""The tail guardrail: a gain in the mean that costs the slowest requests is no gain."""
+
+import math
+
+import pytest
+
+from draftproof.verdict.compute import compute_results
+from draftproof.verdict.pairs import pair_observations
+from draftproof.verdict.results import Effect, Figure
+from draftproof.verdict.run_data import prepare_run
+from draftproof.verdict.tails import compute_tails, more_requests
+
+ONE = {"segments": ("chat",), "loads": (("low", 1),), "items_per_segment": 120}
+P90 = {"thresholds": {"failure_margin": 0.3, "quality_margin": 0.3, "tail_quantile": "p90"}}
+
+
+def slow_tail(case):
+    """Return a candidate 60 % faster for most prompts and 2.5 times slower for every fifth."""
+    if case.arm != "candidate":
+        return 20.0
+    return 50.0 if case.number % 5 == 0 else 8.0
+
+
+def tail(results, metric="tpot_ns", segment="all", load="low"):
+    """Return the tail's effect of the candidate."""
+    wanted = (metric, "candidate", "baseline", segment, load)
+    return next(
+        one
+        for one in results.tail_effects
+        if (one.metric, one.arm, one.versus, one.segment, one.load) == wanted
+    )
+
+
+def test_a_gain_in_the_mean_with_a_slow_tail_is_harm(world, lookup):
+    """The mean falls and p90 grows by half and more: harm, named by the tail, whatever the evidence."""
+    results = compute_results(world(tpot_ms=slow_tail, **ONE, **P90).run())
+    cell = lookup.cell(results, "chat", "low")
+    assert lookup.effect(results, "tpot_ns", segment="chat", load="low").ratio.value < 1
+    assert cell.status == "harm"
+    assert "guardrail_tail_tpot" in lookup.codes(cell)
+    assert tail(results).ratio.low > 1.25
+
+
+def test_the_same_world_without_the_slow_tail_is_a_gain(world, lookup):
+    """With every prompt 60 % faster the tail holds, the cell gains, and nothing is said against it."""
+    fast = world(tpot_ms=lambda c: 8.0 if c.arm == "candidate" else 20.0, **ONE, **P90)
+    results = compute_results(fast.run())
+    cell = lookup.cell(results, "chat", "low")
+    assert cell.status == "gain"
+    assert "tail_not_shown" not in lookup.codes(cell)
+    assert not any(text.startswith("The tail") for text in results.not_measured)
+    assert "not shown" not in results.verdict.sentence
+
+
+@pytest.mark.parametrize(
+    ("evidence", "status", "code"),
+    [("representative", "inconclusive", "guardrail_tail_tpot"), ("synthetic", "gain", "tail_not_shown")],
+)
+def test_a_tail_that_is_not_shown_withholds_a_gain_of_representative_traffic_alone(
+    world, lookup, evidence, status, code
+):
+    """Forty pairs show no p95: representative evidence withholds the gain, synthetic notes it and goes on."""
+    fast = world(
+        segments=("chat",),
+        loads=(("low", 1),),
+        items_per_segment=40,
+        evidence=evidence,
+        tpot_ms=lambda c: 8.0 if c.arm == "candidate" else 20.0,
+    )
+    cell = lookup.cell(compute_results(fast.run()), "chat", "low")
+    assert cell.status == status
+    assert code in lookup.codes(cell)
+
+
+def test_a_tail_that_is_not_shown_is_said_with_the_requests_it_takes(world):
+    """Verdict and list of what was not measured both name it; the floor of p95 is 50 prompts."""
+    fast = world(
+        segments=("chat",),
+        loads=(("low", 1),),
+        items_per_segment=40,
+        tpot_ms=lambda c: 8.0 if c.arm == "candidate" else 20.0,
+    )
+    results = compute_results(fast.run())
+    assert results.verdict.sentence.endswith("; not shown: that p95 stays within 25 %.")
+    told = [text for text in results.not_measured if text.startswith("The tail")]
+    assert len(told) == 2
+    assert all("more requests per arm" in text for text in told)
+
+
+def test_an_arm_gains_no_tail_by_failing_its_slow_requests(world):
+    """A candidate that fails the prompts it would be slow on has the same p90 verdict as one that is slow."""
+    quiet = compute_results(
+        world(
+            tpot_ms=lambda c: 8.0 if c.arm == "candidate" else 20.0,
+            outcome=lambda c: "timeout" if c.arm == "candidate" and c.number % 8 == 0 else "ok",
+            **ONE,
+            **P90,
+        ).run()
+    )
+    assert tail(quiet).ratio.value is None
+    assert "failed" in (tail(quiet).ratio.reason or "")
+    cell = quiet.cells[0]
+    standings = {one.code: one.standing for one in cell.guardrails}
+    assert standings["tail_not_shown"] == "noted"
+    assert quiet.verdict.decision != "adopt" or cell.status != "gain" or "not shown" in quiet.verdict.sentence
+
+
+def test_a_failure_counts_as_the_slowest_request(world):
+    """Failing 5 of 120 prompts moves p90 of the candidate up by five ranks, as five very slow ones do."""
+
+    def ramp(case):
+        return 10.0 + case.number
+
+    def five(case):
+        return case.arm == "candidate" and case.number < 5
+
+    failing = world(tpot_ms=ramp, noise=0.0, outcome=lambda c: "cut" if five(c) else "ok", **ONE, **P90).run()
+    slow = world(tpot_ms=lambda c: 1e4 if five(c) else ramp(c), noise=0.0, **ONE, **P90).run()
+    values = []
+    for run in (failing, slow):
+        prepared = prepare_run(run)
+        found = compute_tails(prepared, pair_observations(prepared))
+        values.append(found.index["tpot_ns", "candidate", "baseline", "all", "low"].ratio)
+    assert values[0].value == pytest.approx(values[1].value, rel=1e-6)
+    assert values[0].value == pytest.approx((10 + 112) / (10 + 107), rel=1e-3)
+    assert values[0].low == pytest.approx(values[1].low, rel=1e-3)
+
+
+def test_the_load_blames_only_the_cells_that_are_slow_themselves(world, lookup):
+    """Two segments too small for an interval of their own: the slow one is harm, the fast one is not."""
+    both = world(
+        segments=("chat", "rewriting"),
+        loads=(("low", 1),),
+        items_per_segment=24,
+        tpot_ms=lambda c: (
+            8.0 if c.arm != "candidate" or c.segment == "rewriting" else 30.0 if c.number % 4 else 6.0
+        ),
+        **P90,
+    )
+    results = compute_results(both.run())
+    blamed = lookup.cell(results, "chat", "low")
+    spared = lookup.cell(results, "rewriting", "low")
+    assert tail(results).ratio.low > 1.25
+    assert tail(results, segment="task=chat").ratio.low is None
+    assert "guardrail_tail_tpot" in lookup.codes(blamed)
+    assert "guardrail_tail_tpot" not in lookup.codes(spared)
+
+
+def test_the_null_has_a_tail_beside_the_candidate(world):
+    """With a null arm every tail row has its partner of two equal arms."""
+    results = compute_results(world(arms=("baseline", "candidate", "baseline_null"), **ONE, **P90).run())
+    rows = {(one.arm, one.metric, one.segment) for one in results.tail_effects}
+    for arm in ("candidate", "baseline_null"):
+        assert (arm, "tpot_ns", "all") in rows
+        assert (arm, "ttft_from_schedule_ns", "all") in rows
+
+
+def make_effect(ratio, pairs=100, prompts=50):
+    """Return a tail effect with the given figure."""
+    return Effect(
+        metric="tpot_ns",
+        statistic="p95",
+        arm="candidate",
+        versus="baseline",
+        segment="all",
+        load="low",
+        ratio=ratio,
+        simultaneous=ratio,
+        pairs=pairs,
+        prompts=prompts,
+    )
+
+
+def test_more_requests_follow_the_square_root_of_the_pairs():
+    """An upper half twice as wide as the room left takes four times the pairs: 300 more than 100."""
+    value, room = 1.0, math.log(1.25)
+    ratio = Figure(value=value, low=0.7, high=math.exp(2 * room), n=100)
+    assert more_requests(make_effect(ratio), 0.25) == 300
+
+
+def test_more_requests_say_nothing_where_more_would_not_help():
+    """A value beyond the margin, no upper limit, and an interval that holds already."""
+    assert more_requests(make_effect(Figure(value=1.3, low=0.9, high=1.8)), 0.25) is None
+    assert more_requests(make_effect(Figure(value=1.0, low=0.9, high=None)), 0.25) is None
+    assert more_requests(make_effect(Figure(value=1.0, low=0.9, high=1.2)), 0.25) == 0
+
+
+def test_below_the_floor_prompts_are_counted_as_requests():
+    """Ten more prompts at two pairs a prompt are twenty more requests of each arm."""
+    assert more_requests(make_effect(Figure(value=None, needed=10)), 0.25) == 20
+    assert more_requests(make_effect(Figure(value=None)), 0.25) is None
