@@ -15,6 +15,10 @@ from draftproof import __version__
 from draftproof.cli.comparing import compare
 from draftproof.cli.console import console_progress
 from draftproof.cli.costing import costs
+from draftproof.cli.explaining import print_explanation, print_questions
+from draftproof.cli.handing_over import package, verify
+from draftproof.cli.judging import judge
+from draftproof.cli.monitoring import rules
 from draftproof.cli.running import (
     INTERRUPTED_CODE,
     fresh_directory,
@@ -24,6 +28,7 @@ from draftproof.cli.running import (
     run_new,
 )
 from draftproof.cli.running import resume as resume_
+from draftproof.cli.sampling import samples
 from draftproof.cli.serving import DEMO_MODEL, serve
 from draftproof.errors import DraftproofError, UsageError
 
@@ -165,7 +170,7 @@ def run(
 
 @app.command(epilog="Example: draftproof report demo-run")
 def report(run_directory: RunArgument) -> None:
-    """Re-compute results.json and report.html of a run from its journal; the same bytes each time."""
+    """Re-compute results.json, envelope.json and report.html of a run; the same bytes each time."""
     from draftproof.qualify import recompute  # noqa: PLC0415
     from draftproof.report.text import render_text  # noqa: PLC0415
 
@@ -174,8 +179,26 @@ def report(run_directory: RunArgument) -> None:
     typer.echo(f"Report: {run_directory / 'report.html'}")
 
 
-@app.command(epilog="Example: draftproof verdict demo-run --json")
-def verdict(run_directory: RunArgument, *, as_json: JsonOption = False) -> None:
+@app.command(
+    epilog="Examples: draftproof verdict demo-run --json   |   draftproof verdict demo-run --explain "
+    "--cell rewriting@busy   |   draftproof verdict demo-run --questions"
+)
+def verdict(
+    run_directory: RunArgument,
+    *,
+    as_json: JsonOption = False,
+    explain: Annotated[
+        bool,
+        typer.Option("--explain", help="Walk from the verdict to cells, prompts and raw requests."),
+    ] = False,
+    cell: Annotated[
+        str | None,
+        typer.Option("--cell", help="Explain one cell in full: SEGMENT@LOAD.", show_default=False),
+    ] = None,
+    questions: Annotated[
+        bool, typer.Option("--questions", help="Answer the twelve questions of a review.")
+    ] = False,
+) -> None:
     """Re-compute the verdict and exit with its code.
 
     0 adopt, 10 adopt in a limited envelope, 20 defer, 30 inconclusive, 40 invalid run.
@@ -183,15 +206,38 @@ def verdict(run_directory: RunArgument, *, as_json: JsonOption = False) -> None:
     from draftproof.qualify import recompute  # noqa: PLC0415
     from draftproof.verdict.results import EXIT_CODES  # noqa: PLC0415
 
+    if questions and (explain or cell is not None):
+        raise UsageError("--questions and --explain are two views", fix="ask for one of them at a time")
+    if explain or cell is not None:
+        print_explanation(run_directory, cell, as_json=as_json)
+        return
     results = recompute(run_directory, write=False)
-    print_verdict(results, as_json=as_json)
+    if questions:
+        print_questions(results, as_json=as_json)
+    else:
+        print_verdict(results, as_json=as_json)
     raise typer.Exit(EXIT_CODES[results.verdict.decision])
+
+
+app.command(epilog="Example: draftproof judge run1")(judge)
 
 
 app.command(epilog="Example: draftproof compare run-march run-april")(compare)
 
 
+app.command(epilog="Example: draftproof package run1 --key signer.pem --out run1.tar")(package)
+
+
+app.command(epilog="Example: draftproof verify run1.tar --public-key signer.pub --deployment plan.toml")(verify)
+
+
+app.command(epilog="Example: draftproof samples plan.toml --gain 0.10 --run run1")(samples)
+
+
 app.command(epilog="Example: draftproof costs plan.toml --draft-lengths 2,4 --batches 1,8 --run run1")(costs)
+
+
+app.command(epilog="Example: draftproof rules run1 --job vllm-spec --holdout-job vllm-plain")(rules)
 
 
 @app.command(epilog="Example: draftproof fetch")

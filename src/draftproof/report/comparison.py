@@ -3,7 +3,7 @@
 Pure view of a `RunComparison`; deterministic and free of colour codes.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 
 from draftproof.report.change_words import (
@@ -36,12 +36,14 @@ from draftproof.verdict.comparing.comparison import (
     EnvelopeChange,
     FactChange,
     FailureChange,
+    ReasonChange,
     RunComparison,
     RunIdentity,
 )
 from draftproof.verdict.results import CellStatus, EnvelopeEntry, Figure
 
 _SHOWN_CHARS = 60
+_SHOWN_REASONS = 4
 _TRIGGER_WORDS = {
     "version": "version",
     "model_hash": "model",
@@ -59,6 +61,7 @@ def render_comparison(comparison: RunComparison) -> str:
         section("Failed requests, the same prompts in A and B", _failures(comparison)),
         section("Effects, candidate / baseline, each run on its own prompts", _effects(comparison.effects)),
         section("Envelope", bullets(map(_describe_envelope, comparison.envelope))),
+        section("Reasons of the verdict", bullets(_list_reasons(comparison.reasons))),
         section("Not compared", bullets(_list_left_out(comparison))),
     )
     return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
@@ -211,7 +214,28 @@ def _effect(figure: Figure | None) -> str:
 
 
 def _describe_envelope(change: EnvelopeChange) -> str:
-    return f"{segment_label(change.segment)}: {_limit(change.before)} in A, {_limit(change.after)} in B."
+    both = f"{_limit(change.before)} in A, {_limit(change.after)} in B"
+    return f"{segment_label(change.segment)}: {_direction(change)}; {both}."
+
+
+def _direction(change: EnvelopeChange) -> str:
+    if change.before is None or change.after is None:
+        return "opened" if change.before is None else "closed"
+    old, new = (one.max_concurrency for one in (change.before, change.after))
+    return "another context limit" if old == new else "wider" if new > old else "narrower"
+
+
+def _list_reasons(changes: Sequence[ReasonChange]) -> list[str]:
+    """Name the first reasons of each run; a run with many segments may have as many reasons."""
+    told = []
+    for name, texts in (
+        ("A", [one.before for one in changes if one.before is not None]),
+        ("B", [one.after for one in changes if one.after is not None]),
+    ):
+        told += [f"in {name} only: {text}" for text in texts[:_SHOWN_REASONS]]
+        if len(texts) > _SHOWN_REASONS:
+            told.append(f"in {name} only: {len(texts) - _SHOWN_REASONS} more, see --json")
+    return told
 
 
 def _limit(entry: EnvelopeEntry | None) -> str:

@@ -6,7 +6,13 @@ Pure view of `Results.effects`. The deciding metric comes first; the margins of 
 import msgspec
 
 from draftproof.report.charts import Axis, Whisker, ratio_axis, whisker
-from draftproof.report.grouping import order_arms, order_segments, title_of_load
+from draftproof.report.grouping import (
+    choose_segments,
+    describe_left_out,
+    order_arms,
+    order_segments,
+    title_of_load,
+)
 from draftproof.report.labels import comparison_label, metric_label, segment_label
 from draftproof.report.quantities import MISSING, format_ratio
 from draftproof.report.view import Footnotes, format_interval, needed_text, panels_are_open
@@ -66,7 +72,12 @@ class EffectChart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def build_effect_charts(results: Results) -> tuple[EffectChart, ...]:
-    """One chart for each metric and statistic that has effects, the deciding one first."""
+    """One chart for each metric and statistic that has effects, the deciding one first.
+
+    None where no effect has a value: empty axes would say no more than the reasons of the cells do.
+    """
+    if all(effect.ratio.value is None for effect in results.effects):
+        return ()
     keys = dict.fromkeys((e.metric, e.statistic) for e in results.effects)
     return tuple(_chart(results, *key) for key in sorted(keys, key=lambda k: _rank(results, *k)))
 
@@ -127,20 +138,29 @@ def _panels(results: Results, effects: list[Effect], axis: Axis, notes: Footnote
         EffectPanel(
             title=title_of_load(results, load),
             opened=opened or index == 0,
-            groups=_groups(results, [e for e in effects if e.load == load], axis, notes),
+            groups=_groups(results, load, [e for e in effects if e.load == load], axis, notes),
         )
         for index, load in enumerate(loads)
     )
 
 
-def _groups(results: Results, effects: list[Effect], axis: Axis, notes: Footnotes) -> tuple[EffectGroup, ...]:
+def _groups(
+    results: Results, load: str, effects: list[Effect], axis: Axis, notes: Footnotes
+) -> tuple[EffectGroup, ...]:
+    """All segments where the metric decides; in a large run else those with the largest effects."""
     arms = order_arms(results, {e.arm for e in effects})
+    segments = order_segments(results, {e.segment for e in effects})
+    ratios = {e.segment: e.ratio.value for e in effects if e.arm == "candidate"}
+    decides = any(_decides(results, e.metric, e.statistic) for e in effects)
+    kept = None if decides else choose_segments(results, load, ratios)
     groups = []
-    for segment in order_segments(results, {e.segment for e in effects}):
-        here = sorted((e for e in effects if e.segment == segment), key=lambda e: arms.index(e.arm))
-        rows = tuple(_row(effect, axis, notes) for effect in here)
-        groups.append(EffectGroup(title=segment_label(segment), rows=rows))
-    return tuple(groups)
+    for segment in segments:
+        if kept is None or segment in kept:
+            here = sorted((e for e in effects if e.segment == segment), key=lambda e: arms.index(e.arm))
+            rows = tuple(_row(effect, axis, notes) for effect in here)
+            groups.append(EffectGroup(title=segment_label(segment), rows=rows))
+    left_out = describe_left_out(len(segments), len(groups))
+    return (*groups, *((EffectGroup(title=left_out, rows=()),) if left_out else ()))
 
 
 def _row(effect: Effect, axis: Axis, notes: Footnotes) -> EffectRow:

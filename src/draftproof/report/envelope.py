@@ -7,6 +7,7 @@ from collections import Counter
 
 import msgspec
 
+from draftproof.report.context_bands import build_bands
 from draftproof.report.grouping import order_loads, order_segments
 from draftproof.report.labels import (
     STATUSES,
@@ -22,6 +23,7 @@ from draftproof.report.view import (
     Column,
     Footnotes,
     Group,
+    Panel,
     Row,
     Table,
     TableCell,
@@ -46,11 +48,13 @@ class EnvelopeMap(msgspec.Struct, frozen=True, kw_only=True):
     """The map, its legend with counts, and why each cell has its status."""
 
     heading: str
-    loads: tuple[str, ...]
+    loads: tuple[tuple[str, int | None], ...]
     rows: tuple[tuple[str, tuple[MapCell | None, ...]], ...]
     legend: tuple[tuple[str, Word, int], ...]
     metric: str
     sentence: str
+    bands: tuple[Panel, ...]
+    bands_sentence: str
     reasons: Table
     reasons_open: bool
 
@@ -63,13 +67,15 @@ def build_map(results: Results) -> EnvelopeMap:
     counts = Counter[str](cell.status for cell in results.cells)
     return EnvelopeMap(
         heading=segment_heading(results.segments),
-        loads=tuple(load_label(name, concurrency) for name, concurrency in results.loads),
+        loads=results.loads,
         rows=tuple(
             (segment_label(s), tuple(_map_cell(cells.get((s, ld))) for ld in loads)) for s in segments
         ),
         legend=tuple((status, word, counts[status]) for status, word in STATUSES.items()),
         metric=metric_label(results.metric),
         sentence=_sentence(counts, len(results.cells)),
+        bands=build_bands(results),
+        bands_sentence="The effect was not judged apart by length of context: too few prompts, or all alike.",
         reasons=_reasons_table(results),
         reasons_open=len(results.cells) <= 24,
     )

@@ -43,7 +43,7 @@ COUNTS: dict[str, str] = {
 }
 
 DECISIONS: dict[str, Word] = {
-    "adopt": Word("Adopt", "▲", "speculation pays wherever it was measured"),
+    "adopt": Word("Adopt", "▲", "speculation pays in some cells and does no harm in any that was measured"),
     "adopt_limited": Word(
         "Adopt in a limited envelope", "◐", "speculation pays only inside the envelope below"
     ),
@@ -96,6 +96,8 @@ THRESHOLDS: dict[str, str] = {
     "harm_margin": "Harm: the whole interval of the ratio lies above 1 + this",
     "ttft_margin": "First token may come later by at most this share",
     "e2e_margin": "End-to-end time may grow by at most this share",
+    "tail_quantile": "The quantile over requests that stands for the tail",
+    "tail_margin": "Time per token and first token at that quantile may grow by at most this share",
     "failure_margin": "The share of failed requests may grow by at most this",
     "quality_margin": "The share of passed checks may fall by at most this",
     "output_length_margin": "The mean output length may shift by at most this share",

@@ -9,12 +9,17 @@ import msgspec
 
 from draftproof.records import Manifest
 from draftproof.report.acceptance import acceptance_sentence, build_acceptance
+from draftproof.report.behaviour import BehaviourSection, build_behaviour
 from draftproof.report.configuration import Configuration, build_configuration
 from draftproof.report.delivery import build_delivery, delivery_hints, delivery_sentence
 from draftproof.report.diagnosis import build_diagnosis
+from draftproof.report.drafter import DrafterSection, build_drafter
+from draftproof.report.economics import EconomicsSection, build_economics
 from draftproof.report.effects import EffectChart, build_effect_charts
 from draftproof.report.envelope import EnvelopeMap, build_map
+from draftproof.report.equivalence import EquivalenceSection, build_equivalence
 from draftproof.report.estimators import RivalChart, build_estimators
+from draftproof.report.evidence import MOST_REASONS, EvidenceSection, LinkedReason, build_evidence, link_reasons
 from draftproof.report.glossary import GLOSSARY
 from draftproof.report.grouping import order_arms
 from draftproof.report.labels import (
@@ -28,6 +33,7 @@ from draftproof.report.labels import (
     sentence_case,
 )
 from draftproof.report.latency import LatencyPart, build_latency
+from draftproof.report.order import OrderSection, build_order
 from draftproof.report.outcomes import (
     agreement_sentence,
     build_agreement,
@@ -37,6 +43,7 @@ from draftproof.report.outcomes import (
     checks_sentence,
 )
 from draftproof.report.progress import ProgressChart, build_progress
+from draftproof.report.questions import QuestionSection, build_questions
 from draftproof.report.quantities import (
     MISSING,
     format_bytes,
@@ -45,11 +52,14 @@ from draftproof.report.quantities import (
     format_significant,
     short_hash,
 )
+from draftproof.report.rivals import build_rivals, rivals_sentences
 from draftproof.report.services import ServiceSection, build_services
+from draftproof.report.tails import build_tails, tails_sentence, tails_title
+from draftproof.report.time_parts import TimeSection, build_time_section
 from draftproof.report.view import Panel, Table
 from draftproof.verdict.results import EnvelopeEntry, Results
 
-_SHARE_THRESHOLDS_SUFFIXES = ("_margin", "_gain")
+_SHARE_THRESHOLDS_SUFFIXES = ("_margin", "_gain", "_quantile")
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +72,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     sentence: str
     evidence_level: str
     evidence: str
-    reasons: tuple[tuple[str, str], ...]
+    reasons: tuple[LinkedReason, ...]
+    most_reasons: int
     envelope: tuple[str, ...]
     deciding: str
     thresholds: tuple[tuple[str, str], ...]
@@ -76,6 +87,8 @@ class ReportModel(msgspec.Struct, frozen=True, kw_only=True):
 
     head: Head
     envelope: EnvelopeMap
+    questions: QuestionSection
+    evidence: EvidenceSection
     effects: tuple[EffectChart, ...]
     compared_arms: tuple[tuple[str, str], ...]
     confidence: str
@@ -86,14 +99,25 @@ class ReportModel(msgspec.Struct, frozen=True, kw_only=True):
     delivery_sentence: str
     delivery_hints: tuple[str, ...]
     progress: ProgressChart
+    tails: tuple[Panel, ...]
+    tails_title: str
+    tails_sentence: str
     estimators: RivalChart
+    rivals: Table
+    rivals_sentences: tuple[str, ...]
+    order: OrderSection
     agreement: Table
     agreement_sentence: str
+    equivalence: EquivalenceSection
     checks: tuple[Panel, ...]
     checks_sentence: str
+    behaviour: BehaviourSection
     differences: Table
     outcomes: Table
     diagnosis: Table
+    time_parts: TimeSection | None
+    drafter: DrafterSection | None
+    economics: EconomicsSection | None
     services: ServiceSection
     not_measured: tuple[str, ...]
     warnings: tuple[str, ...]
@@ -107,6 +131,8 @@ def build_model(results: Results, manifest: Manifest | None) -> ReportModel:
     return ReportModel(
         head=build_head(results, manifest),
         envelope=build_map(results),
+        questions=build_questions(results),
+        evidence=build_evidence(results),
         effects=build_effect_charts(results),
         compared_arms=_compared_arms(results),
         confidence=f"{results.confidence * 100:g}%",
@@ -117,14 +143,25 @@ def build_model(results: Results, manifest: Manifest | None) -> ReportModel:
         delivery_sentence=delivery_sentence(results),
         delivery_hints=delivery_hints(results),
         progress=build_progress(results),
+        tails=build_tails(results),
+        tails_title=tails_title(results),
+        tails_sentence=tails_sentence(results),
         estimators=build_estimators(results),
+        rivals=build_rivals(results),
+        rivals_sentences=rivals_sentences(results),
+        order=build_order(results),
         agreement=build_agreement(results),
         agreement_sentence=agreement_sentence(results),
+        equivalence=build_equivalence(results),
         checks=build_checks(results),
         checks_sentence=checks_sentence(results),
+        behaviour=build_behaviour(results),
         differences=build_differences(results),
         outcomes=build_outcomes(results),
         diagnosis=build_diagnosis(results),
+        time_parts=build_time_section(results),
+        drafter=build_drafter(results),
+        economics=build_economics(results),
         services=build_services(results),
         not_measured=results.not_measured,
         warnings=results.warnings,
@@ -145,7 +182,8 @@ def build_head(results: Results, manifest: Manifest | None) -> Head:
         sentence=verdict.sentence,
         evidence_level=verdict.evidence_level,
         evidence=results.evidence,
-        reasons=tuple((sentence_case(r.text), r.evidence) for r in verdict.reasons),
+        reasons=link_reasons(results, verdict.reasons),
+        most_reasons=MOST_REASONS,
         envelope=tuple(sentence_case(line) for line in describe_envelope(verdict.envelope)),
         deciding=f"{metric_label(results.metric).lower()}, {statistic_label(results.statistic)}",
         thresholds=describe_thresholds(results.thresholds),
@@ -177,6 +215,7 @@ def describe_envelope(entries: tuple[EnvelopeEntry, ...]) -> tuple[str, ...]:
 def _limit(entry: EnvelopeEntry) -> str:
     context, most = entry.max_context_tokens, entry.max_concurrency
     tail = "" if context is None else f", context up to {context:,} tokens"
+    tail += " (longer ones show harm)" if entry.context == "limited" else ""
     return f"up to {most:,} request{'s' if most > 1 else ''} in flight{tail}"
 
 

@@ -144,7 +144,7 @@ def _checks_table(results: Results, load: str) -> Table:
             Column(label="Not judged"),
             Column(label="Fallbacks to ordinary decoding"),
         ),
-        groups=segment_groups(results, load, _checks_row),
+        groups=segment_groups(results, load, _checks_row, lambda cell: cell.checks.critical_failed > 0),
     )
 
 

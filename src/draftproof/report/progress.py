@@ -6,7 +6,14 @@ Pure view of `ArmCell.progress`. All bars of the page share one axis.
 import msgspec
 
 from draftproof.report.charts import Part, Tick, linear_ticks, stacked_parts
-from draftproof.report.grouping import arm_cells_by_segment, order_loads, title_of_load
+from draftproof.report.grouping import (
+    arm_cells_by_segment,
+    candidate_ratios,
+    choose_segments,
+    describe_left_out,
+    order_loads,
+    title_of_load,
+)
 from draftproof.report.labels import arm_label, segment_label
 from draftproof.report.quantities import NS_PER_MS, format_count, format_ms
 from draftproof.report.view import panels_are_open
@@ -84,14 +91,16 @@ def _split_ns(progress: Progress) -> tuple[float | None, ...]:
 
 
 def _groups(results: Results, load: str, full_ns: float) -> tuple[ProgressGroup, ...]:
-    groups = []
+    kept = choose_segments(results, load, candidate_ratios(results, load))
+    groups, present = [], 0
     for segment, cells in arm_cells_by_segment(results, load):
-        rows = tuple(
-            _row(cell, cell.progress, full_ns) for cell in cells if cell.progress and _has_progress(cell)
-        )
-        if rows:
+        measured = [(cell, cell.progress) for cell in cells if cell.progress and _has_progress(cell)]
+        present += bool(measured)
+        if measured and (kept is None or segment in kept):
+            rows = tuple(_row(cell, progress, full_ns) for cell, progress in measured)
             groups.append(ProgressGroup(title=segment_label(segment), rows=rows))
-    return tuple(groups)
+    left_out = describe_left_out(present, len(groups))
+    return (*groups, *((ProgressGroup(title=left_out, rows=()),) if left_out else ()))
 
 
 def _row(cell: ArmCell, progress: Progress, full_ns: float) -> ProgressRow:

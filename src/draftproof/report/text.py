@@ -4,7 +4,8 @@ Deterministic and free of colour codes.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 
 from draftproof.report.acceptance import is_drafting
 from draftproof.report.delivery import (
@@ -14,6 +15,7 @@ from draftproof.report.delivery import (
     delivery_values,
     list_undisclosed,
 )
+from draftproof.report.equivalence import equivalence_sentence
 from draftproof.report.estimators import disagreement_sentence
 from draftproof.report.grouping import order_arms, order_loads, order_segments, title_of_load
 from draftproof.report.labels import (
@@ -31,13 +33,18 @@ from draftproof.report.labels import (
 )
 from draftproof.report.lines import WIDTH_COLUMNS, align, bullets, printable, section, wrap
 from draftproof.report.model import describe_envelope, statistic_label
-from draftproof.report.outcomes import agreement_sentence
 from draftproof.report.quantities import format_change, format_ratio, format_share, short_hash
+from draftproof.report.rivals import rivals_sentences
 from draftproof.report.services_text import render_services
 from draftproof.report.view import format_interval, needed_text
 from draftproof.verdict.results import ArmCell, Cell, Effect, Figure, Reason, Results
 
 __all__ = ["WIDTH_COLUMNS", "printable", "render_text"]
+
+# More cells than this are told by segment, without their figures.
+_LISTED_CELLS = 60
+
+MOST_REMEDIES = 3
 
 
 def render_text(results: Results) -> str:
@@ -48,8 +55,9 @@ def render_text(results: Results) -> str:
         _effects(results),
         _acceptance(results),
         _delivery(results),
+        section("What to look at first", bullets(_first_looks(results))),
         section("Estimators of inter-token latency", _estimators(results)),
-        section("Output agreement", wrap(agreement_sentence(results))),
+        section("Output equivalence", wrap(equivalence_sentence(results))),
         _failures(results),
         render_services(results),
         section("Warnings", bullets(results.warnings)),
@@ -57,6 +65,12 @@ def render_text(results: Results) -> str:
         _identity(results),
     )
     return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
+
+
+def _first_looks(results: Results) -> list[str]:
+    """The first remedies, each with the figure it rests on; the report has all of them."""
+    remedies = results.diagnoses.remedies if results.diagnoses else ()
+    return [f"{one.title}: {one.evidence[0].text}." for one in remedies[:MOST_REMEDIES]]
 
 
 def _verdict(results: Results) -> list[str]:
@@ -78,6 +92,9 @@ def _reason(reason: Reason) -> str:
 def _envelope(results: Results) -> list[str]:
     metric = f"{metric_label(results.metric).lower()}, {statistic_label(results.statistic)}"
     title = f"Envelope (change of {metric}, against the baseline, {results.confidence * 100:g}% simultaneous)"
+    entries = bullets(f"May run {line}." for line in describe_envelope(results.verdict.envelope))
+    if len(results.cells) > _LISTED_CELLS:
+        return section(title, [*_statuses_by_segment(results), *entries])
     ordered = sorted(results.cells, key=lambda c: _cell_rank(results, c))
     rows = [
         (
@@ -89,8 +106,27 @@ def _envelope(results: Results) -> list[str]:
         for c in ordered
     ]
     header = (segment_heading(results.segments), "Load", "Status", "Change", "Interval")
-    entries = bullets(f"May run {line}." for line in describe_envelope(results.verdict.envelope))
     return section(title, [*align([header, *rows]), *entries] if rows else ["  No cell was judged."])
+
+
+def _statuses_by_segment(results: Results) -> list[str]:
+    """Every cell's status, a segment at a time: so many changes and intervals are read in the report."""
+    lines = []
+    for segment in order_segments(results, {cell.segment for cell in results.cells}):
+        here = {cell.load: cell.status for cell in results.cells if cell.segment == segment}
+        loads = [load for load in order_loads(results) if load in here]
+        told = (
+            f"{STATUSES[status].label} at {_name_loads(loads, here, status)}"
+            for status in dict.fromkeys(here[load] for load in loads)
+        )
+        lines.append(f"{segment_label(segment)}: {'; '.join(told)}.")
+    return [*bullets(lines), *wrap("Changes and intervals of all cells stand in report.html.")]
+
+
+def _name_loads(loads: Sequence[str], statuses: Mapping[str, str], wanted: str) -> str:
+    """Return the loads of a status; neighbours in the plan's order as "from to"."""
+    runs = [list(run) for status, run in groupby(loads, key=statuses.__getitem__) if status == wanted]
+    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(run) for run in runs)
 
 
 def _cell_rank(results: Results, cell: Cell) -> tuple[int, int]:
@@ -162,7 +198,7 @@ def _delivery(results: Results) -> list[str]:
 
 
 def _estimators(results: Results) -> list[str]:
-    lines: list[str] = []
+    lines = wrap(rivals_sentences(results)[0]) if results.rival_verdicts else []
     for load in order_loads(results):
         rows = [row for row in results.estimators if row.load == load]
         if rows:

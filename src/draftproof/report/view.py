@@ -17,7 +17,7 @@ class TableCell(msgspec.Struct, frozen=True, kw_only=True):
     """One cell: its text, a smaller second line, a footnote mark, and how it looks.
 
     `tone` is a style class, `heat` a background strength of 0 to 100, `head` makes it the row's header.
-    `more` holds further (text, smaller line) below the first.
+    `more` holds further (text, smaller line) below the first. `anchor` is what a link elsewhere leads to.
     """
 
     text: str
@@ -27,6 +27,7 @@ class TableCell(msgspec.Struct, frozen=True, kw_only=True):
     heat: int | None = None
     head: bool = False
     more: tuple[tuple[str, str], ...] = ()
+    anchor: str = ""
 
 
 class Column(msgspec.Struct, frozen=True, kw_only=True):

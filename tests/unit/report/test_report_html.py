@@ -158,7 +158,7 @@ def _poison_manifest():
         "Per decode step (unconditional)",
         "Committed progress",
         "How rival estimators would have judged this run",
-        "Output agreement",
+        "Output equivalence",
         "Checks of answers",
         "Failures and outcomes",
         "Diagnosis",

@@ -1,0 +1,36 @@
+"""`draftproof verdict --explain` and `--questions`: what a verdict rests on and leaves open."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import typer
+
+if TYPE_CHECKING:
+    from draftproof.verdict.results import Results
+
+
+def print_explanation(run_directory: Path, cell: str | None, *, as_json: bool) -> None:
+    """Print the way from the verdict to the requests and exit with the verdict's code.
+
+    Raises:
+        UsageError: there is no such cell.
+    """
+    from draftproof.qualify import explain_run  # noqa: PLC0415
+    from draftproof.report.explanation import render_explanation  # noqa: PLC0415
+    from draftproof.verdict.results import EXIT_CODES  # noqa: PLC0415
+
+    explanation = explain_run(run_directory, cell)
+    typer.echo(_to_json(explanation) if as_json else render_explanation(explanation))
+    raise typer.Exit(EXIT_CODES[explanation.decision])
+
+
+def print_questions(results: "Results", *, as_json: bool) -> None:
+    """Print the twelve questions with their answers."""
+    from draftproof.report.questions import render_questions  # noqa: PLC0415
+
+    typer.echo(_to_json(results.questions) if as_json else render_questions(results))
+
+
+def _to_json(value: object) -> str:
+    return msgspec.json.format(msgspec.json.encode(value)).decode()

@@ -1,0 +1,82 @@
+"""`draftproof samples`: how many prompts a plan takes, before it is run or after an earlier run."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from draftproof.errors import UsageError
+
+if TYPE_CHECKING:
+    from draftproof.verdict.sample_spreads import Earlier
+
+STATISTICS = ("mean", "p50", "p95", "p99")
+DEFAULT_GAIN = 0.10
+
+_Plan = Annotated[Path, typer.Argument(help="A plan file (TOML), or builtin:demo.", show_default=False)]
+_Run = Annotated[
+    Path | None,
+    typer.Option(
+        "--run",
+        help="Earlier run whose spreads and counts are taken instead of assumed ones.",
+        show_default=False,
+    ),
+]
+_Gain = Annotated[float, typer.Option("--gain", help="True gain to be seen: 0.10 is 10 % less time.")]
+_Quantile = Annotated[
+    str | None,
+    typer.Option(
+        "--quantile",
+        help="Statistic in which it is to be seen: mean, p50, p95 or p99.",
+        show_default="the plan's",
+    ),
+]
+_Power = Annotated[float, typer.Option("--power", help="Chance of seeing it in one cell, if it is there.")]
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+
+
+def samples(
+    plan_file: _Plan,
+    *,
+    run: _Run = None,
+    gain: _Gain = DEFAULT_GAIN,
+    quantile: _Quantile = None,
+    power: _Power = 0.8,
+    as_json: _Json = False,
+) -> None:
+    """Say how many prompts and requests a plan takes to see a gain, and what its workload has.
+
+    Also for the tail, for failed requests and for checks, each against the plan's margin. With --run: how
+    many more than that run measured. Starts no service.
+    """
+    from draftproof.plan.loading import load_plan  # noqa: PLC0415
+    from draftproof.qualify.check import choose_items  # noqa: PLC0415
+    from draftproof.report.samples import render_samples  # noqa: PLC0415
+    from draftproof.verdict.sample_results import SampleQuestion  # noqa: PLC0415
+    from draftproof.verdict.samples import plan_samples  # noqa: PLC0415
+
+    plan, _ = load_plan(plan_file)
+    statistic = quantile or plan.comparison.statistic
+    if statistic not in STATISTICS:
+        raise UsageError(
+            f"is {statistic!r}, allowed are {', '.join(STATISTICS)}", place="--quantile", fix="such as p95"
+        )
+    _, items = choose_items(plan)
+    question = SampleQuestion(gain=gain, statistic=statistic, power=power)  # type: ignore[arg-type]
+    found = plan_samples(plan, items, question, _read_run(run))
+    if as_json:
+        typer.echo(msgspec.json.format(msgspec.json.encode(found)).decode())
+    else:
+        typer.echo(render_samples(found), nl=False)
+
+
+def _read_run(path: Path | None) -> "Earlier | None":
+    if path is None:
+        return None
+    from draftproof.qualify.reporting import run_data  # noqa: PLC0415
+    from draftproof.store import RunDirectory  # noqa: PLC0415
+    from draftproof.verdict.run_data import prepare_run  # noqa: PLC0415
+    from draftproof.verdict.sample_spreads import read_earlier  # noqa: PLC0415
+
+    return read_earlier(prepare_run(run_data(RunDirectory.open(path).load())))
