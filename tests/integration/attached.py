@@ -40,6 +40,7 @@ request_s = {request_s}
 warmup_requests = 1
 client_lag_ms = 5000.0
 ready_s = {ready_s}
+behaviour_probes = false
 """
 
 

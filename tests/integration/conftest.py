@@ -66,6 +66,7 @@ request_s = 10.0
 warmup_requests = 1
 client_lag_ms = 5000.0
 stall_ms = 5000.0
+behaviour_probes = {probes}
 """
 DEFAULTS = {
     "concurrency": 1,
@@ -79,6 +80,7 @@ DEFAULTS = {
     "thresholds": "",
     "baseline_settings": "",
     "candidate_settings": "",
+    "probes": "false",
 }
 
 

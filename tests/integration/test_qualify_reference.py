@@ -65,6 +65,18 @@ def tiny_model(tmp_path):
     return folder
 
 
+def assert_equal_behaviour(probes):
+    """The engine forces calls and schemas, stops work for nobody, and does so with drafts as without."""
+    found = {(one["arm"], one["probe"]): one["status"] for one in probes}
+    assert {arm for arm, _ in found} == {"baseline", "candidate"}
+    for probe in ("streaming_shape", "max_tokens", "cancel_stops_work", "cancel_frees_slots"):
+        assert found["baseline", probe] == found["candidate", probe] == "passed", probes
+    for probe in ("tool_call", "json_schema", "seed_repeats"):  # a random model may not come to an end
+        assert {found["baseline", probe], found["candidate", probe]} <= {"passed", "unknown"}, probes
+    assert "failed" not in found.values(), probes
+    assert "unsupported" not in found.values(), probes
+
+
 @pytest.mark.slow
 def test_three_arms_of_the_real_engine_give_a_verdict_on_equal_answers(stage, tiny_model):
     """Baseline, candidate and null arm of the engine run to a verdict; greedy answers are the same tokens."""
@@ -90,6 +102,7 @@ def test_three_arms_of_the_real_engine_give_a_verdict_on_equal_answers(stage, ti
     assert steps["candidate"] > 0
     assert steps["baseline"] == steps["baseline_null"] == 0
     assert not [text for text in results["warnings"] if "at odds" in text]
+    assert_equal_behaviour(results["behaviour"])
     assert {log.name for log in (stage.out / "logs").iterdir()} == {
         "baseline.log",
         "candidate.log",

@@ -1,0 +1,174 @@
+"""Functions of the user's in their own process, and a judge model over a socket."""
+
+import asyncio
+import hashlib
+
+import msgspec
+import pytest
+
+from draftproof.errors import EngineError, UsageError
+from draftproof.plan.judge import Judge
+from draftproof.qualify.functions import FunctionProcess, ask_functions
+from draftproof.qualify.judge_model import ask_judge
+from draftproof.testing.builders import build_item, build_record
+from draftproof.testing.http_peer import render_json_response
+from draftproof.testing.scripted_server import ScriptedServer
+from draftproof.testing.scripts import Script
+from draftproof.workload.items import JudgeCheck, PythonCheck
+from draftproof.workload.judging import JudgingView, list_tasks
+
+CODE = """\
+import os, time
+
+def polite(answer):
+    print("noise on stdout")
+    return "please" in answer.text, f"{len(answer.text)} characters"
+
+def plain(answer):
+    return answer.finish_reason == "stop"
+
+def misbehaving(answer):
+    if answer.text == "sleep":
+        time.sleep(60)
+    if answer.text == "exit":
+        os._exit(3)
+    if answer.text == "raise":
+        raise ValueError("no idea")
+    if answer.text == "none":
+        return None
+    if answer.text == "change":
+        answer.text = "changed"
+    return True
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "checks.py").write_text(CODE)
+    return tmp_path
+
+
+def ask(folder, function, *texts, timeout_s=5.0):
+    async def run():
+        async with FunctionProcess(folder, function) as process:
+            views = [JudgingView(text=text, finish_reason="stop") for text in texts]
+            return [await process.ask(view, timeout_s) for view in views], process.sha256
+
+    return asyncio.run(run())
+
+
+def test_a_function_judges_and_its_code_is_hashed(folder):
+    """A bool and a sentence, or a bool alone; what it prints is no verdict; a file and a module alike."""
+    said, sha256 = ask(folder, "checks.py:polite", "please", "now")
+    assert said == [(True, "6 characters"), (False, "3 characters")]
+    assert sha256 == hashlib.sha256(CODE.encode()).hexdigest()
+    assert ask(folder, "checks:plain", "x") == ([(True, "passed")], sha256)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("exit", "ended its process"),
+        ("raise", "raised ValueError: no idea"),
+        ("none", "returned NoneType"),
+        ("change", "raised AttributeError"),
+    ],
+)
+def test_a_function_that_misbehaves_leaves_the_answer_undecided_and_the_next_one_is_judged(
+    folder, text, said
+):
+    """Neither an error nor the end of its process is a verdict; the view cannot be changed."""
+    (bad, good), _ = ask(folder, "checks.py:misbehaving", text, "fine")
+    assert (bad[0], said in bad[1]) == (None, True), bad
+    assert good[0] is True
+
+
+def test_a_function_that_takes_too_long_is_ended(folder):
+    """The time limit holds for each answer, and the next one is judged by a new process."""
+    (slow, good), _ = ask(folder, "checks.py:misbehaving", "sleep", "fine", timeout_s=3.0)
+    assert slow == (None, "the function gave no answer within 3 s")
+    assert good[0] is True
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        ("missing.py:f", "FileNotFoundError"),
+        ("checks.py:missing", "has no attribute 'missing'"),
+        ("nowhere_at_all:f", "there is no module nowhere_at_all"),
+    ],
+)
+def test_a_function_that_cannot_be_loaded_is_one_sentence(folder, function, said):
+    """It names the folder, the function and why."""
+    with pytest.raises(UsageError, match=said) as error:
+        ask(folder, function, "x")
+    assert function in str(error.value)
+
+
+def test_tasks_become_judgements_with_code_and_answer_named(folder):
+    """Each carries the request, the check, the hash of the code and that of the answer."""
+    item = build_item("a", checks=(PythonCheck(function="checks.py:polite", critical=True),))
+    tasks = list_tasks([build_record(item_id="a", text="please")], [item], (), 1)
+
+    async def run():
+        return [one async for one in ask_functions(folder, tasks)]
+
+    (found,) = asyncio.run(run())
+    assert (found.kind, found.passed, found.by, found.check) == ("python", True, "checks.py:polite", 0)
+    assert found.answer_sha256 == tasks[0].answer.sha256
+    assert found.source_sha256 == hashlib.sha256(CODE.encode()).hexdigest()
+
+
+ITEM = build_item("a", checks=(JudgeCheck(rubric="Polite?"),))
+
+
+def reply(text):
+    body = {"choices": [{"message": {"role": "assistant", "content": text}}]}
+    return Script(raw_response=render_json_response(200, body))
+
+
+def judge(service, *texts, **fields):
+    """Judge answers and return (judgements, what was asked, headers)."""
+    records = [build_record(item_id="a", block=n, text=text) for n, text in enumerate(texts)]
+    tasks = list_tasks(records, [ITEM], (), 1)
+    found = []
+
+    async def run(url):
+        plan = Judge(url=url, model="j", headers={"Authorization": "Bearer ${KEY}"}, **fields)
+        async for one in ask_judge(plan, tasks, {"KEY": "secret-key-123"}):
+            found.append(one)  # noqa: PERF401 - what came before an error is kept
+
+    with ScriptedServer(service) as server:
+        try:
+            asyncio.run(run(server.url))
+        except EngineError as error:
+            return found, server.served, str(error)
+    return found, server.served, None
+
+
+def test_a_judge_is_asked_twice_at_temperature_0_with_its_key():
+    """Its reply becomes a judgement; the key is in the header alone."""
+    found, served, error = judge(
+        lambda payload: reply("yes" if "kind" in payload["messages"][0]["content"] else "no"), "kind", "rude"
+    )
+    assert error is None
+    assert sorted((one.request_id[:5], one.attempt, one.passed) for one in found) == [
+        ("low/0", 0, True),
+        ("low/0", 1, True),
+        ("low/1", 0, False),
+        ("low/1", 1, False),
+    ]
+    assert {one.by for one in found} == {"j"}
+    assert {one.payload["temperature"] for one in served} == {0.0}
+    assert {one.headers["authorization"] for one in served} == {"Bearer secret-key-123"}
+    assert b"secret-key" not in msgspec.json.encode(found)
+
+
+def test_what_a_judge_did_not_answer_is_left_for_later():
+    """A judge that fails is given up after a few requests; what it said before is kept."""
+    scripts = [reply("yes"), Script(status=500)]
+    found, served, error = judge(scripts, *("abcdefgh"), concurrency=1)
+    assert [one.passed for one in found] == [True]
+    assert len(served) == 4
+    assert "HTTP 500" in error
+    assert "draftproof judge" in error
