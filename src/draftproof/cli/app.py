@@ -19,6 +19,7 @@ from draftproof.cli.explaining import print_explanation, print_questions
 from draftproof.cli.handing_over import package, verify
 from draftproof.cli.judging import judge
 from draftproof.cli.monitoring import rules
+from draftproof.cli.printable import make_printable
 from draftproof.cli.running import (
     INTERRUPTED_CODE,
     fresh_directory,
@@ -228,7 +229,9 @@ app.command(epilog="Example: draftproof compare run-march run-april")(compare)
 app.command(epilog="Example: draftproof package run1 --key signer.pem --out run1.tar")(package)
 
 
-app.command(epilog="Example: draftproof verify run1.tar --public-key signer.pub --deployment plan.toml")(verify)
+app.command(epilog="Example: draftproof verify run1.tar --public-key signer.pub --deployment plan.toml")(
+    verify
+)
 
 
 app.command(epilog="Example: draftproof samples plan.toml --gain 0.10 --run run1")(samples)
@@ -260,6 +263,10 @@ def main() -> int:
         app()
     except DraftproofError as error:
         return _say(str(error), error.exit_code)
+    except OSError as error:
+        # What no command foresees: a name that is too long, or an output that takes no more.
+        place = f"{error.filename}: " if error.filename else ""
+        return _say(f"{place}{error.strerror or error}.", DraftproofError.exit_code)
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else 0
     return 0
@@ -267,5 +274,5 @@ def main() -> int:
 
 def _say(text: str, code: int) -> int:
     # What a service said is quoted in some messages and may have lines of its own.
-    sys.stderr.write(f"draftproof: {' '.join(text.split())}\n")
+    sys.stderr.write(f"draftproof: {make_printable(' '.join(text.split()))}\n")
     return code

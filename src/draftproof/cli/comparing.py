@@ -7,6 +7,7 @@ import msgspec
 import typer
 
 from draftproof.cli.console import console_progress
+from draftproof.cli.printable import make_printable
 
 if TYPE_CHECKING:
     from draftproof.verdict.run_data import RunData
@@ -41,7 +42,7 @@ def compare(
     if as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(comparison)).decode())
     else:
-        typer.echo(render_comparison(comparison), nl=False)
+        typer.echo(make_printable(render_comparison(comparison)), nl=False)
     raise typer.Exit(EXIT_CODES[comparison.conclusion])
 
 

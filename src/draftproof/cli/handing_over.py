@@ -9,6 +9,7 @@ import msgspec
 import typer
 
 from draftproof.cli.console import console_progress
+from draftproof.cli.printable import make_printable
 from draftproof.cli.running import interruptible, model_resolver
 from draftproof.errors import UsageError
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from draftproof.handover.verifying import Opened, VerifyReport
 
 NOT_VERIFIED_CODE, VOID_CODE = 50, 51
+_LARGEST_SALT = 1 << 16
 
 
 def package(
@@ -116,9 +118,9 @@ def verify(
     if as_json:
         typer.echo(_encode(_Verification(report=report, deployment=compared)))
     else:
-        typer.echo(describe_report(report))
+        typer.echo(make_printable(describe_report(report)))
         if compared is not None:
-            typer.echo(describe_deployment(compared))
+            typer.echo(make_printable(describe_deployment(compared)))
     if not report.verified:
         raise typer.Exit(NOT_VERIFIED_CODE)
     raise typer.Exit(0 if compared is None or compared.holds else VOID_CODE)
@@ -168,6 +170,8 @@ def describe_report(report: "VerifyReport") -> str:
     head = "VERIFIED" if report.verified else "NOT VERIFIED"
     if report.verified and report.authentic is None:
         head += ", not authenticated"
+    if report.verified and any(one.name == "documents" for one in report.checks):
+        head += ", documents not compared"
     name = f" (run {report.run_name})" if report.run_name else ""
     verdict = [f"Verdict: {report.decision}: {report.sentence}"] if report.verified else []
     return "\n".join([f"{head}: {report.package}{name}", *lines, *verdict])
@@ -186,7 +190,8 @@ def _describe(packed: "Packed") -> str:
 
 def _read_salt(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        with path.open("rb") as file:
+            return file.read(_LARGEST_SALT)
     except OSError as error:
         raise UsageError(f"the salt cannot be read ({error.strerror}).", place=str(path)) from error
 

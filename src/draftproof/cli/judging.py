@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from draftproof.cli.printable import make_printable
 from draftproof.cli.running import interruptible
 from draftproof.errors import DraftproofError
 
@@ -29,6 +30,6 @@ def judge(
             recompute(run_directory, write=True)
     typer.echo(f"Judged {report.judged} of {report.wanted} answers that were not judged yet.")
     for problem in report.problems:
-        typer.echo(f"  - {problem}")
+        typer.echo(f"  - {make_printable(' '.join(problem.split()))}")
     if report.left:
         raise typer.Exit(DraftproofError.exit_code)

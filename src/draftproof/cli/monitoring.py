@@ -37,8 +37,8 @@ _Holdout = Annotated[
 def rules(run_directory: _Run, *, out: _Out = None, job: _Jobs = None, holdout_job: _Holdout = None) -> None:
     """Write Prometheus rules and a Grafana dashboard that watch the candidate in operation.
 
-    Limits are those of the plan's [rollback], and of its thresholds and objectives where that is open. What
-    an engine's metrics cannot tell is listed.
+    Limits are those of the plan's table "rollback", and of its thresholds and objectives where that is open.
+    What an engine's metrics cannot tell is listed.
     """
     from draftproof.monitoring import (  # noqa: PLC0415
         DASHBOARD_FILE,

@@ -45,17 +45,18 @@ def write_archive(target: BinaryIO, members: Mapping[str, Path]) -> None:
     """Write files as the canonical archive, each under its name.
 
     Raises:
-        StoreError: a name or a size that the form does not have, or a file that cannot be read.
+        StoreError: a name or a size that the form does not have, or a file that cannot be opened.
+        OSError: the archive cannot be written.
     """
     for name in sorted(members):
         path = members[name]
         try:
-            size = path.stat().st_size
-            target.write(make_header(name, size))
-            with path.open("rb") as file:
-                target.writelines(_pieces(file, size))
+            size, file = path.stat().st_size, path.open("rb")
         except OSError as error:
             raise StoreError(f"cannot be packed ({error.strerror}).", place=str(path)) from error
+        with file:
+            target.write(make_header(name, size))
+            target.writelines(_pieces(file, size))
         target.write(bytes(-size % BLOCK))
     target.write(END)
 
@@ -133,9 +134,12 @@ def hash_file(path: Path) -> str:
     """Return the SHA-256 of a file.
 
     Raises:
-        StoreError: it cannot be read.
+        StoreError: it is no plain file, or cannot be read.
     """
     try:
+        # A pipe or a device may never end.
+        if path.exists() and not path.is_file():
+            raise StoreError("this is not a file.", place=str(path), fix="check the path.")
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:

@@ -4,8 +4,9 @@ Results are computed again before anything is packed. A run is packed with the v
 is; what does not fit together is refused.
 """
 
+import contextlib
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -13,7 +14,7 @@ import msgspec
 
 import draftproof
 from draftproof.arms.launch import list_arms
-from draftproof.errors import InvalidRunError, StoreError, UsageError
+from draftproof.errors import DraftproofError, InvalidRunError, StoreError, UsageError
 from draftproof.handover.archive import hash_file, write_archive
 from draftproof.handover.contents import compute, list_raw, render_documents
 from draftproof.handover.journal_order import check_order
@@ -21,11 +22,11 @@ from draftproof.handover.listing import LISTING_NAME, SUMS_NAME, make_listing, r
 from draftproof.handover.scrubbing import find_secret_places, refuse_secrets
 from draftproof.handover.signing import load_private_key, sign, signature_path
 from draftproof.handover.staging import stage_run, withhold_stage
-from draftproof.plan.schema import Plan
+from draftproof.plan.schema import Arm, Plan
 from draftproof.qualify.measure import plan_turns
 from draftproof.qualify.running_arm import find_secrets
 from draftproof.store import RunContents
-from draftproof.store.lines import write_atomically, write_error
+from draftproof.store.lines import write_atomically
 from draftproof.store.run_directory import RESULTS_NAME, encode_document
 from draftproof.verdict.results import Results
 
@@ -67,8 +68,9 @@ def pack_run(run: Path, out: Path, options: PackOptions) -> Packed:
     key = load_private_key(options.key, options.passphrase) if options.key else None
     with TemporaryDirectory(prefix="draftproof-package-") as temporary:
         stage = Path(temporary)
-        contents, results = _prepare(run, stage, options.salt)
-        restarts = _check_journal(stage)
+        with _placed(stage, run):
+            contents, results = _prepare(run, stage, options.salt)
+            restarts = _check_journal(stage)
         members, root = _complete(
             stage, contents, results, restarts=restarts, withheld=options.salt is not None
         )
@@ -162,7 +164,7 @@ def _save(stage: Path, name: str, data: bytes) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
     except OSError as error:
-        raise write_error(path, error) from error
+        raise _write_error(path, error) from error
     return path
 
 
@@ -175,13 +177,35 @@ def _write(out: Path, members: dict[str, Path]) -> None:
             os.fsync(file.fileno())
         partial.replace(out)
     except OSError as error:
-        raise write_error(out, error) from error
+        raise _write_error(out, error) from error
     finally:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+def _write_error(path: Path, error: OSError) -> StoreError:
+    return StoreError(
+        f"cannot be written ({error.strerror}).",
+        place=str(path),
+        fix="free some space, or choose another place: --out for the package, $TMPDIR for its parts.",
+    )
+
+
+@contextlib.contextmanager
+def _placed(stage: Path, run: Path) -> Iterator[None]:
+    """Name the run in errors about its copy, which is gone when they are read."""
+    try:
+        yield
+    except DraftproofError as error:
+        error.place = error.place and error.place.replace(str(stage), str(run))
+        raise
 
 
 def _check_free(out: Path, *, signed: bool) -> None:
-    taken = [path for path in (out, signature_path(out)) if path.exists()]
+    try:
+        taken = [path for path in (out, signature_path(out)) if path.exists()]
+    except OSError as error:
+        raise UsageError(f"no such file can be written ({error.strerror}).", place="--out") from error
     if taken and (signed or taken[0] == out):
         raise UsageError(
             "this file exists already.", place=str(taken[0]), fix="choose another name with --out."
@@ -191,7 +215,8 @@ def _check_free(out: Path, *, signed: bool) -> None:
 
 
 def _known_secrets(plan: Plan) -> Collection[str]:
-    return find_secrets(list(list_arms(plan).values()), os.environ)
+    asked = [Arm(headers=plan.judge.headers)] if plan.judge else []
+    return find_secrets([*list_arms(plan).values(), *asked], os.environ)
 
 
 def _count_missing_turns(contents: RunContents) -> int:

@@ -27,6 +27,14 @@ _KINDS: tuple[tuple[str, bytes], ...] = (
         ),
     ),
     ("an API key", rb"\bsk-(?=[A-Za-z_\-]*[0-9])[A-Za-z0-9_\-]{16,}"),
+    ("an API key", rb"\b(?:nvapi-|gsk_|npm_|r8_|sk_live_|rk_live_)[A-Za-z0-9_\-]{20,}"),
+    (
+        "a key given by name",
+        (
+            rb"(?i:api[_-]?key|subscription-key|secret[_-]?(?:access[_-]?)?key|(?:access|auth)[_-]?token|passw(?:or)?d)"
+            rb"\\?[\"']?(?:\s*[:=]\s*|[\"']?,?\s+)\\?[\"']?(?=[A-Za-z._~+/\-]*[0-9])[A-Za-z0-9._~+/\-]{12,}"
+        ),
+    ),
     ("a Hugging Face token", rb"\bhf_[A-Za-z0-9]{16,}"),
     ("a GitHub token", rb"\b(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,})"),
     ("a GitLab token", rb"\bglpat-[A-Za-z0-9_\-]{16,}"),

@@ -12,6 +12,7 @@ The public key in it is a convenience for the reader's eye: a package is authent
 
 import base64
 import binascii
+import os
 from pathlib import Path
 from typing import Any, Final
 
@@ -124,7 +125,8 @@ def load_private_key(path: Path, passphrase: str | None) -> Any:
     raw, serialization = _read_key(path), load_extra("cryptography.hazmat.primitives.serialization")
     is_ssh = b"OPENSSH PRIVATE KEY" in raw
     load = serialization.load_ssh_private_key if is_ssh else serialization.load_pem_private_key
-    password = passphrase.encode() if passphrase else None
+    # Bytes of the environment that are no UTF-8 come as surrogates.
+    password = os.fsencode(passphrase) if passphrase else None
     try:
         key = load(raw, password)
     except TypeError as error:

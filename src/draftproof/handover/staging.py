@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from draftproof.errors import StoreError
 from draftproof.handover.contents import list_raw
 from draftproof.handover.journal_order import sort_as_written
 from draftproof.handover.withholding import Withholder
@@ -20,9 +21,15 @@ def stage_run(run: Path, stage: Path) -> None:
     """Copy the raw data of a run; the tables of a compacted run become lines again.
 
     Raises:
-        StoreError: there is no run, or something cannot be read or written.
+        StoreError: there is no run, it has no record, or something cannot be read or written.
     """
     directory = RunDirectory.open(run)
+    if not is_compacted(run) and not any((run / "journal").glob("*.jsonl")):
+        raise StoreError(
+            "this run has no record yet, so there is nothing to hand over.",
+            place=str(run),
+            fix=f"go on with it: draftproof run --resume {run}",
+        )
     try:
         for name, path in list_raw(run).items():
             (stage / name).parent.mkdir(parents=True, exist_ok=True)

@@ -38,6 +38,7 @@ from draftproof.workload.faults import find_faults
 
 Status = Literal["passed", "failed", "not_checked"]
 _SHOWN = 3
+DOCUMENTS_CHECK = "documents"
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
@@ -231,6 +232,7 @@ def _check_documents(
 ) -> Iterator[Check]:
     if listing.draftproof_version != draftproof.__version__:
         yield _compare_decisions(folder, listing, results)
+        yield _name_unread(folder, entries)
         return
     bom = folder / BOM_NAME
     with_bom = bom.is_file() and can_render_bom(bom.read_bytes())
@@ -274,9 +276,23 @@ def _compare_decisions(folder: Path, listing: Listing, results: Results) -> Chec
         )
     )
     which = f"packed by draftproof {listing.draftproof_version}, computed by {draftproof.__version__}"
+    if listing.run_name != results.run_name:
+        return _failed("recomputed", f"{LISTING_NAME} names another run")
     if stated != own or listing.decision != own.verdict.decision:
         return _failed("recomputed", f"decision or envelope come out otherwise ({which})")
     return _passed("recomputed", f"same decision and envelope; bytes are not compared ({which})")
+
+
+def _name_unread(folder: Path, entries: tuple[Entry, ...]) -> Check:
+    """Say which members nothing vouches for but whoever made the package."""
+    vouched = {*list_raw(folder), SUMS_NAME, LISTING_NAME}
+    unread = [entry.name for entry in entries if entry.name not in vouched]
+    return Check(
+        name=DOCUMENTS_CHECK,
+        status="not_checked",
+        detail=f"nothing in {', '.join(unread)} was compared with the raw data but decision and envelope of "
+        f"{RESULTS_NAME}; unpack the package and write them again: draftproof report FOLDER",
+    )
 
 
 class _StatedEntry(msgspec.Struct, frozen=True, kw_only=True):

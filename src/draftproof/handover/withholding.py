@@ -3,11 +3,13 @@
 Texts become HMAC-SHA256 digests under a salt that the user keeps, so equal texts stay equal and nobody
 without the salt can try guesses. Token ids become a chain: entry i stands for the salt and all tokens up to
 it, so that equality, length and the first difference of two answers stay what they were, and no token can be
-counted or guessed from its frequency. Checks are judged before the text goes. Pure.
+counted or guessed from its frequency. Answers are told apart by item: "yes" is another digest in each.
+Checks are judged before the text goes. Pure.
 """
 
 import hashlib
 import hmac
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -22,9 +24,12 @@ from draftproof.verdict.run_data import index_judgements, judge_answer
 from draftproof.workload.items import FollowUp, Item, Message
 
 MIN_SALT_BYTES = 16
+# Sixteen drawn bytes have fewer different ones less than once in 10^9.
+MIN_DISTINCT_BYTES = 8
 # An integer of JSON and of Parquet that every reader holds exactly.
 _CHAIN_BITS = 53
 _STRAY_LINE = "line outside the event-stream format: "
+_REASON = re.compile("[A-Za-z_]{1,32}")
 _KEPT_CHECK_FIELDS = frozenset({"critical"})
 
 
@@ -47,6 +52,12 @@ class Withholder:
                 place="--salt",
                 fix="make one: head -c 32 /dev/urandom > salt, and keep it secret.",
             )
+        if len(set(salt)) < MIN_DISTINCT_BYTES:
+            raise UsageError(
+                f"the salt has only {len(set(salt))} different bytes, so it can be guessed.",
+                place="--salt",
+                fix="make one: head -c 32 /dev/urandom > salt, and keep it secret.",
+            )
         self._salt = salt
         self._items = {item.id: item for item in items}
         self._judged = index_judgements(judgements)
@@ -59,12 +70,14 @@ class Withholder:
         message = kind.encode() + b"\0" + text.encode("utf-8", "surrogatepass")
         return "withheld:" + hmac.new(self._salt, message, hashlib.sha256).hexdigest()
 
-    def chain(self, token_ids: Iterable[int]) -> tuple[int, ...]:
-        """Return one integer below 2^53 for every prefix of some token ids."""
-        state, chained = hmac.new(self._salt, b"token_ids", hashlib.sha256).digest(), []
+    def chain(self, token_ids: Iterable[int], item_id: str = "") -> tuple[int, ...]:
+        """Return one integer below 2^53 for every prefix of some token ids; another one in every item."""
+        start = b"token_ids" + item_id.encode("utf-8", "surrogatepass")
+        state, chained = hmac.new(self._salt, start, hashlib.sha256).digest(), []
         for token in token_ids:
+            width = max(8, token.bit_length() // 8 + 1)
             state = hmac.new(
-                self._salt, state + token.to_bytes(8, "big", signed=True), hashlib.sha256
+                self._salt, state + token.to_bytes(width, "big", signed=True), hashlib.sha256
             ).digest()
             chained.append(int.from_bytes(state[:8], "big") >> (64 - _CHAIN_BITS))
         return tuple(chained)
@@ -74,13 +87,14 @@ class Withholder:
         if record.withheld is not None:
             return record
         item = self._items.get(record.item_id)
-        ids = record.token_ids
+        ids, own = record.token_ids, f" of {record.item_id}"
         return msgspec.structs.replace(
             record,
-            text=self.digest("text", record.text),
-            reasoning_text=self.digest("reasoning", record.reasoning_text),
+            text=self.digest("text" + own, record.text),
+            reasoning_text=self.digest("reasoning" + own, record.reasoning_text),
             tool_calls=tuple(self._tool_call(call) for call in record.tool_calls),
-            token_ids=None if ids is None else self.chain(ids),
+            finish_reason=self._reason(record.finish_reason),
+            token_ids=None if ids is None else self.chain(ids, record.item_id),
             error=None if record.error is None else self.digest("error", record.error),
             malformed_raw=None if record.malformed_raw is None else self.digest("raw", record.malformed_raw),
             warnings=tuple(self._warning(text) for text in record.warnings),
@@ -159,6 +173,10 @@ class Withholder:
     def _outcomes(self, item: Item, record: RequestRecord) -> Iterator[WithheldCheck]:
         for one in judge_answer(item, record, self._judged.get(record.request_id)):
             yield WithheldCheck(one.kind, one.passed, one.critical)
+
+    def _reason(self, reason: str | None) -> str | None:
+        """A reason is a word of the protocol; anything else may be what the answer stopped at."""
+        return reason if reason is None or _REASON.fullmatch(reason) else self.digest("reason", reason)
 
     def _tool_call(self, call: ToolCall) -> ToolCall:
         return ToolCall(

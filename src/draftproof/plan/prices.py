@@ -17,12 +17,20 @@ def _read_amount(value: object) -> object:
     if value is None:
         return None
     written = list(value) if isinstance(value, list | tuple) else [value, value]
-    limits = [float(one) for one in written if isinstance(one, int | float) and not isinstance(one, bool)]
+    limits = [_read_number(one) for one in written if isinstance(one, int | float)]
     if len(written) != 2 or len(limits) != 2 or not all(math.isfinite(one) and one >= 0 for one in limits):
         raise ValueError(f"an amount is a number of 0 or more, or a range [low, high], got {value!r}")
     if limits[0] > limits[1]:
         raise ValueError(f"a range is written [low, high], got {value!r}")
     return tuple(limits)
+
+
+def _read_number(value: float) -> float:
+    """Return a number as a float; NaN for a truth value and for an integer that no float can hold."""
+    try:
+        return math.nan if isinstance(value, bool) else float(value)
+    except OverflowError:
+        return math.nan
 
 
 Amount = Annotated[

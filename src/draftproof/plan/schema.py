@@ -215,8 +215,9 @@ class Limits(_Strict):
     )
     behaviour_probes: bool = Field(
         True,
-        description="Ask each arm, outside its measured turns, a few requests that show stop strings, limits, "
-        "tool calls, schemas, streaming and cancellation. A request that is refused counts as unsupported.",
+        description="Ask each arm, outside its measured turns, a few requests that show stop strings, "
+        "limits, tool calls, schemas, streaming and cancellation. "
+        "A request that is refused counts as unsupported.",
     )
 
 

@@ -1,6 +1,9 @@
 """Asks functions of the user's in a process of their own, with a time limit for each answer."""
 
 import asyncio
+import contextlib
+import os
+import signal
 import sys
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
@@ -69,7 +72,9 @@ class FunctionProcess:
         process, self._process = self._process, None
         if process is not None:
             if process.returncode is None:
-                process.kill()
+                # With whatever the function started; the process leads a group of its own.
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
 
     async def __aenter__(self) -> Self:
@@ -88,6 +93,8 @@ class FunctionProcess:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
             limit=_LINE_LIMIT_BYTES,
+            # Ctrl-C is meant for this program: a function that it ended would count as undecided for good.
+            start_new_session=True,
         )
         try:
             async with asyncio.timeout(LOAD_S):

@@ -90,7 +90,7 @@ def find_folder(plan: Plan) -> Path:
 
 
 async def _judge(run: RunDirectory, plan: Plan, tasks: tuple[Task, ...], progress: Progress) -> JudgingReport:
-    judged, problems = 0, []
+    judged, problems = 0, _find_missing_judge(plan, tasks)
     for asking in _askings(plan, tasks):
         try:
             async for judgement in asking:
@@ -102,6 +102,13 @@ async def _judge(run: RunDirectory, plan: Plan, tasks: tuple[Task, ...], progres
                 raise
             problems.append(str(error))
     return JudgingReport(wanted=len(tasks), judged=judged, problems=tuple(problems))
+
+
+def _find_missing_judge(plan: Plan, tasks: tuple[Task, ...]) -> list[str]:
+    left = sum(isinstance(task.check, JudgeCheck) for task in tasks)
+    if not left or plan.judge is not None:
+        return []
+    return [f"judge: the plan of this run names no judge, so {left} judgements cannot be asked for."]
 
 
 def _askings(plan: Plan, tasks: tuple[Task, ...]) -> list[AsyncIterator[Judgement]]:

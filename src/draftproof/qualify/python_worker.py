@@ -30,8 +30,12 @@ def main(folder: str, name: str) -> int:
         _write(out, {"error": f"{type(error).__name__}: {error}"})
         return 1
     _write(out, {"sha256": sha256})
+    own = os.getpid()
     for line in sys.stdin.buffer:
         passed, detail = judge(function, msgspec.json.decode(line, type=JudgingView))
+        if os.getpid() != own:
+            # A function that forked comes back twice; a second answer would be taken for the next one's.
+            os._exit(0)
         _write(out, {"passed": passed, "detail": detail})
     return 0
 

@@ -19,7 +19,13 @@ from draftproof.report.effects import EffectChart, build_effect_charts
 from draftproof.report.envelope import EnvelopeMap, build_map
 from draftproof.report.equivalence import EquivalenceSection, build_equivalence
 from draftproof.report.estimators import RivalChart, build_estimators
-from draftproof.report.evidence import MOST_REASONS, EvidenceSection, LinkedReason, build_evidence, link_reasons
+from draftproof.report.evidence import (
+    MOST_REASONS,
+    EvidenceSection,
+    LinkedReason,
+    build_evidence,
+    link_reasons,
+)
 from draftproof.report.glossary import GLOSSARY
 from draftproof.report.grouping import order_arms
 from draftproof.report.labels import (
@@ -43,7 +49,6 @@ from draftproof.report.outcomes import (
     checks_sentence,
 )
 from draftproof.report.progress import ProgressChart, build_progress
-from draftproof.report.questions import QuestionSection, build_questions
 from draftproof.report.quantities import (
     MISSING,
     format_bytes,
@@ -52,6 +57,7 @@ from draftproof.report.quantities import (
     format_significant,
     short_hash,
 )
+from draftproof.report.questions import QuestionSection, build_questions
 from draftproof.report.rivals import build_rivals, rivals_sentences
 from draftproof.report.services import ServiceSection, build_services
 from draftproof.report.tails import build_tails, tails_sentence, tails_title

@@ -4,7 +4,8 @@ The interval is Student's t around the estimate, with the standard error taken f
 of it on the logarithmic scale, where candidate/baseline and baseline/candidate are mirror images. A mean of
 few long and many short prompts hangs on the long ones, so a ratio of means has as many degrees of freedom as
 it has effective prompts, (Σw)²/Σw² with their shares of the totals as w (Kish 1965), less one for each
-stratum.
+stratum. A few very slow requests pull a mean to one side: from 20 clusters on each limit is the farther one
+of t and of Hall's (1992) t corrected for skewness; of fewer clusters the skewness is not known well enough.
 
 Why not percentiles of the draws: with six prompts a 95 % percentile interval covers the truth in
 about 86 % of worlds and a 99.8 % one in about 95 %, because a quantile of the draws cannot look beyond the
@@ -42,6 +43,8 @@ __all__ = [
 Statistic = Literal["mean", "p50"]
 Alternative = Literal["two-sided", "less", "greater"]
 MINIMUM_CLUSTERS = 3
+SKEWNESS_CLUSTERS = 20  # the skewness of fewer clusters is mostly noise
+SYMMETRIC = 1e-6  # below this the cube root loses more digits than the correction changes
 # Weights of one batch of draws stay below this many numbers (32 MB), however many pairs there are.
 BATCH_NUMBERS = 4_000_000
 
@@ -51,8 +54,9 @@ class RatioEstimate:
     """Ratio numerator / denominator with its interval [`low`, `high`] at `level`.
 
     `draws`, shape (resamples,), are the ratios of the bootstrap draws; `standard_error` is theirs on the log
-    scale. Below the sample floor value and interval are None, `reason` says why and `needed` how many more
-    clusters it takes (None where more of them would not help).
+    scale. `skewness` is Σd³ / (Σd²)^1.5 over clusters, d being what each moves the log ratio by; 0 where it
+    is not corrected for. Below the sample floor value and interval are None, `reason` says why, `needed` how
+    many more clusters it takes (None where more of them would not help).
     """
 
     value: float | None
@@ -64,6 +68,7 @@ class RatioEstimate:
     n_clusters: int
     standard_error: float | None = None
     degrees_of_freedom: float = 0.0
+    skewness: float = 0.0
     reason: str | None = None
     needed: int | None = None
 
@@ -120,16 +125,19 @@ def paired_ratio(
     count = len(np.unique(labels))
     refusal = _refuse(count, minimum_clusters) or _refuse_values(above, below)
     if refusal is not None:
-        return _no_ratio(level, len(above), count, *refusal)
+        return no_ratio(level, len(above), count, *refusal)
     index = index_labels(labels)
     groups = assign_strata(index, strata)
     weights = draw_weights(groups, resamples, np.random.default_rng(seed))
     value = float(_ratio(above, below, index, np.ones((1, count)), statistic)[0])
     draws = _ratio(above, below, index, weights, statistic)
     error, degrees = float(np.std(np.log(draws))), float(degrees_of_freedom(groups))
+    skewness = 0.0
     if statistic == "mean":
-        degrees = _effective_degrees(_shares(above, index) + _shares(below, index), groups)
-    low, high = _around(value, error, degrees, level)
+        shares = _shares(above, index), _shares(below, index)
+        degrees = _effective_degrees(shares[0] + shares[1], groups)
+        skewness = _skewness(shares[0] - shares[1], groups)
+    low, high = _around(value, error, degrees, level, skewness)
     return RatioEstimate(
         value=value,
         low=low,
@@ -140,6 +148,7 @@ def paired_ratio(
         n_clusters=count,
         standard_error=error,
         degrees_of_freedom=degrees,
+        skewness=skewness,
     )
 
 
@@ -188,7 +197,9 @@ def interval_at(estimate: RatioEstimate, level: float) -> tuple[float | None, fl
     """Return the estimate's interval at another level; (None, None) where there is no estimate."""
     if estimate.value is None or estimate.standard_error is None:
         return None, None
-    return _around(estimate.value, estimate.standard_error, estimate.degrees_of_freedom, level)
+    return _around(
+        estimate.value, estimate.standard_error, estimate.degrees_of_freedom, level, estimate.skewness
+    )
 
 
 def p_value(
@@ -206,8 +217,10 @@ def p_value(
         score = float(np.sign(distance)) * np.inf if distance else 0.0
     else:
         score = distance / estimate.standard_error
-    below = float(stats.t.cdf(score, estimate.degrees_of_freedom))
-    return {"less": below, "greater": 1.0 - below, "two-sided": 2.0 * min(below, 1.0 - below)}[alternative]
+    scores = [score, _correct(score, estimate.skewness)]
+    below = float(stats.t.cdf(max(scores), estimate.degrees_of_freedom))
+    above = float(stats.t.sf(min(scores), estimate.degrees_of_freedom))
+    return {"less": below, "greater": above, "two-sided": min(1.0, 2.0 * min(below, above))}[alternative]
 
 
 def _ratio(above: Floats, below: Floats, index: Ints, weights: Floats, statistic: Statistic) -> Floats:
@@ -254,9 +267,35 @@ def _effective_degrees(weights: Floats, strata: Ints) -> float:
     return max(1.0, effective - (len(strata) - degrees_of_freedom(strata)))
 
 
-def _around(value: float, error: float, degrees: float, level: float) -> tuple[float, float]:
-    reach = float(stats.t.ppf(0.5 + level / 2, degrees)) * error
-    return value * float(np.exp(-reach)), value * float(np.exp(reach))
+def _skewness(influences: Floats, strata: Ints) -> float:
+    """Return Σd³ / (Σd²)^1.5 of the clusters' influences less their stratum's mean; 0 below 20 clusters."""
+    centred = influences - (np.bincount(strata, weights=influences) / np.bincount(strata))[strata]
+    squares = float((centred**2).sum())
+    if len(centred) < SKEWNESS_CLUSTERS or squares == 0.0:
+        return 0.0
+    return float((centred**3).sum() / squares**1.5)
+
+
+def _correct(score: float, skewness: float) -> float:
+    """Return Hall's transformation of a t score; it rises with the score, 0 skewness leaves it as it is."""
+    if not np.isfinite(score):
+        return score
+    return score + skewness * score**2 / 3 + skewness**2 * score**3 / 27 + skewness / 6
+
+
+def _uncorrect(score: float, skewness: float) -> float:
+    """Return the t score that `_correct` takes to this one."""
+    if abs(skewness) < SYMMETRIC:
+        return score
+    return 3.0 / skewness * (float(np.cbrt(1.0 + skewness * (score - skewness / 6))) - 1.0)
+
+
+def _around(
+    value: float, error: float, degrees: float, level: float, skewness: float = 0.0
+) -> tuple[float, float]:
+    reach = float(stats.t.ppf(0.5 + level / 2, degrees))
+    down, up = max(reach, _uncorrect(reach, skewness)), max(reach, -_uncorrect(-reach, skewness))
+    return value * float(np.exp(-down * error)), value * float(np.exp(up * error))
 
 
 def _mean_limits(
@@ -294,7 +333,8 @@ def _refuse_values(above: Floats, below: Floats) -> tuple[str, int | None] | Non
     return "a value is not a positive number, so there is no ratio", None
 
 
-def _no_ratio(level: float, pairs: int, count: int, reason: str, needed: int | None) -> RatioEstimate:
+def no_ratio(level: float, pairs: int, count: int, reason: str, needed: int | None) -> RatioEstimate:
+    """Return the estimate of a ratio that is not known, of `pairs` pairs of `count` clusters."""
     return RatioEstimate(
         value=None,
         low=None,

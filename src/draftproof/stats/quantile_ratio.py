@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from draftproof.stats.bootstrap import MINIMUM_CLUSTERS, RatioEstimate
+from draftproof.stats.bootstrap import MINIMUM_CLUSTERS, RatioEstimate, no_ratio
 from draftproof.stats.quantiles import RANK_DIGITS
 from draftproof.stats.resampling import Floats, Ints, index_labels
 
@@ -68,11 +68,11 @@ def paired_quantile_ratio(
     missing = max(minimum_clusters, 1) - count
     if missing > 0:
         reason = f"{count} of at least {minimum_clusters} prompts"
-        return _no_estimate(level, len(above), count, reason, missing)
+        return no_ratio(level, len(above), count, reason, missing)
     ends = _nearest_rank(above, q), _nearest_rank(below, q)
     if not np.isfinite(ends).all():
         reason = f"at least {100 * (1 - q):.3g} % of the requests failed, so the quantile is infinite"
-        return _no_estimate(level, len(above), count, reason, None)
+        return no_ratio(level, len(above), count, reason, None)
     value = float(ends[0] / ends[1])
     return _with_interval(value, np.log(above), np.log(below), index_labels(labels), q=q, level=level)
 
@@ -110,7 +110,7 @@ def _with_interval(
     span = _span(above) + _span(below) + abs(math.log(value)) + 1.0
     refusal = _refuse(top, span, tail)
     if refusal is not None:
-        return _no_estimate(level, pairs, int(index.max()) + 1, *refusal)
+        return no_ratio(level, pairs, int(index.max()) + 1, *refusal)
     low = _first_believed(lambda shift: _p_more(top, shift), -span, span, tail)
     high = None
     if _p_fewer(top, span) <= tail:
@@ -238,17 +238,3 @@ def _check(above: Floats, below: Floats, labels: npt.NDArray[np.generic], *, q: 
         raise ValueError(f"q and level are shares between 0 and 1, got {q} and {level}")
     if not ((above > 0).all() and (below > 0).all()):
         raise ValueError("a value is not a positive number, so there is no ratio")
-
-
-def _no_estimate(level: float, pairs: int, count: int, reason: str, needed: int | None) -> RatioEstimate:
-    return RatioEstimate(
-        value=None,
-        low=None,
-        high=None,
-        level=level,
-        draws=np.empty(0),
-        n_pairs=pairs,
-        n_clusters=count,
-        reason=reason,
-        needed=needed,
-    )

@@ -6,6 +6,7 @@ at all: below that floor there is no value to show, because the largest of a few
 
 import math
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -77,6 +78,7 @@ def quantile_interval(
     )
 
 
+@cache  # one run asks for a few hundred intervals with a handful of sizes
 def interval_ranks(n: int, q: float, level: float) -> tuple[int, int]:
     """Return 1-based ranks (l, u): [x_(l), x_(u)] covers the q-quantile with at least `level`.
 

@@ -44,13 +44,16 @@ def share_interval(successes: int, n: int, level: float = 0.95) -> ShareInterval
 
 
 def paired_share_difference(
-    both: int, only_first: int, only_second: int, neither: int, level: float = 0.95
+    both: float, only_first: float, only_second: float, neither: float, level: float = 0.95
 ) -> ShareDifference:
     """Return the difference of two paired shares with Tango's score interval.
 
     Tango (1998), "Equivalence test and confidence interval for the difference in proportions for the
     paired-sample design", Statistics in Medicine 17, 891-908. It keeps its coverage for few pairs and shares
     near 0 or 1, and has a width even where the arms never differed.
+
+    Counts may be fractions, where repeats of a prompt share its one vote: their variance is at most that of
+    whole votes, so the interval is on the wide side.
 
     Args:
         both: pairs that succeeded in both arms.
@@ -79,7 +82,7 @@ def paired_share_difference(
     )
 
 
-def tango_score(only_first: int, only_second: int, n: int, difference: float) -> float:
+def tango_score(only_first: float, only_second: float, n: float, difference: float) -> float:
     """Return Tango's standardised score for a true difference strictly between −1 and 1.
 
     (b − c − nδ) / √(n(2p + δ(1 − δ))), where p, the chance of "only second", is its maximum-likelihood

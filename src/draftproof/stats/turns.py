@@ -70,7 +70,13 @@ def widen_by_turns(
     degrees = (turns + prompts) ** 2 / (
         turns**2 / (spread.blocks - 1) + prompts**2 / max(1.0, estimate.degrees_of_freedom)
     )
-    wider = replace(estimate, standard_error=math.sqrt(turns + prompts), degrees_of_freedom=degrees)
+    wider = replace(
+        estimate,
+        standard_error=math.sqrt(turns + prompts),
+        degrees_of_freedom=degrees,
+        # The third moment is that of the prompts alone; turns are taken to be symmetric.
+        skewness=estimate.skewness * (prompts / (turns + prompts)) ** 1.5,
+    )
     low, high = interval_at(wider, estimate.level)
     return replace(wider, low=low, high=high)
 

@@ -133,10 +133,15 @@ def read_whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     Raises:
         StoreError: the file cannot be read.
     """
-    with _store_errors(path), path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if line.endswith(b"\n"):
-                yield number, line[:-1]
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if line.endswith(b"\n"):
+                    yield number, line[:-1]
+    except OSError as error:
+        raise StoreError(
+            f"cannot be read ({error.strerror}).", place=str(path), fix="restore the file from a copy."
+        ) from error
 
 
 def count_torn_lines(path: Path) -> int:

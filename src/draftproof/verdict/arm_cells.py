@@ -19,6 +19,7 @@ from draftproof.stats.bootstrap import mean_interval
 from draftproof.stats.quantiles import quantile_interval
 from draftproof.stats.shares import share_interval
 from draftproof.verdict.effects import derive_seed, value_of
+from draftproof.verdict.figure import as_figure
 from draftproof.verdict.results import Acceptance, ArmCell, CheckSummary, Figure, Percentiles, Progress
 from draftproof.verdict.run_data import ALL_SEGMENTS, Observation, PreparedRun
 
@@ -132,15 +133,7 @@ def _to_mean(prepared: PreparedRun, seen: Sequence[Observation], metric: str, pa
         level=choice.confidence,
         minimum_clusters=choice.minimum_prompts,
     )
-    return Figure(
-        value=found.value,
-        low=found.low,
-        high=found.high,
-        level=found.level,
-        n=found.n,
-        needed=found.needed,
-        reason=found.reason,
-    )
+    return as_figure(found)
 
 
 def _to_on_time(prepared: PreparedRun, seen: Sequence[Observation]) -> Figure:

@@ -14,9 +14,8 @@ from draftproof.metrics.identities import acceptance_faults
 from draftproof.records import Round
 from draftproof.stats.totals import Totals, ratio_of_ratios, sum_by_cluster
 from draftproof.verdict.diagnosis_results import BreakEven
-from draftproof.verdict.figure import Figure
+from draftproof.verdict.figure import Figure, as_figure
 from draftproof.verdict.run_data import ALL_SEGMENTS, Observation, PreparedRun
-from draftproof.verdict.time_parts import to_figure
 
 NO_ORDINARY = "the baseline discloses no rounds, so there is no ordinary step to compare with"
 NONE_PAYS = "a step costs more than all its tokens, whatever is accepted"
@@ -117,7 +116,7 @@ def _margin(prepared: PreparedRun, candidate: Owned, baseline: Owned) -> Figure:
         level=choice.confidence,
         minimum_clusters=choice.minimum_prompts,
     )
-    return to_figure(found)
+    return as_figure(found)
 
 
 def _totals(owned: Owned, counted: Iterable[int]) -> Totals:

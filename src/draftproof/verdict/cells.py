@@ -200,7 +200,9 @@ def _reasons(findings: Iterable[Finding], *standings: str) -> list[Reason]:
 def _find_objections(evidence: CellEvidence, thresholds: Thresholds) -> list[Reason]:
     """Return what keeps an effect from being credited: a better alternative, or equal arms that differ."""
     found = [*_find_missing_arms(evidence), *_find_idle_drafter(evidence)]
-    found += _find_dominance(evidence, thresholds.dominated_margin)
+    found += _find_dominance(evidence, thresholds.dominated_margin) or _find_open_rivalry(
+        evidence, thresholds.dominated_margin
+    )
     null_effect = evidence.null_effect
     at_odds = null_effect is not None and is_null_at_odds(null_effect, thresholds)
     if at_odds and not exceeds_null(evidence.effect, null_effect):
@@ -234,6 +236,23 @@ def _find_dominance(evidence: CellEvidence, margin: float) -> list[Reason]:
     )
     row = f"effects: candidate / alternative, {place[0]} × {place[1]}"
     return [Reason(code="dominated", text=text, evidence=row)]
+
+
+def _find_open_rivalry(evidence: CellEvidence, margin: float) -> list[Reason]:
+    """Return the objection that nobody can tell whether the alternative dominates, here or over the load.
+
+    What is not shown is not held: an interval that reaches beyond the margin leaves open that the budget is
+    better spent on the alternative.
+    """
+    here, pooled = evidence.versus_alternative, evidence.pooled_versus_alternative
+    limits = [one.high for one in (here, pooled) if one is not None and one.high is not None]
+    if not limits or min(limits) <= 1 / (1 - margin):
+        return []
+    text = (
+        f"Whether the alternative is better is not settled: candidate / alternative is {describe(here)} here "
+        f"and {describe(pooled)} over all segments, and a margin of {margin:.2f} is allowed."
+    )
+    return [Reason(code="rival_open", text=text, evidence=_row("candidate / alternative", evidence))]
 
 
 def _find_missing_arms(evidence: CellEvidence) -> list[Reason]:

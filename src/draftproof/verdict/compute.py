@@ -13,7 +13,7 @@ from draftproof.plan.schema import Thresholds
 from draftproof.records import SCHEMA_VERSION
 from draftproof.verdict.agreement import compute_agreements
 from draftproof.verdict.arm_cells import compute_arm_cells
-from draftproof.verdict.behaviour import add_behaviour, judge_probes, judge_unjudged
+from draftproof.verdict.behaviour import add_behaviour
 from draftproof.verdict.cells import describe, is_null_at_odds
 from draftproof.verdict.decision import DecidedRun, decide_run, judge_cells
 from draftproof.verdict.delivery import compute_deliveries

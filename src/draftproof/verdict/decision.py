@@ -12,6 +12,7 @@ from draftproof.verdict.behaviour import judge_probes, judge_unjudged
 from draftproof.verdict.cells import decide_cell, gather_evidence
 from draftproof.verdict.contexts import compute_context_bands, judge_contexts
 from draftproof.verdict.coverage import count_hidden, judge_coverage
+from draftproof.verdict.credit import judge_credit
 from draftproof.verdict.decide import decide
 from draftproof.verdict.decision_results import ContextBand
 from draftproof.verdict.effects import compute_effects, index_effects
@@ -100,6 +101,9 @@ def judge_cells(run: RunEvidence, effects: Sequence[Effect]) -> tuple[Cell, ...]
     thresholds, metric = prepared.plan.thresholds, prepared.plan.comparison.metric
     level = weakest_evidence(prepared.plan.evidence, prepared.run.manifest.evidence)
     regressions, unjudged = judge_probes(prepared), judge_unjudged(prepared)
+    credit = judge_credit(
+        prepared, run.pairs, index_effects(run.effects), is_representative=level == "representative"
+    )
     decided = []
     for load in prepared.loads:
         for segment in prepared.segments:
@@ -112,6 +116,7 @@ def judge_cells(run: RunEvidence, effects: Sequence[Effect]) -> tuple[Cell, ...]
                 *judge_tails(cell, run.tails, thresholds, withholds=level == "representative"),
                 *regressions,
                 *unjudged.get(cell, ()),
+                *credit.get(cell, ()),
             )
             evidence = gather_evidence(prepared, cell, by_effect, findings, faults)
             decided.append(decide_cell(evidence, thresholds, metric, prepared.concurrency(load)))

@@ -5,7 +5,6 @@ from collections.abc import Iterable
 import msgspec
 
 from draftproof.metrics.delivery import describe_hint, find_hint, summarise_delivery
-from draftproof.metrics.identities import timeline_faults
 from draftproof.records import RequestRecord
 from draftproof.verdict.results import Delivery
 from draftproof.verdict.run_data import Observation, PreparedRun
@@ -23,7 +22,7 @@ def compute_deliveries(prepared: PreparedRun) -> tuple[Delivery, ...]:
 
 def list_delivered(seen: Iterable[Observation]) -> list[RequestRecord]:
     """Return the records of answers whose arrival times can be trusted."""
-    return [one.record for one in seen if one.is_ok and one.timed and not timeline_faults(one.record)]
+    return [one.record for one in seen if one.is_ok and one.timed and one.in_order]
 
 
 def _to_delivery(arm: str, load: str, mechanism: str | None, records: Iterable[RequestRecord]) -> Delivery:

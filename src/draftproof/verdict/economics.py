@@ -13,7 +13,7 @@ from draftproof.plan.prices import Prices, Work
 from draftproof.stats.totals import ratio_of_ratios, ratio_of_totals
 from draftproof.verdict.device_time import DeviceTime, Place, measure_device_time
 from draftproof.verdict.economics_results import ArmUse, Capacity, Economics, QualityStanding, Span, Worth
-from draftproof.verdict.figure import Figure
+from draftproof.verdict.figure import Figure, as_figure
 from draftproof.verdict.guardrails import index_differences
 from draftproof.verdict.money import (
     Pair,
@@ -28,7 +28,6 @@ from draftproof.verdict.pairs import COMPARISONS
 from draftproof.verdict.results import Difference
 from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun
 from draftproof.verdict.service_results import ServiceUse
-from draftproof.verdict.time_parts import to_figure
 from draftproof.verdict.worth_words import describe_worth
 
 NO_WINDOW = "no turn of it has a recorded time and a client that kept up"
@@ -133,7 +132,7 @@ def _per_thousand(books: Books, time: DeviceTime, *, of_good: bool = False, join
     if found.value is None:
         return Figure(value=None, reason="no good request" if of_good else "no output token is known")
     scale = 1000 * time.seconds_per_ns
-    return _transform(to_figure(found), lambda value: value * scale)
+    return _transform(as_figure(found), lambda value: value * scale)
 
 
 def _per_hour(per_good: Figure) -> Figure:
@@ -295,7 +294,7 @@ def _ratio(
         level=books.joint_level if joint else books.level,
         minimum_clusters=books.floor,
     )
-    return _transform(to_figure(found), lambda value: value * scale)
+    return _transform(as_figure(found), lambda value: value * scale)
 
 
 def _quality(books: Books, place: Place, other: Place) -> QualityStanding:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from draftproof.metrics.identities import timeline_faults
 from draftproof.stats.bootstrap import RatioEstimate, Statistic, paired_ratio
 from draftproof.stats.multiplicity import simultaneous_intervals
 from draftproof.stats.turns import TurnSpread, turn_spread, widen_by_turns
@@ -97,7 +96,7 @@ def is_usable(seen: Observation, metric: str) -> bool:
 def has_value(seen: Observation, read: Reader) -> bool:
     """Return whether `read` gives a positive number and the request's times do not run backwards."""
     value = read(seen)
-    return value is not None and value > 0 and not timeline_faults(seen.record)
+    return value is not None and value > 0 and seen.in_order
 
 
 def estimate_ratio(

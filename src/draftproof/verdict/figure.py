@@ -2,6 +2,9 @@
 
 import msgspec
 
+from draftproof.stats.bootstrap import MeanEstimate
+from draftproof.stats.totals import TotalsEstimate
+
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
     """One number: `value` with its interval [`low`, `high`] at `level`, from `n` samples."""
@@ -13,3 +16,16 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     n: int = 0
     needed: int | None = None
     reason: str | None = None
+
+
+def as_figure(found: MeanEstimate | TotalsEstimate) -> Figure:
+    """Return an estimate of a mean or of totals as a figure of the report."""
+    return Figure(
+        value=found.value,
+        low=found.low,
+        high=found.high,
+        level=found.level,
+        n=found.n,
+        needed=found.needed,
+        reason=found.reason,
+    )

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from draftproof.plan.schema import Plan
 from draftproof.stats.quantile_ratio import tail_floor
+from draftproof.stats.turns import MINIMUM_BLOCKS
 from draftproof.verdict.guardrails import pairs_needed_for_margin
 from draftproof.verdict.tails import tail_share
 from draftproof.workload.items import Item
@@ -13,7 +14,12 @@ from draftproof.workload.segments import segment_key
 
 def forecast_shortfalls(plan: Plan, items: Sequence[Item]) -> tuple[str, ...]:
     """Return in words why a run of these items could credit no gain, however fast the candidate is."""
-    return (*_too_few_prompts(plan, items), *_too_few_pairs(plan, items), *_too_short_a_tail(plan, items))
+    return (
+        *_too_few_prompts(plan, items),
+        *_too_few_pairs(plan, items),
+        *_too_short_a_tail(plan, items),
+        *_too_few_blocks(plan, items),
+    )
 
 
 def _too_few_prompts(plan: Plan, items: Sequence[Item]) -> Iterator[str]:
@@ -35,6 +41,17 @@ def _too_short_a_tail(plan: Plan, items: Sequence[Item]) -> Iterator[str]:
         )
 
 
+def _too_few_blocks(plan: Plan, items: Sequence[Item]) -> Iterator[str]:
+    """Only representative evidence lets turns that nobody can tell from prompts withhold a gain."""
+    for level in plan.load:
+        blocks = level.repeats * -(-len(items) // level.block_size)
+        if plan.evidence == "representative" and 0 < blocks < MINIMUM_BLOCKS:
+            yield (
+                f"Load {level.name} has {blocks} of at least {MINIMUM_BLOCKS} blocks, so what a turn does "
+                "to all of its prompts cannot be told and no gain can be credited: set a smaller block_size."
+            )
+
+
 def _too_few_pairs(plan: Plan, items: Sequence[Item]) -> Iterator[str]:
     checked = sum(bool(item.checks) for item in items)
     if not checked:
@@ -46,10 +63,9 @@ def _too_few_pairs(plan: Plan, items: Sequence[Item]) -> Iterator[str]:
             ("quality_margin", plan.thresholds.quality_margin, checked),
         )
         for name, margin, count in shares:
-            pairs = count * level.repeats
             needed = pairs_needed_for_margin(margin, confidence) if margin > 0 else None
-            if pairs and needed is not None and pairs < needed:
+            if count and needed is not None and count < needed:
                 yield (
-                    f"At load {level.name} {pairs} pairs cannot show {name} = {margin:g}, even without one "
-                    f"difference: {needed - pairs} more are needed, so no gain can be credited."
+                    f"At load {level.name} {count} prompts cannot show {name} = {margin:g}, even without one "
+                    f"difference: {needed - count} more are needed, so no gain can be credited."
                 )

@@ -7,8 +7,9 @@ to hold for a gain, so no correction for their number is needed. Intervals are t
 """
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
 from typing import Literal
 
 import msgspec
@@ -23,8 +24,10 @@ from draftproof.verdict.run_data import ALL_SEGMENTS, Observation, PreparedRun
 
 Standing = Literal["held", "open", "violated", "shifted", "noted"]
 QUANTITIES = ("failed_share", "passed_share")
+SUSPECT_PROMPTS = 2  # a single prompt more or less is chance
 
 DifferenceIndex = Mapping[tuple[str, str, str, str, str], Difference]
+Votes = Mapping[tuple[bool, bool], Fraction]  # (state of the arm, of the other) -> prompts
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,7 +35,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
     `held`: non-inferior. `violated`: the whole interval lies beyond the margin. `shifted`: the answers'
     length changed by more than the margin, so a gain is not credited. `open`: the interval does not tell.
-    `noted`: it does not tell, and the evidence is such that this is said beside a gain instead of withholding it.
+    `noted`: it does not tell, and with such evidence this is said beside a gain instead of withholding it.
     """
 
     standing: Standing
@@ -173,7 +176,20 @@ def _judge_share(
         return _find("open", code, text, row)
     if worse_pooled[0] > margin and here.value is not None and sign * here.value > margin:
         return _find("violated", code, text, row)
+    if worse_pooled[1] <= margin and _is_suspect(here, margin, sign):
+        text = _share_text(quantity, here, margin, f"in {segment}, though it holds over the load")
+        return _find("open", code, text, _row(f"differences {quantity}", cell))
     return _find("held" if worse_pooled[1] <= margin else "open", code, text, row)
+
+
+def _is_suspect(here: Figure, margin: float, sign: int) -> bool:
+    """Return whether a cell's own share lies beyond the margin by more than one prompt.
+
+    Its interval cannot tell, being that of few prompts; but what holds over the load is then no evidence for
+    this cell, or an average over many segments would hide one.
+    """
+    worse = sign * (here.value or 0.0)
+    return worse > margin and worse * (here.n or 0) >= SUSPECT_PROMPTS
 
 
 def _worsening(figure: Figure, sign: int) -> tuple[float, float] | None:
@@ -192,18 +208,14 @@ def _share_text(quantity: str, figure: Figure, margin: float, where: str) -> str
         f"({100 * figure.low:+.1f} to {100 * figure.high:+.1f}) {where}, {100 * margin:.1f} are allowed"
     )
     if figure.needed:
-        text += f"; about {figure.needed} more pairs would be needed to show it"
+        text += f"; about {figure.needed} more prompts would be needed to show it"
     return text
 
 
 def _compute_difference(
     prepared: PreparedRun, pairs: Sequence[Pair], comparison: tuple[str, str], quantity: str, cell: CellKey
 ) -> Difference:
-    states = [
-        state
-        for pair in in_cell(pairs, *cell)
-        if (state := (_state(pair.arm, quantity), _state(pair.versus, quantity))) and None not in state
-    ]
+    votes = count_votes(in_cell(pairs, *cell), quantity)
     margin = _margin(prepared.plan.thresholds, quantity)
     return Difference(
         quantity=quantity,
@@ -211,8 +223,26 @@ def _compute_difference(
         versus=comparison[1],
         segment=cell[0],
         load=cell[1],
-        difference=_difference_figure(Counter(states), margin, prepared.plan.comparison.confidence),
+        difference=_difference_figure(votes, margin, prepared.plan.comparison.confidence),
     )
+
+
+def count_votes(pairs: Iterable[Pair], quantity: str) -> Votes:
+    """Return how often the arm and the other had the quantity, one vote for each prompt.
+
+    Repeats of a prompt and the turns of a conversation rise and fall together, so they share their prompt's
+    vote: five repeats of ten prompts say no more than ten prompts. Exact, so that no order of pairs shows.
+    """
+    judged: defaultdict[str, list[tuple[bool, bool]]] = defaultdict(list)
+    for pair in pairs:
+        mine, theirs = _state(pair.arm, quantity), _state(pair.versus, quantity)
+        if mine is not None and theirs is not None:
+            judged[pair.item_id].append((mine, theirs))
+    votes: defaultdict[tuple[bool, bool], Fraction] = defaultdict(Fraction)
+    for states in judged.values():
+        for state in states:
+            votes[state] += Fraction(1, len(states))
+    return votes
 
 
 def _margin(thresholds: Thresholds, quantity: str) -> float:
@@ -223,14 +253,14 @@ def _state(seen: Observation, quantity: str) -> bool | None:
     return not seen.is_ok if quantity == "failed_share" else seen.is_passed
 
 
-def _difference_figure(
-    states: Counter[tuple[bool | None, bool | None]], margin: float, level: float
-) -> Figure:
-    n = sum(states.values())
+def _difference_figure(votes: Votes, margin: float, level: float) -> Figure:
+    n = int(sum(votes.values()))
     if n == 0:
         return Figure(value=None, level=level, reason="no pair was judged in both arms")
-    both, arm_only, versus_only = states[True, True], states[True, False], states[False, True]
-    found = paired_share_difference(both, arm_only, versus_only, states[False, False], level)
+    both, arm_only, versus_only, neither = (
+        float(votes.get(state, 0)) for state in ((True, True), (True, False), (False, True), (False, False))
+    )
+    found = paired_share_difference(both, arm_only, versus_only, neither, level)
     needed = max(pairs_needed_for_margin(margin, level) - n, 0) if margin > 0 else None
     return Figure(
         value=found.difference, low=found.low, high=found.high, level=level, n=n, needed=needed or None

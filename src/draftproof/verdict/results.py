@@ -24,9 +24,9 @@ from draftproof.verdict.decision_results import (
     Question,
     TurnSummary,
 )
-from draftproof.verdict.equivalence_results import OutputEquivalence
 from draftproof.verdict.diagnosis_results import Diagnoses
 from draftproof.verdict.economics_results import Economics
+from draftproof.verdict.equivalence_results import OutputEquivalence
 from draftproof.verdict.figure import Figure
 from draftproof.verdict.order_results import OrderSummary
 from draftproof.verdict.rival_results import RivalVerdict

@@ -10,6 +10,7 @@ from functools import cached_property
 
 import msgspec
 
+from draftproof.metrics.identities import timeline_faults
 from draftproof.metrics.request import RequestMetrics, compute_request_metrics
 from draftproof.plan.schema import Plan
 from draftproof.records import (
@@ -61,6 +62,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """One measured request with its item, segment, metrics and judged checks.
 
     `timed` is False where the client itself was too late in that turn: its outcome counts, its times do not.
+    `in_order` is False where the record's times run backwards.
     """
 
     record: RequestRecord
@@ -69,6 +71,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     metrics: RequestMetrics
     checks: tuple[CheckResult, ...]
     timed: bool
+    in_order: bool
 
     @property
     def is_ok(self) -> bool:
@@ -250,13 +253,14 @@ def _observe(
         metrics=compute_request_metrics(record, round(plan.limits.stall_ms * 1e6)),
         checks=judge_answer(item, record, judgements),
         timed=turn is None or not turn.lagged,
+        in_order=not timeline_faults(record),
     )
 
 
 def judge_answer(
     item: Item, record: RequestRecord, judgements: Mapping[int, tuple[Judgement, ...]] | None = None
 ) -> tuple[CheckResult, ...]:
-    """Return the judged checks of an answer; those of a withheld answer were judged before it was replaced."""
+    """Return the judged checks of an answer; of a withheld one they were judged before it was replaced."""
     if record.outcome != "ok":
         return ()
     if record.withheld is None:

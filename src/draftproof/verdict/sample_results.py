@@ -31,7 +31,7 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
     statistic: str
     segment: str
     load: str
-    unit: Literal["prompts", "pairs"]
+    unit: Literal["prompts"]
     level: float
     have: int
     measured: int | None

@@ -12,8 +12,9 @@ from draftproof.plan.schema import Plan
 from draftproof.stats.bootstrap import paired_ratio
 from draftproof.stats.planning import spread_of
 from draftproof.verdict.effects import derive_seed, read_metric, usable_pairs
+from draftproof.verdict.guardrails import count_votes
 from draftproof.verdict.pairs import Pair, PairTable, in_cell, pair_observations
-from draftproof.verdict.run_data import ALL_SEGMENTS, Observation, PreparedRun
+from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun
 
 # Standard deviations of logarithms. Between prompts of the ratio of two arms: prompts that profit alike, the
 # usual mixture, prompts of which some profit several times as much as others.
@@ -86,23 +87,16 @@ def _with_upper(spread: float, prompts: int) -> tuple[float, float]:
 def discordant_shares(
     earlier: Earlier | None, load: str, quantity: str, margin: float
 ) -> tuple[tuple[float, ...], int | None]:
-    """Return the shares of discordant pairs to reckon with, and how many pairs an earlier run judged."""
-    states = [
-        (_state(pair.arm, quantity), _state(pair.versus, quantity))
-        for pair in in_cell(earlier.pairs if earlier else (), ALL_SEGMENTS, load)
-    ]
-    judged = [state for state in states if None not in state]
-    if not judged:
+    """Return the shares of discordant prompts to reckon with, and how many an earlier run judged."""
+    votes = count_votes(in_cell(earlier.pairs if earlier else (), ALL_SEGMENTS, load), quantity)
+    n = int(sum(votes.values()))
+    if not n:
         return (0.0, margin), (0 if earlier else None)
-    n, unequal = len(judged), sum(one != other for one, other in judged)
+    unequal = float(sum(share for (one, other), share in votes.items() if one != other))
     upper = (
         float(stats.beta.ppf(1 - (1 - UPPER_CHANCE) / 2, unequal + 1, n - unequal)) if unequal < n else 1.0
     )
     return (unequal / n, upper), n
-
-
-def _state(seen: Observation, quantity: str) -> bool | None:
-    return not seen.is_ok if quantity == "failed_share" else seen.is_passed
 
 
 def _read_noise(prepared: PreparedRun, pairs: PairTable, load: str) -> float:

@@ -4,7 +4,6 @@ Before a run the spreads are assumed, over a stated range; with an earlier run t
 estimates: they hold if the next prompts spread like these.
 """
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
@@ -240,9 +239,9 @@ def _need_of_share(
             statistic="share",
             segment=ALL_SEGMENTS,
             load=load.name,
-            unit="pairs",
+            unit="prompts",
             level=level,
-            have=prompts * load.repeats,
+            have=prompts,
             measured=measured,
             spreads=spreads,
             needed=(),
@@ -294,6 +293,5 @@ def _requests_at(ask: _Ask, needs: Sequence[Need], arms: int, place: int) -> int
     for level in ask.plan.load:
         for need in needs:
             if need.load == level.name and need.aim != "gain":
-                size = need.needed[place]
-                prompts = max(prompts, size if need.unit == "prompts" else math.ceil(size / level.repeats))
+                prompts = max(prompts, need.needed[place])
     return arms * sum(prompts * level.repeats for level in ask.plan.load)

@@ -12,11 +12,11 @@ import msgspec
 
 from draftproof.metrics.bound import end_to_end_gain
 from draftproof.records import RequestRecord
-from draftproof.stats.totals import TotalsEstimate, ratio_of_totals, sum_by_cluster
+from draftproof.stats.totals import ratio_of_totals, sum_by_cluster
 from draftproof.verdict.diagnosis_results import PartsSource, TimeParts
 from draftproof.verdict.effects import EffectIndex
 from draftproof.verdict.faults import Faults
-from draftproof.verdict.figure import Figure
+from draftproof.verdict.figure import Figure, as_figure
 from draftproof.verdict.run_data import ALL_SEGMENTS, Observation, PreparedRun
 
 BOUND_SHARE = 0.5
@@ -151,19 +151,6 @@ def invert(ratio: Figure | None) -> Figure:
     )
 
 
-def to_figure(found: TotalsEstimate) -> Figure:
-    """Return an estimate of totals as a figure of the report."""
-    return Figure(
-        value=found.value,
-        low=found.low,
-        high=found.high,
-        level=found.level,
-        n=found.n,
-        needed=found.needed,
-        reason=found.reason,
-    )
-
-
 def _describe_place(
     place: tuple[str, str, str],
     shares: Shares,
@@ -237,7 +224,7 @@ def _share(seen: Iterable[Observation], read: Read, reason: str, level: float, f
         [float(whole) for (_, whole), _ in rows],
         [item for _, item in rows],
     )
-    return to_figure(ratio_of_totals(totals, scale="logit", level=level, minimum_clusters=floor))
+    return as_figure(ratio_of_totals(totals, scale="logit", level=level, minimum_clusters=floor))
 
 
 def _group(observations: Iterable[Observation]) -> Mapping[tuple[str, str, str], Sequence[Observation]]:

@@ -28,6 +28,10 @@ WITHHELD_WORDS = {
     "output_length_shift": "length of answers",
     "dominated": "the alternative is better",
     "alternative_unmeasured": "the alternative was not measured",
+    "rival_open": "whether the alternative is better",
+    "gain_by_length": "shorter answers make the gain",
+    "tpot_basis_differs": "times per token by two formulas",
+    "turns_unmeasured": "too few turns",
     "null_not_exceeded": "equal arms differ as much",
     "null_unmeasured": "equal arms were not compared",
     "metric_hidden": "times that the candidate hides",
@@ -104,9 +108,7 @@ def _render_adopted(cells: Sequence[Cell], words: str) -> str:
 def _render_limited(cells: Sequence[Cell], envelope: Sequence[EnvelopeEntry], words: str) -> str:
     limits = {entry.segment: entry.max_concurrency for entry in envelope}
     inside = [
-        cell
-        for cell in cells
-        if cell.status == "gain" and cell.concurrency <= limits.get(cell.segment, 0)
+        cell for cell in cells if cell.status == "gain" and cell.concurrency <= limits.get(cell.segment, 0)
     ]
     groups = [_render_group(limits, highest) for highest in sorted(set(limits.values()), reverse=True)]
     text = f"{_join(groups)}, where {words} falls by {_render_falls(inside)}"

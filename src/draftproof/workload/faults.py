@@ -146,6 +146,9 @@ def _find_judge_fault(check: JudgeCheck) -> str | None:
     words = [word.strip().casefold() for word in check.verdicts]
     if len(words) < 2 or len(set(words)) < len(words) or not all(words):
         return "verdicts needs two different words at least"
+    for word in words:
+        if any(re.search(rf"(?<!\w){re.escape(word)}(?!\w)", other) for other in words if other != word):
+            return f"the verdict {word!r} stands in another verdict too, so no reply could be told"
     if check.expected.strip().casefold() not in words:
         return f"expected {check.expected!r} is none of verdicts"
     named = set(_PLACEHOLDERS.findall(check.prompt))

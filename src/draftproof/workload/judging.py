@@ -18,6 +18,11 @@ from draftproof.workload.items import Item, JudgeCheck, Message, PythonCheck
 from draftproof.workload.ordering import order_by_seed
 
 JUDGE_PASSES = 2
+# "not correct" does not say "correct"; markup and quotes may stand between.
+_NEGATION = (
+    r"\b(?:not|cannot|never|isn.t|can.t|don.t|doesn.t)\b[\s\W]*"
+    r"(?:(?:a|the|be|say|it|is|quite|really|fully|entirely)\b[\s\W]*)*"
+)
 BUILTIN_PROMPT = """\
 You judge an answer. Read the question, the answer and the rubric, then say your verdict in one word.
 
@@ -117,17 +122,17 @@ def show_answer(answer: AnswerView) -> str:
 
 
 def read_verdict(reply: str, check: JudgeCheck) -> tuple[bool | None, str]:
-    """Return whether a reply passes the answer; None for a reply with no verdict word, or with several."""
-    found = {
-        word
-        for word in check.verdicts
-        if re.search(rf"(?<!\w){re.escape(word.strip())}(?!\w)", reply, re.IGNORECASE)
-    }
+    """Return whether a reply passes the answer; None with no verdict word, several, or a negated one."""
+    found = {word for word in check.verdicts if _find_word(word, reply)}
     said = " ".join(reply.split())[:120]
-    if len(found) != 1:
+    if len(found) != 1 or any(_find_word(word, reply, _NEGATION) for word in found):
         return None, f"no single verdict word in: {said!r}"
     word = found.pop().strip()
     return word.casefold() == check.expected.strip().casefold(), f"said {word}"
+
+
+def _find_word(word: str, reply: str, before: str = "") -> bool:
+    return bool(re.search(rf"{before}(?<!\w){re.escape(word.strip())}(?!\w)", reply, re.IGNORECASE))
 
 
 def hash_judge(model: str, check: JudgeCheck, request: Mapping[str, object]) -> str:

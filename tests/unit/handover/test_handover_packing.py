@@ -1,5 +1,6 @@
 """One run, one archive: the same bytes from the same run, and nothing that does not fit together."""
 
+import errno
 import shutil
 
 import msgspec
@@ -152,3 +153,49 @@ def test_missing_names_are_said(tmp_path):
     found = pack_run(store_run(tmp_path / "run", text=text), tmp_path / "a.tar", PackOptions())
     assert "names no owner, no approver, no rollback_artefact" in " ".join(found.notes)
     assert "Approved by: nobody is named" in unpack(found.archive)["README.txt"].decode()
+
+
+def test_a_run_without_a_record_is_refused_by_its_own_name(tmp_path):
+    """An interrupted run may have none yet; the place is the run and not a folder that is gone."""
+    run = store_run(tmp_path / "run", lines=[])
+    with pytest.raises(StoreError, match="no record yet") as refused:
+        pack_run(run, tmp_path / "a.tar", PackOptions())
+    assert refused.value.place == str(run)
+
+
+def test_a_fault_of_a_run_is_placed_in_the_run(tmp_path):
+    """Work is done on a copy, and the copy is gone when the message is read."""
+    run = store_run(tmp_path / "run")
+    (run / "plan.toml").write_text("no plan")
+    with pytest.raises(UsageError) as refused:
+        pack_run(run, tmp_path / "a.tar", PackOptions())
+    assert str(refused.value.place).startswith(str(run))
+
+
+def test_a_name_that_no_file_can_have_is_one_sentence(tmp_path, run_path):
+    """The system refuses it before anything is packed."""
+    with pytest.raises(UsageError, match="no such file can be written"):
+        pack_run(run_path, tmp_path / ("n" * 300 + ".tar"), PackOptions())
+
+
+def test_a_full_disk_names_the_package(tmp_path, run_path, monkeypatch):
+    """Not the member that happened to be written, and nothing half written stays."""
+
+    def fail(target, _members):
+        target.write(b"x")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("draftproof.handover.packing.write_archive", fail)
+    with pytest.raises(StoreError, match="No space left") as refused:
+        pack_run(run_path, tmp_path / "a.tar", PackOptions())
+    assert refused.value.place == str(tmp_path / "a.tar")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_key_of_the_judge_is_looked_for_too(tmp_path, monkeypatch):
+    """The judge's headers refer to the environment as those of the arms do."""
+    monkeypatch.setenv("JUDGE_KEY", "violet umbrella, said")
+    text = plan_text() + '[judge]\nurl = "http://h"\nmodel = "m"\nheaders = {X-Key = "${JUDGE_KEY}"}\n'
+    run = store_run(tmp_path / "run", text=text)
+    with pytest.raises(UsageError, match="value of a secret of the plan"):
+        pack_run(run, tmp_path / "a.tar", PackOptions())

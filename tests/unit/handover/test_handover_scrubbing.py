@@ -10,6 +10,7 @@ SECRETS = {
     "a bearer token": "Bearer abcdefghijklmnop",
     "an authorization header": 'Authorization: "Basic dXNlcjpwYXNzd29yZA=="',
     "an API key": "sk-proj-abc123DEF456ghi789",
+    "a key given by name": "api_key=abcdef0123456789",
     "a Hugging Face token": "hf_abcdefghijklmnopqrstu",
     "a GitHub token": "ghp_abcdefghijklmnopqrst0123456789",
     "a GitLab token": "glpat-abcdefghijklmnop1234",
@@ -33,6 +34,10 @@ HARMLESS = (
     '"api_key_header": "x-api-key"',
     "-----BEGIN PUBLIC KEY-----",
     "mail me at user@example.com",
+    "api_key: required",
+    '"max_token_length": 123456789012',
+    "the password is a secret of 16 letters",
+    "api_key=${OPENAI_API_KEY_0123456789}",
 )
 
 
@@ -81,3 +86,19 @@ def test_a_place_may_be_allowed_and_nothing_else(tmp_path):
         refuse_secrets(places, ["journal/records.jsonl:1"])
     with pytest.raises(UsageError, match=r"nothing at journal/records\.jsonl:9"):
         refuse_secrets(places, ["journal/records.jsonl:2", "journal/records.jsonl:9"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "nvapi-abcdefghijklmnop0123456789",
+        "VLLM_API_KEY=abcdef0123456789",
+        '"password": "hunter2hunter2"',
+        "https://example.com/v1?api_key=abcdef0123456789",
+        "aws_secret_access_key=wJalrXUtnFEMI/K7MDENG",
+        "Subscription-Key: 0123456789abcdef",
+    ],
+)
+def test_a_key_is_found_by_its_name_or_its_vendor(tmp_path, text):
+    """In an address, a header, a setting or a document."""
+    assert len(scan(tmp_path, text)) == 1

@@ -147,3 +147,16 @@ def test_openssl_verifies_it_as_the_readme_says(archive, tmp_path, keys):
     command += [tmp_path / "message", "-sigfile", tmp_path / "signature"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "Verified Successfully" in done.stdout, done.stderr
+
+
+def test_a_passphrase_that_is_no_utf8_is_taken_as_its_bytes(tmp_path):
+    """The environment holds bytes; what Python makes of them is turned back."""
+    path, key = tmp_path / "key.pem", Ed25519PrivateKey.generate()
+    path.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"p\xff"),
+        )
+    )
+    assert load_private_key(path, "p\udcff").private_bytes_raw() == key.private_bytes_raw()

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 from package_builders import repack, unpack
 
-from draftproof.errors import NotVerifiedError
+from draftproof.cli.handing_over import describe_report
+from draftproof.errors import NotVerifiedError, StoreError
 from draftproof.handover.packing import PackOptions, pack_run
 from draftproof.handover.verifying import load_package, verify_package
 from draftproof.plan.loading import parse_plan, plan_sha256, thresholds_sha256
@@ -177,6 +178,13 @@ def test_another_version_is_held_to_decision_and_envelope(package, tmp_path):
     report, _ = verify_package(repack(members, tmp_path / "a.tar", draftproof_version="0.0.1"))
     assert report.verified
     assert "bytes are not compared" in next(o.detail for o in report.checks if o.name == "recomputed")
+    unread = next(one for one in report.checks if one.name == "documents")
+    assert (unread.status, "report.html" in unread.detail) == ("not_checked", True)
+    assert "documents not compared" in describe_report(report).splitlines()[0]
+    report, _ = verify_package(
+        repack(members, tmp_path / "c.tar", draftproof_version="0.0.1", run_name="another")
+    )
+    assert "another run" in failures(report)["recomputed"]
     results = msgspec.json.decode(members[RESULTS])
     results["verdict"]["decision"] = "adopt"
     forged = members | {RESULTS: msgspec.json.encode(results)}
@@ -227,3 +235,11 @@ def test_a_sound_package_loads_as_a_run(package, run_path):
     from draftproof.store import RunDirectory
 
     assert load_package(package) == RunDirectory.open(run_path).load()
+
+
+def test_what_is_no_file_is_refused_and_never_waited_for(tmp_path):
+    """A pipe or a device may never end."""
+    os.mkfifo(tmp_path / "pipe.tar")
+    for path in (tmp_path / "pipe.tar", tmp_path):
+        with pytest.raises(StoreError, match="not a file"):
+            verify_package(path)

@@ -214,3 +214,41 @@ def test_a_run_whose_results_would_change_is_refused(run_path, tmp_path, monkeyp
     with pytest.raises(InvalidRunError, match="would give other results"):
         pack_run(run_path, tmp_path / "a.tar", PackOptions(salt=SALT))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_same_answer_to_two_items_is_told_apart():
+    """A short answer such as "yes", or a first token, cannot be counted over a workload."""
+    one, other = (
+        WITHHOLDER.record(
+            msgspec.structs.replace(build_answer("baseline", number, 0), text="yes", token_ids=(7, 8))
+        )
+        for number in (0, 1)
+    )
+    assert one.token_ids is not None
+    assert other.token_ids is not None
+    assert not set(one.token_ids) & set(other.token_ids)
+    assert one.text != other.text
+    assert one.reasoning_text != other.reasoning_text
+
+
+def test_a_finish_reason_that_is_no_word_of_the_protocol_is_withheld():
+    """Some services give there the text at which an answer stopped."""
+    record = build_answer("baseline", 0, 0)
+    kept = [
+        WITHHOLDER.record(msgspec.structs.replace(record, finish_reason=reason)).finish_reason
+        for reason in ("length", "tool_calls", "a violet umbrella")
+    ]
+    assert kept[:2] == ["length", "tool_calls"]
+    assert str(kept[2]).startswith("withheld:")
+
+
+@pytest.mark.parametrize("token", [2**63, 2**64 - 1, -(2**70)])
+def test_a_token_id_of_any_size_has_its_place_in_the_chain(token):
+    """What a service calls a token is not bounded by 64 bits."""
+    assert WITHHOLDER.chain([token, 1]) != WITHHOLDER.chain([token + 1, 1])
+
+
+def test_a_salt_that_repeats_itself_is_refused():
+    """Zeros, or one letter over and over, are guessed at once."""
+    with pytest.raises(UsageError, match="can be guessed"):
+        Withholder(bytes(32), build_items())

@@ -160,14 +160,14 @@ def test_restart_is_seen_and_raises_nothing_else(tmp_path):
 
 def test_approval_ends_after_its_last_day(tmp_path):
     """The alert of an approval's end is silent on the last day and fires on the next."""
-    rules = rules_text(make_plan("vllm", approval="valid_until = 1970-01-02"))
+    rules = rules_text(make_plan("vllm", approval="valid_until = 1970-01-01"))
     ended = 'count(ALERTS{alertname="DraftproofApprovalEnded",alertstate="firing"})'
     test = {
         "interval": "10m",
         "input_series": [],
         "promql_expr_test": [
-            {"expr": ended, "eval_time": "47h50m", "exp_samples": []},
-            {"expr": ended, "eval_time": "48h30m", "exp_samples": [{"labels": "{}", "value": 1}]},
+            {"expr": ended, "eval_time": "23h50m", "exp_samples": []},
+            {"expr": ended, "eval_time": "24h30m", "exp_samples": [{"labels": "{}", "value": 1}]},
         ],
     }
     assert run_promtool(tmp_path, rules, [test], interval="10m") == ""
@@ -231,11 +231,12 @@ def test_limit_on_the_failed_share_needs_no_hold_out(tmp_path):
 def test_promtool_accepts_the_rules_of_every_engine(engine, tmp_path):
     """The rules of an engine parse, with a hold-out and without, and odd text in the plan does no harm."""
     odd = 'owner = "a\\u0000b \\"\\\\ {{ $value \\u2028 \\U0001F600"\nvalid_until = 2027-01-31'
-    for holdout in ((), (HOLDOUT,), ("a.b|c", 'quote"\\d')):
-        path = tmp_path / "rules.yml"
-        path.write_text(rules_text(make_plan(engine, approval=odd), holdout=holdout), encoding="utf-8")
-        assert PROMTOOL is not None
-        done = subprocess.run(
-            [PROMTOOL, "check", "rules", str(path)], capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
+    holdouts = {"none.yml": (), "one.yml": (HOLDOUT,), "odd.yml": ("a.b|c", 'quote"\\d')}
+    for name, holdout in holdouts.items():
+        rules = rules_text(make_plan(engine, approval=odd), holdout=holdout)
+        (tmp_path / name).write_text(rules, encoding="utf-8")
+    assert PROMTOOL is not None
+    done = subprocess.run(
+        [PROMTOOL, "check", "rules", *holdouts], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

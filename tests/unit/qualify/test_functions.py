@@ -2,14 +2,17 @@
 
 import asyncio
 import hashlib
+import os
 
 import msgspec
 import pytest
 
 from draftproof.errors import EngineError, UsageError
 from draftproof.plan.judge import Judge
+from draftproof.plan.loading import parse_plan
 from draftproof.qualify.functions import FunctionProcess, ask_functions
 from draftproof.qualify.judge_model import ask_judge
+from draftproof.qualify.judging import _find_missing_judge
 from draftproof.testing.builders import build_item, build_record
 from draftproof.testing.http_peer import render_json_response
 from draftproof.testing.scripted_server import ScriptedServer
@@ -32,6 +35,10 @@ def misbehaving(answer):
         time.sleep(60)
     if answer.text == "exit":
         os._exit(3)
+    if answer.text == "fork":
+        os.fork()
+    if answer.text == "fork":
+        time.sleep(0.05)
     if answer.text == "raise":
         raise ValueError("no idea")
     if answer.text == "none":
@@ -81,6 +88,24 @@ def test_a_function_that_misbehaves_leaves_the_answer_undecided_and_the_next_one
     (bad, good), _ = ask(folder, "checks.py:misbehaving", text, "fine")
     assert (bad[0], said in bad[1]) == (None, True), bad
     assert good[0] is True
+
+
+def test_a_function_that_forks_answers_once(folder):
+    """A second answer would be taken for the next answer's."""
+    said, _ = ask(folder, "checks.py:misbehaving", "fork", "none", "fine", "none")
+    assert [one[0] for one in said] == [True, None, True, None]
+
+
+def test_ctrl_c_reaches_no_function(folder):
+    """A terminal sends it to the whole group; a function has a group of its own and is not ended by it."""
+
+    async def run():
+        async with FunctionProcess(folder, "checks.py:plain") as process:
+            await process.load()
+            assert process._process is not None
+            return os.getpgid(process._process.pid)
+
+    assert asyncio.run(run()) != os.getpgid(0)
 
 
 def test_a_function_that_takes_too_long_is_ended(folder):
@@ -172,3 +197,14 @@ def test_what_a_judge_did_not_answer_is_left_for_later():
     assert len(served) == 4
     assert "HTTP 500" in error
     assert "draftproof judge" in error
+
+
+def test_a_plan_without_a_judge_says_why_nothing_was_judged():
+    """What is left is counted, and the reason stands beside it."""
+    items = (build_item("a", checks=(JudgeCheck(rubric="r"),)),)
+    tasks = list_tasks([build_record(item_id="a")], items, (), seed=0)
+    plan = parse_plan(
+        'name = "p"\n[[load]]\nname = "l"\nconcurrency = 1\n[arms.baseline]\n[arms.candidate]\n'
+    )
+    (problem,) = _find_missing_judge(plan, tasks)
+    assert "names no judge, so 2 judgements" in problem

@@ -1,6 +1,7 @@
 """The simulation study: its worlds are what they say, its judge sees a false adopt, its table is its JSON."""
 
 import dataclasses
+import importlib
 import json
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ def study():
     """The script of the study, with its worlds as `study.WORLDS`."""
     sys.path.insert(0, str(ROOT / "bench"))
     try:
-        import study as module
+        module = importlib.import_module("study")
     finally:
         sys.path.remove(str(ROOT / "bench"))
     return module

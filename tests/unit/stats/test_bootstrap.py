@@ -57,6 +57,37 @@ def test_one_prompt_that_outweighs_all_leaves_one_degree_of_freedom():
     assert estimate.degrees_of_freedom == 1.0
 
 
+def test_a_few_slow_requests_push_out_the_limit_on_their_side():
+    """Four requests of a hundred that are six times as slow: the interval reaches farther up than down."""
+    below = np.ones(100)
+    above = np.where(np.arange(100) % 25 == 0, 6.0, 1.0) * (1 + np.arange(100) % 7 / 100)
+    estimate = estimate_ratio(above, below, np.arange(100))
+    down, up = np.log(estimate.value / estimate.low), np.log(estimate.high / estimate.value)
+    assert up > 1.3 * down
+    mirrored = estimate_ratio(below, above, np.arange(100))
+    assert mirrored.skewness == pytest.approx(-estimate.skewness)
+    assert (1 / mirrored.high, 1 / mirrored.low) == pytest.approx((estimate.low, estimate.high), rel=1e-6)
+
+
+def test_the_corrected_limit_is_where_halls_score_is_students():
+    """Hall (1992), JRSS B 54, 221-228: T + kT²/3 + k²T³/27 + k/6 at the limit is the t quantile."""
+    above = np.where(np.arange(100) % 25 == 0, 6.0, 1.0) * (1 + np.arange(100) % 7 / 100)
+    estimate = estimate_ratio(above, np.ones(100), np.arange(100))
+    influence = above / above.sum() - 0.01
+    k = (influence**3).sum() / (influence**2).sum() ** 1.5
+    score = np.log(estimate.value / estimate.high) / estimate.standard_error
+    quantile = stats.t.ppf(0.025, estimate.degrees_of_freedom)
+    assert score + k * score**2 / 3 + k**2 * score**3 / 27 + k / 6 == pytest.approx(quantile)
+    assert p_value(estimate, boundary=estimate.high, alternative="less") == pytest.approx(0.025)
+
+
+def test_the_skewness_of_few_prompts_is_left_alone():
+    """Below 20 prompts nothing is corrected, nor where the arms differ by one factor alone."""
+    above = np.where(np.arange(19) == 0, 6.0, 1.0)
+    assert paired_ratio(above, np.ones(19), np.arange(19)).skewness == 0.0
+    assert paired_ratio(np.full(30, 2.0), np.ones(30), np.arange(30)).skewness == 0.0
+
+
 def test_the_value_is_the_ratio_of_the_medians():
     """With p50 the estimate is the ratio of nearest-rank medians."""
     above, below, prompts = draw_pairs(2)

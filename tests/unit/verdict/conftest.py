@@ -273,7 +273,7 @@ def diagnoses_of() -> Callable[[RunData], Any]:
     def diagnose(run: RunData, **changes: Any) -> Any:
         prepared = run_data.prepare_run(run)
         paired, readings = pairs.pair_observations(prepared), services.read_services(prepared)
-        known = {
+        known: dict[str, Any] = {
             "faults": faults.find_faults(prepared, paired, readings),
             "effects": effects.compute_effects(prepared, paired),
             "arm_cells": arm_cells.compute_arm_cells(prepared),

@@ -37,6 +37,8 @@ def draw(layout, *, topic=0.0, turn=0.0, seed=1):
 def width(run):
     effects = decide_run(run).evidence.effects
     one = next(one for one in effects if one.metric == "tpot_ns" and one.segment == "task=chat")
+    assert one.ratio.low is not None
+    assert one.ratio.high is not None
     return one.ratio.high / one.ratio.low - 1, one.prompts
 
 

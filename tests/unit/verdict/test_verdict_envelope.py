@@ -117,6 +117,7 @@ def test_harm_in_the_shortest_contexts_withholds_the_gain(world):
     truth = by_context(lambda case: 0.4 if case.number >= 10 else 1.1)
     results = compute_results(world(segments=("chat",), loads=(("one", 1),), **truth).run())
     (cell,) = results.cells
+    assert cell.effect.high is not None
     assert cell.effect.high < 0.95
     assert cell.status == "inconclusive"
     assert "context_harm" in {reason.code for reason in cell.reasons}
@@ -158,7 +159,9 @@ def test_an_alternative_that_wins_over_a_load_takes_the_credit_from_its_cells(wo
         spread = 1.0 + 0.15 * (-1) ** (case.number + (case.segment == "chat"))
         return 20.0 * {"candidate": 0.8, "alternative": 0.7 * spread}.get(case.arm, 1.0)
 
-    results = compute_results(world(arms=world.ALL_ARMS, tpot_ms=tpot_ms, items_per_segment=20).run())
+    results = compute_results(
+        world(arms=world.ALL_ARMS, loads=(("low", 1),), tpot_ms=tpot_ms, items_per_segment=20).run()
+    )
     cell = lookup.cell(results, "chat", "low")
     own = next(
         one
@@ -166,6 +169,7 @@ def test_an_alternative_that_wins_over_a_load_takes_the_credit_from_its_cells(wo
         if (one.arm, one.versus, one.segment, one.load, one.metric)
         == ("candidate", "alternative", cell.segment, cell.load, "tpot_ns")
     )
+    assert own.simultaneous.low is not None
     assert own.simultaneous.low < 1 / 0.95
     dominated = [reason for reason in cell.reasons if reason.code == "dominated"]
     assert [reason.evidence for reason in dominated] == ["effects: candidate / alternative, all × low"]
@@ -179,7 +183,7 @@ def test_a_cell_in_which_the_candidate_beats_the_alternative_keeps_its_gain(worl
         own = {"rewriting": {"candidate": 0.4, "alternative": 0.9}, "chat": {"alternative": 0.3}}
         return 20.0 * own[case.segment].get(case.arm, 1.0)
 
-    results = compute_results(world(arms=world.ALL_ARMS, tpot_ms=tpot_ms).run())
+    results = compute_results(world(arms=world.ALL_ARMS, loads=(("low", 1),), tpot_ms=tpot_ms).run())
     assert lookup.cell(results, "rewriting", "low").status == "gain"
     assert entries(results).keys() == {"task=rewriting"}
 

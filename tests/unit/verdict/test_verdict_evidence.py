@@ -1,5 +1,7 @@
 """Every reason points to rows that exist: over runs of many kinds, with faults and without."""
 
+from typing import Literal
+
 import msgspec
 import pytest
 
@@ -98,13 +100,24 @@ FOUR_ARMS = {
         "text": lambda case: f"yes {case.arm} {case.number}" if case.arm == "candidate" else "yes",
     },
 }
+# One load is enough for the others, whose loads are alike.
+SEVERAL_LOADS = {
+    "gain everywhere",
+    "harm at high load",
+    "gain above a gap",
+    "idle at one load",
+    "incomplete",
+    "long contexts suffer",
+    "unequal null",
+}
 
 
 @pytest.mark.parametrize("name", [*WORLDS, *FOUR_ARMS])
 def test_every_reference_of_a_run_leads_to_a_row(world, name):
     """Reasons of the verdict and of cells, guardrails and answers rest on rows that the run has."""
     arms = {"arms": world.ALL_ARMS} if name in FOUR_ARMS else {}
-    run = world(**(GRID | arms | (WORLDS | FOUR_ARMS)[name])).run()
+    loads = {} if name in SEVERAL_LOADS else {"loads": (("low", 1),)}
+    run = world(**(GRID | loads | arms | (WORLDS | FOUR_ARMS)[name])).run()
     results = compute_results(run)
     references = set(list_references(results))
     assert references
@@ -117,6 +130,7 @@ def test_every_reference_of_a_run_leads_to_a_row(world, name):
 def test_a_reason_of_the_services_leads_to_their_rows(world):
     """Foreign traffic seen in telemetry points to what the services said at that load."""
     run = world(tpot_ms=fast, **GRID).run()
+    edges: tuple[tuple[int, float, Literal["start", "end"]], ...] = ((0, 0.0, "start"), (1, 1e6, "end"))
     samples = tuple(
         TelemetrySample(
             arm=block.arm,
@@ -126,7 +140,7 @@ def test_a_reason_of_the_services_leads_to_their_rows(world):
             mark=mark,
         )
         for block in run.blocks
-        for at, value, mark in ((0, 0.0, "start"), (1, 1e6, "end"))
+        for at, value, mark in edges
     )
     results = compute_results(msgspec.structs.replace(run, telemetry=samples))
     found = [reason for reason in results.verdict.reasons if reason.code == "foreign_traffic"]
@@ -186,4 +200,6 @@ def test_names_with_separators_in_them_are_told_apart(world):
     results = compute_results(run)
     (found,) = find_evidence(results, f"effects: tpot_ns candidate / baseline, task={odd} × low-2")
     assert (found.row.segment, found.row.load) == (f"task={odd}", "low-2")
-    assert parse_evidence(results, "cells: task=c × low").segment == "task=c"
+    parsed = parse_evidence(results, "cells: task=c × low")
+    assert parsed is not None
+    assert parsed.segment == "task=c"

@@ -69,7 +69,7 @@ def test_a_plan_without_checks_is_told_before_it_runs(world):
 
 @pytest.mark.parametrize(("evidence", "told"), [("representative", True), ("synthetic", False)])
 def test_a_workload_too_small_for_its_tail_is_told_where_that_withholds_a_gain(world, evidence, told):
-    """Forty prompts cannot show p95, whose interval takes fifty: ten more, for representative traffic alone."""
+    """Forty prompts cannot show p95, whose interval takes fifty: ten more, for representative traffic."""
     run = world(evidence=evidence).run()
     texts = [text for text in forecast_shortfalls(run.plan, run.items) if "p95" in text]
     assert bool(texts) is told

@@ -5,7 +5,9 @@ import pytest
 
 from draftproof.records import BlockRecord
 from draftproof.verdict.compute import compute_results
+from draftproof.verdict.order_results import NoiseRow, OrderSummary
 from draftproof.verdict.order_words import warn_about_order
+from draftproof.verdict.results import Results
 
 MINUTE = 60_000_000_000
 ONE = {"segments": ("chat",), "loads": (("low", 1),), "items_per_segment": 24}
@@ -40,9 +42,26 @@ def slowed(run, factor):
     return msgspec.structs.replace(run, records=tuple(slow(one) for one in run.records))
 
 
+def order_of(results: Results) -> OrderSummary:
+    assert results.order is not None
+    return results.order
+
+
 def rows_of(results, arm, versus=None):
     """Return the drift row of an arm or of an effect."""
-    return next(row for row in results.order.drifts if (row.arm, row.versus) == (arm, versus))
+    return next(row for row in order_of(results).drifts if (row.arm, row.versus) == (arm, versus))
+
+
+def place_of(results: Results, arm: str) -> tuple[tuple[float, ...], float]:
+    """Return the ratios by place of an arm, or of all, and their adjusted p-value."""
+    row = next(one for one in order_of(results).places if one.arm == arm)
+    assert row.ratios is not None
+    assert row.adjusted_p is not None
+    return row.ratios, row.adjusted_p
+
+
+def tpot_noise(results: Results) -> NoiseRow:
+    return next(one for one in order_of(results).noise if one.metric == "tpot_ns")
 
 
 def test_a_machine_that_slows_down_shows_in_every_arm_and_in_no_effect(world):
@@ -76,10 +95,10 @@ def test_a_place_that_is_slower_shows_over_all_arms(world):
     """The first place of every block 20 % slower: found with its size, and it moves no effect."""
     run = timed(world(arms=ARMS, noise=0.01, **ONE).run())
     results = compute_results(slowed(run, lambda _block, _arm, place: 1.2 if place == 0 else 1.0))
-    row = next(one for one in results.order.places if one.arm == "all")
-    assert len(row.ratios) == 3
-    assert row.ratios[0] / row.ratios[1] == pytest.approx(1.2, rel=0.02)
-    assert row.adjusted_p < 0.001
+    ratios, adjusted_p = place_of(results, "all")
+    assert len(ratios) == 3
+    assert ratios[0] / ratios[1] == pytest.approx(1.2, rel=0.02)
+    assert adjusted_p < 0.001
     assert any("the place in a block matters to every arm" in text for text in results.warnings)
     effect = next(
         e for e in results.effects if (e.metric, e.arm, e.segment) == ("tpot_ns", "candidate", "all")
@@ -93,15 +112,15 @@ def test_a_place_that_matters_to_one_arm_is_told_of_that_arm(world):
     results = compute_results(
         slowed(run, lambda _b, arm, place: 1.3 if (arm, place) == ("candidate", 2) else 1.0)
     )
-    row = next(one for one in results.order.places if one.arm == "candidate")
-    assert row.ratios[2] / row.ratios[0] == pytest.approx(1.3 ** (2 / 3), rel=0.05)
-    assert row.adjusted_p < 0.01
+    ratios, adjusted_p = place_of(results, "candidate")
+    assert ratios[2] / ratios[0] == pytest.approx(1.3 ** (2 / 3), rel=0.05)
+    assert adjusted_p < 0.01
 
 
 def test_a_steady_run_warns_of_nothing(world):
     """Noise alone: no warning of order or drift, the null holds 1, and a floor is stated for every metric."""
     results = compute_results(timed(world(arms=ARMS, **ONE).run()))
-    order = results.order
+    order = order_of(results)
     thresholds = world().run().plan.thresholds
     assert list(warn_about_order(order, thresholds, 0.95)) == []
     assert {row.metric for row in order.noise} == {
@@ -111,7 +130,7 @@ def test_a_steady_run_warns_of_nothing(world):
         "output_tokens",
     }
     assert all(row.covers_one for row in order.noise)
-    assert all(1.0 <= row.noise_floor < 1.05 for row in order.noise)
+    assert all(row.noise_floor is not None and 1.0 <= row.noise_floor < 1.05 for row in order.noise)
 
 
 def test_two_equal_arms_that_differ_are_warned_about_with_the_floor(world):
@@ -119,8 +138,9 @@ def test_two_equal_arms_that_differ_are_warned_about_with_the_floor(world):
     results = compute_results(
         world(arms=ARMS, tpot_ms=lambda c: 22.0 if c.arm == "baseline_null" else 20.0, **ONE).run()
     )
-    row = next(one for one in results.order.noise if one.metric == "tpot_ns")
+    row = tpot_noise(results)
     assert row.covers_one is False
+    assert row.noise_floor is not None
     assert row.noise_floor > 1.1
     assert row.effect_beyond is False
     assert any(
@@ -133,7 +153,7 @@ def test_an_effect_beyond_the_floor_is_said_to_be_beyond_it(world):
     results = compute_results(
         world(arms=ARMS, tpot_ms=lambda c: 10.0 if c.arm == "candidate" else 20.0, **ONE).run()
     )
-    row = next(one for one in results.order.noise if one.metric == "tpot_ns")
+    row = tpot_noise(results)
     assert row.effect_beyond is True
 
 
@@ -162,7 +182,7 @@ def test_blocks_whose_clock_began_anew_have_no_drift(world):
 
 def test_without_a_null_arm_there_is_no_floor(world):
     """No row is invented for an arm that was not measured."""
-    assert compute_results(world(**ONE).run()).order.noise == ()
+    assert order_of(compute_results(world(**ONE).run())).noise == ()
 
 
 def test_points_are_the_ratio_of_each_block(world):
@@ -170,7 +190,7 @@ def test_points_are_the_ratio_of_each_block(world):
     results = compute_results(
         timed(world(noise=0.0, tpot_ms=lambda c: 12.0 if c.arm == "candidate" else 20.0, **ONE).run())
     )
-    points = results.order.points
+    points = order_of(results).points
     assert [one.block for one in points] == list(range(24))
     assert all(one.ratio == pytest.approx(0.6) for one in points)
     assert points[1].hours - points[0].hours == pytest.approx(2 / 60)

@@ -182,6 +182,10 @@ def test_judgements_are_found_by_the_index_of_their_check():
         ({"checks": (PythonCheck(function="a.py:f", timeout_s=0),)}, "timeout_s must be"),
         ({"checks": (JudgeCheck(rubric="r", verdicts=("yes",)),)}, "two different words"),
         ({"checks": (JudgeCheck(rubric="r", expected="maybe"),)}, "none of verdicts"),
+        (
+            {"checks": (JudgeCheck(rubric="r", verdicts=("good", "not good"), expected="good"),)},
+            "stands in another verdict",
+        ),
         ({"checks": (JudgeCheck(rubric="r", prompt="{question}"),)}, "must hold {answer}"),
         ({"checks": (JudgeCheck(rubric="r", prompt="{answer} {arm}"),)}, "prompt holds {arm}"),
         ({"follow_ups": (FollowUp(),)}, "follow_ups[0] needs content"),

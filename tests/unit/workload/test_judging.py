@@ -111,6 +111,9 @@ def test_a_prompt_of_ones_own_takes_the_same_places():
         ("yes and no", None),
         ("I cannot tell", None),
         ("yesterday", None),
+        ("not a yes", None),
+        ("This isn't **yes**.", None),
+        ("Not at all clear, but yes", True),
         ("", None),
     ],
 )

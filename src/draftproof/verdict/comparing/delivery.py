@@ -24,9 +24,9 @@ from draftproof.verdict.comparing.quantities import (
     is_trusted,
     measure,
 )
-from draftproof.verdict.effects import derive_seed
+from draftproof.verdict.effects import derive_seed, to_figure
+from draftproof.verdict.figure import Figure
 from draftproof.verdict.pairs import Pair, PairTable, in_cell, pair_observations
-from draftproof.verdict.results import Figure
 from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun
 
 Noise = tuple[float | None, NoiseSource]
@@ -233,8 +233,8 @@ def _to_change(row: _Row, level: float) -> DeliveryChange:
         statistic=row.statistic,
         before=_summarise([old for _, old in row.values], row.statistic),
         after=_summarise([new for new, _ in row.values], row.statistic),
-        ratio=_to_figure(row.estimate, row.estimate.low, row.estimate.high, row.estimate.level),
-        simultaneous=_to_figure(row.estimate, low, high, level),
+        ratio=to_figure(row.estimate, low=row.estimate.low, high=row.estimate.high, level=row.estimate.level),
+        simultaneous=to_figure(row.estimate, low=low, high=high, level=level),
         prompts=row.estimate.n_clusters,
         noise=row.noise,
         noise_from=row.noise_from,
@@ -250,18 +250,6 @@ def _summarise(values: Sequence[float], statistic: Statistic) -> float | None:
     if not values:
         return None
     return percentile(values, 0.50) if statistic == "p50" else float(np.mean(values))
-
-
-def _to_figure(estimate: RatioEstimate, low: float | None, high: float | None, level: float) -> Figure:
-    return Figure(
-        value=estimate.value,
-        low=low,
-        high=high,
-        level=level,
-        n=estimate.n_pairs,
-        needed=estimate.needed,
-        reason=estimate.reason,
-    )
 
 
 def _count_failures(before: Side, after: Side, place: _Place) -> _Failures:

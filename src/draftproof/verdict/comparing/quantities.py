@@ -6,7 +6,6 @@ from typing import Literal
 import msgspec
 
 from draftproof.metrics.delivery import count_arrivals, count_characters, find_burst_bound_ns
-from draftproof.metrics.identities import timeline_faults
 from draftproof.metrics.percentiles import percentile
 from draftproof.verdict.delivery import list_delivered
 from draftproof.verdict.run_data import Observation, PreparedRun
@@ -37,7 +36,7 @@ def measure(quantity: Quantity, seen: Observation, bound_ns: float | None) -> fl
 
 def is_trusted(seen: Observation) -> bool:
     """Return whether a request was answered, the client was on time, and no time runs backwards."""
-    return seen.is_ok and seen.timed and not timeline_faults(seen.record)
+    return seen.is_ok and seen.timed and seen.in_order
 
 
 def find_bounds(prepared: PreparedRun) -> BoundIndex:
