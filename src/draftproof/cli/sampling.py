@@ -9,7 +9,7 @@ import typer
 from draftproof.errors import UsageError
 
 if TYPE_CHECKING:
-    from draftproof.verdict.sample_spreads import Earlier
+    from draftproof.verdict.samples.spreads import Earlier
 
 STATISTICS = ("mean", "p50", "p95", "p99")
 DEFAULT_GAIN = 0.10
@@ -53,8 +53,8 @@ def samples(
     from draftproof.plan.loading import load_plan  # noqa: PLC0415
     from draftproof.qualify.check import choose_items  # noqa: PLC0415
     from draftproof.report.samples import render_samples  # noqa: PLC0415
-    from draftproof.verdict.sample_results import SampleQuestion  # noqa: PLC0415
-    from draftproof.verdict.samples import plan_samples  # noqa: PLC0415
+    from draftproof.verdict.samples.compute import plan_samples  # noqa: PLC0415
+    from draftproof.verdict.samples.results import SampleQuestion  # noqa: PLC0415
 
     plan, _ = load_plan(plan_file)
     statistic = quantile or plan.comparison.statistic
@@ -77,6 +77,6 @@ def _read_run(path: Path | None) -> "Earlier | None":
     from draftproof.qualify.reporting import run_data  # noqa: PLC0415
     from draftproof.store import RunDirectory  # noqa: PLC0415
     from draftproof.verdict.run_data import prepare_run  # noqa: PLC0415
-    from draftproof.verdict.sample_spreads import read_earlier  # noqa: PLC0415
+    from draftproof.verdict.samples.spreads import read_earlier  # noqa: PLC0415
 
     return read_earlier(prepare_run(run_data(RunDirectory.open(path).load())))

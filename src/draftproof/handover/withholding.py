@@ -19,7 +19,7 @@ from draftproof.errors import UsageError
 from draftproof.metrics.delivery import count_characters
 from draftproof.metrics.sequence import describe_sequence
 from draftproof.records import Judgement, RequestRecord, ToolCall, Withheld, WithheldCheck, WithheldSequence
-from draftproof.verdict.prompt_overlap import measure_overlaps
+from draftproof.verdict.diagnosis.prompt_overlap import measure_overlaps
 from draftproof.verdict.run_data import index_judgements, judge_answer
 from draftproof.workload.items import FollowUp, Item, Message
 

@@ -17,7 +17,7 @@ from draftproof.report.view import (
     figure_cell,
     text_cell,
 )
-from draftproof.verdict.behaviour_results import (
+from draftproof.verdict.behaviour.results import (
     CheckKind,
     ConversationSummary,
     ProbeResult,

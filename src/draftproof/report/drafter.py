@@ -29,7 +29,7 @@ from draftproof.report.view import (
     figure_cell,
     text_cell,
 )
-from draftproof.verdict.diagnosis_results import BreakEven, DrafterFact
+from draftproof.verdict.diagnosis.results import BreakEven, DrafterFact
 from draftproof.verdict.results import Results
 
 QUANTITIES = {

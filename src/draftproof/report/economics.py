@@ -26,9 +26,9 @@ from draftproof.report.view import (
     format_interval,
     text_cell,
 )
-from draftproof.verdict.economics_results import ArmUse, Economics, Span, Worth
+from draftproof.verdict.economics.results import ArmUse, Economics, Span, Worth
+from draftproof.verdict.economics.wording import amount
 from draftproof.verdict.results import Results
-from draftproof.verdict.worth_words import amount
 
 STANDINGS = {"worth": "worth it", "not_worth": "not worth it", "unknown": MISSING}
 UNPRICED = (

@@ -24,8 +24,8 @@ from draftproof.report.view import (
     figure_cell,
     text_cell,
 )
-from draftproof.verdict.equivalence_results import ALL_LOADS, EquivalenceTest, OutputEquivalence
-from draftproof.verdict.equivalence_wording import STATISTIC_WORDS
+from draftproof.verdict.equivalence.results import ALL_LOADS, EquivalenceTest, OutputEquivalence
+from draftproof.verdict.equivalence.wording import STATISTIC_WORDS
 from draftproof.verdict.results import Agreement, Results
 
 ABSENT = "These results hold no test of equivalence: compute them again with this version."

@@ -18,7 +18,7 @@ from draftproof.report.quantities import (
     format_significant,
 )
 from draftproof.report.view import Column, Footnotes, Group, Row, Table, TableCell, figure_cell, text_cell
-from draftproof.verdict.order_results import BlockPoint, DriftRow, NoiseRow, PlaceRow
+from draftproof.verdict.order.results import BlockPoint, DriftRow, NoiseRow, PlaceRow
 from draftproof.verdict.results import Results
 
 _MOST_POINTS = 150  # of one arm in one plot: more cannot be told apart

@@ -10,7 +10,7 @@ from draftproof.report.grouping import label_column
 from draftproof.report.labels import DECISIONS, METRICS, STATUSES
 from draftproof.report.view import Column, Group, Row, Table, TableCell, count_cell, text_cell
 from draftproof.verdict.results import Cell, Results
-from draftproof.verdict.rival_results import RivalCell
+from draftproof.verdict.rivals.results import RivalCell
 
 _OURS = "tpot_ns"
 _RAW_GAPS = "chunk_gap"

@@ -3,7 +3,7 @@
 from draftproof.report.labels import METRICS, QUANTITIES, segment_label
 from draftproof.report.lines import align, bullets, section, wrap
 from draftproof.report.quantities import MISSING, format_share, format_significant
-from draftproof.verdict.sample_results import Need, SamplePlan
+from draftproof.verdict.samples.results import Need, SamplePlan
 
 _TITLES = {
     "gain": "A gain in every cell ({level} simultaneous)",

@@ -15,7 +15,7 @@ from draftproof.report.quantities import (
     format_share,
     format_significant,
 )
-from draftproof.verdict.service_results import Gauge, ServiceAgreement, ServiceStart, ServiceUse
+from draftproof.verdict.services.results import Gauge, ServiceAgreement, ServiceStart, ServiceUse
 
 STANDINGS = {
     "exact": "the same",

@@ -14,7 +14,7 @@ from draftproof.report.quantities import MISSING, format_bytes, format_share, fo
 from draftproof.report.service_rows import COMPARED, DRAWN, START_ROWS, USE_ROWS, agreement_values
 from draftproof.report.view import Column, Footnotes, Group, Panel, Row, Table, TableCell, text_cell
 from draftproof.verdict.results import Results
-from draftproof.verdict.service_results import ServiceAgreement, ServiceLine, ServiceUse
+from draftproof.verdict.services.results import ServiceAgreement, ServiceLine, ServiceUse
 
 PLOT_WIDTH, PLOT_HEIGHT = 100.0, 30.0
 

@@ -10,7 +10,7 @@ from draftproof.report.grouping import order_loads, order_segments, title_of_loa
 from draftproof.report.labels import arm_label, segment_label
 from draftproof.report.quantities import MISSING, format_ratio, format_share
 from draftproof.report.view import panels_are_open
-from draftproof.verdict.diagnosis_results import Diagnoses, TimeParts
+from draftproof.verdict.diagnosis.results import Diagnoses, TimeParts
 from draftproof.verdict.results import Figure, Results
 
 TONES = (

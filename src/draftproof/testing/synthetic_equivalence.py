@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from draftproof.verdict.equivalence_results import (
+from draftproof.verdict.equivalence.results import (
     ALL_LOADS,
     EquivalenceTest,
     GreedyComparison,

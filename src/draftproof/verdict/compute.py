@@ -11,39 +11,39 @@ import msgspec
 import draftproof
 from draftproof.plan.schema import Thresholds
 from draftproof.records import SCHEMA_VERSION
-from draftproof.verdict.agreement import compute_agreements
 from draftproof.verdict.arm_cells import compute_arm_cells
-from draftproof.verdict.behaviour import add_behaviour
+from draftproof.verdict.behaviour.judge import add_behaviour
 from draftproof.verdict.cells import describe, is_null_at_odds
 from draftproof.verdict.decision import DecidedRun, decide_run, judge_cells
 from draftproof.verdict.delivery import compute_deliveries
-from draftproof.verdict.diagnoses import compute_diagnoses
-from draftproof.verdict.diagnosis import diagnose
-from draftproof.verdict.economics import compute_economics
+from draftproof.verdict.diagnosis.bound import diagnose
+from draftproof.verdict.diagnosis.cells import compute_diagnoses
+from draftproof.verdict.diagnosis.step_cost import ArmCellIndex, explain_step_cost, index_arm_cells
+from draftproof.verdict.economics.compute import compute_economics
 from draftproof.verdict.effects import EffectIndex, index_effects
 from draftproof.verdict.envelope import explain_contexts, list_unresolved
-from draftproof.verdict.equivalence_guardrail import warn_about_equivalence
-from draftproof.verdict.equivalence_results import OutputEquivalence
-from draftproof.verdict.estimators import compute_estimator_rows
+from draftproof.verdict.equivalence.agreement import compute_agreements
+from draftproof.verdict.equivalence.guardrail import warn_about_equivalence
+from draftproof.verdict.equivalence.results import OutputEquivalence
 from draftproof.verdict.faults import Faults, summarise_incomplete
-from draftproof.verdict.label_acceptance import compute_label_acceptance
-from draftproof.verdict.order import compute_order
-from draftproof.verdict.order_words import warn_about_order
+from draftproof.verdict.order.compute import compute_order
+from draftproof.verdict.order.wording import warn_about_order
 from draftproof.verdict.pairs import PairTable
-from draftproof.verdict.questions import answer_questions
+from draftproof.verdict.questions.ask import answer_questions
+from draftproof.verdict.questions.label_acceptance import compute_label_acceptance
 from draftproof.verdict.results import ArmCell, Cell, Reason, Results, Verdict
-from draftproof.verdict.rivals import judge_by_rivals
+from draftproof.verdict.rivals.estimators import compute_estimator_rows
+from draftproof.verdict.rivals.judge import judge_by_rivals
 from draftproof.verdict.rounding import round_figures
 from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun, RunData
-from draftproof.verdict.service_agreement import compare_sources, list_disagreements
-from draftproof.verdict.services import (
+from draftproof.verdict.services.agreement import compare_sources, list_disagreements
+from draftproof.verdict.services.compute import (
     ServiceReadings,
     draw_lines,
     list_silent,
     list_starts,
     summarise_services,
 )
-from draftproof.verdict.step_cost import ArmCellIndex, explain_step_cost, index_arm_cells
 from draftproof.verdict.tails import (
     Tails,
     list_open_tails,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from draftproof.verdict.behaviour import judge_probes, judge_unjudged
+from draftproof.verdict.behaviour.judge import judge_probes, judge_unjudged
 from draftproof.verdict.cells import decide_cell, gather_evidence
 from draftproof.verdict.contexts import compute_context_bands, judge_contexts
 from draftproof.verdict.coverage import count_hidden, judge_coverage
@@ -17,9 +17,9 @@ from draftproof.verdict.decide import decide
 from draftproof.verdict.decision_results import ContextBand
 from draftproof.verdict.effects import compute_effects, index_effects
 from draftproof.verdict.envelope import list_envelope, narrow_decision
-from draftproof.verdict.equivalence import compute_equivalence
-from draftproof.verdict.equivalence_guardrail import judge_equivalence
-from draftproof.verdict.equivalence_results import OutputEquivalence
+from draftproof.verdict.equivalence.assess import compute_equivalence
+from draftproof.verdict.equivalence.guardrail import judge_equivalence
+from draftproof.verdict.equivalence.results import OutputEquivalence
 from draftproof.verdict.faults import Faults, find_faults
 from draftproof.verdict.guardrails import (
     compute_differences,
@@ -30,7 +30,7 @@ from draftproof.verdict.guardrails import (
 from draftproof.verdict.pairs import PairTable, pair_observations
 from draftproof.verdict.results import Cell, Decision, Difference, Effect, EnvelopeEntry
 from draftproof.verdict.run_data import PreparedRun, RunData, prepare_run
-from draftproof.verdict.services import ServiceReadings, read_services
+from draftproof.verdict.services.compute import ServiceReadings, read_services
 from draftproof.verdict.tails import Tails, compute_tails, judge_tails
 from draftproof.verdict.wording import weakest_evidence
 

@@ -17,8 +17,8 @@ from draftproof.verdict.guardrails import list_hidden_failures
 from draftproof.verdict.pairs import PairTable
 from draftproof.verdict.results import Reason
 from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun, Turn
-from draftproof.verdict.service_faults import find_service_faults, list_paused, see_speculation
-from draftproof.verdict.services import ServiceReadings
+from draftproof.verdict.services.compute import ServiceReadings
+from draftproof.verdict.services.faults import find_service_faults, list_paused, see_speculation
 from draftproof.workload.segments import segment_key
 
 LAGGED_TURNS_LIMIT = 0.2

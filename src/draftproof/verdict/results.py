@@ -11,7 +11,7 @@ import msgspec
 
 from draftproof.metrics.acceptance import AcceptanceSummary
 from draftproof.metrics.delivery import DeliverySummary
-from draftproof.verdict.behaviour_results import (
+from draftproof.verdict.behaviour.results import (
     CheckKind,
     ConversationSummary,
     JudgeAgreement,
@@ -24,13 +24,13 @@ from draftproof.verdict.decision_results import (
     Question,
     TurnSummary,
 )
-from draftproof.verdict.diagnosis_results import Diagnoses
-from draftproof.verdict.economics_results import Economics
-from draftproof.verdict.equivalence_results import OutputEquivalence
+from draftproof.verdict.diagnosis.results import Diagnoses
+from draftproof.verdict.economics.results import Economics
+from draftproof.verdict.equivalence.results import OutputEquivalence
 from draftproof.verdict.figure import Figure
-from draftproof.verdict.order_results import OrderSummary
-from draftproof.verdict.rival_results import RivalVerdict
-from draftproof.verdict.service_results import ServiceAgreement, ServiceLine, ServiceStart, ServiceUse
+from draftproof.verdict.order.results import OrderSummary
+from draftproof.verdict.rivals.results import RivalVerdict
+from draftproof.verdict.services.results import ServiceAgreement, ServiceLine, ServiceStart, ServiceUse
 
 __all__ = ["Figure"]  # part of what a reader of the results needs; defined below all of them
 

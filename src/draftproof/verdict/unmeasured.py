@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from draftproof.verdict.run_data import PreparedRun
-from draftproof.verdict.service_results import ServiceUse
+from draftproof.verdict.services.results import ServiceUse
 
 NEVER_YET = (
     "When speech or frames reach the user: text streams only.",

@@ -18,7 +18,7 @@ from draftproof.load.turn import Endpoint
 from draftproof.testing.behaving import BehavingService, Behaviour
 from draftproof.testing.scripted_server import ScriptedServer
 from draftproof.testing.scripts import Script
-from draftproof.verdict.behaviour import PROBES
+from draftproof.verdict.behaviour.judge import PROBES
 
 CANCELLING = ("cancel_stops_work", "cancel_frees_slots")
 SHAPES = tuple(name for name in PROBES if name not in CANCELLING)

@@ -10,7 +10,7 @@ from draftproof.report.drafter import build_drafter
 from draftproof.report.economics import UNPRICED, build_economics
 from draftproof.report.time_parts import build_time_section
 from draftproof.testing.synthetic_results import build_results
-from draftproof.verdict.diagnosis_results import (
+from draftproof.verdict.diagnosis.results import (
     BreakEven,
     Diagnoses,
     DrafterFact,
@@ -18,7 +18,7 @@ from draftproof.verdict.diagnosis_results import (
     Remedy,
     TimeParts,
 )
-from draftproof.verdict.economics_results import ArmUse, Capacity, Economics, Span, Worth
+from draftproof.verdict.economics.results import ArmUse, Capacity, Economics, Span, Worth
 from draftproof.verdict.figure import Figure
 
 UNKNOWN = Figure(value=None, reason="nothing was answered")

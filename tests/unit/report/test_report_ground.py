@@ -8,9 +8,9 @@ from draftproof.report.order import build_order
 from draftproof.report.rivals import build_rivals, rivals_sentences
 from draftproof.report.tails import build_tails, tails_sentence, tails_title
 from draftproof.testing.synthetic_results import build_results
-from draftproof.verdict.order_results import BlockPoint, DriftRow, NoiseRow, OrderSummary, PlaceRow
+from draftproof.verdict.order.results import BlockPoint, DriftRow, NoiseRow, OrderSummary, PlaceRow
 from draftproof.verdict.results import Effect, Figure
-from draftproof.verdict.rival_results import RivalCell, RivalVerdict
+from draftproof.verdict.rivals.results import RivalCell, RivalVerdict
 
 TPOT = "tpot_ns"
 

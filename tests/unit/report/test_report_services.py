@@ -8,7 +8,7 @@ import pytest
 from draftproof.report import render_html, render_text
 from draftproof.report.services import build_services
 from draftproof.testing.synthetic_results import build_results
-from draftproof.verdict.service_results import (
+from draftproof.verdict.services.results import (
     Gauge,
     ServiceAgreement,
     ServiceLine,

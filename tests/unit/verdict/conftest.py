@@ -268,7 +268,9 @@ def lookup() -> SimpleNamespace:
 @pytest.fixture(scope="session")
 def diagnoses_of() -> Callable[[RunData], Any]:
     """Return what makes the diagnosis of a run alone, without the rest of its results."""
-    from draftproof.verdict import arm_cells, diagnoses, effects, faults, pairs, run_data, services
+    from draftproof.verdict import arm_cells, effects, faults, pairs, run_data
+    from draftproof.verdict.diagnosis import cells as diagnoses
+    from draftproof.verdict.services import compute as services
 
     def diagnose(run: RunData, **changes: Any) -> Any:
         prepared = run_data.prepare_run(run)

@@ -14,8 +14,8 @@ from draftproof.testing.builders import (
     build_manifest,
     build_record,
 )
-from draftproof.verdict.equivalence import compute_equivalence
-from draftproof.verdict.equivalence_results import OutputEquivalence
+from draftproof.verdict.equivalence.assess import compute_equivalence
+from draftproof.verdict.equivalence.results import OutputEquivalence
 from draftproof.verdict.pairs import pair_observations
 from draftproof.verdict.run_data import RunData, prepare_run
 from draftproof.workload.items import Sampling

@@ -4,13 +4,13 @@ import msgspec
 import pytest
 
 from draftproof.records import ServerTimings
-from draftproof.verdict.break_evens import collect_rounds, compute_break_evens
 from draftproof.verdict.compute import compute_results
-from draftproof.verdict.drafter_cost import compute_drafter_costs
+from draftproof.verdict.diagnosis.break_evens import collect_rounds, compute_break_evens
+from draftproof.verdict.diagnosis.drafter_cost import compute_drafter_costs
+from draftproof.verdict.diagnosis.time_parts import ceiling_of, predict_gain
 from draftproof.verdict.figure import Figure
 from draftproof.verdict.run_data import prepare_run
-from draftproof.verdict.service_results import Gauge, ServiceUse
-from draftproof.verdict.time_parts import ceiling_of, predict_gain
+from draftproof.verdict.services.results import Gauge, ServiceUse
 
 MS = 1_000_000
 

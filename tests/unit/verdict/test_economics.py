@@ -5,10 +5,9 @@ import pytest
 
 from draftproof.plan.prices import Prices, Work
 from draftproof.verdict.compute import compute_results
-from draftproof.verdict.device_time import measure_device_time
-from draftproof.verdict.economics import compute_economics
-from draftproof.verdict.guardrails import compute_differences
-from draftproof.verdict.money import (
+from draftproof.verdict.economics.compute import compute_economics
+from draftproof.verdict.economics.device_time import measure_device_time
+from draftproof.verdict.economics.money import (
     UnitCosts,
     break_even_units,
     saving_over,
@@ -16,10 +15,11 @@ from draftproof.verdict.money import (
     unit_saving,
     work_once,
 )
+from draftproof.verdict.economics.wording import amount
+from draftproof.verdict.guardrails import compute_differences
 from draftproof.verdict.pairs import pair_observations
 from draftproof.verdict.run_data import prepare_run
-from draftproof.verdict.service_results import ServiceUse
-from draftproof.verdict.worth_words import amount
+from draftproof.verdict.services.results import ServiceUse
 
 ARMS = ("baseline", "candidate", "baseline_null")
 # A request of the baseline: 100 ms to the first of 40 tokens, 20 ms for each later one; the candidate: 10 ms.

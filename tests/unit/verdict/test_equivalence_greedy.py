@@ -10,8 +10,8 @@ from scipy import stats
 from draftproof.qualify.reporting import run_data
 from draftproof.store import RunDirectory
 from draftproof.verdict.compute import compute_results
-from draftproof.verdict.equivalence import compute_equivalence
-from draftproof.verdict.equivalence_greedy import choose_tie_nats, exact_one_sided
+from draftproof.verdict.equivalence.assess import compute_equivalence
+from draftproof.verdict.equivalence.greedy import choose_tie_nats, exact_one_sided
 from draftproof.verdict.pairs import pair_observations
 from draftproof.verdict.run_data import prepare_run
 

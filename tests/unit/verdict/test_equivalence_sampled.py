@@ -17,7 +17,7 @@ from output_worlds import (
 from scipy import stats
 
 from draftproof.records import Withheld, WithheldSequence
-from draftproof.verdict.equivalence import compute_equivalence, units_needed
+from draftproof.verdict.equivalence.assess import compute_equivalence, units_needed
 from draftproof.verdict.pairs import pair_observations
 from draftproof.verdict.run_data import prepare_run
 from draftproof.verdict.unmeasured import list_unmeasured

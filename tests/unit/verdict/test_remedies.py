@@ -4,11 +4,11 @@ import msgspec
 import pytest
 
 from draftproof.records import ServerTimings
-from draftproof.verdict.diagnosis_results import Remedy
-from draftproof.verdict.drafting_remedies import enough_drafts, measure_prefill_tail
-from draftproof.verdict.prompt_overlap import common_prefix_share, measure_overlaps
-from draftproof.verdict.remedies import order_remedies
-from draftproof.verdict.service_results import Gauge, ServiceStart, ServiceUse
+from draftproof.verdict.diagnosis.drafting_remedies import enough_drafts, measure_prefill_tail
+from draftproof.verdict.diagnosis.prompt_overlap import common_prefix_share, measure_overlaps
+from draftproof.verdict.diagnosis.remedies import order_remedies
+from draftproof.verdict.diagnosis.results import Remedy
+from draftproof.verdict.services.results import Gauge, ServiceStart, ServiceUse
 from draftproof.workload.items import Item, Message
 
 MS = 1_000_000

@@ -12,9 +12,9 @@ from draftproof.report.samples import render_samples
 from draftproof.stats.bootstrap import paired_ratio
 from draftproof.stats.planning import prompts_needed, share_pairs_needed, tail_prompts_needed
 from draftproof.verdict.run_data import prepare_run
-from draftproof.verdict.sample_results import SampleQuestion
-from draftproof.verdict.sample_spreads import RATIO_SPREADS, read_earlier
-from draftproof.verdict.samples import plan_samples
+from draftproof.verdict.samples.compute import plan_samples
+from draftproof.verdict.samples.results import SampleQuestion
+from draftproof.verdict.samples.spreads import RATIO_SPREADS, read_earlier
 
 ASKED = SampleQuestion(gain=0.10, statistic="mean", power=0.8)
 

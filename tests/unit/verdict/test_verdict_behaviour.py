@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from draftproof.records import BehaviourProbe, Judgement, ProbeStatus, ToolCall
-from draftproof.verdict.behaviour import PROBES, judge_probes
+from draftproof.verdict.behaviour.judge import PROBES, judge_probes
 from draftproof.verdict.compute import compute_results
 from draftproof.verdict.evidence import find_evidence
 from draftproof.verdict.run_data import prepare_run

@@ -4,9 +4,9 @@ import pytest
 
 from draftproof.metrics.bound import end_to_end_gain
 from draftproof.stats.shares import paired_share_difference
-from draftproof.verdict.agreement import find_divergence
 from draftproof.verdict.compute import compute_results
 from draftproof.verdict.effects import derive_seed
+from draftproof.verdict.equivalence.agreement import find_divergence
 from draftproof.verdict.guardrails import pairs_needed_for_margin
 
 

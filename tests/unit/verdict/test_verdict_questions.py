@@ -8,7 +8,7 @@ import pytest
 from draftproof.records import Contract
 from draftproof.report.questions import render_questions
 from draftproof.verdict.compute import compute_results
-from draftproof.verdict.questions import QUESTIONS, answer_questions
+from draftproof.verdict.questions.ask import QUESTIONS, answer_questions
 
 CONTRACT = Contract(
     arm="candidate",

@@ -8,7 +8,7 @@ import pytest
 
 from draftproof.records import Chunk
 from draftproof.verdict.compute import compute_results
-from draftproof.verdict.rivals import read_rival
+from draftproof.verdict.rivals.judge import read_rival
 from draftproof.verdict.run_data import prepare_run
 
 TESTS = Path(__file__).parents[2]

@@ -1,0 +1,186 @@
+"""Behaviour beside speed: the probes of the arms against each other, checks by kind, judges. Pure.
+
+What the baseline does and the candidate does not is a regression that no speed makes good: it violates every
+cell. What an arm's probe could not show, or both arms fail, is a warning.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from draftproof.records import Judgement, ProbeStatus
+from draftproof.verdict.behaviour.conversations import summarise_conversations
+from draftproof.verdict.behaviour.results import (
+    CheckKind,
+    JudgeAgreement,
+    ProbeResult,
+)
+from draftproof.verdict.effects import CellKey
+from draftproof.verdict.guardrails import Finding
+from draftproof.verdict.results import Reason, Results
+from draftproof.verdict.run_data import ARM_ORDER, Observation, PreparedRun
+
+PROBES: Mapping[str, str] = {
+    "streaming_shape": "the shape of the stream",
+    "max_tokens": "the token limit",
+    "stop_string": "a stop string",
+    "tool_call": "a tool call with valid arguments",
+    "json_schema": "an answer valid under a JSON schema",
+    "seed_repeats": "the same answer for the same seed",
+    "unicode": "characters of several bytes",
+    "cancel_stops_work": "the end of work on a cancelled request",
+    "cancel_frees_slots": "the freed place of a cancelled request",
+}
+LOST: frozenset[ProbeStatus] = frozenset({"failed", "unsupported"})
+NOT_PROBED = "Stop strings, limits, tool calls, streaming and cancellation of the arms were not probed."
+# Of several answers to one probe the worst counts.
+_WORST_FIRST: tuple[ProbeStatus, ...] = ("failed", "unsupported", "unknown", "passed")
+
+
+def add_behaviour(results: Results, prepared: PreparedRun) -> Results:
+    """Add probes, checks by kind and conversations, and warn of what they leave open."""
+    probes, kinds = list_probes(prepared), tuple(_count_kinds(prepared))
+    judges = tuple(_compare_passes(prepared.run.judgements))
+    found = (*_warn_about_probes(probes), *_warn_about_unjudged(kinds), *_warn_about_judges(judges))
+    return msgspec.structs.replace(
+        results,
+        behaviour=probes,
+        check_kinds=kinds,
+        judges=judges,
+        conversations=summarise_conversations(prepared),
+        warnings=(*results.warnings, *found),
+        not_measured=(*results.not_measured, *(() if probes else (NOT_PROBED,))),
+    )
+
+
+def list_probes(prepared: PreparedRun) -> tuple[ProbeResult, ...]:
+    """Return one result for each arm and probe, in the order of `PROBES` and of the arms."""
+    worst: dict[tuple[str, str], ProbeResult] = {}
+    for one in sorted(prepared.run.behaviours, key=lambda one: (_WORST_FIRST.index(one.status), one.at_ns)):
+        if one.arm in ARM_ORDER and one.probe in PROBES:
+            found = ProbeResult(
+                arm=one.arm,
+                probe=one.probe,
+                status=one.status,
+                detail=one.detail,
+                http_status=one.http_status,
+            )
+            worst.setdefault((one.probe, one.arm), found)
+    return tuple(worst[probe, arm] for probe in PROBES for arm in ARM_ORDER if (probe, arm) in worst)
+
+
+def judge_probes(prepared: PreparedRun) -> tuple[Finding, ...]:
+    """Return a violation for each probe that the baseline passes and the candidate does not."""
+    by_arm = _by_arm(list_probes(prepared))
+    baseline, candidate = by_arm.get("baseline", {}), by_arm.get("candidate", {})
+    return tuple(
+        Finding(standing="violated", reason=_regression(probe, candidate[probe]))
+        for probe, one in baseline.items()
+        if one.status == "passed" and probe in candidate and candidate[probe].status in LOST
+    )
+
+
+def judge_unjudged(prepared: PreparedRun) -> dict[CellKey, tuple[Finding, ...]]:
+    """Return an open finding for each cell in which a critical check of the candidate was not judged."""
+    counts: Counter[CellKey] = Counter()
+    for one in prepared.of_arm("candidate"):
+        counts[one.segment, one.record.load] += sum(
+            check.critical and check.passed is None for check in one.checks
+        )
+    return {cell: (Finding(standing="open", reason=_unjudged(cell, n)),) for cell, n in counts.items() if n}
+
+
+def _regression(probe: str, found: ProbeResult) -> Reason:
+    what = "refuses" if found.status == "unsupported" else "fails"
+    text = f"The candidate {what} {PROBES[probe]}, which the baseline passes: {found.detail.rstrip('.')}."
+    return Reason(code="behaviour_regression", text=text, evidence=f"behaviour {probe}: candidate")
+
+
+def _unjudged(cell: CellKey, count: int) -> Reason:
+    text = f"{count} critical checks of the candidate's answers were not judged."
+    return Reason(code="critical_unjudged", text=text, evidence=f"checks: candidate, {cell[0]} × {cell[1]}")
+
+
+def _by_arm(probes: tuple[ProbeResult, ...]) -> dict[str, dict[str, ProbeResult]]:
+    found: defaultdict[str, dict[str, ProbeResult]] = defaultdict(dict)
+    for one in probes:
+        found[one.arm][one.probe] = one
+    return found
+
+
+def _warn_about_probes(probes: tuple[ProbeResult, ...]) -> Iterator[str]:
+    by_arm = _by_arm(probes)
+    baseline = by_arm.get("baseline", {})
+    for arm in ("candidate", "alternative"):
+        for probe, one in by_arm.get(arm, {}).items():
+            before = baseline.get(probe)
+            if one.status == "failed" and before is not None and before.status == "failed":
+                yield f"Baseline and {arm} both fail {PROBES[probe]}: {one.detail}."
+            elif one.status in LOST and (arm != "candidate" or before is None or before.status == "unknown"):
+                yield f"The {arm} does not pass {PROBES[probe]} ({one.status}): {one.detail}."
+            elif one.status == "unknown" and before is not None and before.status == "passed":
+                yield f"The baseline passes {PROBES[probe]}, of the {arm} it is not known: {one.detail}."
+
+
+def _warn_about_unjudged(kinds: tuple[CheckKind, ...]) -> Iterator[str]:
+    counts: Counter[str] = Counter()
+    for one in kinds:
+        if one.kind in ("python", "judge"):
+            counts[one.kind] += one.unjudged
+    for kind, n in sorted(counts.items()):
+        if n:
+            yield f"{n} checks of type {kind} were not judged; draftproof judge asks what is missing."
+
+
+def _warn_about_judges(judges: tuple[JudgeAgreement, ...]) -> Iterator[str]:
+    for one in judges:
+        if one.agreed < one.answers:
+            yield (
+                f"The judge {one.by} said the same of {one.agreed} of {one.answers} answers when asked "
+                "twice; the others count as not judged."
+            )
+
+
+def _count_kinds(prepared: PreparedRun) -> Iterator[CheckKind]:
+    for load in prepared.loads:
+        for arm in prepared.arms:
+            counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+            for one in prepared.of_arm(arm, load):
+                _count_checks(one, counts)
+            for kind in sorted(counts):
+                found = counts[kind]
+                yield CheckKind(
+                    arm=arm,
+                    load=load,
+                    kind=kind,
+                    judged=found["judged"],
+                    passed=found["passed"],
+                    critical_failed=found["critical"],
+                    unjudged=found["unjudged"],
+                )
+
+
+def _count_checks(seen: Observation, counts: Mapping[str, Counter[str]]) -> None:
+    if not seen.is_ok:
+        for check in seen.wanted_checks:
+            counts[str(check.__struct_config__.tag)]["judged"] += 1
+        return
+    for result in seen.checks:
+        found = counts[result.kind]
+        found["judged" if result.passed is not None else "unjudged"] += 1
+        found["passed"] += result.passed is True
+        found["critical"] += result.critical and result.passed is False
+
+
+def _compare_passes(judgements: tuple[Judgement, ...]) -> Iterator[JudgeAgreement]:
+    said: defaultdict[str, defaultdict[tuple[str, int, str], dict[int, bool | None]]] = defaultdict(
+        lambda: defaultdict(dict)
+    )
+    for one in sorted(judgements, key=lambda one: (one.attempt, msgspec.json.encode(one))):
+        if one.kind == "judge":
+            said[one.by][one.request_id, one.check, one.answer_sha256].setdefault(one.attempt, one.passed)
+    for by in sorted(said):
+        twice = [set(passes.values()) for passes in said[by].values() if len(passes) > 1]
+        if twice:
+            yield JudgeAgreement(by=by, answers=len(twice), agreed=sum(len(one) == 1 for one in twice))

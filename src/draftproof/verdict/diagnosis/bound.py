@@ -1,0 +1,90 @@
+"""What the baseline's time is spent on at each load, and the most that faster decoding can give.
+
+Pure. Shares come from the server's own timings; where it gives none, the client's clock tells decoding (first
+to last chunk) from everything before, and queueing and prefill stay unknown.
+"""
+
+from draftproof.metrics.bound import end_to_end_gain
+from draftproof.verdict.diagnosis.time_parts import Shares, measure_shares, name_bound
+from draftproof.verdict.effects import EffectIndex
+from draftproof.verdict.faults import Faults
+from draftproof.verdict.results import Diagnosis, Figure
+from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun
+
+WORDS = {
+    "decode-bound": "decoding takes most of the time, so faster decoding reaches the user",
+    "prefill-bound": "reading the prompt takes most of the time, which speculation does not shorten",
+    "queue-bound": "waiting for a free place takes most of the time; more batching or capacity helps first",
+    "first-token-bound": "waiting for the first token takes most of the time, by the client's clock: queueing"
+    " and reading the prompt cannot be told apart, and speculation shortens neither",
+    "client-bound": "most of the time passes outside the server's own clock",
+    "unknown": "no single part takes half of the time, or the service does not disclose the parts",
+}
+LATE = "the load client itself was late, so its times are not the service's"
+
+
+def diagnose(prepared: PreparedRun, effects: EffectIndex, faults: Faults) -> tuple[Diagnosis, ...]:
+    """Return one diagnosis per load, from the baseline's answered requests over all segments."""
+    return tuple(
+        _diagnose_load(prepared, load, effects, client_late=faults.is_client_late(load))
+        for load in prepared.loads
+    )
+
+
+def _diagnose_load(prepared: PreparedRun, load: str, effects: EffectIndex, *, client_late: bool) -> Diagnosis:
+    choice = prepared.plan.comparison
+    seen = [one for one in prepared.of_arm("baseline", load) if one.timed and one.is_ok]
+    shares = measure_shares(seen, choice.confidence, choice.minimum_prompts)
+    speedup = _inverse(_pooled_ratio(effects, "tpot_ns", load))
+    measured = _inverse(_pooled_ratio(effects, "e2e_from_schedule_ns", load))
+    share = None if shares.decode.value is None else min(max(shares.decode.value, 0.0), 1.0)
+    bound, _ = name_bound(shares, client_late=client_late)
+    predicted = end_to_end_gain(share, speedup) if share is not None and speedup is not None else None
+    ceiling = end_to_end_gain(share, None) if share is not None and share < 1 else None
+    return Diagnosis(
+        load=load,
+        bound=bound,
+        queue_share=shares.queue.value,
+        prefill_share=shares.prefill.value,
+        decode_share=shares.decode.value,
+        other_share=shares.other.value,
+        decode_speedup=speedup,
+        ceiling_gain=ceiling,
+        predicted_gain=predicted,
+        measured_gain=measured,
+        text=_describe(
+            f"At load {load} the baseline is {bound}: {LATE if client_late else WORDS[bound]}.",
+            shares,
+            ceiling=ceiling,
+            predicted=predicted,
+            measured=measured,
+        ),
+    )
+
+
+def _pooled_ratio(effects: EffectIndex, metric: str, load: str) -> Figure | None:
+    effect = effects.get((metric, "candidate", "baseline", ALL_SEGMENTS, load))
+    return effect.ratio if effect else None
+
+
+def _inverse(ratio: Figure | None) -> float | None:
+    return 1 / ratio.value if ratio and ratio.value else None
+
+
+def _describe(
+    opening: str,
+    shares: Shares,
+    *,
+    ceiling: float | None,
+    predicted: float | None,
+    measured: float | None,
+) -> str:
+    parts = [opening]
+    if shares.decode.value is not None:
+        clock = "by the server's timings" if shares.source == "server" else "by the client's clock"
+        parts.append(f"Decoding takes {100 * shares.decode.value:.0f} % of the time {clock}.")
+    if ceiling is not None:
+        parts.append(f"Faster decoding can make a whole request at most {ceiling:.2f} times as fast.")
+    if predicted is not None and measured is not None:
+        parts.append(f"The decode speed-up predicts {predicted:.2f} times; {measured:.2f} was measured.")
+    return " ".join(parts)

@@ -1,0 +1,284 @@
+"""Where the time of every arm goes in every cell, with intervals over prompts, and what decoding can give.
+
+Pure. Shares are ratios of sums over answered requests of turns in which the client was on time; each part
+rests on the requests that disclose it. Definitions: docs/diagnosis.md.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import msgspec
+
+from draftproof.metrics.bound import end_to_end_gain
+from draftproof.records import RequestRecord
+from draftproof.stats.totals import ratio_of_totals, sum_by_cluster
+from draftproof.verdict.diagnosis.results import PartsSource, TimeParts
+from draftproof.verdict.effects import EffectIndex
+from draftproof.verdict.faults import Faults
+from draftproof.verdict.figure import Figure, as_figure
+from draftproof.verdict.run_data import ALL_SEGMENTS, Observation, PreparedRun
+
+BOUND_SHARE = 0.5
+ARMS = ("baseline", "candidate", "alternative")
+NOT_MEASURED = (
+    ("media-bound", "not measured: no trace of media synthesis or transport is recorded"),
+    ("retrieval-bound", "not measured: no trace of retrieval before the request is recorded"),
+    ("tool-bound", "not measured: tool calls are recorded without the time of their execution"),
+)
+_UNTOLD = "the engine does not disclose it"
+_NO_ANSWER = "no request was answered in a turn in which the client was on time"
+_BY_CLIENT = "told from the client's clock only, which cannot tell queueing from prefill"
+
+Spans = tuple[int, int] | None  # time of the part, time of the whole, ns
+Read = Callable[[RequestRecord], Spans]
+
+
+class Shares(msgspec.Struct, frozen=True, kw_only=True):
+    """The five shares of a set of answered requests, and whose clock told them."""
+
+    source: PartsSource
+    queue: Figure
+    prefill: Figure
+    decode: Figure
+    other: Figure
+    before_first: Figure
+
+
+def compute_time_parts(prepared: PreparedRun, effects: EffectIndex, faults: Faults) -> tuple[TimeParts, ...]:
+    """Return every arm at every load, segment "all" first, the second baseline left out."""
+    seen = _group(prepared.observations)
+    places = [
+        (arm, segment, load)
+        for load in prepared.loads
+        for segment in (ALL_SEGMENTS, *prepared.segments)
+        for arm in ARMS
+        if arm in prepared.arms
+    ]
+    choice = prepared.plan.comparison
+    shares = {
+        place: measure_shares(seen.get(place, ()), choice.confidence, choice.minimum_prompts)
+        for place in places
+    }
+    return tuple(
+        _describe_place(
+            place,
+            shares[place],
+            shares["baseline", place[1], place[2]],
+            effects,
+            requests=len(seen.get(place, ())),
+            client_late=faults.is_client_late(place[2]),
+        )
+        for place in places
+    )
+
+
+def measure_shares(seen: Sequence[Observation], level: float, floor: int) -> Shares:
+    """Return where the time of answered requests went: by the server where it tells, else by the client."""
+
+    def share(read: Read, reason: str = _UNTOLD) -> Figure:
+        return _share(seen, read, reason if seen else _NO_ANSWER, level, floor)
+
+    by_server = any(one.record.server.decode_ns is not None for one in seen)
+    missing = Figure(value=None, reason=(_BY_CLIENT if seen else _NO_ANSWER))
+    return Shares(
+        source="server" if by_server else "client" if seen else "none",
+        queue=share(lambda one: _of_server(one, one.server.queue_ns)) if by_server else missing,
+        prefill=share(lambda one: _of_server(one, one.server.prefill_ns)) if by_server else missing,
+        decode=share(lambda one: _of_server(one, one.server.decode_ns)) if by_server else share(_streaming),
+        other=share(_left_over, "the engine does not disclose all of queue, prefill and decode")
+        if by_server
+        else share(_after_last),
+        before_first=share(_before_first),
+    )
+
+
+def name_bound(shares: Shares, *, client_late: bool) -> tuple[str, bool]:
+    """Return (bound, whether the whole interval of its share is at least half of the time)."""
+    if client_late:
+        return "client-bound", True
+    named = {
+        "decode-bound": shares.decode,
+        "prefill-bound": shares.prefill,
+        "queue-bound": shares.queue,
+        "client-bound": shares.other,
+    }
+    if shares.source == "client":
+        named["first-token-bound"] = shares.before_first
+    known = {name: one for name, one in named.items() if one.value is not None}
+    largest = max(known, key=lambda name: known[name].value or 0.0, default=None)
+    if largest is None or (known[largest].value or 0.0) < BOUND_SHARE:
+        return "unknown", False
+    low = known[largest].low
+    return largest, low is not None and low >= BOUND_SHARE
+
+
+def ceiling_of(decode: Figure) -> Figure:
+    """Return 1 / (1 − f) with the limits of f carried over; a limit of all the time is infinite: None."""
+    value, low, high = map(_limit_of, (decode.value, decode.low, decode.high))
+    reason = decode.reason
+    if value is None and decode.value is not None:
+        reason = "all of the time is decoding, so there is no ceiling"
+    return Figure(value=value, low=low, high=high, level=decode.level, n=decode.n, reason=reason)
+
+
+def predict_gain(decode: Figure, speedup: Figure) -> Figure:
+    """Return the end-to-end gain that a decode speed-up predicts, over the box of both intervals."""
+    value = _gain_of(decode.value, speedup.value)
+    corners = [_gain_of(f, s) for f in (decode.low, decode.high) for s in (speedup.low, speedup.high)]
+    known = [corner for corner in corners if corner is not None]
+    whole = value is not None and len(known) == len(corners)
+    level = speedup.level if whole else None
+    return Figure(
+        value=value,
+        low=min(known) if whole else None,
+        high=max(known) if whole else None,
+        level=None if level is None else max(1 - 2 * (1 - level), 0.0),
+        n=decode.n,
+        reason=None if whole else decode.reason or speedup.reason,
+    )
+
+
+def invert(ratio: Figure | None) -> Figure:
+    """Return baseline / arm of an effect that is arm / baseline."""
+    if ratio is None or not ratio.value:
+        return Figure(value=None, reason=(ratio and ratio.reason) or "there is no effect to take it from")
+    return msgspec.structs.replace(
+        ratio,
+        value=1 / ratio.value,
+        low=1 / ratio.high if ratio.high else None,
+        high=1 / ratio.low if ratio.low else None,
+    )
+
+
+def _describe_place(
+    place: tuple[str, str, str],
+    shares: Shares,
+    baseline: Shares,
+    effects: EffectIndex,
+    *,
+    requests: int,
+    client_late: bool,
+) -> TimeParts:
+    arm, segment, load = place
+    bound, is_shown = name_bound(shares, client_late=client_late)
+    parts = TimeParts(
+        arm=arm,
+        segment=segment,
+        load=load,
+        requests=requests,
+        bound=bound,
+        is_shown=is_shown,
+        ceiling=ceiling_of(shares.decode),
+        **msgspec.structs.asdict(shares),
+    )
+    if arm == "baseline":
+        return msgspec.structs.replace(parts, text=_read_parts(parts, client_late=client_late))
+    tpot, e2e = (
+        effects.get((metric, arm, "baseline", segment, load))
+        for metric in ("tpot_ns", "e2e_from_schedule_ns")
+    )
+    speedup = invert(tpot.ratio if tpot else None)
+    compared = msgspec.structs.replace(
+        parts,
+        speedup=speedup,
+        predicted=predict_gain(baseline.decode, speedup),
+        measured=invert(e2e.ratio if e2e else None),
+    )
+    text = f"{_read_parts(parts, client_late=client_late)} {_compare(compared)}".strip()
+    return msgspec.structs.replace(compared, text=text)
+
+
+def _read_parts(parts: TimeParts, *, client_late: bool) -> str:
+    if client_late:
+        return "The load client itself was late here, so these times are not all the service's."
+    if parts.source == "none":
+        return f"Nothing is known: {_NO_ANSWER}."
+    clock = "the server's timings" if parts.source == "server" else "the client's clock"
+    sure = "" if parts.is_shown or parts.bound == "unknown" else ", though the interval reaches below half"
+    if parts.bound == "unknown":
+        return f"By {clock} no single part takes half of the time."
+    return f"By {clock} it is {parts.bound}{sure}."
+
+
+def _compare(parts: TimeParts) -> str:
+    """Say whether what was measured end to end is what the faster decoding predicts."""
+    predicted, measured = parts.predicted, parts.measured
+    if predicted is None or measured is None or predicted.low is None or measured.low is None:
+        return ""
+    if predicted.high is None or measured.high is None:
+        return ""
+    if measured.high < predicted.low:
+        return "Less was measured end to end than faster decoding predicts: another part got slower."
+    if measured.low > predicted.high:
+        return "More was measured end to end than faster decoding predicts: another part got faster too."
+    return "What was measured end to end is what faster decoding predicts."
+
+
+def _share(seen: Iterable[Observation], read: Read, reason: str, level: float, floor: int) -> Figure:
+    rows = [(spans, one.record.item_id) for one in seen if (spans := read(one.record)) is not None]
+    if not rows:
+        return Figure(value=None, reason=reason)
+    totals = sum_by_cluster(
+        [float(part) for (part, _), _ in rows],
+        [float(whole) for (_, whole), _ in rows],
+        [item for _, item in rows],
+    )
+    return as_figure(ratio_of_totals(totals, scale="logit", level=level, minimum_clusters=floor))
+
+
+def _group(observations: Iterable[Observation]) -> Mapping[tuple[str, str, str], Sequence[Observation]]:
+    """Return (arm, segment, load) -> answered requests whose times count; "all" holds every segment."""
+    found: defaultdict[tuple[str, str, str], list[Observation]] = defaultdict(list)
+    for one in observations:
+        if one.is_ok and one.timed:
+            for segment in (ALL_SEGMENTS, one.segment):
+                found[one.record.arm, segment, one.record.load].append(one)
+    return found
+
+
+def _of_server(record: RequestRecord, part_ns: int | None) -> Spans:
+    if part_ns is None or record.sent_ns is None:
+        return None
+    return part_ns, record.end_ns - record.sent_ns
+
+
+def _left_over(record: RequestRecord) -> Spans:
+    told = (record.server.queue_ns, record.server.prefill_ns, record.server.decode_ns)
+    known = [part for part in told if part is not None]
+    if len(known) < len(told) or record.sent_ns is None:
+        return None
+    whole = record.end_ns - record.sent_ns
+    return whole - sum(known), whole
+
+
+def _before_first(record: RequestRecord) -> Spans:
+    if not record.chunks:
+        return None
+    return record.chunks[0].arrival_ns - record.scheduled_ns, record.end_ns - record.scheduled_ns
+
+
+def _streaming(record: RequestRecord) -> Spans:
+    if not record.chunks:
+        return None
+    return record.chunks[-1].arrival_ns - record.chunks[0].arrival_ns, record.end_ns - record.scheduled_ns
+
+
+def _after_last(record: RequestRecord) -> Spans:
+    if not record.chunks:
+        return None
+    return record.end_ns - record.chunks[-1].arrival_ns, record.end_ns - record.scheduled_ns
+
+
+def _limit_of(share: float | None) -> float | None:
+    """Return 1 / (1 − f), the share held inside 0 to 1; None where unknown or infinite."""
+    if share is None:
+        return None
+    gain = end_to_end_gain(min(max(share, 0.0), 1.0), None)
+    return gain if math.isfinite(gain) else None
+
+
+def _gain_of(share: float | None, speedup: float | None) -> float | None:
+    if share is None or not speedup:
+        return None
+    return end_to_end_gain(min(max(share, 0.0), 1.0), speedup)

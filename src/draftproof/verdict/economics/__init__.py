@@ -1,0 +1,1 @@
+"""Device time, energy, capacity and money of each arm."""

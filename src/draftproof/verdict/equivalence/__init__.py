@@ -1,0 +1,1 @@
+"""Are the outputs of two arms the same, and if not, why."""

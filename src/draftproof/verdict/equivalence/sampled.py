@@ -1,0 +1,250 @@
+"""Sampled outputs of two arms as distributions: permutation tests on statistics of whole sequences.
+
+Pure. A unit is one request as both arms answered it, with the same seed: what is swapped at random is which
+arm gave which of the two answers, within prompt and repeat, so that prompts are never mixed and a seed which
+both arms share stays shared. The same request at several loads is one unit.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from draftproof.metrics.sequence import SequenceFeatures, describe_sequence
+from draftproof.stats.permutation import (
+    DistanceBlock,
+    Floats,
+    Swaps,
+    category_p_value,
+    difference_p_value,
+    draw_swaps,
+    energy_p_value,
+)
+from draftproof.stats.shares import share_interval
+from draftproof.verdict.equivalence.agreement import is_greedy, is_same_output
+from draftproof.verdict.equivalence.length import mean_difference
+from draftproof.verdict.equivalence.results import EquivalenceTest
+from draftproof.verdict.figure import Figure
+from draftproof.verdict.pairs import Pair
+
+UnitKey = tuple[str, int]  # item, repeat
+
+NUMBERS: dict[str, Callable[[SequenceFeatures], float | None]] = {
+    "output_tokens": lambda one: one.output_tokens,
+    "distinct_share": lambda one: one.distinct_share,
+    "repeated_share": lambda one: one.repeated_share,
+}
+STATISTICS = (*NUMBERS, "finish_reason", "first_token", "bigram_distance")
+NOT_KNOWN = "no answer tells it"
+WITHHELD = "the answers are withheld"
+ONE_DRAW = "every prompt was drawn once: a distance between sets of draws needs two repeats"
+
+
+class Draw(NamedTuple):
+    """One request as both arms answered it."""
+
+    unit: int
+    prompt: tuple[str, str]  # load, item
+    arm: SequenceFeatures
+    versus: SequenceFeatures
+
+
+class DrawSet(NamedTuple):
+    """All draws of a comparison, the number of units and of prompts, and whether any two answers differ."""
+
+    draws: tuple[Draw, ...]
+    units: int
+    prompts: int
+    any_differs: bool
+
+
+def collect_draws(pairs: Iterable[Pair], *, by_ids: bool) -> DrawSet:
+    """Return the sampled pairs that both arms answered.
+
+    Where both arms repeat themselves word for word in every repeat of a prompt, its repeats are no new draws
+    and the first stands for all: a service that ignores the seed shows one draw, however often it is asked.
+    """
+    sampled = [pair for pair in pairs if pair.is_ok and not is_greedy(pair)]
+    groups: defaultdict[tuple[str, str], list[Pair]] = defaultdict(list)
+    for pair in sampled:
+        groups[pair.load, pair.item_id].append(pair)
+    kept = [pair for group in groups.values() for pair in (group[:1] if _is_repeated(group) else group)]
+    keys = sorted({_unit_key(pair) for pair in kept})
+    place = {key: index for index, key in enumerate(keys)}
+    draws = tuple(
+        Draw(
+            place[_unit_key(pair)],
+            (pair.load, pair.item_id),
+            describe_sequence(pair.arm.record, by_ids=by_ids),
+            describe_sequence(pair.versus.record, by_ids=by_ids),
+        )
+        for pair in kept
+    )
+    any_differs = any(not is_same_output(pair) for pair in sampled)
+    return DrawSet(draws, len(keys), len({key[0] for key in keys}), any_differs)
+
+
+def assess_sequences(drawn: DrawSet, *, patterns: int, seed: int, level: float) -> list[EquivalenceTest]:
+    """Return one test for each statistic; none without draws.
+
+    Args:
+        drawn: of one comparison.
+        patterns: of swaps to draw.
+        seed: of the patterns.
+        level: coverage of the intervals of differences.
+    """
+    if not drawn.units:
+        return []
+    swaps = draw_swaps(drawn.units, patterns, seed)
+    return [
+        *(_test_number(name, drawn, swaps, level) for name in NUMBERS),
+        _test_finish(drawn, swaps),
+        _test_distance("first_token", drawn, swaps, _first_distance),
+        _test_distance("bigram_distance", drawn, swaps, _bigram_distance),
+    ]
+
+
+def bound_equal_draws(drawn: DrawSet, level: float) -> float | None:
+    """Return the exact one-sided limit of the share of prompts that differ, if none does; None else."""
+    return None if drawn.any_differs else share_interval(0, drawn.prompts, 2 * level - 1).high
+
+
+def _unit_key(pair: Pair) -> UnitKey:
+    return (pair.item_id, pair.arm.record.repeat)
+
+
+def _is_repeated(group: Sequence[Pair]) -> bool:
+    first = group[0]
+    return all(
+        is_same_output(Pair(first.arm, other.arm)) and is_same_output(Pair(first.versus, other.versus))
+        for other in group[1:]
+    )
+
+
+def _test_number(name: str, drawn: DrawSet, swaps: Swaps, level: float) -> EquivalenceTest:
+    read = NUMBERS[name]
+    known = [
+        (draw, mine, theirs)
+        for draw in drawn.draws
+        if (mine := read(draw.arm)) is not None and (theirs := read(draw.versus)) is not None
+    ]
+    if not known:
+        return _untested(name, _why_unknown(drawn))
+    differences, by_prompt = np.zeros(drawn.units), defaultdict(list)
+    for draw, mine, theirs in known:
+        differences[draw.unit] += mine - theirs
+        by_prompt[draw.prompt[1]].append(mine - theirs)
+    return EquivalenceTest(
+        scope="sampled",
+        statistic=name,
+        arm_value=sum(mine for _, mine, _ in known) / len(known),
+        versus_value=sum(theirs for _, _, theirs in known) / len(known),
+        difference=mean_difference(by_prompt, level),
+        units=len({draw.unit for draw, _, _ in known}),
+        p=difference_p_value(differences, swaps),
+    )
+
+
+def _test_finish(drawn: DrawSet, swaps: Swaps) -> EquivalenceTest:
+    """Test how answers ended; the values are the shares that the limit on tokens cut."""
+    known = [draw for draw in drawn.draws if draw.arm.finish_reason and draw.versus.finish_reason]
+    if not known:
+        return _untested("finish_reason", NOT_KNOWN)
+    kinds = sorted({one.finish_reason or "" for draw in known for one in (draw.arm, draw.versus)})
+    differences = np.zeros((drawn.units, len(kinds)))
+    for draw in known:
+        differences[draw.unit, kinds.index(draw.arm.finish_reason or "")] += 1
+        differences[draw.unit, kinds.index(draw.versus.finish_reason or "")] -= 1
+    mine, theirs = (sum(bool(one.is_cut) for one in side) / len(known) for side in _sides(known))
+    return EquivalenceTest(
+        scope="sampled",
+        statistic="finish_reason",
+        arm_value=mine,
+        versus_value=theirs,
+        difference=Figure(value=mine - theirs, n=len(known)),
+        units=len({draw.unit for draw in known}),
+        p=category_p_value(differences, swaps),
+    )
+
+
+def _sides(draws: Sequence[Draw]) -> tuple[list[SequenceFeatures], list[SequenceFeatures]]:
+    return [draw.arm for draw in draws], [draw.versus for draw in draws]
+
+
+def _test_distance(
+    name: str,
+    drawn: DrawSet,
+    swaps: Swaps,
+    distance: Callable[[SequenceFeatures, SequenceFeatures], float | None],
+) -> EquivalenceTest:
+    """Test the energy distance between the arms' sets of draws of each prompt, summed over prompts."""
+    groups: defaultdict[tuple[str, str], list[Draw]] = defaultdict(list)
+    for draw in drawn.draws:
+        if distance(draw.arm, draw.versus) is not None:
+            groups[draw.prompt].append(draw)
+    several = [group for group in groups.values() if len(group) > 1]
+    if not several:
+        return _untested(name, ONE_DRAW if groups else _why_unknown(drawn))
+    blocks = [_measure_block(group, distance) for group in several]
+    return EquivalenceTest(
+        scope="sampled",
+        statistic=name,
+        arm_value=None,
+        versus_value=None,
+        difference=Figure(value=None, n=sum(map(len, several)), reason="a distance has no sign"),
+        units=len({draw.unit for group in several for draw in group}),
+        p=energy_p_value(blocks, swaps),
+    )
+
+
+def _measure_block(
+    group: Sequence[Draw], distance: Callable[[SequenceFeatures, SequenceFeatures], float | None]
+) -> DistanceBlock:
+    mine, theirs = _sides(group)
+
+    def measure(rows: Sequence[SequenceFeatures], columns: Sequence[SequenceFeatures]) -> Floats:
+        return np.array([[distance(one, other) or 0.0 for other in columns] for one in rows])
+
+    return DistanceBlock(
+        units=np.array([draw.unit for draw in group], dtype=np.intp),
+        within_first=measure(mine, mine),
+        within_second=measure(theirs, theirs),
+        across=measure(mine, theirs),
+    )
+
+
+def _first_distance(one: SequenceFeatures, other: SequenceFeatures) -> float | None:
+    """Return 0 for the same first token, 1 for another."""
+    if one.first is None or other.first is None:
+        return None
+    return float(one.first != other.first)
+
+
+def _bigram_distance(one: SequenceFeatures, other: SequenceFeatures) -> float | None:
+    """Return Jaccard's distance of two sets of bigrams, 0 where both are empty.
+
+    It is of negative type, as an energy distance needs: Jaccard's similarity is positive definite (Gower
+    1971, Biometrics 27, 857-871).
+    """
+    if one.bigrams is None or other.bigrams is None:
+        return None
+    union = len(one.bigrams | other.bigrams)
+    return 1 - len(one.bigrams & other.bigrams) / union if union else 0.0
+
+
+def _why_unknown(drawn: DrawSet) -> str:
+    hidden = any(one.bigrams is None for draw in drawn.draws for one in (draw.arm, draw.versus))
+    return WITHHELD if hidden else NOT_KNOWN
+
+
+def _untested(name: str, reason: str) -> EquivalenceTest:
+    return EquivalenceTest(
+        scope="sampled",
+        statistic=name,
+        arm_value=None,
+        versus_value=None,
+        difference=Figure(value=None, reason=reason),
+        units=0,
+        p=None,
+    )

@@ -1,0 +1,1 @@
+"""Effects of place and hour inside a run, and how far equal arms differ."""

@@ -1,0 +1,222 @@
+"""Order and drift in a run: places in a block, and change over the blocks. Pure.
+
+The value of a turn is the geometric mean of the deciding metric over its usable requests; one value per turn,
+because requests of a turn share what happened to the machine in it. Nothing here decides a cell: it says
+whether the pairs rest on steady ground.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from statistics import fmean
+
+import msgspec
+
+from draftproof.stats.multiplicity import holm_adjusted
+from draftproof.stats.order import drift, position_effect
+from draftproof.stats.places import compare_places
+from draftproof.verdict.effects import EffectIndex, has_value, read_metric, usable_pairs, value_of
+from draftproof.verdict.order.noise_floor import state_noise
+from draftproof.verdict.order.results import BlockPoint, DriftRow, OrderSummary, PlaceRow
+from draftproof.verdict.pairs import Comparison, Pair, PairTable, in_cell
+from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun
+
+ALL_ARMS = "all"
+NS_PER_HOUR = 3.6e12
+
+
+class Start(msgspec.Struct, frozen=True):
+    """When a turn began, ns, and in which place of its block, 0 first."""
+
+    started_ns: int
+    place: int
+
+
+Starts = Mapping[tuple[str, int, str], Start]
+Turns = Mapping[tuple[int, str], float]  # (block, arm) -> mean of the logarithms
+
+
+def compute_order(prepared: PreparedRun, pairs: PairTable, effects: EffectIndex) -> OrderSummary:
+    """Return what the order of turns and the hours of the run did to the deciding metric."""
+    starts = find_starts(prepared)
+    turns = {load: _average_turns(prepared, load) for load in prepared.loads}
+    compared = [one for one in pairs if one[1] == "baseline"]
+    points = tuple(
+        point
+        for comparison in compared
+        for load in prepared.loads
+        for point in _list_points(prepared, in_cell(pairs[comparison], ALL_SEGMENTS, load), starts)
+    )
+    places = [row for load in prepared.loads for row in _compare_places(prepared, load, turns[load], starts)]
+    of_arms = [row for load in prepared.loads for row in _drift_of_arms(prepared, load, turns[load], starts)]
+    of_effects = [
+        _drift_of_effect(prepared, one, load, points) for one in compared for load in prepared.loads
+    ]
+    placed, drifted = _correct(places, [*of_arms, *of_effects])
+    return OrderSummary(
+        places=placed, drifts=drifted, noise=state_noise(prepared, pairs, effects), points=points
+    )
+
+
+def _correct(
+    places: Sequence[PlaceRow], drifts: Sequence[DriftRow]
+) -> tuple[tuple[PlaceRow, ...], tuple[DriftRow, ...]]:
+    """Add Holm's p-values over all tests of place and drift together."""
+    adjusted = holm_adjusted([*(row.p for row in places), *(row.p for row in drifts)])
+    of_places, of_drifts = adjusted[: len(places)], adjusted[len(places) :]
+    return (
+        tuple(msgspec.structs.replace(row, adjusted_p=p) for row, p in zip(places, of_places, strict=True)),
+        tuple(msgspec.structs.replace(row, adjusted_p=p) for row, p in zip(drifts, of_drifts, strict=True)),
+    )
+
+
+def find_starts(prepared: PreparedRun) -> Starts:
+    """Return when each turn began first: a resumed turn keeps its first start and place."""
+    starts: dict[tuple[str, int, str], Start] = {}
+    for record in sorted(prepared.run.blocks, key=lambda one: (one.started_ns, one.ended_ns, one.order)):
+        starts.setdefault((record.load, record.block, record.arm), Start(record.started_ns, record.order))
+    return starts
+
+
+def _average_turns(prepared: PreparedRun, load: str) -> Turns:
+    """Return the mean logarithm of the deciding metric in every turn that has a usable request."""
+    metric = prepared.plan.comparison.metric
+    read, logs = read_metric(metric), defaultdict(list)
+    for arm in prepared.arms:
+        for seen in prepared.of_arm(arm, load):
+            if seen.timed and has_value(seen, read):
+                logs[seen.record.block, arm].append(math.log(value_of(seen, metric) or math.nan))
+    return {key: fmean(values) for key, values in logs.items()}
+
+
+def _compare_places(prepared: PreparedRun, load: str, turns: Turns, starts: Starts) -> Iterator[PlaceRow]:
+    """Yield the comparison of places over all arms, then that of each arm."""
+    free = _free_of_blocks_and_arms(turns)
+    known = [key for key in sorted(free) if (load, *key) in starts]
+    places = [starts[load, block, arm].place for block, arm in known]
+    metric = prepared.plan.comparison.metric
+    found = position_effect([math.exp(free[key]) for key in known], places, [block for block, _ in known])
+    yield PlaceRow(
+        arm=ALL_ARMS,
+        load=load,
+        metric=metric,
+        ratios=found.ratios,
+        p=found.p,
+        adjusted_p=None,
+        blocks=found.blocks,
+        reason=found.reason,
+        needed=found.needed,
+    )
+    for arm in prepared.arms:
+        own = [
+            (math.exp(free[key]), place) for key, place in zip(known, places, strict=True) if key[1] == arm
+        ]
+        one = compare_places([value for value, _ in own], [place for _, place in own])
+        yield PlaceRow(
+            arm=arm,
+            load=load,
+            metric=metric,
+            ratios=one.ratios,
+            p=one.p,
+            adjusted_p=None,
+            blocks=one.turns,
+            reason=one.reason,
+            needed=one.needed,
+        )
+
+
+def _free_of_blocks_and_arms(turns: Turns) -> dict[tuple[int, str], float]:
+    """Take off each block's mean, then each arm's, over the blocks in which every arm has a value."""
+    arms = {arm for _, arm in turns}
+    by_block: defaultdict[int, dict[str, float]] = defaultdict(dict)
+    for (block, arm), value in turns.items():
+        by_block[block][arm] = value
+    whole = {block: values for block, values in by_block.items() if set(values) == arms}
+    centred = {
+        (block, arm): value - fmean(values.values())
+        for block, values in whole.items()
+        for arm, value in values.items()
+    }
+    means = {arm: fmean(centred[block, arm] for block in whole) for arm in arms} if whole else {}
+    return {(block, arm): value - means[arm] for (block, arm), value in centred.items()}
+
+
+def _list_points(prepared: PreparedRun, pairs: Iterable[Pair], starts: Starts) -> Iterator[BlockPoint]:
+    """Yield the ratio of each block in which both turns have a start."""
+    metric = prepared.plan.comparison.metric
+    origin = min((start.started_ns for start in starts.values()), default=0)
+    by_block: defaultdict[int, list[Pair]] = defaultdict(list)
+    for pair in usable_pairs(pairs, read_metric(metric)):
+        by_block[pair.arm.record.block].append(pair)
+    for block, found in sorted(by_block.items()):
+        arm, versus, load = found[0].arm.record.arm, found[0].versus.record.arm, found[0].load
+        begun = [
+            starts[key].started_ns for key in ((load, block, arm), (load, block, versus)) if key in starts
+        ]
+        if len(begun) == 2:
+            yield BlockPoint(
+                arm=arm,
+                load=load,
+                block=block,
+                hours=(fmean(begun) - origin) / NS_PER_HOUR,
+                ratio=math.exp(fmean(_log_ratio(pair, metric) for pair in found)),
+                pairs=len(found),
+            )
+
+
+def _log_ratio(pair: Pair, metric: str) -> float:
+    return math.log((value_of(pair.arm, metric) or math.nan) / (value_of(pair.versus, metric) or math.nan))
+
+
+def _drift_of_arms(prepared: PreparedRun, load: str, turns: Turns, starts: Starts) -> Iterator[DriftRow]:
+    for arm in prepared.arms:
+        known = sorted(block for block, who in turns if who == arm and (load, block, arm) in starts)
+        yield _to_drift(
+            prepared,
+            (arm, None),
+            load,
+            values=[math.exp(turns[block, arm]) for block in known],
+            times_ns=[float(starts[load, block, arm].started_ns) for block in known],
+        )
+
+
+def _drift_of_effect(
+    prepared: PreparedRun, comparison: Comparison, load: str, points: Iterable[BlockPoint]
+) -> DriftRow:
+    own = [point for point in points if (point.arm, point.load) == (comparison[0], load)]
+    return _to_drift(
+        prepared,
+        comparison,
+        load,
+        values=[point.ratio for point in own],
+        times_ns=[point.hours * NS_PER_HOUR for point in own],
+    )
+
+
+def _to_drift(
+    prepared: PreparedRun,
+    compared: tuple[str, str | None],
+    load: str,
+    *,
+    values: Sequence[float],
+    times_ns: Sequence[float],
+) -> DriftRow:
+    found = drift(values, times_ns)
+    hours = (max(times_ns) - min(times_ns)) / NS_PER_HOUR if times_ns else None
+    backwards = any(after < before for before, after in pairwise(times_ns))
+    factor = None if backwards or hours is None else found.factor_per_hour
+    return DriftRow(
+        arm=compared[0],
+        versus=compared[1],
+        load=load,
+        metric=prepared.plan.comparison.metric,
+        factor_per_hour=factor,
+        change=None if factor is None or hours is None else factor**hours,
+        hours=None if backwards else hours,
+        p=None if factor is None else found.p,
+        adjusted_p=None,
+        blocks=found.n,
+        reason="the blocks' times run backwards: the clock began anew" if backwards else found.reason,
+        needed=None if backwards else found.needed,
+    )

@@ -1,0 +1,1 @@
+"""The twelve questions of a review, answered from evidence or left open."""

@@ -1,0 +1,212 @@
+"""Answers to the review questions that rest on what was measured. Pure."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from draftproof.verdict.decision_results import LabelAcceptance
+from draftproof.verdict.questions.answers import Answer, Source, grade, in_flight, write_ratio, write_share
+from draftproof.verdict.results import Diagnosis
+
+GIB = 2**30
+ASKED_DIMENSIONS = {
+    "language": ("language",),
+    "task": ("task",),
+    "length": ("prompt_length", "answer_length"),
+}
+
+
+def answer_delay(source: Source) -> Answer:
+    """Say how much of the baseline's time is decoding, the only part that speculation shortens."""
+    known = [one for one in source.results.diagnosis if one.decode_share is not None]
+    if not known:
+        return Answer(
+            standing="open",
+            answer="The run does not tell how much of a request's time is decoding.",
+            missing=("Answered requests of the baseline whose chunks were timed.",),
+        )
+    parts = [
+        f"{write_share(one.decode_share)} of a request's time is decoding at load {one.load}{_others(one)}"
+        for one in _ends(source, known)
+    ]
+    apart = all(one.queue_share is not None for one in known)
+    return Answer(
+        standing="answered" if apart else "partly",
+        answer=f"The time between tokens: {'; '.join(parts)}. Speculation shortens the decoding alone.",
+        evidence=tuple(f"diagnosis: load {one.load}" for one in known),
+        missing=() if apart else ("A service that tells queueing and prefill apart from decoding.",),
+    )
+
+
+def answer_bound(source: Source) -> Answer:
+    """Say what the baseline is bound by at each load and the ceiling of any gain."""
+    rows = source.results.diagnosis
+    named = [one for one in rows if one.bound != "unknown"]
+    parts = [
+        f"{one.bound} at load {one.load}"
+        + (f" (no more than {one.ceiling_gain:.2f} times as fast end to end)" if one.ceiling_gain else "")
+        for one in _ends(source, named)
+    ]
+    return Answer(
+        standing=grade(one.bound != "unknown" for one in rows) if rows else "open",
+        answer=f"The baseline is {'; '.join(parts)}." if parts else "No bound could be named at any load.",
+        evidence=tuple(f"diagnosis: load {one.load}" for one in named),
+        missing=()
+        if len(named) == len(rows) and rows
+        else ("Server timings of the baseline at every load, or an engine that discloses them.",),
+    )
+
+
+def answer_resources(source: Source) -> Answer:
+    """Compare resident memory and energy per token of candidate and baseline."""
+    memory, memory_rows = _compare_memory(source)
+    energy, energy_rows = _compare_energy(source)
+    told = [text for text in (memory, energy) if text is not None]
+    return Answer(
+        standing=grade((memory is not None, energy is not None)),
+        answer=" ".join(told) if told else "Neither memory nor energy of the services was measured.",
+        evidence=(*memory_rows, *energy_rows),
+        missing=(
+            *(("Memory: a launched service, or GPU memory read by the sampler.",) if memory is None else ()),
+            *(("Energy: a machine with readable power counters.",) if energy is None else ()),
+        ),
+    )
+
+
+def answer_acceptance(source: Source) -> Answer:
+    """Give the span of accepted shares over the labels of every dimension that was asked for."""
+    load = source.loads[0][0]
+    rows = [one for one in source.results.label_acceptance if one.load == load and one.num_draft_tokens]
+    if not rows:
+        return Answer(
+            standing="open",
+            answer="The candidate discloses no acceptance, or drafted nothing.",
+            missing=("An engine that counts drafted and accepted tokens per request.",),
+        )
+    by_kind = {
+        kind: [one for one in rows if one.dimension in dimensions]
+        for kind, dimensions in ASKED_DIMENSIONS.items()
+    }
+    told = {kind: found for kind, found in by_kind.items() if len({one.label for one in found}) > 1}
+    parts = [f"by {kind} {_span(found)}" for kind, found in told.items()]
+    pooled = source.cell_of("candidate", load)
+    rate = pooled.acceptance.draft_acceptance_rate if pooled and pooled.acceptance else None
+    text = f"{write_share(rate)} of drafted tokens are accepted at load {load}"
+    return Answer(
+        standing=grade(kind in told for kind in ASKED_DIMENSIONS) if told else "partly",
+        answer=f"{text}: {'; '.join(parts)}." if parts else f"{text}.",
+        evidence=(
+            f"acceptance: candidate, all × {load}",
+            *dict.fromkeys(
+                f"label_acceptance {one.dimension}: candidate, load {load}"
+                for found in told.values()
+                for one in found
+            ),
+        ),
+        missing=tuple(
+            f"Items with different labels of {' or '.join(dimensions)}."
+            for kind, dimensions in ASKED_DIMENSIONS.items()
+            if kind not in told
+        ),
+    )
+
+
+def answer_high_batch(source: Source) -> Answer:
+    """Say what became of the effect at the highest measured load against the lowest."""
+    (first, low), (last, high) = source.loads[0], source.loads[-1]
+    cells = [one for one in source.results.cells if one.load == last]
+    counts = Counter(one.status for one in cells)
+    statuses = ", ".join(f"{n} {status}" for status, n in sorted(counts.items()))
+    effects = {load: source.effect_at(load) for load in (first, last)}
+    text = f"At {in_flight(high)}, the most that was measured, the cells are {statuses}"
+    if (there := effects[last]) is not None and there.ratio.value is not None:
+        text += f", and candidate / baseline over all segments is {write_ratio(there.ratio)}"
+        if first != last and (here := effects[first]) is not None and here.ratio.value is not None:
+            text += f" against {write_ratio(here.ratio)} at {in_flight(low)}"
+    decided = counts["gain"] + counts["harm"] + counts["neutral"] == len(cells)
+    return Answer(
+        standing=grade((bool(cells), first != last, decided)),
+        answer=text + ".",
+        evidence=(
+            *(f"cells: {one.segment} × {last}" for one in cells),
+            *(f"effects: candidate / baseline, all × {load}" for load in dict.fromkeys((first, last))),
+        ),
+        missing=(
+            *(("A second, higher [[load]] level.",) if first == last else ()),
+            *(() if decided else (f"Enough prompts to decide every cell at load {last}.",)),
+        ),
+    )
+
+
+def answer_media(source: Source) -> Answer:
+    """Leave open what no run measures: the clock from the user's turn to speech or picture."""
+    waits = (
+        "" if source.results.metric == "tpot_ns" else " The deciding metric is the end-to-end time of text."
+    )
+    return Answer(
+        standing="open",
+        answer=f"Not measured: only streams of text were timed, none of speech or frames.{waits}",
+        missing=("The time from the end of the user's turn to the first speech, over the real media path.",),
+    )
+
+
+def _ends(source: Source, rows: Sequence[Diagnosis]) -> list[Diagnosis]:
+    """Return the rows of the lowest and the highest load: a sentence holds no more."""
+    order = [load for load, _ in source.loads]
+    found = sorted(rows, key=lambda one: order.index(one.load))
+    return found if len(found) <= 2 else [found[0], found[-1]]
+
+
+def _others(row: Diagnosis) -> str:
+    parts = {"queueing": row.queue_share, "prefill": row.prefill_share}
+    known = [f"{name} {write_share(share)}" for name, share in parts.items() if share is not None]
+    return f" ({', '.join(known)})" if known else ""
+
+
+def _compare_memory(source: Source) -> tuple[str | None, tuple[str, ...]]:
+    stated = {name: source.arm(name) for name in ("baseline", "candidate")}
+    held: dict[str, float] = {
+        name: one.resident_bytes for name, one in stated.items() if one and one.resident_bytes
+    }
+    rows: tuple[str, ...] = ("manifest: baseline", "manifest: candidate")
+    kind = "resident memory when loaded"
+    if len(held) < 2:
+        held = {name: most for name in stated if (most := _most_gpu_memory(source, name)) is not None}
+        rows, kind = ("services: baseline, all loads", "services: candidate, all loads"), "GPU memory at most"
+    if len(held) < 2:
+        return None, ()
+    more = held["candidate"] - held["baseline"]
+    text = (
+        f"The candidate's {kind} is {held['candidate'] / GIB:.2f} GiB, {abs(more) / GIB:.2f} GiB "
+        f"{'more' if more >= 0 else 'less'} than the baseline's."
+    )
+    return text, rows
+
+
+def _most_gpu_memory(source: Source, arm: str) -> float | None:
+    found = [one.gpu_memory_max_bytes for one in source.results.services if one.arm == arm]
+    return max((one for one in found if one is not None), default=None)
+
+
+def _compare_energy(source: Source) -> tuple[str | None, tuple[str, ...]]:
+    parts, rows = [], []
+    for load, concurrency in source.loads:
+        used = {
+            one.arm: one.energy_per_output_token_joules for one in source.results.services if one.load == load
+        }
+        mine, theirs = used.get("candidate"), used.get("baseline")
+        if mine is not None and theirs is not None:
+            parts.append(f"{mine:.3g} J against {theirs:.3g} J at {in_flight(concurrency)}")
+            rows += [f"services: {arm}, load {load}" for arm in ("candidate", "baseline")]
+    if not parts:
+        return None, ()
+    ends = parts if len(parts) <= 2 else [parts[0], parts[-1]]
+    return f"Energy of the machine per output token: {', '.join(ends)}.", tuple(rows)
+
+
+def _span(rows: Iterable[LabelAcceptance]) -> str:
+    ordered = sorted(rows, key=lambda one: (one.draft_acceptance_rate or 0.0, one.dimension, one.label))
+    lowest, highest = ordered[0], ordered[-1]
+    return (
+        f"from {write_share(lowest.draft_acceptance_rate)} ({lowest.label}) to "
+        f"{write_share(highest.draft_acceptance_rate)} ({highest.label})"
+    )

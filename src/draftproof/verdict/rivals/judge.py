@@ -1,0 +1,171 @@
+"""The verdict that a run would get if time per token were computed as other tools compute it.
+
+Pure. Only the deciding quantity of a request changes: the pairs, the resampling with its seeds, the margins,
+the guardrails and the rules are those of the run. An estimator is judged where it gives one number per
+request; `gap_spread_over_tokens`, `zeros_and_full_gap` and `request_rate_token_weighted` have the same mean
+per request as `tpot_ns` or `tokens_minus_one` and part from them in their percentiles alone.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+from draftproof.metrics.acceptance import pool_acceptance
+from draftproof.metrics.estimators import (
+    ESTIMATORS,
+    Sample,
+    gaps_of_chunks,
+    latency_over_all_tokens,
+    span_over_tokens_minus_one,
+    waits_over_chunks,
+)
+from draftproof.verdict.decide import decide
+from draftproof.verdict.effects import Reader, compare_arms
+from draftproof.verdict.pairs import PairTable
+from draftproof.verdict.results import Cell, Decision, Effect
+from draftproof.verdict.rivals.results import RivalCell, RivalVerdict
+from draftproof.verdict.run_data import Observation, PreparedRun
+
+METRIC = "tpot_ns"
+RIVAL_WORDS = {
+    "chunk_gap": "raw chunk gaps",
+    "gap_over_run_acceptance": "chunk gaps over the run's acceptance length",
+    "latency_over_all_tokens": "the whole latency over all tokens",
+    "waits_over_chunks": "waits over the number of chunks",
+    "tokens_minus_one": "first to last chunk over all tokens but one",
+}
+DECISION_WORDS = {
+    "adopt": "adopt",
+    "adopt_limited": "adopt in a limited envelope",
+    "defer": "defer",
+    "inconclusive": "inconclusive",
+    "invalid": "invalid",
+}
+USED_BY = {name: used_by for name, used_by, _ in ESTIMATORS}
+
+Judge = Callable[[Sequence[Effect]], Sequence[Cell]]
+
+
+def judge_by_rivals(
+    prepared: PreparedRun,
+    pairs: PairTable,
+    *,
+    effects: Sequence[Effect],
+    cells: Sequence[Cell],
+    judge: Judge,
+    is_complete: bool,
+) -> tuple[RivalVerdict, ...]:
+    """Return one verdict per rival estimator; none where another metric than time per token decides.
+
+    Args:
+        prepared: the run.
+        pairs: its pairs, the same for every estimator.
+        effects: the run's own effects; those of time per token are replaced.
+        cells: the run's own cells.
+        judge: the rules of the run, from effects to cells.
+        is_complete: whether no cell lacks a request that the plan asks for.
+    """
+    if prepared.plan.comparison.metric != METRIC:
+        return ()
+    thresholds = prepared.plan.thresholds
+    own = (cells, decide(cells, thresholds, is_complete=is_complete))
+    others = [effect for effect in effects if effect.metric != METRIC]
+    found = []
+    for name in RIVAL_WORDS:
+        read = _remember(prepared, read_rival(prepared, name))
+        replaced = [one for pair in pairs for one in compare_arms(prepared, pairs[pair], pair, METRIC, read)]
+        rival = judge([*replaced, *others])
+        decision = decide(rival, thresholds, is_complete=is_complete)
+        found.append(_to_verdict(name, (rival, decision), own))
+    return tuple(found)
+
+
+def read_rival(prepared: PreparedRun, name: str) -> Reader:
+    """Return what reads a rival estimator's number off a request, ns; None where it has none."""
+    if name == "gap_over_run_acceptance":
+        return _read_gap_over_acceptance(prepared)
+    sample = {
+        "chunk_gap": gaps_of_chunks,
+        "latency_over_all_tokens": latency_over_all_tokens,
+        "waits_over_chunks": waits_over_chunks,
+        "tokens_minus_one": span_over_tokens_minus_one,
+    }[name]
+    return lambda seen: _mean(sample([seen.record])) if seen.is_ok and seen.record.chunks else None
+
+
+def count_statuses(cells: Iterable[Cell | RivalCell]) -> str:
+    """Return "3 gain, 1 harm of 4 cells", statuses without a cell left out."""
+    listed = [cell.status for cell in cells]
+    counts = Counter(listed)
+    named = [
+        f"{counts[status]} {status}"
+        for status in ("gain", "neutral", "harm", "inconclusive", "invalid")
+        if counts[status]
+    ]
+    return f"{', '.join(named)} of {len(listed)} cells" if listed else "no cell"
+
+
+def _read_gap_over_acceptance(prepared: PreparedRun) -> Reader:
+    lengths = {
+        (arm, load): _acceptance_length(prepared.of_arm(arm, load))
+        for arm in prepared.arms
+        for load in prepared.loads
+    }
+
+    def read(seen: Observation) -> float | None:
+        gap = _mean(gaps_of_chunks([seen.record])) if seen.is_ok else None
+        return None if gap is None else gap / lengths[seen.record.arm, seen.record.load]
+
+    return read
+
+
+def _acceptance_length(seen: Iterable[Observation]) -> float:
+    """Return the mean acceptance length of one arm at one load, 1 where none is told: as that tool does."""
+    pooled = pool_acceptance(one.record for one in seen if one.is_ok and one.timed)
+    return (pooled.mean_acceptance_length if pooled else None) or 1.0
+
+
+def _remember(prepared: PreparedRun, read: Reader) -> Reader:
+    """Read every request once: a pair is met in several cells and comparisons."""
+    values = {seen.record.request_id: read(seen) for seen in prepared.observations}
+    return lambda seen: values[seen.record.request_id]
+
+
+def _mean(sample: Sample) -> float | None:
+    return sum(sample.values) / len(sample.values) if sample.values else None
+
+
+def _to_verdict(
+    name: str, judged: tuple[Sequence[Cell], Decision], own: tuple[Sequence[Cell], Decision]
+) -> RivalVerdict:
+    cells, decision = judged
+    return RivalVerdict(
+        estimator=name,
+        used_by=USED_BY[name],
+        decision=decision,
+        agrees=decision == own[1] and [one.status for one in cells] == [one.status for one in own[0]],
+        cells=tuple(_to_cell(cell) for cell in cells),
+        sentence=_describe(name, judged, own),
+    )
+
+
+def _describe(
+    name: str, judged: tuple[Sequence[Cell], Decision], own: tuple[Sequence[Cell], Decision]
+) -> str:
+    cells, decision = judged
+    return (
+        f"Judged by {RIVAL_WORDS[name]} this run would have been: {DECISION_WORDS[decision]} "
+        f"({count_statuses(cells)}); by time per token it is: {DECISION_WORDS[own[1]]} "
+        f"({count_statuses(own[0])})."
+    )
+
+
+def _to_cell(cell: Cell) -> RivalCell:
+    return RivalCell(
+        segment=cell.segment,
+        load=cell.load,
+        status=cell.status,
+        ratio=cell.effect.value,
+        low=cell.effect.low,
+        high=cell.effect.high,
+        pairs=cell.effect.n,
+    )

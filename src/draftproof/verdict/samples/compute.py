@@ -1,0 +1,297 @@
+"""How many prompts a plan takes: for a gain in every cell, for the tail, for failures and for quality. Pure.
+
+Before a run the spreads are assumed, over a stated range; with an earlier run they are its own. Numbers are
+estimates: they hold if the next prompts spread like these.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
+
+import msgspec
+
+from draftproof.errors import UsageError
+from draftproof.plan.schema import LoadLevel, Plan
+from draftproof.stats.multiplicity import bonferroni_level
+from draftproof.stats.planning import (
+    MOST,
+    prompts_needed,
+    share_pairs_needed,
+    tail_prompts_needed,
+)
+from draftproof.verdict.effects import read_metric, usable_pairs
+from draftproof.verdict.pairs import Pair, in_cell
+from draftproof.verdict.run_data import ALL_SEGMENTS
+from draftproof.verdict.samples.results import Need, SamplePlan, SampleQuestion
+from draftproof.verdict.samples.spreads import (
+    Earlier,
+    discordant_shares,
+    spreads_of_ratio,
+    spreads_of_values,
+)
+from draftproof.verdict.samples.wording import describe_samples
+from draftproof.verdict.tails import TAIL_METRICS, tail_share
+from draftproof.workload.items import Item
+from draftproof.workload.segments import segment_key
+
+SHARES: dict[str, tuple[Literal["failures", "checks"], str]] = {
+    "failed_share": ("failures", "failure_margin"),
+    "passed_share": ("checks", "quality_margin"),
+}
+
+Sizer = Callable[[float], int]  # from a spread to a number
+
+
+class _Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything the needs are computed from."""
+
+    plan: Plan
+    items: tuple[Item, ...]
+    question: SampleQuestion
+    earlier: Earlier | None
+
+    @property
+    def counts(self) -> Counter[str]:
+        """Prompts of the workload by segment."""
+        return Counter(segment_key(item, self.plan.workload.segment_by) for item in self.items)
+
+
+def plan_samples(
+    plan: Plan, items: Sequence[Item], question: SampleQuestion, earlier: Earlier | None = None
+) -> SamplePlan:
+    """Return what the plan's verdict takes, and what its workload has.
+
+    Args:
+        plan: the plan to be run.
+        items: the items it selects.
+        question: the gain to be seen.
+        earlier: a run whose spreads count, else assumed ones do.
+
+    Raises:
+        UsageError: the gain is not beyond the plan's minimum gain, or a share is out of range.
+    """
+    _check(plan, question)
+    ask = _Ask(plan=plan, items=tuple(items), question=question, earlier=earlier)
+    needs = (*_needs_of_gain(ask), *_needs_of_tail(ask), *_needs_of_shares(ask))
+    arms = 2 + (plan.arms.alternative is not None) + plan.comparison.null_arm
+    found = SamplePlan(
+        plan=plan.name,
+        run=earlier.name if earlier else None,
+        question=question,
+        confidence=plan.comparison.confidence,
+        cells=len(ask.counts) * len(plan.load),
+        arms=arms,
+        needs=needs,
+        requests=arms * sum(len(items) * level.repeats for level in plan.load),
+        requests_needed=_count_requests(ask, needs, arms),
+        sentence="",
+    )
+    return msgspec.structs.replace(found, sentence=describe_samples(found))
+
+
+def _check(plan: Plan, question: SampleQuestion) -> None:
+    least = plan.thresholds.minimum_gain
+    if not least < question.gain < 1:
+        raise UsageError(
+            f"is {question.gain:g}; the plan credits a gain where the whole interval beats {least:g}, which "
+            "no number of prompts shows for a true gain that is not larger",
+            place="--gain",
+            fix=f"ask for a share above {least:g} and below 1, or lower thresholds.minimum_gain",
+        )
+    if not 0.5 <= question.power < 1:
+        raise UsageError(
+            f"is {question.power:g}, allowed are shares from 0.5 to below 1",
+            place="--power",
+            fix="such as 0.8",
+        )
+
+
+def _needs_of_gain(ask: _Ask) -> Iterator[Need]:
+    """Yield what the gain takes in every cell, at the level at which all cells hold jointly."""
+    cells = len(ask.counts) * len(ask.plan.load)
+    level = bonferroni_level(cells, 1 - ask.plan.comparison.confidence)
+    for load in ask.plan.load:
+        for segment, have in ask.counts.items():
+            yield _need_of_gain(ask, (segment, load.name), have, level)
+
+
+def _need_of_gain(ask: _Ask, cell: tuple[str, str], have: int, level: float) -> Need:
+    question, metric = ask.question, ask.plan.comparison.metric
+    margin = ask.plan.thresholds.minimum_gain
+    noise = ask.earlier.noise.get(cell[1], 1.0) if ask.earlier else 1.0
+    ratio = (1 - question.gain) * noise
+    pairs = _pairs_of(ask, cell, metric)
+    if question.statistic == "mean":
+        spreads, source = spreads_of_ratio(ask.plan, pairs, metric)
+
+        def size(spread: float) -> int:
+            return prompts_needed(
+                log_spread=spread, ratio=ratio, margin=margin, level=level, power=question.power
+            )
+    else:
+        spreads, source = spreads_of_values(pairs, metric)
+
+        def size(spread: float) -> int:
+            return tail_prompts_needed(
+                q=int(question.statistic.removeprefix("p")) / 100,
+                ratio=ratio,
+                margin=margin,
+                level=level,
+                power=question.power,
+                log_spread=spread,
+            )
+
+    reason = None
+    if ratio >= 1 - margin:
+        reason = (
+            f"equal arms differ by {100 * (noise - 1):.1f} % at this load, so such a gain is within noise"
+        )
+    return _to_need(
+        Need(
+            aim="gain",
+            quantity=metric,
+            statistic=question.statistic,
+            segment=cell[0],
+            load=cell[1],
+            unit="prompts",
+            level=level,
+            have=have,
+            measured=_count_prompts(ask, pairs),
+            spreads=spreads,
+            needed=(),
+            more=None,
+            source=source,
+            reason=reason,
+        ),
+        size,
+        floor=ask.plan.comparison.minimum_prompts,
+    )
+
+
+def _needs_of_tail(ask: _Ask) -> Iterator[Need]:
+    """Yield what it takes to show, over a load, that the tail did not grow beyond its margin."""
+    q, thresholds = tail_share(ask.plan.thresholds), ask.plan.thresholds
+    level, power = ask.plan.comparison.confidence, ask.question.power
+
+    def size(spread: float) -> int:
+        return tail_prompts_needed(
+            q=q, ratio=1.0, margin=thresholds.tail_margin, level=level, power=power, log_spread=spread
+        )
+
+    for load in ask.plan.load:
+        for metric in TAIL_METRICS:
+            pairs = _pairs_of(ask, (ALL_SEGMENTS, load.name), metric)
+            spreads, source = spreads_of_values(pairs, metric)
+            yield _to_need(
+                Need(
+                    aim="tail",
+                    quantity=metric,
+                    statistic=thresholds.tail_quantile,
+                    segment=ALL_SEGMENTS,
+                    load=load.name,
+                    unit="prompts",
+                    level=level,
+                    have=len(ask.items),
+                    measured=_count_prompts(ask, pairs),
+                    spreads=spreads,
+                    needed=(),
+                    more=None,
+                    source=source,
+                ),
+                size,
+            )
+
+
+def _needs_of_shares(ask: _Ask) -> Iterator[Need]:
+    """Yield what it takes to show, over a load, that failures and failed checks did not grow too much."""
+    checked = sum(bool(item.checks) for item in ask.items)
+    for load in ask.plan.load:
+        for quantity, (aim, key) in SHARES.items():
+            prompts = checked if quantity == "passed_share" else len(ask.items)
+            margin: float = getattr(ask.plan.thresholds, key)
+            yield _need_of_share(ask, load, quantity, aim=aim, margin=margin, prompts=prompts)
+
+
+def _need_of_share(
+    ask: _Ask,
+    load: LoadLevel,
+    quantity: str,
+    *,
+    aim: Literal["failures", "checks"],
+    margin: float,
+    prompts: int,
+) -> Need:
+    level, power = ask.plan.comparison.confidence, ask.question.power
+    spreads, measured = discordant_shares(ask.earlier, load.name, quantity, margin)
+
+    def size(discordant: float) -> int:
+        return share_pairs_needed(margin=margin, level=level, power=power, discordant=discordant)
+
+    reason = None
+    if margin <= 0:
+        reason = "a margin of 0 cannot be shown by any number of pairs"
+    elif prompts == 0:
+        reason = "no item has a check"
+    return _to_need(
+        Need(
+            aim=aim,
+            quantity=quantity,
+            statistic="share",
+            segment=ALL_SEGMENTS,
+            load=load.name,
+            unit="prompts",
+            level=level,
+            have=prompts,
+            measured=measured,
+            spreads=spreads,
+            needed=(),
+            more=None,
+            source="assumed" if measured is None else "run",
+            reason=reason,
+        ),
+        size,
+    )
+
+
+def _to_need(need: Need, size: Sizer, floor: int = 0) -> Need:
+    """Fill in the numbers; a need that carries a reason has none."""
+    if need.reason is not None:
+        return need
+    needed = tuple(max(floor, size(spread)) for spread in need.spreads)
+    if needed[-1] >= MOST:
+        return msgspec.structs.replace(need, reason=f"at this spread it takes {MOST:,} or more")
+    have = need.have if need.measured is None else need.measured
+    return msgspec.structs.replace(need, needed=needed, more=max(0, needed[-1] - have))
+
+
+def _pairs_of(ask: _Ask, cell: tuple[str, str], metric: str) -> list[Pair]:
+    if ask.earlier is None:
+        return []
+    return usable_pairs(in_cell(ask.earlier.pairs, *cell), read_metric(metric))
+
+
+def _count_prompts(ask: _Ask, pairs: Sequence[Pair]) -> int | None:
+    return len({pair.item_id for pair in pairs}) if ask.earlier else None
+
+
+def _count_requests(ask: _Ask, needs: Sequence[Need], arms: int) -> tuple[int, int] | None:
+    """Return the measured requests that meet every need, at the smallest and at the largest spreads.
+
+    Every load asks every item, so a segment needs as many prompts as its most demanding load.
+    """
+    if any(need.reason is not None for need in needs):
+        return None
+    return _requests_at(ask, needs, arms, 0), _requests_at(ask, needs, arms, -1)
+
+
+def _requests_at(ask: _Ask, needs: Sequence[Need], arms: int, place: int) -> int:
+    most: dict[str, int] = dict(ask.counts)
+    for need in needs:
+        if need.aim == "gain":
+            most[need.segment] = max(most[need.segment], need.needed[place])
+    prompts = sum(most.values())
+    for level in ask.plan.load:
+        for need in needs:
+            if need.load == level.name and need.aim != "gain":
+                prompts = max(prompts, need.needed[place])
+    return arms * sum(prompts * level.repeats for level in ask.plan.load)

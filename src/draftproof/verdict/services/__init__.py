@@ -1,0 +1,1 @@
+"""What the services say of themselves, beside what the client saw."""
