@@ -162,7 +162,8 @@ def _layout(**changes: object) -> Layout:
 
 
 STANDARD = _layout()
-THIN = _layout(prompts=6)
+THIN = _layout(prompts=6, block_size=2)
+MANY = _layout(segments=tuple(f"segment{number:02}" for number in range(12)), prompts=16, block_size=4)
 DEEP = _layout(
     segments=("rewriting", "chat", "code"),
     loads=(("low", 1),),
@@ -206,8 +207,8 @@ WORLDS: tuple[World, ...] = (
     ),
     World(
         name="gain_low_loss_high",
-        text="15 % faster at low load, 15 % slower at high load.",
-        ratios={cell: 0.85 if cell in LOW else 1.15 for cell in ALL},
+        text="15 % faster at low load, 8 % slower at high load.",
+        ratios={cell: 0.85 if cell in LOW else 1.08 for cell in ALL},
         gains=LOW,
         harms=ALL - LOW,
         layout=STANDARD,
@@ -230,6 +231,14 @@ WORLDS: tuple[World, ...] = (
         shorter=0.75,
     ),
     World(
+        name="slightly_shorter_answers",
+        text="As before, with answers 8 % shorter: less than the plan's margin for their length.",
+        ratios=_everywhere(1.0, BY_LENGTH),
+        layout=BY_LENGTH,
+        metric="e2e_from_schedule_ns",
+        shorter=0.92,
+    ),
+    World(
         name="failures_in_one_arm",
         text="15 % faster, but the candidate fails the slowest 8 % of the prompts; 5 points are allowed.",
         ratios=_everywhere(0.85, STANDARD),
@@ -244,6 +253,19 @@ WORLDS: tuple[World, ...] = (
         layout=STANDARD,
         drift=0.4,
         turn_noise=0.01,
+    ),
+    World(
+        name="noisy_turns",
+        text="No effect; each turn of an arm is off by 5 % for all its requests.",
+        ratios=_everywhere(1.0, STANDARD),
+        layout=STANDARD,
+        turn_noise=0.05,
+    ),
+    World(
+        name="many_segments",
+        text="No effect in any of 12 segments at two loads, 16 prompts each: 24 chances to be fooled.",
+        ratios=_everywhere(1.0, MANY),
+        layout=MANY,
     ),
     World(
         name="heavy_tails",
@@ -263,10 +285,10 @@ WORLDS: tuple[World, ...] = (
     ),
     World(
         name="better_alternative",
-        text="15 % faster, but the alternative inside the same budget is 25 % faster.",
+        text="15 % faster, but the alternative inside the same budget is 20 % faster; 5 % are allowed.",
         ratios=_everywhere(0.85, RIVAL),
         layout=RIVAL,
-        alternative=0.75,
+        alternative=0.80,
     ),
     World(
         name="thin",
