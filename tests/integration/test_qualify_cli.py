@@ -25,7 +25,10 @@ ITEMS = [
     for number in range(8)
 ]
 DRAFTED, IDLE = SpecCounts(4, 16, 4, (0, 4)), SpecCounts(0, 0, 0)
-COMMANDS = ("demo", "init", "check", "run", "report", "verdict", "compare", "costs", "fetch", "serve")
+COMMANDS = (
+    *("demo", "init", "check", "run", "report", "verdict", "judge", "compare", "package", "verify"),
+    *("samples", "costs", "rules", "client-check", "fetch", "serve"),
+)
 
 
 def store_run(path, *, low: float, high: float, counts: SpecCounts = DRAFTED, items=ITEMS) -> None:

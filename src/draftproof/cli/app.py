@@ -12,6 +12,7 @@ import typer
 import typer.core
 
 from draftproof import __version__
+from draftproof.cli.client_checking import client_check
 from draftproof.cli.comparing import compare
 from draftproof.cli.console import console_progress
 from draftproof.cli.costing import costs
@@ -241,6 +242,9 @@ app.command(epilog="Example: draftproof costs plan.toml --draft-lengths 2,4 --ba
 
 
 app.command(epilog="Example: draftproof rules run1 --job vllm-spec --holdout-job vllm-plain")(rules)
+
+
+app.command(epilog="Example: draftproof client-check --streams 128 --chunks-per-s 4000")(client_check)
 
 
 @app.command(epilog="Example: draftproof fetch")

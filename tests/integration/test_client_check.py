@@ -1,0 +1,53 @@
+"""The client against the server of known timing, over real sockets: what needs no quiet machine."""
+
+import json
+
+import pytest
+
+from draftproof.load.client_check import Profile, run_profile
+from draftproof.load.client_faults import FAULTS, run_fault_mix
+
+GENTLE = {"streams": 4, "chunks_per_s": 800.0, "seconds": 0.5}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"tokens": (1, 4, 2)}, {"coalesce": 2, "tokens": (1, 3)}, {"split": True, "tokens": (2,)}],
+    ids=["one token", "verification steps", "two events a write", "events in two packets"],
+)
+def test_every_chunk_and_token_is_counted(changes):
+    """However chunks are cut and packed, the client's counts are the server's, and every request is matched."""
+    error = run_profile(Profile(name="gentle", **(GENTLE | changes))).error
+    assert (error.failed, error.miscounted, error.unmatched) == (0, 0, 0)
+    assert error.requests >= 4
+    assert error.ttft_error_ms.n == error.requests
+    assert error.gap_error_ms.n == 63 * error.requests
+
+
+def test_a_mix_of_faults_is_counted_exactly():
+    """Of every kind of fault each request gets its own outcome and no other."""
+    found = run_fault_mix(each=3)
+    assert [one.fault for one in found] == list(FAULTS)
+    assert [one.fault for one in found if not one.is_exact] == []
+    assert all(one.requests == 3 for one in found)
+
+
+def test_the_command_speaks_json(call):
+    """--json has the figures that a script reads, whether or not this machine is quiet enough to judge."""
+    small = ("--streams", "4", "--chunks-per-s", "400", "--seconds", "1", "--capacity-streams", "2")
+    code, out, _ = call("client-check", *small, "--json")
+    found = json.loads(out)
+    assert code == (0 if found["is_fit"] else 40)
+    assert set(found["ttft_error_ms"]) == set(found["gap_error_ms"]) == {"p50", "p99", "n"}
+    assert found["ttft_error_ms"]["n"] > 0
+    assert {"tpot_relative_error", "cpu_s_per_1000_chunks", "max_chunks_per_s"} <= set(found)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("--streams", "0"), ("--seconds", "0"), ("--chunks-per-s", "1e9")]
+)
+def test_a_value_out_of_range_is_one_sentence(call, option, value):
+    """A load that cannot be driven is refused with the option's name."""
+    code, _, err = call("client-check", option, value)
+    assert code == 2
+    assert option in err
