@@ -10,11 +10,10 @@ from typing import TypeVar
 
 import msgspec
 
-from draftproof.engines.reading.flags import MASK, is_secret_name
+from draftproof.engines.reading.flags import MASK, is_secret_header, is_secret_name
 from draftproof.errors import PlanError
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-_SECRET_NAME = re.compile(r"auth|key|token|secret|cookie|passw|credential", re.IGNORECASE)
 # A shorter value stands in any text by chance, and masking it would spoil the record.
 _SHORTEST_SECRET = 6
 _S = TypeVar("_S", bound=msgspec.Struct)
@@ -49,7 +48,7 @@ def resolve_headers(
             the plan.
     """
     for name, value in headers.items():
-        if _SECRET_NAME.search(name):
+        if is_secret_header(name):
             _check_referred_to(name, value, place)
     resolved = {
         name: resolve_references(value, environment, f"{place}.{name}") for name, value in headers.items()
@@ -111,7 +110,7 @@ def collect_secrets(
     to, those whose name says so: a folder is referred to as well.
     """
     names = {name for text in headers for name in find_references(text)}
-    names |= {name for text in others for name in find_references(text) if _SECRET_NAME.search(name)}
+    names |= {name for text in others for name in find_references(text) if is_secret_header(name)}
     values = {environment[name] for name in names if name in environment}
     return tuple(sorted((v for v in values if len(v) >= _SHORTEST_SECRET), key=lambda v: (-len(v), v)))
 

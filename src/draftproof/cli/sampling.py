@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 STATISTICS = ("mean", "p50", "p95", "p99")
 DEFAULT_GAIN = 0.10
+_SHOWN_CHARACTERS = 24
 
 _Plan = Annotated[Path, typer.Argument(help="A plan file (TOML), or builtin:demo.", show_default=False)]
 _Run = Annotated[
@@ -60,7 +61,9 @@ def samples(
     statistic = quantile or plan.comparison.statistic
     if statistic not in STATISTICS:
         raise UsageError(
-            f"is {statistic!r}, allowed are {', '.join(STATISTICS)}", place="--quantile", fix="such as p95"
+            f"is {_shorten(statistic)!r}, allowed are {', '.join(STATISTICS)}",
+            place="--quantile",
+            fix="such as p95",
         )
     _, items = choose_items(plan)
     question = SampleQuestion(gain=gain, statistic=statistic, power=power)  # type: ignore[arg-type]
@@ -69,6 +72,10 @@ def samples(
         typer.echo(msgspec.json.format(msgspec.json.encode(found)).decode())
     else:
         typer.echo(render_samples(found), nl=False)
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"
 
 
 def _read_run(path: Path | None) -> "Earlier | None":

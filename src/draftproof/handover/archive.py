@@ -21,6 +21,8 @@ END = bytes(2 * BLOCK)
 MAX_MEMBERS = 10_000
 # Documents other than raw data are read into memory whole.
 MAX_DOCUMENT_BYTES = 1 << 28
+MAX_ARCHIVE_BYTES = 1 << 36
+_RAW_SUFFIXES = (".jsonl", ".jsonl.torn")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*(?:/[A-Za-z0-9_][A-Za-z0-9_.\-]*){0,3}")
 _NAME_CHARS = 100
 _READ_BYTES = 1 << 20
@@ -48,6 +50,7 @@ def write_archive(target: BinaryIO, members: Mapping[str, Path]) -> None:
         StoreError: a name or a size that the form does not have, or a file that cannot be opened.
         OSError: the archive cannot be written.
     """
+    check_sizes(members)
     for name in sorted(members):
         path = members[name]
         try:
@@ -59,6 +62,32 @@ def write_archive(target: BinaryIO, members: Mapping[str, Path]) -> None:
             target.writelines(_pieces(file, size))
         target.write(bytes(-size % BLOCK))
     target.write(END)
+
+
+def check_sizes(members: Mapping[str, Path]) -> None:
+    """Do nothing if files are small enough for an archive that its reader accepts.
+
+    Raises:
+        StoreError: one of them, or all together, are larger; or one cannot be read.
+    """
+    total = 0
+    for name, path in sorted(members.items()):
+        try:
+            size = path.stat().st_size
+        except OSError as error:
+            raise StoreError(f"cannot be packed ({error.strerror}).", place=str(path)) from error
+        total += size
+        if size > _find_limit(name):
+            raise StoreError(
+                f"{size:,} bytes cannot be packed, at most {_find_limit(name):,} can.",
+                place=str(path),
+                fix="measure fewer prompts or requests in one run.",
+            )
+    if total + (2 * len(members) + 2) * BLOCK > MAX_ARCHIVE_BYTES:
+        raise StoreError(
+            f"the run's {total:,} bytes cannot be packed, a package holds at most {MAX_ARCHIVE_BYTES:,}.",
+            fix="measure fewer prompts or requests in one run.",
+        )
 
 
 def make_header(name: str, size: int) -> bytes:
@@ -78,18 +107,33 @@ def make_header(name: str, size: int) -> bytes:
 
 
 def read_archive(path: Path) -> tuple[Entry, ...]:
-    """Return the members of an archive, every byte of it checked against the canonical form.
+    """Return the members of an archive; see `scan_archive`."""
+    return scan_archive(path)[0]
 
-    Reads the file once and allocates no more than a fixed block, whatever sizes the headers claim.
+
+def scan_archive(path: Path) -> tuple[tuple[Entry, ...], str]:
+    """Return the members of an archive and its SHA-256, every byte checked against the canonical form.
+
+    Reads the file once and allocates no more than a fixed block, whatever sizes the headers claim. Sizes are
+    checked before anything of that size is read.
 
     Raises:
-        NotVerifiedError: a byte is not what the form says; names the member or the offset.
+        NotVerifiedError: a byte is not what the form says, or something is larger than a package can be;
+            names the member or the offset.
         StoreError: the file cannot be read.
     """
     try:
+        # A pipe or a device may never end.
+        if path.exists() and not path.is_file():
+            raise StoreError("this is not a file.", place=str(path), fix="check the path.")
         total = path.stat().st_size
+        if total > MAX_ARCHIVE_BYTES:
+            raise NotVerifiedError(
+                f"{total:,} bytes are more than a package can have ({MAX_ARCHIVE_BYTES:,}).", place=str(path)
+            )
         with path.open("rb") as file:
-            return tuple(_iterate(file, total, str(path)))
+            reader = _HashingReader(file)
+            return tuple(_iterate(reader, total, str(path))), reader.hexdigest()
     except OSError as error:
         raise StoreError(f"cannot be read ({error.strerror}).", place=str(path)) from error
 
@@ -146,13 +190,37 @@ def hash_file(path: Path) -> str:
         raise StoreError(f"cannot be read ({error.strerror}).", place=str(path)) from error
 
 
-def _iterate(file: BinaryIO, total: int, place: str) -> Iterator[Entry]:
+class _HashingReader:
+    """Reads a file from its beginning and hashes what it reads."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._digest, self._at = file, hashlib.sha256(), 0
+
+    def read(self, size: int) -> bytes:
+        piece = self._file.read(size)
+        self._digest.update(piece)
+        self._at += len(piece)
+        return piece
+
+    def tell(self) -> int:
+        return self._at
+
+    def hexdigest(self) -> str:
+        return self._digest.hexdigest()
+
+
+def _find_limit(name: str) -> int:
+    """Return how large a member may be, bytes: raw data are read line by line, documents whole."""
+    return _LARGEST if name.endswith(_RAW_SUFFIXES) else MAX_DOCUMENT_BYTES
+
+
+def _iterate(file: _HashingReader, total: int, place: str) -> Iterator[Entry]:
     previous, count = "", 0
     while True:
         offset = file.tell()
         header = file.read(BLOCK)
         if header == END[:BLOCK]:
-            if file.read() != END[BLOCK:]:
+            if file.read(BLOCK + 1) != END[BLOCK:]:
                 raise _broken("the archive does not end as one that draftproof wrote", offset, place)
             return
         name, size = _parse_header(header, offset, place)
@@ -163,6 +231,8 @@ def _iterate(file: BinaryIO, total: int, place: str) -> Iterator[Entry]:
             raise _broken(
                 f"the archive is cut off inside {name}, or claims more than it holds", offset, place
             )
+        if size > _find_limit(name):
+            raise _broken(f"{name} is larger than any document of a package", offset, place)
         yield _read_entry(file, name, size, place)
         previous = name
 
@@ -183,7 +253,7 @@ def _parse_header(header: bytes, offset: int, place: str) -> tuple[str, int]:
     return name, size
 
 
-def _read_entry(file: BinaryIO, name: str, size: int, place: str) -> Entry:
+def _read_entry(file: _HashingReader, name: str, size: int, place: str) -> Entry:
     offset, digest = file.tell(), hashlib.sha256()
     for piece in _pieces(file, size):
         digest.update(piece)
@@ -193,7 +263,7 @@ def _read_entry(file: BinaryIO, name: str, size: int, place: str) -> Entry:
     return Entry(name=name, size=size, sha256=digest.hexdigest(), offset=offset)
 
 
-def _pieces(file: BinaryIO, size: int) -> Iterator[bytes]:
+def _pieces(file: BinaryIO | _HashingReader, size: int) -> Iterator[bytes]:
     while size > 0:
         piece = file.read(min(size, _READ_BYTES))
         if not piece:

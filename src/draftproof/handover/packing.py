@@ -15,7 +15,7 @@ import msgspec
 import draftproof
 from draftproof.arms.launch import list_arms
 from draftproof.errors import DraftproofError, InvalidRunError, StoreError, UsageError
-from draftproof.handover.archive import hash_file, write_archive
+from draftproof.handover.archive import check_sizes, hash_file, write_archive
 from draftproof.handover.contents import compute, list_raw, render_documents
 from draftproof.handover.journal_order import check_order
 from draftproof.handover.listing import LISTING_NAME, SUMS_NAME, make_listing, render_sums
@@ -77,13 +77,14 @@ def pack_run(run: Path, out: Path, options: PackOptions) -> Packed:
         places = find_secret_places(members, _known_secrets(contents.plan))
         refuse_secrets(places, options.allowed)
         _write(out, members)
+    digest = hash_file(out)
     if key is not None:
-        write_atomically(signature_path(out), sign(out, key))
+        write_atomically(signature_path(out), sign(digest, key))
     return Packed(
         archive=out,
         signature=signature_path(out) if key is not None else None,
         size=out.stat().st_size,
-        sha256=hash_file(out),
+        sha256=digest,
         root_sha256=root,
         members=len(members),
         decision=results.verdict.decision,
@@ -143,6 +144,7 @@ def _complete(
 ) -> tuple[dict[str, Path], str]:
     """Add the documents, the sums and the listing to the staged raw data; return members and root hash."""
     members = list_raw(stage)
+    check_sizes(members)
     documents = render_documents(stage, contents, results, withheld=withheld)
     members |= {name: _save(stage, name, data) for name, data in documents.items()}
     members[SUMS_NAME] = _save(stage, SUMS_NAME, render_sums(members))

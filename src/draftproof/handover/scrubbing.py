@@ -15,7 +15,15 @@ from draftproof.errors import StoreError, UsageError
 
 _SHOWN = 5
 # A mask or a reference to the environment is what a secret is replaced by.
-_NO_SECRET = re.compile(re.escape(MASK.encode()) + rb"|\$\{")
+_REPLACED = re.compile(re.escape(MASK.encode()) + rb"|\$\{\w+\}")
+_SHORTEST_REST = 3
+# What manuals write in a key's place, and the words of prose that follow an option's name.
+_PLACEHOLDER = re.compile(
+    rb"[A-Z][A-Z_\-]*|(?i:x+|none|null|empty|dummy|(?:your|my|some|the|a|an|example)(?:[_-].*)?|yourtoken|yourkey)"
+    rb"|(?:and|are|argument|as|before|by|can|com[a-z]*|field|file|flag|for|from|has|header|if|in|instead|is|it|may|must"
+    rb"|needs?|not|only|option|or|parameter|requires?|required|set|setting|should|so|switch|that|then|to|unless"
+    rb"|unset|used|value|when|where|which|will|with|without|you)"
+)
 _KINDS: tuple[tuple[str, bytes], ...] = (
     ("a private key", rb"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----"),
     ("a bearer token", rb"(?i:\bbearer)[ +][A-Za-z0-9._~+/\-]{12,}"),
@@ -42,7 +50,38 @@ _KINDS: tuple[tuple[str, bytes], ...] = (
     ("an AWS key id", rb"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"),
     ("a Google API key", rb"\bAIza[A-Za-z0-9_\-]{30,}"),
     ("a JSON web token", rb"\beyJ[A-Za-z0-9_\-]{8,}\.eyJ[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]+"),
-    ("a password in an address", rb"\b[a-z][a-z0-9+.\-]{1,20}://[^\s/:@\"'\\]*:(?!\d+[/\"'])[^\s/@\"'\\]+@"),
+    (
+        "a password in an address",
+        rb"\b[a-z][a-z0-9+.\-]{1,20}://[^\s/:@\"'\\]*:(?!\d+[/\"'])(?P<value>[^\s/@\"'\\]+)@",
+    ),
+    (
+        "a key in a command",
+        (
+            rb"(?i:--(?:[a-z]+[_-])*(?:api[_-]?key|(?:access|auth|bearer|hf|api)[_-]token|token|secret|passw(?:or)?d))"
+            rb"(?:(?:=|\s+)\\?[\"']?|\\?[\"']\s*,\s*\\?[\"'])(?P<value>[A-Za-z0-9][A-Za-z0-9._~+/=\-]{2,})"
+        ),
+    ),
+    (
+        "a key in an address",
+        (
+            rb"(?:[?&]|&amp;|\\u0026)(?i:(?:[a-z]+[_-])*(?:key|token|secret|sig(?:nature)?|passw(?:or)?d|auth))="
+            rb"(?P<value>(?=[A-Za-z._~+/%\-]*[0-9]|[^\s&\"'\\]{8})[A-Za-z0-9._~+/%\-]{6,})"
+        ),
+    ),
+    (
+        "a cookie",
+        (
+            rb"(?i:(?<![.\w])(?:set-)?cookie)\\?[\"']?\s*[:=,]\s*\\?[\"']?(?:[^\s=;\"'\\]+=[^;\"'\\\n]*;\s*)*?"
+            rb"(?!(?i:max-age|expires|path|domain)=)[^\s=;\"'\\]+=(?P<value>[A-Za-z0-9._~+/%\-]{8,})"
+        ),
+    ),
+    (
+        "a Slack webhook",
+        (
+            rb"\bhooks\.slack(?:-gov)?\.com/(?:services|workflows|triggers)/"
+            rb"[A-Za-z0-9]+/[A-Za-z0-9]+/(?P<value>[A-Za-z0-9]{8,})"
+        ),
+    ),
 )
 _PATTERNS = tuple((kind, re.compile(pattern)) for kind, pattern in _KINDS)
 
@@ -121,6 +160,15 @@ def _classify(line: bytes, known: tuple[tuple[str, re.Pattern[bytes]], ...]) -> 
             return kind
     for kind, pattern in _PATTERNS:
         for found in pattern.finditer(line):
-            if not _NO_SECRET.search(found.group()):
+            if _may_be_secret(found):
                 return kind
     return None
+
+
+def _may_be_secret(found: re.Match[bytes]) -> bool:
+    """Tell whether more is left of what was found than masks, references and placeholders."""
+    value = found.groupdict().get("value")
+    if value is None:
+        return True
+    rest = _REPLACED.sub(b"", value)
+    return len(rest) >= _SHORTEST_REST and not _PLACEHOLDER.fullmatch(value.rstrip(b".,"))

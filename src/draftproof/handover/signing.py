@@ -19,7 +19,6 @@ from typing import Any, Final
 import msgspec
 
 from draftproof.errors import NotVerifiedError, UsageError
-from draftproof.handover.archive import hash_file
 from draftproof.handover.extra import load_extra
 
 CONTEXT: Final = "draftproof package signature v1"
@@ -46,20 +45,17 @@ def make_message(archive_sha256: str) -> bytes:
     return f"{CONTEXT}\n{archive_sha256}\n".encode("ascii")
 
 
-def sign(archive: Path, key: Any) -> bytes:
+def sign(archive_sha256: str, key: Any) -> bytes:
     """Return the signature file of an archive.
 
     Args:
-        archive: the archive.
+        archive_sha256: the hash of the whole archive.
         key: what `load_private_key` returned.
-
-    Raises:
-        StoreError: the archive cannot be read.
     """
     return render_signature(
         Signature(
             public_key=key.public_key().public_bytes_raw(),
-            signature=key.sign(make_message(hash_file(archive))),
+            signature=key.sign(make_message(archive_sha256)),
         )
     )
 

@@ -21,9 +21,11 @@ def stage_run(run: Path, stage: Path) -> None:
     """Copy the raw data of a run; the tables of a compacted run become lines again.
 
     Raises:
-        StoreError: there is no run, it has no record, or something cannot be read or written.
+        StoreError: there is no run, it has no record, a file of it lies elsewhere, or something cannot be
+            read or written.
     """
     directory = RunDirectory.open(run)
+    _refuse_links(run)
     if not is_compacted(run) and not any((run / "journal").glob("*.jsonl")):
         raise StoreError(
             "this run has no record yet, so there is nothing to hand over.",
@@ -55,6 +57,17 @@ def withhold_stage(stage: Path, contents: RunContents, salt: bytes) -> None:
         if torn.exists():
             count = torn.read_bytes().count(b"\n")
             _write(torn, (b"withheld" for _ in range(count)))
+
+
+def _refuse_links(run: Path) -> None:
+    """What a link leads to may be no part of the run, and would go to another team."""
+    link = next((path for path in sorted(run.rglob("*")) if path.is_symlink()), None)
+    if link is not None:
+        raise StoreError(
+            "this is a link, and only files of the run itself are packed.",
+            place=str(link),
+            fix="put the file itself in its place, or remove the link.",
+        )
 
 
 def _withheld_lines(path: Path, withholder: Withholder) -> Iterator[bytes]:

@@ -13,7 +13,7 @@ import msgspec
 
 import draftproof
 from draftproof.errors import DraftproofError, NotVerifiedError, UsageError
-from draftproof.handover.archive import Entry, extract, hash_file, read_archive, read_member
+from draftproof.handover.archive import Entry, extract, read_archive, read_member, scan_archive
 from draftproof.handover.contents import (
     BOM_NAME,
     can_render_bom,
@@ -50,7 +50,10 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a package. `authentic` is None where no key was given to check a signature with."""
+    """What is known of a package. `authentic` is None where no key was given to check a signature with.
+
+    `archive_sha256` is None where the archive is not whole: it was not read to its end.
+    """
 
     package: str
     verified: bool
@@ -59,7 +62,7 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
     decision: str | None
     sentence: str | None
     root_sha256: str | None
-    archive_sha256: str
+    archive_sha256: str | None
     withheld: bool | None
     checks: tuple[Check, ...]
 
@@ -88,10 +91,9 @@ def verify_package(
         StoreError: the archive cannot be read.
     """
     key = load_public_key(public_key) if public_key else None
-    digest, checks = hash_file(path), list[Check]()
-    opened = None
+    checks, opened, digest = list[Check](), None, None
     try:
-        entries = read_archive(path)
+        entries, digest = scan_archive(path)
         checks.append(_passed("archive", f"{len(entries)} members, every byte in its place"))
         opened = _open(path, entries, checks)
     except NotVerifiedError as error:
@@ -309,7 +311,7 @@ class _Stated(msgspec.Struct, frozen=True, kw_only=True):
     verdict: _StatedVerdict
 
 
-def _check_signature(path: Path, digest: str, key: object, signature: Path | None) -> Check:
+def _check_signature(path: Path, digest: str | None, key: object, signature: Path | None) -> Check:
     found = signature or signature_path(path)
     if key is None:
         there = "a signature lies beside it; " if found.is_file() else ""
@@ -321,6 +323,8 @@ def _check_signature(path: Path, digest: str, key: object, signature: Path | Non
         )
     if not found.is_file():
         return _failed("signature", f"there is no signature {found.name}")
+    if digest is None:
+        return _failed("signature", "the archive is not whole, so that no signature can be its own")
     try:
         verify_signature(digest, parse_signature(found.read_bytes(), str(found)), key, str(found))
     except NotVerifiedError as error:

@@ -163,9 +163,13 @@ class Withholder:
         return int.from_bytes(digest[:8], "big") >> (64 - _CHAIN_BITS)
 
     def judgement(self, judgement: Judgement) -> Judgement:
-        """Return a judgement that keeps what was said of which answer, and no word or plain hash of it."""
+        """Return a judgement that keeps what was said of which answer, and no word or plain hash of it.
+
+        A function is named by the hash of its code alone: its own name tells what it looks for.
+        """
         return msgspec.structs.replace(
             judgement,
+            by=judgement.source_sha256 if judgement.kind == "python" else judgement.by,
             detail=self.digest("detail", judgement.detail),
             answer_sha256=self.digest("answer", judgement.answer_sha256),
         )

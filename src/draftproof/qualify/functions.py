@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import secrets
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterable
@@ -12,6 +13,7 @@ from typing import Self
 import msgspec
 
 from draftproof.errors import UsageError
+from draftproof.qualify.python_worker import Asked
 from draftproof.records import Judgement
 from draftproof.workload.items import PythonCheck
 from draftproof.workload.judging import JudgingView, Task, make_judgement
@@ -19,9 +21,11 @@ from draftproof.workload.judging import JudgingView, Task, make_judgement
 WORKER = Path(__file__).with_name("python_worker.py")
 LOAD_S = 60.0
 _LINE_LIMIT_BYTES = 1 << 20
+_NOT_ITS_REPLY = "what came back is not the reply to this answer: the function writes where replies go"
 
 
 class _Said(msgspec.Struct, frozen=True):
+    nonce: str
     sha256: str | None = None
     error: str | None = None
     passed: bool | None = None
@@ -42,7 +46,9 @@ class FunctionProcess:
         self.sha256 = ""
 
     async def ask(self, view: JudgingView, timeout_s: float) -> tuple[bool | None, str]:
-        """Return what the function says of an answer; None where it takes too long or ends its process.
+        """Return what the function says of an answer.
+
+        None where it takes too long, ends its process, or what comes back is not the reply to this answer.
 
         Raises:
             UsageError: it cannot be loaded.
@@ -50,13 +56,14 @@ class FunctionProcess:
         process = self._process or await self._start()
         try:
             async with asyncio.timeout(timeout_s):
-                said = await _exchange(process, msgspec.json.encode(view) + b"\n")
+                said = await _exchange(process, view)
         except TimeoutError:
             await self.close()
             return None, f"the function gave no answer within {timeout_s:g} s"
-        if said is None:
+        if isinstance(said, str):
+            # A line that is not the reply may have the reply behind it.
             await self.close()
-            return None, "the function ended its process"
+            return None, said
         return said.passed, said.detail
 
     async def load(self) -> None:
@@ -98,13 +105,13 @@ class FunctionProcess:
         )
         try:
             async with asyncio.timeout(LOAD_S):
-                said = await _exchange(process, b"")
+                said = await _exchange(process)
         except TimeoutError:
-            said = _Said(error=f"it did not load within {LOAD_S:g} s")
-        if said is None or said.sha256 is None:
+            said = f"it did not load within {LOAD_S:g} s"
+        if isinstance(said, str) or said.sha256 is None:
             await self.close()
             raise UsageError(
-                f"the function cannot be loaded ({said.error if said else 'its process ended'})",
+                f"the function cannot be loaded ({said if isinstance(said, str) else said.error})",
                 place=f"{self._folder}: {self._function}",
                 fix="correct it, then judge again with: draftproof judge RUN",
             )
@@ -129,14 +136,20 @@ async def ask_functions(folder: Path, tasks: Iterable[Task]) -> AsyncIterator[Ju
                 yield make_judgement(task, judged, by=function, source_sha256=process.sha256)
 
 
-async def _exchange(process: asyncio.subprocess.Process, line: bytes) -> _Said | None:
-    """Write a line and return the next one that comes, None where the process has ended."""
-    if process.stdin is None or process.stdout is None:
-        return None
+async def _exchange(process: asyncio.subprocess.Process, view: JudgingView | None = None) -> _Said | str:
+    """Ask for a verdict, or without an answer for the function to be loaded; return the reply, or why not."""
+    assert process.stdin is not None  # noqa: S101 - both are pipes
+    assert process.stdout is not None  # noqa: S101
+    nonce = secrets.token_hex(16)
     try:
-        process.stdin.write(line)
+        process.stdin.write(msgspec.json.encode(Asked(nonce=nonce, view=view)) + b"\n")
         await process.stdin.drain()
         reply = await process.stdout.readline()
-        return msgspec.json.decode(reply, type=_Said) if reply.endswith(b"\n") else None
-    except (ConnectionError, ValueError):
-        return None
+        if not reply.endswith(b"\n"):
+            return "the function ended its process"
+        said = msgspec.json.decode(reply, type=_Said)
+    except ConnectionError:
+        return "the function ended its process"
+    except (ValueError, msgspec.DecodeError):
+        return _NOT_ITS_REPLY
+    return said if secrets.compare_digest(said.nonce, nonce) else _NOT_ITS_REPLY

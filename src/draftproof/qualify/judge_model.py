@@ -17,10 +17,23 @@ from draftproof.workload.items import JudgeCheck
 from draftproof.workload.judging import Task, hash_judge, make_judgement, read_verdict, render_prompt
 
 MOST_FAILURES = 3
+# A verdict is a word; a service that sends without end must not fill the memory.
+LARGEST_REPLY_BYTES = 1 << 20
+
+
+class _Part(msgspec.Struct, frozen=True):
+    text: str | None = None
 
 
 class _Message(msgspec.Struct, frozen=True):
-    content: str | None = None
+    content: str | tuple[_Part, ...] | None = None
+
+    @property
+    def text(self) -> str:
+        """What it says; parts that are no text say nothing."""
+        if isinstance(self.content, tuple):
+            return "".join(part.text or "" for part in self.content)
+        return self.content or ""
 
 
 class _Choice(msgspec.Struct, frozen=True):
@@ -106,12 +119,21 @@ async def _post(session: aiohttp.ClientSession, judge: Judge, payload: Mapping[s
             headers={"Content-Type": "application/json"},
             allow_redirects=False,
         ) as response:
-            body = await response.read()
+            body = await _read_limited(response)
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise EngineError(f"{type(error).__name__}: {error}") from error
     if response.status != 200:
         raise EngineError(f"HTTP {response.status}")
     try:
-        return msgspec.json.decode(body, type=_Reply).choices[0].message.content or ""
+        return msgspec.json.decode(body, type=_Reply).choices[0].message.text
     except (msgspec.DecodeError, UnicodeDecodeError, IndexError) as error:
         raise EngineError("its reply is not that of a chat completion") from error
+
+
+async def _read_limited(response: aiohttp.ClientResponse) -> bytes:
+    body = bytearray()
+    async for piece in response.content.iter_any():
+        body += piece
+        if len(body) > LARGEST_REPLY_BYTES:
+            raise EngineError(f"its reply is larger than {LARGEST_REPLY_BYTES:,} bytes")
+    return bytes(body)

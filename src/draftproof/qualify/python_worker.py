@@ -1,7 +1,9 @@
 """The process in which a function of the user's judges answers, one line of JSON in, one out.
 
-Run as a script: `python_worker.py FOLDER FILE.py:NAME`. The first line out tells the hash of the code, or why
-it cannot be loaded. What the function prints goes to the error stream and is never taken for a verdict.
+Run as a script: `python_worker.py FOLDER FILE.py:NAME`. The first line in asks for the function to be loaded,
+the first line out tells the hash of its code, or why it cannot be. What the function prints goes to the error
+stream and is never taken for a verdict. Every line out repeats the number that was drawn for the line in, so
+that what the function itself writes to the descriptor of the replies cannot pass for a later reply.
 """
 
 import hashlib
@@ -20,23 +22,33 @@ from draftproof.workload.judging import JudgingView
 Function = Callable[[JudgingView], Any]
 
 
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """One line in: the number that its reply repeats, and the answer; without one the function is loaded."""
+
+    nonce: str
+    view: JudgingView | None = None
+
+
 def main(folder: str, name: str) -> int:
     """Judge line after line until the input ends."""
     out = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
+    lines = iter(sys.stdin.buffer)
+    nonce = msgspec.json.decode(next(lines), type=Asked).nonce
     try:
         function, sha256 = load_function(Path(folder), name)
     except Exception as error:  # noqa: BLE001 - foreign code may raise anything while it is loaded
-        _write(out, {"error": f"{type(error).__name__}: {error}"})
+        _write(out, {"nonce": nonce, "error": f"{type(error).__name__}: {error}"})
         return 1
-    _write(out, {"sha256": sha256})
+    _write(out, {"nonce": nonce, "sha256": sha256})
     own = os.getpid()
-    for line in sys.stdin.buffer:
-        passed, detail = judge(function, msgspec.json.decode(line, type=JudgingView))
+    for line in lines:
+        asked = msgspec.json.decode(line, type=Asked)
+        passed, detail = judge(function, asked.view or JudgingView())
         if os.getpid() != own:
             # A function that forked comes back twice; a second answer would be taken for the next one's.
             os._exit(0)
-        _write(out, {"passed": passed, "detail": detail})
+        _write(out, {"nonce": asked.nonce, "passed": passed, "detail": detail})
     return 0
 
 

@@ -59,3 +59,11 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path):
     refused = ask("builtin:demo", "--run", tmp_path)
     assert refused.exit_code != 0
     assert str(tmp_path) in str(refused.exception)
+
+
+def test_a_gain_of_nearly_all_the_time_and_a_number_without_end_are_refused_in_short():
+    """What would read as 100 % is no aim, and no message repeats hundreds of digits."""
+    refused = ask("builtin:demo", "--gain", "0.99999999")
+    assert str(refused.exception).startswith("--gain: is 0.99999999, allowed are shares up to 0.95")
+    for option in ("--gain", "--power", "--quantile"):
+        assert len(str(ask("builtin:demo", option, "9" * 300).exception)) < 200

@@ -1,5 +1,6 @@
 """The archive has one form: same content, same bytes, and any other byte is refused by name."""
 
+import hashlib
 import io
 import os
 import subprocess
@@ -10,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from draftproof.errors import NotVerifiedError, StoreError
+from draftproof.handover import archive
 from draftproof.handover.archive import (
     END,
+    check_sizes,
     extract,
     is_safe_name,
     make_header,
@@ -123,6 +126,46 @@ def test_a_size_that_the_file_does_not_have_is_refused_at_once(tmp_path):
     (tmp_path / "bomb.tar").write_bytes(make_header("a", 8**11 - 1) + b"x" * 512 + END)
     with pytest.raises(NotVerifiedError, match="claims more than it holds"):
         read_archive(tmp_path / "bomb.tar")
+
+
+def test_sizes_are_checked_before_anything_is_hashed(tmp_path, monkeypatch):
+    """A document of gigabytes, or an archive larger than any package: refused by its size alone."""
+    path, size = tmp_path / "big.tar", archive.MAX_DOCUMENT_BYTES + 1
+    path.write_bytes(make_header("a.json", size))
+    os.truncate(path, 512 + size)
+    monkeypatch.setattr(archive, "_read_entry", lambda *_: pytest.fail("it was read"))
+    with pytest.raises(NotVerifiedError, match=r"a\.json is larger than any document"):
+        read_archive(path)
+    os.truncate(path, archive.MAX_ARCHIVE_BYTES + 1)
+    with pytest.raises(NotVerifiedError, match="more than a package can have"):
+        read_archive(path)
+
+
+def test_what_could_not_be_read_again_is_not_packed(tmp_path):
+    """The same limits hold for whoever packs; raw data, read line by line, may be larger."""
+    for name in ("a.json", "a.jsonl"):
+        (tmp_path / name).touch()
+        os.truncate(tmp_path / name, archive.MAX_DOCUMENT_BYTES + 1)
+    check_sizes({"a.jsonl": tmp_path / "a.jsonl"})
+    with pytest.raises(StoreError, match="at most 268,435,456 can"):
+        write_archive(io.BytesIO(), {"a.json": tmp_path / "a.json"})
+    os.truncate(tmp_path / "a.jsonl", 8**11 - 1)
+    with pytest.raises(StoreError, match="a package holds at most"):
+        check_sizes({f"{n}.jsonl": tmp_path / "a.jsonl" for n in range(9)})
+
+
+def test_what_lies_behind_the_end_is_not_read_whole(tmp_path):
+    """Nothing is allocated that an archive's maker chose the size of."""
+    path = write(tmp_path, {"a": b"1"})
+    os.truncate(path, 1 << 33)
+    with pytest.raises(NotVerifiedError, match="does not end"):
+        read_archive(path)
+
+
+def test_the_archive_is_hashed_while_it_is_read(tmp_path):
+    """One pass gives the members and the hash of the whole file."""
+    path = write(tmp_path, {"a": b"1" * 3000, "b": b""})
+    assert archive.scan_archive(path)[1] == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 @pytest.mark.parametrize("field", ["mode", "uid", "mtime"])

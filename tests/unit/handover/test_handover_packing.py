@@ -1,6 +1,7 @@
 """One run, one archive: the same bytes from the same run, and nothing that does not fit together."""
 
 import errno
+import hashlib
 import shutil
 
 import msgspec
@@ -199,3 +200,29 @@ def test_the_key_of_the_judge_is_looked_for_too(tmp_path, monkeypatch):
     run = store_run(tmp_path / "run", text=text)
     with pytest.raises(UsageError, match="value of a secret of the plan"):
         pack_run(run, tmp_path / "a.tar", PackOptions())
+
+
+@pytest.mark.parametrize("name", ["journal/records.jsonl", "journal", "plan.toml"])
+def test_a_link_in_a_run_is_refused(run_path, tmp_path, name):
+    """What it leads to may be no part of the run, and would go to another team."""
+    run, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    shutil.copytree(run_path, run)
+    (run / name).rename(elsewhere)
+    (run / name).symlink_to(elsewhere)
+    with pytest.raises(StoreError, match="this is a link") as refused:
+        pack_run(run, tmp_path / "a.tar", PackOptions())
+    assert refused.value.place == str(run / name)
+    assert not (tmp_path / "a.tar").exists()
+
+
+def test_the_archive_is_hashed_once(run_path, keys, tmp_path, monkeypatch):
+    """For the signature and for what is said of it."""
+    hashed, digest = [], hashlib.file_digest
+
+    def remember(file, name):
+        hashed.append(file.name)
+        return digest(file, name)
+
+    monkeypatch.setattr(hashlib, "file_digest", remember)
+    packed = pack_run(run_path, tmp_path / "a.tar", PackOptions(key=keys / "key.pem"))
+    assert hashed.count(str(packed.archive)) == 1

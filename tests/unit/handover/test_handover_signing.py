@@ -34,7 +34,7 @@ def archive(tmp_path):
 
 def test_a_signature_is_ed25519_over_context_and_hash(archive, keys):
     """The file states the key of RFC 8032's first vector, and what is signed is written down in the docs."""
-    raw = sign(archive, load_private_key(keys / "key.pem", None))
+    raw = sign(hash_file(archive), load_private_key(keys / "key.pem", None))
     parsed = parse_signature(raw, "sig")
     assert parsed.public_key.hex() == RFC_8032_PUBLIC
     message = f"draftproof package signature v1\n{hash_file(archive)}\n".encode()
@@ -47,12 +47,12 @@ def test_a_signature_is_ed25519_over_context_and_hash(archive, keys):
 def test_the_same_archive_and_key_give_the_same_signature(archive, keys):
     """Ed25519 draws nothing."""
     key = load_private_key(keys / "key.pem", None)
-    assert sign(archive, key) == sign(archive, key)
+    assert sign(hash_file(archive), key) == sign(hash_file(archive), key)
 
 
 def test_another_key_and_another_archive_are_told_apart(archive, keys):
     """Each has its own sentence: what to do about them differs."""
-    parsed = parse_signature(sign(archive, load_private_key(keys / "key.pem", None)), "sig")
+    parsed = parse_signature(sign(hash_file(archive), load_private_key(keys / "key.pem", None)), "sig")
     with pytest.raises(NotVerifiedError, match="signed with another key"):
         verify_signature(hash_file(archive), parsed, load_public_key(keys / "foreign.pub"), "sig")
     with pytest.raises(NotVerifiedError, match="not that of this archive"):
@@ -61,7 +61,7 @@ def test_another_key_and_another_archive_are_told_apart(archive, keys):
 
 def test_a_foreign_signature_under_the_stated_key_does_not_pass(archive, keys):
     """The key in the file is for the eye: stating the expected one does not help a forger."""
-    parsed = parse_signature(sign(archive, load_private_key(keys / "key.pem", None)), "sig")
+    parsed = parse_signature(sign(hash_file(archive), load_private_key(keys / "key.pem", None)), "sig")
     foreign = Ed25519PrivateKey.from_private_bytes(bytes(32)).sign(make_message(hash_file(archive)))
     forged = type(parsed)(public_key=parsed.public_key, signature=foreign)
     with pytest.raises(NotVerifiedError, match="not that of this archive"):
@@ -70,7 +70,10 @@ def test_a_foreign_signature_under_the_stated_key_does_not_pass(archive, keys):
 
 def test_every_flipped_byte_of_a_signature_is_found(archive, keys):
     """No byte of the file is without meaning, spare bits of base64 among them."""
-    raw, key = sign(archive, load_private_key(keys / "key.pem", None)), load_public_key(keys / "key.pub")
+    raw, key = (
+        sign(hash_file(archive), load_private_key(keys / "key.pem", None)),
+        load_public_key(keys / "key.pub"),
+    )
     for at in range(len(raw)):
         for bit in (1, 2, 64):
             flipped = raw[:at] + bytes([raw[at] ^ bit]) + raw[at + 1 :]
@@ -90,7 +93,7 @@ def test_what_is_no_signature_is_named_so(raw):
 def test_openssh_keys_sign_and_verify(archive, tmp_path, ssh_keygen):
     """A key pair as ssh-keygen makes it."""
     path = ssh_keygen(tmp_path / "id")
-    parsed = parse_signature(sign(archive, load_private_key(path, None)), "sig")
+    parsed = parse_signature(sign(hash_file(archive), load_private_key(path, None)), "sig")
     verify_signature(hash_file(archive), parsed, load_public_key(tmp_path / "id.pub"), "sig")
 
 
@@ -140,7 +143,7 @@ def test_openssl_verifies_it_as_the_readme_says(archive, tmp_path, keys):
     openssl = shutil.which("openssl")
     if openssl is None:
         pytest.skip("openssl is not installed: its check cannot be made here")
-    raw = sign(archive, load_private_key(keys / "key.pem", None))
+    raw = sign(hash_file(archive), load_private_key(keys / "key.pem", None))
     (tmp_path / "message").write_bytes(make_message(hash_file(archive)))
     (tmp_path / "signature").write_bytes(base64.b64decode(raw.splitlines()[-1]))
     command = [openssl, "pkeyutl", "-verify", "-pubin", "-inkey", keys / "key.pub", "-rawin", "-in"]

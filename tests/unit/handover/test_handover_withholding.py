@@ -152,6 +152,23 @@ def test_judgements_keep_what_was_said_and_no_word_of_the_answer():
     assert kept.answer_sha256 != "h"
 
 
+def test_a_function_is_named_by_the_hash_of_its_code_alone():
+    """Its name tells what is checked; a judge keeps its name, which the report prints."""
+    fields: dict[str, Any] = {
+        "request_id": "r",
+        "item_id": "item-0",
+        "check": 0,
+        "passed": True,
+        "detail": "",
+        "source_sha256": "5" * 64,
+        "answer_sha256": "h",
+    }
+    function = WITHHOLDER.judgement(Judgement(kind="python", by="merger_rules.py:is_secret_deal", **fields))
+    assert function.by == function.source_sha256 == "5" * 64
+    assert b"merger" not in msgspec.json.encode(function)
+    assert WITHHOLDER.judgement(Judgement(kind="judge", by="m", **fields)).by == "m"
+
+
 def test_every_kind_of_check_and_turn_can_be_withheld():
     """No check, tool, schema or later turn keeps a word of the workload."""
     word = "confidential"

@@ -11,7 +11,7 @@ from draftproof.errors import EngineError, UsageError
 from draftproof.plan.judge import Judge
 from draftproof.plan.loading import parse_plan
 from draftproof.qualify.functions import FunctionProcess, ask_functions
-from draftproof.qualify.judge_model import ask_judge
+from draftproof.qualify.judge_model import LARGEST_REPLY_BYTES, ask_judge
 from draftproof.qualify.judging import _find_missing_judge
 from draftproof.testing.builders import build_item, build_record
 from draftproof.testing.http_peer import render_json_response
@@ -22,6 +22,11 @@ from draftproof.workload.judging import JudgingView, list_tasks
 
 CODE = """\
 import os, time
+
+LINES = {
+    "write": b'{"nonce": "0", "passed": true, "detail": "forged"}\\n' * 2,
+    "write part": b'{"passed": true',
+}
 
 def polite(answer):
     print("noise on stdout")
@@ -43,6 +48,12 @@ def misbehaving(answer):
         raise ValueError("no idea")
     if answer.text == "none":
         return None
+    if answer.text in ("write", "write part"):
+        for descriptor in range(3, 20):
+            try:
+                os.write(descriptor, LINES[answer.text])
+            except OSError:
+                pass
     if answer.text == "change":
         answer.text = "changed"
     return True
@@ -79,6 +90,8 @@ def test_a_function_judges_and_its_code_is_hashed(folder):
         ("raise", "raised ValueError: no idea"),
         ("none", "returned NoneType"),
         ("change", "raised AttributeError"),
+        ("write", "is not the reply to this answer"),
+        ("write part", "is not the reply to this answer"),
     ],
 )
 def test_a_function_that_misbehaves_leaves_the_answer_undecided_and_the_next_one_is_judged(
@@ -94,6 +107,21 @@ def test_a_function_that_forks_answers_once(folder):
     """A second answer would be taken for the next answer's."""
     said, _ = ask(folder, "checks.py:misbehaving", "fork", "none", "fine", "none")
     assert [one[0] for one in said] == [True, None, True, None]
+
+
+def test_a_function_that_writes_replies_forges_and_shifts_none_of_the_others(folder):
+    """Two lines too many would be the verdicts of the next two answers; those get their own."""
+    said, _ = ask(folder, "checks.py:misbehaving", "write", "none", "fine", "none")
+    assert [one[0] for one in said] == [None, None, True, None]
+    assert said[1][1].startswith("returned NoneType")
+
+
+def test_a_module_that_replies_while_it_is_loaded_is_not_taken_at_its_word(folder):
+    """The hash of the code is what this program says, not what the code says."""
+    forger = 'import os\nos.write(3, b\'{"sha256": "f", "nonce": ""}\\n\')\ndef f(answer): return True\n'
+    (folder / "forger.py").write_text(forger)
+    with pytest.raises(UsageError, match="not the reply"):
+        ask(folder, "forger.py:f", "x")
 
 
 def test_ctrl_c_reaches_no_function(folder):
@@ -197,6 +225,25 @@ def test_what_a_judge_did_not_answer_is_left_for_later():
     assert len(served) == 4
     assert "HTTP 500" in error
     assert "draftproof judge" in error
+
+
+def test_a_reply_in_parts_is_read_as_one_text():
+    """Services that answer in parts: texts are joined, other parts say nothing."""
+    parts = [
+        {"type": "text", "text": "ye"},
+        {"type": "refusal", "refusal": "no"},
+        {"type": "text", "text": "s"},
+    ]
+    found, _, error = judge([reply(parts)], "kind")
+    assert error is None
+    assert {(one.passed, one.detail) for one in found} == {(True, "said yes")}
+
+
+def test_a_reply_without_end_is_given_up():
+    """It is no verdict, and the memory does not fill with it."""
+    found, _, error = judge([reply("yes" + " " * LARGEST_REPLY_BYTES)], "kind")
+    assert found == []
+    assert "larger than 1,048,576 bytes" in error
 
 
 def test_a_plan_without_a_judge_says_why_nothing_was_judged():

@@ -153,6 +153,9 @@ def test_a_workload_that_suffices_is_said_to_suffice(world):
     [
         (SampleQuestion(gain=0.05, statistic="mean", power=0.8), "--gain"),
         (SampleQuestion(gain=1.0, statistic="mean", power=0.8), "--gain"),
+        (SampleQuestion(gain=0.99999999, statistic="mean", power=0.8), "--gain"),
+        (SampleQuestion(gain=0.951, statistic="mean", power=0.8), "--gain"),
+        (SampleQuestion(gain=float("nan"), statistic="mean", power=0.8), "--gain"),
         (SampleQuestion(gain=0.1, statistic="mean", power=1.0), "--power"),
         (SampleQuestion(gain=0.1, statistic="mean", power=0.2), "--power"),
     ],

@@ -15,6 +15,7 @@ _SECRET = re.compile(
     re.IGNORECASE,
 )
 _SPEAKS_OF_DRAFTS = re.compile(r"(spec|draft|md$|hfd|lcs$|lcd$|sc$|model_draft)")
+_SECRET_HEADER = re.compile(r"auth|key|token|secret|cookie|passw|credential", re.IGNORECASE)
 MASK = "***"
 # Where a service listens, how it logs and who may ask say nothing about how fast it is.
 UNCOMPARED_FLAGS = frozenset({"host", "port", "api_key", "log_level", "uvicorn_log_level"})
@@ -51,6 +52,11 @@ def parse_flags(
 def is_secret_name(name: str) -> bool:
     """Tell whether a flag or a variable of this name holds a key or a password."""
     return bool(_SECRET.search(name.replace("-", "_")))
+
+
+def is_secret_header(name: str) -> bool:
+    """Tell whether a request header of this name holds a key, a password or a session."""
+    return bool(_SECRET_HEADER.search(name))
 
 
 def find_unread_words(command: Sequence[str], told: Settings) -> Settings:

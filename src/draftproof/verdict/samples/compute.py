@@ -42,6 +42,10 @@ SHARES: dict[str, tuple[Literal["failures", "checks"], str]] = {
 Sizer = Callable[[float], int]  # from a spread to a number
 
 
+# Beyond it an aim is a slip of the pen, and in whole percent it would read as all of the time.
+LARGEST_GAIN = 0.95
+
+
 class _Ask(msgspec.Struct, frozen=True, kw_only=True):
     """Everything the needs are computed from."""
 
@@ -91,12 +95,18 @@ def plan_samples(
 
 def _check(plan: Plan, question: SampleQuestion) -> None:
     least = plan.thresholds.minimum_gain
-    if not least < question.gain < 1:
+    if question.gain > LARGEST_GAIN:
         raise UsageError(
-            f"is {question.gain:g}; the plan credits a gain where the whole interval beats {least:g}, which "
-            "no number of prompts shows for a true gain that is not larger",
+            f"is {question.gain:.10g}, allowed are shares up to {LARGEST_GAIN:g}: hardly any would be left",
             place="--gain",
-            fix=f"ask for a share above {least:g} and below 1, or lower thresholds.minimum_gain",
+            fix="such as 0.1 for 10 % less time",
+        )
+    if not least < question.gain:
+        raise UsageError(
+            f"is {question.gain:.10g}; the plan credits a gain where the whole interval beats {least:g}, "
+            "which no number of prompts shows for a true gain that is not larger",
+            place="--gain",
+            fix=f"ask for more than {least:g}, up to {LARGEST_GAIN:g}, or lower thresholds.minimum_gain",
         )
     if not 0.5 <= question.power < 1:
         raise UsageError(
