@@ -16,7 +16,7 @@ GENTLE = {"streams": 4, "chunks_per_s": 800.0, "seconds": 0.5}
     ids=["one token", "verification steps", "two events a write", "events in two packets"],
 )
 def test_every_chunk_and_token_is_counted(changes):
-    """However chunks are cut and packed, the client's counts are the server's, and every request is matched."""
+    """However chunks are cut and packed, the counts are the server's and every request is matched."""
     error = run_profile(Profile(name="gentle", **(GENTLE | changes))).error
     assert (error.failed, error.miscounted, error.unmatched) == (0, 0, 0)
     assert error.requests >= 4
