@@ -103,6 +103,8 @@ def test_the_kept_study_is_whole_and_within_its_promises(study, kept):
         assert row["false_adopt"] <= 0.025
         # Cells of one prompt at two loads share its effect: half of the intervals count.
         seen = share_interval(round(row["coverage"] * row["intervals"] / 2), row["intervals"] // 2)
+        assert seen.low is not None
+        assert seen.high is not None
         assert seen.low <= 0.97
         assert seen.high >= 0.93
         assert (row["power"] is None) == (not world.gains)
