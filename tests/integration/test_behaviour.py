@@ -216,7 +216,7 @@ def test_what_a_judge_missed_is_asked_by_the_judge_command_alone(bench, call):
     assert (code, "Judged 20 of 20" in out) == (0, True)
     again = RunDirectory.open(bench.out).load_results()
     assert {one.kind: (one.judged, one.passed) for one in again.check_kinds}["judge"] == (5, 0)
-    assert call("judge", bench.out)[:2] == (0, "Judged 0 of 0 answers that were not judged yet.\n")
+    assert call("judge", bench.out)[:2] == (0, "Nothing to judge: no answer of this run lacks a judgement.\n")
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,8 @@ def package(
 ) -> None:
     """Pack a run for another team: raw data, results, contract, bill of materials, hashes, signature.
 
-    The same run gives the same bytes on any machine. Refused where anything in it looks like a secret.
+    The same run gives the same bytes on any machine. Refused where anything in it looks like a secret (2), or
+    where results.json is not what the records give (40).
     """
     from draftproof.handover.packing import PackOptions, pack_run  # noqa: PLC0415
     from draftproof.handover.signing import PASSPHRASE_VARIABLE  # noqa: PLC0415
@@ -173,8 +174,9 @@ def describe_report(report: "VerifyReport") -> str:
     if report.verified and any(one.name == "documents" for one in report.checks):
         head += ", documents not compared"
     name = f" (run {report.run_name})" if report.run_name else ""
+    withheld = ["Withheld: prompts and answers are salted digests."] if report.withheld else []
     verdict = [f"Verdict: {report.decision}: {report.sentence}"] if report.verified else []
-    return "\n".join([f"{head}: {report.package}{name}", *lines, *verdict])
+    return "\n".join([f"{head}: {report.package}{name}", *lines, *withheld, *verdict])
 
 
 def _describe(packed: "Packed") -> str:

@@ -28,7 +28,10 @@ def judge(
             progress.phase("Computing the verdict")
             RunDirectory.open(run_directory).compact()
             recompute(run_directory, write=True)
-    typer.echo(f"Judged {report.judged} of {report.wanted} answers that were not judged yet.")
+    if report.wanted:
+        typer.echo(f"Judged {report.judged} of {report.wanted} answers that were not judged yet.")
+    else:
+        typer.echo("Nothing to judge: no answer of this run lacks a judgement.")
     for problem in report.problems:
         typer.echo(f"  - {make_printable(' '.join(problem.split()))}")
     if report.left:

@@ -29,7 +29,7 @@ _Holdout = Annotated[
     typer.Option(
         "--holdout-job",
         help="Job that scrapes the hold-out, which decodes ordinarily; may be repeated.",
-        show_default="none: nothing is compared",
+        show_default="the plan's name with -holdout if it states a holdout_share, else nothing is compared",
     ),
 ]
 

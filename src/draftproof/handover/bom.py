@@ -18,8 +18,10 @@ from draftproof.records import Contract, Manifest
 LIBRARY = "cyclonedx-python-lib"
 _MODEL = "machine-learning-model"
 _NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "urn:draftproof:package")
-# Drafters without weights of their own are a way of the runtime, not a thing that can be listed.
-_WITHOUT_WEIGHTS = frozenset({"none", "ngram", "undisclosed"})
+# Of these kinds there is nothing to list: no drafter, or one that the service keeps to itself.
+_NOTHING_TO_LIST = frozenset({"none", "undisclosed"})
+# These draft by looking up text: code without a model, whatever brings it.
+_WITHOUT_WEIGHTS = frozenset({"ngram", "suffix", "prompt_lookup"})
 
 
 def library_version() -> str | None:
@@ -139,12 +141,14 @@ def _list_runtimes(manifest: Manifest) -> Iterator[Any]:
 
 def _drafter(ref: str, contract: Contract, approval: Approval) -> Any:
     kinds = load_extra("cyclonedx.model.component").ComponentType
+    weightless = contract.drafter_kind in _WITHOUT_WEIGHTS
     return _component(
-        kinds.MACHINE_LEARNING_MODEL,
+        kinds.LIBRARY if weightless else kinds.MACHINE_LEARNING_MODEL,
         ref,
         contract.drafter_identity or contract.drafter_kind,
         {
             "kind": contract.drafter_kind,
+            "weights": "none: it drafts by looking up text" if weightless else None,
             "provenance": contract.drafter_provenance,
             "retirement": approval.drafter_retirement,
             "owner": approval.owner,
@@ -240,10 +244,15 @@ def _distinct_tokenizers(contracts: Iterable[Contract]) -> dict[str, Contract]:
 
 def _distinct_drafters(contracts: Iterable[Contract]) -> dict[str, Contract]:
     return {
-        f"drafter:{one.drafter_sha256 or one.drafter_identity or one.drafter_kind}": one
-        for one in _backwards(contracts)
-        if one.drafter_kind not in _WITHOUT_WEIGHTS
+        _drafter_ref(one): one for one in _backwards(contracts) if one.drafter_kind not in _NOTHING_TO_LIST
     }
+
+
+def _drafter_ref(contract: Contract) -> str:
+    """A lookup is code of its runtime, so another runtime's is another component."""
+    name = contract.drafter_sha256 or contract.drafter_identity or contract.drafter_kind
+    of = f" of {_runtime_ref(contract)}" if contract.drafter_kind in _WITHOUT_WEIGHTS else ""
+    return f"drafter:{name}{of}"
 
 
 def _backwards(contracts: Iterable[Contract]) -> Iterator[Contract]:

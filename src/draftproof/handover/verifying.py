@@ -94,7 +94,9 @@ def verify_package(
     checks, opened, digest = list[Check](), None, None
     try:
         entries, digest = scan_archive(path)
-        checks.append(_passed("archive", f"{len(entries)} members, every byte in its place"))
+        checks.append(
+            _passed("archive", f"{len(entries)} members; headers, padding and end are as they must be")
+        )
         opened = _open(path, entries, checks)
     except NotVerifiedError as error:
         checks.append(_failed("archive", error.message))

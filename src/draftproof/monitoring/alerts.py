@@ -8,10 +8,11 @@ from collections.abc import Iterator
 
 import msgspec
 
-from draftproof.monitoring.limits import ADOPTING, tail_of
+from draftproof.monitoring.limits import ADOPTING
 from draftproof.monitoring.recordings import FAILED_EXCESS, SLOWDOWN, arm_series, floor, pair_series
-from draftproof.monitoring.watch import Alert, Limit
+from draftproof.monitoring.watch import Alert
 from draftproof.monitoring.wording import COUNT, NUMBER, SECONDS, SHARE, say_look, say_rollback
+from draftproof.plan.rollback_limits import Limit, tail_of
 from draftproof.plan.schema import Plan
 
 _TAILS = (
@@ -164,7 +165,7 @@ def list_cautions(
         yield _acceptance(run, plan, limits["acceptance_length"])
     if "arm:draftproof_preemptions_per_request" in known:
         yield _preemptions(run, plan, limits["preemptions"])
-    if "load" in limits and "arm:draftproof_requests_in_flight" in known:
+    if "load" in limits and "arm:draftproof_mean_requests_in_flight" in known:
         yield _load(run, plan, limits["load"])
     elif decision not in ADOPTING and "arm:draftproof_generated_tokens" in known:
         yield _no_envelope(run, plan, decision)
@@ -238,9 +239,10 @@ def _load(run: str, plan: Plan, limit: Limit) -> Alert:
     return _caution(
         plan,
         "DraftproofLoadBeyondEnvelope",
-        f"{_candidate('requests_in_flight', run)} > {limit.value:.6g}",
+        f"{_candidate('mean_requests_in_flight', run)} > {limit.value:.6g}",
         summary=(
-            f"{COUNT} requests on {{{{ $labels.instance }}}}, more than the {limit.value:.6g} of the envelope"
+            f"{NUMBER} requests in flight on {{{{ $labels.instance }}}}, the mean over "
+            f"{plan.rollback.window_s} s, more than the {limit.value:.6g} of the envelope"
         ),
         description=(
             f"The limit is {limit.source}. Beyond it nothing was shown; a full batch is where drafts cost "

@@ -10,8 +10,9 @@ import msgspec
 
 from draftproof.monitoring.promql import quote
 from draftproof.monitoring.recordings import FAILED_EXCESS, SLOWDOWN
-from draftproof.monitoring.watch import Limit, Watch
+from draftproof.monitoring.watch import Watch
 from draftproof.monitoring.watching import watch_run
+from draftproof.plan.rollback_limits import Limit
 from draftproof.plan.schema import Plan
 from draftproof.records import Manifest
 from draftproof.verdict.results import Results
@@ -76,8 +77,8 @@ _PANELS = (
         limit=None,
     ),
     _Panel(
-        series="arm:draftproof_requests_in_flight",
-        title="Requests in flight per replica",
+        series="arm:draftproof_mean_requests_in_flight",
+        title="Requests in flight per replica, mean over the window",
         unit="short",
         limit="load",
         about="The line is the envelope: above it nothing was shown.",

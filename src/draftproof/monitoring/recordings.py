@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from draftproof.monitoring.limits import TAIL_SHARES, floor_of_tail, tail_of
 from draftproof.monitoring.promql import (
     increase,
     quantile,
@@ -13,6 +12,7 @@ from draftproof.monitoring.promql import (
 )
 from draftproof.monitoring.signals import Sample, Signals
 from draftproof.monitoring.watch import ArmRole, Recording
+from draftproof.plan.rollback_limits import TAIL_SHARES, floor_of_tail, tail_of
 from draftproof.plan.schema import Plan
 
 _ARM = "arm:draftproof_"
@@ -148,6 +148,18 @@ def _in_flight(signals: Signals, jobs: Sequence[str], _plan: Plan) -> str | None
     return f"{_sum_by_replica(signals.running, jobs)}\n+ {_sum_by_replica(signals.waiting, jobs)}"
 
 
+def _mean_in_flight(signals: Signals, jobs: Sequence[str], plan: Plan) -> str | None:
+    """The mean over the window: bursts count by how long they last, whatever a single scrape catches."""
+    if signals.running is None or signals.waiting is None:
+        return None
+    window_s = plan.rollback.window_s
+    parts = (
+        f"sum by (instance) (avg_over_time({select(sample, jobs)}[{window_s}s]))"
+        for sample in (signals.running, signals.waiting)
+    )
+    return "\n+ ".join(parts)
+
+
 def _sum_by_replica(sample: Sample, jobs: Sequence[str]) -> str:
     return f"sum by (instance) ({select(sample, jobs)})"
 
@@ -174,6 +186,11 @@ _SERIES: dict[str, tuple[Expression, str, bool]] = {
     "drafting": (_drafting, "what the drafter did in the window; 0 while it is idle", False),
     "acceptance_length": (_acceptance, "tokens a verification step brings, the target's own included", False),
     "requests_in_flight": (_in_flight, "requests running or waiting, of each replica", True),
+    "mean_requests_in_flight": (
+        _mean_in_flight,
+        "mean over the window of the requests running or waiting, of each replica",
+        True,
+    ),
     "cache_usage": (_cache, "share of the key-value cache in use, of each replica", True),
     "preemptions_per_request": (_preemptions, "preemptions over requests that ended", False),
     "restarts": (_restarts, "counters that began again: a replica restarted", False),

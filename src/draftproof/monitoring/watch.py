@@ -7,15 +7,10 @@ from typing import Literal
 
 import msgspec
 
+from draftproof.plan.rollback_limits import Limit
+
 Severity = Literal["critical", "warning", "info"]
 ArmRole = Literal["candidate", "holdout"]
-
-
-class Limit(msgspec.Struct, frozen=True, kw_only=True):
-    """A value that an alert compares with, and which key of the plan it comes from."""
-
-    value: float
-    source: str
 
 
 class Recording(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,10 +6,11 @@ from draftproof.engines import adapter_for
 from draftproof.monitoring.alerts import list_cautions, list_triggers
 from draftproof.monitoring.blind_spots import list_blind_spots, list_unseen
 from draftproof.monitoring.engine_signals import find_signals
-from draftproof.monitoring.limits import find_limits, find_load_limit, list_unset, tail_of
+from draftproof.monitoring.limits import find_load_limit, list_unset
 from draftproof.monitoring.recordings import FAILED_EXCESS, SLOWDOWN, record_arm, record_pair
 from draftproof.monitoring.signals import Signals
-from draftproof.monitoring.watch import Limit, Recording, Unwatched, Watch
+from draftproof.monitoring.watch import Recording, Unwatched, Watch
+from draftproof.plan.rollback_limits import Limit, find_limits, tail_of
 from draftproof.plan.schema import Plan
 from draftproof.records import Manifest
 from draftproof.verdict.results import Results
@@ -25,7 +26,7 @@ _LIMITED = {
     "cache_usage": "arm:draftproof_cache_usage",
     "preemptions": "arm:draftproof_preemptions_per_request",
     "acceptance_length": "arm:draftproof_acceptance_length",
-    "load": "arm:draftproof_requests_in_flight",
+    "load": "arm:draftproof_mean_requests_in_flight",
 }
 
 
@@ -44,9 +45,11 @@ def watch_run(
         plan: the run's plan: rollback thresholds, and thresholds and objectives where those are open.
         manifest: the run's manifest: hashes and engine versions.
         jobs: Prometheus jobs that scrape the candidate; none: one with the plan's name and -candidate.
-        holdout_jobs: jobs that scrape the hold-out, which decodes ordinarily; none: nothing is compared.
+        holdout_jobs: jobs that scrape the hold-out, which decodes ordinarily; none: one with the plan's
+            name and -holdout where the plan states a holdout_share, else nothing is compared.
     """
     jobs = tuple(jobs) or (default_job(plan),)
+    holdout_jobs = tuple(holdout_jobs) or default_holdout_jobs(plan)
     run = f"{results.run_name}-{results.plan_sha256[:_HASH_LENGTH]}"
     signals = find_signals(plan.arms.candidate.engine)
     limits = _limits(results, plan)
@@ -78,6 +81,11 @@ def watch_run(
 def default_job(plan: Plan) -> str:
     """Return the name under which the candidate is taken to be scraped."""
     return f"{plan.name}-candidate"
+
+
+def default_holdout_jobs(plan: Plan) -> tuple[str, ...]:
+    """Return the job of the hold-out that the plan promises, none where nobody wrote a share of it down."""
+    return (f"{plan.name}-holdout",) if "holdout_share" in plan.rollback.model_fields_set else ()
 
 
 def _limits(results: Results, plan: Plan) -> dict[str, Limit]:
@@ -122,7 +130,7 @@ def _state_facts(results: Results, manifest: Manifest) -> tuple[tuple[str, str],
         ("thresholds_sha256", manifest.thresholds_sha256),
         ("workload_sha256", manifest.workload_sha256),
         *(
-            ("envelope", f"{entry.segment}: up to {entry.max_concurrency} requests in flight")
+            ("envelope", f"{entry.segment}: at most {entry.max_concurrency} in flight")
             for entry in results.verdict.envelope
         ),
     )
@@ -133,7 +141,7 @@ def _note(plan: Plan, manifest: Manifest, signals: Signals, limits: dict[str, Li
     if decode is not None and decode.caveat:
         yield f"Time per token: {decode.caveat}."
     for limit in limits.values():
-        if not limit.source.startswith("rollback."):
+        if limit.is_derived:
             yield f"The limit {limit.value:.6g} follows from {limit.source}; [rollback] leaves it open."
     if plan.arms.candidate.engine == "generic":
         return

@@ -21,7 +21,7 @@ def _read_amount(value: object) -> object:
     if len(written) != 2 or len(limits) != 2 or not all(math.isfinite(one) and one >= 0 for one in limits):
         raise ValueError(f"an amount is a number of 0 or more, or a range [low, high], got {value!r}")
     if limits[0] > limits[1]:
-        raise ValueError(f"a range is written [low, high], got {value!r}")
+        raise ValueError(f"a range is written [low, high], the lower number first, got {value!r}")
     return tuple(limits)
 
 

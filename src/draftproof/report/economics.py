@@ -65,6 +65,7 @@ class EconomicsSection(msgspec.Struct, frozen=True, kw_only=True):
     """Use by load, capacities, and what each arm is worth with the axes of its two plots."""
 
     sentence: str
+    few_good: str
     unpriced: str
     uses: Table
     capacities: Table
@@ -87,6 +88,7 @@ def build_economics(results: Results) -> EconomicsSection | None:
     )
     return EconomicsSection(
         sentence=_sentence(found),
+        few_good=found.few_good or "",
         unpriced="" if found.priced else UNPRICED,
         uses=_use_table(results, found),
         capacities=_capacity_table(results, found),

@@ -15,11 +15,12 @@ from draftproof.report.labels import (
     segment_label,
     sentence_case,
 )
-from draftproof.report.quantities import format_count, format_points, format_ratio, format_share
+from draftproof.report.quantities import NS_PER_MS, format_count, format_points, format_ratio, format_share
 from draftproof.report.view import Column, Group, Row, Table, TableCell, text_cell
+from draftproof.verdict.diagnosis.step_cost import compute_step_ns
 from draftproof.verdict.evidence import EvidenceRow, find_evidence
 from draftproof.verdict.figure import Figure
-from draftproof.verdict.results import Reason, Results
+from draftproof.verdict.results import Progress, Reason, Results
 
 MOST_REASONS = 12
 MOST_LINKED = 60
@@ -147,10 +148,17 @@ def _list_plain(row: object) -> list[str]:
         told.append(f"{format_share(acceptance.draft_acceptance_rate)} of drafts accepted")
     progress = getattr(row, "progress", None)
     if progress is not None and progress.rounds:
-        told.append(f"{format_ratio(progress.committed_tokens / progress.rounds)} tokens a step")
+        told += _list_step(progress)
     if hasattr(row, "turns") and hasattr(row, "completed"):
         told.append(f"{row.turns} turns, {row.completed} ended, {row.lagged} with a late client")  # type: ignore[attr-defined]
     return told
+
+
+def _list_step(progress: Progress) -> list[str]:
+    """Return what a step brings and takes; the arms' rows beside each other give the cost in steps."""
+    told = [f"{format_ratio(progress.committed_tokens / progress.rounds)} tokens a step"]
+    step_ns = compute_step_ns(progress)
+    return told if step_ns is None else [*told, f"{step_ns / NS_PER_MS:,.4g} ms a step"]
 
 
 def _figure(figure: Figure, write: object) -> str:

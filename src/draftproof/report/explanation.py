@@ -109,7 +109,9 @@ def _leave_one_out(cell: CellView) -> str:
     text = (
         f"; with any one left out the ratio is {cell.leave_one_out_low:.3f} to {cell.leave_one_out_high:.3f}"
     )
-    if cell.carried_by is not None:
+    if cell.carried_by is not None and cell.carried_by == sum(one.ratio is not None for one in cell.prompts):
+        text += "; even the least favourable alone is a gain"
+    elif cell.carried_by is not None:
         text += f"; without the {cell.carried_by} most favourable it is no gain"
     return text
 

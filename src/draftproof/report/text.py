@@ -45,6 +45,7 @@ __all__ = ["WIDTH_COLUMNS", "printable", "render_text"]
 _LISTED_CELLS = 60
 
 MOST_REMEDIES = 3
+MOST_SIGNS = 2
 
 
 def render_text(results: Results) -> str:
@@ -68,9 +69,12 @@ def render_text(results: Results) -> str:
 
 
 def _first_looks(results: Results) -> list[str]:
-    """The first remedies, each with the figure it rests on; the report has all of them."""
+    """The first remedies, each with the figures it rests on first; the report has all of them."""
     remedies = results.diagnoses.remedies if results.diagnoses else ()
-    return [f"{one.title}: {one.evidence[0].text}." for one in remedies[:MOST_REMEDIES]]
+    return [
+        f"{one.title}: {'; '.join(sign.text for sign in one.evidence[:MOST_SIGNS])}."
+        for one in remedies[:MOST_REMEDIES]
+    ]
 
 
 def _verdict(results: Results) -> list[str]:

@@ -134,7 +134,7 @@ def _refuse(top: _Tail, span: float, tail: float) -> tuple[str, int] | None:
         return None
     count, wanted = int(top.clusters.max()) + 1, _exceedances_needed(1.0 - 2.0 * tail)
     reached = min(_count_top(top, end)[1] for end in (-span, span))
-    reason = f"{reached:.0f} independent prompts in the tail of at least {wanted} for this quantile"
+    reason = f"{reached:.0f} independent prompts in the tail, where this quantile needs {wanted}"
     return reason, max(1, math.ceil(count * (wanted / max(reached, 1.0) - 1.0)))
 
 

@@ -328,7 +328,7 @@ def describe(figure: Figure | None) -> str:
 def _count(needed: int | None) -> str:
     if needed is None:
         return "an unknown number of"
-    return f"{FAR_TOO_MANY} or more" if needed >= FAR_TOO_MANY else str(needed)
+    return f"{FAR_TOO_MANY} or more" if needed >= FAR_TOO_MANY else f"{needed:,}"
 
 
 def _row(what: str, evidence: CellEvidence) -> str:

@@ -17,8 +17,15 @@ from draftproof.verdict.cells import describe, is_null_at_odds
 from draftproof.verdict.decision import DecidedRun, decide_run, judge_cells
 from draftproof.verdict.delivery import compute_deliveries
 from draftproof.verdict.diagnosis.bound import diagnose
+from draftproof.verdict.diagnosis.break_evens import collect_rounds, compute_break_evens
 from draftproof.verdict.diagnosis.cells import compute_diagnoses
-from draftproof.verdict.diagnosis.step_cost import ArmCellIndex, explain_step_cost, index_arm_cells
+from draftproof.verdict.diagnosis.step_cost import (
+    ArmCellIndex,
+    MarginIndex,
+    explain_step_cost,
+    index_arm_cells,
+    index_margins,
+)
 from draftproof.verdict.economics.compute import compute_economics
 from draftproof.verdict.effects import EffectIndex, index_effects
 from draftproof.verdict.envelope import explain_contexts, list_unresolved
@@ -69,8 +76,9 @@ def compute_results(run: RunData) -> Results:
         evidence.readings,
     )
     arm_cells = compute_arm_cells(prepared)
-    cells = _explain_cells(decided.cells, index_arm_cells(arm_cells), faults.paused)
-    results = _assemble(decided, arm_cells=arm_cells, cells=cells)
+    margins = index_margins(compute_break_evens(prepared, collect_rounds(prepared)))
+    cells = _explain_cells(decided.cells, index_arm_cells(arm_cells), margins, faults.paused)
+    results = _assemble(decided, arm_cells=arm_cells, margins=margins, cells=cells)
     results = _add_tails(_add_order(results, prepared, pairs), prepared, evidence.tails)
     results = _add_equivalence(results, evidence.equivalence)
     results = add_behaviour(results, prepared)
@@ -154,12 +162,12 @@ def _add_services(results: Results, prepared: PreparedRun, readings: ServiceRead
 
 
 def _explain_cells(
-    cells: Sequence[Cell], arm_cells: ArmCellIndex, paused: Mapping[str, Reason]
+    cells: Sequence[Cell], arm_cells: ArmCellIndex, margins: MarginIndex, paused: Mapping[str, Reason]
 ) -> tuple[Cell, ...]:
     """Add to every valid cell what a step commits and costs there, and whether drafting was paused."""
     explained = []
     for cell in cells:
-        why = (paused.get(cell.load), explain_step_cost(arm_cells, cell.segment, cell.load))
+        why = (paused.get(cell.load), explain_step_cost(arm_cells, margins, cell.segment, cell.load))
         known = tuple(one for one in why if one is not None)
         if cell.status == "invalid":
             explained.append(cell)
@@ -168,7 +176,9 @@ def _explain_cells(
     return tuple(explained)
 
 
-def _assemble(decided: DecidedRun, *, arm_cells: tuple[ArmCell, ...], cells: tuple[Cell, ...]) -> Results:
+def _assemble(
+    decided: DecidedRun, *, arm_cells: tuple[ArmCell, ...], margins: MarginIndex, cells: tuple[Cell, ...]
+) -> Results:
     evidence = decided.evidence
     prepared, pairs, faults, bands = evidence.prepared, evidence.pairs, evidence.faults, evidence.bands
     plan, manifest = prepared.plan, prepared.run.manifest
@@ -196,7 +206,7 @@ def _assemble(decided: DecidedRun, *, arm_cells: tuple[ArmCell, ...], cells: tup
         estimators=compute_estimator_rows(prepared),
         cells=cells,
         diagnosis=diagnose(prepared, by_effect, faults),
-        verdict=_word_verdict(decided, cells, arm_cells),
+        verdict=_word_verdict(decided, cells, arm_cells, margins),
         not_measured=(*list_unmeasured(prepared), *list_unresolved(prepared, bands)),
         warnings=(
             *manifest.findings,
@@ -212,11 +222,13 @@ def _assemble(decided: DecidedRun, *, arm_cells: tuple[ArmCell, ...], cells: tup
     )
 
 
-def _word_verdict(decided: DecidedRun, cells: tuple[Cell, ...], arm_cells: Sequence[ArmCell]) -> Verdict:
+def _word_verdict(
+    decided: DecidedRun, cells: tuple[Cell, ...], arm_cells: Sequence[ArmCell], margins: MarginIndex
+) -> Verdict:
     prepared, faults, bands = decided.evidence.prepared, decided.evidence.faults, decided.evidence.bands
     decision, envelope = decided.decision, decided.envelope
     index = index_arm_cells(arm_cells)
-    pooled = [explain_step_cost(index, ALL_SEGMENTS, load) for load in prepared.loads]
+    pooled = [explain_step_cost(index, margins, ALL_SEGMENTS, load) for load in prepared.loads]
     why = [*explain_contexts(envelope, bands), *(reason for reason in pooled if reason is not None)]
     reasons: tuple[Reason, ...] = list_reasons(
         decision, cells, summarise_incomplete(faults.incomplete, len(cells)), why

@@ -76,7 +76,8 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     """The content of `envelope.json`. No entry: speculation may run nowhere.
 
     `standing` is "decision" only with representative traffic. `results_sha256` is the hash of the bytes of
-    the `results.json` it was taken from. `outside` is what holds for every request in no entry.
+    the `results.json` it was taken from. `outside` is what holds for every request in no entry;
+    `not_measured` what the run says nothing about even inside one (languages, sampled outputs, long answers).
     """
 
     schema_version: int
@@ -94,6 +95,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     results_sha256: str
     conditions: EnvelopeConditions | None
     entries: tuple[EnvelopeArea, ...]
+    not_measured: tuple[str, ...]
     outside: Literal["ordinary decoding"] = "ordinary decoding"
 
 
@@ -170,6 +172,7 @@ def build_envelope(results: Results, manifest: Manifest | None) -> Envelope:
         results_sha256=hash_results(results),
         conditions=_state_conditions(manifest) if manifest else None,
         entries=tuple(_make_area(results.cells, entry) for entry in results.verdict.envelope),
+        not_measured=results.not_measured,
     )
 
 

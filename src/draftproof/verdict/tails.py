@@ -97,8 +97,12 @@ def list_open_tails(prepared: PreparedRun, tails: Tails) -> Iterator[str]:
         unseen = [one for one in pooled if _standing(one.ratio, 1 + thresholds.tail_margin) == "open"]
         if unseen:
             counts = [more for one in unseen if (more := more_requests(one, thresholds.tail_margin))]
+            unmeasured = any(one.ratio.value is None for one in unseen)
+            aim = "to compare it" if unmeasured else "to show it"
             advice = (
-                f"; about {max(counts):,} more requests per arm at a load (an estimate)" if counts else ""
+                f"; {aim} takes about {max(counts):,} more requests per arm at a load (an estimate)"
+                if counts
+                else ""
             )
             yield (
                 f"The tail: whether {thresholds.tail_quantile} of {words} stays within "
@@ -222,7 +226,8 @@ def _describe(effect: Effect, thresholds: Thresholds) -> str:
 
 def _advise(effect: Effect, thresholds: Thresholds) -> str:
     needed = more_requests(effect, thresholds.tail_margin)
-    return f"; about {needed:,} more requests per arm would show it (an estimate)" if needed else ""
+    aim = "allow it" if effect.ratio.value is None else "show it"
+    return f"; about {needed:,} more requests per arm would {aim} (an estimate)" if needed else ""
 
 
 def _find(standing: Standing, code: str, text: str, effect: Effect) -> Finding:

@@ -9,6 +9,7 @@ NEVER_YET = (
     "When speech or frames reach the user: text streams only.",
     "Open-loop arrivals, bursts and the capacity knee: a fixed number of requests was kept in flight.",
 )
+CUT_SHARE = 0.10  # from this share of cut answers on, a longer limit could change what was found
 LANGUAGES = {"en": "English", "ar": "Arabic", "zh": "Chinese"}
 
 
@@ -70,6 +71,10 @@ def _list_answers(prepared: PreparedRun) -> Iterator[str]:
     without = sum(not item.checks for item in prepared.run.items)
     if without:
         yield f"Quality of {without} items that have no check."
+    ended = [one.record.finish_reason for one in prepared.of_arm("baseline") if one.is_ok]
+    cut = ended.count("length") / len(ended) if ended else 0.0
+    if cut >= CUT_SHARE:
+        yield f"Answers at their full length: the token limit cut {100 * cut:.0f} % of the baseline's."
     if prepared.plan.arms.alternative is None:
         yield "Whether the same budget spent otherwise does better: the plan has no alternative arm."
     if not prepared.plan.comparison.null_arm:

@@ -77,12 +77,48 @@ def test_runtime_workload_and_program_are_listed():
     ]
 
 
-def test_a_lookup_has_no_weights_to_list():
-    """N-gram lookup is a way of the runtime: no component claims to be a model."""
-    contract = msgspec.structs.replace(build_contract_of("candidate"), drafter_kind="ngram")
-    found = components(bill(msgspec.structs.replace(MANIFEST, contracts=(contract,))))
-    assert "drafter" not in found
-    assert "draftproof:algorithm:candidate" in properties(found["runtime"])
+def lookup_of(runtime="reference", **changes):
+    lookup = {"drafter_kind": "ngram", "drafter_sha256": None, "runtime": runtime} | changes
+    return msgspec.structs.replace(build_contract_of("candidate"), **lookup)
+
+
+def test_a_lookup_is_a_component_that_says_it_has_no_weights():
+    """The drafter is listed with what the contract states of it, and claims to be no model."""
+    contract = lookup_of(drafter_identity="text lookup", drafter_licence="MIT")
+    document = bill(msgspec.structs.replace(MANIFEST, contracts=(contract,)))
+    found = components(document)
+    assert (found["drafter"]["type"], found["drafter"]["name"]) == ("library", "text lookup")
+    assert found["drafter"]["licenses"][0]["license"]["id"] == "MIT"
+    assert not {"modelCard", "hashes"} & found["drafter"].keys()
+    assert properties(found["drafter"]) == {
+        "draftproof:kind": "ngram",
+        "draftproof:weights": "none: it drafts by looking up text",
+        "draftproof:provenance": "distilled from the target",
+        "draftproof:retirement": "with the next target",
+        "draftproof:owner": "team-serving",
+    }
+    depends = {one["ref"]: one.get("dependsOn", []) for one in document["dependencies"]}
+    assert found["drafter"]["bom-ref"] in depends[found["runtime"]["bom-ref"]]
+
+
+def test_a_lookup_of_which_nothing_is_stated_is_named_by_its_kind():
+    """Unknown provenance and licence are left out; two runtimes' lookups are two components."""
+    bare = {"drafter_identity": None, "drafter_licence": None, "drafter_provenance": None}
+    contracts = (lookup_of(**bare), lookup_of("vllm", **bare))
+    listed = [
+        one
+        for one in bill(msgspec.structs.replace(MANIFEST, contracts=contracts))["components"]
+        if one["bom-ref"].startswith("drafter:")
+    ]
+    assert [one["name"] for one in listed] == ["ngram", "ngram"]
+    assert not any("licenses" in one or "draftproof:provenance" in properties(one) for one in listed)
+
+
+@pytest.mark.parametrize("kind", ["none", "undisclosed"])
+def test_no_drafter_or_one_that_nobody_discloses_is_no_component(kind):
+    """Nothing is listed of which nothing is known."""
+    contract = lookup_of(drafter_kind=kind)
+    assert "drafter" not in components(bill(msgspec.structs.replace(MANIFEST, contracts=(contract,))))
 
 
 def test_a_run_of_which_little_is_known_has_a_bill():

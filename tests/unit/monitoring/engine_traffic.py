@@ -10,7 +10,10 @@ _STEPS = 30
 
 
 class Traffic(msgspec.Struct, frozen=True, kw_only=True):
-    """What one arm does: every request alike, `rps` of them a second on one replica."""
+    """What one arm does: every request alike, `rps` of them a second on one replica.
+
+    `burst`: requests in flight, scrape by scrape and again and again, instead of `in_flight`.
+    """
 
     rps: float = 1.0
     tokens: int = 51
@@ -22,6 +25,7 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     cache: float = 0.5
     preemptions: float = 0.0
     in_flight: int = 4
+    burst: tuple[int, ...] = ()
     model: str = "target"
     restarts: bool = False
 
@@ -76,6 +80,12 @@ class _Writer(msgspec.Struct, frozen=True):
         """Return a gauge that stays where it is."""
         return {"series": self._name(name, labels), "values": f"{value!r}+0x{_STEPS}"}
 
+    def in_flight(self, name: str, **labels: str) -> dict[str, str]:
+        """Return the gauge of requests in flight, which may come in bursts."""
+        burst = self.traffic.burst or (self.traffic.in_flight,)
+        values = " ".join(str(burst[at % len(burst)]) for at in range(_STEPS))
+        return {"series": self._name(name, labels), "values": values}
+
     def histogram(self, name: str, value: float, count: float, **labels: str) -> Iterator[dict[str, str]]:
         """Return buckets, sum and count of observations that are all alike."""
         for bound in _BOUNDS:
@@ -102,7 +112,7 @@ def _vllm(w: _Writer, prefix: str = "vllm:") -> Iterator[dict[str, str]]:
     yield from w.histogram(f"{prefix}time_to_first_token_seconds", w.traffic.ttft_s, w.ended, **labels)
     yield w.counter(f"{prefix}spec_decode_num_drafts_total", w.drafted, **labels)
     yield w.counter(f"{prefix}spec_decode_num_accepted_tokens_total", w.accepted, **labels)
-    yield w.gauge(f"{prefix}num_requests_running", w.traffic.in_flight, **labels)
+    yield w.in_flight(f"{prefix}num_requests_running", **labels)
     yield w.gauge(f"{prefix}num_requests_waiting", 0, **labels)
     if prefix == "draftproof:":
         yield w.counter(f"{prefix}requests_rejected_total", 0.0, **labels)
@@ -136,7 +146,7 @@ def _sglang(w: _Writer) -> Iterator[dict[str, str]]:
     yield w.counter(
         "sglang:num_retracted_requests_total", w.ended * w.traffic.preemptions, tp_rank="0", **labels
     )
-    yield w.gauge("sglang:num_running_reqs", w.traffic.in_flight, tp_rank="0", **labels)
+    yield w.in_flight("sglang:num_running_reqs", tp_rank="0", **labels)
     yield w.gauge("sglang:num_queue_reqs", 0, tp_rank="0", **labels)
 
 
@@ -157,7 +167,7 @@ def _tensorrt_llm(w: _Writer) -> Iterator[dict[str, str]]:
             "trtllm_spec_decode_accepted_tokens_total", w.accepted / 2, token_position=position, **labels
         )
     yield w.gauge("trtllm_kv_cache_utilization", w.traffic.cache, **labels)
-    yield w.gauge("trtllm_num_requests_running", w.traffic.in_flight, **labels)
+    yield w.in_flight("trtllm_num_requests_running", **labels)
     yield w.gauge("trtllm_num_requests_waiting", 0, **labels)
 
 
@@ -166,7 +176,7 @@ def _llamacpp(w: _Writer) -> Iterator[dict[str, str]]:
     yield w.counter("llamacpp:tokens_predicted_seconds_total", w.decode_s)
     yield w.counter("llamacpp:spec_decode_num_drafts_total", w.drafted)
     yield w.counter("llamacpp:spec_decode_num_accepted_tokens_total", w.accepted)
-    yield w.gauge("llamacpp:requests_processing", w.traffic.in_flight)
+    yield w.in_flight("llamacpp:requests_processing")
     yield w.gauge("llamacpp:requests_deferred", 0)
 
 
@@ -180,7 +190,7 @@ def _tgi(w: _Writer) -> Iterator[dict[str, str]]:
     yield from w.histogram("tgi_request_mean_time_per_token_duration", w.traffic.tpot_s, w.ended)
     yield w.counter("tgi_request_skipped_tokens_sum", w.accepted)
     yield w.counter("tgi_request_skipped_tokens_count", steps)
-    yield w.gauge("tgi_batch_current_size", w.traffic.in_flight)
+    yield w.in_flight("tgi_batch_current_size")
     yield w.gauge("tgi_queue_size", 0)
 
 

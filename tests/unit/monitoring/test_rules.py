@@ -114,6 +114,14 @@ def test_unknown_service_has_no_rule():
     assert "nothing is known of this service's metrics" in " ".join(text.split())
 
 
+def test_a_hold_out_that_the_plan_promises_is_watched_under_the_plans_name():
+    """A stated share brings the comparison even where no job is named, as in a package."""
+    plan = make_plan("vllm", rollback="holdout_share = 0.05")
+    text = rules_text(plan, holdout=())
+    assert 'job="watched-holdout"' in text
+    assert {"DraftproofNetSlowdown", "DraftproofFailures", "DraftproofNoComparison"} <= alerts_of(text).keys()
+
+
 def test_without_a_hold_out_nothing_is_compared():
     """No hold-out: no slowdown, no excess of failures, and both are listed as not watched."""
     plan = make_plan("vllm")

@@ -37,6 +37,8 @@ FAULTS: dict[str, tuple[Traffic | None, Traffic | None, set[str]]] = {
     "low acceptance": (Traffic(acceptance=1.2), WELL, {"DraftproofLowAcceptance"}),
     "preemptions": (Traffic(preemptions=0.5), WELL, {"DraftproofPreemptions"}),
     "too many requests": (Traffic(in_flight=20), WELL, {"DraftproofLoadBeyondEnvelope"}),
+    "bursts beyond the envelope": (Traffic(burst=(20, 0)), WELL, {"DraftproofLoadBeyondEnvelope"}),
+    "rare bursts": (Traffic(burst=(20, 0, 0, 0, 0)), WELL, set()),
     "another model": (Traffic(model="other"), WELL, {"DraftproofOtherModel"}),
     "no metrics": (None, WELL, {"DraftproofNotObserved"}),
     "no hold-out": (WELL, None, {"DraftproofNoComparison"}),

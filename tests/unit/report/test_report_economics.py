@@ -220,3 +220,15 @@ def test_the_terminal_names_what_to_look_at_first():
     """The first remedies with their figures; none, no heading."""
     assert "What to look at first\n  - More <batching>: queueing takes 31 %." in render_text(build())
     assert "What to look at first" not in render_text(build_results())
+
+
+def test_few_good_requests_are_said_above_the_capacities():
+    """The sentence of the results stands in the section, and nothing stands there without it."""
+    results = build()
+    warned = msgspec.structs.replace(
+        results, economics=msgspec.structs.replace(told(results.economics), few_good="Few <good> ones.")
+    )
+    page = render_html(warned)
+    assert page.count("Few &lt;good&gt; ones.") == 1
+    assert page.index("Few &lt;good&gt; ones.") < page.index("What every arm took at each load")
+    assert "Few &lt;good&gt;" not in render_html(results)

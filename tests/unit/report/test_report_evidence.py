@@ -12,6 +12,7 @@ from draftproof.report.evidence import MOST_LINKED, MOST_REASONS, build_evidence
 from draftproof.report.questions import build_questions
 from draftproof.testing.synthetic_results import build_results
 from draftproof.verdict.decision_results import ContextBand, Question
+from draftproof.verdict.diagnosis.step_cost import compute_step_cost, index_arm_cells
 from draftproof.verdict.results import Reason
 
 
@@ -125,3 +126,19 @@ def test_a_question_shows_its_standing_answer_and_gap(standing):
 def test_results_of_before_the_questions_render():
     """An older results.json gives a page that says what is missing."""
     assert "computes them anew" in render_html(build_results())
+
+
+def test_a_reason_on_the_cost_of_a_step_leads_to_the_times_of_a_step():
+    """Both arms' rows give ms a step, so that "1.03 times an ordinary step" can be divided out."""
+    results = build_results(segments=1, loads=1)
+    (load, _), (segment,) = results.loads[0], results.segments
+    step = compute_step_cost(index_arm_cells(results.arm_cells), segment, load)
+    assert step is not None
+    results = with_reasons(results, [f"arm_cells: progress, {segment} × {load}"])
+    (group,) = build_evidence(results).table.groups
+    found = {
+        row.cells[-1].text.partition(",")[0].lower(): float(told[1].replace(",", ""))
+        for row in group.rows
+        if (told := re.search(r", ([\d.,]+) ms a step", row.cells[-1].text))
+    }
+    assert found["candidate"] / found["baseline"] == pytest.approx(step.cost, rel=2e-3)

@@ -114,7 +114,7 @@ def test_the_interval_begins_at_its_floor(q, floor):
     short = floor - math.ceil(0.5 / (1 - q))
     refused = paired_quantile_ratio(above[:short], below[:short], np.arange(short), q=q)
     assert (refused.value, refused.low) == (None, None)
-    assert "independent prompts in the tail of at least 5" in (refused.reason or "")
+    assert "independent prompts in the tail, where this quantile needs 5" in (refused.reason or "")
     assert refused.needed
 
 

@@ -15,7 +15,7 @@ from draftproof.verdict.economics.money import (
     unit_saving,
     work_once,
 )
-from draftproof.verdict.economics.wording import amount
+from draftproof.verdict.economics.wording import amount, describe_few_good
 from draftproof.verdict.guardrails import compute_differences
 from draftproof.verdict.pairs import pair_observations
 from draftproof.verdict.run_data import prepare_run
@@ -338,3 +338,34 @@ def test_no_volume_pays_where_a_unit_costs_no_less():
 def test_amounts_are_written_with_three_digits(value, text):
     """No amount pretends to more than it knows."""
     assert amount(value) == text
+
+
+def test_capacity_that_rests_on_few_good_requests_says_so(simple):
+    """Fewer than half good: a sentence with n of m; at exactly half, or with none good, no sentence."""
+
+    def told(good_of_candidate):
+        run = simple(
+            plan={"objectives": {"tpot_ms": 15.0}},
+            tpot_ms=lambda case: 10.0 if case.arm != "candidate" or case.number < good_of_candidate else 20.0,
+        )
+        return economics_of(run).few_good
+
+    assert told(20) is None
+    assert told(19) == (
+        "Fewer than half of the requests are good for candidate at load low (19 of 40): absolute capacity "
+        "rests on these few, so read the ratios between arms."
+    )
+    assert told(0) is None
+
+
+def test_several_rows_with_few_good_requests_are_counted_and_the_worst_is_named(simple):
+    """One sentence whatever the number of arms and loads."""
+    use = use_of(economics_of(simple()), "baseline")
+    uses = [
+        msgspec.structs.replace(use, arm=arm, good=good)
+        for arm, good in (("baseline", 10), ("candidate", 12), ("baseline_null", 9), ("alternative", 30))
+    ]
+    assert (describe_few_good(uses) or "").startswith(
+        "In 3 of 4 rows fewer than half of the requests are good, the smallest share for the null "
+        "(baseline again) at load low (9 of 40): "
+    )

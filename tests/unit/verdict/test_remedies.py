@@ -1,13 +1,21 @@
 """Remedies: each appears with its evidence and not without, in the order of what they could touch."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import msgspec
 import pytest
 
 from draftproof.records import ServerTimings
-from draftproof.verdict.diagnosis.drafting_remedies import enough_drafts, measure_prefill_tail
+from draftproof.verdict.diagnosis.drafting_remedies import (
+    enough_drafts,
+    list_tried_chunks,
+    measure_prefill_tail,
+)
 from draftproof.verdict.diagnosis.prompt_overlap import common_prefix_share, measure_overlaps
 from draftproof.verdict.diagnosis.remedies import order_remedies
 from draftproof.verdict.diagnosis.results import Remedy
+from draftproof.verdict.figure import Figure
 from draftproof.verdict.services.results import Gauge, ServiceStart, ServiceUse
 from draftproof.workload.items import Item, Message
 
@@ -100,6 +108,36 @@ def test_a_long_prefill_points_to_its_scheduling_and_names_growth_with_load(smal
     signs = " ".join(one.text for one in found["prefill_scheduling"].evidence)
     assert "prefill takes" in signs
     assert "3.0 times as long" in signs
+
+
+def test_with_one_request_in_flight_there_is_nothing_to_schedule(small, remedies_of):
+    """A long prefill at one request in flight only asks for less of it, not for another order."""
+    found = remedies_of(small(ttft_ms=lambda case: 2000.0 if case.load == "low" else 100.0))
+    assert "prefill_scheduling" not in found
+    assert found["less_prefill"].loads == ("low",)
+
+
+def test_another_chunk_that_the_alternative_tried_stands_beside_its_remedy():
+    """Only where the chunk alone differs is its end-to-end time said to be the chunk's doing."""
+    ratio = Figure(value=1.09, low=1.04, high=1.14)
+    effects: Any = {
+        ("e2e_from_schedule_ns", "alternative", "baseline", "all", "busy"): SimpleNamespace(ratio=ratio),
+    }
+
+    def tried(**settings):
+        arms = [
+            SimpleNamespace(arm="baseline", settings={"max_num_batched_tokens": 256, "device": "cpu"}),
+            SimpleNamespace(arm="alternative", settings={"device": "cpu"} | settings),
+        ]
+        manifest = SimpleNamespace(arms=arms)
+        known: Any = SimpleNamespace(prepared=SimpleNamespace(run=SimpleNamespace(manifest=manifest)))
+        return list_tried_chunks(known, effects, ["single", "busy"])
+
+    (found,) = tried(max_num_batched_tokens=64)
+    assert "64 instead of 256, takes 1.09 (1.04 to 1.14) times as long" in found.text
+    assert found.row == "effects e2e: alternative / baseline, all × busy"
+    assert tried(max_num_batched_tokens=64, device="cuda") == []
+    assert tried(max_num_batched_tokens=256, max_num_seqs=4) == []
 
 
 def test_a_shared_beginning_points_to_prefix_caching(small, remedies_of):

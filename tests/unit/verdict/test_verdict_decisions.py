@@ -6,6 +6,8 @@ import msgspec
 import pytest
 
 from draftproof.verdict.compute import compute_results
+from draftproof.verdict.diagnosis.step_cost import StepCost, name_step_cost
+from draftproof.verdict.figure import Figure
 from draftproof.verdict.results import Results
 
 
@@ -97,6 +99,16 @@ def test_low_acceptance_is_named_as_the_cause(world):
 
     verdict = compute_results(world(tpot_ms=truth, accepted=accepted, round_ms=round_ms).run()).verdict
     assert "too few drafts are accepted" in verdict.sentence
+
+
+def test_a_step_whose_interval_holds_one_is_not_said_to_pay():
+    """The point alone may lie on either side; without an interval it is all there is."""
+    step = StepCost(tokens_per_step=1.02, cost=0.98)
+    assert name_step_cost(step, Figure(value=1.03, low=0.91, high=1.18)) == "step_open"
+    assert name_step_cost(step, Figure(value=1.03, low=1.01, high=1.05)) == "step_pays"
+    assert name_step_cost(step) == "step_pays"
+    dear = StepCost(tokens_per_step=1.36, cost=1.58)
+    assert name_step_cost(dear, Figure(value=0.86, low=0.75, high=0.99)) == "dear_verification"
 
 
 def test_failures_of_the_fast_arm_never_make_a_gain(world, lookup):

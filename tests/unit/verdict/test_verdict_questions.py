@@ -93,6 +93,7 @@ def test_method_and_licence_come_from_the_contract(bare):
     [
         ({"drafter_licence": None}, "partly"),
         ({"drafter_licence": None, "drafter_kind": "ngram"}, "answered"),
+        ({"drafter_kind": "ngram"}, "answered"),
         ({"tokenizer_compatible": None}, "partly"),
         ({"tokenizer_compatible": None, "target_licence": None, "drafter_licence": None}, "open"),
     ],
@@ -100,7 +101,9 @@ def test_method_and_licence_come_from_the_contract(bare):
 def test_compatibility_is_answered_as_far_as_it_is_known(bare, change, standing):
     """Every unknown licence or unchecked tokenizer lowers the answer; a lookup needs no licence."""
     contract = msgspec.structs.replace(CONTRACT, **change)
-    assert ask(bare, "compatible", contract=contract).standing == standing
+    found = ask(bare, "compatible", contract=contract)
+    assert found.standing == standing
+    assert ("of the drafter: MIT." in found.answer) == (contract.drafter_licence == "MIT")
 
 
 def test_an_undisclosed_method_is_no_answer(bare):
@@ -173,7 +176,49 @@ def test_rollback_limits_are_answered_only_when_the_plan_states_them(bare):
     )
     found = ask(bare, "thresholds", plan=fresh)
     assert found.standing == "answered"
-    assert "max_tpot_ms 50" in found.answer
+    assert "time per token at p95 above 50 ms;" in found.answer
+
+
+def test_rollback_is_told_in_words_with_units_and_what_the_rules_derive(bare):
+    """Each limit has its unit; one that [rollback] leaves open has its source, or is said to be missing."""
+    run, _ = bare
+    stated = {"max_ttft_ms": 500.0, "max_failed_share": 0.02, "critical_errors": 1, "cache_for_s": 120}
+    fresh = planned(run, rollback=stated, objectives={"tpot_ms": 40.0})
+    told = ask(bare, "thresholds", plan=fresh).answer
+    for words in (
+        "first token at p95 above 500 ms;",
+        "time per token at p95 above 40 ms (from objectives.tpot_ms);",
+        "time per token above 1.05 times the hold-out's (from 1 + thresholds.harm_margin);",
+        "failed requests above 2 %;",
+        "more than 1 critical errors of the application in 300 s;",
+        "key-value cache above 95 % for 120 s.",
+        "preemptions above 0.1 per finished request.",
+        "needs 30 finished requests",
+    ):
+        assert words in told
+    assert not any(key in told for key in type(fresh.rollback).model_fields)
+    told = ask(bare, "thresholds", plan=planned(run, rollback={"holdout_share": 0.1})).answer
+    assert (
+        "No limit on first token at p95: neither rollback.max_ttft_ms nor objectives.ttft_ms is set." in told
+    )
+    assert "hold-out's share by 10 points (from thresholds.failure_margin)" in told
+    assert "10 % of the traffic" in told
+
+
+def test_each_margin_that_blocks_is_told_with_its_own_value(bare):
+    """End-to-end time has its own margin unless it decides; the tail and the length block as well."""
+    _, results = bare
+    values = results.thresholds | {"harm_margin": 0.05, "e2e_margin": 0.1, "tail_margin": 0.25}
+    told = ask(bare, "thresholds", thresholds=values).answer
+    assert "time per token wholly beyond +5 %, end-to-end time +10 %" in told
+    assert "at the tail +25 %, mean answer length ±10 %" in told
+    told = ask(bare, "thresholds", thresholds=values, metric="e2e_from_schedule_ns").answer
+    assert "end-to-end time wholly beyond +5 %, first token" in told
+
+
+def test_a_switch_that_nobody_rehearsed_is_no_full_answer(bare):
+    """The baseline's answers and a stated fallback are a part; what a switch loses is not known."""
+    assert ask(bare, "disable", contract=CONTRACT).standing == "partly"
 
 
 def test_every_request_failed_leaves_most_open_and_crashes_nothing(world):

@@ -110,7 +110,8 @@ def _check_overlap(before: PreparedRun, after: PreparedRun, overlap: Overlap) ->
         why = "chose no prompt in common" if same else "have different workloads and no prompt in common"
         raise UsageError(
             f"the two runs {why} (same id, same content), so nothing can be compared.",
-            fix="measure both with the same workload.",
+            fix="measure both with the same workload; a package with withheld texts has prompts in common "
+            "only with one of the same salt.",
         )
     if not overlap.loads:
         raise UsageError(

@@ -55,7 +55,7 @@ def compute_diagnoses(
                 suggest_capacity(known),
                 suggest_prefill(known),
                 suggest_prefix_cache(known),
-                suggest_separate_prefill(known, rounds),
+                suggest_separate_prefill(known, rounds, by_effect),
                 suggest_off_at_load(known, by_effect),
                 suggest_cheaper_drafter(known),
                 suggest_fewer_drafts(known),

@@ -3,7 +3,7 @@
 Rests on rounds, histograms of acceptance and counters of the service; without them nothing is suggested.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from draftproof.metrics.percentiles import percentile
 from draftproof.verdict.diagnosis.break_evens import RoundTable
@@ -18,6 +18,17 @@ LEAST_STEPS = 50
 DRAFT_SHARE = 0.10
 # A tail belongs to prefill if most of the slowest rounds carry some and such rounds take twice as long.
 TAIL, TAIL_SHARE, PREFILL_FACTOR, LEAST_ROUNDS = 0.95, 0.5, 2.0, 20
+
+# Settings that bound how much of a prompt one step reads, as engines name them.
+PREFILL_CHUNKS = frozenset(
+    {
+        "max_num_batched_tokens",
+        "long_prefill_token_threshold",
+        "chunked_prefill_size",
+        "max_num_tokens",
+        "ubatch_size",
+    }
+)
 
 Rounds = Sequence[tuple[int, bool]]  # ns of a round, whether it carried prefill of other requests
 
@@ -101,8 +112,11 @@ def suggest_cheaper_drafter(known: Known) -> Remedy | None:
     )
 
 
-def suggest_separate_prefill(known: Known, rounds: RoundTable) -> Remedy | None:
-    """Prefill apart from decoding: the slowest rounds are those that carry other requests' prompts."""
+def suggest_separate_prefill(known: Known, rounds: RoundTable, effects: EffectIndex) -> Remedy | None:
+    """Shorter prefill steps: the slowest rounds are those that carry other requests' prompts.
+
+    Where the alternative is the baseline with another chunk, what that did end to end stands beside it.
+    """
     seen = {
         load: [(turn.round_ns, turn.prefill_tokens > 0) for _, turn in owned]
         for load in known.prepared.loads
@@ -112,22 +126,47 @@ def suggest_separate_prefill(known: Known, rounds: RoundTable) -> Remedy | None:
     if not tails:
         return None
     stakes = [share * (known.baseline[load].decode.value or 0.0) for load, (_, _, share) in tails.items()]
+    signs = [
+        Evidence(
+            text=f"at load {load} {100 * slowest:.0f} % of the slowest twentieth of steps carry prefill "
+            f"of other requests, and such steps take {factor:.1f} times as long",
+            row=f"records: rounds of baseline, {load}",
+        )
+        for load, (slowest, factor, _) in tails.items()
+    ]
     return Remedy(
         code="separate_prefill",
-        title="Prefill apart from decoding",
-        text="Running answers stall while other requests' prompts are read; smaller prefill chunks shorten "
-        "the stalls, separate devices for prefill and decoding remove them.",
+        title="Shorter prefill steps, or prefill apart from decoding",
+        text="Running answers stall while other requests' prompts are read. Smaller prefill chunks shorten "
+        "the stalls and take more steps; separate devices for prefill and decoding remove them.",
         loads=tuple(tails),
         stake=max(stakes),
-        evidence=tuple(
-            Evidence(
-                text=f"at load {load} {100 * slowest:.0f} % of the slowest twentieth of steps carry prefill "
-                f"of other requests, and such steps take {factor:.1f} times as long",
-                row=f"records: rounds of baseline, {load}",
-            )
-            for load, (slowest, factor, _) in tails.items()
-        ),
+        evidence=(*signs, *list_tried_chunks(known, effects, tails)),
     )
+
+
+def list_tried_chunks(known: Known, effects: EffectIndex, loads: Iterable[str]) -> list[Evidence]:
+    """Return what another prefill chunk did to end-to-end time, where the alternative changes that alone."""
+    settings = {one.arm: one.settings for one in known.prepared.run.manifest.arms}
+    if "alternative" not in settings or "baseline" not in settings:
+        return []
+    theirs, ours = settings["baseline"], settings["alternative"]
+    changed = [name for name in sorted({*theirs, *ours}) if theirs.get(name) != ours.get(name)]
+    if len(changed) != 1 or changed[0] not in PREFILL_CHUNKS:
+        return []
+    name, found = changed[0], []
+    for load in loads:
+        effect = effects.get(("e2e_from_schedule_ns", "alternative", "baseline", ALL_SEGMENTS, load))
+        if effect is None or effect.ratio.value is None:
+            continue
+        ratio = effect.ratio
+        span = "" if ratio.low is None or ratio.high is None else f" ({ratio.low:.2f} to {ratio.high:.2f})"
+        text = (
+            f"tried at load {load}: the alternative, with {name} {ours.get(name)} instead of "
+            f"{theirs.get(name)}, takes {ratio.value:.2f}{span} times as long end to end"
+        )
+        found.append(Evidence(text=text, row=f"effects e2e: alternative / baseline, all × {load}"))
+    return found
 
 
 def measure_prefill_tail(rounds: Rounds) -> tuple[float, float, float] | None:

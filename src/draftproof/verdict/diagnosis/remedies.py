@@ -88,7 +88,10 @@ def suggest_capacity(known: Known) -> Remedy | None:
 
 
 def suggest_prefill(known: Known) -> Remedy | None:
-    """Prefill scheduling: reading prompts takes a large part, shown by the engine's own timings."""
+    """Prefill scheduling, or less of it: reading prompts takes a large part, by the engine's own timings.
+
+    With one request in flight there is nothing to schedule, so there only less prefill helps.
+    """
     loads = [load for load, one in known.baseline.items() if _at_least(one.prefill.low, PREFILL_SHARE)]
     if not loads:
         return None
@@ -100,6 +103,16 @@ def suggest_prefill(known: Known) -> Remedy | None:
         )
         for load, share in shares.items()
     ]
+    if all(known.prepared.concurrency(load) == 1 for load in loads):
+        return Remedy(
+            code="less_prefill",
+            title="Less prefill",
+            text="Reading prompts takes time that speculation does not shorten. With one request in flight "
+            "there is nothing to schedule: shorter prompts, cached beginnings or more compute shorten it.",
+            loads=tuple(loads),
+            stake=max(shares.values()),
+            evidence=tuple(evidence),
+        )
     return Remedy(
         code="prefill_scheduling",
         title="Prefill scheduling, chunked prefill",

@@ -8,11 +8,14 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from draftproof.verdict.diagnosis.results import BreakEven
+from draftproof.verdict.figure import Figure
 from draftproof.verdict.results import ArmCell, Progress, Reason
 
 FEW_TOKENS = 1.3  # below this a step commits hardly more than the target's own token
 
 ArmCellIndex = Mapping[tuple[str, str, str], ArmCell]
+MarginIndex = Mapping[tuple[str, str], Figure]  # (segment, load): what a step commits / what it must commit
 
 
 class StepCost(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,12 +30,17 @@ def index_arm_cells(arm_cells: Iterable[ArmCell]) -> ArmCellIndex:
     return {(cell.arm, cell.segment, cell.load): cell for cell in arm_cells}
 
 
+def index_margins(break_evens: Iterable[BreakEven]) -> MarginIndex:
+    """Return by (segment, load) what a step commits against what it must, with its interval."""
+    return {(one.segment, one.load): one.margin for one in break_evens}
+
+
 def compute_step_cost(arm_cells: ArmCellIndex, segment: str, load: str) -> StepCost | None:
     """Return what a step of the candidate commits and costs in a cell, None without rounds in both arms."""
     baseline, candidate = (arm_cells.get((arm, segment, load)) for arm in ("baseline", "candidate"))
     if baseline is None or candidate is None:
         return None
-    ordinary, speculative = _round_ns(baseline.progress), _round_ns(candidate.progress)
+    ordinary, speculative = compute_step_ns(baseline.progress), compute_step_ns(candidate.progress)
     if not ordinary or not speculative or candidate.progress is None:
         return None
     return StepCost(
@@ -41,16 +49,20 @@ def compute_step_cost(arm_cells: ArmCellIndex, segment: str, load: str) -> StepC
     )
 
 
-def explain_step_cost(arm_cells: ArmCellIndex, segment: str, load: str) -> Reason | None:
-    """Return the step cost of a cell as a reason: too few tokens, too dear a step, or paying."""
+def explain_step_cost(
+    arm_cells: ArmCellIndex, margins: MarginIndex, segment: str, load: str
+) -> Reason | None:
+    """Return the step cost of a cell as a reason: too few tokens, too dear a step, paying, or not shown."""
     step = compute_step_cost(arm_cells, segment, load)
     if step is None:
         return None
-    code = name_step_cost(step)
+    margin = margins.get((segment, load))
+    code = name_step_cost(step, margin)
     words = {
         "low_acceptance": "too few drafts are accepted",
         "dear_verification": "verifying drafts is too dear at this batch",
         "step_pays": "the step pays",
+        "step_open": "whether the step pays is not shown",
     }
     text = (
         f"A candidate's step commits {step.tokens_per_step:.2f} tokens and takes {step.cost:.2f} times "
@@ -59,14 +71,18 @@ def explain_step_cost(arm_cells: ArmCellIndex, segment: str, load: str) -> Reaso
     return Reason(code=code, text=text, evidence=f"arm_cells: progress, {segment} × {load}")
 
 
-def name_step_cost(step: StepCost) -> str:
-    """Return the code of a step cost."""
+def name_step_cost(step: StepCost, margin: Figure | None = None) -> str:
+    """Return the code of a step cost; an interval of its margin that holds 1 leaves it open."""
+    low, high = (margin.low, margin.high) if margin else (None, None)
+    if low is not None and high is not None and low <= 1 <= high:
+        return "step_open"
     if step.tokens_per_step > step.cost:
         return "step_pays"
     return "low_acceptance" if step.tokens_per_step < FEW_TOKENS else "dear_verification"
 
 
-def _round_ns(progress: Progress | None) -> float | None:
+def compute_step_ns(progress: Progress | None) -> float | None:
+    """Return what a decode step of a cell takes, in ns; None without rounds or their time."""
     if progress is None or progress.time_per_committed_token_ns is None or not progress.rounds:
         return None
     return progress.time_per_committed_token_ns * progress.committed_tokens / progress.rounds

@@ -22,7 +22,7 @@ from draftproof.verdict.economics.money import (
     work_once,
 )
 from draftproof.verdict.economics.results import ArmUse, Capacity, Economics, QualityStanding, Span, Worth
-from draftproof.verdict.economics.wording import describe_worth
+from draftproof.verdict.economics.wording import describe_few_good, describe_worth
 from draftproof.verdict.figure import Figure, as_figure
 from draftproof.verdict.guardrails import index_differences
 from draftproof.verdict.pairs import COMPARISONS
@@ -89,6 +89,7 @@ def compute_economics(
         uses=uses,
         capacities=capacities,
         worths=_list_worths(books, {one.arm: one.load for one in capacities}),
+        few_good=describe_few_good(uses),
     )
 
 

@@ -85,7 +85,10 @@ class Worth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Economics(msgspec.Struct, frozen=True, kw_only=True):
-    """All of it; `priced` says whether the plan has any price, `has_deadline` whether any objective."""
+    """All of it; `priced` says whether the plan has any price, `has_deadline` whether any objective.
+
+    `few_good` warns, in a sentence, where absolute capacity rests on few good requests.
+    """
 
     currency: str
     priced: bool
@@ -95,3 +98,4 @@ class Economics(msgspec.Struct, frozen=True, kw_only=True):
     uses: tuple[ArmUse, ...]
     capacities: tuple[Capacity, ...]
     worths: tuple[Worth, ...]
+    few_good: str | None = None

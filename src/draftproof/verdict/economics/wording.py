@@ -1,9 +1,10 @@
 """What an arm is worth against another, in one or two sentences. Pure."""
 
 import math
+from collections.abc import Iterable
 
 from draftproof.plan.prices import Prices
-from draftproof.verdict.economics.results import Span, Worth
+from draftproof.verdict.economics.results import ArmUse, Span, Worth
 from draftproof.verdict.figure import Figure
 
 _QUALITY = {
@@ -19,6 +20,26 @@ def describe_worth(worth: Worth, prices: Prices) -> str:
     where = "each at its own capacity" if worth.load is None else f"at load {worth.load}"
     parts = [_describe_time(worth, where), _QUALITY[worth.quality], _describe_money(worth, prices)]
     return " ".join(part for part in parts if part)
+
+
+def describe_few_good(uses: Iterable[ArmUse]) -> str | None:
+    """Return a warning where fewer than half of an arm's requests are good, None where none is such.
+
+    An arm without any good request has no capacity that could rest on few.
+    """
+    counted = [one for one in uses if one.good]
+    few = [one for one in counted if 2 * one.good < one.attempted]
+    if not few:
+        return None
+    least = min(few, key=lambda one: (one.good / one.attempted, one.load, one.arm))
+    worst = f"{_name_arm(least.arm)} at load {least.load} ({least.good} of {least.attempted})"
+    where = (
+        f"Fewer than half of the requests are good for {worst}"
+        if len(few) == 1
+        else f"In {len(few)} of {len(counted)} rows fewer than half of the requests are good, the smallest "
+        f"share for {worst}"
+    )
+    return f"{where}: absolute capacity rests on these few, so read the ratios between arms."
 
 
 def amount(value: float) -> str:
@@ -45,7 +66,12 @@ def _describe_time(worth: Worth, where: str) -> str:
 
 
 def _subject(worth: Worth) -> str:
-    return f"{worth.arm[:1].upper()}{worth.arm[1:]} instead of {worth.versus}"
+    arm = _name_arm(worth.arm)
+    return f"{arm[:1].upper()}{arm[1:]} instead of {worth.versus}"
+
+
+def _name_arm(arm: str) -> str:
+    return "the null (baseline again)" if arm == "baseline_null" else arm
 
 
 def _describe_money(worth: Worth, prices: Prices) -> str:

@@ -3,6 +3,7 @@
 from draftproof.records import Contract
 from draftproof.verdict.equivalence.results import ALL_LOADS
 from draftproof.verdict.questions.answers import UNDISCLOSED, Answer, Source, grade, in_flight, write_share
+from draftproof.verdict.questions.rollback_words import describe_rollback
 
 NO_CONTRACT = Answer(
     standing="open",
@@ -11,9 +12,13 @@ NO_CONTRACT = Answer(
 )
 # What a drafter of these kinds is made of needs no licence of its own.
 WITHOUT_WEIGHTS = frozenset({"none", "ngram", "suffix", "prompt_lookup"})
+METRICS = {"tpot_ns": "time per token", "e2e_from_schedule_ns": "end-to-end time"}
 BLOCKING = {
-    "harm_margin": "time per token or end-to-end time wholly beyond +{share}",
+    "harm_margin": "{metric} wholly beyond +{share}",
+    "e2e_margin": "end-to-end time +{share}",
     "ttft_margin": "first token +{share}",
+    "tail_margin": "time per token or first token at the tail +{share}",
+    "output_length_margin": "mean answer length ±{share}",
     "failure_margin": "failed requests +{points} points",
     "quality_margin": "passed checks −{points} points",
     "critical_errors": "more than {count} new critical errors",
@@ -44,7 +49,7 @@ def answer_compatible(source: Source) -> Answer:
     if contract is None:
         return NO_CONTRACT
     weightless = contract.drafter_kind in WITHOUT_WEIGHTS
-    licence = "none needed" if weightless else contract.drafter_licence
+    licence = contract.drafter_licence or ("none needed" if weightless else None)
     fits = contract.tokenizer_compatible
     words = {
         True: "Draft and target share their token ids",
@@ -107,7 +112,7 @@ def answer_disable(source: Source) -> Answer:
         else "No service without speculation was measured."
     )
     return Answer(
-        standing=grade((answered > 0, told)),
+        standing=grade((answered > 0, told, False)),  # no run rehearses the switch itself
         answer=text + fallback,
         evidence=(
             *(f"outcomes: baseline, all × {load}" for load, _ in source.loads),
@@ -152,13 +157,16 @@ def answer_thresholds(source: Source) -> Answer:
     values = source.results.thresholds
     blocks = [
         words.format(
-            share=write_share(values[name]), points=f"{100 * values[name]:g}", count=f"{values[name]:g}"
+            metric=METRICS.get(source.results.metric, source.results.metric),
+            share=write_share(values[name]),
+            points=f"{100 * values[name]:g}",
+            count=f"{values[name]:g}",
         )
         for name, words in BLOCKING.items()
-        if name in values
+        if name in values and not (name == "e2e_margin" and source.results.metric != "tpot_ns")
     ]
     is_stated = "rollback" in source.plan.model_fields_set
-    limits = _list_rollback(source) if is_stated else ""
+    limits = describe_rollback(source.plan) if is_stated else ""
     highest = max((one.max_concurrency for one in source.results.verdict.envelope), default=None)
     edge = (
         f" Outside the envelope, above {in_flight(highest)} at the latest, ordinary decoding."
@@ -175,13 +183,6 @@ def answer_thresholds(source: Source) -> Answer:
     )
 
 
-def _list_rollback(source: Source) -> str:
-    rollback = source.plan.rollback
-    chosen = {name: getattr(rollback, name) for name in sorted(rollback.model_fields_set)}
-    told = [f"{name} {value}" for name, value in chosen.items() if value is not None]
-    return f" Rolls back: {', '.join(told)}." if told else " Rolls back: by the plan's defaults."
-
-
 def _show_outputs(source: Source) -> tuple[str, tuple[str, ...]]:
     """Return what comparing outputs has shown, by the strictest comparison that the run holds."""
     tested = [
@@ -190,7 +191,9 @@ def _show_outputs(source: Source) -> tuple[str, tuple[str, ...]]:
     if tested:
         overall = [one for one in tested if one.load == ALL_LOADS]
         phrases = [f"load {one.load}: {one.phrase}" for one in tested]
-        told = f"over all loads: {overall[0].phrase}" if overall else "; ".join(phrases)
+        told = "; ".join(phrases)
+        if overall:
+            told = " ".join((f"over all loads: {overall[0].phrase}.", *overall[0].why[:2]))
         return _sentence(told), ("equivalence: candidate / baseline, all loads",)
     compared = [one for one in source.results.agreements if one.arm == "candidate" and one.compared]
     parts = [

@@ -59,5 +59,7 @@ def _describe_requests(found: SamplePlan) -> str:
 
 def _span(needed: Sequence[int]) -> str:
     return (
-        f"{needed[0]}" if needed[0] == needed[-1] else f"{needed[0]} to {needed[-1]}, by how prompts spread"
+        f"{needed[0]:,}"
+        if needed[0] == needed[-1]
+        else f"{needed[0]:,} to {needed[-1]:,}, by how prompts spread"
     )
