@@ -2,6 +2,7 @@
 
 import msgspec
 
+from draftproof.report.check_cells import CHECK_COLUMNS, check_cells
 from draftproof.report.grouping import label_column, make_panels, order_arms, order_loads, title_of_load
 from draftproof.report.labels import arm_label
 from draftproof.report.quantities import MISSING, format_share
@@ -140,33 +141,14 @@ def _kinds_table(results: Results, load: str) -> Table:
     groups = [Group(title=KIND_LABELS.get(kind, kind), rows=_kind_rows(here, kind, arms)) for kind in kinds]
     return Table(
         caption=f"Checks by kind, {title_of_load(results, load)}",
-        columns=(
-            label_column("Arm"),
-            Column(label="Judged"),
-            Column(label="Passed"),
-            Column(label="Share passed"),
-            Column(label="Critical failures"),
-            Column(label="Not judged"),
-        ),
+        columns=CHECK_COLUMNS,
         groups=tuple(group for group in groups if group.rows),
     )
 
 
 def _kind_rows(here: list[CheckKind], kind: str, arms: tuple[str, ...]) -> tuple[Row, ...]:
     own = sorted((one for one in here if one.kind == kind), key=lambda one: arms.index(one.arm))
-    return tuple(
-        Row(
-            cells=(
-                text_cell(arm_label(one.arm), head=True, tone=f"arm {one.arm}"),
-                count_cell(one.judged),
-                count_cell(one.passed),
-                text_cell(format_share(one.passed / one.judged if one.judged else None)),
-                count_cell(one.critical_failed, tone="bad" if one.critical_failed else "zero"),
-                count_cell(one.unjudged, tone="" if one.unjudged else "zero"),
-            )
-        )
-        for one in own
-    )
+    return tuple(Row(cells=check_cells(one.arm, one)) for one in own)
 
 
 def _conversations_sentence(results: Results) -> str:

@@ -189,68 +189,64 @@ def _noise(results: Results, rows: Sequence[NoiseRow]) -> Table:
 
 def _drifts(results: Results, rows: Sequence[DriftRow]) -> Table:
     notes = Footnotes()
-    groups = _by_load(
+    return _tests_table(
         results,
+        "Drift of the deciding quantity over the blocks of a load",
+        ("Arm or effect", "Change", "Over"),
         [
             (
-                row.load,
-                Row(
-                    cells=(
-                        text_cell(_drift_name(row), head=True),
-                        _told(format_change(row.change), row, notes),
-                        text_cell(_hours(row.hours)),
-                        *_p_cells(results, row),
-                        text_cell(format_count(row.blocks)),
-                    )
+                row,
+                (
+                    text_cell(_drift_name(row), head=True),
+                    _told(format_change(row.change), row, notes),
+                    text_cell(_hours(row.hours)),
                 ),
             )
             for row in rows
         ],
-    )
-    return Table(
-        caption="Drift of the deciding quantity over the blocks of a load",
-        columns=(
-            label_column("Arm or effect"),
-            Column(label="Change"),
-            Column(label="Over"),
-            Column(label="p"),
-            Column(label="Corrected p"),
-            Column(label="Blocks"),
-        ),
-        groups=groups,
-        notes=notes.notes(),
+        notes,
     )
 
 
 def _places(results: Results, rows: Sequence[PlaceRow]) -> Table:
     notes = Footnotes()
-    groups = _by_load(
+    return _tests_table(
         results,
+        "The deciding quantity by place in a block, first place first, as a factor of its mean",
+        ("Arm", "By place"),
         [
             (
-                row.load,
-                Row(
-                    cells=(
-                        text_cell("Every arm" if row.arm == "all" else arm_label(row.arm), head=True),
-                        _told(" · ".join(format_ratio(r) for r in row.ratios or ()), row, notes),
-                        *_p_cells(results, row),
-                        text_cell(format_count(row.blocks)),
-                    )
+                row,
+                (
+                    text_cell("Every arm" if row.arm == "all" else arm_label(row.arm), head=True),
+                    _told(" · ".join(format_ratio(r) for r in row.ratios or ()), row, notes),
                 ),
             )
             for row in rows
         ],
+        notes,
     )
+
+
+def _tests_table(
+    results: Results,
+    caption: str,
+    labels: tuple[str, ...],
+    rows: Iterable[tuple[DriftRow | PlaceRow, tuple[TableCell, ...]]],
+    notes: Footnotes,
+) -> Table:
+    """Return a table of tests by load: what is tested and found, then its p, corrected p and blocks."""
+    listed = [
+        (row.load, Row(cells=(*cells, *_p_cells(results, row), text_cell(format_count(row.blocks)))))
+        for row, cells in rows
+    ]
     return Table(
-        caption="The deciding quantity by place in a block, first place first, as a factor of its mean",
+        caption=caption,
         columns=(
-            label_column("Arm"),
-            Column(label="By place"),
-            Column(label="p"),
-            Column(label="Corrected p"),
-            Column(label="Blocks"),
+            label_column(labels[0]),
+            *(Column(label=label) for label in (*labels[1:], "p", "Corrected p", "Blocks")),
         ),
-        groups=groups,
+        groups=_by_load(results, listed),
         notes=notes.notes(),
     )
 

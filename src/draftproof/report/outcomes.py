@@ -6,6 +6,7 @@ Pure view of `Results.agreements`, `ArmCell.checks`, `ArmCell.outcomes` and `Res
 from collections import Counter
 from statistics import median_low
 
+from draftproof.report.check_cells import CHECK_COLUMNS, check_cells
 from draftproof.report.grouping import (
     label_column,
     make_panels,
@@ -135,33 +136,13 @@ def _pooled_cells(cells: tuple[ArmCell, ...], arm: str) -> list[ArmCell]:
 def _checks_table(results: Results, load: str) -> Table:
     return Table(
         caption=f"Checks of answers, {title_of_load(results, load)}",
-        columns=(
-            label_column("Arm"),
-            Column(label="Judged"),
-            Column(label="Passed"),
-            Column(label="Share passed"),
-            Column(label="Critical failures"),
-            Column(label="Not judged"),
-            Column(label="Fallbacks to ordinary decoding"),
-        ),
+        columns=(*CHECK_COLUMNS, Column(label="Fallbacks to ordinary decoding")),
         groups=segment_groups(results, load, _checks_row, lambda cell: cell.checks.critical_failed > 0),
     )
 
 
 def _checks_row(cell: ArmCell) -> Row:
-    checks = cell.checks
-    share = checks.passed / checks.judged if checks.judged else None
-    return Row(
-        cells=(
-            text_cell(arm_label(cell.arm), head=True, tone=f"arm {cell.arm}"),
-            count_cell(checks.judged),
-            count_cell(checks.passed),
-            text_cell(format_share(share)),
-            count_cell(checks.critical_failed, tone=_failure_tone("critical", checks.critical_failed)),
-            count_cell(checks.unjudged),
-            count_cell(cell.fallbacks),
-        )
-    )
+    return Row(cells=(*check_cells(cell.arm, cell.checks), count_cell(cell.fallbacks)))
 
 
 def build_outcomes(results: Results) -> Table:

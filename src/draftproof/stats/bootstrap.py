@@ -131,12 +131,8 @@ def paired_ratio(
     weights = draw_weights(groups, resamples, np.random.default_rng(seed))
     value = float(_ratio(above, below, index, np.ones((1, count)), statistic)[0])
     draws = _ratio(above, below, index, weights, statistic)
-    error, degrees = float(np.std(np.log(draws))), float(degrees_of_freedom(groups))
-    skewness = 0.0
-    if statistic == "mean":
-        shares = _shares(above, index), _shares(below, index)
-        degrees = _effective_degrees(shares[0] + shares[1], groups)
-        skewness = _skewness(shares[0] - shares[1], groups)
+    error = float(np.std(np.log(draws)))
+    degrees, skewness = _shape_of(above, below, index, groups, statistic)
     low, high = _around(value, error, degrees, level, skewness)
     return RatioEstimate(
         value=value,
@@ -150,6 +146,16 @@ def paired_ratio(
         degrees_of_freedom=degrees,
         skewness=skewness,
     )
+
+
+def _shape_of(
+    above: Floats, below: Floats, index: Ints, groups: Ints, statistic: Statistic
+) -> tuple[float, float]:
+    """Return degrees of freedom and skewness of a ratio; those of a mean are of its clusters' own weights."""
+    if statistic != "mean":
+        return float(degrees_of_freedom(groups)), 0.0
+    shares = _shares(above, index), _shares(below, index)
+    return _effective_degrees(shares[0] + shares[1], groups), _skewness(shares[0] - shares[1], groups)
 
 
 def mean_interval(

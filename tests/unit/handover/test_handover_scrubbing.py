@@ -59,7 +59,8 @@ HARMLESS = (
     "a cookie: sugar, flour and 2 eggs = dough",
     "document.cookie = 'theme=darkmode'",
     "Set-Cookie: id=1; Max-Age=31536000; Path=/",
-    "https://hooks.slack.com/services/T00000000/B00000000/XXXXXXXXXXXXXXXXXXXXXXXX",
+    # The address that the service's own documentation prints where a key would stand.
+    f"https://hooks.slack.com/services/T00000000/B00000000/{24 * 'X'}",
 )
 
 

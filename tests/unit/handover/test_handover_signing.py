@@ -1,6 +1,7 @@
 """A signature holds for one archive and one key, and only a key known before makes a package authentic."""
 
 import base64
+import hashlib
 import shutil
 import subprocess
 
@@ -91,10 +92,14 @@ def test_what_is_no_signature_is_named_so(raw):
 
 
 def test_openssh_keys_sign_and_verify(archive, tmp_path, ssh_keygen):
-    """A key pair as ssh-keygen makes it."""
-    path = ssh_keygen(tmp_path / "id")
-    parsed = parse_signature(sign(hash_file(archive), load_private_key(path, None)), "sig")
-    verify_signature(hash_file(archive), parsed, load_public_key(tmp_path / "id.pub"), "sig")
+    """A key pair as ssh-keygen makes it: its signature holds for this archive and for no other."""
+    path, digest = ssh_keygen(tmp_path / "id"), hash_file(archive)
+    parsed = parse_signature(sign(digest, load_private_key(path, None)), "sig")
+    public = load_public_key(tmp_path / "id.pub")
+    assert parsed.public_key == public.public_bytes_raw()
+    verify_signature(digest, parsed, public, "sig")
+    with pytest.raises(NotVerifiedError):
+        verify_signature(hashlib.sha256(b"another").hexdigest(), parsed, public, "sig")
 
 
 def test_a_passphrase_is_asked_for_and_checked(tmp_path):
