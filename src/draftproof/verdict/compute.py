@@ -14,7 +14,7 @@ from draftproof.records import SCHEMA_VERSION
 from draftproof.verdict.arm_cells import compute_arm_cells
 from draftproof.verdict.behaviour.judge import add_behaviour
 from draftproof.verdict.cells import describe, is_null_at_odds
-from draftproof.verdict.decision import DecidedRun, decide_run, judge_cells
+from draftproof.verdict.decision import DecidedRun, decide_run, judge_cells, settle
 from draftproof.verdict.delivery import compute_deliveries
 from draftproof.verdict.diagnosis.bound import diagnose
 from draftproof.verdict.diagnosis.break_evens import collect_rounds, compute_break_evens
@@ -88,7 +88,7 @@ def compute_results(run: RunData) -> Results:
         effects=evidence.effects,
         cells=cells,
         judge=partial(judge_cells, evidence),
-        is_complete=not faults.incomplete,
+        settle=lambda judged: settle(evidence, judged)[0],
     )
     results = msgspec.structs.replace(results, rival_verdicts=rivals)
     results = _add_costs(_add_services(results, prepared, readings), prepared, faults)

@@ -61,12 +61,17 @@ class DecidedRun(msgspec.Struct, frozen=True, kw_only=True):
 def decide_run(run: RunData) -> DecidedRun:
     """Return the decision of a run; a function of its records in any order."""
     evidence = gather_run(run)
-    prepared, cells = evidence.prepared, judge_cells(evidence, evidence.effects)
-    decision = decide(cells, prepared.plan.thresholds, is_complete=not evidence.faults.incomplete)
-    envelope = list_envelope(prepared, cells, decision, evidence.bands)
-    return DecidedRun(
-        evidence=evidence, cells=cells, decision=narrow_decision(decision, envelope), envelope=envelope
-    )
+    cells = judge_cells(evidence, evidence.effects)
+    decision, envelope = settle(evidence, cells)
+    return DecidedRun(evidence=evidence, cells=cells, decision=decision, envelope=envelope)
+
+
+def settle(run: RunEvidence, cells: Sequence[Cell]) -> tuple[Decision, tuple[EnvelopeEntry, ...]]:
+    """Return the decision that cells give, and its envelope; cells of another estimator are settled alike."""
+    plan = run.prepared.plan
+    decision = decide(cells, plan.thresholds, is_complete=not run.faults.incomplete)
+    envelope = list_envelope(run.prepared, cells, decision, run.bands)
+    return narrow_decision(decision, envelope), envelope
 
 
 def gather_run(run: RunData) -> RunEvidence:

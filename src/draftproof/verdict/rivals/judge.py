@@ -18,7 +18,6 @@ from draftproof.metrics.estimators import (
     span_over_tokens_minus_one,
     waits_over_chunks,
 )
-from draftproof.verdict.decide import decide
 from draftproof.verdict.effects import Reader, compare_arms
 from draftproof.verdict.pairs import PairTable
 from draftproof.verdict.results import Cell, Decision, Effect
@@ -43,6 +42,7 @@ DECISION_WORDS = {
 USED_BY = {name: used_by for name, used_by, _ in ESTIMATORS}
 
 Judge = Callable[[Sequence[Effect]], Sequence[Cell]]
+Settle = Callable[[Sequence[Cell]], Decision]
 
 
 def judge_by_rivals(
@@ -52,7 +52,7 @@ def judge_by_rivals(
     effects: Sequence[Effect],
     cells: Sequence[Cell],
     judge: Judge,
-    is_complete: bool,
+    settle: Settle,
 ) -> tuple[RivalVerdict, ...]:
     """Return one verdict per rival estimator; none where another metric than time per token decides.
 
@@ -62,20 +62,18 @@ def judge_by_rivals(
         effects: the run's own effects; those of time per token are replaced.
         cells: the run's own cells.
         judge: the rules of the run, from effects to cells.
-        is_complete: whether no cell lacks a request that the plan asks for.
+        settle: the rules of the run, from cells to the decision.
     """
     if prepared.plan.comparison.metric != METRIC:
         return ()
-    thresholds = prepared.plan.thresholds
-    own = (cells, decide(cells, thresholds, is_complete=is_complete))
+    own = (cells, settle(cells))
     others = [effect for effect in effects if effect.metric != METRIC]
     found = []
     for name in RIVAL_WORDS:
         read = _remember(prepared, read_rival(prepared, name))
         replaced = [one for pair in pairs for one in compare_arms(prepared, pairs[pair], pair, METRIC, read)]
         rival = judge([*replaced, *others])
-        decision = decide(rival, thresholds, is_complete=is_complete)
-        found.append(_to_verdict(name, (rival, decision), own))
+        found.append(_to_verdict(name, (rival, settle(rival)), own))
     return tuple(found)
 
 
