@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 MODEL := $(VENV)/.model
 PYTEST := $(BIN)/python -m pytest
+# Most of a test's time is spent waiting for services: three processes keep two cores busy.
+TEST_PROCESSES ?= 3
 # Every verdict is a good end of a demo (0 adopt, 10 limited, 20 defer, 30 inconclusive); a fault or an invalid run is not.
 VERDICT_IS_FINE = code=$$?; case $$code in 0|10|20|30) ;; *) exit $$code ;; esac
 
@@ -21,10 +23,10 @@ demo-quick: $(MODEL) ## the same path on a handful of prompts; too few for a ver
 	@$(BIN)/draftproof demo --quick; $(VERDICT_IS_FINE)
 
 test: $(MODEL) ## the fast suite
-	$(PYTEST)
+	$(PYTEST) -n $(TEST_PROCESSES)
 
 test-all: $(MODEL) ## everything, long forms and the real model included
-	$(PYTEST) -m ""
+	$(PYTEST) -n $(TEST_PROCESSES) -m ""
 
 check: $(STAMP) ## format, lint, types, import contracts, generated docs
 	scripts/check

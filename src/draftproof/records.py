@@ -125,7 +125,10 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     `top_two_margins` has one entry for each token id: the log-probability of the likeliest token less that of
     the next, in nats; None where the plan does not ask for log-probabilities.
     `conversation_turn` counts the turns of an item with follow-ups from 0; a turn that the failure of an
-    earlier one kept from being sent has no `sent_ns`.
+    earlier one kept from being sent has no `sent_ns`. `concurrency`: requests that a closed loop keeps in
+    flight; in an open loop those in flight when this one was sent, itself included. `connect_ns`: time
+    between schedule and sending that went into a new connection, name lookup and TLS included; None on a
+    kept one.
     """
 
     request_id: str
@@ -164,6 +167,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     withheld: Withheld | None = None
     top_two_margins: tuple[float | None, ...] | None = None
     conversation_turn: int = 0
+    connect_ns: int | None = None
 
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
@@ -203,8 +207,26 @@ class BehaviourProbe(msgspec.Struct, frozen=True, kw_only=True):
     http_status: int | None = None
 
 
+class WorkerClock(msgspec.Struct, frozen=True, array_like=True):
+    """The clock of a load worker on another host: its times are already corrected by `offset_ns`.
+
+    `offset_ns` is the worker's clock less that of the client host; `error_ns` bounds what is left.
+    """
+
+    worker: str
+    offset_ns: int
+    error_ns: int
+
+
 class BlockRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One arm's turn inside one block: which requests it owned and how the client itself behaved."""
+    """One arm's turn inside one block: which requests it owned and how the client itself behaved.
+
+    `counted_from_ns`: when the ramp was over and counted requests began. `lag_p99_ns`: 99th percentile of the
+    event loop's lateness. `send_lag_p99_ns`, `send_lag_max_ns`: how long after its due time a request was
+    sent, connecting left out. `gc_pause_max_ns`, `gc_pause_total_ns`: times in which Python's garbage
+    collection stood in the way. `connections`: new ones opened. `client_cpu_s`: of all load processes
+    together, `workers` of them. `clocks`: those of workers on other hosts.
+    """
 
     block: int
     load: str
@@ -216,6 +238,16 @@ class BlockRecord(msgspec.Struct, frozen=True, kw_only=True):
     event_loop_lag_max_ns: int | None
     client_cpu_s: float | None
     note: str | None = None
+    counted_from_ns: int | None = None
+    lag_p99_ns: int | None = None
+    send_lag_p99_ns: int | None = None
+    send_lag_max_ns: int | None = None
+    gc_pause_max_ns: int | None = None
+    gc_pause_total_ns: int | None = None
+    connections: int | None = None
+    in_flight_max: int | None = None
+    workers: int = 1
+    clocks: tuple[WorkerClock, ...] = ()
 
 
 class TelemetrySample(msgspec.Struct, frozen=True, kw_only=True):

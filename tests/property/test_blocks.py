@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftproof.errors import UsageError
+from draftproof.workload.arrivals import OpenLoop
 from draftproof.workload.blocks import SEED_LIMIT, Block, plan_blocks, request_seed
 from draftproof.workload.items import Item, Message, Sampling
 
@@ -21,6 +22,9 @@ class Level(msgspec.Struct, frozen=True):
     concurrency: int
     repeats: int
     block_size: int
+    open_loop: OpenLoop | None = None
+    replay_speed: float | None = None
+    classes: dict[str, float] = msgspec.field(default_factory=dict)
 
 
 def make_items(tasks: list[str], seed: int | None = None) -> tuple[Item, ...]:

@@ -34,6 +34,7 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     malformed_raw: str | None
     answer: Answer
     warnings: tuple[str, ...]
+    connect_ns: int | None = None
 
 
 class ExchangeFold:
@@ -106,6 +107,7 @@ class ExchangeFold:
             malformed_raw=None if raw is None else show_bytes(raw),
             answer=answer,
             warnings=answer.warnings + self._stray_warnings(),
+            connect_ns=ending.connect_ns,
         )
 
     def _is_packed(self, data: bytes) -> bool:

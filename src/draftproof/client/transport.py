@@ -12,6 +12,8 @@ import ssl
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+import msgspec
+
 from draftproof.client.connection import HttpConnection
 from draftproof.client.wire import Ending, Listener, WireRequest
 from draftproof.clock import Clock, monotonic_ns
@@ -67,17 +69,23 @@ class HttpTransport:
         """
         origin, target = split_url(request.url)
         head_and_body = render_request(request, origin, target)
-        parked = self._take_parked(origin)
+        if (parked := self._take_parked(origin)) is not None:
+            ending = await parked.exchange(head_and_body, listener)
+            if ending.kind == "broken" and parked.is_unheard:
+                self._forgetful.add(origin)
+            self._park(origin, parked)
+            return ending
+        began_ns = self._clock()
         try:
-            connection = parked or await self._connect(origin)
+            connection = await self._connect(origin)
         except OSError as error:
+            at_ns = self._clock()
             detail = f"cannot connect to {origin.host}:{origin.port}: {_describe(error)}"
-            return Ending(kind="unreachable", at_ns=self._clock(), detail=detail)
+            return Ending(kind="unreachable", at_ns=at_ns, detail=detail, connect_ns=at_ns - began_ns)
+        connect_ns = self._clock() - began_ns
         ending = await connection.exchange(head_and_body, listener)
-        if parked is not None and ending.kind == "broken" and connection.is_unheard:
-            self._forgetful.add(origin)
         self._park(origin, connection)
-        return ending
+        return msgspec.structs.replace(ending, connect_ns=connect_ns)
 
     async def close(self) -> None:
         """Drop every connection and wait until the sockets are released."""

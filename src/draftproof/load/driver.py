@@ -1,9 +1,7 @@
-"""The closed loop: keeps a stated number of requests in flight and hands every record to a sink.
+"""Runs turns: chooses the loop that a load level asks for and hands every record to a sink.
 
-A request is scheduled when its slot becomes free; a later turn of a conversation is asked by the same slot as
-soon as the answer before it has ended. The first wave is spread out, slot by slot, so that the
-burst of a cold start does not decide the first-token tail. After a failure a slot rests for a moment: a
-service that refuses at once must not be flooded by the very client that measures it.
+After a failure a slot rests for a moment: a service that refuses at once must not be flooded by the very
+client that measures it.
 """
 
 import asyncio
@@ -11,7 +9,9 @@ from collections.abc import Collection, Mapping
 
 from draftproof.client.wire import Transport
 from draftproof.clock import Clock, monotonic_ns
-from draftproof.load.closed_loop import ClosedLoop, LoadSettings
+from draftproof.load.closed_loop import ClosedLoop
+from draftproof.load.open_loop import OpenLoopRunner
+from draftproof.load.performing import LoadSettings, Performer
 from draftproof.load.schedule import Schedule, SeedOf, warmup_turn
 from draftproof.load.turn import Endpoint, Sink, Turn
 from draftproof.records import BlockRecord
@@ -55,7 +55,7 @@ async def run_turn(
         answered: request id -> answer of what is done, None for a failure; conversations go on from there.
     """
     schedule = Schedule(turn, items, done=done, seed_of=seed_of, answered=answered)
-    loop = ClosedLoop(
+    performer = Performer(
         turn=turn,
         endpoint=endpoint,
         schedule=schedule,
@@ -64,6 +64,7 @@ async def run_turn(
         settings=settings or LoadSettings(),
         clock=clock,
     )
+    loop = ClosedLoop(performer) if turn.concurrency is not None else OpenLoopRunner(performer)
     return await loop.run(stop or asyncio.Event())
 
 
@@ -84,7 +85,7 @@ async def run_warmup(
     """Send `count` requests of phase `warmup` over the turn's items, at its concurrency; never counted."""
     warmup = warmup_turn(turn, count)
     schedule = Schedule(warmup, items, done=done, seed_of=seed_of, phase="warmup")
-    loop = ClosedLoop(
+    performer = Performer(
         turn=warmup,
         endpoint=endpoint,
         schedule=schedule,
@@ -93,4 +94,4 @@ async def run_warmup(
         settings=settings or LoadSettings(),
         clock=clock,
     )
-    return await loop.run(stop or asyncio.Event())
+    return await ClosedLoop(performer).run(stop or asyncio.Event())

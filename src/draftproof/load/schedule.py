@@ -1,8 +1,9 @@
 """Which request a free slot of the closed loop takes next. Pure: no clock, no socket.
 
-Counted requests come first, in block order. While some of them are still in flight and none is left to
-start, free slots take fill requests, so that the last counted ones meet the same load as the first. A slot
-that has begun a conversation asks its later turns before anything else.
+Until `open_counting` only fill requests are handed out: they bring the load up, outside what is counted. Then
+come the counted ones in block order. While some of them are still in flight and none is left to start, free
+slots take fill requests again, so that the last counted ones meet the same load as the first. A slot that has
+begun a conversation asks its later turns before anything else.
 """
 
 from collections import deque
@@ -15,6 +16,7 @@ from draftproof.load.turn import Job, Turn
 from draftproof.records import Phase
 from draftproof.workload.answers import AnswerView
 from draftproof.workload.items import Item
+from draftproof.workload.ordering import order_by_seed
 
 SeedOf = Callable[[Item, int], int | None]
 
@@ -50,19 +52,49 @@ class Schedule:
         self._waiting = deque(self._own_jobs())
         self._outstanding = sum(self._turns(job.item) - job.conversation_turn for job in self._waiting)
         self._fills = self._make_fills()
+        own = set(turn.item_ids)
+        others = [item_id for item_id in items if item_id not in own] or turn.item_ids
+        self._lead_ids = order_by_seed(others, "lead", turn.load, turn.block, turn.repeat)
+        self._leads = 0
+        self._is_counting = phase != "measure" or turn.concurrency == 1
 
     @property
     def is_over(self) -> bool:
         """True once every counted request has ended."""
         return self._outstanding == 0
 
+    @property
+    def is_counting(self) -> bool:
+        """True once counted requests are handed out; from the start where a single slot needs no ramp."""
+        return self._is_counting
+
+    @property
+    def has_waiting(self) -> bool:
+        """True while counted requests wait to be handed out."""
+        return bool(self._waiting)
+
+    def open_counting(self) -> None:
+        """Hand out counted requests from now on."""
+        self._is_counting = True
+
     def next_job(self) -> Job | None:
         """Return the next job for a free slot, None when the slot may rest for good."""
-        if self._waiting:
+        if self._waiting and self._is_counting:
             return self._waiting.popleft()
-        if self._phase == "measure" and self._turn.concurrency > 1 and not self.is_over:
+        if self._phase == "measure" and self._turn.concurrency != 1 and not self.is_over:
             return next(self._fills)
         return None
+
+    def lead_job(self, token_share: float) -> Job:
+        """Return a request that leads up to the counted ones and asks for a part of its tokens.
+
+        Of an item that the turn does not count, where there is one: a service that keeps prompts must not
+        know a counted one from its lead.
+        """
+        item_id = self._lead_ids[self._leads % len(self._lead_ids)]
+        self._leads += 1
+        job = self._free_job(item_id, self._leads, "fill", mark="lead")
+        return msgspec.structs.replace(job, token_share=token_share)
 
     def follow(self, job: Job, answer: AnswerView | None) -> Job | None:
         """Return the next turn of a job's conversation, None at its end.
@@ -70,7 +102,9 @@ class Schedule:
         Without an `answer` the job failed, and all its later turns are blocked.
         """
         turn = job.conversation_turn + 1
-        if job.phase == "warmup" or turn >= job.item.turns or (job.phase == "fill" and self.is_over):
+        if job.phase == "warmup" or turn >= job.item.turns or job.token_share < 1:
+            return None
+        if job.phase == "fill" and self.is_over:
             return None
         if job.phase == "fill":
             following = self._free_job(job.item.id, job.order_in_block, "fill", turn)
@@ -117,13 +151,16 @@ class Schedule:
                 yield self._free_job(item_id, order, "fill")
                 order += 1
 
-    def _free_job(self, item_id: str, order: int, phase: Phase, turn: int = 0) -> Job:
+    def _free_job(
+        self, item_id: str, order: int, phase: Phase, turn: int = 0, mark: str | None = None
+    ) -> Job:
         """Return a job with the first number that no earlier run has used."""
-        job = self._job(item_id, order, phase, f"#{phase}{order}", turn)
+        name = f"#{mark or phase}{order}"
+        job = self._job(item_id, order, phase, name, turn)
         again = 0
         while job.request_id in self._done:
             again += 1
-            job = self._job(item_id, order, phase, f"#{phase}{order}.{again}", turn)
+            job = self._job(item_id, order, phase, f"{name}.{again}", turn)
         return job
 
     def _job(self, item_id: str, order: int, phase: Phase, suffix: str = "", turn: int = 0) -> Job:
@@ -145,7 +182,7 @@ def warmup_turn(turn: Turn, count: int) -> Turn:
     return Turn(
         block=turn.block,
         load=turn.load,
-        concurrency=min(turn.concurrency, max(count, 1)),
+        concurrency=min(turn.concurrency or count, max(count, 1)),
         repeat=turn.repeat,
         arm=turn.arm,
         order=turn.order,

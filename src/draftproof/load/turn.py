@@ -14,6 +14,7 @@ from draftproof.engines.protocol import Answer
 from draftproof.plan.schema import Scalar
 from draftproof.records import Phase, RequestRecord
 from draftproof.workload.answers import AnswerView
+from draftproof.workload.arrivals import OpenLoop
 from draftproof.workload.blocks import Block
 from draftproof.workload.conversation import item_at_turn
 from draftproof.workload.items import Item
@@ -47,15 +48,24 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
-    """One arm's turn: every item of `item_ids` once, with `concurrency` requests in flight."""
+    """One arm's turn: every item of `item_ids` once.
+
+    Closed loop: with `concurrency` requests in flight. Open loop: `concurrency` is None and each item is due
+    at `due_ns`, after a lead at the rate of `lead`; at most `max_in_flight` requests are open. `think_s`:
+    mean time of thought before the next request of a slot or a conversation.
+    """
 
     block: int
     load: str
-    concurrency: int
+    concurrency: int | None
     repeat: int
     arm: str
     order: int
     item_ids: tuple[str, ...]
+    due_ns: tuple[int, ...] = ()
+    lead: OpenLoop | None = None
+    max_in_flight: int = 4096
+    think_s: float = 0.0
 
     @property
     def key(self) -> str:
@@ -78,6 +88,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     conversation_turn: int = 0
     answers: tuple[AnswerView, ...] = ()
     blocked: bool = False
+    token_share: float = 1.0
 
     @property
     def asked(self) -> Item:
@@ -93,7 +104,7 @@ class Sink(Protocol):
         ...
 
 
-def turns_of(block: Block) -> tuple[Turn, ...]:
+def turns_of(block: Block, *, think_s: float = 0.0, max_in_flight: int = 4096) -> tuple[Turn, ...]:
     """Return the turns of a block in the order in which its arms take them."""
     return tuple(
         Turn(
@@ -104,13 +115,19 @@ def turns_of(block: Block) -> tuple[Turn, ...]:
             arm=arm,
             order=order,
             item_ids=block.item_ids,
+            due_ns=block.due_ns,
+            lead=block.lead,
+            think_s=think_s,
+            max_in_flight=max_in_flight,
         )
         for order, arm in enumerate(block.arm_order)
     )
 
 
-def make_record(turn: Turn, job: Job, scheduled_ns: int, exchange: Exchange) -> RequestRecord:
-    """Return the record of one attempted request."""
+def make_record(
+    turn: Turn, job: Job, scheduled_ns: int, exchange: Exchange, in_flight: int = 1
+) -> RequestRecord:
+    """Return the record of one attempted request; `in_flight` were open as it was sent, itself included."""
     answer = exchange.answer
     return RequestRecord(
         request_id=job.request_id,
@@ -121,7 +138,7 @@ def make_record(turn: Turn, job: Job, scheduled_ns: int, exchange: Exchange) -> 
         item_id=job.item.id,
         phase=job.phase,
         order_in_block=job.order_in_block,
-        concurrency=turn.concurrency,
+        concurrency=in_flight if turn.concurrency is None else turn.concurrency,
         seed=job.seed,
         scheduled_ns=scheduled_ns,
         sent_ns=exchange.sent_ns,
@@ -148,6 +165,7 @@ def make_record(turn: Turn, job: Job, scheduled_ns: int, exchange: Exchange) -> 
         tool_calls=answer.tool_calls,
         warnings=exchange.warnings,
         conversation_turn=job.conversation_turn,
+        connect_ns=exchange.connect_ns,
     )
 
 

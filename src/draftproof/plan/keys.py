@@ -110,31 +110,19 @@ def render_allowed(node: dict[str, Any]) -> str:
     return " and ".join(f"{words} {node[name]:.12g}" for name, words in _RANGE_WORDS if name in node)
 
 
-def iterate_keys(location: tuple[str, ...] = ()) -> Iterator[Key]:
+def iterate_keys() -> Iterator[Key]:
     """Yield every key of a plan in the schema's order; a list of tables is written `load[]`."""
-    table = schema_at(location) if location else plan_json_schema()
+    yield from _iterate_table(plan_json_schema(), ())
+
+
+def _iterate_table(table: dict[str, Any], location: tuple[str, ...]) -> Iterator[Key]:
     for name, raw in table.get("properties", {}).items():
         node = resolve(raw)
-        element = resolve(node["items"]) if node.get("type") == "array" else node
-        here = (*location, name)
-        yield _describe(here, node, element, required=name in table.get("required", ()))
+        is_list = node.get("type") == "array"
+        element = resolve(node["items"]) if is_list else node
+        yield _describe((*location, name), node, element, required=name in table.get("required", ()))
         if "properties" in element:
-            yield from _iterate_below(here, node)
-
-
-def _iterate_below(location: tuple[str, ...], node: dict[str, Any]) -> Iterator[Key]:
-    if node.get("type") != "array":
-        yield from iterate_keys(location)
-        return
-    element = resolve(node["items"])
-    for name, raw in element["properties"].items():
-        child = resolve(raw)
-        yield _describe(
-            (*location[:-1], f"{location[-1]}[]", name),
-            child,
-            child,
-            required=name in element.get("required", ()),
-        )
+            yield from _iterate_table(element, (*location, f"{name}[]" if is_list else name))
 
 
 def _describe(

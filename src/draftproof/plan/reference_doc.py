@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from itertools import groupby
 
 from draftproof.plan.keys import Key, iterate_keys
 
@@ -20,10 +19,11 @@ def render_plan_reference() -> str:
     keys = [key for key in iterate_keys() if not key.is_table]
     descriptions = {key.dotted: key for key in iterate_keys() if key.is_table}
     parts = [_INTRODUCTION]
-    for table, group in groupby(keys, key=_table_of):
-        parts.append(
-            "\n".join(_render_section(table, descriptions.get(table.removesuffix("[]")), list(group)))
-        )
+    tables: dict[str, list[Key]] = {}
+    for key in keys:
+        tables.setdefault(_table_of(key), []).append(key)
+    for table, own in tables.items():
+        parts.append("\n".join(_render_section(table, descriptions.get(table.removesuffix("[]")), own)))
     return "\n".join(parts)
 
 

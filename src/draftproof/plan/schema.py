@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from draftproof.plan.approval import Approval
 from draftproof.plan.judge import Judge
+from draftproof.plan.load import LoadLevel
 from draftproof.plan.prices import Prices
 from draftproof.plan.rollback import Rollback
 from draftproof.plan.strict import Name, Ratio, Share
@@ -48,15 +49,6 @@ class WorkloadChoice(_Strict):
     max_tokens: int | None = Field(
         None, ge=1, description="Caps the items' own limit, the same in every arm."
     )
-
-
-class LoadLevel(_Strict):
-    """Closed loop: `concurrency` requests are kept in flight."""
-
-    name: Name
-    concurrency: int = Field(ge=1, le=4096, description="Requests kept in flight.")
-    repeats: int = Field(1, ge=1, description="How often each arm sees each item at this level.")
-    block_size: int = Field(8, ge=1, description="Items an arm answers before the next arm takes its turn.")
 
 
 class Arm(_Strict):

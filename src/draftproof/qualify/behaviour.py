@@ -68,5 +68,5 @@ def _make_bench(
         line=line,
         read_load=lambda: read_load(session, contact.service),
         fetch_whole=lambda item: fetch_whole(session, line, item),
-        concurrency=max(level.concurrency for level in plan.load),
+        concurrency=max(level.concurrency or 1 for level in plan.load),
     )

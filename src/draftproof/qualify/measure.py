@@ -25,7 +25,16 @@ from draftproof.workload.items import Item
 def plan_turns(plan: Plan, items: tuple[Item, ...], arms: Collection[str]) -> tuple[Turn, ...]:
     """Return every turn of a run in order: a pure function of plan, items and seed."""
     blocks = plan_blocks(items, plan.load, tuple(arms), plan.seed, plan.workload.segment_by)
-    return tuple(turn for block in blocks for turn in turns_of(block))
+    levels = {level.name: level for level in plan.load}
+    return tuple(
+        turn
+        for block in blocks
+        for turn in turns_of(
+            block,
+            think_s=levels[block.load].think_s,
+            max_in_flight=levels[block.load].max_in_flight,
+        )
+    )
 
 
 async def measure(
@@ -147,7 +156,7 @@ class _Loop:
             turn,
             self._fleet.contacts[turn.arm].endpoint,
             self._items,
-            count=max(count, turn.concurrency),
+            count=max(count, turn.concurrency or 1),
             transport=self._transport,
             sink=self._sink,
             settings=self._settings,

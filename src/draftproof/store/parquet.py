@@ -88,6 +88,7 @@ RECORD_SCHEMA: dict[str, pl.DataType] = {
     ),
     "top_two_margins": pl.List(pl.Float64()),
     "conversation_turn": _INT,
+    "connect_ns": _INT,
 }
 BLOCK_SCHEMA: dict[str, pl.DataType] = {
     "block": _INT,
@@ -100,6 +101,16 @@ BLOCK_SCHEMA: dict[str, pl.DataType] = {
     "event_loop_lag_max_ns": _INT,
     "client_cpu_s": pl.Float64(),
     "note": _TEXT,
+    "counted_from_ns": _INT,
+    "lag_p99_ns": _INT,
+    "send_lag_p99_ns": _INT,
+    "send_lag_max_ns": _INT,
+    "gc_pause_max_ns": _INT,
+    "gc_pause_total_ns": _INT,
+    "connections": _INT,
+    "in_flight_max": _INT,
+    "workers": _INT,
+    "clocks": pl.List(pl.Struct({"worker": _TEXT, "offset_ns": _INT, "error_ns": _INT})),
 }
 TELEMETRY_SCHEMA: dict[str, pl.DataType] = {
     "arm": _TEXT,
@@ -148,7 +159,11 @@ def save_blocks(path: Path, blocks: Sequence[BlockRecord]) -> None:
     Raises:
         StoreError: the file cannot be written.
     """
-    _save(path, [msgspec.structs.asdict(block) for block in blocks], BLOCK_SCHEMA)
+    rows = [
+        msgspec.structs.asdict(one) | {"clocks": [msgspec.structs.asdict(clock) for clock in one.clocks]}
+        for one in blocks
+    ]
+    _save(path, rows, BLOCK_SCHEMA)
 
 
 def save_telemetry(path: Path, samples: Sequence[TelemetrySample]) -> None:
@@ -216,7 +231,7 @@ def load_blocks(path: Path) -> tuple[BlockRecord, ...]:
     Raises:
         StoreError: the file is not such a table.
     """
-    return _convert(path, _load(path), dict, BlockRecord)
+    return _convert(path, _load(path), _from_block_row, BlockRecord)
 
 
 def load_telemetry(path: Path) -> tuple[TelemetrySample, ...]:
@@ -250,6 +265,10 @@ def _from_row(row: dict[str, Any]) -> dict[str, Any]:
     if (withheld := row.get("withheld")) is not None:
         withheld["checks"] = [list(check.values()) for check in withheld["checks"]]
     return row
+
+
+def _from_block_row(row: dict[str, Any]) -> dict[str, Any]:
+    return row | {"clocks": [list(clock.values()) for clock in row.get("clocks") or ()]}
 
 
 def _from_sample_row(row: dict[str, Any]) -> dict[str, Any]:

@@ -132,7 +132,7 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def concurrency(self, load: str) -> int:
         """Return the requests kept in flight at a load level."""
-        return next(level.concurrency for level in self.plan.load if level.name == load)
+        return next(level.concurrency or 1 for level in self.plan.load if level.name == load)
 
 
 def prepare_run(run: RunData) -> PreparedRun:
@@ -161,7 +161,7 @@ def prepare_run(run: RunData) -> PreparedRun:
         ),
         turns=turns,
         segments=_distinct(segment_key(item, run.plan.workload.segment_by) for item in run.items),
-        loads=tuple(level.name for level in sorted(run.plan.load, key=lambda level: level.concurrency)),
+        loads=tuple(level.name for level in sorted(run.plan.load, key=lambda level: level.concurrency or 1)),
         arms=_order_arms(run),
         warnings=_warn_about_choice(counts),
         counts=counts,

@@ -66,6 +66,13 @@ class Spacing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     cv: float = 1.0
 
 
+class OpenLoop(msgspec.Struct, frozen=True, kw_only=True):
+    """An arrival process: a rate over time and a spacing."""
+
+    profile: Profile
+    spacing: Spacing = Spacing()
+
+
 class Segment(msgspec.Struct, frozen=True):
     """A piece of a profile: from `start_s` on, the rate is `rps` + `slope` × (t − `start_s`)."""
 
@@ -110,6 +117,22 @@ def mean_rate_rps(profile: Profile, duration_s: float) -> float:
     return total / duration_s
 
 
+def rate_at_start_rps(profile: Profile) -> float:
+    """Return the rate that holds just before a profile's first moment: what leads up to it.
+
+    A burst is led up to by the pause before it.
+    """
+    match profile:
+        case Steady():
+            return profile.rps
+        case Ramp():
+            return profile.from_rps
+        case Steps():
+            return profile.rps[0]
+        case OnOff():
+            return profile.off_rps
+
+
 def check_profile(profile: Profile) -> None:
     """Refuse a profile whose rates or durations cannot be used.
 
@@ -125,6 +148,14 @@ def check_profile(profile: Profile) -> None:
                 raise ValueError(f"{name} must be above 0")
     if not any(rate > 0 for rate in _rates(profile)):
         raise ValueError("a profile needs a rate above 0")
+
+
+def think_time_ns(mean_s: float, *parts: str | int) -> int:
+    """Return a time of thought in ns, exponential with this mean, drawn from what it belongs to alone."""
+    if mean_s <= 0:
+        return 0
+    uniform = (hash_number("think", *parts) % 2**53 + 0.5) / 2**53
+    return round(-mean_s * math.log(uniform) * NS_PER_S)
 
 
 def draw_classes(shares: dict[str, float], seed: int) -> Iterator[str]:

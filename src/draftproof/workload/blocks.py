@@ -2,15 +2,23 @@
 
 Pure. Items are cut into blocks that hold every segment in equal shares; inside a block each arm answers the
 same items in the same order, one arm after the other, so that slow drift of the machine meets all arms alike.
+In an open loop they are due at the same times too.
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 
 from draftproof.errors import UsageError
+from draftproof.workload.arrivals import (
+    NS_PER_S,
+    OpenLoop,
+    Steady,
+    arrival_times_ns,
+    rate_at_start_rps,
+)
 from draftproof.workload.items import Item
 from draftproof.workload.ordering import hash_number, order_by_seed
 from draftproof.workload.segments import group_by_segment
@@ -27,8 +35,23 @@ class LoadLevel(Protocol):
         ...
 
     @property
-    def concurrency(self) -> int:
-        """Requests kept in flight."""
+    def concurrency(self) -> int | None:
+        """Requests kept in flight by a closed loop."""
+        ...
+
+    @property
+    def open_loop(self) -> OpenLoop | None:
+        """When requests are due in an open loop."""
+        ...
+
+    @property
+    def replay_speed(self) -> float | None:
+        """How many times as fast as recorded the items' own times are replayed."""
+        ...
+
+    @property
+    def classes(self) -> Mapping[str, float]:
+        """Shares of traffic classes; empty: every item."""
         ...
 
     @property
@@ -43,14 +66,21 @@ class LoadLevel(Protocol):
 
 
 class Block(msgspec.Struct, frozen=True, kw_only=True):
-    """One block: every arm of `arm_order` in turn answers `item_ids` in this order."""
+    """One block: every arm of `arm_order` in turn answers `item_ids` in this order.
+
+    Closed loop: `concurrency` requests are kept in flight. Open loop: that is None, and `due_ns` says for
+    each item when it is due, from the start of the counted part of a turn; the same in every arm. `lead` is
+    the steady arrival process that leads up to it, None where nothing comes before.
+    """
 
     index: int
     load: str
-    concurrency: int
+    concurrency: int | None
     repeat: int
     item_ids: tuple[str, ...]
     arm_order: tuple[str, ...]
+    due_ns: tuple[int, ...] = ()
+    lead: OpenLoop | None = None
 
 
 def plan_blocks(
@@ -64,11 +94,13 @@ def plan_blocks(
 
     Repeats come one after the other; inside a repeat the levels follow in a drawn order, and each level
     runs all its blocks. Blocks of one level and repeat differ in size by at most one item, and so does each
-    segment's share of them. Within a level every arm takes every place in the order equally often, within
-    one: each group of as many blocks as there are arms is a Latin square of rotations of one drawn order.
+    segment's share of them; blocks of a replay are windows of the trace. Within a level every arm takes every
+    place in the order equally often, within one: each group of as many blocks as there are arms is a Latin
+    square of rotations of one drawn order.
 
     Raises:
-        UsageError: no items, no arms, or arm names that repeat.
+        UsageError: no items, no arms, arm names that repeat, a replay of items without times, or a class
+            that no item has.
     """
     _check_inputs(items, arms)
     orders = {level.name: _draw_arm_orders(arms, seed, level.name) for level in levels}
@@ -79,11 +111,13 @@ def plan_blocks(
             load=level.name,
             concurrency=level.concurrency,
             repeat=repeat,
-            item_ids=item_ids,
+            item_ids=tuple(item.id for item in own),
             arm_order=next(orders[level.name]),
+            due_ns=_find_due(own, level, (seed, level.name, repeat, number)),
+            lead=_find_lead(own, level),
         )
         for repeat, level in _order_levels(levels, seed)
-        for item_ids in _cut(items, level, repeat, seed, segment_by)
+        for number, own in enumerate(_cut(items, level, repeat, seed, segment_by))
     )
 
 
@@ -116,17 +150,87 @@ def _order_levels(levels: Sequence[LoadLevel], seed: int) -> Iterator[tuple[int,
 
 def _cut(
     items: Sequence[Item], level: LoadLevel, repeat: int, seed: int, segment_by: Sequence[str]
-) -> list[tuple[str, ...]]:
+) -> list[tuple[Item, ...]]:
     """Deal items, segment by segment, to the blocks in turn; then shuffle inside each block."""
+    if level.replay_speed is not None:
+        return _cut_trace(items, level)
     salt = (seed, level.name, repeat)
-    count = -(-len(items) // level.block_size)
-    groups = {key: [item.id for item in group] for key, group in group_by_segment(items, segment_by).items()}
+    chosen = choose_by_class(items, level.classes, segment_by[0], *salt) if level.classes else items
+    by_id = {item.id: item for item in chosen}
+    count = -(-len(chosen) // level.block_size)
+    groups = {key: [item.id for item in group] for key, group in group_by_segment(chosen, segment_by).items()}
     dealt = [
         item_id
         for key in order_by_seed(groups, "segments", *salt)
         for item_id in order_by_seed(groups[key], "items", *salt)
     ]
-    return [tuple(order_by_seed(dealt[start::count], "block", *salt)) for start in range(count)]
+    return [
+        tuple(by_id[item_id] for item_id in order_by_seed(dealt[start::count], "block", *salt))
+        for start in range(count)
+    ]
+
+
+def _cut_trace(items: Sequence[Item], level: LoadLevel) -> list[tuple[Item, ...]]:
+    """Return windows of a recorded trace, each in the order in which its requests came."""
+    if any(item.due_ns is None for item in items):
+        raise UsageError(
+            "a replay needs a workload that says when each request came",
+            place=f"load level {level.name}",
+            fix="take a trace as the workload, or state `arrivals` instead of `replay`.",
+        )
+    recorded = sorted(items, key=lambda item: (item.due_ns or 0, item.id))
+    size = level.block_size
+    return [tuple(recorded[start : start + size]) for start in range(0, len(recorded), size)]
+
+
+def choose_by_class(
+    items: Sequence[Item], classes: Mapping[str, float], dimension: str, *salt: str | int
+) -> tuple[Item, ...]:
+    """Return the most items that have the shares of `classes`, chosen by the seed, in their first order.
+
+    A class may miss its exact share by less than one item.
+
+    Raises:
+        UsageError: no item has the label of a class.
+    """
+    groups = {name: [one.id for one in items if one.segments.get(dimension) == name] for name in classes}
+    if missing := [name for name, own in groups.items() if not own]:
+        raise UsageError(
+            f"no item has {dimension} = {missing[0]!r}",
+            place="load classes",
+            fix="name a label of the workload.",
+        )
+    scale = min(len(own) / classes[name] for name, own in groups.items())
+    kept = {
+        item_id
+        for name, own in groups.items()
+        for item_id in order_by_seed(own, "classes", name, *salt)[: max(1, round(scale * classes[name]))]
+    }
+    return tuple(item for item in items if item.id in kept)
+
+
+def _find_due(own: Sequence[Item], level: LoadLevel, salt: tuple[int, str, int, int]) -> tuple[int, ...]:
+    """Return when each item of a block is due, in ns from its start; empty in a closed loop."""
+    if level.replay_speed is not None:
+        first_ns = own[0].due_ns or 0
+        return tuple(round(((item.due_ns or 0) - first_ns) / level.replay_speed) for item in own)
+    if level.open_loop is None:
+        return ()
+    drawn = hash_number("open loop", *salt) % SEED_LIMIT
+    times = arrival_times_ns(level.open_loop.profile, level.open_loop.spacing, drawn)
+    return tuple(itertools.islice(times, len(own)))
+
+
+def _find_lead(own: Sequence[Item], level: LoadLevel) -> OpenLoop | None:
+    """Return what comes before the counted part: the rate that a shape starts from, a window's own rate."""
+    if level.replay_speed is not None:
+        span_ns = ((own[-1].due_ns or 0) - (own[0].due_ns or 0)) / level.replay_speed
+        rps = (len(own) - 1) / (span_ns / NS_PER_S) if span_ns > 0 else 0.0
+        return OpenLoop(profile=Steady(rps=rps)) if rps > 0 else None
+    if level.open_loop is None:
+        return None
+    rps = rate_at_start_rps(level.open_loop.profile)
+    return OpenLoop(profile=Steady(rps=rps), spacing=level.open_loop.spacing) if rps > 0 else None
 
 
 def _draw_arm_orders(arms: Sequence[str], seed: int, load: str) -> Iterator[tuple[str, ...]]:

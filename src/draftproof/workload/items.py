@@ -166,6 +166,7 @@ class Item(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     `segments` maps a dimension to a label, e.g. {"task": "rewriting", "language": "ar",
     "sampling": "regulated", "prompt_length": "short", "history": "none", "answer_length": "short",
     "traffic": "interactive"}. `checks` judge the answer to `messages`, those of a follow-up the answer to it.
+    `due_ns` is when a recorded request came, from the first of its trace; None: the workload is no recording.
     `withheld_prompt` stands in a package whose prompts are withheld: the characters of the prompt, and of the
     longest beginning that it shares with another prompt.
     """
@@ -182,6 +183,7 @@ class Item(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     response_schema: dict[str, Any] | None = None
     follow_ups: tuple[FollowUp, ...] = ()
     withheld_prompt: tuple[int, int] | None = None
+    due_ns: int | None = None
 
     @property
     def turns(self) -> int:

@@ -144,7 +144,7 @@ def test_a_new_plan_asks_enough_to_credit_a_gain_and_no_more_than_a_service_take
             for key in ("max_num_seqs", "max_running_requests", "max_batch_size", "parallel")
             if isinstance(value := settings.get(key), int)
         ]
-        assert all(level.concurrency <= limit for level, limit in product(plan.load, allowed))
+        assert all((level.concurrency or 0) <= limit for level, limit in product(plan.load, allowed))
         assert allowed or engine in {"openai", "tgi"}
 
 

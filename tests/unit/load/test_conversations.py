@@ -28,13 +28,15 @@ def turn(*ids, concurrency=1):
 
 
 def schedule(*ids, done=(), answered=None, concurrency=1):
-    return Schedule(
+    plan = Schedule(
         turn(*ids, concurrency=concurrency),
         ITEMS,
         done=done,
         seed_of=lambda _item, _repeat: 1,
         answered=answered,
     )
+    plan.open_counting()
+    return plan
 
 
 def answer(text):

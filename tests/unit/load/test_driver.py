@@ -1,6 +1,7 @@
 """A turn over a transport that plays a script: every time and field of the record is known."""
 
 import asyncio
+import gc
 import time
 
 import msgspec
@@ -106,32 +107,47 @@ def test_the_client_s_lag_is_the_lateness_of_its_loop():
 
     async def main():
         health = ClientHealth(lambda: next(ticks, 70_000_000))
-        before = health.lag_max_ns
+        before = health.read().lag_max_ns
         async with health.watch():
-            while health.lag_max_ns is None:  # noqa: ASYNC110  (what is awaited is the sampler's own sleep)
+            while health.read().lag_max_ns is None:  # noqa: ASYNC110  (what is awaited is the sampler's own sleep)
                 await asyncio.sleep(0.005)
-        return before, health
+        return before, health.read()
 
-    before, health = asyncio.run(main())
-    assert (before, health.lag_max_ns) == (None, 50_000_000)
-    assert health.cpu_s is not None
+    before, reading = asyncio.run(main())
+    assert (before, reading.lag_max_ns, reading.lag_p99_ns) == (None, 50_000_000, 50_000_000)
+    assert reading.cpu_s > 0
 
 
-def test_a_timer_that_ends_early_never_makes_a_request_due_after_it_was_sent():
-    """Where the loop wakes a slot before its time, the request is due at the moment it begins."""
-    readings: list[int] = []
+def test_a_pause_of_garbage_collection_is_told():
+    """The collector's own pauses are timed, and the client stops listening when it no longer watches."""
+    ticks = iter(range(0, 10**9, 1000))
+
+    async def main():
+        health = ClientHealth(lambda: next(ticks))
+        async with health.watch():
+            gc.collect()
+        return health.read()
+
+    callbacks = list(gc.callbacks)
+    reading = asyncio.run(main())
+    assert reading.gc_pause_max_ns == 1000
+    assert reading.gc_pause_total_ns >= 1000
+    assert gc.callbacks == callbacks
+
+
+def test_a_timer_that_ends_early_never_makes_a_request_leave_before_it_is_due():
+    """Where the loop wakes a slot before its time, the slot waits on."""
     sink, items = Sink(), {name: build_item(name, max_tokens=40) for name in "ab"}
 
     def slow_clock():
-        readings.append(time.monotonic_ns() // 2)  # at half speed every wait ends early
-        return readings[-1]
+        return time.monotonic_ns() // 2  # at half speed every wait ends early
 
     async def run_until_both_hang():
         stop = asyncio.Event()
-        transport = FakeTransport(Story(hangs=True))
+        transport = FakeTransport(Story(hangs=True, sent_ns=None))
         turn = msgspec.structs.replace(TURN, concurrency=2, item_ids=("a", "b"))
         asyncio.get_running_loop().call_later(0.5, stop.set)
-        await run_turn(
+        return await run_turn(
             turn,
             ENDPOINT,
             items,
@@ -142,6 +158,7 @@ def test_a_timer_that_ends_early_never_makes_a_request_due_after_it_was_sent():
             clock=slow_clock,
         )
 
-    asyncio.run(run_until_both_hang())
+    block = asyncio.run(run_until_both_hang())
     assert {record.item_id for record in sink.records} == {"a", "b"}
-    assert all(record.scheduled_ns in readings for record in sink.records)
+    assert sorted(record.scheduled_ns - block.started_ns for record in sink.records) == [0, 50_000_000]
+    assert block.counted_from_ns >= block.started_ns + 50_000_000

@@ -13,7 +13,9 @@ def schedule(concurrency=2, done=(), phase="measure"):
     turn = Turn(
         block=3, load="peak", concurrency=concurrency, repeat=1, arm="candidate", order=0, item_ids=("a", "b")
     )
-    return Schedule(turn, ITEMS, done=done, seed_of=lambda item, repeat: ord(item.id) + repeat, phase=phase)
+    plan = Schedule(turn, ITEMS, done=done, seed_of=lambda item, repeat: ord(item.id) + repeat, phase=phase)
+    plan.open_counting()
+    return plan
 
 
 def test_counted_items_come_first_and_in_order():
@@ -41,6 +43,27 @@ def test_fill_requests_follow_until_the_last_counted_one_ends():
     plan.finish(counted[1])
     assert plan.is_over
     assert plan.next_job() is None
+
+
+def test_nothing_is_counted_before_counting_is_opened():
+    """What is handed out until then are fills of items that the turn does not count, where there are any."""
+    turn = Turn(block=3, load="peak", concurrency=2, repeat=1, arm="candidate", order=0, item_ids=("a",))
+    plan = Schedule(turn, ITEMS, done=(), seed_of=lambda _item, _repeat: 1)
+    leads = [plan.lead_job(share) for share in (0.25, 0.5)]
+    assert [(job.request_id, job.phase, job.token_share) for job in leads] == [
+        ("peak/3/1/candidate/b#lead1", "fill", 0.25), ("peak/3/1/candidate/b#lead2", "fill", 0.5),
+    ]  # fmt: skip
+    assert (job := plan.next_job()) is not None
+    assert job.phase == "fill"
+    plan.open_counting()
+    assert (job := plan.next_job()) is not None
+    assert job.request_id == "peak/3/1/candidate/a"
+
+
+def test_a_single_slot_counts_from_the_start():
+    """There is no ramp of one request."""
+    turn = Turn(block=3, load="low", concurrency=1, repeat=1, arm="candidate", order=0, item_ids=("a",))
+    assert Schedule(turn, ITEMS, done=(), seed_of=lambda _item, _repeat: 1).is_counting
 
 
 def test_a_single_slot_needs_no_fill():

@@ -25,7 +25,7 @@ def test_reference_states_range_default_and_requirement():
     """A row states the allowed range and the default, or that the key is required."""
     text = render_plan_reference()
     assert "| `minimum_gain` | number | above 0 and below 1 | `0.05` |" in text
-    assert "| `concurrency` | integer | at least 1 and at most 4096 | required |" in text
+    assert "| `from_rps` | number | at least 0 and at most 100000 | required |" in text
 
 
 def test_keys_are_those_of_the_plan():

@@ -11,7 +11,8 @@ from typing import Literal
 import msgspec
 
 from draftproof.errors import UsageError
-from draftproof.plan.schema import LoadLevel, Plan
+from draftproof.plan.load import LoadLevel
+from draftproof.plan.schema import Plan
 from draftproof.stats.multiplicity import bonferroni_level
 from draftproof.stats.planning import (
     MOST,

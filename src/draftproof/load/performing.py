@@ -1,0 +1,209 @@
+"""Sending one job and keeping its record, whichever loop decided when; and the watch over a whole turn."""
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+
+from draftproof.client.exchange import Exchange, ExchangeFold
+from draftproof.client.wire import Ending, Transport, WireRequest
+from draftproof.clock import Clock
+from draftproof.load.client_health import ClientHealth, HealthReading, p99
+from draftproof.load.schedule import Schedule
+from draftproof.load.turn import Endpoint, Job, Sink, Turn, make_record, make_unsent, view_exchange
+from draftproof.records import BlockRecord
+from draftproof.workload.arrivals import think_time_ns
+
+Tasks = set["asyncio.Task[None]"]
+
+
+class LoadSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How a loop behaves, the same in every arm.
+
+    `stagger_s`: delay of each slot's first request after that of the slot before it. `failure_pause_s`: rest
+    of a slot after a request that was not ok. `max_tokens` caps the items' own limits. `lead_s`: longest time
+    that an open loop leads up to its counted requests.
+    """
+
+    request_timeout_s: float = 120.0
+    stagger_s: float = 0.01
+    failure_pause_s: float = 0.1
+    max_tokens: int | None = None
+    lead_s: float = 30.0
+
+
+class Performer:
+    """Asks the jobs of one turn and counts what the client did meanwhile."""
+
+    def __init__(
+        self,
+        *,
+        turn: Turn,
+        endpoint: Endpoint,
+        schedule: Schedule,
+        transport: Transport,
+        sink: Sink,
+        settings: LoadSettings,
+        clock: Clock,
+    ) -> None:
+        self.turn, self.schedule, self.settings, self.clock = turn, schedule, settings, clock
+        self._endpoint, self._transport, self._sink = endpoint, transport, sink
+        self.counted_over = asyncio.Event()
+        self.counted_from_ns: int | None = None
+        self.in_flight = self.in_flight_max = self.connections = self.held_back = 0
+        self.send_lags_ns: list[int] = []
+        if schedule.is_over:
+            self.counted_over.set()
+
+    def begin_counting(self) -> None:
+        """The ramp is over: from now on requests count."""
+        self.schedule.open_counting()
+        self.counted_from_ns = self.clock()
+
+    async def converse(self, opening: Job, scheduled_ns: int) -> None:
+        """Ask a job and the later turns of its conversation, each after its time of thought."""
+        following: Job | None = opening
+        while (job := following) is not None:
+            exchange = await self._perform(job, scheduled_ns)
+            is_ok = exchange.outcome == "ok"
+            following = self.schedule.follow(job, view_exchange(exchange) if is_ok else None)
+            self._finish(job)
+            if not is_ok and not job.blocked:
+                await asyncio.sleep(self.settings.failure_pause_s)
+            if following is not None:
+                scheduled_ns = await self.think(following)
+
+    async def think(self, job: Job) -> int:
+        """Wait for the time of thought before a job, the same in every arm; return when it is over."""
+        turn = self.turn
+        thought_ns = think_time_ns(turn.think_s, turn.load, turn.repeat, job.item.id, job.conversation_turn)
+        due_ns = self.clock() + thought_ns
+        if thought_ns:
+            await sleep_until(due_ns, self.clock)
+        return due_ns
+
+    async def _perform(self, job: Job, scheduled_ns: int) -> Exchange:
+        if job.blocked:
+            return self._keep(job, scheduled_ns, make_unsent(self.clock()), self.in_flight)
+        fold = ExchangeFold(self._endpoint.adapter.start_fold())
+        limit_s = self.settings.request_timeout_s
+        self.in_flight += 1
+        in_flight = self.in_flight
+        self.in_flight_max = max(self.in_flight_max, in_flight)
+        try:
+            async with asyncio.timeout(limit_s):
+                ending = await self._transport.send(self._render(job), fold)
+        except TimeoutError:
+            ending = Ending(kind="timeout", at_ns=self.clock(), detail=f"no end within {limit_s:g} s")
+        except asyncio.CancelledError:
+            ending = Ending(kind="cancelled", at_ns=self.clock(), detail="cancelled by the client")
+            self._keep(self.schedule.interrupt(job), scheduled_ns, fold.close(ending), in_flight)
+            raise
+        finally:
+            self.in_flight -= 1
+        return self._keep(job, scheduled_ns, fold.close(ending), in_flight)
+
+    def _finish(self, job: Job) -> None:
+        self.schedule.finish(job)
+        if self.schedule.is_over:
+            self.counted_over.set()
+
+    def _render(self, job: Job) -> WireRequest:
+        asked, cap = job.asked, self.settings.max_tokens
+        if job.token_share < 1:
+            cap = max(1, round(job.token_share * min(asked.max_tokens, cap or asked.max_tokens)))
+        payload = self._endpoint.build_payload(asked, seed=job.seed, max_tokens=cap)
+        return WireRequest(
+            url=self._endpoint.chat_url,
+            body=msgspec.json.encode(payload),
+            headers=self._endpoint.headers,
+        )
+
+    def _keep(self, job: Job, scheduled_ns: int, exchange: Exchange, in_flight: int) -> Exchange:
+        self.connections += exchange.connect_ns is not None
+        if exchange.sent_ns is not None:
+            lag_ns = exchange.sent_ns - scheduled_ns - (exchange.connect_ns or 0)
+            self.send_lags_ns.append(max(lag_ns, 0))
+        self._sink.append(make_record(self.turn, job, scheduled_ns, exchange, in_flight))
+        return exchange
+
+
+async def run_watched(
+    performer: Performer, start: Callable[[int], Tasks], stop: asyncio.Event
+) -> BlockRecord:
+    """Run the tasks that `start` makes until every counted request has ended or `stop` is set."""
+    started_ns = performer.clock()
+    async with ClientHealth(performer.clock).watch() as health:
+        if not performer.counted_over.is_set():
+            await _run_tasks(start(started_ns), performer.counted_over, stop)
+        reading = health.read()
+    return _describe(performer, started_ns, reading)
+
+
+def _describe(performer: Performer, started_ns: int, health: HealthReading) -> BlockRecord:
+    turn, is_over = performer.turn, performer.schedule.is_over
+    notes = [] if is_over else ["stopped before every counted request had ended"]
+    if performer.held_back:
+        notes.append(f"{performer.held_back} requests were held back: {turn.max_in_flight} were in flight")
+    return BlockRecord(
+        block=turn.block,
+        load=turn.load,
+        arm=turn.arm,
+        order=turn.order,
+        started_ns=started_ns,
+        ended_ns=performer.clock(),
+        completed=is_over,
+        event_loop_lag_max_ns=health.lag_max_ns,
+        client_cpu_s=health.cpu_s,
+        note="; ".join(notes) or None,
+        counted_from_ns=performer.counted_from_ns,
+        lag_p99_ns=health.lag_p99_ns,
+        send_lag_p99_ns=p99(performer.send_lags_ns),
+        send_lag_max_ns=max(performer.send_lags_ns, default=None),
+        gc_pause_max_ns=health.gc_pause_max_ns,
+        gc_pause_total_ns=health.gc_pause_total_ns,
+        connections=performer.connections,
+        in_flight_max=performer.in_flight_max,
+    )
+
+
+async def sleep_until(due_ns: int, clock: Clock) -> None:
+    """Return when the clock has reached a time, at once where it has passed."""
+    while (left_ns := due_ns - clock()) > 0:  # noqa: ASYNC110 - time is no event
+        # Once more, since a loop's timer may end up to a millisecond early.
+        await asyncio.sleep(left_ns / 1e9)
+
+
+async def _run_tasks(tasks: Tasks, over: asyncio.Event, stop: asyncio.Event) -> None:
+    signals = {asyncio.create_task(_wait_for(event)) for event in (over, stop)}
+    try:
+        await _wait_for_any(signals, tasks)
+    finally:
+        await _cancel(tasks | signals)
+    _raise_first(tasks)
+
+
+async def _wait_for(event: asyncio.Event) -> None:
+    await event.wait()
+
+
+async def _wait_for_any(signals: Tasks, tasks: Tasks) -> None:
+    """Return when a signal comes; raise as soon as a task fails."""
+    watched = signals | tasks
+    while signals <= watched:
+        ended, watched = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
+        _raise_first(tasks & ended)
+
+
+async def _cancel(tasks: Tasks) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+def _raise_first(tasks: Tasks) -> None:
+    """Raise what ended a task, unless that was its being cancelled; of several errors any one."""
+    errors = [task.exception() for task in tasks if task.done() and not task.cancelled()]
+    for error in errors:
+        if error is not None:
+            raise error

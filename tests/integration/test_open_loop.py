@@ -1,0 +1,136 @@
+"""A whole open-loop turn against the scripted server: due times kept, whatever the service does."""
+
+import asyncio
+
+import numpy as np
+
+from draftproof.client.transport import HttpTransport
+from draftproof.engines import GENERIC
+from draftproof.load.driver import LoadSettings, run_turn
+from draftproof.load.memory_sink import MemorySink
+from draftproof.load.turn import Endpoint, Turn
+from draftproof.testing.builders import build_item
+from draftproof.testing.scripted_server import ScriptedServer
+from draftproof.testing.scripts import Script
+from draftproof.workload.arrivals import OpenLoop, Spacing, Steady, times_within
+
+QUICK = LoadSettings(failure_pause_s=0.0, request_timeout_s=20, lead_s=1.0)
+STEADY = OpenLoop(profile=Steady(rps=100.0), spacing=Spacing(kind="even"))
+
+
+def run(server, due_ns, *, lead=None, items=None, settings=QUICK, **options):
+    names = [f"i{number:03}" for number in range(len(due_ns))]
+    asked = items or {name: build_item(name) for name in names}
+    turn = Turn(
+        block=1, load="peak", concurrency=None, repeat=0, arm="baseline", order=0,
+        item_ids=tuple(names), due_ns=tuple(due_ns), lead=lead, **options,
+    )  # fmt: skip
+    sink = MemorySink()
+    endpoint = Endpoint(url=server.url, served_model="scripted", adapter=GENERIC)
+
+    async def main():
+        transport = HttpTransport()
+        try:
+            return await run_turn(turn, endpoint, asked, transport=transport, sink=sink, settings=settings)
+        finally:
+            await transport.close()
+
+    return sink.records, asyncio.run(main())
+
+
+def measured(records):
+    return sorted((one for one in records if one.phase == "measure"), key=lambda one: one.order_in_block)
+
+
+def test_requests_are_due_when_the_schedule_says():
+    """Differences of the recorded schedule are those of the plan, to the nanosecond."""
+    due_ns = times_within(Steady(rps=200.0), Spacing(), seed=3, duration_s=0.3)
+    with ScriptedServer(Script()) as server:
+        records, block = run(server, due_ns)
+    counted = measured(records)
+    assert np.diff([one.scheduled_ns for one in counted]).tolist() == np.diff(due_ns).tolist()
+    assert all(one.sent_ns >= one.scheduled_ns for one in counted)
+    assert block.completed
+    assert block.send_lag_p99_ns is not None
+
+
+def test_a_slow_service_does_not_slow_the_arrivals():
+    """Coordinated omission: while the service sleeps, what is due is sent and its wait counts."""
+    due_ns = [number * 10_000_000 for number in range(30)]
+    with ScriptedServer(Script(ttft_s=0.5)) as server:
+        records, block = run(server, due_ns)
+        assert server.in_flight_max >= 30
+    counted = measured(records)
+    assert counted[-1].scheduled_ns - counted[0].scheduled_ns == 290_000_000
+    assert counted[-1].sent_ns < counted[0].end_ns
+    assert block.in_flight_max >= 30
+    assert [one.concurrency for one in counted] == sorted(one.concurrency for one in counted)
+
+
+def test_what_is_held_back_keeps_its_schedule_and_is_told():
+    """Beyond `max_in_flight` a request waits at the client: its wait counts, and the turn says so."""
+    due_ns = [number * 1_000_000 for number in range(6)]
+    with ScriptedServer(Script(ttft_s=0.1)) as server:
+        records, block = run(server, due_ns, max_in_flight=2)
+        assert server.in_flight_max == 2
+    counted = measured(records)
+    assert counted[-1].scheduled_ns - counted[0].scheduled_ns == 5_000_000
+    assert counted[-1].sent_ns - counted[-1].scheduled_ns > 150_000_000
+    assert "held back: 2 were in flight" in block.note
+    assert block.send_lag_max_ns > 150_000_000
+
+
+def test_a_lead_fills_the_service_before_anything_counts():
+    """Counted requests meet the load that the pace makes, and it is kept up behind them."""
+    due_ns = [number * 10_000_000 for number in range(10)]
+    with ScriptedServer(Script(ttft_s=0.1)) as server:
+        records, block = run(server, due_ns, lead=STEADY)
+    counted = measured(records)
+    leads = [one for one in records if "#lead" in one.request_id]
+    assert len(leads) >= 10
+    assert {one.phase for one in leads} == {"fill"}
+    assert counted[0].concurrency >= 8
+    assert counted[0].scheduled_ns - block.started_ns >= 90_000_000
+    behind = [one for one in records if one.phase == "fill" and one.scheduled_ns > counted[-1].scheduled_ns]
+    assert len(behind) >= 5
+    assert len(counted) == 10
+
+
+def test_a_lead_has_an_end_where_the_service_never_catches_up():
+    """What is in flight only grows, so the lead ends at its limit."""
+    with ScriptedServer(Script(ttft_s=3.0)) as server:
+        records, block = run(
+            server, [0], lead=STEADY, settings=LoadSettings(request_timeout_s=1.0, lead_s=0.3)
+        )
+    (counted,) = measured(records)
+    assert counted.scheduled_ns - block.started_ns == 300_000_000
+    assert counted.outcome == "timeout"
+
+
+def test_an_error_of_the_sink_ends_the_turn():
+    """It is raised as it is, nothing is left in flight."""
+
+    class Full(MemorySink):
+        def append(self, record):
+            if record.phase == "measure":
+                raise OSError(28, "no space left")
+            super().append(record)
+
+    names = ("a", "b")
+    turn = Turn(block=1, load="l", concurrency=None, repeat=0, arm="baseline", order=0, item_ids=names,
+                due_ns=(0, 1_000_000))  # fmt: skip
+
+    async def main(url):
+        transport = HttpTransport()
+        endpoint = Endpoint(url=url, served_model="scripted", adapter=GENERIC)
+        try:
+            await run_turn(turn, endpoint, {name: build_item(name) for name in names}, transport=transport,
+                           sink=Full(), settings=QUICK)  # fmt: skip
+        except OSError as error:
+            return error.errno
+        finally:
+            await transport.close()
+        return None
+
+    with ScriptedServer(Script()) as server:
+        assert asyncio.run(main(server.url)) == 28
