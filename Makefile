@@ -11,7 +11,7 @@ TEST_PROCESSES ?= 3
 VERDICT_IS_FINE = code=$$?; case $$code in 0|10|20|30) ;; *) exit $$code ;; esac
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-quick test test-all check format docs bench bench-engine study drafters clean
+.PHONY: help demo demo-quick test test-all check format docs bench bench-engine bench-pacing bench-client bench-records study drafters clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -40,11 +40,20 @@ docs: $(STAMP) ## write the plan reference from the schema
 bench: $(MODEL) ## step cost of the engine by batch and draft length; writes bench/steps.json
 	$(BIN)/python bench/steps.py
 
+bench-pacing: $(STAMP) ## how exactly an open loop keeps its due times, and what 10,000 streams cost; writes bench/pacing.json
+	$(BIN)/python bench/pacing.py
+
 study: $(STAMP) ## how often the verdict is right in worlds of known truth; writes bench/study.json, minutes on two cores
 	$(BIN)/python bench/study.py
 
 bench-engine: $(MODEL) ## the engine beside transformers, every family, floors and memory; writes bench/engine.json
 	$(BIN)/python bench/engine.py $(if $(VLLM_PYTHON),--vllm-python $(VLLM_PYTHON))
+
+bench-client: $(MODEL) ## the load client beside its peers, VLLM_PYTHON=, GUIDELLM=, AIPERF=; writes bench/client.json
+	$(BIN)/python bench/client.py $(if $(VLLM_PYTHON),--vllm-python $(VLLM_PYTHON)) $(if $(GUIDELLM),--guidellm $(GUIDELLM)) $(if $(AIPERF),--aiperf $(AIPERF))
+
+bench-records: $(STAMP) ## a run of a million records: journal, tables, verdict, report; writes bench/records.json
+	$(BIN)/python bench/records.py
 
 drafters: $(MODEL) ## train the drafters that ship, from the target's own answers: more than an hour on two cores
 	$(BIN)/python scripts/train_drafters.py

@@ -191,9 +191,9 @@ def _split(world: World, runs: int, batch: int = 10) -> list[Task]:
 
 
 def _envelope_cells(decided: DecidedRun) -> Iterator[tuple[Cell, str]]:
-    limits = {entry.segment: entry.max_concurrency for entry in decided.envelope}
+    limits = {entry.segment: entry.limit for entry in decided.envelope}
     for cell in decided.cells:
-        if cell.concurrency <= limits.get(cell.segment, 0):
+        if cell.segment in limits and limits[cell.segment].covers(cell.size):
             yield (cell.segment.removeprefix("task="), cell.load), cell.status
 
 

@@ -16,14 +16,14 @@ Phase = Literal["warmup", "measure", "fill", "interrupted"]
 ArmName = str  # "baseline", "candidate", "alternative", "baseline_null"
 
 
-class Chunk(msgspec.Struct, frozen=True, array_like=True):
+class Chunk(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One content chunk: when its bytes were complete and how many tokens the answer had by then."""
 
     arrival_ns: int
     cumulative_tokens: int | None
 
 
-class Round(msgspec.Struct, frozen=True, array_like=True):
+class Round(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One decode step as the sequence saw it (requirement A7).
 
     `proposed` is 0 for an ordinary step. `committed` counts tokens kept by the sequence, the target's
@@ -51,7 +51,7 @@ class Round(msgspec.Struct, frozen=True, array_like=True):
         return self.draft_ns + self.verify_ns + self.sample_ns + self.schedule_ns
 
 
-class SpecCounts(msgspec.Struct, frozen=True):
+class SpecCounts(msgspec.Struct, frozen=True, gc=False):
     """Acceptance counters of one request as the server states them (metrics.md, Acceptance).
 
     `per_step_drafted` and `per_step_accepted` have one entry for each verification step, in order, and are
@@ -66,14 +66,14 @@ class SpecCounts(msgspec.Struct, frozen=True):
     per_step_accepted: tuple[int, ...] = ()
 
 
-class ToolCall(msgspec.Struct, frozen=True):
+class ToolCall(msgspec.Struct, frozen=True, gc=False):
     """One tool call of the answer: its name and its arguments as the text that was streamed."""
 
     name: str
     arguments: str
 
 
-class ServerTimings(msgspec.Struct, frozen=True):
+class ServerTimings(msgspec.Struct, frozen=True, gc=False):
     """Server-side split of the first clock, each None where the engine does not disclose it."""
 
     queue_ns: int | None = None
@@ -112,7 +112,7 @@ class Withheld(msgspec.Struct, frozen=True, kw_only=True):
     sequence: WithheldSequence | None = None
 
 
-class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
+class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Everything kept of one attempted request. One line of the journal.
 
     `scheduled_ns`: when the arrival process wanted it sent; `sent_ns`: when its last byte was given to
@@ -207,6 +207,43 @@ class BehaviourProbe(msgspec.Struct, frozen=True, kw_only=True):
     http_status: int | None = None
 
 
+class WarmupGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """One group of warm-up requests: how many, how many were answered, and their medians in ns.
+
+    A median is None where no answer of the group tells the quantity.
+    """
+
+    requests: int
+    answered: int
+    ttft_ns: float | None = None
+    tpot_ns: float | None = None
+
+
+class Warmup(msgspec.Struct, frozen=True, kw_only=True):
+    """How an arm was warmed up at a load level after one of its starts, before the turn of `block`.
+
+    `start` counts the arm's starts in the run from 1. `change` is the largest relative change of a median
+    from the group before the last one to the last, None where they have nothing in common; `stable` says
+    whether it was within `tolerance`.
+    """
+
+    arm: ArmName
+    load: str
+    block: int
+    start: int
+    started_ns: int
+    ended_ns: int
+    stable: bool
+    tolerance: float
+    change: float | None
+    groups: tuple[WarmupGroup, ...]
+
+    @property
+    def requests(self) -> int:
+        """Requests of all groups."""
+        return sum(group.requests for group in self.groups)
+
+
 class WorkerClock(msgspec.Struct, frozen=True, array_like=True):
     """The clock of a load worker on another host: its times are already corrected by `offset_ns`.
 
@@ -225,7 +262,10 @@ class BlockRecord(msgspec.Struct, frozen=True, kw_only=True):
     event loop's lateness. `send_lag_p99_ns`, `send_lag_max_ns`: how long after its due time a request was
     sent, connecting left out. `gc_pause_max_ns`, `gc_pause_total_ns`: times in which Python's garbage
     collection stood in the way. `connections`: new ones opened. `client_cpu_s`: of all load processes
-    together, `workers` of them. `clocks`: those of workers on other hosts.
+    together, `workers` of them; `conductor_cpu_s`: of the process that conducts them and samples the
+    service, None where the load runs in it. `in_flight_max`: of several workers the sum of each one's own.
+    `held_back`: due requests that waited because the plan's max_in_flight were open. `clocks`: those of
+    workers on other hosts.
     """
 
     block: int
@@ -248,6 +288,13 @@ class BlockRecord(msgspec.Struct, frozen=True, kw_only=True):
     in_flight_max: int | None = None
     workers: int = 1
     clocks: tuple[WorkerClock, ...] = ()
+    started_wall_ns: int | None = None
+    boot: str | None = None
+    wall_step_ns: int | None = None
+    suspended_ns: int | None = None
+    unreached: int | None = None
+    conductor_cpu_s: float | None = None
+    held_back: int | None = None
 
 
 class TelemetrySample(msgspec.Struct, frozen=True, kw_only=True):

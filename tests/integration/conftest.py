@@ -64,6 +64,7 @@ ready_s = {ready_s}
 stop_s = 5.0
 request_s = 10.0
 warmup_requests = 1
+warmup_max_s = 0.001  # one group alone, so that a test knows how many requests a service has answered
 client_lag_ms = 5000.0
 stall_ms = 5000.0
 behaviour_probes = {probes}
@@ -123,10 +124,11 @@ class Stage:
         path.write_text(PLAN.format(**values))
         return path
 
-    def start(self, *arguments, program=("-m", "draftproof"), **options) -> subprocess.Popen[str]:
-        """Start the command line as a user does."""
+    def start(self, *arguments, program=("-m", "draftproof"), quiet=True, **options) -> subprocess.Popen[str]:
+        """Start the command line as a user does; a quiet run says nothing but what went wrong."""
+        last = ["--quiet"] if quiet and arguments[0] in {"run", "demo"} else []
         return subprocess.Popen(
-            [sys.executable, *program, *map(str, arguments)],
+            [sys.executable, *program, *map(str, arguments), *last],
             cwd=self.folder,
             env=os.environ | {MARK: str(self.folder)},
             stdin=subprocess.DEVNULL,
@@ -137,7 +139,7 @@ class Stage:
     def call(self, *arguments, **options) -> subprocess.CompletedProcess[str]:
         """Run the command line to its end."""
         with self.start(*arguments, **options) as process:
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=120)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     def resume(self) -> Results:
@@ -169,7 +171,7 @@ class Stage:
     def wait_for_records(self, count: int) -> None:
         self.wait_until(lambda: len(self.measured()) >= count, f"{count} measured requests")
 
-    def wait_until(self, holds, what: str, wait_s: float = 30.0) -> None:
+    def wait_until(self, holds, what: str, wait_s: float = 90.0) -> None:
         deadline_s = time.monotonic() + wait_s
         while not holds():
             assert time.monotonic() < deadline_s, f"waited in vain for: {what}"
@@ -181,7 +183,7 @@ class Stage:
 
     def assert_no_orphans(self) -> None:
         """Wait for every process of this stage to be gone."""
-        self.wait_until(lambda: not self.processes(), "the end of every process", wait_s=10.0)
+        self.wait_until(lambda: not self.processes(), "the end of every process", wait_s=60.0)
 
     def _is_ours(self, process: psutil.Process, word: str) -> bool:
         try:

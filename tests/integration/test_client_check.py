@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from draftproof.load.client_check import Profile, run_profile
+from draftproof.load.client_check import Profile, measure_floor, run_profile
 from draftproof.load.client_faults import FAULTS, run_fault_mix
 
 GENTLE = {"streams": 4, "chunks_per_s": 800.0, "seconds": 0.5}
@@ -38,7 +38,12 @@ def test_the_command_speaks_json(call):
     code, out, _ = call("client-check", *small, "--json")
     found = json.loads(out)
     assert code == (0 if found["is_fit"] else 40)
-    assert set(found["ttft_error_ms"]) == set(found["gap_error_ms"]) == {"p50", "p99", "n"}
+    assert (
+        set(found["ttft_error_ms"])
+        == set(found["gap_error_ms"])
+        == set(found["host_floor_ms"])
+        == {"p50", "p99", "n"}
+    )
     assert found["ttft_error_ms"]["n"] > 0
     assert {"tpot_relative_error", "cpu_s_per_1000_chunks", "max_chunks_per_s"} <= set(found)
 
@@ -51,3 +56,10 @@ def test_a_value_out_of_range_is_one_sentence(call, option, value):
     code, _, err = call("client-check", option, value)
     assert code == 2
     assert option in err
+
+
+def test_the_barest_reader_sees_every_event():
+    """The floor compares every gap of every stream, however late this machine is."""
+    floor = measure_floor(Profile(name="gentle", **GENTLE))
+    assert floor.n == 63 * GENTLE["streams"]
+    assert 0 <= floor.p50 <= floor.p99

@@ -77,6 +77,8 @@ def test_what_is_held_back_keeps_its_schedule_and_is_told():
     assert counted[-1].scheduled_ns - counted[0].scheduled_ns == 5_000_000
     assert counted[-1].sent_ns - counted[-1].scheduled_ns > 150_000_000
     assert "held back: 2 were in flight" in block.note
+    assert block.held_back is not None
+    assert block.held_back > 0
     assert block.send_lag_max_ns > 150_000_000
 
 

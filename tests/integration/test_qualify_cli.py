@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 
 import msgspec
@@ -131,10 +132,23 @@ def test_init_writes_a_plan_that_is_valid_and_never_overwrites(tmp_path, call):
     assert path.read_text() == text
 
 
-def test_a_run_is_quiet_without_a_terminal_and_states_its_verdict_as_json(stage):
-    """Standard error of a run stays empty in a log, and --json prints nothing but the verdict."""
-    run = stage.call("run", stage.plan(), "--out", stage.out, "--json")
-    assert run.stderr == ""
+def test_a_run_leaves_plain_lines_in_a_log_and_states_its_verdict_as_json(stage):
+    """A line for each phase, warm-up and turn, no control character; --json prints only the verdict."""
+    run = stage.call("run", stage.plan(), "--out", stage.out, "--json", quiet=False)
+    lines = run.stderr.splitlines()
+    assert all(re.match(r"\d\d:\d\d:\d\d \S", line) for line in lines)
+    assert all(line.isprintable() for line in lines)
+    texts = [line[9:] for line in lines]
+    assert [text for text in texts if not text.startswith(("turn ", "warm-up "))] == [
+        "Starting the arms",
+        "Measuring",
+        "Computing the verdict",
+    ]
+    turns = [text for text in texts if text.startswith("turn ")]
+    assert [text.split()[1] for text in turns] == ["1/4", "2/4", "3/4", "4/4"]
+    assert all("4 requests, 0 failed, " in text and " ms per token" in text for text in turns)
+    assert all(" left" in text for text in turns[:-1])
+    assert sum(text.startswith("warm-up single ") for text in texts) == 2
     verdict = json.loads(run.stdout)
     assert set(verdict) >= {"decision", "sentence", "reasons", "envelope"}
     results = msgspec.json.decode((stage.out / "results.json").read_bytes())
@@ -143,6 +157,13 @@ def test_a_run_is_quiet_without_a_terminal_and_states_its_verdict_as_json(stage)
         run.returncode
         == {"adopt": 0, "adopt_limited": 10, "defer": 20, "inconclusive": 30}[verdict["decision"]]
     )
+
+
+def test_a_quiet_run_leaves_nothing_in_a_log(stage):
+    """--quiet: standard error is for what went wrong."""
+    run = stage.call("run", stage.plan(block_size=8), "--out", stage.out)
+    assert run.returncode in {0, 10, 20, 30}
+    assert run.stderr == ""
 
 
 def test_ctrl_c_ends_a_check(stage):
@@ -159,7 +180,10 @@ def test_ctrl_c_ends_a_check(stage):
 def test_a_terminal_sees_the_progress_of_a_run(stage):
     """With a terminal on standard error every phase is told there, and the cursor is shown again."""
     leader, follower = os.openpty()
-    process = stage.start("run", stage.plan(), "--out", stage.out, "--json", stderr=follower)
+    stage.write_items(4)
+    slow = ("--gap-ms", "150", "--answer-tokens", "4")  # the view looks twice a second
+    plan = stage.plan(baseline=slow, candidate=slow, block_size=2)
+    process = stage.start("run", plan, "--out", stage.out, "--json", quiet=False, stderr=follower)
     os.close(follower)
     seen = b""
     while True:
@@ -175,6 +199,7 @@ def test_a_terminal_sees_the_progress_of_a_run(stage):
     text = seen.decode()
     for phase in ("Starting the arms", "Measuring", "Computing the verdict"):
         assert phase in text
-    assert "single: candidate" in text
+    for word in ("candidate", "measuring", " of 4, load single", " left"):
+        assert word in text
     assert text.rfind("\x1b[?25h") > text.rfind("\x1b[?25l") >= 0
     assert json.loads(out)["decision"]

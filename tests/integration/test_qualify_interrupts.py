@@ -1,10 +1,16 @@
 """What ends a run before its end: nothing measured is lost, no service stays behind, the run goes on."""
 
+import fcntl
 import json
+import os
+import pty
 import resource
+import select
 import signal
 import subprocess
 import sys
+import termios
+import threading
 import time
 
 import pytest
@@ -23,7 +29,7 @@ STUBBORN = (
 )
 
 
-def end(process: subprocess.Popen[str], wait_s: float = 30.0) -> tuple[int, str, str]:
+def end(process: subprocess.Popen[str], wait_s: float = 90.0) -> tuple[int, str, str]:
     """Wait for a started command line; return exit code, standard output and standard error."""
     out, err = process.communicate(timeout=wait_s)
     return process.returncode, out, err
@@ -61,11 +67,12 @@ def test_an_arm_that_dies_is_named_and_the_run_can_go_on(stage):
     assert {item for (arm, item), outcome in after.items() if outcome != "ok"} == failed
 
 
-def test_ctrl_c_keeps_what_was_measured_and_the_run_can_go_on(stage):
-    """SIGINT: exit 130, whole journal, no process left; a partial run is no adoption; resume finishes it."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_first_signal_keeps_what_was_measured_and_the_run_can_go_on(stage, number):
+    """Exit 130, whole journal, no process left; a partial run is no adoption; resume finishes it."""
     process = stage.start("run", stage.plan(**SLOW_PLAN), "--out", stage.out)
     stage.wait_for_records(3)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     code, out, err = end(process)
     assert (code, out) == (130, "")
     assert "Traceback" not in err
@@ -109,6 +116,68 @@ def test_a_second_ctrl_c_ends_at_once(stage):
     assert (code, out) == (130, "")
     assert err.count("\n") == 1
     stage.assert_no_orphans()
+
+
+def test_a_second_sigterm_ends_at_once_and_the_watchdogs_do_the_rest(stage):
+    """The program dies of it, the services end by themselves, and the run can go on."""
+    stubborn = [sys.executable, "-c", STUBBORN, "--port", "{port}", "--gap-ms", "30"]
+    process = stage.start("run", stage.plan(**SLOW_PLAN | {"baseline": stubborn}), "--out", stage.out)
+    stage.wait_for_records(2)
+    process.send_signal(signal.SIGTERM)
+    stage.wait_until(lambda: len(stage.processes("serve_script")) < 2, "the end of the arm that heeds")
+    process.send_signal(signal.SIGTERM)
+    assert end(process)[0] == -signal.SIGTERM
+    stage.assert_no_orphans()
+    stage.resume()
+    assert_finished_without_doubles(stage, items=8)
+
+
+def test_a_closed_terminal_ends_the_run_in_good_order(stage):
+    """With the terminal gone nothing can be said; records, services and exit code are as after Ctrl-C."""
+    master, terminal = pty.openpty()
+    process = stage.start(
+        "run", stage.plan(**SLOW_PLAN), "--out", stage.out, quiet=False, stdout=terminal, stderr=terminal,
+        start_new_session=True, preexec_fn=lambda: fcntl.ioctl(1, termios.TIOCSCTTY, 0),
+    )  # fmt: skip
+    os.close(terminal)
+    reader = threading.Thread(target=_read_until, args=(master, stage))
+    reader.start()
+    reader.join(120)
+    os.close(master)
+    assert process.wait(90) == 130
+    stage.assert_no_orphans()
+    assert (stage.out / "journal" / "records.jsonl").read_bytes().endswith(b"\n")
+    assert any(line["kind"] == "block" and not line["record"]["completed"] for line in stage.journal())
+    stage.resume()
+    assert_finished_without_doubles(stage, items=8)
+
+
+def _read_until(master: int, stage) -> None:
+    """Read a terminal, as something that shows it does, until there are records."""
+    while len(stage.measured()) < 3:
+        if select.select([master], [], [], 0.05)[0]:
+            os.read(master, 65536)
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_again_and_again_is_finished_without_loss(stage):
+    """SIGKILL at three places, once while the arms start: each part goes on where the last one ended."""
+    process = stage.start("run", stage.plan(**SLOW_PLAN), "--out", stage.out)
+    for count in (1, 6):
+        stage.wait_for_records(count)
+        process.kill()
+        end(process)
+        stage.assert_no_orphans()
+        process = stage.start("run", "--resume", stage.out)
+    stage.wait_until(lambda: stage.processes("serve_script"), "an arm")
+    process.kill()
+    end(process)
+    stage.assert_no_orphans()
+    kept = {record["request_id"]: record for record in stage.measured()}
+    stage.resume()
+    assert_finished_without_doubles(stage, items=8)
+    after = {record["request_id"]: record for record in stage.measured()}
+    assert kept == {name: after[name] for name in kept}
 
 
 def test_a_killed_program_leaves_no_service_behind(stage):

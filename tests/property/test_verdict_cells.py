@@ -66,7 +66,7 @@ def test_the_envelope_ends_in_a_gain_above_gain_and_neutral_cells_only(grid):
     limits = find_limits(grid)
     for segment in {cell.segment for cell in grid}:
         own = sorted((cell for cell in grid if cell.segment == segment), key=lambda one: one.concurrency)
-        limit = limits.get(segment, 0)
+        limit = limits[segment].concurrency if segment in limits else 0
         assert all(does_no_harm(cell) for cell in own if cell.concurrency <= limit)
         assert segment not in limits or any(
             cell.status == "gain" for cell in own if cell.concurrency == limit
@@ -112,7 +112,7 @@ def test_every_grid_has_a_sentence(grid, is_complete, evidence):
     decision = decide(grid, THRESHOLDS, is_complete=is_complete)
     limits = find_limits(grid)
     envelope = tuple(
-        EnvelopeEntry(segment=name, max_concurrency=limit, max_context_tokens=None)
+        EnvelopeEntry(segment=name, max_concurrency=limit.concurrency, max_context_tokens=None)
         for name, limit in limits.items()
     )
     reasons = list_reasons(decision, grid, incomplete, ())

@@ -122,18 +122,21 @@ class ArmProcess:
             ) from error
         tell(self._watchdog, f"{self._process.pid}\n")
 
-    async def wait_ready(self, on_wait: Callable[[float], None] = lambda _waited_s: None) -> float:
+    async def wait_ready(
+        self, on_wait: Callable[[float], None] = lambda _waited_s: None, *, again: bool = False
+    ) -> float:
         """Wait until the service answers; return the seconds that took.
 
         Args:
             on_wait: called at every poll with the seconds waited so far.
+            again: it has answered before and is waited for from now on.
 
         Raises:
             EngineError: the process ended, the service did not answer in time, or refuses.
             PlanError: what is attached to has no address that can be used.
         """
         check_address(self.url, self.name)
-        start_ns = self._started_ns if self._started_ns is not None else self._clock()
+        start_ns = self._clock() if again or self._started_ns is None else self._started_ns
         async with aiohttp.ClientSession() as session:
             while True:
                 self.check_alive()
@@ -143,7 +146,8 @@ class ArmProcess:
                 if heard.state == "ready" or (heard.state == "absent" and self._process is None):
                     # Another program could hold the port while ours is about to fail.
                     self.check_alive()
-                    self.load_time_s = waited_s if self._process else None
+                    if not again:
+                        self.load_time_s = waited_s if self._process else None
                     return waited_s
                 # One that answers and is not ready loads its model, and is given the time for it.
                 is_loading = self._process is not None or heard.state == "not_yet"

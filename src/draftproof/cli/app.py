@@ -60,6 +60,10 @@ RunArgument = Annotated[Path, typer.Argument(help="A run directory.", show_defau
 PlanArgument = Annotated[Path, typer.Argument(help="A plan file (TOML).", show_default=False)]
 OutOption = Annotated[Path | None, typer.Option("--out", help="Run directory to create.", show_default=False)]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+QuietOption = Annotated[
+    bool,
+    typer.Option("--quiet", "-q", help="No live view on a terminal, and no lines for a log elsewhere."),
+]
 
 
 def _version(show: bool) -> None:  # noqa: FBT001 - the signature of a typer callback
@@ -86,6 +90,7 @@ def demo(
         bool, typer.Option("--quick", help="A few prompts only: shows the path, too little for a verdict.")
     ] = False,
     as_json: JsonOption = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Qualify n-gram speculative decoding on a small real model; ends with a verdict and a report.
 
@@ -94,7 +99,7 @@ def demo(
     from draftproof.plan.loading import load_builtin_plan  # noqa: PLC0415
 
     plan, text = load_builtin_plan("demo-quick" if quick else "demo")
-    run_new(plan, text, out or fresh_directory("demo-run"), as_json=as_json)
+    run_new(plan, text, out or fresh_directory("demo-run"), as_json=as_json, quiet=quiet)
 
 
 @app.command(epilog="Example: draftproof init --engine vllm --method ngram --model ./my-model")
@@ -121,11 +126,16 @@ def init(
     draft: Annotated[
         str | None, typer.Option(help="The drafter: a path or an id.", show_default="left to be filled in")
     ] = None,
+    *,
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="Recorded requests that the plan replays (docs/load.md).", show_default=False),
+    ] = None,
 ) -> None:
     """Write a commented plan to start from: for an engine and a method, or the demo's plan."""
     from draftproof.cli.initialising import initialise  # noqa: PLC0415
 
-    initialise(out, engine=engine, method=method, model=model, draft=draft)
+    initialise(out, engine=engine, method=method, model=model, draft=draft, trace=trace)
 
 
 @app.command(epilog="Example: draftproof check plan.toml")
@@ -152,6 +162,7 @@ def run(
     ] = None,
     *,
     as_json: JsonOption = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Run the whole qualification of a plan, or continue an interrupted one. Exits like `verdict`."""
     from draftproof.plan.loading import load_plan  # noqa: PLC0415
@@ -162,12 +173,12 @@ def run(
     if resume is not None:
         if out is not None:
             raise UsageError("--resume continues in its own directory", fix="leave --out away")
-        resume_(resume, as_json=as_json)
+        resume_(resume, as_json=as_json, quiet=quiet)
         return
     assert plan_file is not None  # noqa: S101 - narrowed by the check above
     plan, text = load_plan(plan_file)
     check_filled_in(plan, str(plan_file))
-    run_new(plan, text, out or fresh_directory(f"{plan.name}-run"), as_json=as_json)
+    run_new(plan, text, out or fresh_directory(f"{plan.name}-run"), as_json=as_json, quiet=quiet)
 
 
 @app.command(epilog="Example: draftproof report demo-run")

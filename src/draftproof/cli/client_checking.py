@@ -66,6 +66,7 @@ def render_client_check(found: "ClientCheck") -> str:
         head,
         under,
         *(_line(one) for one in (*found.profiles, *found.capacity)),
+        _floor(found),
         *(f"  beyond: {one.stretch.profile}: {text}" for one in found.profiles for text in one.beyond),
         f"Faults: {exact} of {len(found.faults)} kinds counted exactly.",
         *(
@@ -82,6 +83,14 @@ def render_client_check(found: "ClientCheck") -> str:
 _UNFIT = (
     "This client may not judge at this load: stop other programs, lower the load, or use a faster machine."
 )
+
+
+def _floor(found: "ClientCheck") -> str:
+    floor = found.host_floor_ms
+    return (
+        f"This host: the barest reader that goes by its own clock has gap errors of p50 "
+        f"{_show(floor.p50, '.3f')} ms, p99 {_show(floor.p99, '.3f')} ms."
+    )
 
 
 def _capacity(found: "ClientCheck") -> str:

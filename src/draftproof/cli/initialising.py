@@ -16,6 +16,8 @@ from draftproof.errors import StoreError, UsageError
 from draftproof.plan.loading import load_builtin_plan
 from draftproof.plan.placeholders import PLACEHOLDER
 from draftproof.plan.rendering import render_string
+from draftproof.workload.reader import load_workload
+from draftproof.workload.recordings import Window
 
 _DRAFTING = ("ngram", "draft_model", "eagle3", "mtp")
 # Engine to the methods that its template knows; a service that discloses nothing has none to choose.
@@ -42,33 +44,47 @@ _DEMO_MODEL = "builtin:smollm2-135m-instruct"
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What a plan is asked for: engine, method, target, and drafter (a path or an id); None is left open."""
+    """What a plan is asked for: engine, method, target, and drafter (a path or an id); None is left open.
+
+    `trace`: a file of recorded requests that the plan replays.
+    """
 
     engine: str
     method: str | None = None
     model: str | None = None
     draft: str | None = None
+    trace: str | None = None
 
 
 def initialise(
-    out: Path, *, engine: str | None, method: str | None, model: str | None, draft: str | None
+    out: Path,
+    *,
+    engine: str | None,
+    method: str | None,
+    model: str | None,
+    draft: str | None,
+    trace: Path | None = None,
 ) -> None:
     """Write a new plan and say what to do next; a file that is there is never overwritten.
 
     Raises:
-        UsageError: the file exists, or the engine or its method is not one there is a template for.
+        UsageError: the file exists, the engine or its method is not one there is a template for, or the trace
+            cannot be read.
         StoreError: the file cannot be written.
     """
     if engine is None:
-        if not method is model is draft is None:
+        if trace is not None or not method is model is draft is None:
             raise UsageError(
-                "--method, --model and --draft are an engine's.", fix=f"add --engine: {_list(METHODS)}"
+                "--method, --model, --draft and --trace are an engine's.",
+                fix=f"add --engine: {_list(METHODS)}",
             )
         text = load_builtin_plan("demo")[1]
     else:
         # A plan names such a service generic, a person by the protocol that it speaks.
         engine = "openai" if engine == "generic" else engine
-        text = render_new_plan(Wanted(engine=engine, method=method, model=model, draft=draft))
+        text = render_new_plan(
+            Wanted(engine=engine, method=method, model=model, draft=draft, trace=_check_trace(trace))
+        )
     try:
         with out.open("x", encoding="utf-8") as stream:
             stream.write(text)
@@ -100,6 +116,7 @@ def render_new_plan(wanted: Wanted) -> str:
         "model": model,
         "draft": draft,
         "draft_is_local": draft is not None and Path(draft).exists(),
+        "trace": wanted.trace,
     }
     template = _environment().get_template(f"{wanted.engine}.toml.j2")
     # The head says whether anything is left to fill in, which the text without that sentence tells.
@@ -132,6 +149,18 @@ def _choose_method(wanted: Wanted) -> str | None:
             f"{said} takes no drafter", place="--draft", fix="leave --draft out, or choose another --method"
         )
     return method
+
+
+def _check_trace(path: Path | None) -> str | None:
+    """Return the absolute path of a recording, after its beginning has been read as one."""
+    if path is None:
+        return None
+    first = load_workload(path, Window(requests=1)).items[0]
+    if first.due_ns is None:
+        raise UsageError(
+            "its requests have no times", place=str(path), fix="state at_s in every line (docs/load.md)"
+        )
+    return _locate(str(path))
 
 
 def _locate(name: str | None) -> str | None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import typer
 
-from draftproof.cli.console import ConsoleProgress, QuietProgress, console_progress
+from draftproof.cli.console import Display, console_progress
 from draftproof.errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 INTERRUPTED_CODE = 130
 
 
-def run_new(plan: "Plan", text: str, out: Path, *, as_json: bool) -> None:
+def run_new(plan: "Plan", text: str, out: Path, *, as_json: bool, quiet: bool = False) -> None:
     """Run a plan into a new directory, print the outcome and exit with the verdict's code."""
     from draftproof.qualify import run_plan  # noqa: PLC0415
 
-    with interruptible(out) as progress:
+    with interruptible(out, lines=True, quiet=quiet) as progress:
         results = run_plan(plan, text, out, model_resolver(progress), progress)
     finish(results, out, as_json=as_json)
 
 
-def resume(out: Path, *, as_json: bool) -> None:
+def resume(out: Path, *, as_json: bool, quiet: bool = False) -> None:
     """Continue a run, print the outcome and exit with the verdict's code."""
     from draftproof.qualify import resume_run  # noqa: PLC0415
 
-    with interruptible(out) as progress:
+    with interruptible(out, lines=True, quiet=quiet) as progress:
         results = resume_run(out, model_resolver(progress), progress)
     finish(results, out, as_json=as_json)
 
@@ -91,7 +91,7 @@ def load_reference(module: str) -> ModuleType:
         ) from error
 
 
-def model_resolver(progress: ConsoleProgress | QuietProgress) -> Callable[[str], Path]:
+def model_resolver(progress: Display) -> Callable[[str], Path]:
     """Return what turns a plan's target into a folder of files, fetching the demo's model at first use."""
 
     def resolve(name: str) -> Path:
@@ -102,12 +102,18 @@ def model_resolver(progress: ConsoleProgress | QuietProgress) -> Callable[[str],
 
 
 @contextmanager
-def interruptible(out: Path | None = None) -> Iterator[ConsoleProgress | QuietProgress]:
-    """Yield a progress display; a job stopped by the user says what is kept in `out` and exits with 130."""
+def interruptible(out: Path | None = None, *, lines: bool = False, quiet: bool = False) -> Iterator[Display]:
+    """Yield a progress display; a job stopped by the user says what is kept in `out` and exits with 130.
+
+    Args:
+        out: the run directory.
+        lines: see `console_progress`.
+        quiet: see `console_progress`.
+    """
     from draftproof.qualify import Interrupted  # noqa: PLC0415
 
     try:
-        with console_progress() as progress:
+        with console_progress(lines=lines, quiet=quiet) as progress:
             yield progress
     except Interrupted as stopped:
         sys.stderr.write(_describe_stop(stopped, out))

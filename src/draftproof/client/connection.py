@@ -1,17 +1,45 @@
 """One HTTP/1.1 connection of the load client: an asyncio protocol over httptools.
 
 A bare protocol and not a client library, because every reader layer between socket and clock costs CPU that
-shows up as false latency once hundreds of streams share one core. The clock is read first thing when bytes
-arrive; a listener hears all bytes of one read under that one time.
+shows up as false latency once hundreds of streams share one core. A listener hears all bytes of one read
+under one time: the kernel's stamp of their arrival where there is one (`arrival.py`), else the clock, read
+first thing.
 """
 
 import asyncio
+import contextlib
+import select
+import socket
+import struct
+from collections.abc import Callable
 from typing import cast
 
 import httptools
 
+from draftproof.client.arrival import ArrivalReader, read_arrivals
 from draftproof.client.wire import TOLD_HEADERS, Ending, EndKind, Listener
 from draftproof.clock import Clock
+
+# Where Linux's tcp_info holds the bytes that the other end has acknowledged.
+_ACKED = struct.Struct("=Q")
+_ACKED_AT = 120
+
+
+def count_taken_bytes(transport: asyncio.BaseTransport) -> int | None:
+    """Return how many bytes the other end's system has acknowledged, None where this one does not say."""
+    sock = transport.get_extra_info("socket")
+    if sock is None or not hasattr(socket, "TCP_INFO"):
+        return None
+    with contextlib.suppress(OSError, struct.error):
+        told = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKED_AT + _ACKED.size)
+        return int(_ACKED.unpack_from(told, _ACKED_AT)[0])
+    return None
+
+
+# How a read ends that ends with a whole JSON event in a whole HTTP chunk. A chunked message ends with an
+# empty line instead, so that no answer is over with it.
+_MIDDLE = b"}\n\n\r\n"
+_MOST_WAITING = 16  # reads of one stream that wait to be parsed
 
 
 class HttpConnection(asyncio.Protocol):
@@ -21,8 +49,11 @@ class HttpConnection(asyncio.Protocol):
         self._clock = clock
         self._transport: asyncio.Transport | None = None
         self._closed = asyncio.get_running_loop().create_future()
+        self._reader: ArrivalReader | None = None
+        self._lost_by: Exception | None = None
         self._listener: Listener | None = None
         self._ending: asyncio.Future[Ending] | None = None
+        self._is_kept = False
         self._begin()
         self._message_complete = True
 
@@ -38,7 +69,12 @@ class HttpConnection(asyncio.Protocol):
         self._keep_alive = True
         self._sent_told = False
         self._heard_bytes = 0
+        self._is_untaken = False
+        self._taken_before: int | None = None
         self._bodies: list[bytes] = []
+        self._is_chunked = False
+        self._may_wait = False
+        self._waiting: list[tuple[bytes, int]] = []
 
     @property
     def is_closed(self) -> bool:
@@ -61,9 +97,33 @@ class HttpConnection(asyncio.Protocol):
         return not self.is_closed and self._message_complete and self._keep_alive
 
     @property
+    def is_kept_open(self) -> bool:
+        """True when the last response is whole and said that the connection stays open."""
+        return self._message_complete and self._keep_alive
+
+    @property
+    def has_hung_up(self) -> bool:
+        """True when the other end has closed, whether or not the loop has come to see it."""
+        sock = None if self._transport is None else self._transport.get_extra_info("socket")
+        if sock is None or sock.fileno() < 0:
+            return True
+        poll = select.poll()
+        poll.register(sock.fileno(), getattr(select, "POLLRDHUP", select.POLLHUP))
+        return bool(poll.poll(0))
+
+    @property
     def is_unheard(self) -> bool:
         """True while not a byte of the last exchange's response has come."""
         return self._heard_bytes == 0
+
+    @property
+    def is_untaken(self) -> bool:
+        """True when the system says that the other end took not a byte of the last request."""
+        return self._is_untaken
+
+    def when_released(self, tell: Callable[["HttpConnection"], object]) -> None:
+        """Have `tell` called once the socket is given back."""
+        self._closed.add_done_callback(lambda _: tell(self))
 
     async def exchange(self, request: bytes, listener: Listener) -> Ending:
         """Send `request`, tell `listener` what arrives, return how it ended.
@@ -80,10 +140,13 @@ class HttpConnection(asyncio.Protocol):
             self.abort()
             raise
         finally:
+            self._catch_up()
             self._listener = self._ending = None
 
     def abort(self) -> None:
         """Drop the connection without waiting for anything to be sent."""
+        if self._reader is not None:  # before the transport, which closes the descriptor
+            self._reader.close()
         if self._transport is not None:
             self._transport.abort()
 
@@ -93,21 +156,38 @@ class HttpConnection(asyncio.Protocol):
 
     def _write(self, request: bytes) -> None:
         if self._transport is None or self.is_closed:
+            self._is_untaken = True
             self._end("broken", "the connection was closed by the server before the request was sent")
             return
+        if self._is_kept:
+            self._taken_before = count_taken_bytes(self._transport)
+        else:
+            self._reader = read_arrivals(self._transport, self._clock, self._take, self._on_lost)
+        self._is_kept = True
+        at_ns = self._clock()  # before: what answers the request is stamped while the call still runs
         self._transport.write(request)
         if self._transport.get_write_buffer_size() == 0:
-            self._tell_sent()
+            self._tell_sent(at_ns)
 
-    def _tell_sent(self) -> None:
+    def _tell_sent(self, at_ns: int) -> None:
         if self._listener is not None and not self._sent_told:
             self._sent_told = True
-            self._listener.on_sent(self._clock())
+            self._listener.on_sent(at_ns)
 
     def _end(self, kind: EndKind, detail: str | None = None, at_ns: int | None = None) -> None:
         if self._ending is not None and not self._ending.done():
             at_ns = self._clock() if at_ns is None else at_ns
             self._ending.set_result(Ending(kind=kind, at_ns=at_ns, detail=detail))
+
+    def _note_untaken(self) -> None:
+        """See whether a kept connection was closed before the server's system had the request.
+
+        The closing packet says up to which byte the other end had taken what we sent. If that is not past
+        the end of the request before this one, nobody can have read this one.
+        """
+        before = self._taken_before
+        if before is not None and self._heard_bytes == 0 and self._transport is not None:
+            self._is_untaken = self._is_untaken or count_taken_bytes(self._transport) == before
 
     # What asyncio calls.
 
@@ -118,14 +198,39 @@ class HttpConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         """The socket took the last byte that was waiting."""
-        self._tell_sent()
+        self._tell_sent(self._clock())
 
     def data_received(self, data: bytes) -> None:
-        """Read the clock, then the bytes.
+        """Read the clock, then the bytes: of a connection whose arrivals the kernel does not stamp."""
+        self._take(data, self._clock())
 
-        Runs once a read for every stream of the process: it does its own work instead of calling for it.
+    def _on_lost(self, error: Exception | None) -> None:
+        self._lost_by = error
+        if error is None:
+            self._note_untaken()
+        self.abort()
+
+    def _take(self, data: bytes, at_ns: int) -> None:
+        """Let what is plainly the middle of an answer wait: reads parsed in a row cost less than one by one.
+
+        Runs once a read for every stream of the process.
         """
-        at_ns = self._clock()
+        waiting = self._waiting
+        if self._may_wait and data.endswith(_MIDDLE) and len(waiting) < _MOST_WAITING:
+            waiting.append((data, at_ns))
+        elif waiting:
+            waiting.append((data, at_ns))
+            self._catch_up()
+        else:
+            self._parse(data, at_ns)
+
+    def _catch_up(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for data, at_ns in waiting:
+            self._parse(data, at_ns)
+
+    def _parse(self, data: bytes, at_ns: int) -> None:
+        """Tell the listener what a read brought; it does its own work instead of calling for it."""
         listener = self._listener
         if listener is None and self._message_complete:
             self.abort()  # nobody asked: whatever this is, it must not be read as the next answer
@@ -148,6 +253,7 @@ class HttpConnection(asyncio.Protocol):
     def _tell(self, listener: Listener, at_ns: int) -> None:
         if not self._headers_told and self._headers_complete:
             self._headers_told = True
+            self._may_wait = self._is_chunked
             listener.on_headers(self._status, self._content_type, at_ns, self._further)
         bodies = self._bodies
         if bodies:
@@ -164,10 +270,19 @@ class HttpConnection(asyncio.Protocol):
         if fault is not None:
             self.abort()
 
+    def eof_received(self) -> None:
+        """The server closes: the socket still tells what it had taken by then."""
+        self._note_untaken()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """A body without stated length ends with the connection; any other is broken by it."""
+        self._note_untaken()
         if not self._closed.done():
             self._closed.set_result(None)
+        if self._reader is not None:
+            self._reader.close()
+        self._catch_up()
+        exc = exc or self._lost_by
         if exc is not None and not isinstance(exc, OSError):
             self._fail(exc)
         elif exc is None and self._headers_complete and not self._is_framed:
@@ -201,6 +316,7 @@ class HttpConnection(asyncio.Protocol):
             self._content_type = value.decode("latin-1").strip().lower()
         elif lowered in {b"content-length", b"transfer-encoding"}:
             self._is_framed = True
+            self._is_chunked = self._is_chunked or value.strip().lower().endswith(b"chunked")
         elif lowered.decode("latin-1") in TOLD_HEADERS:
             self._further[lowered.decode("latin-1")] = value.decode("latin-1").strip()
 

@@ -43,6 +43,8 @@ class ExchangeFold:
     def __init__(self, answer: AnswerFold) -> None:
         self._answer = answer
         self._decoder = SseDecoder()
+        self._connecting_ns: int | None = None
+        self._connected_ns: int | None = None
         self._sent_ns: int | None = None
         self._headers_ns: int | None = None
         self._status: int | None = None
@@ -63,6 +65,14 @@ class ExchangeFold:
         """True after the end marker, and when nothing that follows could be read."""
         return self._done_ns is not None or self._unreadable
 
+    def on_connecting(self, at_ns: int) -> None:
+        """Keep when connecting began; what was sent before on a closed connection was not taken."""
+        self._connecting_ns, self._sent_ns = at_ns, None
+
+    def on_connected(self, at_ns: int) -> None:
+        """Keep when the connection stood."""
+        self._connected_ns = at_ns
+
     def on_sent(self, at_ns: int) -> None:
         """Keep when the request had left."""
         self._sent_ns = at_ns
@@ -72,6 +82,10 @@ class ExchangeFold:
     ) -> None:
         """Keep the status; only a successful event stream is decoded."""
         self._status, self._headers_ns, self._content_type = status, at_ns, content_type
+        if (
+            self._sent_ns is not None
+        ):  # an answer shows that the request had left, whenever we came to note it
+            self._sent_ns = min(self._sent_ns, at_ns)
         self._further = further
         self._is_stream = 200 <= status < 300 and content_type.startswith("text/event-stream")
 
@@ -81,6 +95,9 @@ class ExchangeFold:
             return
         if not self._is_stream:
             self._body += data[: max(0, RAW_LIMIT_BYTES - len(self._body))]
+            return
+        if (plain := self._decoder.take_plain(data)) is not None and not self.finished:
+            self._take_frame(plain, at_ns)
             return
         try:
             events = self._decoder.feed(data)
@@ -107,8 +124,14 @@ class ExchangeFold:
             malformed_raw=None if raw is None else show_bytes(raw),
             answer=answer,
             warnings=answer.warnings + self._stray_warnings(),
-            connect_ns=ending.connect_ns,
+            connect_ns=self._connect_ns(ending),
         )
+
+    def _connect_ns(self, ending: Ending) -> int | None:
+        """Return the time that connecting took, up to the end of a request that ended meanwhile."""
+        if self._connecting_ns is None or ending.connect_ns is not None:
+            return ending.connect_ns
+        return (self._connected_ns or ending.at_ns) - self._connecting_ns
 
     def _is_packed(self, data: bytes) -> bool:
         """Look at the first bytes, however few of them a packet brings."""

@@ -10,6 +10,7 @@ from draftproof.errors import EngineError
 
 MAX_EVENT_BYTES = 8 * 1024 * 1024
 _DATA = b"data: "
+_JSON_EVENT = b"data: {"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _IGNORED_FIELDS = (b"", b"id", b"retry")  # the empty name is a comment
 
@@ -43,6 +44,18 @@ class SseDecoder:
         self._after_cr = False
         self._at_start = True
         self._is_between = True  # nothing is held: no line, no field, no half of a line end
+
+    def take_plain(self, chunk: bytes) -> bytes | None:
+        """Return the data of a chunk that is one whole event of one line of JSON, None of any other.
+
+        Nearly every read of a stream is such a chunk; this is its way around lines, fields and events.
+        """
+        if not (self._is_between and chunk.startswith(_JSON_EVENT) and chunk.endswith(b"\n\n")):
+            return None
+        if chunk.find(b"\n") != len(chunk) - 2 or b"\r" in chunk:
+            return None
+        self._at_start = False
+        return chunk[6:-2]
 
     def feed(self, chunk: bytes) -> list[SseEvent]:
         """Return the events that `chunk` completes, in order.

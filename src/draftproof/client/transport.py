@@ -2,33 +2,32 @@
 
 Owns the pool and the request head. A connection that sat idle longer than `max_idle_s` is not used again:
 servers close idle connections, and a request sent into a closing one would be booked as a failure of the arm.
-Nothing is ever sent twice: a second attempt could turn a failure of the service into a pass. A server that
-closes connections after an answer that said nothing of it spoils one request; from then on each request to it
-has a connection of its own.
+
+Nothing that a server took is sent twice: a second attempt could turn a failure of the service into a pass. A
+kept connection may be closed at the very moment at which it is used again, by a server that limits requests
+or time; where the system says that not a byte of the request was taken at the other end, the request has not
+been made yet, and it is made on a new connection. Where the system does not say so, the failure stands, and
+from then on each request to that server has a connection of its own. Once a server was seen to close what is
+kept, a connection to it rests for a moment before it is used again, so that an end behind an answer is seen.
 """
 
 import asyncio
 import ssl
+from collections import deque
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
 
 from draftproof.client.connection import HttpConnection
+from draftproof.client.dialling import Dialler, Lookup, Origin
 from draftproof.client.wire import Ending, Listener, WireRequest
 from draftproof.clock import Clock, monotonic_ns
 from draftproof.errors import UsageError
 
 MAX_IDLE_S = 2.0
 DRAIN_GRACE_S = 1.0
-
-
-class Origin(NamedTuple):
-    """Where a connection leads."""
-
-    scheme: str
-    host: str
-    port: int
+REST_S = 0.005
 
 
 class _Parked(NamedTuple):
@@ -54,10 +53,17 @@ class HttpTransport:
     ) -> None:
         self._clock = clock
         self._max_idle_ns = round(max_idle_s * 1e9)
-        self._tls = tls
-        self._parked: dict[Origin, list[_Parked]] = {}
+        self._dialler = Dialler(clock, tls)
+        self._parked: dict[Origin, deque[_Parked]] = {}
         self._open: set[HttpConnection] = set()
-        self._forgetful: set[Origin] = set()
+        self._dropped: set[HttpConnection] = set()
+        self._closing: set[Origin] = set()  # servers that close kept connections
+        self._forgetful: set[Origin] = set()  # and those that did while they had a request
+
+    @property
+    def lookups(self) -> dict[Origin, Lookup]:
+        """Addresses of each origin and the time that finding them took, part of one request's connecting."""
+        return self._dialler.lookups
 
     async def send(self, request: WireRequest, listener: Listener) -> Ending:
         """Send one request and return how it ended.
@@ -71,62 +77,97 @@ class HttpTransport:
         head_and_body = render_request(request, origin, target)
         if (parked := self._take_parked(origin)) is not None:
             ending = await parked.exchange(head_and_body, listener)
-            if ending.kind == "broken" and parked.is_unheard:
+            if ending.kind != "broken" or not parked.is_unheard:
+                self._park(origin, parked)
+                return ending
+            if not parked.is_untaken:
                 self._forgetful.add(origin)
-            self._park(origin, parked)
-            return ending
+                return ending
+        return await self._send_anew(origin, head_and_body, listener)
+
+    async def _send_anew(self, origin: Origin, head_and_body: bytes, listener: Listener) -> Ending:
+        """Send over a new connection."""
         began_ns = self._clock()
+        listener.on_connecting(began_ns)
         try:
-            connection = await self._connect(origin)
+            connection = await self._dialler.dial(origin)
         except OSError as error:
             at_ns = self._clock()
             detail = f"cannot connect to {origin.host}:{origin.port}: {_describe(error)}"
             return Ending(kind="unreachable", at_ns=at_ns, detail=detail, connect_ns=at_ns - began_ns)
-        connect_ns = self._clock() - began_ns
+        self._open.add(connection)
+        connection.when_released(lambda one: self._note_released(origin, one))
+        connected_ns = self._clock()
+        listener.on_connected(connected_ns)
         ending = await connection.exchange(head_and_body, listener)
         self._park(origin, connection)
-        return msgspec.structs.replace(ending, connect_ns=connect_ns)
+        return msgspec.structs.replace(ending, connect_ns=connected_ns - began_ns)
 
     async def close(self) -> None:
         """Drop every connection and wait until the sockets are released."""
+        await self._dialler.close()
         connections = list(self._open)
         for connection in connections:
-            connection.abort()
+            self._drop(connection)
         await asyncio.gather(*(connection.wait_closed() for connection in connections))
         self._open.clear()
         self._parked.clear()
 
-    async def _connect(self, origin: Origin) -> HttpConnection:
-        tls = self._get_tls() if origin.scheme == "https" else None
-        loop = asyncio.get_running_loop()
-        _, connection = await loop.create_connection(
-            lambda: HttpConnection(self._clock), origin.host, origin.port, ssl=tls
-        )
-        self._open = {known for known in self._open if not known.is_released} | {connection}
+    def _unless_ended(self, origin: Origin, connection: HttpConnection) -> HttpConnection | None:
+        """A busy loop sees the end of a connection after it has come."""
+        if connection.has_hung_up:
+            self._closing.add(origin)
+            self._drop(connection)
+            return None
         return connection
 
-    def _get_tls(self) -> ssl.SSLContext:
-        if self._tls is None:
-            self._tls = ssl.create_default_context()
-        return self._tls
+    def _drop(self, connection: HttpConnection) -> None:
+        self._dropped.add(connection)
+        connection.abort()
+
+    def _note_released(self, origin: Origin, connection: HttpConnection) -> None:
+        """Learn of a server that closed a connection which it had said it would keep."""
+        self._open.discard(connection)
+        if connection not in self._dropped and connection.is_kept_open:
+            self._closing.add(origin)
+        self._dropped.discard(connection)
 
     def _park(self, origin: Origin, connection: HttpConnection) -> None:
-        self._parked.setdefault(origin, []).append(_Parked(connection, self._clock()))
+        if not connection.is_closed:
+            self._parked.setdefault(origin, deque()).append(_Parked(connection, self._clock()))
 
     def _take_parked(self, origin: Origin) -> HttpConnection | None:
-        """Return a connection at rest. One still draining keeps its place for a while, then is dropped."""
-        parked, self._parked[origin] = self._parked.get(origin, []), []
+        """Return a connection at rest. One still draining keeps its place for a while, then is dropped.
+
+        Looks no further than it has to: of ten thousand connections at rest the latest is at hand.
+        """
+        parked, kept = self._parked.get(origin), list[_Parked]()
+        if parked is None:
+            return None
         found: HttpConnection | None = None
-        for place in reversed(parked):  # the latest used first: it is the least likely to be closing
-            if found is None and self._is_fit(place, origin):
-                found = place.connection
+        while parked and found is None:
+            place = parked.pop()  # the latest used first: it is the least likely to be closing
+            if self._is_fit(place, origin):
+                found = self._unless_ended(origin, place.connection)
             elif self._is_worth_keeping(place, origin):
-                self._parked[origin].insert(0, place)
+                kept.append(place)
             else:
-                place.connection.abort()
+                self._drop(place.connection)
+        parked.extend(reversed(kept))
+        self._drop_stale(origin, parked)
         return found
 
+    def _drop_stale(self, origin: Origin, parked: deque[_Parked]) -> None:
+        """The longest at rest lie in front."""
+        while parked and not self._is_worth_keeping(parked[0], origin):
+            self._drop(parked.popleft().connection)
+
     def _is_fit(self, place: _Parked, origin: Origin) -> bool:
+        needs_rest = origin in self._closing
+        rested_ns = self._clock() - place.since_ns
+        return self._is_keepable(place, origin) and not (needs_rest and rested_ns < REST_S * 1e9)
+
+    def _is_keepable(self, place: _Parked, origin: Origin) -> bool:
         is_fresh = self._clock() - place.since_ns <= self._max_idle_ns
         return is_fresh and place.connection.is_reusable and origin not in self._forgetful
 
@@ -134,7 +175,7 @@ class HttpTransport:
         if place.connection.is_closed:
             return False
         if place.connection.is_drained:
-            return self._is_fit(place, origin)
+            return self._is_keepable(place, origin)
         return self._clock() - place.since_ns <= DRAIN_GRACE_S * 1e9
 
 

@@ -46,8 +46,16 @@ class Listener(Protocol):
         """True once nothing more is wanted; the transport then ends the exchange at once."""
         ...
 
+    def on_connecting(self, at_ns: int) -> None:
+        """A new connection is being made for the request."""
+        ...
+
+    def on_connected(self, at_ns: int) -> None:
+        """The new connection stands, its handshake included."""
+        ...
+
     def on_sent(self, at_ns: int) -> None:
-        """The last byte of the request was handed to the socket."""
+        """The last byte of the request was handed to the socket; of a request made anew the last word."""
         ...
 
     def on_headers(

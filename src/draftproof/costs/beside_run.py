@@ -18,7 +18,8 @@ def compare_run(
         draft_length: tokens that its candidate drafts a step, None where that is not known.
         steps: what steps cost.
     """
-    batches = dict(results.loads)
+    # An open loop has no batch of its own: how many requests are in flight is up to the service.
+    batches = {load: batch for load, batch in results.loads if batch is not None}
     return tuple(
         _compare(cell, batches[cell.load], draft_length, steps)
         for cell in results.arm_cells

@@ -61,7 +61,7 @@ class _TokenEventFold(ChatFold):
     def finish(self) -> Answer:
         """Return what was said so far."""
         if self._tools or self._final_tokens not in {None, self._events}:
-            self._marks = [mark._replace(engine=None) for mark in self._marks]
+            self._marks = [msgspec.structs.replace(mark, engine=None) for mark in self._marks]
         return super().finish()
 
     def _take_choice(self, choice: Choice, frame: ChatFrame, arrival_ns: int) -> None:

@@ -44,10 +44,11 @@ def check_order(folder: Path) -> JournalOrder:
 def check_records(records: Sequence[_Line]) -> tuple[list[int], list[tuple[int, str]]]:
     """Return the lines, from 1, at which the clock began anew, and those that are out of order and why."""
     restarts, faults = list[int](), list(_find_moved_turns(records))
+    is_part = not any(isinstance(one, BlockRecord) for one in records)
     for line, (before, after) in enumerate(pairwise(records), start=2):
         if _ended_ns(after) >= _ended_ns(before):
             continue
-        if _may_restart(before, after):
+        if _may_restart(before, after) or (is_part and _may_restart_part(before, after)):
             restarts.append(line)
         else:
             faults.append((line, "it ended before the line above it"))
@@ -80,6 +81,11 @@ def _may_restart(before: _Line, after: _Line) -> bool:
     if _turn(before) != _turn(after) or not isinstance(after, RequestRecord):
         return False
     return after.phase == "warmup" and before.phase != "warmup"
+
+
+def _may_restart_part(before: _Line, after: _Line) -> bool:
+    """A load worker's file holds no turn's own line and no warm-up: a turn begins with its lead there."""
+    return _turn(before) != _turn(after) or (isinstance(after, RequestRecord) and after.phase == "fill")
 
 
 def _turn(record: _Line) -> _TurnKey:

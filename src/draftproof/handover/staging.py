@@ -1,7 +1,7 @@
 """A run's raw data in a folder of its own, as it goes into the archive: copied, or its texts withheld."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -10,11 +10,12 @@ from draftproof.errors import StoreError
 from draftproof.handover.contents import list_raw
 from draftproof.handover.journal_order import sort_as_written
 from draftproof.handover.withholding import Withholder
-from draftproof.records import Judgement, RequestRecord
+from draftproof.records import BehaviourProbe, Judgement, RequestRecord, Warmup
 from draftproof.store import RunContents, RunDirectory
 from draftproof.store.compaction import is_compacted
 from draftproof.store.journal import encode_line, iterate_records
 from draftproof.store.lines import torn_path, write_error
+from draftproof.store.telemetry_lines import encode_sample
 
 
 def stage_run(run: Path, stage: Path) -> None:
@@ -85,11 +86,16 @@ def _write_lines_of_tables(directory: RunDirectory, stage: Path) -> None:
     contents = directory.load()
     records = sort_as_written(contents.records, contents.blocks)
     _write(stage / "journal" / "records.jsonl", map(encode_line, records))
-    for name, beside in (("judgements", contents.judgements), ("behaviour", contents.behaviours)):
+    beside_requests: dict[str, Sequence[Judgement | BehaviourProbe | Warmup]] = {
+        "judgements": contents.judgements,
+        "behaviour": contents.behaviours,
+        "warmups": contents.warmups,
+    }
+    for name, beside in beside_requests.items():
         if beside:
             _write(stage / "journal" / f"{name}.jsonl", map(encode_line, beside))
     for arm in sorted({sample.arm for sample in contents.telemetry}):
-        own = (msgspec.json.encode(sample) for sample in contents.telemetry if sample.arm == arm)
+        own = (encode_sample(sample) for sample in contents.telemetry if sample.arm == arm)
         _write(stage / "telemetry" / f"{arm}.jsonl", own)
 
 

@@ -274,7 +274,7 @@ def _compare_decisions(folder: Path, listing: Listing, results: Results) -> Chec
         verdict=_StatedVerdict(
             decision=results.verdict.decision,
             envelope=tuple(
-                _StatedEntry(segment=one.segment, max_concurrency=one.max_concurrency)
+                _StatedEntry(segment=one.segment, max_concurrency=one.max_concurrency, max_rps=one.max_rps)
                 for one in results.verdict.envelope
             ),
         )
@@ -301,7 +301,8 @@ def _name_unread(folder: Path, entries: tuple[Entry, ...]) -> Check:
 
 class _StatedEntry(msgspec.Struct, frozen=True, kw_only=True):
     segment: str
-    max_concurrency: int
+    max_concurrency: int | None
+    max_rps: float | None = None
 
 
 class _StatedVerdict(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ from draftproof.metrics.delivery import count_characters
 from draftproof.metrics.sequence import describe_sequence
 from draftproof.records import Judgement, RequestRecord, ToolCall, Withheld, WithheldCheck, WithheldSequence
 from draftproof.verdict.diagnosis.prompt_overlap import measure_overlaps
+from draftproof.verdict.knee.levels import prompt_of
 from draftproof.verdict.run_data import index_judgements, judge_answer
 from draftproof.workload.items import FollowUp, Item, Message
 
@@ -86,7 +87,7 @@ class Withholder:
         """Return a record without texts, its checks judged; one that is withheld already stays as it is."""
         if record.withheld is not None:
             return record
-        item = self._items.get(record.item_id)
+        item = self._items.get(record.item_id) or self._items.get(prompt_of(record.item_id))
         ids, own = record.token_ids, f" of {record.item_id}"
         return msgspec.structs.replace(
             record,

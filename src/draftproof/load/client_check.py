@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 import psutil
@@ -22,10 +22,11 @@ from draftproof.client.transport import HttpTransport
 from draftproof.engines import adapter_for
 from draftproof.errors import EngineError
 from draftproof.load.client_fitness import Stretch, make_stretch
+from draftproof.load.client_floor import compute_floor, read_bare
 from draftproof.load.driver import LoadSettings, run_turn
 from draftproof.load.memory_sink import MemorySink
 from draftproof.load.turn import Endpoint, Turn
-from draftproof.metrics.client_error import TrueAnswer
+from draftproof.metrics.client_error import ErrorSpread, TrueAnswer
 from draftproof.records import BlockRecord, RequestRecord
 from draftproof.testing.paced_server import Pace
 from draftproof.workload.items import Item, Message
@@ -86,19 +87,12 @@ def run_profile(profile: Profile) -> Stretch:
     Raises:
         EngineError: the server of known timing did not start.
     """
-    items = {f"r{index}": _item(f"r{index}") for index in range(profile.requests)}
-    turn = Turn(
-        block=0,
-        load=profile.name,
-        concurrency=profile.streams,
-        repeat=0,
-        arm="baseline",
-        order=0,
-        item_ids=tuple(items),
-    )
-    with _serving(profile.pace) as url, _on_own_core():
-        records, block, cpu_s = uvloop.run(_drive(turn, url, items, profile.answer_s / profile.streams))
-        truth = _fetch_truth(url)
+    items = make_items(profile.requests)
+    turn = make_turn(profile.name, profile.streams, items)
+    with serving(profile.pace) as port, _on_own_core():
+        url = f"http://127.0.0.1:{port}"
+        records, block, cpu_s = uvloop.run(drive(turn, url, items, profile.answer_s / profile.streams))
+        truth = fetch_truth(port)
     return make_stretch(
         profile.name,
         records,
@@ -110,13 +104,42 @@ def run_profile(profile: Profile) -> Stretch:
     )
 
 
+def measure_floor(profile: Profile) -> ErrorSpread:
+    """Return the gap errors of the barest reader at one answer a stream of a profile.
+
+    Raises:
+        EngineError: the server of known timing did not start.
+    """
+    with serving(profile.pace) as port, _on_own_core():
+        arrivals = read_bare(port, profile.streams, profile.answer_s / profile.streams)
+        return compute_floor(arrivals, fetch_truth(port))
+
+
+def make_items(requests: int) -> dict[str, Item]:
+    """Return items whose text is their id: that is how the server's answers are found again."""
+    return {name: _item(name) for name in (f"r{index}" for index in range(requests))}
+
+
+def make_turn(load: str, streams: int, items: Iterable[str]) -> Turn:
+    """Return one turn of a closed loop over the items."""
+    return Turn(
+        block=0,
+        load=load,
+        concurrency=streams,
+        repeat=0,
+        arm="baseline",
+        order=0,
+        item_ids=tuple(items),
+    )
+
+
 def _item(name: str) -> Item:
     return Item(
         id=name, messages=(Message(role="user", content=name),), segments={}, max_tokens=100 * _CHUNKS
     )
 
 
-async def _drive(
+async def drive(
     turn: Turn, url: str, items: dict[str, Item], stagger_s: float
 ) -> tuple[list[RequestRecord], BlockRecord, float]:
     """Return the records, how the turn went and the CPU seconds of this process."""
@@ -139,8 +162,12 @@ async def _drive(
 
 
 @contextlib.contextmanager
-def _serving(pace: Pace) -> Iterator[str]:
-    """Yield the address of a server process; it is gone afterwards."""
+def serving(pace: Pace) -> Iterator[int]:
+    """Yield the port of a server process, which has the first core to itself; it is gone afterwards.
+
+    Raises:
+        EngineError: it did not start.
+    """
     command = [sys.executable, "-m", "draftproof.testing.paced_server", "--pace", _encode(pace)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as server:  # noqa: S603 - our own module
         try:
@@ -149,7 +176,7 @@ def _serving(pace: Pace) -> Iterator[str]:
             if not port:
                 raise EngineError("the server of known timing did not start.")
             _pin(server.pid, 0)
-            yield f"http://127.0.0.1:{int(port)}"
+            yield int(port)
         finally:
             server.terminate()
 
@@ -158,8 +185,9 @@ def _encode(pace: Pace) -> str:
     return msgspec.json.encode(pace).decode()
 
 
-def _fetch_truth(url: str) -> list[TrueAnswer]:
-    with urllib.request.urlopen(f"{url}/truth") as answer:  # noqa: S310 - our own server
+def fetch_truth(port: int) -> list[TrueAnswer]:
+    """Return what the server on `port` wrote so far."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/truth") as answer:
         return msgspec.json.decode(answer.read(), type=list[TrueAnswer])
 
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import time
+from array import array
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
@@ -34,7 +35,7 @@ class ClientHealth:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._lags: list[int] = []
+        self._lags = array("q")  # eight bytes each: a turn may take hours
         self._pauses: list[int] = []
         self._collecting_since_ns: int | None = None
         self._cpu_at_start_s = 0.0
@@ -43,6 +44,7 @@ class ClientHealth:
     async def watch(self) -> AsyncIterator["ClientHealth"]:
         """Sample until the block ends."""
         self._cpu_at_start_s = time.process_time()
+        gc.freeze()  # what the program has loaded by now is not searched for garbage during the turn
         gc.callbacks.append(self._on_collection)
         sampler = asyncio.create_task(self._sample())
         try:
@@ -51,6 +53,7 @@ class ClientHealth:
             sampler.cancel()
             await asyncio.wait({sampler})
             gc.callbacks.remove(self._on_collection)
+            gc.unfreeze()
 
     def read(self) -> HealthReading:
         """Return what was seen so far."""

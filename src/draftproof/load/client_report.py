@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from draftproof.load.client_check import Profile, run_profile
+from draftproof.load.client_check import Profile, measure_floor, run_profile
 from draftproof.load.client_faults import FaultCount, run_fault_mix
 from draftproof.load.client_fitness import CAPACITY, PRECISION, Stretch, judge_stretch
 from draftproof.metrics.client_error import ErrorSpread
@@ -16,6 +16,7 @@ _STEPS = (1, 4, 2, 5, 1, 3)
 _CAPACITY_START = 8_000.0
 _CAPACITY_FACTOR = 1.25
 _CAPACITY_LIMIT = 200_000.0
+_CLOSER = (1.08, 1.16)  # times the highest rate that was within the limits
 _FAILURES_TO_STOP = 2
 
 
@@ -34,14 +35,16 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
 class ClientCheck(msgspec.Struct, frozen=True, kw_only=True):
     """What this client can do on this machine.
 
-    `ttft_error_ms`, `gap_error_ms`, `tpot_relative_error` and `cpu_s_per_1000_chunks` are those of the first
-    profile, one token a chunk. `max_chunks_per_s` is the highest rate reached within the limits of capacity,
-    None where not even the lowest was.
+    `ttft_error_ms`, `gap_error_ms`, `tpot_relative_error` and `cpu_s_per_1000_chunks` are of the first
+    profile, one token a chunk. `host_floor_ms` are the gap errors of the barest reader at that load, which
+    reads its own clock: where they are large, the host is late and not the client. `max_chunks_per_s` is the
+    highest rate reached within the limits of capacity, None where not even the lowest was.
     """
 
     ttft_error_ms: ErrorSpread
     gap_error_ms: ErrorSpread
     tpot_relative_error: float | None
+    host_floor_ms: ErrorSpread
     cpu_s_per_1000_chunks: float | None
     max_chunks_per_s: float | None
     is_fit: bool
@@ -74,8 +77,10 @@ def check_client(
     Raises:
         EngineError: the server of known timing did not start.
     """
-    profiles = []
-    for profile in list_profiles(streams, chunks_per_s, seconds):
+    profiles, kinds = [], list_profiles(streams, chunks_per_s, seconds)
+    tell("the host, by the barest reader")
+    floor = measure_floor(kinds[0])
+    for profile in kinds:
         tell(f"{profile.name}: {streams} streams, {chunks_per_s:,.0f} chunks a second")
         profiles.append(_judge(run_profile(profile), is_capacity=False))
     capacity = search_capacity(capacity_streams, seconds / 2, tell)
@@ -86,6 +91,7 @@ def check_client(
         ttft_error_ms=first.error.ttft_error_ms,
         gap_error_ms=first.error.gap_error_ms,
         tpot_relative_error=first.error.tpot_relative_error,
+        host_floor_ms=floor,
         cpu_s_per_1000_chunks=first.cpu_s_per_1000_chunks,
         max_chunks_per_s=_highest(capacity),
         is_fit=all(one.is_fit for one in profiles) and all(one.is_exact for one in faults),
@@ -96,16 +102,23 @@ def check_client(
 
 
 def search_capacity(streams: int, seconds: float, tell: Tell) -> tuple[Judged, ...]:
-    """Raise the rate by a quarter until it was beyond a limit twice in a row; return every rate tried."""
+    """Raise the rate by a quarter until it was beyond a limit twice in a row, then close in; return all."""
+
+    def attempt(rate: float) -> Judged:
+        tell(f"capacity: {streams} streams, {rate:,.0f} chunks a second")
+        profile = Profile(name="capacity", streams=streams, chunks_per_s=rate, seconds=seconds)
+        return _judge(run_profile(profile), is_capacity=True)
+
     tried: list[Judged] = []
     rate = _CAPACITY_START
     while rate < _CAPACITY_LIMIT:
-        tell(f"capacity: {streams} streams, {rate:,.0f} chunks a second")
-        profile = Profile(name="capacity", streams=streams, chunks_per_s=rate, seconds=seconds)
-        tried.append(_judge(run_profile(profile), is_capacity=True))
+        tried.append(attempt(rate))
         rate *= _CAPACITY_FACTOR
         if len(tried) >= _FAILURES_TO_STOP and not any(one.is_fit for one in tried[-_FAILURES_TO_STOP:]):
             break
+    fit = [one.stretch.offered_chunks_per_s for one in tried if one.is_fit]
+    if fit and not tried[-1].is_fit:
+        tried.extend(attempt(max(fit) * share) for share in _CLOSER)
     return tuple(tried)
 
 

@@ -8,7 +8,8 @@ Counting begins when every slot has started.
 
 import asyncio
 
-from draftproof.load.performing import Performer, Tasks, run_watched, sleep_until
+from draftproof.load.alarm import sleep_until
+from draftproof.load.performing import Performer, Tasks, run_watched
 from draftproof.records import BlockRecord
 
 
@@ -18,33 +19,35 @@ class ClosedLoop:
     def __init__(self, performer: Performer) -> None:
         self._performer = performer
         self._slots = performer.turn.concurrency or 1
-        self._started = 0
 
     async def run(self, stop: asyncio.Event) -> BlockRecord:
         """Run until every counted request has ended or `stop` is set."""
         return await run_watched(self._performer, self._start, stop)
 
     def _start(self, started_ns: int) -> Tasks:
-        stagger_ns = round(self._performer.settings.stagger_s * 1e9)
-        if self._performer.schedule.is_counting:
-            self._performer.begin_counting()
-        return {
-            asyncio.create_task(self._work(slot, started_ns + slot * stagger_ns))
-            for slot in range(self._slots)
+        """Start this part's slots; each begins at the time that its number among all slots gives it."""
+        performer = self._performer
+        stagger_ns = round(performer.settings.stagger_s * 1e9)
+        last_ns = started_ns + (self._slots - 1) * stagger_ns
+        is_led = not performer.schedule.is_counting
+        counting = self._begin_counting(last_ns if is_led else started_ns)
+        return {asyncio.create_task(counting)} | {
+            asyncio.create_task(self._work(slot, started_ns + slot * stagger_ns, is_led=is_led))
+            for slot in performer.part.share.own_slots(self._slots)
         }
 
-    async def _work(self, slot: int, first_ns: int) -> None:
+    async def _begin_counting(self, at_ns: int) -> None:
+        """The ramp is over when the last slot of all parts starts."""
+        await sleep_until(at_ns, self._performer.clock)
+        self._performer.begin_counting()
+
+    async def _work(self, slot: int, first_ns: int, *, is_led: bool) -> None:
         """Work off one slot: its first request is due at `first_ns`, each later one when the slot is free."""
         performer, schedule = self._performer, self._performer.schedule
         await sleep_until(first_ns, performer.clock)
         scheduled_ns = first_ns
-        self._started += 1
-        is_last = self._started == self._slots
-        if not schedule.is_counting:
-            lead = schedule.lead_job((slot + 1) / (self._slots + 1))
-            if is_last:
-                performer.begin_counting()
-            await performer.converse(lead, scheduled_ns)
+        if is_led:
+            await performer.converse(schedule.lead_job((slot + 1) / (self._slots + 1)), scheduled_ns)
             scheduled_ns = performer.clock()
         while (job := schedule.next_job()) is not None:
             if performer.turn.think_s:

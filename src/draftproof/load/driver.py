@@ -11,6 +11,7 @@ from draftproof.client.wire import Transport
 from draftproof.clock import Clock, monotonic_ns
 from draftproof.load.closed_loop import ClosedLoop
 from draftproof.load.open_loop import OpenLoopRunner
+from draftproof.load.part import Part
 from draftproof.load.performing import LoadSettings, Performer
 from draftproof.load.schedule import Schedule, SeedOf, warmup_turn
 from draftproof.load.turn import Endpoint, Sink, Turn
@@ -19,7 +20,46 @@ from draftproof.workload.answers import AnswerView
 from draftproof.workload.blocks import request_seed
 from draftproof.workload.items import Item
 
-__all__ = ["LoadSettings", "run_turn", "run_warmup"]
+__all__ = ["LoadSettings", "prepare_turn", "run_performer", "run_turn", "run_warmup"]
+
+
+def prepare_turn(
+    turn: Turn,
+    endpoint: Endpoint,
+    items: Mapping[str, Item],
+    *,
+    transport: Transport,
+    sink: Sink,
+    settings: LoadSettings | None = None,
+    done: Collection[str] = (),
+    seed_of: SeedOf = request_seed,
+    clock: Clock = monotonic_ns,
+    answered: Mapping[str, AnswerView | None] | None = None,
+    part: Part | None = None,
+) -> Performer:
+    """Return what `run_performer` runs, made of what `run_turn` takes.
+
+    `part` is which part of the turn, and the words of whoever conducts it; None: all of it, alone.
+    """
+    part = part or Part()
+    schedule = Schedule(turn, items, done=done, seed_of=seed_of, answered=answered, share=part.share)
+    return Performer(
+        turn=turn,
+        endpoint=endpoint,
+        schedule=schedule,
+        transport=transport,
+        sink=sink,
+        settings=settings or LoadSettings(),
+        clock=clock,
+        part=part,
+    )
+
+
+async def run_performer(performer: Performer, stop: asyncio.Event) -> BlockRecord:
+    """Run a prepared turn, or a part of one, in the loop that its load level asks for."""
+    is_closed = performer.turn.concurrency is not None
+    loop = ClosedLoop(performer) if is_closed else OpenLoopRunner(performer)
+    return await loop.run(stop)
 
 
 async def run_turn(
@@ -54,18 +94,19 @@ async def run_turn(
         clock: source of every time in the records.
         answered: request id -> answer of what is done, None for a failure; conversations go on from there.
     """
-    schedule = Schedule(turn, items, done=done, seed_of=seed_of, answered=answered)
-    performer = Performer(
-        turn=turn,
-        endpoint=endpoint,
-        schedule=schedule,
+    performer = prepare_turn(
+        turn,
+        endpoint,
+        items,
         transport=transport,
         sink=sink,
-        settings=settings or LoadSettings(),
+        settings=settings,
+        done=done,
+        seed_of=seed_of,
         clock=clock,
+        answered=answered,
     )
-    loop = ClosedLoop(performer) if turn.concurrency is not None else OpenLoopRunner(performer)
-    return await loop.run(stop or asyncio.Event())
+    return await run_performer(performer, stop or asyncio.Event())
 
 
 async def run_warmup(

@@ -9,8 +9,9 @@ the last counted one has ended.
 import asyncio
 from collections.abc import Iterator
 
-from draftproof.load.performing import Performer, Tasks, run_watched, sleep_until
-from draftproof.load.turn import Job
+from draftproof.load.alarm import Alarm, open_alarm, sleep_until
+from draftproof.load.performing import Performer, Tasks, run_watched
+from draftproof.load.turn import Job, Turn
 from draftproof.records import BlockRecord
 from draftproof.workload.arrivals import NS_PER_S, OpenLoop, Spacing, Steady, arrival_times_ns
 from draftproof.workload.ordering import hash_number
@@ -22,9 +23,9 @@ class OpenLoopRunner:
     """Runs one turn; used once."""
 
     def __init__(self, performer: Performer) -> None:
-        self._performer = performer
-        self._room = asyncio.Semaphore(performer.turn.max_in_flight)
-        self._ended = 0
+        self._performer, self._share = performer, performer.part.share
+        self._max_in_flight = self._share.own_limit(performer.turn.max_in_flight)
+        self._room = asyncio.Semaphore(self._max_in_flight)
 
     async def run(self, stop: asyncio.Event) -> BlockRecord:
         """Run until every counted request has ended or `stop` is set."""
@@ -36,15 +37,16 @@ class OpenLoopRunner:
     async def _pace(self, started_ns: int) -> None:
         try:
             async with asyncio.TaskGroup() as requests:
-                base_ns = await self._lead_up(requests, started_ns)
-                self._performer.begin_counting()
-                last_ns = await self._send_counted(requests, base_ns)
-                await self._follow_up(requests, last_ns)
+                with open_alarm(self._performer.clock) as alarm:
+                    base_ns = await self._lead_up(requests, alarm, started_ns)
+                    self._performer.begin_counting()
+                    last_ns = await self._send_counted(requests, alarm, base_ns)
+                    await self._follow_up(requests, alarm, last_ns)
                 await asyncio.Event().wait()  # the turn ends when the last counted request has
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
-    async def _lead_up(self, requests: asyncio.TaskGroup, started_ns: int) -> int:
+    async def _lead_up(self, requests: asyncio.TaskGroup, alarm: Alarm, started_ns: int) -> int:
         """Send fill requests until the load stands; return when the counted part begins.
 
         It stands when as many requests have ended as are in flight: those that met an empty service are
@@ -53,35 +55,55 @@ class OpenLoopRunner:
         performer, lead = self._performer, self._performer.turn.lead
         if lead is None:
             return started_ns
+        if not self._share.is_whole:
+            return await self._lead_until_told(requests, lead, started_ns)
         limit_ns = round(performer.settings.lead_s * NS_PER_S)
-        for offset_ns in self._times(lead, "lead"):
-            await sleep_until(started_ns + min(offset_ns, limit_ns), performer.clock)
+        for offset_ns in lead_times_ns(performer.turn, lead):
+            await alarm.wait_until(started_ns + min(offset_ns, limit_ns))
             if offset_ns >= limit_ns:
                 return started_ns + limit_ns
-            if self._ended and self._ended >= performer.in_flight:
+            if stands(performer.ended, performer.in_flight):
                 return started_ns + offset_ns
             self._send(requests, performer.schedule.lead_job(1.0), started_ns + offset_ns)
         return performer.clock()
 
-    async def _send_counted(self, requests: asyncio.TaskGroup, base_ns: int) -> int:
-        """Send every counted request when it is due, a resumed turn from its first missing one on."""
-        performer, first_ns, due_ns = self._performer, None, base_ns
-        while performer.schedule.has_waiting and (job := performer.schedule.next_job()) is not None:
-            offset_ns = performer.turn.due_ns[job.order_in_block]
-            if first_ns is None:  # a turn that goes on does not wait for what is over
-                first_ns = offset_ns if job.order_in_block else 0
-            due_ns = base_ns + offset_ns - first_ns
-            await sleep_until(due_ns, performer.clock)
-            self._send(requests, job, due_ns)
-        return due_ns
+    async def _lead_until_told(self, requests: asyncio.TaskGroup, lead: OpenLoop, started_ns: int) -> int:
+        """Send this part of the lead until the time that is the base of every part's counted requests."""
+        leading = requests.create_task(self._send_leads(requests, lead, started_ns))
+        base_ns = await self._performer.part.wait_for_base()
+        await sleep_until(base_ns, self._performer.clock)
+        leading.cancel()
+        return base_ns
 
-    async def _follow_up(self, requests: asyncio.TaskGroup, last_ns: int) -> None:
+    async def _send_leads(self, requests: asyncio.TaskGroup, lead: OpenLoop, started_ns: int) -> None:
+        with open_alarm(self._performer.clock) as alarm:
+            for number, offset_ns in enumerate(lead_times_ns(self._performer.turn, lead)):
+                if self._share.owns(number):
+                    await alarm.wait_until(started_ns + offset_ns)
+                    self._send(requests, self._performer.schedule.lead_job(1.0), started_ns + offset_ns)
+
+    async def _send_counted(self, requests: asyncio.TaskGroup, alarm: Alarm, base_ns: int) -> int:
+        """Send every counted request when it is due; return when the last one of all parts is."""
+        performer, times = self._performer, find_due_ns(self._performer.turn, self._missing, base_ns)
+        while performer.schedule.has_waiting and (job := performer.schedule.next_job()) is not None:
+            due_ns = times[job.order_in_block]
+            await alarm.wait_until(due_ns)
+            self._send(requests, job, due_ns)
+        return max(times.values(), default=base_ns)
+
+    @property
+    def _missing(self) -> tuple[int, ...]:
+        return self._performer.schedule.missing_orders
+
+    async def _follow_up(self, requests: asyncio.TaskGroup, alarm: Alarm, last_ns: int) -> None:
         performer, tail = self._performer, self._tail()
         if tail is None:
             return
-        for offset_ns in self._times(tail, "tail"):
-            await sleep_until(last_ns + offset_ns, performer.clock)
-            has_room = performer.in_flight < performer.turn.max_in_flight
+        for number, offset_ns in enumerate(_times_ns(performer.turn, tail, "tail")):
+            if not self._share.owns(number):
+                continue
+            await alarm.wait_until(last_ns + offset_ns)
+            has_room = performer.in_flight < self._max_in_flight
             if has_room and (fill := performer.schedule.next_job()) is not None:
                 self._send(requests, fill, last_ns + offset_ns)
 
@@ -93,11 +115,6 @@ class OpenLoopRunner:
             return self._performer.turn.lead
         return OpenLoop(profile=Steady(rps=(len(last) - 1) * NS_PER_S / span_ns), spacing=Spacing())
 
-    def _times(self, process: OpenLoop, purpose: str) -> Iterator[int]:
-        turn = self._performer.turn
-        seed = hash_number(purpose, turn.load, turn.block, turn.repeat) % 2**31
-        return arrival_times_ns(process.profile, process.spacing, seed)
-
     def _send(self, requests: asyncio.TaskGroup, job: Job, due_ns: int) -> None:
         requests.create_task(self._ask(job, due_ns))
 
@@ -105,4 +122,28 @@ class OpenLoopRunner:
         self._performer.held_back += self._room.locked()
         async with self._room:
             await self._performer.converse(job, due_ns)
-        self._ended += 1
+        self._performer.ended += 1
+
+
+def stands(ended: int, in_flight: int) -> bool:
+    """Tell whether a lead has brought the load up: as many requests have ended as are in flight."""
+    return ended > 0 and ended >= in_flight
+
+
+def lead_times_ns(turn: Turn, lead: OpenLoop) -> Iterator[int]:
+    """Return when the requests of a turn's lead are due, in ns from its start, without end."""
+    return _times_ns(turn, lead, "lead")
+
+
+def find_due_ns(turn: Turn, missing: tuple[int, ...], base_ns: int) -> dict[int, int]:
+    """Return when each missing request is due, by its place in the block.
+
+    A turn that goes on does not wait for what is over: its first missing request is due at `base_ns`.
+    """
+    skipped_ns = turn.due_ns[missing[0]] if missing and missing[0] else 0
+    return {place: base_ns + turn.due_ns[place] - skipped_ns for place in missing}
+
+
+def _times_ns(turn: Turn, process: OpenLoop, purpose: str) -> Iterator[int]:
+    seed = hash_number(purpose, turn.load, turn.block, turn.repeat) % 2**31
+    return arrival_times_ns(process.profile, process.spacing, seed)

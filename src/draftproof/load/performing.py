@@ -1,6 +1,7 @@
 """Sending one job and keeping its record, whichever loop decided when; and the watch over a whole turn."""
 
 import asyncio
+from array import array
 from collections.abc import Callable
 
 import msgspec
@@ -8,7 +9,9 @@ import msgspec
 from draftproof.client.exchange import Exchange, ExchangeFold
 from draftproof.client.wire import Ending, Transport, WireRequest
 from draftproof.clock import Clock
+from draftproof.load.alarm import sleep_until
 from draftproof.load.client_health import ClientHealth, HealthReading, p99
+from draftproof.load.part import Part
 from draftproof.load.schedule import Schedule
 from draftproof.load.turn import Endpoint, Job, Sink, Turn, make_record, make_unsent, view_exchange
 from draftproof.records import BlockRecord
@@ -45,15 +48,19 @@ class Performer:
         sink: Sink,
         settings: LoadSettings,
         clock: Clock,
+        part: Part | None = None,
     ) -> None:
         self.turn, self.schedule, self.settings, self.clock = turn, schedule, settings, clock
         self._endpoint, self._transport, self._sink = endpoint, transport, sink
+        self.part = part or Part()
         self.counted_over = asyncio.Event()
         self.counted_from_ns: int | None = None
-        self.in_flight = self.in_flight_max = self.connections = self.held_back = 0
-        self.send_lags_ns: list[int] = []
-        if schedule.is_over:
-            self.counted_over.set()
+        self.in_flight = self.in_flight_max = self.connections = self.held_back = self.ended = 0
+        self.unreached = 0
+        self.send_lags_ns = array("q")  # eight bytes each: a turn may have millions
+        self._note_over()
+        if not schedule.missing_orders:
+            self.part.finish()
 
     def begin_counting(self) -> None:
         """The ramp is over: from now on requests count."""
@@ -101,12 +108,19 @@ class Performer:
             raise
         finally:
             self.in_flight -= 1
+        self.unreached += ending.kind == "unreachable"
         return self._keep(job, scheduled_ns, fold.close(ending), in_flight)
 
     def _finish(self, job: Job) -> None:
         self.schedule.finish(job)
+        self._note_over()
+
+    def _note_over(self) -> None:
+        """A part's own end is told; the turn goes on until that of all parts, for a whole one the same."""
         if self.schedule.is_over:
             self.counted_over.set()
+            if self.part.share.is_whole:
+                self.part.finish()
 
     def _render(self, job: Job) -> WireRequest:
         asked, cap = job.asked, self.settings.max_tokens
@@ -131,12 +145,15 @@ class Performer:
 async def run_watched(
     performer: Performer, start: Callable[[int], Tasks], stop: asyncio.Event
 ) -> BlockRecord:
-    """Run the tasks that `start` makes until every counted request has ended or `stop` is set."""
-    started_ns = performer.clock()
+    """Run the tasks that `start` makes until the turn is over or `stop` is set."""
+    part = performer.part
+    started_ns = performer.clock() if part.start_ns is None else part.start_ns
     async with ClientHealth(performer.clock).watch() as health:
-        if not performer.counted_over.is_set():
-            await _run_tasks(start(started_ns), performer.counted_over, stop)
-        reading = health.read()
+        readings = list[HealthReading]()
+        if not part.turn_over.is_set():
+            # Before what is in flight is cancelled: the work of that is late for nobody.
+            await _run_tasks(start(started_ns), part.turn_over, stop, lambda: readings.append(health.read()))
+        reading = readings[0] if readings else health.read()
     return _describe(performer, started_ns, reading)
 
 
@@ -164,20 +181,18 @@ def _describe(performer: Performer, started_ns: int, health: HealthReading) -> B
         gc_pause_total_ns=health.gc_pause_total_ns,
         connections=performer.connections,
         in_flight_max=performer.in_flight_max,
+        unreached=performer.unreached,
+        held_back=performer.held_back,
     )
 
 
-async def sleep_until(due_ns: int, clock: Clock) -> None:
-    """Return when the clock has reached a time, at once where it has passed."""
-    while (left_ns := due_ns - clock()) > 0:  # noqa: ASYNC110 - time is no event
-        # Once more, since a loop's timer may end up to a millisecond early.
-        await asyncio.sleep(left_ns / 1e9)
-
-
-async def _run_tasks(tasks: Tasks, over: asyncio.Event, stop: asyncio.Event) -> None:
+async def _run_tasks(
+    tasks: Tasks, over: asyncio.Event, stop: asyncio.Event, note_over: Callable[[], object]
+) -> None:
     signals = {asyncio.create_task(_wait_for(event)) for event in (over, stop)}
     try:
         await _wait_for_any(signals, tasks)
+        note_over()
     finally:
         await _cancel(tasks | signals)
     _raise_first(tasks)

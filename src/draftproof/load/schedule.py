@@ -12,6 +12,7 @@ from typing import Literal
 
 import msgspec
 
+from draftproof.load.share import Share, deal_items
 from draftproof.load.turn import Job, Turn
 from draftproof.records import Phase
 from draftproof.workload.answers import AnswerView
@@ -34,6 +35,8 @@ class Schedule:
         answered: request id -> answer of what an earlier run has recorded, None for a failure. A conversation
             that was broken off goes on from the answers it had: its turns are in the journal and count, and
             asking them once more would count them twice.
+        share: the part of the turn that is handed out; the parts of all workers are the whole turn, and no
+            two of them share a request id.
     """
 
     def __init__(
@@ -45,23 +48,32 @@ class Schedule:
         seed_of: SeedOf,
         phase: Literal["measure", "warmup"] = "measure",
         answered: Mapping[str, AnswerView | None] | None = None,
+        share: Share | None = None,
     ) -> None:
         self._turn, self._items, self._done, self._seed_of = turn, items, done, seed_of
         self._phase: Phase = phase
-        self._answered = answered or {}
-        self._waiting = deque(self._own_jobs())
-        self._outstanding = sum(self._turns(job.item) - job.conversation_turn for job in self._waiting)
+        self._answered, self._share = answered or {}, share or Share()
+        missing = list(self._missing_jobs())
+        self.missing_orders = tuple(job.order_in_block for job in missing)
+        own = self._own_places()
+        self._waiting = deque(job for job in missing if job.order_in_block in own)
+        self._outstanding = sum(map(self._count_missing, self._waiting))
         self._fills = self._make_fills()
-        own = set(turn.item_ids)
-        others = [item_id for item_id in items if item_id not in own] or turn.item_ids
+        counted = set(turn.item_ids)
+        others = [item_id for item_id in items if item_id not in counted] or turn.item_ids
         self._lead_ids = order_by_seed(others, "lead", turn.load, turn.block, turn.repeat)
         self._leads = 0
         self._is_counting = phase != "measure" or turn.concurrency == 1
 
     @property
     def is_over(self) -> bool:
-        """True once every counted request has ended."""
+        """True once every counted request of this part has ended."""
         return self._outstanding == 0
+
+    @property
+    def is_filling(self) -> bool:
+        """True while fill requests keep the load up: a part goes on until its worker is told to end."""
+        return self._phase == "measure" and not (self._share.is_whole and self.is_over)
 
     @property
     def is_counting(self) -> bool:
@@ -81,7 +93,7 @@ class Schedule:
         """Return the next job for a free slot, None when the slot may rest for good."""
         if self._waiting and self._is_counting:
             return self._waiting.popleft()
-        if self._phase == "measure" and self._turn.concurrency != 1 and not self.is_over:
+        if self.is_filling and self._turn.concurrency != 1:
             return next(self._fills)
         return None
 
@@ -91,30 +103,32 @@ class Schedule:
         Of an item that the turn does not count, where there is one: a service that keeps prompts must not
         know a counted one from its lead.
         """
-        item_id = self._lead_ids[self._leads % len(self._lead_ids)]
+        number = self._share.index + self._leads * self._share.of
+        item_id = self._lead_ids[number % len(self._lead_ids)]
         self._leads += 1
-        job = self._free_job(item_id, self._leads, "fill", mark="lead")
+        job = self._free_job(item_id, number + 1, "fill", mark="lead")
         return msgspec.structs.replace(job, token_share=token_share)
 
     def follow(self, job: Job, answer: AnswerView | None) -> Job | None:
-        """Return the next turn of a job's conversation, None at its end.
+        """Return the next turn of a job's conversation that is not recorded yet, None at its end.
 
         Without an `answer` the job failed, and all its later turns are blocked.
         """
         turn = job.conversation_turn + 1
         if job.phase == "warmup" or turn >= job.item.turns or job.token_share < 1:
             return None
-        if job.phase == "fill" and self.is_over:
+        if job.phase == "fill" and not self.is_filling:
             return None
         if job.phase == "fill":
             following = self._free_job(job.item.id, job.order_in_block, "fill", turn)
         else:
             following = self._job(job.item.id, job.order_in_block, job.phase, turn=turn)
-        return msgspec.structs.replace(
+        following = msgspec.structs.replace(
             following,
             answers=job.answers if answer is None else (*job.answers, answer),
             blocked=job.blocked or answer is None,
         )
+        return self._pass_recorded(following)
 
     def finish(self, job: Job) -> None:
         """Count a job as ended."""
@@ -127,28 +141,44 @@ class Schedule:
             return job
         return self._free_job(job.item.id, job.order_in_block, "interrupted", job.conversation_turn)
 
-    def _own_jobs(self) -> Iterator[Job]:
+    def _own_places(self) -> Collection[int]:
+        if self._phase == "warmup":
+            return self._share.own_slots(len(self._turn.item_ids))
+        return deal_items(self._turn, self._share)
+
+    def _missing_jobs(self) -> Iterator[Job]:
         for order, item_id in enumerate(self._turn.item_ids):
             if self._phase == "warmup":
                 yield self._free_job(item_id, order, "warmup")
             elif (job := self._resume(item_id, order)) is not None:
                 yield job
 
-    def _turns(self, item: Item) -> int:
-        return 1 if self._phase == "warmup" else item.turns
+    def _count_missing(self, job: Job) -> int:
+        """Return how many turns of a conversation are still to be asked, from its first missing one on."""
+        if self._phase == "warmup":
+            return 1
+        later = [
+            self._job(job.item.id, job.order_in_block, "measure", turn=turn)
+            for turn in range(job.conversation_turn, job.item.turns)
+        ]
+        return sum(one.request_id not in self._done for one in later)
 
     def _resume(self, item_id: str, order: int) -> Job | None:
         """Return the first turn of an item that is not recorded yet, None if all are."""
-        job: Job | None = self._job(item_id, order, "measure")
-        while job is not None and job.request_id in self._done:
-            job = self.follow(job, self._answered.get(job.request_id))
-        return job
+        return self._pass_recorded(self._job(item_id, order, "measure"))
+
+    def _pass_recorded(self, job: Job) -> Job | None:
+        """Return a job, or what follows it where an earlier run has recorded it; none is asked twice."""
+        if job.request_id not in self._done:
+            return job
+        return self.follow(job, self._answered.get(job.request_id))
 
     def _make_fills(self) -> Iterator[Job]:
         order = len(self._turn.item_ids)
         while True:
             for item_id in self._turn.item_ids:
-                yield self._free_job(item_id, order, "fill")
+                if self._share.owns(order):
+                    yield self._free_job(item_id, order, "fill")
                 order += 1
 
     def _free_job(

@@ -6,14 +6,18 @@ bundle tokens just as a verification step does, so nothing here states acceptanc
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from itertools import compress
+from typing import Literal, NamedTuple
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
-from draftproof.metrics.percentiles import percentile
-from draftproof.metrics.request import chunk_gaps_ns, count_output_tokens, tokens_per_chunk
+from draftproof.metrics.percentiles import nearest_rank
+from draftproof.metrics.request import chunk_gaps_ns, count_output_tokens
 from draftproof.records import RequestRecord
 
+Ints = npt.NDArray[np.int64]
 CountedBy = Literal["per_chunk", "final_usage"]
 Hint = Literal["bundled_chunks", "bursts", "bundled_chunks_and_bursts", "no_sign", "unknown"]
 
@@ -59,31 +63,87 @@ class DeliverySummary(msgspec.Struct, frozen=True, kw_only=True):
 def summarise_delivery(records: Iterable[RequestRecord]) -> DeliverySummary:
     """Return the delivery of the answered requests among `records`; all None where none has content."""
     answered = [record for record in records if record.outcome == "ok" and record.chunks]
-    chunks = sum(len(record.chunks) for record in answered)
-    gaps = [gap for record in answered for gap in chunk_gaps_ns(record)]
-    basis, counted = _choose_counted(answered)
-    first, several = _describe_counts(answered)
-    bound_ns = find_burst_bound_ns(answered)
+    streams = collect_streams(answered)
+    chunks, gaps = len(streams.tokens), streams.gaps_ns
+    basis, counted = _choose_counted(answered, streams)
+    first, several = _describe_counts(streams)
+    bound_ns = streams.find_burst_bound_ns()
+    arrivals = None if bound_ns is None else streams.count_arrivals(bound_ns)
+    tokens, sizes = _sum_tokens(answered, counted), streams.sizes
     return DeliverySummary(
         requests=len(answered),
         chunks=chunks,
-        counted_requests=len(counted),
+        counted_requests=int(counted.sum()),
         counted_by=basis,
-        tokens_per_chunk=_divide(_sum_tokens(counted), sum(len(one.chunks) for one in counted)),
+        tokens_per_chunk=_divide(tokens, int(sizes[counted].sum())),
         several_tokens_share=several,
         first_chunk_tokens=first,
         characters_per_chunk=_divide(sum(map(count_characters, answered)), chunks),
-        gap_p10_ns=percentile(gaps, 0.10),
-        gap_p50_ns=percentile(gaps, 0.50),
-        gap_p90_ns=percentile(gaps, 0.90),
-        gap_p99_ns=percentile(gaps, 0.99),
+        gap_p10_ns=_percentile_ns(gaps, 0.10),
+        gap_p50_ns=_percentile_ns(gaps, 0.50),
+        gap_p90_ns=_percentile_ns(gaps, 0.90),
+        gap_p99_ns=_percentile_ns(gaps, 0.99),
         pause_ns=None if bound_ns is None else bound_ns / BURST_SHARE_OF_PAUSE,
-        burst_gap_share=None
-        if bound_ns is None
-        else _divide(sum(gap <= bound_ns for gap in gaps), len(gaps)),
-        chunks_per_arrival=_per_arrival(chunks, answered, bound_ns),
-        tokens_per_arrival=_per_arrival(_sum_tokens(counted), counted, bound_ns),
+        burst_gap_share=None if bound_ns is None else _divide(int((gaps <= bound_ns).sum()), len(gaps)),
+        chunks_per_arrival=None if arrivals is None else _divide(chunks, int(arrivals.sum())),
+        tokens_per_arrival=None if arrivals is None else _divide(tokens, int(arrivals[counted].sum())),
     )
+
+
+class Streams(NamedTuple):
+    """The chunks of some answers, one answer after the other.
+
+    `sizes`, shape (answers,): chunks of each, at least one. `tokens`, shape (chunks,): those each chunk
+    brought; `counted`, shape (answers,): whether an answer's are all known, 0 stands for them if not.
+    `gaps_ns` and `owners`, shape (gaps,): the gaps between chunks and whose they are.
+    """
+
+    sizes: Ints
+    tokens: Ints
+    counted: npt.NDArray[np.bool_]
+    gaps_ns: Ints
+    owners: Ints
+
+    def find_burst_bound_ns(self) -> float | None:
+        """Return the bound of `find_burst_bound_ns`."""
+        middle = _percentile_ns(self._find_pauses_ns(), 0.50)
+        if middle is None:
+            return 0.0 if len(self.gaps_ns) else None
+        return BURST_SHARE_OF_PAUSE * middle
+
+    def count_arrivals(self, bound_ns: float) -> Ints:
+        """Return how many separate deliveries each answer came in."""
+        parted = self.owners[self.gaps_ns > bound_ns]
+        return 1 + np.bincount(parted, minlength=len(self.sizes)).astype(np.int64)
+
+    def _find_pauses_ns(self) -> Ints:
+        """Return the pause of each answer in which time passes, see `find_pause_ns`."""
+        order = np.lexsort((self.gaps_ns, self.owners))
+        gaps, owners = self.gaps_ns[order], self.owners[order]
+        passed, counts = np.cumsum(gaps), np.bincount(owners, minlength=len(self.sizes))
+        ends = np.cumsum(counts)
+        before = np.concatenate([[0], passed])[ends - counts]
+        totals = np.concatenate([[0], passed])[ends] - before
+        halfway = np.flatnonzero((2 * (passed - before[owners]) >= totals[owners]) & (gaps > 0))
+        found: Ints = gaps[halfway[np.unique(owners[halfway], return_index=True)[1]]]
+        return found
+
+
+def collect_streams(answered: Sequence[RequestRecord]) -> Streams:
+    """Return the chunks of answers as columns; every answer has one at least."""
+    sizes = np.fromiter((len(record.chunks) for record in answered), np.int64, len(answered))
+    total, owners = int(sizes.sum()), np.repeat(np.arange(len(answered)), sizes)
+    chunks = [chunk for record in answered for chunk in record.chunks]
+    arrivals = np.fromiter((chunk.arrival_ns for chunk in chunks), np.int64, total)
+    reached = [chunk.cumulative_tokens for chunk in chunks]
+    unknown = np.fromiter((count is None for count in reached), np.bool_, total)
+    counts = np.fromiter((count or 0 for count in reached), np.int64, total)
+    inner = owners[1:] == owners[:-1]
+    tokens = np.diff(counts, prepend=0)
+    tokens[1:][~inner] = counts[1:][~inner]
+    counted = np.bincount(owners[unknown], minlength=len(answered)) == 0
+    tokens[~counted[owners]] = 0
+    return Streams(sizes, tokens, counted, np.diff(arrivals)[inner], owners[1:][inner])
 
 
 def find_pause_ns(gaps_ns: Sequence[int]) -> int | None:
@@ -108,12 +168,7 @@ def find_burst_bound_ns(records: Iterable[RequestRecord]) -> float | None:
     The median over requests keeps one stalled answer from stretching it. 0 where every gap is 0; None where
     no answer has two chunks.
     """
-    gaps = [found for record in records if (found := chunk_gaps_ns(record))]
-    pauses = [pause for each in gaps if (pause := find_pause_ns(each)) is not None]
-    middle = percentile(pauses, 0.50)
-    if middle is None:
-        return 0.0 if gaps else None
-    return BURST_SHARE_OF_PAUSE * middle
+    return collect_streams([record for record in records if record.chunks]).find_burst_bound_ns()
 
 
 def count_arrivals(record: RequestRecord, bound_ns: float) -> int:
@@ -172,38 +227,32 @@ def _describe_chunks(summary: DeliverySummary) -> str:
 
 
 def _choose_counted(
-    answered: Sequence[RequestRecord],
-) -> tuple[CountedBy | None, list[RequestRecord]]:
-    """Return the best basis that any answer has, and the answers that have it."""
-    per_chunk = [record for record in answered if tokens_per_chunk(record) is not None]
-    if per_chunk:
-        return "per_chunk", per_chunk
-    totals = [record for record in answered if count_output_tokens(record) is not None]
-    return ("final_usage", totals) if totals else (None, [])
+    answered: Sequence[RequestRecord], streams: Streams
+) -> tuple[CountedBy | None, npt.NDArray[np.bool_]]:
+    """Return the best basis that any answer has, and which answers have it."""
+    if streams.counted.any():
+        return "per_chunk", streams.counted
+    totals = np.fromiter((count_output_tokens(record) is not None for record in answered), np.bool_)
+    return ("final_usage" if totals.any() else None), totals
 
 
-def _sum_tokens(records: Iterable[RequestRecord]) -> int:
-    return sum(count_output_tokens(record) or 0 for record in records)
+def _sum_tokens(answered: Sequence[RequestRecord], counted: npt.NDArray[np.bool_]) -> int:
+    return sum(count_output_tokens(record) or 0 for record in compress(answered, counted.tolist()))
 
 
-def _describe_counts(answered: Iterable[RequestRecord]) -> tuple[float | None, float | None]:
+def _describe_counts(streams: Streams) -> tuple[float | None, float | None]:
     """Return the mean tokens of first chunks and the share of chunks with two or more."""
-    counts = [found for record in answered if (found := tokens_per_chunk(record))]
-    every = [count for each in counts for count in each]
+    starts = (np.cumsum(streams.sizes) - streams.sizes)[streams.counted]
+    every = streams.tokens[np.repeat(streams.counted, streams.sizes)]
     return (
-        _divide(sum(each[0] for each in counts), len(counts)),
-        _divide(sum(count >= 2 for count in every), len(every)),
+        _divide(int(streams.tokens[starts].sum()), len(starts)),
+        _divide(int((every >= 2).sum()), len(every)),
     )
 
 
-def _share_bursts(gaps_ns: Sequence[int], bound_ns: float | None) -> float | None:
-    return None if bound_ns is None else _divide(sum(gap <= bound_ns for gap in gaps_ns), len(gaps_ns))
-
-
-def _per_arrival(amount: int, records: Sequence[RequestRecord], bound_ns: float | None) -> float | None:
-    if bound_ns is None:
-        return None
-    return _divide(amount, sum(count_arrivals(record, bound_ns) for record in records))
+def _percentile_ns(values: Ints, q: float) -> int | None:
+    rank = nearest_rank(len(values), q)
+    return int(np.partition(values, rank - 1)[rank - 1]) if len(values) else None
 
 
 def _divide(amount: float, count: int) -> float | None:

@@ -15,9 +15,9 @@ from draftproof.metrics.acceptance import pool_acceptance
 from draftproof.metrics.percentiles import token_weighted
 from draftproof.metrics.request import (
     chunk_gaps_ns,
-    compute_request_metrics,
     count_output_tokens,
     itl_arrival_ns,
+    time_per_output_token_ns,
     tokens_per_chunk,
 )
 from draftproof.records import RequestRecord
@@ -72,36 +72,55 @@ def arrival_gaps_per_token(records: Sequence[RequestRecord]) -> Sample:
 def request_rate_token_weighted(records: Sequence[RequestRecord]) -> Sample:
     """(last − first chunk) / (N − 1) per request, weighted by N − 1: a tail of means."""
     rates = [
-        (rate, _tokens(record) - 1) for record in records if (rate := _span_per_token(record)) is not None
+        (rate, _tokens(record) - 1) for record in records if (rate := mean_span_per_token(record)) is not None
     ]
     return Sample([rate for rate, _ in rates], [weight for _, weight in rates])
 
 
 def latency_over_all_tokens(records: Sequence[RequestRecord]) -> Sample:
     """(last chunk − sent) / N per request: the first token's wait is mixed in."""
-    return _unweighted(
-        waited / _tokens(record)
-        for record in records
-        if (waited := _until_last_chunk(record)) is not None and _tokens(record) >= 1
-    )
+    return _means(records, mean_latency_per_token)
 
 
 def waits_over_chunks(records: Sequence[RequestRecord]) -> Sample:
     """(first-chunk wait + all gaps) / number of chunks per request: counts lines, not tokens."""
-    return _unweighted(
-        waited / len(record.chunks) for record in records if (waited := _until_last_chunk(record)) is not None
-    )
+    return _means(records, mean_wait_per_chunk)
 
 
 def span_over_tokens_minus_one(records: Sequence[RequestRecord]) -> Sample:
     """(last − first chunk) / (N − 1) per request: too low where the first chunk brings several tokens."""
-    return _unweighted(rate for record in records if (rate := _span_per_token(record)) is not None)
+    return _means(records, mean_span_per_token)
 
 
 def time_per_output_token(records: Sequence[RequestRecord]) -> Sample:
     """`tpot_ns` of every request, the project's own definition."""
-    rates = (compute_request_metrics(record, stall_threshold_ns=0).tpot_ns for record in records)
-    return _unweighted(rate for rate in rates if rate is not None)
+    return _means(records, lambda record: time_per_output_token_ns(record)[0])
+
+
+def mean_chunk_gap(record: RequestRecord) -> float | None:
+    """Return the mean gap between the chunks of one request, ns; None without two chunks."""
+    return _span(record) / (len(record.chunks) - 1) if len(record.chunks) > 1 else None
+
+
+def mean_latency_per_token(record: RequestRecord) -> float | None:
+    """Return (last chunk − sent) / N of one request that has chunks, ns; None without tokens."""
+    waited, tokens = _until_last_chunk(record), _tokens(record)
+    return None if waited is None or tokens < 1 else waited / tokens
+
+
+def mean_wait_per_chunk(record: RequestRecord) -> float | None:
+    """Return (last chunk − sent) / number of chunks of one request that has chunks, ns."""
+    waited = _until_last_chunk(record)
+    return None if waited is None else waited / len(record.chunks)
+
+
+def mean_span_per_token(record: RequestRecord) -> float | None:
+    """Return (last − first chunk) / (N − 1) of one request, ns.
+
+    One chunk spans no time, and one token has no successor: such requests have no rate in any tool.
+    """
+    divisor = _tokens(record) - 1
+    return None if divisor < 1 or len(record.chunks) < 2 else _span(record) / divisor
 
 
 ESTIMATORS: tuple[tuple[str, str, Callable[[Sequence[RequestRecord]], Sample]], ...] = (
@@ -141,17 +160,17 @@ def _gaps_with_tokens(record: RequestRecord) -> list[tuple[int, int]]:
     return [(gap, count) for gap, count in zip(chunk_gaps_ns(record), counts[1:], strict=True) if count > 0]
 
 
+def _means(records: Iterable[RequestRecord], mean: Callable[[RequestRecord], float | None]) -> Sample:
+    return _unweighted(value for record in records if (value := mean(record)) is not None)
+
+
+def _span(record: RequestRecord) -> int:
+    return record.chunks[-1].arrival_ns - record.chunks[0].arrival_ns
+
+
 def _tokens(record: RequestRecord) -> int:
     return count_output_tokens(record) or 0
 
 
 def _until_last_chunk(record: RequestRecord) -> int | None:
     return None if record.sent_ns is None else record.chunks[-1].arrival_ns - record.sent_ns
-
-
-def _span_per_token(record: RequestRecord) -> float | None:
-    # One chunk spans no time, and one token has no successor: such requests have no rate in any tool.
-    divisor = _tokens(record) - 1
-    if divisor < 1 or len(record.chunks) < 2:
-        return None
-    return (record.chunks[-1].arrival_ns - record.chunks[0].arrival_ns) / divisor

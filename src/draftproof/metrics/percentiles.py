@@ -6,17 +6,22 @@ reaches q, numpy's `inverted_cdf` (Hyndman & Fan 1996, definition 1). `q` is a s
 
 import math
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
+
+import numpy as np
+import numpy.typing as npt
 
 RANK_DIGITS = 9  # 0.07 × 100 is 7.000000000000001 in binary; rounding keeps the rank at 7
 
 
-def percentile(values: Iterable[float], q: float) -> float | None:
-    """Return the nearest-rank percentile, None for no values.
+def percentile(values: Iterable[float] | npt.NDArray[np.float64], q: float) -> float | None:
+    """Return the nearest-rank percentile, None for no values; of an array without sorting all of it.
 
     Raises:
         ValueError: q is outside [0, 1].
     """
+    if isinstance(values, np.ndarray):
+        rank = nearest_rank(len(values), q)
+        return float(np.partition(values, rank - 1)[rank - 1]) if len(values) else None
     ordered = sorted(values)
     rank = nearest_rank(len(ordered), q)
     return ordered[rank - 1] if ordered else None
@@ -44,9 +49,11 @@ def token_weighted(values: Sequence[float], tokens: Sequence[int], q: float) -> 
     Raises:
         ValueError: q is outside [0, 1], or the lengths differ.
     """
-    pairs = sorted((value, count) for value, count in zip(values, tokens, strict=True) if count > 0)
-    if not pairs:
+    if len(values) != len(tokens):
+        raise ValueError(f"one count per value is needed, got {len(tokens)} for {len(values)}")
+    counts = np.maximum(np.asarray(tokens, dtype=np.int64), 0)
+    rank = nearest_rank(total := int(counts.sum()), q)
+    if total == 0:
         return None
-    rank = nearest_rank(sum(count for _, count in pairs), q)
-    reached = accumulate(count for _, count in pairs)
-    return next(value for (value, _), total in zip(pairs, reached, strict=True) if total >= rank)
+    order = np.argsort(np.asarray(values, dtype=np.float64), kind="stable")
+    return values[int(order[np.searchsorted(np.cumsum(counts[order]), rank)])]

@@ -167,7 +167,9 @@ def list_cautions(
         yield _preemptions(run, plan, limits["preemptions"])
     if "load" in limits and "arm:draftproof_mean_requests_in_flight" in known:
         yield _load(run, plan, limits["load"])
-    elif decision not in ADOPTING and "arm:draftproof_generated_tokens" in known:
+    if "rate" in limits and "arm:draftproof_request_rate" in known:
+        yield _rate(run, plan, limits["rate"])
+    if decision not in ADOPTING and "arm:draftproof_generated_tokens" in known:
         yield _no_envelope(run, plan, decision)
     if "arm:draftproof_restarts" in known:
         yield _restart(run, plan)
@@ -250,6 +252,26 @@ def _load(run: str, plan: Plan, limit: Limit) -> Alert:
         ),
         look=(
             "Send what is above the envelope to ordinary decoding, or measure this load and extend the "
+            "envelope."
+        ),
+    )
+
+
+def _rate(run: str, plan: Plan, limit: Limit) -> Alert:
+    return _caution(
+        plan,
+        "DraftproofRateBeyondEnvelope",
+        f"{_candidate('request_rate', run)} > {limit.value:.6g}",
+        summary=(
+            f"{NUMBER} requests a second on {{{{ $labels.instance }}}}, the mean over "
+            f"{plan.rollback.window_s} s, more than the {limit.value:.6g} of the envelope"
+        ),
+        description=(
+            f"The limit is {limit.source}. Beyond it nothing was shown. Requests count when they end, so a "
+            "service that falls behind shows less than what comes: look at those in flight too."
+        ),
+        look=(
+            "Send what is above the envelope to ordinary decoding, or measure this rate and extend the "
             "envelope."
         ),
     )

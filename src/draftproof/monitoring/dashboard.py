@@ -84,6 +84,13 @@ _PANELS = (
         about="The line is the envelope: above it nothing was shown.",
     ),
     _Panel(
+        series="arm:draftproof_request_rate",
+        title="Requests a second per replica",
+        unit="reqps",
+        limit="rate",
+        about="Requests that ended or were refused. The line is the envelope: above it nothing was shown.",
+    ),
+    _Panel(
         series="arm:draftproof_cache_usage",
         title="Key-value cache in use",
         unit="percentunit",
@@ -203,8 +210,13 @@ def _text_panel(watch: Watch) -> dict[str, Any]:
 def _describe(watch: Watch) -> str:
     facts = dict(watch.facts)
     segments = sum(label == "envelope" for label, _ in watch.facts)
-    load = watch.limits.get("load")
-    envelope = f"{segments} segments, {load.value:.6g} requests in flight a replica" if load else "none"
+    words = {"load": "requests in flight", "rate": "requests/s"}
+    limits = [
+        f"{watch.limits[name].value:.6g} {unit} a replica"
+        for name, unit in words.items()
+        if name in watch.limits
+    ]
+    envelope = ", ".join((f"{segments} segments", *limits)) if limits else "none"
     about = (
         f"**Run** {_plain(facts['run'])}, plan {facts['plan_sha256']}",
         f"**engine** {watch.engine_title}",

@@ -160,6 +160,19 @@ def _mean_in_flight(signals: Signals, jobs: Sequence[str], plan: Plan) -> str | 
     return "\n+ ".join(parts)
 
 
+def _request_rate(signals: Signals, jobs: Sequence[str], plan: Plan) -> str | None:
+    """The rate of each replica; a counter that an engine may lack counts as standing still."""
+    counted = signals.attempted or signals.finished
+    if not counted:
+        return None
+    rates = [f"sum by (instance) (rate({select(one, jobs)}[{plan.rollback.window_s}s]))" for one in counted]
+    parts = [
+        f"({rate} or 0 * {rates[0]})" if one.is_optional else rate
+        for one, rate in zip(counted, rates, strict=True)
+    ]
+    return "\n+ ".join(parts)
+
+
 def _sum_by_replica(sample: Sample, jobs: Sequence[str]) -> str:
     return f"sum by (instance) ({select(sample, jobs)})"
 
@@ -189,6 +202,11 @@ _SERIES: dict[str, tuple[Expression, str, bool]] = {
     "mean_requests_in_flight": (
         _mean_in_flight,
         "mean over the window of the requests running or waiting, of each replica",
+        True,
+    ),
+    "request_rate": (
+        _request_rate,
+        "requests a second that ended or were refused in the window, of each replica",
         True,
     ),
     "cache_usage": (_cache, "share of the key-value cache in use, of each replica", True),

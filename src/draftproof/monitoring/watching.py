@@ -6,7 +6,7 @@ from draftproof.engines import adapter_for
 from draftproof.monitoring.alerts import list_cautions, list_triggers
 from draftproof.monitoring.blind_spots import list_blind_spots, list_unseen
 from draftproof.monitoring.engine_signals import find_signals
-from draftproof.monitoring.limits import find_load_limit, list_unset
+from draftproof.monitoring.limits import find_load_limits, list_unrated, list_unset
 from draftproof.monitoring.recordings import FAILED_EXCESS, SLOWDOWN, record_arm, record_pair
 from draftproof.monitoring.signals import Signals
 from draftproof.monitoring.watch import Recording, Unwatched, Watch
@@ -27,6 +27,7 @@ _LIMITED = {
     "preemptions": "arm:draftproof_preemptions_per_request",
     "acceptance_length": "arm:draftproof_acceptance_length",
     "load": "arm:draftproof_mean_requests_in_flight",
+    "rate": "arm:draftproof_request_rate",
 }
 
 
@@ -71,7 +72,7 @@ def watch_run(
         engine_title=signals.title,
         recordings=recordings,
         alerts=alerts,
-        unwatched=_merge((*unseen, *list_unset(limits))),
+        unwatched=_merge((*unseen, *list_unset(limits), *list_unrated(limits, known))),
         notes=tuple(_note(plan, manifest, signals, _in_use(limits, known))),
         tail=tail_of(plan),
         limits=limits,
@@ -89,8 +90,7 @@ def default_holdout_jobs(plan: Plan) -> tuple[str, ...]:
 
 
 def _limits(results: Results, plan: Plan) -> dict[str, Limit]:
-    load = find_load_limit(results, plan)
-    return find_limits(plan) | ({} if load is None else {"load": load})
+    return find_limits(plan) | find_load_limits(results, plan)
 
 
 def _in_use(limits: dict[str, Limit], known: set[str]) -> dict[str, Limit]:
@@ -130,7 +130,7 @@ def _state_facts(results: Results, manifest: Manifest) -> tuple[tuple[str, str],
         ("thresholds_sha256", manifest.thresholds_sha256),
         ("workload_sha256", manifest.workload_sha256),
         *(
-            ("envelope", f"{entry.segment}: at most {entry.max_concurrency} in flight")
+            ("envelope", f"{entry.segment}: at most {entry.limit.short}")
             for entry in results.verdict.envelope
         ),
     )

@@ -93,6 +93,18 @@ class Replay(_Strict):
     speed: float = Field(1.0, gt=0, le=10_000, description="How many times as fast as recorded.")
 
 
+class RecordedWindow(_Strict):
+    """The part of a recorded workload that is used; `duration_s` and `requests` both bound it."""
+
+    start_s: float = Field(
+        0.0, ge=0, le=1e9, allow_inf_nan=False, description="Seconds after the recording's first request."
+    )
+    duration_s: float | None = Field(
+        None, gt=0, le=1e9, allow_inf_nan=False, description="Seconds from there; none: to the end."
+    )
+    requests: int | None = Field(None, ge=1, description="At most so many requests, the earliest.")
+
+
 class LoadLevel(_Strict):
     """How requests come at one level: exactly one of `concurrency`, `arrivals` and `replay`."""
 

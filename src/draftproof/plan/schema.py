@@ -9,7 +9,8 @@ from pydantic import Field, model_validator
 
 from draftproof.plan.approval import Approval
 from draftproof.plan.judge import Judge
-from draftproof.plan.load import LoadLevel
+from draftproof.plan.knee import Knee
+from draftproof.plan.load import LoadLevel, RecordedWindow
 from draftproof.plan.prices import Prices
 from draftproof.plan.rollback import Rollback
 from draftproof.plan.strict import Name, Ratio, Share
@@ -38,7 +39,10 @@ class Target(_Strict):
 class WorkloadChoice(_Strict):
     """Which items are asked, and which segment dimensions form the cells of the verdict."""
 
-    path: str = Field("builtin:starter", description="A JSONL file, or builtin:starter.")
+    path: str = Field(
+        "builtin:starter", description="A JSONL file, a trace (docs/load.md), or builtin:starter."
+    )
+    window: RecordedWindow | None = None
     where: dict[str, list[str]] = Field(
         default_factory=dict, description="Keep items whose segment label is in the list, by dimension."
     )
@@ -197,13 +201,36 @@ class Limits(_Strict):
     ready_s: float = Field(300.0, gt=0, description="Wait for a service to become ready.")
     request_s: float = Field(120.0, gt=0, description="Longest time of one request.")
     stop_s: float = Field(15.0, gt=0, description="Wait for a clean stop before killing.")
-    warmup_requests: int = Field(2, ge=0, description="Requests per arm and level before measuring.")
+    warmup_requests: int = Field(
+        2,
+        ge=0,
+        description="Requests that warm an arm up at a level after each start, at least so many; 0: none. More "
+        "follow, in groups of so many (or of the level's concurrency), until two successive groups agree.",
+    )
+    warmup_tolerance: Annotated[float, Field(gt=0.0, le=1.0)] = Field(
+        0.1,
+        description="Two groups agree when the medians of time per token and of first token differ by at most "
+        "this share.",
+    )
+    warmup_max_s: float = Field(
+        60.0, gt=0, description="No further group begins after so long; the report then warns."
+    )
     stall_ms: float = Field(200.0, gt=0, description="A gap between chunks above this is a stall.")
     sample_s: float = Field(
         1.0, gt=0, description="Time between two readings of a service's metrics during its turn."
     )
     client_lag_ms: float = Field(
-        50.0, gt=0, description="Event-loop lag beyond which a block is invalid_client."
+        50.0,
+        gt=0,
+        description="Lateness of the event loop, pause of garbage collection or, in an open loop, lateness "
+        "of sending (99th percentile) beyond which a turn's client is unfit (invalid_client).",
+    )
+    workers: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="Load processes that share each turn; 1: the load runs in the program itself. More than "
+        "one where a single core is too little for the load (docs/workers.md).",
     )
     behaviour_probes: bool = Field(
         True,
@@ -240,10 +267,21 @@ class Plan(_Strict):
     approval: Approval = Approval()
     prices: Prices = Prices()
     judge: Judge | None = None
+    knee: Knee | None = None
 
     @model_validator(mode="after")
     def _levels_are_distinct(self) -> Self:
         names = [level.name for level in self.load]
         if len(set(names)) != len(names):
             raise ValueError(f"load level names must differ, got {names}")
+        return self
+
+    @model_validator(mode="after")
+    def _knee_can_be_found(self) -> Self:
+        if self.knee is not None:
+            self.knee.check(
+                has_deadline=any(limit is not None for limit in self.objectives.model_dump().values()),
+                levels=tuple(level.name for level in self.load),
+                confidence=self.comparison.confidence,
+            )
         return self

@@ -12,16 +12,26 @@ from draftproof.arms.comparability import find_differences
 from draftproof.arms.environment import resolve_references
 from draftproof.arms.launch import MODEL_MARK, list_arms
 from draftproof.arms.preflight import Finding, PreflightReport, run_preflight
+from draftproof.load.sockets import prepare_descriptors
 from draftproof.plan.loading import BUILTIN_PREFIX
 from draftproof.plan.schema import Plan
 from draftproof.qualify.fleet import Fleet, needs_model
 from draftproof.qualify.judging import check_judging
+from draftproof.qualify.load_findings import (
+    LoadFinding,
+    Outlook,
+    find_beyond_service,
+    find_load_findings,
+    list_outlooks,
+)
 from draftproof.qualify.progress import Progress
 from draftproof.qualify.stopping import stop_on_signal
 from draftproof.records import ArmManifest, Contract
 from draftproof.verdict.forecast import forecast_shortfalls
+from draftproof.verdict.knee.outlook import describe_outlook
 from draftproof.workload.items import Item, Workload
 from draftproof.workload.reader import load_workload
+from draftproof.workload.recordings import Window
 from draftproof.workload.segments import check_dimensions, compute_coverage, select
 
 ModelResolver = Callable[[str], Path]
@@ -37,6 +47,9 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
     contracts: tuple[Contract, ...]
     findings: tuple[Finding, ...]
     forecasts: tuple[str, ...]
+    load_findings: tuple[LoadFinding, ...] = ()
+    outlooks: tuple[Outlook, ...] = ()
+    knee: tuple[str, ...] = ()
 
     def json(self) -> str:
         """Return the report as JSON."""
@@ -51,7 +64,10 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
             lines.append(
                 f"    equivalence: {contract.equivalence or 'not known'}; fallback: {contract.fallback}"
             )
+        lines += [f"  load {one}" for one in self.outlooks]
+        lines += [f"  {one}" for one in self.knee]
         lines += [f"{one.severity}: {one.arm}: {one.text}" for one in self.findings]
+        lines += [f"warning: {one}" for one in self.load_findings]
         lines += [f"forecast: {text}" for text in self.forecasts]
         lines.append("Ready to run." if self.is_ready else "Not ready: see the errors above.")
         return "\n".join(lines)
@@ -64,8 +80,9 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
 
 def choose_items(plan: Plan) -> tuple[Workload, tuple[Item, ...]]:
     """Return the workload and the items that the plan chooses from it."""
-    workload = load_workload(plan.workload.path)
     chosen = plan.workload
+    window = None if chosen.window is None else Window(**chosen.window.model_dump())
+    workload = load_workload(chosen.path, window)
     named = plan.comparison.cluster_by
     check_dimensions(workload, (named,) if named else ())
     return workload, select(workload, chosen.where, chosen.items_per_segment, chosen.segment_by, plan.seed)
@@ -107,6 +124,8 @@ def check_plan(plan: Plan, resolve_model: ModelResolver, progress: Progress) -> 
         Interrupted: stopped by a signal.
     """
     _, items = choose_items(plan)
+    find_load_findings(plan, items)  # a load that cannot be made is told before a service is started
+    prepare_descriptors(plan)
     model = resolve_target(plan, resolve_model)
     with TemporaryDirectory(prefix="draftproof-check-") as folder:
         return uvloop.run(_check(plan, items, model, Path(folder), progress))
@@ -136,6 +155,12 @@ async def _check_fleet(
             contracts=tuple(report.contracts),
             findings=tuple(report.findings),
             forecasts=forecast_shortfalls(plan, items),
+            knee=describe_outlook(plan),
+            load_findings=(
+                *find_load_findings(plan, items),
+                *find_beyond_service(plan, fleet.manifests.values()),
+            ),
+            outlooks=list_outlooks(plan, items),
         )
 
 

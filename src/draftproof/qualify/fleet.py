@@ -43,7 +43,7 @@ class Fleet:
     ) -> None:
         environment = os.environ if environment is None else environment
         self.plan, self.arms = plan, list_arms(plan)
-        self._progress, self.stop = progress, stop
+        self._progress, self.stop, self.model = progress, stop, model
         self.secrets = find_secrets(list(self.arms.values()), environment)
         self._running = {
             name: RunningArm(
@@ -100,6 +100,18 @@ class Fleet:
         self.contacts[name] = await self._running[name].start(self.stop)
         check_same(before, self.contacts[name].manifest)
         return True
+
+    async def meet_again(self, name: str) -> None:
+        """Wait for an arm that could not be reached, for as long as for one that starts, and ask what it is.
+
+        Raises:
+            EngineError: it does not answer.
+            IncompatibleError: it is not what it was before.
+            Interrupted: the user wants to leave.
+        """
+        before = self.contacts[name].manifest
+        self.contacts[name] = await self._running[name].meet_again(self.stop)
+        check_same(before, self.contacts[name].manifest)
 
     def check_alive(self, name: str) -> None:
         """Do nothing while the arm's process runs.

@@ -3,28 +3,11 @@
 import contextlib
 from collections.abc import Iterator
 
-from draftproof.arms.environment import mask_struct, mask_values
+from draftproof.arms.environment import mask_values
 from draftproof.errors import DraftproofError
-from draftproof.load.turn import Sink
-from draftproof.records import RequestRecord
+from draftproof.load.masking import MaskingSink
 
-
-class MaskingSink:
-    """Hands records on with every secret masked in every text of theirs.
-
-    A service that refuses a key likes to repeat it in its answer, and an answer is kept as it came.
-
-    Args:
-        sink: takes the records.
-        secrets: values to mask.
-    """
-
-    def __init__(self, sink: Sink, secrets: tuple[str, ...]) -> None:
-        self._sink, self._secrets = sink, secrets
-
-    def append(self, record: RequestRecord) -> None:
-        """Keep one record."""
-        self._sink.append(mask_struct(record, self._secrets) if self._secrets else record)
+__all__ = ["MaskingSink", "masked_errors"]
 
 
 @contextlib.contextmanager

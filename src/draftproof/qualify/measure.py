@@ -1,20 +1,29 @@
 """The measuring loop: block after block, arm after arm, every record into the journal as it ends."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Collection, Mapping
 
 import aiohttp
 
 from draftproof.client.transport import HttpTransport
+from draftproof.clock import read_clocks
 from draftproof.errors import EngineError
-from draftproof.load.driver import LoadSettings, run_turn, run_warmup
+from draftproof.load.driver import LoadSettings
+from draftproof.load.share import share_of_one
 from draftproof.load.turn import Turn, turns_of
 from draftproof.plan.schema import Plan
 from draftproof.qualify.behaviour import list_unprobed, probe_arm
+from draftproof.qualify.board import Board, WatchedSink, WatchedTransport
 from draftproof.qualify.fleet import Fleet
 from draftproof.qualify.masking import MaskingSink
 from draftproof.qualify.progress import Interrupted, Progress
-from draftproof.store import RunDirectory
+from draftproof.qualify.resuming import list_missing_turns
+from draftproof.qualify.turn_clocks import note_clocks
+from draftproof.qualify.turn_running import TurnRunner
+from draftproof.qualify.warming import Route, Warmer
+from draftproof.records import BlockRecord, Warmup
+from draftproof.store import RunContents, RunDirectory
 from draftproof.telemetry.host import HostReader
 from draftproof.telemetry.sampler import Sampler, Target
 from draftproof.workload.answers import AnswerView, view_answer
@@ -43,19 +52,21 @@ async def measure(
     """Run what is missing of a run; return how many of all turns are complete.
 
     Raises:
-        EngineError: an arm's process ended; its unanswered requests are recorded as failures.
+        EngineError: an arm's service ended; its unanswered requests are recorded as failures.
+        IncompatibleError: it came back as another one.
         StoreError: the journal cannot be written.
         Interrupted: stopped while an arm started or was probed.
     """
     turns = plan_turns(fleet.plan, items, fleet.arms)
-    finished = run.load_completed_turns()
-    answered = {
-        one.request_id: view_answer(one) if one.outcome == "ok" else None for one in run.load().records
-    }
-    loop = _Loop(run, fleet, {item.id: item for item in items}, answered, stop)
-    waiting = [turn for turn in turns if (turn.block, turn.arm) not in finished]
+    contents = run.load()
+    answered = {one.request_id: view_answer(one) if one.outcome == "ok" else None for one in contents.records}
+    by_id = {item.id: item for item in items}
+    board = _make_board(turns, by_id, contents, stop)
+    loop = _Loop(run, fleet, by_id, answered, stop, board=board, progress=progress, warmups=contents.warmups)
+    waiting = list_missing_turns(turns, by_id, contents.blocks, answered)
     last_of = {turn.arm: turn for turn in waiting}
     done = len(turns) - len(waiting)
+    progress.watch(board)
     try:
         for turn in waiting:
             if stop.is_set():
@@ -65,6 +76,7 @@ async def measure(
             if fleet.takes_turns and turn is last_of[turn.arm]:
                 await _probe(run, fleet, (turn.arm,), progress, stop)
                 progress.phase("Measuring")
+                progress.watch(board)
         if done == len(turns):
             await _probe(run, fleet, fleet.arms, progress, stop)
     except Interrupted as stopped:
@@ -73,6 +85,60 @@ async def measure(
         await loop.close()
     progress.advance(done, len(turns), "measured" if done == len(turns) else "stopped")
     return done, len(turns)
+
+
+async def run_turns(
+    run: RunDirectory,
+    fleet: Fleet,
+    turns: Collection[Turn],
+    *,
+    items: Collection[Item],
+    contents: RunContents,
+    progress: Progress,
+    stop: asyncio.Event,
+) -> None:
+    """Run what is missing of some turns that are not of the plan's levels.
+
+    Args:
+        run: where records go.
+        fleet: the arms.
+        turns: the turns, in order.
+        items: every item that they ask.
+        contents: what the run holds of turns of this kind.
+        progress: told how the turns go.
+        stop: set when the user wants to leave.
+
+    Raises:
+        DraftproofError: as `measure`.
+        Interrupted: stopped while an arm started.
+    """
+    answered = {one.request_id: view_answer(one) if one.outcome == "ok" else None for one in contents.records}
+    by_id = {item.id: item for item in items}
+    board = _make_board(turns, by_id, contents, stop)
+    loop = _Loop(run, fleet, by_id, answered, stop, board=board, progress=progress, warmups=contents.warmups)
+    progress.watch(board)
+    try:
+        for turn in list_missing_turns(turns, by_id, contents.blocks, answered):
+            if not stop.is_set():
+                await loop.take(turn)
+    finally:
+        await loop.close()
+
+
+def _make_board(
+    turns: Collection[Turn], items: Mapping[str, Item], contents: RunContents, stop: asyncio.Event
+) -> Board:
+    plan = contents.plan
+    has_objectives = any(limit is not None for limit in plan.objectives.model_dump().values())
+    return Board(
+        turns,
+        items,
+        finished={(one.block, one.arm) for one in contents.blocks if one.completed},
+        recorded=Counter((one.block, one.arm) for one in contents.records if one.phase == "measure"),
+        objectives=plan.objectives if has_objectives else None,
+        client_lag_ms=plan.limits.client_lag_ms,
+        is_stopping=stop.is_set,
+    )
 
 
 async def _probe(
@@ -91,7 +157,7 @@ async def _probe(
 
 
 class _Loop:
-    """Carries what all turns share: transport, journal, items, and who has been warmed up at which level."""
+    """Carries what all turns share: transport, journal, items, who is warm, and who watches."""
 
     def __init__(
         self,
@@ -100,13 +166,17 @@ class _Loop:
         items: Mapping[str, Item],
         answered: Mapping[str, AnswerView | None],
         stop: asyncio.Event,
+        *,
+        board: Board,
+        progress: Progress,
+        warmups: Collection[Warmup] = (),
     ) -> None:
         self._run, self._fleet, self._items, self._stop = run, fleet, items, stop
-        self._answered, self._warm = answered, set[tuple[str, str]]()
-        self._transport = HttpTransport()
+        self._answered, self._board, self._progress = answered, board, progress
+        self._transport = WatchedTransport(HttpTransport(), board)
         self._session = aiohttp.ClientSession()
         self._host = HostReader()
-        self._sink = MaskingSink(run.journal, fleet.secrets)
+        self._sink = WatchedSink(MaskingSink(run.journal, fleet.secrets), board)
         plan = fleet.plan
         self._sampler = Sampler(
             self._session,
@@ -117,60 +187,62 @@ class _Loop:
         self._settings = LoadSettings(
             request_timeout_s=plan.limits.request_s, max_tokens=plan.workload.max_tokens
         )
+        route = Route(
+            items=items, transport=self._transport, sink=self._sink, settings=self._settings, stop=stop
+        )
+        self._runner = TurnRunner(run, fleet, route, answered, board)
+        self._warmer = Warmer(plan.limits, route, self._keep_warmup, before=warmups, known_ids=answered)
 
     async def take(self, turn: Turn) -> bool:
         """Run one turn and return whether it was completed."""
+        self._board.set_state(turn.arm, "starting")
         if await self._fleet.ensure(turn.arm):
-            self._warm = {(load, arm) for load, arm in self._warm if arm != turn.arm}
+            self._warmer.forget(turn.arm)
         await self._warm_up(turn)
+        self._board.begin_turn(turn)
         async with self._sampler.turn(self._target(turn.arm), f"{turn.load}/{turn.block}", self._stop):
-            block = await run_turn(
-                turn,
-                self._fleet.contacts[turn.arm].endpoint,
-                self._items,
-                transport=self._transport,
-                sink=self._sink,
-                settings=self._settings,
-                done=self._answered,
-                answered=self._answered,
-                stop=self._stop,
-            )
+            before = read_clocks()
+            outcome = await self._runner.run(turn, self._stop)
+            block = note_clocks(outcome.block, before, read_clocks())
             self._run.journal.append(block)
+        self._progress.turn_ended(self._board.end_turn(block))
+        self._runner.raise_error(outcome)
         if not self._stop.is_set():
-            self._check_alive(turn.arm)
+            await self._check_there(turn.arm, block)
         return block.completed
 
     async def close(self) -> None:
-        """Let go of every connection."""
+        """End load workers and let go of every connection."""
+        await self._runner.close()
         await self._transport.close()
         await self._session.close()
         self._host.close()
 
     async def _warm_up(self, turn: Turn) -> None:
         """Warm an arm up at a level once per start; warm-up requests are recorded and never counted."""
-        count = self._fleet.plan.limits.warmup_requests
-        if (turn.load, turn.arm) in self._warm or not count:
-            return
-        self._warm.add((turn.load, turn.arm))
-        await run_warmup(
-            turn,
-            self._fleet.contacts[turn.arm].endpoint,
-            self._items,
-            count=max(count, turn.concurrency or 1),
-            transport=self._transport,
-            sink=self._sink,
-            settings=self._settings,
-            stop=self._stop,
-        )
+        if self._warmer.needs(turn) and not self._stop.is_set():
+            self._board.set_state(turn.arm, "warming up")
+            await self._warmer.warm(
+                share_of_one(turn, self._fleet.plan.limits.workers),
+                self._fleet.contacts[turn.arm].endpoint,
+            )
 
-    def _check_alive(self, arm: str) -> None:
+    def _keep_warmup(self, warmup: Warmup) -> None:
+        self._run.append_warmup(warmup)
+        self._progress.warmed_up(warmup)
+
+    async def _check_there(self, arm: str, block: BlockRecord) -> None:
+        """Go on only with a service that is there: one that is switched off would fail turn after turn."""
         try:
             self._fleet.check_alive(arm)
+            if block.unreached:
+                self._warmer.forget(arm)
+                await self._fleet.meet_again(arm)
         except EngineError as error:
             raise EngineError(
                 f"{error.message} Its unanswered requests are recorded as failures of this arm.",
                 place=error.place,
-                fix=f"see the log, then continue with: draftproof run --resume {self._run.path}",
+                fix=f"see what ended it, then continue with: draftproof run --resume {self._run.path}",
             ) from error
 
     def _target(self, arm: str) -> Target:

@@ -3,6 +3,9 @@
 from pathlib import Path
 from typing import Protocol
 
+from draftproof.qualify.board import Board, TurnView
+from draftproof.records import Warmup
+
 
 class Interrupted(Exception):  # noqa: N818 - not an error: the user stopped the run
     """The run was stopped before its end; `done` of `total` turns are complete.
@@ -26,6 +29,18 @@ class Progress(Protocol):
         """`done` of `total` steps of the phase are over; `text` says what goes on now."""
         ...
 
+    def watch(self, board: Board) -> None:
+        """Turns are measured from now on, until the next phase; the board may be read at any time."""
+        ...
+
+    def warmed_up(self, warmup: Warmup) -> None:
+        """An arm was warmed up at a level."""
+        ...
+
+    def turn_ended(self, turn: TurnView) -> None:
+        """An arm's turn of a block has ended."""
+        ...
+
 
 class Quiet:
     """Says nothing."""
@@ -34,4 +49,13 @@ class Quiet:
         """Say nothing."""
 
     def advance(self, done: int, total: int, text: str) -> None:
+        """Say nothing."""
+
+    def watch(self, board: Board) -> None:
+        """Show nothing."""
+
+    def warmed_up(self, warmup: Warmup) -> None:
+        """Say nothing."""
+
+    def turn_ended(self, turn: TurnView) -> None:
         """Say nothing."""

@@ -71,4 +71,5 @@ def run_data(contents: RunContents) -> "RunData":
         telemetry=contents.telemetry,
         judgements=contents.judgements,
         behaviours=contents.behaviours,
+        warmups=contents.warmups,
     )

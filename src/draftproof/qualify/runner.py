@@ -17,20 +17,24 @@ from draftproof import __version__
 from draftproof.arms.launch import list_arms
 from draftproof.arms.preflight import PreflightReport
 from draftproof.clock import wall_anchor
+from draftproof.load.sockets import prepare_descriptors
 from draftproof.plan.loading import plan_sha256, thresholds_sha256
 from draftproof.plan.schema import Plan
 from draftproof.qualify.behaviour import list_unprobed
 from draftproof.qualify.check import ModelResolver, choose_items, preflight, resolve_target
 from draftproof.qualify.fleet import Fleet, check_same
 from draftproof.qualify.judging import check_judging, run_judging
+from draftproof.qualify.load_findings import LoadFinding, find_beyond_service, find_load_findings
 from draftproof.qualify.measure import measure, plan_turns
 from draftproof.qualify.progress import Interrupted, Progress
 from draftproof.qualify.reporting import recompute
+from draftproof.qualify.resuming import list_missing_turns
 from draftproof.qualify.stopping import stop_on_signal
 from draftproof.records import SCHEMA_VERSION, Manifest
 from draftproof.store import LOG_FOLDER, RunContents, RunDirectory
 from draftproof.verdict.results import Results
 from draftproof.workload.items import Item, Workload
+from draftproof.workload.recordings import cap_evidence
 
 
 def run_plan(plan: Plan, text: str, out: Path, resolve_model: ModelResolver, progress: Progress) -> Results:
@@ -49,9 +53,11 @@ def run_plan(plan: Plan, text: str, out: Path, resolve_model: ModelResolver, pro
     """
     RunDirectory.check_free(out)
     workload, items = choose_items(plan)
+    findings = find_load_findings(plan, items)
+    prepare_descriptors(plan)
     model = resolve_target(plan, resolve_model)
     RunDirectory.prepare(out)
-    job = _Job(plan=plan, text=text, out=out, workload=workload, items=items, model=model)
+    job = _Job(plan=plan, text=text, out=out, workload=workload, items=items, model=model, findings=findings)
     uvloop.run(_run_new(job, progress))
     return _finish(out, progress)
 
@@ -67,22 +73,33 @@ def resume_run(out: Path, resolve_model: ModelResolver, progress: Progress) -> R
     with RunDirectory.open(out) as run:
         run.lock()
         contents = run.load()
-        if not _is_measured(run, contents):
+        if not _is_measured(contents):
+            prepare_descriptors(contents.plan)
             model = resolve_target(contents.plan, resolve_model)
             uvloop.run(_run_on(run, contents.plan, contents.items, model, progress))
     return _finish(out, progress)
 
 
-def _is_measured(run: RunDirectory, contents: RunContents) -> bool:
+def _is_measured(contents: RunContents) -> bool:
     """Tell whether no turn is missing, so that a run whose end alone was lost needs no service.
 
     Probes of behaviour that were begun must be finished; a run from before there were any needs none.
     """
     arms = list_arms(contents.plan)
     turns = plan_turns(contents.plan, contents.items, arms)
-    if not {(turn.block, turn.arm) for turn in turns} <= run.load_completed_turns():
+    items, recorded = {item.id: item for item in contents.items}, {one.request_id for one in contents.records}
+    if list_missing_turns(turns, items, contents.blocks, recorded) or not _is_knee_found(contents):
         return False
     return not contents.behaviours or not list_unprobed(contents.plan, arms, contents.behaviours)
+
+
+def _is_knee_found(contents: RunContents) -> bool:
+    """Tell whether a run lacks no look of its knee search; the statistics are imported only for a search."""
+    if contents.plan.knee is None:
+        return True
+    from draftproof.qualify.knee import is_over  # noqa: PLC0415
+
+    return is_over(contents)
 
 
 class _Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,6 +111,7 @@ class _Job(msgspec.Struct, frozen=True, kw_only=True):
     workload: Workload
     items: tuple[Item, ...]
     model: Path | None
+    findings: tuple[LoadFinding, ...]
 
 
 async def _run_new(job: _Job, progress: Progress) -> None:
@@ -131,6 +149,10 @@ async def _measure(
     done, total = await measure(run, fleet, items, progress, stop)
     if done < total:
         raise Interrupted(run.path, done, total)
+    if fleet.plan.knee is not None:
+        from draftproof.qualify.knee import search_knee  # noqa: PLC0415
+
+        await search_knee(run, fleet, progress, stop)
 
 
 def _finish(out: Path, progress: Progress) -> Results:
@@ -156,12 +178,16 @@ def _manifest(job: _Job, fleet: Fleet, report: PreflightReport) -> Manifest:
         workload_sha256=workload.sha256,
         workload_name=workload.name,
         workload_version=workload.version,
-        evidence=plan.evidence,
+        evidence=cap_evidence(plan.evidence, job.items),
         seed=plan.seed,
         host=describe_host(),
         arms=tuple(fleet.manifests.values()),
         contracts=tuple(report.contracts),
-        findings=tuple(f"Before the run: {one.arm}: {one.text}" for one in report.findings),
+        findings=(
+            *(f"Before the run: {one.arm}: {one.text}" for one in report.findings),
+            *(f"Before the run: {one}" for one in job.findings),
+            *(f"Before the run: {one}" for one in find_beyond_service(plan, fleet.manifests.values())),
+        ),
     )
 
 

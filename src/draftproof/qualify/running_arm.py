@@ -100,6 +100,17 @@ class RunningArm:
             await unless_stopped(self.process.wait_ready(), stop)
             return await unless_stopped(self._meet(), stop)
 
+    async def meet_again(self, stop: asyncio.Event) -> Contact:
+        """Do as `start` does with a service that has answered before and could not be reached.
+
+        Raises:
+            EngineError: it does not answer as it must.
+            Interrupted: `stop` was set meanwhile.
+        """
+        with masked_errors(self.secrets):
+            await unless_stopped(self.process.wait_ready(again=True), stop)
+            return await unless_stopped(self._meet(), stop)
+
     async def _meet(self) -> Contact:
         service = locate_service(
             self.name, self._arm, self.process.url, self.adapter, self._headers, secrets=self.secrets

@@ -1,6 +1,12 @@
-"""What Ctrl-C means: the first one asks the job to stop in good order, a second one ends it at once."""
+"""What a signal means: the first asks the job to stop in good order, a second one ends it at once.
+
+SIGINT is Ctrl-C, SIGTERM what a supervisor sends, SIGHUP a terminal that was closed. A shell may send SIGHUP
+twice, so a second one of those changes nothing; and whoever had it ignored (nohup) wants the job to go on. A
+closed terminal takes no more output: what is said after that goes nowhere, and stops no clean end.
+"""
 
 import asyncio
+import os
 import signal
 import threading
 from collections.abc import Coroutine, Iterator
@@ -10,34 +16,50 @@ from typing import Any, TypeVar
 from draftproof.qualify.progress import Interrupted
 
 Value = TypeVar("Value")
-_NUMBERS = (signal.SIGINT, signal.SIGTERM)
+_ONCE = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextmanager
 def stop_on_signal() -> Iterator[asyncio.Event]:
-    """Turn the first SIGINT or SIGTERM into a set event; a second one has its usual effect, at once.
+    """Turn the first SIGINT, SIGTERM or SIGHUP into a set event.
 
-    Signals reach the main thread only: a job in another thread has an event that nobody sets.
+    A second SIGINT or SIGTERM has its usual effect, at once. Signals reach the main thread only: a job in
+    another thread has an event that nobody sets.
     """
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
+    terminals = [number for number in (1, 2) if os.isatty(number)]
+    hang_up = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
 
-    def let_go() -> None:
-        for number in _NUMBERS:
+    def let_go(numbers: tuple[signal.Signals, ...]) -> None:
+        for number in numbers:
             loop.remove_signal_handler(number)
 
     def on_signal() -> None:
         stop.set()
-        let_go()
+        let_go(_ONCE)
 
-    for number in _NUMBERS:
+    def on_hang_up() -> None:
+        _silence(terminals)
+        on_signal()
+
+    for number in _ONCE:
         loop.add_signal_handler(number, on_signal)
+    for number in hang_up:
+        loop.add_signal_handler(number, on_hang_up)
     try:
         yield stop
     finally:
-        let_go()
+        let_go((*_ONCE, *hang_up))
+
+
+def _silence(descriptors: list[int]) -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for number in descriptors:
+        os.dup2(nowhere, number)
+    os.close(nowhere)
 
 
 async def unless_stopped(work: Coroutine[Any, Any, Value], stop: asyncio.Event) -> Value:

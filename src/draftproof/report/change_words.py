@@ -21,6 +21,7 @@ from draftproof.verdict.comparing.comparison import (
     NoiseSource,
     RunComparison,
 )
+from draftproof.verdict.load_size import LoadSize
 
 NOISE_WORDS: dict[NoiseSource, str] = {"both": "A, B", "before": "A", "after": "B", "none": ""}
 NO_PROOF = (
@@ -89,7 +90,7 @@ def headline(comparison: RunComparison) -> str:
 def describe_changes(comparison: RunComparison) -> tuple[str, ...]:
     """Return one sentence for every change of delivery, failures, effects and decision, and what to doubt."""
     deliveries, failures, effects = list_changes(comparison)
-    loads = dict(comparison.loads)
+    loads = comparison.sizes
     sentences = [_describe_delivery(one, loads.get(one.load)) for one in deliveries]
     sentences += [_describe_failures(one, loads.get(one.load)) for one in failures]
     sentences += [_describe_effect(one) for one in effects]
@@ -136,9 +137,9 @@ def _list_parts(comparison: RunComparison) -> tuple[tuple[str, bool], ...]:
     )
 
 
-def _describe_delivery(change: DeliveryChange, concurrency: int | None) -> str:
+def _describe_delivery(change: DeliveryChange, size: LoadSize | None) -> str:
     words = QUANTITY_WORDS[change.quantity]
-    place = f"{arm_label(change.arm)} at {load_label(change.load, concurrency)}"
+    place = f"{arm_label(change.arm)} at {load_label(change.load, size)}"
     if change.reading == "known_in_one_run":
         return (
             f"{place}: {words.label} is known for {change.known_before} of {change.answered_before} answers "
@@ -156,10 +157,10 @@ def _describe_yardstick(change: DeliveryChange) -> str:
     return f"equal arms differ by up to {describe_noise(change.noise, change.noise_from, format_share)}"
 
 
-def _describe_failures(change: FailureChange, concurrency: int | None) -> str:
+def _describe_failures(change: FailureChange, size: LoadSize | None) -> str:
     interval = format_interval(change.difference, format_points)
     return (
-        f"{arm_label(change.arm)} at {load_label(change.load, concurrency)}: {format_share(change.after)} of "
+        f"{arm_label(change.arm)} at {load_label(change.load, size)}: {format_share(change.after)} of "
         f"requests failed where {format_share(change.before)} did "
         f"(B − A {format_points(change.difference.value)} {interval})."
     )

@@ -40,6 +40,7 @@ from draftproof.verdict.comparing.comparison import (
     RunComparison,
     RunIdentity,
 )
+from draftproof.verdict.load_size import LoadSize
 from draftproof.verdict.results import CellStatus, EnvelopeEntry, Figure
 
 _SHOWN_CHARS = 60
@@ -135,7 +136,7 @@ def _deliveries(comparison: RunComparison) -> list[str]:
     """One table in which a line names arm and load before their rows."""
     header = ("Quantity", "A", "B", "B / A", "Interval", "Equal arms", "Prompts", "Reading")
     head, *rows = align([header, *map(_delivery_row, comparison.deliveries)])
-    loads, lines, place = dict(comparison.loads), [head], None
+    loads, lines, place = comparison.sizes, [head], None
     for change, row in zip(comparison.deliveries, rows, strict=True):
         if place != (change.arm, change.load):
             place = (change.arm, change.load)
@@ -165,16 +166,16 @@ def _interval(figure: Figure, write: Callable[[float | None], str]) -> str:
 
 
 def _failures(comparison: RunComparison) -> list[str]:
-    loads = dict(comparison.loads)
+    loads = comparison.sizes
     rows = [_failure_row(one, loads.get(one.load)) for one in comparison.failures]
     header = ("Load", "Arm", "A", "B", "B − A", "Interval", "Equal arms", "Pairs", "Reading")
     return align([header, *rows]) if rows else []
 
 
-def _failure_row(change: FailureChange, concurrency: int | None) -> tuple[str, ...]:
+def _failure_row(change: FailureChange, size: LoadSize | None) -> tuple[str, ...]:
     noise = None if change.noise is None else 1 + change.noise
     return (
-        load_label(change.load, concurrency),
+        load_label(change.load, size),
         arm_label(change.arm),
         format_share(change.before),
         format_share(change.after),
@@ -221,8 +222,13 @@ def _describe_envelope(change: EnvelopeChange) -> str:
 def _direction(change: EnvelopeChange) -> str:
     if change.before is None or change.after is None:
         return "opened" if change.before is None else "closed"
-    old, new = (one.max_concurrency for one in (change.before, change.after))
-    return "another context limit" if old == new else "wider" if new > old else "narrower"
+    old, new = change.before.limit, change.after.limit
+    if old == new:
+        return "another context limit"
+    if (old.concurrency is None, old.rps is None) != (new.concurrency is None, new.rps is None):
+        return "limited otherwise"
+    wider = [one > other for one, other in zip(new.order, old.order, strict=True) if one != other]
+    return "wider" if all(wider) else "limited otherwise" if any(wider) else "narrower"
 
 
 def _list_reasons(changes: Sequence[ReasonChange]) -> list[str]:
@@ -243,7 +249,7 @@ def _limit(entry: EnvelopeEntry | None) -> str:
         return "not allowed"
     context = entry.max_context_tokens
     tail = "" if context is None else f" and {context:,} tokens of context"
-    return f"up to {entry.max_concurrency:,} in flight{tail}"
+    return f"up to {entry.limit.short}{tail}"
 
 
 def _list_left_out(comparison: RunComparison) -> list[str]:

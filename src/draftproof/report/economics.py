@@ -28,6 +28,7 @@ from draftproof.report.view import (
 )
 from draftproof.verdict.economics.results import ArmUse, Economics, Span, Worth
 from draftproof.verdict.economics.wording import amount
+from draftproof.verdict.figure import Figure
 from draftproof.verdict.results import Results
 
 STANDINGS = {"worth": "worth it", "not_worth": "not worth it", "unknown": MISSING}
@@ -112,11 +113,12 @@ def _sentence(found: Economics) -> str:
 def _use_table(results: Results, found: Economics) -> Table:
     notes = Footnotes()
     arms = order_arms(results, {one.arm for one in found.uses})
+    talks = any(one.multi_turn for one in results.conversations)
     groups = tuple(
         Group(
             title=title_of_load(results, load),
             rows=tuple(
-                _use_row(one, found, notes)
+                _use_row(one, found, notes, talks=talks)
                 for arm in arms
                 for one in found.uses
                 if (one.arm, one.load) == (arm, load)
@@ -134,6 +136,7 @@ def _use_table(results: Results, found: Economics) -> Table:
             Column(label="per 1,000 tokens", over="Device seconds"),
             Column(label="per 1,000 good requests", over="Device seconds"),
             Column(label="Good requests per device and hour"),
+            *((Column(label="Completed conversations per device and hour"),) if talks else ()),
             Column(label="Joules per 1,000 tokens"),
             *(
                 (
@@ -149,7 +152,8 @@ def _use_table(results: Results, found: Economics) -> Table:
     )
 
 
-def _use_row(one: ArmUse, found: Economics, notes: Footnotes) -> Row:
+def _use_row(one: ArmUse, found: Economics, notes: Footnotes, *, talks: bool) -> Row:
+    spoken = one.completed_conversations_per_device or Figure(value=None)
     money = (_span_cell(one.money_per_1000_tokens, notes), _span_cell(one.money_per_1000_good, notes))
     unchecked = f"{format_count(one.unchecked)} not checked" if one.unchecked else ""
     return Row(
@@ -160,6 +164,7 @@ def _use_row(one: ArmUse, found: Economics, notes: Footnotes) -> Row:
             figure_cell(one.device_s_per_1000_tokens, format_significant, notes),
             figure_cell(one.device_s_per_1000_good, format_significant, notes),
             figure_cell(one.good_per_device_hour, format_significant, notes),
+            *((figure_cell(spoken, format_significant, notes),) if talks else ()),
             TableCell(
                 text=format_significant(one.joules_per_1000_tokens),
                 mark=notes.mark(one.joules_reason) if one.joules_reason else "",

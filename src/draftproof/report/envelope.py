@@ -45,10 +45,10 @@ class MapCell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EnvelopeMap(msgspec.Struct, frozen=True, kw_only=True):
-    """The map, its legend with counts, and why each cell has its status."""
+    """The map, its legend with counts, and why each cell has its status; `loads` are (name, size)."""
 
     heading: str
-    loads: tuple[tuple[str, int | None], ...]
+    loads: tuple[tuple[str, str], ...]
     rows: tuple[tuple[str, tuple[MapCell | None, ...]], ...]
     legend: tuple[tuple[str, Word, int], ...]
     metric: str
@@ -67,7 +67,7 @@ def build_map(results: Results) -> EnvelopeMap:
     counts = Counter[str](cell.status for cell in results.cells)
     return EnvelopeMap(
         heading=segment_heading(results.segments),
-        loads=results.loads,
+        loads=tuple((load, size.short) for load, size in results.sizes.items()),
         rows=tuple(
             (segment_label(s), tuple(_map_cell(cells.get((s, ld))) for ld in loads)) for s in segments
         ),
@@ -134,7 +134,7 @@ def _cell_row(cell: Cell, notes: Footnotes, *, with_alternative: bool) -> Row:
     beside = figure_cell(alternative, format_change, notes) if alternative else text_cell("")
     return Row(
         cells=(
-            text_cell(load_label(cell.load, cell.concurrency), head=True, tone="nowrap"),
+            text_cell(load_label(cell.load, cell.size), head=True, tone="nowrap"),
             text_cell(f"{word.glyph} {word.label}", tone=f"status {cell.status}"),
             figure_cell(cell.effect, format_change, notes),
             *((beside,) if with_alternative else ()),

@@ -53,7 +53,7 @@ def _reasons(explanation: Explanation, *, whole: bool) -> Iterator[str]:
 
 
 def _cell(cell: CellView, explanation: Explanation, *, whole: bool) -> Iterator[str]:
-    yield f"{name_segment(cell.segment)}@{cell.load} ({cell.concurrency} in flight): {cell.status}"
+    yield f"{name_segment(cell.segment)}@{cell.load} ({cell.load_size.short}): {cell.status}"
     for name, figure in (
         ("simultaneous, decides", cell.simultaneous),
         ("alone", cell.single),

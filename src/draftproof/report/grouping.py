@@ -34,7 +34,7 @@ def order_arms(results: Results, present: Iterable[str]) -> tuple[str, ...]:
 
 def title_of_load(results: Results, load: str) -> str:
     """Return "low, 4 in flight"."""
-    return load_label(load, dict(results.loads).get(load))
+    return load_label(load, results.sizes.get(load))
 
 
 def order_loads(results: Results) -> tuple[str, ...]:

@@ -6,6 +6,8 @@ as it is.
 
 import msgspec
 
+from draftproof.verdict.load_size import LoadSize
+
 POOLED = "all"
 
 
@@ -140,9 +142,9 @@ def segment_heading(segments: tuple[str, ...]) -> str:
     return f"Segment ({dimensions})" if dimensions else "Segment"
 
 
-def load_label(load: str, concurrency: int | None) -> str:
-    """Return "low, 4 in flight"."""
-    return load if concurrency is None else f"{load}, {concurrency} in flight"
+def load_label(load: str, size: LoadSize | None) -> str:
+    """Return "low, 4 in flight" or "peak, 12 requests/s"."""
+    return load if size is None else f"{load}, {size.short}"
 
 
 def _dimensions(segment: str) -> str:

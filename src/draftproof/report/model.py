@@ -10,6 +10,7 @@ import msgspec
 from draftproof.records import Manifest
 from draftproof.report.acceptance import acceptance_sentence, build_acceptance
 from draftproof.report.behaviour import BehaviourSection, build_behaviour
+from draftproof.report.clients import ClientSection, build_clients
 from draftproof.report.configuration import Configuration, build_configuration
 from draftproof.report.delivery import build_delivery, delivery_hints, delivery_sentence
 from draftproof.report.diagnosis import build_diagnosis
@@ -28,6 +29,7 @@ from draftproof.report.evidence import (
 )
 from draftproof.report.glossary import GLOSSARY
 from draftproof.report.grouping import order_arms
+from draftproof.report.knee import KneeSection, build_knee
 from draftproof.report.labels import (
     ARM_MEANINGS,
     COUNTS,
@@ -48,6 +50,7 @@ from draftproof.report.outcomes import (
     build_outcomes,
     checks_sentence,
 )
+from draftproof.report.phases import PhaseSection, build_phases
 from draftproof.report.progress import ProgressChart, build_progress
 from draftproof.report.quantities import (
     MISSING,
@@ -124,7 +127,10 @@ class ReportModel(msgspec.Struct, frozen=True, kw_only=True):
     time_parts: TimeSection | None
     drafter: DrafterSection | None
     economics: EconomicsSection | None
+    knee: KneeSection | None
     services: ServiceSection
+    phases: PhaseSection
+    clients: ClientSection
     not_measured: tuple[str, ...]
     warnings: tuple[str, ...]
     configuration: Configuration | None
@@ -168,7 +174,10 @@ def build_model(results: Results, manifest: Manifest | None) -> ReportModel:
         time_parts=build_time_section(results),
         drafter=build_drafter(results),
         economics=build_economics(results),
+        knee=build_knee(results),
         services=build_services(results),
+        phases=build_phases(results),
+        clients=build_clients(results),
         not_measured=results.not_measured,
         warnings=results.warnings,
         configuration=build_configuration(manifest) if manifest else None,
@@ -213,16 +222,16 @@ def statistic_label(statistic: str) -> str:
 def describe_envelope(entries: tuple[EnvelopeEntry, ...]) -> tuple[str, ...]:
     """One line per limit, e.g. "up to 4 requests in flight, context up to 1,024 tokens: rewriting, chat"."""
     by_limit: dict[str, list[str]] = {}
-    for entry in sorted(entries, key=lambda e: -e.max_concurrency):
+    for entry in sorted(entries, key=lambda e: e.limit.order, reverse=True):
         by_limit.setdefault(_limit(entry), []).append(segment_label(entry.segment))
     return tuple(f"{limit}: {', '.join(segments)}" for limit, segments in by_limit.items())
 
 
 def _limit(entry: EnvelopeEntry) -> str:
-    context, most = entry.max_context_tokens, entry.max_concurrency
+    context = entry.max_context_tokens
     tail = "" if context is None else f", context up to {context:,} tokens"
     tail += " (longer ones show harm)" if entry.context == "limited" else ""
-    return f"up to {most:,} request{'s' if most > 1 else ''} in flight{tail}"
+    return f"up to {entry.limit.label}{tail}"
 
 
 def describe_thresholds(thresholds: dict[str, float | int]) -> tuple[tuple[str, str], ...]:

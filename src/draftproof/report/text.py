@@ -18,6 +18,7 @@ from draftproof.report.delivery import (
 from draftproof.report.equivalence import equivalence_sentence
 from draftproof.report.estimators import disagreement_sentence
 from draftproof.report.grouping import order_arms, order_loads, order_segments, title_of_load
+from draftproof.report.knee import knee_lines
 from draftproof.report.labels import (
     DECISIONS,
     METRICS,
@@ -57,6 +58,7 @@ def render_text(results: Results) -> str:
         _acceptance(results),
         _delivery(results),
         section("What to look at first", bullets(_first_looks(results))),
+        section("Capacity knee", bullets(knee_lines(results))),
         section("Estimators of inter-token latency", _estimators(results)),
         section("Output equivalence", wrap(equivalence_sentence(results))),
         _failures(results),

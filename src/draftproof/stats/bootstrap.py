@@ -26,7 +26,7 @@ from draftproof.stats.resampling import (
     Ints,
     assign_strata,
     degrees_of_freedom,
-    draw_weights,
+    draw_seeded_weights,
     index_labels,
 )
 
@@ -122,13 +122,13 @@ def paired_ratio(
     above, below = np.asarray(numerator, dtype=np.float64), np.asarray(denominator, dtype=np.float64)
     labels = np.asarray(clusters)
     _check_arguments(above, below, labels, resamples=resamples, level=level, floor=minimum_clusters)
-    count = len(np.unique(labels))
+    index = index_labels(labels)
+    count = int(index.max(initial=-1)) + 1
     refusal = _refuse(count, minimum_clusters) or _refuse_values(above, below)
     if refusal is not None:
         return no_ratio(level, len(above), count, *refusal)
-    index = index_labels(labels)
     groups = assign_strata(index, strata)
-    weights = draw_weights(groups, resamples, np.random.default_rng(seed))
+    weights = draw_seeded_weights(groups, resamples, seed)
     value = float(_ratio(above, below, index, np.ones((1, count)), statistic)[0])
     draws = _ratio(above, below, index, weights, statistic)
     error = float(np.std(np.log(draws)))
@@ -175,7 +175,8 @@ def mean_interval(
     """
     sample, labels = np.asarray(values, dtype=np.float64), np.asarray(clusters)
     _check_arguments(sample, sample, labels, resamples=resamples, level=level, floor=minimum_clusters)
-    count = len(np.unique(labels))
+    index = index_labels(labels)
+    count = int(index.max(initial=-1)) + 1
     refusal = _refuse(count, minimum_clusters)
     if refusal is not None or not np.isfinite(sample).all():
         reason, needed = refusal or ("a value is not finite", None)
@@ -189,9 +190,8 @@ def mean_interval(
             reason=reason,
             needed=needed,
         )
-    index = index_labels(labels)
     groups = assign_strata(index, strata)
-    weights = draw_weights(groups, resamples, np.random.default_rng(seed))
+    weights = draw_seeded_weights(groups, resamples, seed)
     draws, value = _weighted_mean(sample, index, weights), float(sample.mean())
     low, high = _mean_limits(
         value, draws, degrees_of_freedom(groups), level, positive=bool((sample > 0).all())

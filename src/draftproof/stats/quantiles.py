@@ -5,6 +5,7 @@ at all: below that floor there is no value to show, because the largest of a few
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -50,9 +51,21 @@ def quantile_interval(
     Raises:
         ValueError: q or level is outside (0, 1), or shapes differ.
     """
+    (found,) = quantile_intervals(values, (q,), level, clusters)
+    return found
+
+
+def quantile_intervals(
+    values: npt.ArrayLike, shares: Sequence[float], level: float = 0.95, clusters: npt.ArrayLike | None = None
+) -> tuple[QuantileEstimate, ...]:
+    """Return `quantile_interval` of each share; the values are sorted once."""
     ordered = np.sort(np.asarray(values, dtype=np.float64))
+    effective = len(ordered) if clusters is None else effective_size(values, clusters)
+    return tuple(_interval_of(ordered, effective, q, level) for q in shares)
+
+
+def _interval_of(ordered: Floats, effective: int, q: float, level: float) -> QuantileEstimate:
     floor, count = sample_floor(q, level), len(ordered)
-    effective = count if clusters is None else effective_size(values, clusters)
     if effective < floor:
         needed = math.ceil((floor - effective) * max(1.0, count / max(1, effective)))
         reason = f"{effective} independent requests of at least {floor} for this percentile"

@@ -7,6 +7,8 @@ unbiased for a mean however small G is; drawing G clusters makes it too small by
 """
 
 from collections import Counter
+from collections.abc import Iterator
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +17,26 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
 
 
+# Rivals of an estimator draw as it does, so the counts of the last draws are kept, at most 4 MB of each.
+_KEPT_DRAWS, _KEPT_NUMBERS = 48, 2_000_000
+
+
 def index_labels(labels: npt.ArrayLike) -> Ints:
     """Return 0 … k−1 for the k distinct labels, in sorted order, so the order of rows does not matter."""
-    return np.unique(np.asarray(labels), return_inverse=True)[1].reshape(-1)
+    return sort_labels(labels)[1]
+
+
+def sort_labels(labels: npt.ArrayLike) -> tuple[npt.NDArray[np.generic], Ints]:
+    """Return the k distinct labels in sorted order, and for each row which of them it has."""
+    array = np.asarray(labels)
+    if array.dtype.kind != "U":
+        distinct, index = np.unique(array, return_inverse=True)
+        return distinct, index.reshape(-1)
+    # A table of few texts: hashing them is many times faster than sorting every row.
+    rows = array.reshape(-1).tolist()
+    names = sorted(set(rows))
+    places = {name: place for place, name in enumerate(names)}
+    return np.array(names, dtype=array.dtype), np.fromiter(map(places.__getitem__, rows), np.intp, len(rows))
 
 
 def assign_strata(clusters: Ints, strata: npt.ArrayLike | None) -> Ints:
@@ -36,8 +55,10 @@ def assign_strata(clusters: Ints, strata: npt.ArrayLike | None) -> Ints:
     if strata is None:
         return np.zeros(count, dtype=np.intp)
     rows = index_labels(strata)
-    members = [tuple(sorted(set(rows[clusters == cluster].tolist()))) for cluster in range(count)]
-    return _collapse(members)
+    width = int(rows.max()) + 1
+    met = np.unique(clusters * width + rows)  # each cluster with each of its strata, in order
+    parts = np.split(met % width, np.searchsorted(met // width, np.arange(1, count)))
+    return _collapse([tuple(part.tolist()) for part in parts])
 
 
 def draw_weights(strata: Ints, resamples: int, rng: np.random.Generator) -> Floats:
@@ -49,17 +70,43 @@ def draw_weights(strata: Ints, resamples: int, rng: np.random.Generator) -> Floa
         rng: the only source of randomness.
     """
     weights = np.empty((resamples, len(strata)))
-    for stratum in range(int(strata.max()) + 1):
-        members = np.flatnonzero(strata == stratum)
-        size = len(members)
-        drawn = rng.multinomial(size - 1, np.full(size, 1.0 / size), size=resamples)
-        weights[:, members] = drawn * (size / (size - 1))
+    for members, drawn in _draw(strata, resamples, rng):
+        weights[:, members] = drawn * (len(members) / (len(members) - 1))
     return weights
+
+
+def draw_seeded_weights(strata: Ints, resamples: int, seed: int) -> Floats:
+    """Return `draw_weights` of a generator of that seed; the counts of the last few draws are remembered."""
+    if resamples * len(strata) > _KEPT_NUMBERS:
+        return draw_weights(strata, resamples, np.random.default_rng(seed))
+    counts = _draw_counts(strata.astype(np.intp).tobytes(), resamples, seed)
+    sizes = np.bincount(strata)
+    scales = sizes / (sizes - 1)
+    weights: Floats = counts * scales[strata]
+    return weights
+
+
+@lru_cache(maxsize=_KEPT_DRAWS)
+def _draw_counts(strata: bytes, resamples: int, seed: int) -> npt.NDArray[np.uint16]:
+    groups, rng = np.frombuffer(strata, dtype=np.intp), np.random.default_rng(seed)
+    counts = np.empty((resamples, len(groups)), dtype=np.uint16)
+    for members, drawn in _draw(groups, resamples, rng):
+        counts[:, members] = drawn
+    counts.setflags(write=False)
+    return counts
 
 
 def degrees_of_freedom(strata: Ints) -> int:
     """Return clusters − strata, the degrees of freedom of a stratified cluster sample."""
     return len(strata) - (int(strata.max()) + 1)
+
+
+def _draw(strata: Ints, resamples: int, rng: np.random.Generator) -> Iterator[tuple[Ints, Ints]]:
+    """Yield the members of each stratum and how often each is drawn, shape (resamples, members)."""
+    for stratum in range(int(strata.max()) + 1):
+        members = np.flatnonzero(strata == stratum)
+        size = len(members)
+        yield members, rng.multinomial(size - 1, np.full(size, 1.0 / size), size=resamples)
 
 
 def _collapse(members: list[tuple[int, ...]]) -> Ints:

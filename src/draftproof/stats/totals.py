@@ -10,13 +10,14 @@ a prompt dear in both cancels.
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from draftproof.stats.resampling import Floats
+from draftproof.stats.resampling import Floats, sort_labels
 
 Scale = Literal["log", "logit"]
 MINIMUM_CLUSTERS = 3
@@ -64,11 +65,11 @@ def sum_by_cluster(above: npt.ArrayLike, below: npt.ArrayLike, clusters: npt.Arr
     names = np.asarray(clusters, dtype=str)
     if y.ndim != 1 or not y.shape == x.shape == names.shape:
         raise ValueError(f"arrays of one length are needed, got {y.shape}, {x.shape}, {names.shape}")
-    labels, index = np.unique(names, return_inverse=True)
+    labels, index = sort_labels(names)
     return Totals(
         labels=tuple(str(label) for label in labels),
-        above=_exact_sums(y, index.reshape(-1), len(labels)),
-        below=_exact_sums(x, index.reshape(-1), len(labels)),
+        above=_exact_sums(y, index, len(labels)),
+        below=_exact_sums(x, index, len(labels)),
         n=len(y),
     )
 
@@ -156,7 +157,10 @@ def _quantile(level: float, clusters: int) -> float:
 
 def _exact_sums(values: Floats, index: npt.NDArray[np.intp], count: int) -> Floats:
     """Sum by cluster without rounding, so that the order of rows cannot show."""
-    return np.array([math.fsum(values[index == one]) for one in range(count)], dtype=np.float64)
+    order = np.argsort(index, kind="stable")
+    ends = np.cumsum(np.bincount(index, minlength=count))
+    rows = values[order].tolist()
+    return np.array([math.fsum(rows[a:b]) for a, b in pairwise([0, *ends.tolist()])], dtype=np.float64)
 
 
 def _without_interval(value: float, n: int, count: int, level: float, floor: int) -> TotalsEstimate:

@@ -1,45 +1,30 @@
 """The journal: one request or turn a line, appended as it happens, read back in one fixed order.
 
-Each line is `{"kind": KIND, "v": <schema version>, "record": {...}}`, KIND being request, block, judgement or
-behaviour; judgements of answers and probes of behaviour lie in files of their own beside the requests. A file
-of an older schema version keeps loading: fields that came later have defaults.
+Each line is `{"kind": KIND, "v": <schema version>, "crc": <checksum>, "record": {...}}` (store/framing.py),
+KIND being request, block, judgement, behaviour or warmup; judgements of answers, probes of behaviour and
+warm-ups lie in files of their own beside the requests. A file of an older schema version keeps loading:
+fields that came later have defaults.
 """
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from draftproof.errors import StoreError
-from draftproof.records import SCHEMA_VERSION, BehaviourProbe, BlockRecord, Judgement, RequestRecord
-from draftproof.store.lines import LineFile, count_torn_lines, read_whole_lines
+from draftproof.records import BehaviourProbe, BlockRecord, Judgement, RequestRecord, Warmup
+from draftproof.store.framing import frame_record, is_sound, line_error, read_sound_lines
+from draftproof.store.lines import LineFile, count_torn_lines
 
-Record = RequestRecord | BlockRecord | Judgement | BehaviourProbe
+Record = RequestRecord | BlockRecord | Judgement | BehaviourProbe | Warmup
 _ENCODER = msgspec.json.Encoder()
-
-
-class _RequestLine(msgspec.Struct, frozen=True, tag_field="kind", tag="request"):
-    v: int
-    record: RequestRecord
-
-
-class _BlockLine(msgspec.Struct, frozen=True, tag_field="kind", tag="block"):
-    v: int
-    record: BlockRecord
-
-
-class _JudgementLine(msgspec.Struct, frozen=True, tag_field="kind", tag="judgement"):
-    v: int
-    record: Judgement
-
-
-class _BehaviourLine(msgspec.Struct, frozen=True, tag_field="kind", tag="behaviour"):
-    v: int
-    record: BehaviourProbe
-
-
-class _Version(msgspec.Struct, frozen=True):
-    v: int
+_KINDS: dict[type[Record], str] = {
+    RequestRecord: "request",
+    BlockRecord: "block",
+    Judgement: "judgement",
+    BehaviourProbe: "behaviour",
+    Warmup: "warmup",
+}
 
 
 class JournalContents(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +32,7 @@ class JournalContents(msgspec.Struct, frozen=True, kw_only=True):
 
     Requests are ordered by block, arm, place in the block and request id; two attempts at the same place
     keep the order in which they were written. Turns are ordered by block, order and arm, judgements by
-    request, check and attempt, probes by arm and time.
+    request, check and attempt, probes by arm and time, warm-ups by block, arm and start.
     """
 
     records: tuple[RequestRecord, ...]
@@ -55,6 +40,7 @@ class JournalContents(msgspec.Struct, frozen=True, kw_only=True):
     torn_lines: int
     judgements: tuple[Judgement, ...] = ()
     behaviours: tuple[BehaviourProbe, ...] = ()
+    warmups: tuple[Warmup, ...] = ()
 
 
 class Journal:
@@ -84,40 +70,38 @@ class Journal:
 
 def encode_line(record: Record) -> bytes:
     """Return the line of a record, without its newline."""
-    match record:
-        case RequestRecord():
-            return _ENCODER.encode(_RequestLine(SCHEMA_VERSION, record))
-        case BlockRecord():
-            return _ENCODER.encode(_BlockLine(SCHEMA_VERSION, record))
-        case Judgement():
-            return _ENCODER.encode(_JudgementLine(SCHEMA_VERSION, record))
-        case BehaviourProbe():
-            return _ENCODER.encode(_BehaviourLine(SCHEMA_VERSION, record))
+    return frame_record(_KINDS[type(record)], _ENCODER.encode(record))
 
 
 def load_journal(folder: Path) -> JournalContents:
     """Read every `*.jsonl` of a folder, in the order of their names.
 
     Raises:
-        StoreError: a line that is not a record, named by file and line; or a newer schema version.
+        StoreError: a line that is not a record or was damaged with sound ones behind it, named by file and
+            line; or a newer schema version.
     """
     paths = sorted(folder.glob("*.jsonl"))
     records = [record for path in paths for record in iterate_records(path)]
-    return order_records(records, torn_lines=sum(map(count_torn_lines, paths)))
+    return order_records(records, torn_lines=sum(count_torn_lines(path, is_sound) for path in paths))
 
 
 def iterate_records(path: Path) -> Iterator[Record]:
-    """Yield the records of one file as written; a torn last line is left out.
+    """Yield the records of one file as written; torn and damaged lines at its end are left out.
 
     Raises:
         StoreError: as `load_journal`.
     """
-    decoder = msgspec.json.Decoder(_RequestLine | _BlockLine | _JudgementLine | _BehaviourLine)
-    for number, line in read_whole_lines(path):
+    decoders: dict[str, msgspec.json.Decoder[Any]] = {
+        kind: msgspec.json.Decoder(record) for record, kind in _KINDS.items()
+    }
+    for number, _, frame in read_sound_lines(path):
+        decoder = decoders.get(frame.kind) if frame is not None else None
+        if frame is None or decoder is None:
+            raise line_error(path, number, frame, "its kind is not known" if frame else "it has another form")
         try:
-            yield decoder.decode(line).record
+            yield decoder.decode(frame.record)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise _line_error(path, number, line, error) from error
+            raise line_error(path, number, frame, error) from error
 
 
 def order_records(records: list[Record], torn_lines: int) -> JournalContents:
@@ -126,32 +110,12 @@ def order_records(records: list[Record], torn_lines: int) -> JournalContents:
     turns = [record for record in records if isinstance(record, BlockRecord)]
     judgements = [record for record in records if isinstance(record, Judgement)]
     probes = [record for record in records if isinstance(record, BehaviourProbe)]
+    warmups = [record for record in records if isinstance(record, Warmup)]
     return JournalContents(
         records=tuple(sorted(requests, key=lambda r: (r.block, r.arm, r.order_in_block, r.request_id))),
         blocks=tuple(sorted(turns, key=lambda turn: (turn.block, turn.order, turn.arm))),
         torn_lines=torn_lines,
         judgements=tuple(sorted(judgements, key=lambda one: (one.request_id, one.check, one.attempt))),
         behaviours=tuple(sorted(probes, key=lambda one: (one.arm, one.at_ns, one.probe))),
+        warmups=tuple(sorted(warmups, key=lambda one: (one.block, one.arm, one.start, one.started_ns))),
     )
-
-
-def _line_error(path: Path, number: int, line: bytes, error: Exception) -> StoreError:
-    place = f"{path}:{number}"
-    if _version_of(line) > SCHEMA_VERSION:
-        return StoreError(
-            f"this line has schema version {_version_of(line)}, this program reads up to {SCHEMA_VERSION}.",
-            place=place,
-            fix="use a newer draftproof.",
-        )
-    return StoreError(
-        f"this line is not a record ({error}).",
-        place=place,
-        fix="restore the file from a copy; lines before this one are whole.",
-    )
-
-
-def _version_of(line: bytes) -> int:
-    try:
-        return msgspec.json.decode(line, type=_Version).v
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return 0

@@ -9,16 +9,11 @@ import polars as pl
 
 from draftproof.errors import StoreError
 from draftproof.store.compaction import JOURNAL_FOLDER, RECORDS_NAME, is_compacted
-from draftproof.store.lines import read_whole_lines
+from draftproof.store.framing import line_error, read_sound_lines
 
 
 class _Named(msgspec.Struct, frozen=True):
     request_id: str
-
-
-class _Line(msgspec.Struct, frozen=True):
-    kind: str
-    record: msgspec.Raw
 
 
 def locate_requests(path: Path) -> dict[str, tuple[str, ...]]:
@@ -38,16 +33,17 @@ def locate_requests(path: Path) -> dict[str, tuple[str, ...]]:
 
 
 def _read_journal(path: Path) -> list[tuple[str, str]]:
-    decoder, places = msgspec.json.Decoder(_Line), list[tuple[str, str]]()
+    decoder, places = msgspec.json.Decoder(_Named), list[tuple[str, str]]()
     for file in sorted((path / JOURNAL_FOLDER).glob("*.jsonl")):
-        for number, text in read_whole_lines(file):
-            place = f"{JOURNAL_FOLDER}/{file.name}:{number}"
+        for number, _, frame in read_sound_lines(file):
+            if frame is None:
+                raise line_error(file, number, frame, "it has another form")
             try:
-                line = decoder.decode(text)
-                if line.kind == "request":
-                    places.append((msgspec.json.decode(line.record, type=_Named).request_id, place))
+                if frame.kind == "request":
+                    name = f"{JOURNAL_FOLDER}/{file.name}:{number}"
+                    places.append((decoder.decode(frame.record).request_id, name))
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                raise StoreError(f"this line is not a record ({error}).", place=f"{path / place}") from error
+                raise line_error(file, number, frame, error) from error
     return places
 
 

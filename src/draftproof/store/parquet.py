@@ -4,7 +4,8 @@ Nested parts keep their shape: `chunks` and `rounds` are lists of structs. None 
 empty list. A table written before a column was added loads with that field's default.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,10 +21,15 @@ from draftproof.records import (
     RequestRecord,
     Round,
     TelemetrySample,
+    Warmup,
 )
 from draftproof.store.lines import write_error
 
 T = TypeVar("T")
+
+# A row as a dict takes several times the memory of its record: only so many are held at once.
+_ROWS_AT_ONCE = 8_192
+_ROW_GROUP = 131_072
 
 _INT, _TEXT = pl.Int64(), pl.String()
 _CHUNK = pl.Struct(dict.fromkeys(Chunk.__struct_fields__, _INT))
@@ -111,6 +117,13 @@ BLOCK_SCHEMA: dict[str, pl.DataType] = {
     "in_flight_max": _INT,
     "workers": _INT,
     "clocks": pl.List(pl.Struct({"worker": _TEXT, "offset_ns": _INT, "error_ns": _INT})),
+    "started_wall_ns": _INT,
+    "boot": _TEXT,
+    "wall_step_ns": _INT,
+    "suspended_ns": _INT,
+    "unreached": _INT,
+    "conductor_cpu_s": pl.Float64(),
+    "held_back": _INT,
 }
 TELEMETRY_SCHEMA: dict[str, pl.DataType] = {
     "arm": _TEXT,
@@ -142,6 +155,20 @@ BEHAVIOUR_SCHEMA: dict[str, pl.DataType] = {
     "at_ns": _INT,
     "http_status": _INT,
 }
+WARMUP_SCHEMA: dict[str, pl.DataType] = {
+    "arm": _TEXT,
+    "load": _TEXT,
+    "block": _INT,
+    "start": _INT,
+    "started_ns": _INT,
+    "ended_ns": _INT,
+    "stable": pl.Boolean(),
+    "tolerance": pl.Float64(),
+    "change": pl.Float64(),
+    "groups": pl.List(
+        pl.Struct({"requests": _INT, "answered": _INT, "ttft_ns": pl.Float64(), "tpot_ns": pl.Float64()})
+    ),
+}
 
 
 def save_records(path: Path, records: Sequence[RequestRecord]) -> None:
@@ -150,7 +177,7 @@ def save_records(path: Path, records: Sequence[RequestRecord]) -> None:
     Raises:
         StoreError: the file cannot be written.
     """
-    _save(path, [_to_row(record) for record in records], RECORD_SCHEMA)
+    _save(path, map(_to_row, records), RECORD_SCHEMA)
 
 
 def save_blocks(path: Path, blocks: Sequence[BlockRecord]) -> None:
@@ -196,6 +223,28 @@ def save_behaviours(path: Path, probes: Sequence[BehaviourProbe]) -> None:
         StoreError: the file cannot be written.
     """
     _save(path, [msgspec.structs.asdict(one) for one in probes], BEHAVIOUR_SCHEMA)
+
+
+def save_warmups(path: Path, warmups: Sequence[Warmup]) -> None:
+    """Write warm-ups, one a row.
+
+    Raises:
+        StoreError: the file cannot be written.
+    """
+    rows = [
+        msgspec.structs.asdict(one) | {"groups": [msgspec.structs.asdict(group) for group in one.groups]}
+        for one in warmups
+    ]
+    _save(path, rows, WARMUP_SCHEMA)
+
+
+def load_warmups(path: Path) -> tuple[Warmup, ...]:
+    """Read warm-ups back.
+
+    Raises:
+        StoreError: the file is not such a table.
+    """
+    return _convert(path, _load(path), dict, Warmup)
 
 
 def load_judgements(path: Path) -> tuple[Judgement, ...]:
@@ -289,18 +338,23 @@ def _convert(
         ) from error
 
 
-def _save(path: Path, rows: list[dict[str, Any]], schema: dict[str, pl.DataType]) -> None:
+def _save(path: Path, rows: Iterable[dict[str, Any]], schema: dict[str, pl.DataType]) -> None:
     partial = path.with_name(f".{path.name}.partial")
+    rows = iter(rows)
+    frames = [pl.DataFrame(schema=schema)]
+    while part := list(islice(rows, _ROWS_AT_ONCE)):
+        frames.append(pl.DataFrame(part, schema=schema))
     try:
-        pl.DataFrame(rows, schema=schema).write_parquet(partial, compression="zstd")
+        pl.concat(frames, rechunk=False).write_parquet(partial, compression="zstd", row_group_size=_ROW_GROUP)
         partial.replace(path)
     except OSError as error:
         partial.unlink(missing_ok=True)
         raise write_error(path, error) from error
 
 
-def _load(path: Path) -> list[dict[str, Any]]:
+def _load(path: Path) -> Iterator[dict[str, Any]]:
     try:
-        return pl.read_parquet(path).to_dicts()
+        for part in pl.read_parquet(path).iter_slices(_ROWS_AT_ONCE):
+            yield from part.to_dicts()
     except (OSError, pl.exceptions.PolarsError) as error:
         raise StoreError(f"this is not a table of records ({error}).", place=str(path)) from error

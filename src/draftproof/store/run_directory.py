@@ -3,17 +3,18 @@
     plan.toml          the plan as used
     manifest.json      facts of the run, written before the first request
     workload.jsonl     the chosen items
-    journal/*.jsonl    one request, turn, judgement or probe a line, append-only
+    journal/*.jsonl    one request, turn, judgement, probe or warm-up a line, append-only
     telemetry/*.jsonl  samples of the services' metrics
     logs/*.log         what the services wrote
     records.parquet, blocks.parquet, telemetry.parquet   journal and telemetry once more, compact
-    judgements.parquet, behaviour.parquet   the same, where there are any
+    judgements.parquet, behaviour.parquet, warmups.parquet   the same, where there are any
     results.json, envelope.json, report.html   computed from the above, at any time, anywhere
 
 A folder without journal/ and telemetry/ is read from the Parquet tables; such a run cannot be continued.
 Nothing here computes a number.
 """
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -31,10 +32,20 @@ from draftproof.records import (
     Manifest,
     RequestRecord,
     TelemetrySample,
+    Warmup,
 )
-from draftproof.store.compaction import is_compacted, load_readings, load_requests, write_tables
+from draftproof.store.compaction import (
+    JOURNAL_FOLDER,
+    TELEMETRY_FOLDER,
+    is_compacted,
+    load_readings,
+    load_requests,
+    write_tables,
+)
+from draftproof.store.framing import open_sound_lines
 from draftproof.store.journal import Journal, encode_line
 from draftproof.store.lines import LineFile, RunLock, read_whole_lines, write_atomically, write_error
+from draftproof.store.telemetry_lines import encode_sample
 from draftproof.verdict.results import Results
 from draftproof.workload.items import Item
 
@@ -61,6 +72,7 @@ class RunContents(msgspec.Struct, frozen=True, kw_only=True):
     telemetry: tuple[TelemetrySample, ...] = ()
     judgements: tuple[Judgement, ...] = ()
     behaviours: tuple[BehaviourProbe, ...] = ()
+    warmups: tuple[Warmup, ...] = ()
 
 
 class _Version(msgspec.Struct, frozen=True):
@@ -101,12 +113,15 @@ class RunDirectory:
 
     @staticmethod
     def check_free(path: Path) -> None:
-        """Do nothing if a run can be made at `path`; the arms' logs may lie there already.
+        """Do nothing if a run can be made at `path`.
+
+        The arms' logs may lie there already, and so may what is left of a run that was ended while it was
+        being made: such a folder has an empty journal and no manifest.
 
         Raises:
             StoreError: there is a file of that name, or the folder holds something else.
         """
-        if path.exists() and (not path.is_dir() or any(entry.name != LOG_FOLDER for entry in path.iterdir())):
+        if path.exists() and (not path.is_dir() or not _is_free(path)):
             raise StoreError(
                 "this folder is not empty.",
                 place=str(path),
@@ -147,7 +162,7 @@ class RunDirectory:
         if self._journal is None:
             self._check_open_ended()
             self.lock()
-            self._journal = Journal(LineFile(self.path / "journal" / "records.jsonl"))
+            self._journal = Journal(open_sound_lines(self.path / "journal" / "records.jsonl"))
         return self._journal
 
     def append_judgement(self, judgement: Judgement) -> None:
@@ -166,11 +181,19 @@ class RunDirectory:
         """
         self._append_beside("behaviour", probe)
 
-    def _append_beside(self, name: str, record: Judgement | BehaviourProbe) -> None:
+    def append_warmup(self, warmup: Warmup) -> None:
+        """Add one warm-up to journal/warmups.jsonl.
+
+        Raises:
+            StoreError: as `journal`.
+        """
+        self._append_beside("warmups", warmup)
+
+    def _append_beside(self, name: str, record: Judgement | BehaviourProbe | Warmup) -> None:
         if name not in self._beside:
             self._check_open_ended()
             self.lock()
-            self._beside[name] = LineFile(self.path / "journal" / f"{name}.jsonl")
+            self._beside[name] = open_sound_lines(self.path / "journal" / f"{name}.jsonl")
         self._beside[name].append(encode_line(record))
 
     def lock(self) -> None:
@@ -182,7 +205,12 @@ class RunDirectory:
         if self._lock is None:
             self._lock = RunLock(self.path / LOCK_NAME)
 
-    def append_telemetry(self, name: str, sample: msgspec.Struct) -> None:
+    @property
+    def lock_fd(self) -> int | None:
+        """Descriptor that holds the lock: a process that inherits it keeps the lock as long as it lives."""
+        return None if self._lock is None else self._lock.fd
+
+    def append_telemetry(self, name: str, sample: TelemetrySample) -> None:
         """Add one sample as a line to telemetry/<name>.jsonl.
 
         Raises:
@@ -191,8 +219,8 @@ class RunDirectory:
         if name not in self._telemetry:
             self._check_open_ended()
             self.lock()
-            self._telemetry[name] = LineFile(self.path / "telemetry" / f"{name}.jsonl")
-        self._telemetry[name].append(msgspec.json.encode(sample))
+            self._telemetry[name] = open_sound_lines(self.path / "telemetry" / f"{name}.jsonl")
+        self._telemetry[name].append(encode_sample(sample))
 
     def load(self) -> RunContents:
         """Read everything, in an order that depends on the content alone.
@@ -217,6 +245,7 @@ class RunDirectory:
             telemetry=load_readings(self.path),
             judgements=journal.judgements,
             behaviours=journal.behaviours,
+            warmups=journal.warmups,
         )
 
     def load_manifest(self) -> Manifest:
@@ -256,11 +285,6 @@ class RunDirectory:
                 raise StoreError(f"this line is not an item ({error}).", place=f"{path}:{number}") from error
         return tuple(items)
 
-    def load_completed_turns(self) -> frozenset[tuple[int, str]]:
-        """Return (block, arm) of every turn that was completed: what a resumed run need not repeat."""
-        turns = load_requests(self.path).blocks
-        return frozenset((turn.block, turn.arm) for turn in turns if turn.completed)
-
     def write_results(self, results: Results) -> Path:
         """Write results.json: the same results give the same bytes, whatever the machine or the day."""
         path = self.path / RESULTS_NAME
@@ -298,14 +322,19 @@ class RunDirectory:
         return write_tables(self.path, self.path)
 
     def close(self) -> None:
-        """Put the journal on the device and let other processes write; closing twice is harmless."""
-        if self._journal is not None:
-            self._journal.close()
-        for lines in (*self._telemetry.values(), *self._beside.values()):
-            lines.close()
-        if self._lock is not None:
-            self._lock.release()
-        self._journal, self._lock, self._telemetry, self._beside = None, None, {}, {}
+        """Put the journal on the device and let other processes write; closing twice is harmless.
+
+        Raises:
+            StoreError: the device refused a file; the others are closed all the same.
+        """
+        with contextlib.ExitStack() as closing:
+            if self._lock is not None:
+                closing.callback(self._lock.release)
+            for lines in (*self._telemetry.values(), *self._beside.values()):
+                closing.callback(lines.close)
+            if self._journal is not None:
+                closing.callback(self._journal.close)
+            self._journal, self._lock, self._telemetry, self._beside = None, None, {}, {}
 
     def _check_open_ended(self) -> None:
         """A journal begun beside the tables would hide what they hold."""
@@ -321,6 +350,18 @@ class RunDirectory:
 
     def __exit__(self, *_error: object) -> None:
         self.close()
+
+
+def _is_free(path: Path) -> bool:
+    """Tell whether a folder holds nothing but the logs of arms, or what a run that was not made left."""
+    names = {entry.name for entry in path.iterdir()}
+    begun = {JOURNAL_FOLDER, TELEMETRY_FOLDER, PLAN_NAME, WORKLOAD_NAME, LOCK_NAME}
+    begun |= {f".{name}.partial" for name in (PLAN_NAME, WORKLOAD_NAME, MANIFEST_NAME)}
+    if names <= {LOG_FOLDER}:
+        return True
+    folders = [path / JOURNAL_FOLDER, path / TELEMETRY_FOLDER]
+    was_begun = folders[0].is_dir() and names <= begun | {LOG_FOLDER}
+    return was_begun and not any(any(folder.iterdir()) for folder in folders if folder.is_dir())
 
 
 def _check_hashes(path: Path, plan_text: str, plan: Plan, manifest: Manifest) -> None:

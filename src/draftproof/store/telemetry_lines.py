@@ -5,29 +5,34 @@ from pathlib import Path
 
 import msgspec
 
-from draftproof.errors import StoreError
 from draftproof.records import TelemetrySample
-from draftproof.store.lines import read_whole_lines
+from draftproof.store.framing import frame_record, line_error, read_sound_lines
+
+_KIND = "sample"
+
+
+def encode_sample(sample: TelemetrySample) -> bytes:
+    """Return the line of a sample, without its newline."""
+    return frame_record(_KIND, msgspec.json.encode(sample))
 
 
 def load_samples(folder: Path) -> tuple[TelemetrySample, ...]:
-    """Read every `*.jsonl` of a folder; a torn last line is left out, a folder that is not there is empty.
+    """Read every `*.jsonl` of a folder; torn and damaged lines at an end are left out.
+
+    A folder that is not there is empty. Lines of older runs are bare samples.
 
     Raises:
-        StoreError: a line that is not a sample, named by file and line.
+        StoreError: a line that is not a sample or was damaged with sound ones behind it, named by file and
+            line.
     """
     decoder = msgspec.json.Decoder(TelemetrySample)
     found = []
     for path in sorted(folder.glob("*.jsonl")):
-        for number, line in read_whole_lines(path):
+        for number, line, frame in read_sound_lines(path):
             try:
-                found.append(decoder.decode(line))
+                found.append(decoder.decode(line if frame is None else frame.record))
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                raise StoreError(
-                    f"this line is not a telemetry sample ({error}).",
-                    place=f"{path}:{number}",
-                    fix="restore the file from a copy; lines before this one are whole.",
-                ) from error
+                raise line_error(path, number, frame, error, "a telemetry sample") from error
     return order_samples(found)
 
 

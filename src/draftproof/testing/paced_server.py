@@ -15,9 +15,11 @@ import sys
 from array import array
 from collections.abc import Iterator
 from types import FrameType
+from typing import Any
 
 import msgspec
 
+from draftproof.client.arrival import STAMP_SPACE, ask_for_stamps, waited_ns
 from draftproof.clock import monotonic_ns
 from draftproof.metrics.client_error import TrueAnswer
 from draftproof.workload.ordering import hash_number
@@ -28,7 +30,7 @@ _POLL_EVERY = 8  # writes after which sockets are looked at, however much is due
 _HEAD = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n"
 )
-_TAIL = b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
+_DONE = b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,8 +51,18 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     jitter: float = 0.5
 
 
+class _Message(msgspec.Struct):
+    content: Any  # a text, or the list of parts that some clients send
+
+
 class _Ask(msgspec.Struct):
-    messages: list[dict[str, str]]
+    messages: list[_Message]
+
+    @property
+    def text(self) -> str:
+        """The last message's text; one part of it where it has several."""
+        content = self.messages[-1].content
+        return content if isinstance(content, str) else str(content[0].get("text"))
 
 
 class _Stream:
@@ -92,6 +104,7 @@ class PacedServer:
         self._order = 0
         self._running = True
         self._events = _render_events(pace)
+        self._tail = _render_tail(pace)
 
     def stop(self) -> None:
         """End `serve` soon."""
@@ -127,6 +140,7 @@ class PacedServer:
                 return
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            ask_for_stamps(sock)
             self._selector.register(sock, selectors.EVENT_READ, _Stream(sock))
 
     def _drop(self, sock: object) -> None:
@@ -135,7 +149,7 @@ class PacedServer:
 
     def _read(self, stream: _Stream) -> None:
         try:
-            data = stream.sock.recv(65_536)
+            data, stamps, _, _ = stream.sock.recvmsg(65_536, STAMP_SPACE)
         except BlockingIOError:
             return
         except OSError:
@@ -149,16 +163,15 @@ class PacedServer:
         length = _content_length(head)
         if border and len(rest) >= length:
             stream.inbox = rest[length:]
-            self._begin(stream, head, rest[:length])
+            self._begin(stream, head, rest[:length], monotonic_ns() - waited_ns(stamps))
 
-    def _begin(self, stream: _Stream, head: bytes, body: bytes) -> None:
+    def _begin(self, stream: _Stream, head: bytes, body: bytes, received_ns: int) -> None:
         """Answer a request: the truth of all answers so far, the list of models, or a stream."""
-        received_ns = monotonic_ns()
         path = head.split(b" ", 2)[1]
         if path == b"/truth":
             self._answer(stream, msgspec.json.encode([_freeze(one) for one in self._answers]))
         elif path == b"/v1/chat/completions":
-            text = msgspec.json.decode(body, type=_Ask).messages[-1]["content"]
+            text = msgspec.json.decode(body, type=_Ask).text
             self._start(stream, text, received_ns)
         else:
             self._answer(stream, b'{"object":"list","data":[{"id":"paced","object":"model"}]}')
@@ -193,7 +206,7 @@ class PacedServer:
         data = (_HEAD if first == 0 else b"") + b"".join(self._events[first:last])
         stream.index = last
         if last == pace.chunks:
-            data += _TAIL
+            data += self._tail
         if pace.split:
             half = len(data) // 2
             stream.pending = [(last - first, data[half:], True)]
@@ -271,6 +284,12 @@ def _render_events(pace: Pace) -> list[bytes]:
     return [_render(index, count) for index, count in enumerate(_cumulate(pace))]
 
 
+def _render_tail(pace: Pace) -> bytes:
+    """Return how an answer ends: the closing chunk with the whole usage, for clients that read no other."""
+    *_, total = _cumulate(pace)
+    return _frame({"choices": [], "usage": _usage(total)}) + _DONE
+
+
 def _cumulate(pace: Pace) -> Iterator[int]:
     total = 0
     for index in range(pace.chunks):
@@ -279,18 +298,17 @@ def _cumulate(pace: Pace) -> Iterator[int]:
 
 
 def _render(index: int, cumulative: int) -> bytes:
-    body = {
-        "id": "chatcmpl-paced",
-        "object": "chat.completion.chunk",
-        "created": 1,
-        "model": "paced",
-        "choices": [{"index": 0, "delta": {"content": f" word{index}"}, "finish_reason": None}],
-        "usage": {
-            "prompt_tokens": 20,
-            "completion_tokens": cumulative,
-            "total_tokens": 20 + cumulative,
-        },
-    }
+    choice = {"index": 0, "delta": {"content": f" word{index}"}, "finish_reason": None}
+    return _frame({"choices": [choice], "usage": _usage(cumulative)})
+
+
+def _usage(cumulative: int) -> dict[str, int]:
+    return {"prompt_tokens": 20, "completion_tokens": cumulative, "total_tokens": 20 + cumulative}
+
+
+def _frame(said: dict[str, Any]) -> bytes:
+    """Return one event as the bytes of one HTTP chunk."""
+    body = {"id": "chatcmpl-paced", "object": "chat.completion.chunk", "created": 1, "model": "paced", **said}
     event = b"data: " + msgspec.json.encode(body) + b"\n\n"
     return b"%x\r\n%s\r\n" % (len(event), event)
 

@@ -37,6 +37,7 @@ class ScriptedServer:
         version: the body of /version; None answers 404 there, as an engine without that path does.
         ready: False answers 503 on /health for good.
         metrics: text of /metrics, made from this server when it is asked; None answers 404 there.
+        max_concurrent: answers that are played at once; later requests wait in the order in which they came.
 
     Attributes:
         served: the requests so far, in order of arrival.
@@ -53,6 +54,7 @@ class ScriptedServer:
         version: dict[str, Any] | None = None,
         ready: bool = True,
         metrics: Callable[["ScriptedServer"], str] | None = None,
+        max_concurrent: int | None = None,
     ) -> None:
         self._script, self._port, self._model = script, port, model
         self._version, self._ready, self._metrics = version, ready, metrics
@@ -63,6 +65,7 @@ class ScriptedServer:
         self._stop = asyncio.Event()
         self._attending: set[asyncio.Task[None]] = set()
         self._in_flight = 0
+        self._slots = asyncio.Semaphore(max_concurrent) if max_concurrent else None
         self.served: list[Served] = []
         self.in_flight_max = 0
         self.connections = 0
@@ -162,11 +165,16 @@ class ScriptedServer:
         self._in_flight += 1
         self.in_flight_max = max(self.in_flight_max, self._in_flight)
         try:
-            playing = await _run_until(peer.wait_for_hang_up(), play(script, served, peer))
+            playing = await _run_until(peer.wait_for_hang_up(), self._play(script, served, peer))
         finally:
             self._in_flight -= 1
         served.disconnected = playing.cancelled() or isinstance(playing.exception(), ConnectionError)
         return not served.disconnected and playing.result()
+
+    async def _play(self, script: Script, served: Served, peer: HttpPeer) -> bool:
+        """Play the script when a slot is free."""
+        async with self._slots or contextlib.nullcontext():
+            return await play(script, served, peer)
 
     def _choose_script(self, served: Served) -> Script:
         index = len(self.served)

@@ -29,7 +29,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     server = ScriptedServer(
-        _Answers(options), port=options.port, version=_version(options), ready=not options.never_ready
+        _Answers(options),
+        port=options.port,
+        version=_version(options),
+        ready=not options.never_ready,
+        max_concurrent=options.max_concurrent,
     )
     try:
         with server:
@@ -107,6 +111,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--die-after", type=int, help="end the process at the streamed request after so many")
     parser.add_argument("--die-once", type=Path, help="die only if this file is absent, and make it")
     parser.add_argument("--never-ready", action="store_true")
+    parser.add_argument("--max-concurrent", type=int, help="answers at once; later requests wait in line")
     return parser.parse_args(arguments)
 
 

@@ -4,6 +4,7 @@ Deterministic: the same arrays and order of turns give the same run. Nothing is 
 those that a run of that shape would leave, with a few chunks each.
 """
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -11,17 +12,41 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from draftproof.plan.load import Arrivals
 from draftproof.plan.schema import Plan
 from draftproof.records import ArmManifest, BlockRecord, Chunk, Manifest, RequestRecord, SpecCounts
 from draftproof.verdict.run_data import RunData
+from draftproof.workload.arrivals import arrival_times_ns
 from draftproof.workload.items import ContainsCheck, Item, Message, Sampling
 
 MS_NS = 1_000_000
 PROMPT_TOKENS = 60
 ACCEPTED_PER_STEP, DRAFTED_PER_STEP = 2, 4
 TURN_NS = 10_000_000_000
+# What a client that kept up says of a turn of an open loop.
+_OPEN_LOOP: dict[str, Any] = {
+    "lag_p99_ns": MS_NS // 2,
+    "send_lag_p99_ns": MS_NS,
+    "send_lag_max_ns": MS_NS,
+    "gc_pause_max_ns": 0,
+    "gc_pause_total_ns": 0,
+    "connections": 0,
+    "in_flight_max": 4,
+    "held_back": 0,
+}
 
 Floats = npt.NDArray[np.float64]
+Load = int | Mapping[str, Any]  # concurrency, or the keys of `arrivals`
+
+
+class Place(NamedTuple):
+    """Where a request lies: its load, the block, the place of its arm in it, and when it is due in ns."""
+
+    load: str
+    concurrency: int
+    block: int
+    order: int
+    due_ns: int
 
 
 class Requests(NamedTuple):
@@ -37,12 +62,13 @@ class Requests(NamedTuple):
 class Layout:
     """The shape of a synthetic run.
 
-    `loads` are (name, concurrency). With `prompts_per_topic` the items have a label in the dimension "topic",
+    `loads` are (name, concurrency), or (name, arrivals) of an open loop as a plan states them, whose requests
+    all meet a service with room. With `prompts_per_topic` the items have a label in the dimension "topic",
     and so many prompts of a segment share one. `plan` overrides keys of the plan, table by table.
     """
 
     segments: tuple[str, ...] = ("rewriting", "chat")
-    loads: tuple[tuple[str, int], ...] = (("low", 1), ("high", 8))
+    loads: tuple[tuple[str, Load], ...] = (("low", 1), ("high", 8))
     prompts: int = 40
     prompts_per_topic: int | None = None
     block_size: int = 8
@@ -90,21 +116,34 @@ def name_topic(layout: Layout, segment: str, prompt: int) -> str:
 
 
 def _build_records(layout: Layout, drawn: Drawn, orders: Orders) -> Iterator[RequestRecord]:
-    for place, (load, concurrency) in enumerate(layout.loads):
+    for place, (load, size) in enumerate(layout.loads):
         for segment in layout.segments:
             for arm in layout.arms:
                 requests = drawn[arm, segment, load]
                 for prompt in range(layout.prompts):
                     block = prompt % layout.blocks
                     turn = orders[load, block].index(arm)
-                    start = ((place * layout.blocks + block) * len(layout.arms) + turn) * TURN_NS
+                    due_ns = _turn_start(layout, place, block, turn) + _due_ns(layout, size, segment, prompt)
                     yield _build_record(
                         _take(requests, prompt),
                         arm,
                         f"{segment}-{prompt}",
-                        (load, concurrency, block, turn),
-                        start,
+                        Place(load, size if isinstance(size, int) else 1, block, turn, due_ns),
                     )
+
+
+def _turn_start(layout: Layout, place: int, block: int, turn: int) -> int:
+    return ((place * layout.blocks + block) * len(layout.arms) + turn) * TURN_NS
+
+
+def _due_ns(layout: Layout, size: Load, segment: str, prompt: int) -> int:
+    """Return when a request is due after the start of its turn: at once in a closed loop."""
+    if isinstance(size, int):
+        return 0
+    rank = prompt // layout.blocks * len(layout.segments) + layout.segments.index(segment)
+    process = Arrivals.model_validate(size).open_loop
+    times = arrival_times_ns(process.profile, process.spacing, prompt % layout.blocks)
+    return next(itertools.islice(times, rank, None))
 
 
 def _take(requests: Requests, prompt: int) -> tuple[float, float, int, bool]:
@@ -117,9 +156,9 @@ def _take(requests: Requests, prompt: int) -> tuple[float, float, int, bool]:
 
 
 def _build_record(
-    request: tuple[float, float, int, bool], arm: str, item: str, turn: tuple[str, int, int, int], start: int
+    request: tuple[float, float, int, bool], arm: str, item: str, place: Place
 ) -> RequestRecord:
-    (tpot_ms, ttft_ms, tokens, is_ok), (load, concurrency, block, order) = request, turn
+    (tpot_ms, ttft_ms, tokens, is_ok), (load, concurrency, block, order, start) = request, place
     first = start + round(ttft_ms * MS_NS)
     last = first + round(tpot_ms * MS_NS * (tokens - 1))
     middle = 1 + (tokens - 1) // 2
@@ -158,9 +197,10 @@ def _build_record(
 
 def _build_blocks(layout: Layout, orders: Orders) -> Iterator[BlockRecord]:
     places = {load: place for place, (load, _) in enumerate(layout.loads)}
+    sizes = dict(layout.loads)
     for (load, block), arms in orders.items():
         for order, arm in enumerate(arms):
-            start = ((places[load] * layout.blocks + block) * len(arms) + order) * TURN_NS
+            start = _turn_start(layout, places[load], block, order)
             yield BlockRecord(
                 block=block,
                 load=load,
@@ -171,6 +211,7 @@ def _build_blocks(layout: Layout, orders: Orders) -> Iterator[BlockRecord]:
                 completed=True,
                 event_loop_lag_max_ns=MS_NS,
                 client_cpu_s=0.1,
+                **({} if isinstance(sizes[load], int) else _OPEN_LOOP | {"counted_from_ns": start}),
             )
 
 
@@ -196,7 +237,12 @@ def _build_plan(layout: Layout, seed: int) -> Plan:
             "name": "synthetic",
             "seed": seed,
             "evidence": layout.evidence,
-            "load": [{"name": name, "concurrency": count} for name, count in layout.loads],
+            "load": [
+                {"name": name, "concurrency": size}
+                if isinstance(size, int)
+                else {"name": name, "arrivals": size}
+                for name, size in layout.loads
+            ],
             "arms": arms,
             "comparison": {"null_arm": "baseline_null" in layout.arms} | layout.comparison,
             "thresholds": layout.thresholds,

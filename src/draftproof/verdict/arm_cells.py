@@ -16,9 +16,10 @@ from draftproof.metrics.percentiles import percentile
 from draftproof.metrics.progress import committed_progress
 from draftproof.metrics.service import count_on_time, service_shares
 from draftproof.stats.bootstrap import mean_interval
-from draftproof.stats.quantiles import quantile_interval
+from draftproof.stats.quantiles import QuantileEstimate, quantile_intervals
+from draftproof.stats.resampling import Floats, Ints
 from draftproof.stats.shares import share_interval
-from draftproof.verdict.effects import derive_seed, value_of
+from draftproof.verdict.effects import derive_seed
 from draftproof.verdict.figure import as_figure
 from draftproof.verdict.results import Acceptance, ArmCell, CheckSummary, Figure, Percentiles, Progress
 from draftproof.verdict.run_data import ALL_SEGMENTS, Observation, PreparedRun
@@ -42,7 +43,9 @@ def compute_arm_cell(prepared: PreparedRun, arm: str, segment: str, load: str) -
     seen = prepared.of_arm(arm, load, segment)
     timed = [one for one in seen if one.timed]
     records = [one.record for one in seen]
-    gaps = [float(gap) for one in timed if one.is_ok for gap in one.metrics.icl_ns]
+    places = prepared.places_of(arm, load, segment)
+    on_time = places[prepared.columns.timed[places]]
+    gaps = prepared.columns.gaps_of(on_time[prepared.columns.is_ok[on_time]])
     shares = service_shares(one.record for one in timed)
     return ArmCell(
         arm=arm,
@@ -51,14 +54,14 @@ def compute_arm_cell(prepared: PreparedRun, arm: str, segment: str, load: str) -
         attempted=len(seen),
         prompts=len({record.item_id for record in records}),
         outcomes=dict(sorted(Counter(record.outcome for record in records).items())),
-        ttft=_to_percentiles(prepared, timed, "ttft_from_schedule_ns", (arm, segment, load)),
-        tpot=_to_percentiles(prepared, timed, "tpot_ns", (arm, segment, load)),
-        e2e=_to_percentiles(prepared, timed, "e2e_from_schedule_ns", (arm, segment, load)),
-        output_tokens_mean=_to_mean(prepared, seen, "output_tokens", (arm, segment, load)),
+        ttft=_to_percentiles(prepared, on_time, "ttft_from_schedule_ns", (arm, segment, load)),
+        tpot=_to_percentiles(prepared, on_time, "tpot_ns", (arm, segment, load)),
+        e2e=_to_percentiles(prepared, on_time, "e2e_from_schedule_ns", (arm, segment, load)),
+        output_tokens_mean=_to_mean(prepared, places, "output_tokens", (arm, segment, load)),
         icl_p50_ns=percentile(gaps, 0.50),
         icl_p99_ns=percentile(gaps, 0.99),
         stall_count=sum(one.metrics.stall_count for one in timed if one.is_ok),
-        longest_stall_ns=round(max(gaps)) if gaps else None,
+        longest_stall_ns=round(float(gaps.max())) if len(gaps) else None,
         on_time_share=_to_on_time(prepared, timed),
         queue_share=shares.queue_share,
         prefill_share=shares.prefill_share,
@@ -90,22 +93,29 @@ def _has_sound_counters(seen: Observation) -> bool:
     return seen.is_ok and not acceptance_faults(seen.record)
 
 
-def _to_percentiles(
-    prepared: PreparedRun, seen: Sequence[Observation], metric: str, parts: Sequence[str]
-) -> Percentiles:
-    answered = [(value, one) for one in seen if (value := value_of(one, metric)) is not None]
-    attempted = answered + [(math.inf, one) for one in seen if not one.is_ok]
+def _to_percentiles(prepared: PreparedRun, places: Ints, metric: str, parts: Sequence[str]) -> Percentiles:
+    columns = prepared.columns
+    values = columns.metric(metric)
+    answered, failed = places[~np.isnan(values[places])], places[~columns.is_ok[places]]
+    attempted = np.concatenate([answered, failed])
+    with_failures = np.concatenate([values[answered], np.full(len(failed), math.inf)])
     level = prepared.plan.comparison.confidence
-    figures = {name: _to_quantile(attempted, q, level) for name, q in QUANTILES.items()}
-    alone = {f"ok_{name}": _to_quantile(answered, q, level) for name, q in QUANTILES.items()}
-    return Percentiles(**figures, **alone, mean_ok=_to_mean(prepared, seen, metric, parts))
+    figures = _to_quantiles(with_failures, columns.items[attempted], level)
+    alone = _to_quantiles(values[answered], columns.items[answered], level)
+    return Percentiles(
+        **figures,
+        **{f"ok_{name}": figure for name, figure in alone.items()},
+        mean_ok=_to_mean(prepared, places, metric, parts),
+    )
 
 
-def _to_quantile(valued: Sequence[tuple[float, Observation]], q: float, level: float) -> Figure:
-    """Return the percentile with its order-statistic interval; failed requests come in as +∞."""
-    values = np.array([value for value, _ in valued], dtype=float)
-    prompts = np.array([one.record.item_id for _, one in valued], dtype=str)
-    found = quantile_interval(values, q, level, prompts)
+def _to_quantiles(values: Floats, prompts: Ints, level: float) -> dict[str, Figure]:
+    """Return the percentiles by name; failed requests come in as +∞."""
+    found = quantile_intervals(values, tuple(QUANTILES.values()), level, prompts)
+    return {name: _to_figure(one, level) for name, one in zip(QUANTILES, found, strict=True)}
+
+
+def _to_figure(found: QuantileEstimate, level: float) -> Figure:
     on_failure = found.value is not None and math.isinf(found.value)
     return Figure(
         value=None if on_failure else found.value,
@@ -122,12 +132,13 @@ def _finite(value: float | None) -> float | None:
     return None if value is None or math.isinf(value) else value
 
 
-def _to_mean(prepared: PreparedRun, seen: Sequence[Observation], metric: str, parts: Sequence[str]) -> Figure:
-    valued = [(value, one.record.item_id) for one in seen if (value := value_of(one, metric)) is not None]
-    choice = prepared.plan.comparison
+def _to_mean(prepared: PreparedRun, places: Ints, metric: str, parts: Sequence[str]) -> Figure:
+    columns, choice = prepared.columns, prepared.plan.comparison
+    values = columns.metric(metric)
+    valued = places[~np.isnan(values[places])]
     found = mean_interval(
-        np.array([value for value, _ in valued], dtype=float),
-        np.array([item_id for _, item_id in valued], dtype=str),
+        values[valued],
+        columns.items[valued],
         resamples=choice.resamples,
         seed=derive_seed(prepared.plan.seed, metric, *parts),
         level=choice.confidence,

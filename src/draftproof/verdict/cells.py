@@ -14,6 +14,7 @@ from draftproof.verdict.decision_results import GuardrailStanding
 from draftproof.verdict.effects import CellKey, EffectIndex
 from draftproof.verdict.faults import Faults, count_verification_steps
 from draftproof.verdict.guardrails import Finding
+from draftproof.verdict.load_size import LoadSize
 from draftproof.verdict.results import Cell, CellStatus, Effect, Figure, Reason
 from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun
 
@@ -71,7 +72,7 @@ def gather_evidence(
     )
 
 
-def decide_cell(evidence: CellEvidence, thresholds: Thresholds, metric: str, concurrency: int) -> Cell:
+def decide_cell(evidence: CellEvidence, thresholds: Thresholds, metric: str, size: LoadSize) -> Cell:
     """Return the cell with its status and every reason for it."""
     status, reasons = _decide_status(evidence, thresholds, metric)
     needed = estimate_prompts_needed(evidence.effect, evidence.prompts, thresholds)
@@ -81,12 +82,14 @@ def decide_cell(evidence: CellEvidence, thresholds: Thresholds, metric: str, con
     return Cell(
         segment=evidence.cell[0],
         load=evidence.cell[1],
-        concurrency=concurrency,
+        concurrency=size.concurrency,
         status=status,
         effect=effect,
         alternative_effect=evidence.alternative_effect,
         reasons=(*reasons, *_list_noted(evidence.findings, status)),
         guardrails=tuple(_state_guardrail(finding) for finding in evidence.findings),
+        offered_rps=size.offered_rps,
+        load_shape=size.shape,
     )
 
 

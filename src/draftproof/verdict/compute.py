@@ -14,6 +14,7 @@ from draftproof.records import SCHEMA_VERSION
 from draftproof.verdict.arm_cells import compute_arm_cells
 from draftproof.verdict.behaviour.judge import add_behaviour
 from draftproof.verdict.cells import describe, is_null_at_odds
+from draftproof.verdict.clients.compute import summarise_clients
 from draftproof.verdict.decision import DecidedRun, decide_run, judge_cells, settle
 from draftproof.verdict.delivery import compute_deliveries
 from draftproof.verdict.diagnosis.bound import diagnose
@@ -26,6 +27,7 @@ from draftproof.verdict.diagnosis.step_cost import (
     index_arm_cells,
     index_margins,
 )
+from draftproof.verdict.disturbances import list_disturbances
 from draftproof.verdict.economics.compute import compute_economics
 from draftproof.verdict.effects import EffectIndex, index_effects
 from draftproof.verdict.envelope import explain_contexts, list_unresolved
@@ -33,9 +35,11 @@ from draftproof.verdict.equivalence.agreement import compute_agreements
 from draftproof.verdict.equivalence.guardrail import warn_about_equivalence
 from draftproof.verdict.equivalence.results import OutputEquivalence
 from draftproof.verdict.faults import Faults, summarise_incomplete
+from draftproof.verdict.knee.compute import compute_knee
 from draftproof.verdict.order.compute import compute_order
 from draftproof.verdict.order.wording import warn_about_order
 from draftproof.verdict.pairs import PairTable
+from draftproof.verdict.phases import summarise_phases, warn_about_warmups
 from draftproof.verdict.questions.ask import answer_questions
 from draftproof.verdict.questions.label_acceptance import compute_label_acceptance
 from draftproof.verdict.results import ArmCell, Cell, Reason, Results, Verdict
@@ -51,6 +55,7 @@ from draftproof.verdict.services.compute import (
     list_starts,
     summarise_services,
 )
+from draftproof.verdict.services.restarts import list_restarts
 from draftproof.verdict.tails import (
     Tails,
     list_open_tails,
@@ -59,6 +64,7 @@ from draftproof.verdict.tails import (
 )
 from draftproof.verdict.turns import summarise_turns
 from draftproof.verdict.unmeasured import list_unmeasured, list_untold
+from draftproof.verdict.windows import measure_windows
 from draftproof.verdict.wording import EVIDENCE_WORDS, list_reasons, render_sentence, weakest_evidence
 
 
@@ -92,6 +98,7 @@ def compute_results(run: RunData) -> Results:
     )
     results = msgspec.structs.replace(results, rival_verdicts=rivals)
     results = _add_costs(_add_services(results, prepared, readings), prepared, faults)
+    results = msgspec.structs.replace(results, knee=compute_knee(run))
     return round_figures(_add_questions(results, prepared))
 
 
@@ -127,7 +134,9 @@ def _add_questions(results: Results, prepared: PreparedRun) -> Results:
 
 
 def _add_costs(results: Results, prepared: PreparedRun, faults: Faults) -> Results:
-    """Add where time goes and what to look at first, the drafter's cost, and what every arm costs."""
+    """Add where time goes and what to look at first, what every arm costs, and what the client did."""
+    windows = measure_windows(prepared)
+    economics = compute_economics(prepared, results.services, results.differences, windows)
     return msgspec.structs.replace(
         results,
         diagnoses=compute_diagnoses(
@@ -138,7 +147,8 @@ def _add_costs(results: Results, prepared: PreparedRun, faults: Faults) -> Resul
             services=results.services,
             starts=results.service_starts,
         ),
-        economics=compute_economics(prepared, results.services, results.differences),
+        economics=economics,
+        clients=summarise_clients(prepared, windows, economics.uses),
     )
 
 
@@ -156,6 +166,7 @@ def _add_services(results: Results, prepared: PreparedRun, readings: ServiceRead
         warnings=(
             *results.warnings,
             *list_silent(prepared, readings),
+            *list_restarts(prepared, readings),
             *list_disagreements(agreements),
         ),
     )
@@ -197,7 +208,7 @@ def _assemble(
         metric=plan.comparison.metric,
         statistic=plan.comparison.statistic,
         segments=prepared.segments,
-        loads=tuple((load, prepared.concurrency(load)) for load in prepared.loads),
+        loads=tuple((load, prepared.sizes[load].concurrency) for load in prepared.loads),
         arms=prepared.arms,
         arm_cells=arm_cells,
         effects=evidence.effects,
@@ -211,14 +222,18 @@ def _assemble(
         warnings=(
             *manifest.findings,
             *prepared.warnings,
+            *list_disturbances(prepared.run.blocks),
             *faults.warnings,
             *_warn(prepared, by_effect, faults),
+            *warn_about_warmups(one for one in prepared.run.warmups if one.load in prepared.loads),
         ),
         counts=_count(prepared, pairs),
         deliveries=compute_deliveries(prepared),
         turns=summarise_turns(prepared),
+        phases=summarise_phases(prepared),
         context_bands=bands,
         label_acceptance=compute_label_acceptance(prepared),
+        load_sizes=prepared.sizes,
     )
 
 

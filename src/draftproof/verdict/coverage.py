@@ -4,15 +4,16 @@ An arm that answers its slow requests in a way that hides their times would othe
 A pair in which the other arm has no figure either says nothing against this one.
 """
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
-from draftproof.verdict.effects import METRICS, CellKey, is_usable
+from draftproof.verdict.columns import Columns
+from draftproof.verdict.effects import METRICS, CellKey
 from draftproof.verdict.guardrails import Finding
-from draftproof.verdict.pairs import Pair
+from draftproof.verdict.pairs import Pairs
 from draftproof.verdict.results import Reason
+from draftproof.verdict.run_data import PreparedRun
 
 WORDS = {
     "tpot_ns": "time per token",
@@ -30,13 +31,15 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True):
     hidden: int
 
 
-def count_hidden(pairs: Iterable[Pair]) -> dict[CellKey, tuple[Coverage, ...]]:
+def count_hidden(prepared: PreparedRun, pairs: Pairs) -> dict[CellKey, tuple[Coverage, ...]]:
     """Return, by cell, how often the arm hides each metric that its partner shows."""
-    by_cell: defaultdict[CellKey, list[Pair]] = defaultdict(list)
-    for pair in pairs:
-        if pair.is_ok and pair.timed:
-            by_cell[pair.segment, pair.load].append(pair)
-    return {cell: tuple(_cover(found, metric) for metric in METRICS) for cell, found in by_cell.items()}
+    return {
+        (segment, load): tuple(
+            _cover(prepared.columns, pairs.cell(segment, load), metric) for metric in METRICS
+        )
+        for load in prepared.loads
+        for segment in prepared.segments
+    }
 
 
 def judge_coverage(
@@ -50,10 +53,12 @@ def judge_coverage(
     )
 
 
-def _cover(pairs: Iterable[Pair], metric: str) -> Coverage:
-    known = [pair for pair in pairs if is_usable(pair.versus, metric)]
-    hidden = sum(not is_usable(pair.arm, metric) for pair in known)
-    return Coverage(metric=metric, known=len(known), hidden=hidden)
+def _cover(columns: Columns, pairs: Pairs, metric: str) -> Coverage:
+    mine, theirs = pairs.places(columns.positions)
+    answered = columns.is_ok & columns.timed
+    usable = columns.in_order & (columns.metric(metric) > 0)
+    known = answered[mine] & answered[theirs] & usable[theirs]
+    return Coverage(metric=metric, known=int(known.sum()), hidden=int((known & ~usable[mine]).sum()))
 
 
 def _explain(cell: CellKey, one: Coverage) -> Reason:

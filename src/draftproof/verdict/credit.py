@@ -70,7 +70,7 @@ def _find_shortened(
         return
     decisive, thresholds = pairs[DECISIVE], prepared.plan.thresholds
     read = read_at_equal_length(decisive)
-    for one in compare_arms(prepared, decisive, DECISIVE, AT_EQUAL_LENGTH, read):
+    for one in compare_arms(prepared, decisive, DECISIVE, AT_EQUAL_LENGTH, prepared.columns.read(read)):
         if one.segment == ALL_SEGMENTS:
             continue
         noise = compute_noise(effects.get((E2E, "baseline_null", "baseline", ALL_SEGMENTS, one.load)))

@@ -8,9 +8,10 @@ Rules, in this order:
    in which the alternative does not dominate and the answers keep their length. Where long contexts show
    harm the envelope leaves them out, and the decision is `adopt_limited` (`envelope.narrow_decision`).
 4. `adopt_limited` if a segment reaches a gain from its lowest measured load on without crossing a cell that
-   is not admissible. It is allowed up to the highest such gain: a neutral cell was shown to do no
-   harm with every guardrail held, so speculation may stay on through it, but an entry never ends in one,
-   because there speculation does not earn its place. Never beyond a measured load, never across a gap.
+   is not admissible, on each axis (requests in flight, requests per second) on which it was measured. It is
+   allowed up to the highest such gain: a neutral cell was shown to do no harm with every guardrail held, so
+   speculation may stay on through it, but an entry never ends in one, because there speculation does not
+   earn its place. Never beyond a measured load, never across a gap.
 5. `defer` if no cell is a gain, no undecided cell has an estimate that would be one, and more than half of
    the cells have an estimate that is none. An undecided cell is one that is inconclusive and neither beaten
    by the alternative nor without credit for the length of its answers: more prompts would not help those.
@@ -18,10 +19,11 @@ Rules, in this order:
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import takewhile
 
 from draftproof.plan.schema import Thresholds
+from draftproof.verdict.load_size import Axis, LoadLimit
 from draftproof.verdict.results import Cell, Decision
 
 SETTLED_CODES = frozenset({"dominated", "output_length_shift"})
@@ -51,17 +53,46 @@ def is_admissible(cell: Cell) -> bool:
     return cell.status == "gain" or (cell.status == "neutral" and not _is_settled(cell))
 
 
-def find_limits(cells: Sequence[Cell]) -> dict[str, int]:
-    """Return, by segment, the concurrency of the highest gain with only admissible cells up to it."""
-    levels: defaultdict[str, defaultdict[int, list[Cell]]] = defaultdict(lambda: defaultdict(list))
+def find_limits(cells: Iterable[Cell]) -> dict[str, LoadLimit]:
+    """Return, by segment, the highest gain with only admissible cells up to it, on each axis apart.
+
+    A segment that was measured on two axes needs a gain on both: a limit that holds on one alone would
+    let speculation run at any load of the other.
+    """
+    by_segment: defaultdict[str, list[Cell]] = defaultdict(list)
     for cell in cells:
-        levels[cell.segment][cell.concurrency].append(cell)
-    limits: dict[str, int] = {}
-    for segment, by_concurrency in levels.items():
-        for concurrency, found in takewhile(_are_admissible, sorted(by_concurrency.items())):
-            if any(cell.status == "gain" for cell in found):
-                limits[segment] = concurrency
-    return limits
+        by_segment[cell.segment].append(cell)
+    found = {segment: make_limit(own, _find_highest_gain) for segment, own in by_segment.items()}
+    return {segment: limit for segment, limit in found.items() if limit is not None}
+
+
+def make_limit(cells: Iterable[Cell], choose: Callable[[Sequence[Cell]], float | None]) -> LoadLimit | None:
+    """Return the limit that `choose` gives for the cells of each axis, None where one axis has none."""
+    axes: defaultdict[Axis, list[Cell]] = defaultdict(list)
+    for cell in cells:
+        axes[cell.size.axis].append(cell)
+    chosen = {axis: choose(own) for axis, own in axes.items()}
+    if None in chosen.values():
+        return None
+    concurrency = chosen.get("concurrency")
+    return LoadLimit(concurrency=None if concurrency is None else round(concurrency), rps=chosen.get("rate"))
+
+
+def _find_highest_gain(cells: Sequence[Cell]) -> float | None:
+    """Return the highest load of one axis that gains, with only admissible cells up to it.
+
+    None too where a load of unknown size may lie anywhere on the axis.
+    """
+    levels: defaultdict[float, list[Cell]] = defaultdict(list)
+    for cell in cells:
+        if cell.size.value is None:
+            return None
+        levels[cell.size.value].append(cell)
+    highest: float | None = None
+    for value, found in takewhile(_are_admissible, sorted(levels.items())):
+        if any(cell.status == "gain" for cell in found):
+            highest = value
+    return highest
 
 
 def is_deferred(cells: Sequence[Cell], thresholds: Thresholds) -> bool:
@@ -71,7 +102,7 @@ def is_deferred(cells: Sequence[Cell], thresholds: Thresholds) -> bool:
     return 2 * sum(_is_no_gain(cell, thresholds) for cell in cells) > len(cells)
 
 
-def _are_admissible(level: tuple[int, list[Cell]]) -> bool:
+def _are_admissible(level: tuple[float, list[Cell]]) -> bool:
     return all(map(is_admissible, level[1]))
 
 

@@ -102,7 +102,7 @@ def judge_cells(run: RunEvidence, effects: Sequence[Effect]) -> tuple[Cell, ...]
     prepared, faults = run.prepared, run.faults
     by_effect, by_difference = index_effects(effects), index_differences(run.differences)
     decisive = run.pairs["candidate", "baseline"]
-    critical, hidden = count_new_critical(decisive), count_hidden(decisive)
+    critical, hidden = count_new_critical(decisive), count_hidden(prepared, decisive)
     thresholds, metric = prepared.plan.thresholds, prepared.plan.comparison.metric
     level = weakest_evidence(prepared.plan.evidence, prepared.run.manifest.evidence)
     regressions, unjudged = judge_probes(prepared), judge_unjudged(prepared)
@@ -124,5 +124,5 @@ def judge_cells(run: RunEvidence, effects: Sequence[Effect]) -> tuple[Cell, ...]
                 *credit.get(cell, ()),
             )
             evidence = gather_evidence(prepared, cell, by_effect, findings, faults)
-            decided.append(decide_cell(evidence, thresholds, metric, prepared.concurrency(load)))
+            decided.append(decide_cell(evidence, thresholds, metric, prepared.sizes[load]))
     return tuple(decided)

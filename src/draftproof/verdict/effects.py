@@ -6,13 +6,15 @@ out here is counted by the failure guardrail, so a failure never makes an arm lo
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from draftproof.stats.bootstrap import RatioEstimate, Statistic, paired_ratio
 from draftproof.stats.multiplicity import simultaneous_intervals
+from draftproof.stats.resampling import Floats, Ints, index_labels
 from draftproof.stats.turns import TurnSpread, turn_spread, widen_by_turns
-from draftproof.verdict.pairs import Comparison, Pair, PairTable, cluster_labels, in_cell
+from draftproof.verdict.pairs import Comparison, Pair, Pairs, PairTable, cluster_labels
 from draftproof.verdict.results import Effect, Figure
 from draftproof.verdict.run_data import ALL_SEGMENTS, Observation, PreparedRun
 
@@ -24,13 +26,25 @@ EffectIndex = Mapping[tuple[str, str, str, str, str], Effect]
 Reader = Callable[[Observation], float | None]
 
 
+class _Sample(NamedTuple):
+    """The pairs that an effect rests on, shape (pairs,) each: both values, and numbers for their labels."""
+
+    above: Floats
+    below: Floats
+    clusters: Ints
+    segments: Ints
+    blocks: Ints
+
+
 def compute_effects(prepared: PreparedRun, pairs: PairTable) -> tuple[Effect, ...]:
     """Return every effect: comparison × metric × cell, segment "all" first at each load."""
     return tuple(
         effect
         for comparison in pairs
         for metric in METRICS
-        for effect in compare_arms(prepared, pairs[comparison], comparison, metric, read_metric(metric))
+        for effect in compare_arms(
+            prepared, pairs[comparison], comparison, metric, prepared.columns.metric(metric)
+        )
     )
 
 
@@ -62,17 +76,24 @@ def statistic_of(metric: str, planned: Statistic) -> Statistic:
 
 
 def compare_arms(
-    prepared: PreparedRun, pairs: Sequence[Pair], comparison: Comparison, metric: str, read: Reader
+    prepared: PreparedRun, pairs: Pairs, comparison: Comparison, metric: str, values: Floats
 ) -> list[Effect]:
-    """Return the effects of two arms on what `read` gives of a request, named `metric`, in every cell."""
+    """Return the effects of two arms on one value of each request, named `metric`, in every cell.
+
+    Args:
+        prepared: the run.
+        pairs: of the two arms.
+        comparison: the arm and the other.
+        metric: what the values are.
+        values: shape (observations,), NaN where a request has none.
+    """
     cells = [(name, load) for load in prepared.loads for name in (ALL_SEGMENTS, *prepared.segments)]
-    usable = usable_pairs(pairs, read)
-    spreads = {load: _spread_turns(in_cell(usable, ALL_SEGMENTS, load), read) for load in prepared.loads}
+    samples = {cell: _sample(prepared, pairs, cell, values) for cell in cells}
+    spreads = {load: _spread_turns(samples[ALL_SEGMENTS, load]) for load in prepared.loads}
     estimates = {}
     for cell in cells:
-        inside = in_cell(usable, *cell)
-        estimate = estimate_ratio(prepared, inside, comparison, metric, cell, read=read)
-        estimates[cell] = widen_by_turns(estimate, spreads[cell[1]], _blocks(inside))
+        estimate = _estimate(prepared, samples[cell], comparison, metric, cell)
+        estimates[cell] = widen_by_turns(estimate, spreads[cell[1]], samples[cell].blocks)
     family = {cell: one for cell, one in estimates.items() if cell[0] != ALL_SEGMENTS}
     joint = widen(family, prepared.plan.comparison.confidence)
     return [
@@ -113,12 +134,41 @@ def estimate_ratio(
     "all" is drawn within segments, so their mix stays fixed.
     """
     choice = prepared.plan.comparison
-    segments = np.array([pair.segment for pair in pairs], dtype=str)
+    sample = _Sample(
+        above=np.array([read(pair.arm) for pair in pairs], dtype=float),
+        below=np.array([read(pair.versus) for pair in pairs], dtype=float),
+        clusters=index_labels(np.array(cluster_labels(pairs, choice.cluster_by), dtype=str)),
+        segments=index_labels(np.array([pair.segment for pair in pairs], dtype=str)),
+        blocks=np.array([pair.arm.record.block for pair in pairs], dtype=np.intp),
+    )
+    return _estimate(prepared, sample, comparison, metric, cell)
+
+
+def _sample(prepared: PreparedRun, pairs: Pairs, cell: CellKey, values: Floats) -> _Sample:
+    """Return the usable pairs of a cell, see `usable_pairs`."""
+    columns, choice = prepared.columns, prepared.plan.comparison
+    mine, theirs = pairs.cell(*cell).places(columns.positions)
+    usable = columns.timed & columns.in_order & (values > 0)
+    kept = usable[mine] & usable[theirs]
+    mine, theirs = mine[kept], theirs[kept]
+    return _Sample(
+        above=values[mine],
+        below=values[theirs],
+        clusters=columns.clusters(choice.cluster_by)[mine],
+        segments=columns.segments[mine],
+        blocks=columns.blocks[mine],
+    )
+
+
+def _estimate(
+    prepared: PreparedRun, sample: _Sample, comparison: Comparison, metric: str, cell: CellKey
+) -> RatioEstimate:
+    choice = prepared.plan.comparison
     return paired_ratio(
-        np.array([read(pair.arm) for pair in pairs], dtype=float),
-        np.array([read(pair.versus) for pair in pairs], dtype=float),
-        np.array(cluster_labels(pairs, choice.cluster_by), dtype=str),
-        segments if cell[0] == ALL_SEGMENTS else None,
+        sample.above,
+        sample.below,
+        sample.clusters,
+        sample.segments if cell[0] == ALL_SEGMENTS else None,
         statistic=statistic_of(metric, choice.statistic),
         resamples=choice.resamples,
         seed=derive_seed(prepared.plan.seed, *comparison, metric, *cell),
@@ -127,14 +177,9 @@ def estimate_ratio(
     )
 
 
-def _spread_turns(pairs: Sequence[Pair], read: Reader) -> TurnSpread | None:
+def _spread_turns(sample: _Sample) -> TurnSpread | None:
     """Return how far the blocks of a load lie apart beyond what their prompts explain, segments pooled."""
-    ratios = [float(np.log((read(pair.arm) or 0.0) / (read(pair.versus) or 1.0))) for pair in pairs]
-    return turn_spread(ratios, _blocks(pairs), [pair.segment for pair in pairs])
-
-
-def _blocks(pairs: Iterable[Pair]) -> list[int]:
-    return [pair.arm.record.block for pair in pairs]
+    return turn_spread(np.log(sample.above / sample.below), sample.blocks, sample.segments)
 
 
 def widen(family: Mapping[CellKey, RatioEstimate], confidence: float) -> dict[CellKey, Figure]:

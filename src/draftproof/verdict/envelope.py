@@ -5,6 +5,7 @@ below its own. The document is what a router, a guard or another team reads (doc
 """
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -12,32 +13,43 @@ import msgspec
 
 from draftproof.records import Manifest
 from draftproof.verdict.contexts import context_tokens, limit_context
-from draftproof.verdict.decide import find_limits
+from draftproof.verdict.decide import find_limits, make_limit
 from draftproof.verdict.decision_results import ContextBand
+from draftproof.verdict.load_size import LoadLimit
 from draftproof.verdict.results import Cell, Decision, EnvelopeEntry, Reason, Results
 from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun
 from draftproof.workload.segments import UNLABELLED, segment_key
 
 ENVELOPE_VERSION = 1
+# A reader that knows no rates would take an entry with one for wider than it is.
+RATE_VERSION = 2
 
 
 class EnvelopeLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """One measured load inside an entry: what was shown there, candidate / baseline with its interval."""
+    """One measured load inside an entry: what was shown there, candidate / baseline with its interval.
+
+    `concurrency` is that of a closed loop, `offered_rps` the mean rate of an open one, whose `load_shape`
+    names what is not steady.
+    """
 
     load: str
-    concurrency: int
+    concurrency: int | None
     status: Literal["gain", "neutral"]
     ratio: float | None
     low: float | None
     high: float | None
+    offered_rps: float | None = None
+    load_shape: str = ""
 
 
 class EnvelopeArea(msgspec.Struct, frozen=True, kw_only=True):
     """Requests of one segment for which speculation may run.
 
-    A request is inside if it has every label of `labels` ("unlabelled": none in that dimension), no more than
-    `max_concurrency` requests are in flight, itself included, and its prompt and answer together have at most
-    `max_context_tokens` tokens. `min_context_tokens` is the shortest context measured. `context` is "limited"
+    A request is inside if it has every label of `labels` ("unlabelled": none in that dimension) and each
+    limit that is stated holds: no more than `max_concurrency` requests are in flight, itself included, no
+    more than `max_rps` come per second, and its prompt and answer together have at most `max_context_tokens`
+    tokens. `max_concurrency` is None where no closed loop was measured, `max_rps` where no open one was; one
+    of them is stated. `min_context_tokens` is the shortest context measured. `context` is "limited"
     where longer contexts showed harm, "resolved" where bands of contexts were judged apart and none did,
     "not_resolved" where the prompts are too few or too alike for that, "unknown" where the service does not
     tell its tokens; the limit is then None and nothing about context was shown.
@@ -45,11 +57,12 @@ class EnvelopeArea(msgspec.Struct, frozen=True, kw_only=True):
 
     segment: str
     labels: dict[str, str]
-    max_concurrency: int
+    max_concurrency: int | None
     min_context_tokens: int | None
     max_context_tokens: int | None
     context: Literal["resolved", "limited", "not_resolved", "unknown"]
     loads: tuple[EnvelopeLoad, ...]
+    max_rps: float | None = None
 
 
 class EnvelopeConditions(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,6 +88,7 @@ class EnvelopeConditions(msgspec.Struct, frozen=True, kw_only=True):
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     """The content of `envelope.json`. No entry: speculation may run nowhere.
 
+    `schema_version` is 2 where an entry states `max_rps`, which a reader of version 1 does not know, else 1.
     `standing` is "decision" only with representative traffic. `results_sha256` is the hash of the bytes of
     the `results.json` it was taken from. `outside` is what holds for every request in no entry;
     `not_measured` what the run says nothing about even inside one (languages, sampled outputs, long answers).
@@ -107,8 +121,8 @@ def list_envelope(
 ) -> tuple[EnvelopeEntry, ...]:
     """Return where speculation may run: empty unless the decision is to adopt.
 
-    To adopt means every segment up to the highest load that was measured for that segment; in a limited
-    envelope each ends at its own highest gain (see `decide.find_limits`).
+    To adopt means every segment up to the highest load that was measured for that segment, on each axis; in
+    a limited envelope each ends at its own highest gain (see `decide.find_limits`).
     """
     if decision == "adopt":
         limits = _highest_loads(cells)
@@ -143,21 +157,22 @@ def list_unresolved(prepared: PreparedRun, bands: Iterable[ContextBand]) -> tupl
 
 
 def find_contexts(
-    prepared: PreparedRun, segment: str = ALL_SEGMENTS, max_concurrency: int | None = None
+    prepared: PreparedRun, segment: str = ALL_SEGMENTS, limit: LoadLimit | None = None
 ) -> list[int]:
     """Return the contexts that the candidate answered, in tokens, up to a load if one is given."""
     return [
         length
         for one in prepared.of_arm("candidate", segment=segment)
-        if max_concurrency is None or prepared.concurrency(one.record.load) <= max_concurrency
+        if limit is None or limit.covers(prepared.sizes[one.record.load])
         if (length := context_tokens(one)) is not None
     ]
 
 
 def build_envelope(results: Results, manifest: Manifest | None) -> Envelope:
     """Return the document of `envelope.json`: a pure function of results and manifest."""
+    rated = any(entry.max_rps is not None for entry in results.verdict.envelope)
     return Envelope(
-        schema_version=ENVELOPE_VERSION,
+        schema_version=RATE_VERSION if rated else ENVELOPE_VERSION,
         draftproof_version=results.draftproof_version,
         run_name=results.run_name,
         decision=results.verdict.decision,
@@ -188,25 +203,32 @@ def envelope_schema() -> dict[str, Any]:
 
 
 def is_inside(
-    envelope: Envelope, labels: Mapping[str, str], concurrency: int, context_tokens: int | None
+    envelope: Envelope,
+    labels: Mapping[str, str],
+    concurrency: int | None,
+    context_tokens: int | None,
+    rps: float | None = None,
 ) -> bool:
-    """Return whether a request lies inside the envelope.
+    """Return whether a request lies inside the envelope. What is unknown is outside wherever it has a limit.
 
     Args:
         envelope: the document.
         labels: the request's, dimension -> label; a dimension it lacks counts as "unlabelled".
         concurrency: requests in flight, this one included.
-        context_tokens: prompt and longest answer together; unknown is outside wherever there is a limit.
+        context_tokens: prompt and longest answer together.
+        rps: requests per second that come at present, this one's class and all others together.
     """
     return any(
         all(labels.get(name, UNLABELLED) == label for name, label in area.labels.items())
-        and concurrency <= area.max_concurrency
-        and (
-            area.max_context_tokens is None
-            or (context_tokens is not None and context_tokens <= area.max_context_tokens)
-        )
+        and _is_within(concurrency, area.max_concurrency)
+        and _is_within(rps, area.max_rps)
+        and _is_within(context_tokens, area.max_context_tokens)
         for area in envelope.entries
     )
+
+
+def _is_within(value: float | None, limit: float | None) -> bool:
+    return limit is None or (value is not None and value <= limit)
 
 
 def _find_cut(entry: EnvelopeEntry, bands: Iterable[ContextBand]) -> ContextBand:
@@ -227,15 +249,26 @@ def _explain_cut(entry: EnvelopeEntry, band: ContextBand) -> Reason:
     return Reason(code="context_limited", text=text, evidence=evidence)
 
 
-def _highest_loads(cells: Iterable[Cell]) -> dict[str, int]:
-    limits: dict[str, int] = {}
+def _highest_loads(cells: Iterable[Cell]) -> dict[str, LoadLimit]:
+    by_segment: defaultdict[str, list[Cell]] = defaultdict(list)
     for cell in cells:
-        limits[cell.segment] = max(cell.concurrency, limits.get(cell.segment, 0))
-    return limits
+        by_segment[cell.segment].append(cell)
+    found = {segment: make_limit(own, _find_highest) for segment, own in by_segment.items()}
+    return {segment: limit for segment, limit in found.items() if limit is not None}
+
+
+def _find_highest(cells: Sequence[Cell]) -> float | None:
+    """Return the largest load of one axis, None where the size of one is not known."""
+    values = [cell.size.value for cell in cells]
+    return None if None in values else max(value for value in values if value is not None)
 
 
 def _make_entry(
-    prepared: PreparedRun, cells: Iterable[Cell], segment: str, limit: int, bands: Sequence[ContextBand]
+    prepared: PreparedRun,
+    cells: Iterable[Cell],
+    segment: str,
+    limit: LoadLimit,
+    bands: Sequence[ContextBand],
 ) -> EnvelopeEntry:
     inside = _inside(cells, segment, limit)
     measured = find_contexts(prepared, segment, limit)
@@ -243,7 +276,8 @@ def _make_entry(
     longest = max(measured, default=None)
     return EnvelopeEntry(
         segment=segment,
-        max_concurrency=limit,
+        max_concurrency=limit.concurrency,
+        max_rps=limit.rps,
         max_context_tokens=longest if cap is None or longest is None else min(cap, longest),
         min_context_tokens=min(measured, default=None),
         labels=_find_labels(prepared, segment),
@@ -269,9 +303,9 @@ def _name_context(
     return "resolved" if any(one.segment == segment for one in bands) else "not_resolved"
 
 
-def _inside(cells: Iterable[Cell], segment: str, limit: int) -> list[Cell]:
-    own = [cell for cell in cells if cell.segment == segment and cell.concurrency <= limit]
-    return sorted(own, key=lambda cell: cell.concurrency)
+def _inside(cells: Iterable[Cell], segment: str, limit: LoadLimit) -> list[Cell]:
+    own = [cell for cell in cells if cell.segment == segment and limit.covers(cell.size)]
+    return sorted(own, key=lambda cell: cell.size.order)
 
 
 def _make_area(cells: Iterable[Cell], entry: EnvelopeEntry) -> EnvelopeArea:
@@ -279,6 +313,7 @@ def _make_area(cells: Iterable[Cell], entry: EnvelopeEntry) -> EnvelopeArea:
         segment=entry.segment,
         labels=entry.labels,
         max_concurrency=entry.max_concurrency,
+        max_rps=entry.max_rps,
         min_context_tokens=entry.min_context_tokens,
         max_context_tokens=entry.max_context_tokens,
         context=entry.context,
@@ -286,12 +321,14 @@ def _make_area(cells: Iterable[Cell], entry: EnvelopeEntry) -> EnvelopeArea:
             EnvelopeLoad(
                 load=cell.load,
                 concurrency=cell.concurrency,
+                offered_rps=cell.offered_rps,
+                load_shape=cell.load_shape,
                 status="gain" if cell.status == "gain" else "neutral",
                 ratio=cell.effect.value,
                 low=cell.effect.low,
                 high=cell.effect.high,
             )
-            for cell in _inside(cells, entry.segment, entry.max_concurrency)
+            for cell in _inside(cells, entry.segment, entry.limit)
         ),
     )
 

@@ -13,6 +13,7 @@ from draftproof.errors import UsageError
 from draftproof.metrics.percentiles import percentile
 from draftproof.verdict.decision_results import ContextBand, GuardrailStanding
 from draftproof.verdict.effects import read_metric, usable_pairs
+from draftproof.verdict.load_size import LoadSize
 from draftproof.verdict.pairs import Pair, in_cell, pair_observations
 from draftproof.verdict.results import Cell, Figure, Reason, Results
 from draftproof.verdict.run_data import Observation, PreparedRun, RunData, prepare_run
@@ -63,7 +64,7 @@ class CellView(msgspec.Struct, frozen=True, kw_only=True):
 
     segment: str
     load: str
-    concurrency: int
+    concurrency: int | None
     status: str
     simultaneous: Figure
     single: Figure | None
@@ -76,6 +77,7 @@ class CellView(msgspec.Struct, frozen=True, kw_only=True):
     leave_one_out_high: float | None
     carried_by: int | None
     prompts: tuple[PromptView, ...]
+    load_size: LoadSize
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,6 +166,7 @@ def _view_cell(
         leave_one_out_high=max(without, default=None),
         carried_by=_count_carriers(prepared, inside) if cell.status == "gain" else None,
         prompts=prompts,
+        load_size=cell.size,
     )
 
 

@@ -12,6 +12,7 @@ import msgspec
 from draftproof.metrics.acceptance import count_speculation
 from draftproof.metrics.identities import acceptance_faults, timeline_faults
 from draftproof.records import RequestRecord
+from draftproof.verdict.client_wording import FAULT_WORDS, describe_client_faults
 from draftproof.verdict.effects import CellKey
 from draftproof.verdict.guardrails import list_hidden_failures
 from draftproof.verdict.pairs import PairTable
@@ -46,7 +47,7 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
 def find_faults(prepared: PreparedRun, pairs: PairTable, readings: ServiceReadings) -> Faults:
     """Return every fault of a run. Pure, in a fixed order."""
     told = find_service_faults(prepared, readings)
-    by_load = {load: (*_find_lag(prepared, load), *told.get(load, ())) for load in prepared.loads}
+    by_load = {load: (*_find_unfit_client(prepared, load), *told.get(load, ())) for load in prepared.loads}
     return Faults(
         run=tuple(_find_run_faults(prepared, readings)),
         by_load={load: reasons for load, reasons in by_load.items() if reasons},
@@ -107,22 +108,24 @@ def _deciding_turns(prepared: PreparedRun, load: str) -> list[Turn]:
     ]
 
 
-def _find_lag(prepared: PreparedRun, load: str) -> Iterator[Reason]:
-    """Find a client that was too late, or of which nobody can tell: neither may judge a service."""
+def _find_unfit_client(prepared: PreparedRun, load: str) -> Iterator[Reason]:
+    """Find a client that was beyond its limits, or of which nobody can tell: neither may judge a service."""
     turns = _deciding_turns(prepared, load)
-    late = sum(turn.lagged for turn in turns)
     # A turn that was broken off has no lag to its end: the run is incomplete there, and says so.
     turns = [turn for turn in turns if turn.completed or turn.lag_max_ns is not None] or turns
-    unknown = sum(turn.lag_max_ns is None for turn in turns)
+    unfit = sum(turn.lagged or turn.lag_max_ns is None for turn in turns)
     asked = any(prepared.of_arm(arm, load) for arm in ("baseline", "candidate"))
-    if (not turns and asked) or (turns and (late + unknown) / len(turns) > LAGGED_TURNS_LIMIT):
-        what = "was late by more than" if late else "is not known to have kept within"
-        text = (
-            f"At load {load} the load client itself {what} {prepared.plan.limits.client_lag_ms:g} ms in "
-            f"{late or unknown} of {len(turns)} turns of baseline and candidate; times measured there say "
-            "nothing about the service. Stop other work on this machine and run again."
+    if (not turns and asked) or (turns and unfit / len(turns) > LAGGED_TURNS_LIMIT):
+        yield from (
+            Reason(code=CLIENT_LATE, text=text, evidence=f"turns: load {load}")
+            for text in describe_client_faults(
+                prepared.level(load),
+                prepared.sizes[load],
+                [turn.faults for turn in turns],
+                lag_limit_ms=prepared.plan.limits.client_lag_ms,
+                unknown=sum(turn.lag_max_ns is None for turn in turns),
+            )
         )
-        yield Reason(code=CLIENT_LATE, text=text, evidence=f"turns: load {load}")
 
 
 def _find_incomplete(prepared: PreparedRun) -> Iterator[tuple[CellKey, Reason]]:
@@ -181,9 +184,12 @@ def _warn_about_turns(prepared: PreparedRun) -> Iterator[str]:
         "{n} turns were not finished.": sum(not turn.completed for turn in turns),
         "{n} turns have requests but no record of the turn itself.": len(seen - set(prepared.turns)),
         "The client's lag is unknown in {n} turns.": sum(turn.lag_max_ns is None for turn in turns),
-        "{n} turns are left out of all times, because the client itself was late in them.": sum(
-            turn.lagged for turn in turns
-        ),
+        **{
+            f"{{n}} turns are left out of all times, because {words} in them.": sum(
+                any(fault.kind == kind for fault in turn.faults) for turn in turns
+            )
+            for kind, words in FAULT_WORDS.items()
+        },
         "{n} requests were sent later than the client's limit after they were due.": _count_late(prepared),
     }
     yield from (text.format(n=n) for text, n in counts.items() if n)

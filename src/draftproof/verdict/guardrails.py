@@ -8,17 +8,18 @@ to hold for a gain, so no correction for their number is needed. Intervals are t
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import Literal
 
 import msgspec
+import numpy as np
 from scipy.stats import norm
 
 from draftproof.plan.schema import Thresholds
 from draftproof.stats.shares import paired_share_difference
 from draftproof.verdict.effects import CellKey, EffectIndex
-from draftproof.verdict.pairs import Pair, PairTable, in_cell
+from draftproof.verdict.pairs import Pair, Pairs, PairTable
 from draftproof.verdict.results import Difference, Figure, Reason
 from draftproof.verdict.run_data import ALL_SEGMENTS, Observation, PreparedRun
 
@@ -213,9 +214,9 @@ def _share_text(quantity: str, figure: Figure, margin: float, where: str) -> str
 
 
 def _compute_difference(
-    prepared: PreparedRun, pairs: Sequence[Pair], comparison: tuple[str, str], quantity: str, cell: CellKey
+    prepared: PreparedRun, pairs: Pairs, comparison: tuple[str, str], quantity: str, cell: CellKey
 ) -> Difference:
-    votes = count_votes(in_cell(pairs, *cell), quantity)
+    votes = _count_votes(prepared, pairs.cell(*cell), quantity)
     margin = _margin(prepared.plan.thresholds, quantity)
     return Difference(
         quantity=quantity,
@@ -242,6 +243,23 @@ def count_votes(pairs: Iterable[Pair], quantity: str) -> Votes:
     for states in judged.values():
         for state in states:
             votes[state] += Fraction(1, len(states))
+    return votes
+
+
+def _count_votes(prepared: PreparedRun, pairs: Pairs, quantity: str) -> Votes:
+    """Return `count_votes` of pairs of the run."""
+    columns = prepared.columns
+    states = np.where(columns.is_ok, 0.0, 1.0) if quantity == "failed_share" else columns.passed
+    mine, theirs = pairs.places(columns.positions)
+    judged = ~(np.isnan(states[mine]) | np.isnan(states[theirs]))
+    mine, theirs = mine[judged], theirs[judged]
+    kinds = (2 * states[mine] + states[theirs]).astype(np.intp)
+    counts = np.bincount(4 * columns.items[mine] + kinds, minlength=4).reshape(-1)
+    votes: defaultdict[tuple[bool, bool], Fraction] = defaultdict(Fraction)
+    for place in np.flatnonzero(counts).tolist():
+        first = place - place % 4
+        total = int(counts[first : first + 4].sum())
+        votes[place % 4 >= 2, place % 2 == 1] += Fraction(int(counts[place]), total)
     return votes
 
 

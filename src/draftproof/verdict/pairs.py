@@ -3,10 +3,15 @@
 Pure; drops nothing silently.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 
 import msgspec
+import numpy as np
 
+from draftproof.stats.resampling import Ints
+from draftproof.verdict.columns import cluster_label
 from draftproof.verdict.run_data import ALL_SEGMENTS, Observation, PairKey, PreparedRun
 
 COMPARISONS: tuple[tuple[str, str], ...] = (
@@ -19,7 +24,7 @@ COMPARISONS: tuple[tuple[str, str], ...] = (
 Comparison = tuple[str, str]  # arm, versus
 
 
-class Pair(msgspec.Struct, frozen=True):
+class Pair(msgspec.Struct, frozen=True, gc=False):
     """One item in one block as two arms answered it; both were attempted, either may have failed."""
 
     arm: Observation
@@ -56,15 +61,41 @@ def cluster_labels(pairs: Iterable[Pair], cluster_by: str | None) -> list[str]:
 
     A prompt without a label in that dimension stays by itself.
     """
-    return [
-        f"{cluster_by}={label}"
-        if cluster_by and (label := pair.arm.item.segments.get(cluster_by))
-        else pair.item_id
-        for pair in pairs
-    ]
+    return [cluster_label(pair.arm, cluster_by) for pair in pairs]
 
 
-PairTable = Mapping[Comparison, tuple[Pair, ...]]
+class Pairs(tuple[Pair, ...]):  # noqa: SLOT001 - what is looked up is kept in its dict
+    """The pairs of one comparison; each cell of them is looked up once."""
+
+    @cached_property
+    def cells(self) -> Mapping[tuple[str, str], "Pairs"]:
+        """Segment, load -> the pairs there in order; segment "all" holds every segment."""
+        found: defaultdict[tuple[str, str], list[Pair]] = defaultdict(list)
+        for pair in self:
+            load = pair.arm.record.load
+            found[pair.arm.segment, load].append(pair)
+            found[ALL_SEGMENTS, load].append(pair)
+        return {cell: Pairs(inside) for cell, inside in found.items()}
+
+    def cell(self, segment: str, load: str) -> "Pairs":
+        """Return the pairs of one cell."""
+        return self.cells.get((segment, load), _NO_PAIRS)
+
+    def places(self, positions: Mapping[int, int]) -> tuple[Ints, Ints]:
+        """Return where the arm's and the other's observations of each pair stand among all of the run."""
+        if self._found is None:
+            self._found = (
+                np.fromiter((positions[id(pair.arm)] for pair in self), np.intp, len(self)),
+                np.fromiter((positions[id(pair.versus)] for pair in self), np.intp, len(self)),
+            )
+        return self._found
+
+    _found: tuple[Ints, Ints] | None = None
+
+
+_NO_PAIRS = Pairs()
+
+PairTable = Mapping[Comparison, Pairs]
 
 
 def pair_observations(prepared: PreparedRun) -> PairTable:
@@ -79,6 +110,8 @@ def pair_observations(prepared: PreparedRun) -> PairTable:
 
 def in_cell(pairs: Iterable[Pair], segment: str, load: str) -> list[Pair]:
     """Return the pairs of one cell; segment "all" takes every segment."""
+    if isinstance(pairs, Pairs):
+        return list(pairs.cell(segment, load))
     return [pair for pair in pairs if pair.load == load and segment in (ALL_SEGMENTS, pair.segment)]
 
 
@@ -89,7 +122,9 @@ def _index(observations: Iterable[Observation]) -> dict[PairKey, Observation]:
     """
     found: dict[PairKey, Observation] = {}
     for seen in observations:
-        found[seen.key] = min(found.get(seen.key, seen), seen, key=_attempt_order)
+        first = found.setdefault(key := seen.key, seen)
+        if first is not seen:
+            found[key] = min(first, seen, key=_attempt_order)
     return found
 
 
@@ -98,5 +133,5 @@ def _attempt_order(seen: Observation) -> tuple[int, bool, int, str]:
     return (record.scheduled_ns, seen.is_ok, -record.end_ns, record.request_id)
 
 
-def _pair(arm: Mapping[PairKey, Observation], versus: Mapping[PairKey, Observation]) -> tuple[Pair, ...]:
-    return tuple(Pair(seen, versus[key]) for key, seen in arm.items() if key in versus)
+def _pair(arm: Mapping[PairKey, Observation], versus: Mapping[PairKey, Observation]) -> Pairs:
+    return Pairs(Pair(seen, versus[key]) for key, seen in arm.items() if key in versus)

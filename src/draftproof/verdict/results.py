@@ -17,6 +17,7 @@ from draftproof.verdict.behaviour.results import (
     JudgeAgreement,
     ProbeResult,
 )
+from draftproof.verdict.clients.results import ClientUse
 from draftproof.verdict.decision_results import (
     ContextBand,
     GuardrailStanding,
@@ -28,7 +29,10 @@ from draftproof.verdict.diagnosis.results import Diagnoses
 from draftproof.verdict.economics.results import Economics
 from draftproof.verdict.equivalence.results import OutputEquivalence
 from draftproof.verdict.figure import Figure
+from draftproof.verdict.knee.results import KneeSearch
+from draftproof.verdict.load_size import LoadLimit, LoadSize, read_sizes
 from draftproof.verdict.order.results import OrderSummary
+from draftproof.verdict.phase_results import PhaseSummary
 from draftproof.verdict.rivals.results import RivalVerdict
 from draftproof.verdict.services.results import ServiceAgreement, ServiceLine, ServiceStart, ServiceUse
 
@@ -188,34 +192,51 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
-    """Segment × load with its status and the reasons for it, and where every guardrail stands in it."""
+    """Segment × load with its status and the reasons for it, and where every guardrail stands in it.
+
+    `concurrency` is that of a closed loop, `offered_rps` the rate of an open one (see `LoadSize`).
+    """
 
     segment: str
     load: str
-    concurrency: int
+    concurrency: int | None
     status: CellStatus
     effect: Figure
     alternative_effect: Figure | None
     reasons: tuple[Reason, ...]
     guardrails: tuple[GuardrailStanding, ...] = ()
+    offered_rps: float | None = None
+    load_shape: str = ""
+
+    @property
+    def size(self) -> LoadSize:
+        """How large its load is."""
+        return LoadSize(concurrency=self.concurrency, offered_rps=self.offered_rps, shape=self.load_shape)
 
 
 class EnvelopeEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """Speculation may run for `segment` up to `max_concurrency` and `max_context_tokens` (docs/envelope.md).
+    """Speculation may run for `segment` within every limit that is stated (docs/envelope.md).
 
+    `max_concurrency` is None where no closed loop was measured, `max_rps` where no open one was.
     `min_context_tokens` is the shortest context measured, `labels` are the segment's by dimension.
     `gain_loads` and `neutral_loads` are the measured loads inside, by what was shown there. `context` says
     whether the upper context lengths were judged apart.
     """
 
     segment: str
-    max_concurrency: int
+    max_concurrency: int | None
     max_context_tokens: int | None
     min_context_tokens: int | None = None
     labels: dict[str, str] = {}
     gain_loads: tuple[str, ...] = ()
     neutral_loads: tuple[str, ...] = ()
     context: Literal["resolved", "limited", "not_resolved", "unknown"] = "unknown"
+    max_rps: float | None = None
+
+    @property
+    def limit(self) -> LoadLimit:
+        """Up to which load it holds."""
+        return LoadLimit(concurrency=self.max_concurrency, rps=self.max_rps)
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
@@ -263,7 +284,10 @@ class Delivery(DeliverySummary, frozen=True, kw_only=True):
 
 
 class Results(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a report shows, a pure function of the run directory."""
+    """Everything a report shows, a pure function of the run directory.
+
+    `loads` are (name, requests kept in flight) in order, None for an open loop; `load_sizes` say more.
+    """
 
     schema_version: int
     draftproof_version: str
@@ -278,7 +302,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     metric: str
     statistic: str
     segments: tuple[str, ...]
-    loads: tuple[tuple[str, int], ...]
+    loads: tuple[tuple[str, int | None], ...]
     arms: tuple[str, ...]
     arm_cells: tuple[ArmCell, ...]
     effects: tuple[Effect, ...]
@@ -310,3 +334,13 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     check_kinds: tuple[CheckKind, ...] = ()
     judges: tuple[JudgeAgreement, ...] = ()
     conversations: tuple[ConversationSummary, ...] = ()
+    knee: KneeSearch | None = None
+    load_sizes: dict[str, LoadSize] = {}
+    clients: tuple[ClientUse, ...] = ()
+
+    @property
+    def sizes(self) -> dict[str, LoadSize]:
+        """How large every load is, in the order of `loads`."""
+        return read_sizes(self.loads, self.load_sizes)
+
+    phases: tuple[PhaseSummary, ...] = ()

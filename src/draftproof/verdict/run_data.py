@@ -5,13 +5,15 @@ in an order that does not depend on the order on disk. Judges nothing.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 
 import msgspec
+import numpy as np
 
 from draftproof.metrics.identities import timeline_faults
 from draftproof.metrics.request import RequestMetrics, compute_request_metrics
+from draftproof.plan.load import LoadLevel
 from draftproof.plan.schema import Plan
 from draftproof.records import (
     BehaviourProbe,
@@ -20,7 +22,13 @@ from draftproof.records import (
     Manifest,
     RequestRecord,
     TelemetrySample,
+    Warmup,
 )
+from draftproof.stats.resampling import Ints
+from draftproof.verdict.client_limits import ClientFault, find_client_faults
+from draftproof.verdict.columns import Columns
+from draftproof.verdict.knee.levels import without_knee
+from draftproof.verdict.load_size import LoadSize, measure_sizes
 from draftproof.workload.answers import view_answer
 from draftproof.workload.checks import CheckResult, evaluate_checks
 from draftproof.workload.conversation import checks_at_turn
@@ -28,6 +36,8 @@ from draftproof.workload.items import Check, Item
 from draftproof.workload.segments import segment_key
 
 ALL_SEGMENTS = "all"
+# Enough for the answers of thousands of prompts; sampled answers hardly repeat, and none is kept for long.
+_REMEMBERED_ANSWERS = 20_000
 ARM_ORDER = ("baseline", "candidate", "alternative", "baseline_null")
 
 TurnKey = tuple[str, int, str]  # load, block, arm
@@ -45,10 +55,15 @@ class RunData(msgspec.Struct, frozen=True, kw_only=True):
     telemetry: tuple[TelemetrySample, ...] = ()
     judgements: tuple[Judgement, ...] = ()
     behaviours: tuple[BehaviourProbe, ...] = ()
+    warmups: tuple[Warmup, ...] = ()
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
-    """One arm's turn in one block: the worst client lag seen in it and whether it was finished."""
+    """One arm's turn in one block: whether it was finished, and how the client itself behaved in it.
+
+    `lag_max_ns` is the worst lateness of the client's event loop. `lagged`: the client did something beyond
+    its limits, so that the turn's times are not the service's; `faults` say what.
+    """
 
     load: str
     block: int
@@ -56,9 +71,10 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     completed: bool
     lag_max_ns: int | None
     lagged: bool
+    faults: tuple[ClientFault, ...] = ()
 
 
-class Observation(msgspec.Struct, frozen=True, kw_only=True):
+class Observation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One measured request with its item, segment, metrics and judged checks.
 
     `timed` is False where the client itself was too late in that turn: its outcome counts, its times do not.
@@ -110,6 +126,7 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     arms: tuple[str, ...]
     warnings: tuple[str, ...]
     counts: dict[str, int]
+    sizes: dict[str, LoadSize]
 
     @property
     def plan(self) -> Plan:
@@ -121,6 +138,17 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return list(self._by_place.get((arm, load, segment), ()))
 
     @cached_property
+    def columns(self) -> Columns:
+        """The observations as columns."""
+        return Columns(self.observations)
+
+    def places_of(self, arm: str, load: str, segment: str = ALL_SEGMENTS) -> Ints:
+        """Return where the observations of `of_arm` stand among all, in order."""
+        positions = self.columns.positions
+        found = self._by_place.get((arm, load, segment), ())
+        return np.fromiter((positions[id(one)] for one in found), np.intp, len(found))
+
+    @cached_property
     def _by_place(self) -> dict[tuple[str, str | None, str], list[Observation]]:
         """The observations of every arm at each load, at all loads, in each segment and in all of them."""
         found: defaultdict[tuple[str, str | None, str], list[Observation]] = defaultdict(list)
@@ -130,19 +158,27 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True, dict=True):
                     found[seen.record.arm, load, segment].append(seen)
         return found
 
-    def concurrency(self, load: str) -> int:
-        """Return the requests kept in flight at a load level."""
-        return next(level.concurrency or 1 for level in self.plan.load if level.name == load)
+    def level(self, load: str) -> LoadLevel:
+        """Return a load level of the plan."""
+        return next(level for level in self.plan.load if level.name == load)
 
 
 def prepare_run(run: RunData) -> PreparedRun:
-    """Choose, order and judge the records of a run. The result does not depend on their order."""
+    """Choose, order and judge the records of a run. The result does not depend on their order.
+
+    What belongs to a knee search is left out: it is judged apart (verdict/knee).
+    """
+    run = without_knee(run)
     measured = [record for record in run.records if record.phase == "measure"]
     distinct = _drop_duplicates(measured)
     items = {item.id: item for item in run.items}
-    known = [record for record in distinct if _is_known(record, items, run.plan)]
-    turns = _collect_turns(run.blocks, run.plan.limits.client_lag_ms)
+    loads = {level.name for level in run.plan.load}
+    known = [record for record in distinct if _is_known(record, items, loads)]
+    openings = _group_openings(known, run.plan)
+    turns = _collect_turns(run, openings)
+    sizes = measure_sizes(run.plan.load, openings, run.blocks)
     judged = index_judgements(run.judgements)
+    observer = _Observer(items, turns, run.plan)
     counts = {
         "records": len(run.records),
         "not_measured_phase": len(run.records) - len(measured),
@@ -156,15 +192,15 @@ def prepare_run(run: RunData) -> PreparedRun:
     return PreparedRun(
         run=run,
         observations=tuple(
-            _observe(record, items, turns, run.plan, judged.get(record.request_id))
-            for record in _sorted(known, run.plan)
+            observer.observe(record, judged.get(record.request_id)) for record in _sorted(known, run.plan)
         ),
         turns=turns,
         segments=_distinct(segment_key(item, run.plan.workload.segment_by) for item in run.items),
-        loads=tuple(level.name for level in sorted(run.plan.load, key=lambda level: level.concurrency or 1)),
+        loads=tuple(sorted((level.name for level in run.plan.load), key=lambda name: sizes[name].order)),
         arms=_order_arms(run),
         warnings=_warn_about_choice(counts),
         counts=counts,
+        sizes=sizes,
     )
 
 
@@ -174,6 +210,9 @@ def _place(record: RequestRecord) -> PairKey:
 
 def _drop_duplicates(records: Iterable[RequestRecord]) -> list[RequestRecord]:
     """Keep the record of each request id that ended first; equal ends are told apart by content."""
+    records = list(records)
+    if len({record.request_id for record in records}) == len(records):
+        return records
     by_id: defaultdict[str, list[RequestRecord]] = defaultdict(list)
     for record in records:
         by_id[record.request_id].append(record)
@@ -183,8 +222,7 @@ def _drop_duplicates(records: Iterable[RequestRecord]) -> list[RequestRecord]:
     ]
 
 
-def _is_known(record: RequestRecord, items: Mapping[str, Item], plan: Plan) -> bool:
-    loads = {level.name for level in plan.load}
+def _is_known(record: RequestRecord, items: Mapping[str, Item], loads: Collection[str]) -> bool:
     item = items.get(record.item_id)
     asked = item is not None and record.conversation_turn < item.turns
     return asked and record.load in loads and record.arm in ARM_ORDER
@@ -207,25 +245,48 @@ def _sorted(records: Iterable[RequestRecord], plan: Plan) -> list[RequestRecord]
     )
 
 
-def _collect_turns(blocks: Iterable[BlockRecord], lag_limit_ms: float) -> dict[TurnKey, Turn]:
+def _collect_turns(run: RunData, openings: Mapping[TurnKey, Sequence[RequestRecord]]) -> dict[TurnKey, Turn]:
     """Join the records of one turn: a resumed turn is finished if any was, and as late as its worst part."""
+    open_loads = _open_loads(run.plan)
     parts: defaultdict[TurnKey, list[BlockRecord]] = defaultdict(list)
-    for block in blocks:
+    for block in run.blocks:
         parts[(block.load, block.block, block.arm)].append(block)
-    return {key: _join_turn(key, parts[key], lag_limit_ms) for key in sorted(parts)}
+    limit_ms = run.plan.limits.client_lag_ms
+    return {
+        key: _join_turn(
+            key,
+            parts[key],
+            find_client_faults(parts[key], openings.get(key, ()), limit_ms, is_open=key[0] in open_loads),
+        )
+        for key in sorted(parts)
+    }
 
 
-def _join_turn(key: TurnKey, parts: Iterable[BlockRecord], lag_limit_ms: float) -> Turn:
-    parts = list(parts)
+def _group_openings(records: Iterable[RequestRecord], plan: Plan) -> dict[TurnKey, list[RequestRecord]]:
+    """Return the requests of open loops that an arrival process made due: the first of each conversation."""
+    loads = _open_loads(plan)
+    found: defaultdict[TurnKey, list[RequestRecord]] = defaultdict(list)
+    if loads:
+        for one in records:
+            if one.load in loads and one.conversation_turn == 0:
+                found[one.load, one.block, one.arm].append(one)
+    return found
+
+
+def _open_loads(plan: Plan) -> frozenset[str]:
+    return frozenset(level.name for level in plan.load if level.concurrency is None)
+
+
+def _join_turn(key: TurnKey, parts: Sequence[BlockRecord], faults: tuple[ClientFault, ...]) -> Turn:
     lags = [part.event_loop_lag_max_ns for part in parts if part.event_loop_lag_max_ns is not None]
-    lag_ns = max(lags, default=None)
     return Turn(
         load=key[0],
         block=key[1],
         arm=key[2],
         completed=any(part.completed for part in parts),
-        lag_max_ns=lag_ns,
-        lagged=lag_ns is not None and lag_ns > lag_limit_ms * 1e6,
+        lag_max_ns=max(lags, default=None),
+        lagged=bool(faults),
+        faults=faults,
     )
 
 
@@ -237,24 +298,42 @@ def index_judgements(judgements: Iterable[Judgement]) -> dict[str, dict[int, tup
     return {name: {check: tuple(all_) for check, all_ in own.items()} for name, own in found.items()}
 
 
-def _observe(
-    record: RequestRecord,
-    items: Mapping[str, Item],
-    turns: Mapping[TurnKey, Turn],
-    plan: Plan,
-    judgements: Mapping[int, tuple[Judgement, ...]] | None,
-) -> Observation:
-    item = items[record.item_id]
-    turn = turns.get((record.load, record.block, record.arm))
-    return Observation(
-        record=record,
-        item=item,
-        segment=segment_key(item, plan.workload.segment_by),
-        metrics=compute_request_metrics(record, round(plan.limits.stall_ms * 1e6)),
-        checks=judge_answer(item, record, judgements),
-        timed=turn is None or not turn.lagged,
-        in_order=not timeline_faults(record),
-    )
+class _Observer:
+    """Makes observations; equal answers to one prompt are judged once and share their results."""
+
+    def __init__(self, items: Mapping[str, Item], turns: Mapping[TurnKey, Turn], plan: Plan) -> None:
+        self._items, self._turns = items, turns
+        self._segments = {name: segment_key(item, plan.workload.segment_by) for name, item in items.items()}
+        self._stall_ns = round(plan.limits.stall_ms * 1e6)
+        self._judged: dict[tuple[object, ...], tuple[CheckResult, ...]] = {}
+
+    def observe(
+        self, record: RequestRecord, judgements: Mapping[int, tuple[Judgement, ...]] | None
+    ) -> Observation:
+        """Return a record with all that is read off it."""
+        turn = self._turns.get((record.load, record.block, record.arm))
+        return Observation(
+            record=record,
+            item=self._items[record.item_id],
+            segment=self._segments[record.item_id],
+            metrics=compute_request_metrics(record, self._stall_ns),
+            checks=self._judge(record, judgements),
+            timed=turn is None or not turn.lagged,
+            in_order=not timeline_faults(record),
+        )
+
+    def _judge(
+        self, record: RequestRecord, judgements: Mapping[int, tuple[Judgement, ...]] | None
+    ) -> tuple[CheckResult, ...]:
+        item = self._items[record.item_id]
+        if record.outcome != "ok" or record.withheld is not None or judgements:
+            return judge_answer(item, record, judgements)
+        key = (item.id, record.conversation_turn, view_answer(record))
+        if len(self._judged) >= _REMEMBERED_ANSWERS:
+            self._judged.clear()
+        if key not in self._judged:
+            self._judged[key] = judge_answer(item, record)
+        return self._judged[key]
 
 
 def judge_answer(

@@ -7,7 +7,7 @@ load does and the cell's own quantile, too.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 import numpy as np
@@ -15,19 +15,17 @@ import numpy as np
 from draftproof.metrics.percentiles import percentile
 from draftproof.plan.schema import Thresholds
 from draftproof.stats.quantile_ratio import paired_quantile_ratio
+from draftproof.stats.resampling import Floats, Ints
 from draftproof.verdict.effects import (
     CellKey,
     EffectIndex,
-    has_value,
     index_effects,
-    read_metric,
     to_effect,
-    value_of,
 )
 from draftproof.verdict.guardrails import Finding, Standing
-from draftproof.verdict.pairs import Comparison, Pair, PairTable, cluster_labels, in_cell
+from draftproof.verdict.pairs import Comparison, Pairs, PairTable
 from draftproof.verdict.results import Cell, Decision, Effect, Figure, Reason
-from draftproof.verdict.run_data import ALL_SEGMENTS, Observation, PreparedRun
+from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun
 
 TAIL_METRICS = {"tpot_ns": "time per token", "ttft_from_schedule_ns": "time to first token"}
 TAIL_CODES = {"tpot_ns": "guardrail_tail_tpot", "ttft_from_schedule_ns": "guardrail_tail_ttft"}
@@ -67,7 +65,7 @@ def compute_tails(prepared: PreparedRun, pairs: PairTable) -> Tails:
     )
     decisive, q = pairs["candidate", "baseline"], tail_share(prepared.plan.thresholds)
     points = {
-        (metric, segment, load): _point(_select(in_cell(decisive, segment, load), metric), metric, q)
+        (metric, segment, load): _point(prepared, decisive.cell(segment, load), metric, q)
         for metric in TAIL_METRICS
         for load in prepared.loads
         for segment in prepared.segments
@@ -141,14 +139,15 @@ def more_requests(effect: Effect, margin: float) -> int | None:
 
 
 def _compute_effect(
-    prepared: PreparedRun, pairs: Iterable[Pair], comparison: Comparison, metric: str, cell: CellKey
+    prepared: PreparedRun, pairs: Pairs, comparison: Comparison, metric: str, cell: CellKey
 ) -> Effect:
     choice, thresholds = prepared.plan.comparison, prepared.plan.thresholds
-    selected = _select(in_cell(pairs, *cell), metric)
+    mine, theirs = _select(prepared, pairs.cell(*cell), metric)
+    values = _values(prepared, metric)
     estimate = paired_quantile_ratio(
-        _values([pair.arm for pair in selected], metric),
-        _values([pair.versus for pair in selected], metric),
-        np.array(cluster_labels(selected, choice.cluster_by), dtype=str),
+        values[mine],
+        values[theirs],
+        prepared.columns.clusters(choice.cluster_by)[mine],
         q=tail_share(thresholds),
         level=choice.confidence,
         minimum_clusters=choice.minimum_prompts,
@@ -165,24 +164,24 @@ def _compute_effect(
     )
 
 
-def _select(pairs: Iterable[Pair], metric: str) -> list[Pair]:
-    """Return the timed pairs of which each request failed or has the metric."""
-    read = read_metric(metric)
-
-    def counts(seen: Observation) -> bool:
-        return not seen.is_ok or has_value(seen, read)
-
-    return [pair for pair in pairs if pair.timed and counts(pair.arm) and counts(pair.versus)]
-
-
-def _values(seen: Sequence[Observation], metric: str) -> list[float]:
-    found = [value_of(one, metric) for one in seen]
-    return [math.inf if value is None else value for value in found]
+def _select(prepared: PreparedRun, pairs: Pairs, metric: str) -> tuple[Ints, Ints]:
+    """Return where the requests of timed pairs stand of which each failed or has the metric."""
+    columns = prepared.columns
+    mine, theirs = pairs.places(columns.positions)
+    counts = columns.timed & (~columns.is_ok | (columns.in_order & (columns.metric(metric) > 0)))
+    kept = counts[mine] & counts[theirs]
+    return mine[kept], theirs[kept]
 
 
-def _point(pairs: Sequence[Pair], metric: str, q: float) -> float | None:
-    above = percentile(_values([pair.arm for pair in pairs], metric), q)
-    below = percentile(_values([pair.versus for pair in pairs], metric), q)
+def _values(prepared: PreparedRun, metric: str) -> Floats:
+    """Return a metric of every request, infinite where it has none."""
+    values = prepared.columns.metric(metric)
+    return np.where(np.isnan(values), math.inf, values)
+
+
+def _point(prepared: PreparedRun, pairs: Pairs, metric: str, q: float) -> float | None:
+    values = _values(prepared, metric)
+    above, below = (percentile(values[chosen], q) for chosen in _select(prepared, pairs, metric))
     if above is None or below is None or math.isinf(below):
         return None
     return above / below

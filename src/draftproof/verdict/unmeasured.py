@@ -5,10 +5,11 @@ from collections.abc import Iterable, Iterator
 from draftproof.verdict.run_data import PreparedRun
 from draftproof.verdict.services.results import ServiceUse
 
-NEVER_YET = (
-    "When speech or frames reach the user: text streams only.",
-    "Open-loop arrivals, bursts and the capacity knee: a fixed number of requests was kept in flight.",
+NEVER_YET = ("When speech or frames reach the user: text streams only.",)
+CLOSED_ONLY = (
+    "Open-loop arrivals, bursts and the capacity knee: a fixed number of requests was kept in flight."
 )
+OPEN_ONLY = "The capacity knee: the service was measured at stated rates, not at the highest that it bears."
 CUT_SHARE = 0.10  # from this share of cut answers on, a longer limit could change what was found
 LANGUAGES = {"en": "English", "ar": "Arabic", "zh": "Chinese"}
 
@@ -17,6 +18,7 @@ def list_unmeasured(prepared: PreparedRun) -> tuple[str, ...]:
     """Return one sentence for each thing a reader may expect and this run cannot answer."""
     return (
         *NEVER_YET,
+        *_list_loads(prepared),
         *_list_host(prepared),
         *_list_workload(prepared),
         *_list_answers(prepared),
@@ -43,6 +45,22 @@ def _list_host(prepared: PreparedRun) -> Iterator[str]:
         yield "Time to load the models."
     if all(arm.cold is None for arm in manifests):
         yield "Cold start: every service was warmed up first."
+
+
+def _list_loads(prepared: PreparedRun) -> Iterator[str]:
+    levels = prepared.plan.load
+    thoughtful = [level.name for level in levels if level.concurrency is not None and level.think_s]
+    if thoughtful:
+        yield (
+            f"A steady number of requests in flight at load {', '.join(thoughtful)}: users think in "
+            "between, so fewer than stated were in flight on average."
+        )
+    if all(level.concurrency is not None for level in levels):
+        yield CLOSED_ONLY
+        return
+    yield OPEN_ONLY
+    if not any(level.replay or (level.arrivals and level.arrivals.bursts) for level in levels):
+        yield "Bursts: no load level has bursts or replays a trace."
 
 
 def _is_drawn_again(prepared: PreparedRun) -> bool:

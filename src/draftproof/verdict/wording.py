@@ -3,9 +3,10 @@
 Only representative traffic lets a sentence say more than a pilot hypothesis.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from draftproof.verdict.decide import find_limits
+from draftproof.verdict.load_size import LoadLimit, LoadSize
 from draftproof.verdict.results import Cell, Decision, EnvelopeEntry, Reason
 
 LEVELS = ("smoke", "synthetic", "representative")
@@ -97,36 +98,53 @@ def list_reasons(
 def _render_adopted(cells: Sequence[Cell], words: str) -> str:
     gains = [cell for cell in cells if cell.status == "gain"]
     neutral = len(cells) - len(gains)
-    highest = max(cell.concurrency for cell in cells)
     text = (
-        f"up to {_in_flight(highest)}, {words} falls by {_render_falls(gains)} for "
+        f"up to {_highest_loads(cells)}, {words} falls by {_render_falls(gains)} for "
         f"{_join(_segment_names(gains))}"
     )
     return text + (f", and {neutral} of {len(cells)} cells stay as they are" if neutral else "")
 
 
+def _highest_loads(cells: Iterable[Cell]) -> str:
+    """Name the largest load on each axis."""
+    largest = {size.axis: size for size in sorted((cell.size for cell in cells), key=lambda one: one.order)}
+    return _join([size.label for size in largest.values()])
+
+
 def _render_limited(cells: Sequence[Cell], envelope: Sequence[EnvelopeEntry], words: str) -> str:
-    limits = {entry.segment: entry.max_concurrency for entry in envelope}
+    limits = {entry.segment: entry.limit for entry in envelope}
     inside = [
-        cell for cell in cells if cell.status == "gain" and cell.concurrency <= limits.get(cell.segment, 0)
+        cell
+        for cell in cells
+        if cell.status == "gain" and limits.get(cell.segment, LoadLimit()).covers(cell.size)
     ]
-    groups = [_render_group(limits, highest) for highest in sorted(set(limits.values()), reverse=True)]
+    widest_first = sorted(set(limits.values()), key=lambda limit: limit.order, reverse=True)
+    groups = [_render_group(limits, limit) for limit in widest_first]
     text = f"{_join(groups)}, where {words} falls by {_render_falls(inside)}"
     return text + _render_outside(cells, limits) + _render_contexts(envelope)
 
 
-def _render_group(limits: dict[str, int], highest: int) -> str:
-    names = [name_segment(segment) for segment, limit in limits.items() if limit == highest]
-    return f"{_join(names)} up to {_in_flight(highest)}"
+def _render_group(limits: Mapping[str, LoadLimit], own: LoadLimit) -> str:
+    names = [name_segment(segment) for segment, limit in limits.items() if limit == own]
+    return f"{_join(names)} up to {own.label}"
 
 
-def _render_outside(cells: Sequence[Cell], limits: dict[str, int]) -> str:
+def _render_outside(cells: Sequence[Cell], limits: Mapping[str, LoadLimit]) -> str:
     """Say which segments and which loads are left out altogether."""
     segments = [name for name in _segment_names(cells) if name not in map(name_segment, limits)]
-    loads = sorted({cell.concurrency for cell in cells if cell.concurrency > max(limits.values())})
+    sizes = {cell.size for cell in cells if not any(limit.covers(cell.size) for limit in limits.values())}
     parts = [f"for {_join(segments, 'or')}"] if segments else []
-    parts += [f"at {_in_flight_list(loads)}"] if loads else []
+    parts += [f"at {_list_sizes(sizes)}"] if sizes else []
     return f"; not {', nor '.join(parts)}" if parts else ""
+
+
+def _list_sizes(sizes: Iterable[LoadSize]) -> str:
+    """Return "16 or 32 requests in flight or bursts, 9 requests/s on average"."""
+    ordered = sorted(sizes, key=lambda size: size.order)
+    closed = [size for size in ordered if size.axis == "concurrency"]
+    shorter = [str(size.concurrency) for size in closed[:-1]] if not any(one.shape for one in closed) else []
+    names = [*shorter, *(size.label for size in closed[len(shorter) :])]
+    return _join([*names, *(size.label for size in ordered[len(closed) :])], "or")
 
 
 def _render_contexts(envelope: Iterable[EnvelopeEntry]) -> str:
@@ -175,9 +193,9 @@ def _render_needed(undecided: Iterable[Cell]) -> str:
     open_cells = [cell for cell in undecided if cell.effect.needed and not _withheld(cell)]
     if not open_cells:
         return ""
-    nearest = min(open_cells, key=lambda cell: (cell.effect.needed or 0, cell.concurrency, cell.segment))
+    nearest = min(open_cells, key=lambda cell: (cell.effect.needed or 0, cell.size.order, cell.segment))
     return (
-        f"; nearest to an answer is {name_segment(nearest.segment)} at {_in_flight(nearest.concurrency)}, "
+        f"; nearest to an answer is {name_segment(nearest.segment)} at {nearest.size.label}, "
         f"with about {nearest.effect.needed} more prompts (an estimate)"
     )
 
@@ -200,6 +218,11 @@ def _explain_gap(cells: Sequence[Cell]) -> Reason:
         f"{names} gains at a higher load, but at a load below it speculation is not shown to be harmless, so "
         "no envelope can be stated."
     )
+    if len({cell.size.axis for cell in cells}) > 1:
+        text = (
+            f"{names} gains, but not from the lowest load on both by requests in flight and by requests per "
+            "second, so no envelope can be stated."
+        )
     return Reason(code="gain_above_gap", text=text, evidence="cells")
 
 
@@ -214,14 +237,6 @@ def _render_falls(cells: Iterable[Cell]) -> str:
 
 def _segment_names(cells: Iterable[Cell]) -> list[str]:
     return [name_segment(segment) for segment in dict.fromkeys(cell.segment for cell in cells)]
-
-
-def _in_flight(concurrency: int) -> str:
-    return f"{concurrency} request{'' if concurrency == 1 else 's'} in flight"
-
-
-def _in_flight_list(loads: Sequence[int]) -> str:
-    return f"{_join([str(one) for one in loads[:-1]] + [_in_flight(loads[-1])], 'or')}"
 
 
 def _join(names: Iterable[str], word: str = "and") -> str:

@@ -159,11 +159,10 @@ def _cut(
     by_id = {item.id: item for item in chosen}
     count = -(-len(chosen) // level.block_size)
     groups = {key: [item.id for item in group] for key, group in group_by_segment(chosen, segment_by).items()}
-    dealt = [
-        item_id
-        for key in order_by_seed(groups, "segments", *salt)
-        for item_id in order_by_seed(groups[key], "items", *salt)
-    ]
+    keys = order_by_seed(groups, "segments", *salt)
+    if level.classes:  # segments of a class lie together, so that each block has its share of the class
+        keys.sort(key=lambda key: by_id[groups[key][0]].segments[segment_by[0]])
+    dealt = [item_id for key in keys for item_id in order_by_seed(groups[key], "items", *salt)]
     return [
         tuple(by_id[item_id] for item_id in order_by_seed(dealt[start::count], "block", *salt))
         for start in range(count)

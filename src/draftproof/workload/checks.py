@@ -39,7 +39,7 @@ REGEX_MAX_CHARS = 4096
 REGEX_FLAGS = re.DOTALL | re.MULTILINE
 
 
-class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
+class CheckResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Outcome of one check; `passed` is None where it could not be evaluated, and `detail` says why."""
 
     kind: str

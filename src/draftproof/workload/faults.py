@@ -43,6 +43,8 @@ def find_faults(item: Item) -> Iterator[str]:
         yield "the last message is empty"
     if item.max_tokens < 1:
         yield f"max_tokens must be 1 or more, got {item.max_tokens}"
+    if item.due_ns is not None and item.due_ns < 0:
+        yield f"due_ns must be 0 or more, got {item.due_ns}"
     yield from _find_sampling_faults(item)
     yield from _find_faults_of_checks(item.checks, "checks")
     for index, follow_up in enumerate(item.follow_ups):

@@ -1,13 +1,13 @@
-"""Loading a workload from disk: JSON lines, one item a line, beside an optional `<stem>.meta.toml`.
+"""Loading a workload from disk: lines of JSON, or a trace, beside an optional `<stem>.meta.toml`.
 
 Owns the reading, the hash and every error a workload file can cause; each names file and line. The forms of a
-line are in `formats.py`.
+line are in `formats.py` and `timed_lines.py`, those of a trace in `traces.py`.
 """
 
 import hashlib
 import json
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Literal, NoReturn
@@ -16,8 +16,10 @@ import msgspec
 
 from draftproof.errors import WorkloadError
 from draftproof.workload.faults import find_faults
-from draftproof.workload.formats import parse_item
 from draftproof.workload.items import Item, Workload
+from draftproof.workload.recordings import Window, cut, make_items
+from draftproof.workload.timed_lines import TimedItem, parse_timed_item, set_due
+from draftproof.workload.traces import is_trace, read_trace
 
 BUILTIN_PREFIX = "builtin:"
 _ENCODER = msgspec.json.Encoder(order="sorted")
@@ -32,20 +34,22 @@ class WorkloadHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     evidence: Literal["representative", "synthetic", "smoke"] = "smoke"
 
 
-def load_workload(source: str | Path) -> Workload:
-    """Load a workload from a JSONL file, or a shipped one by name, e.g. "builtin:starter".
+def load_workload(source: str | Path, window: Window | None = None) -> Workload:
+    """Load a workload from a file, or a shipped one by name, e.g. "builtin:starter".
 
-    Lines hold items, ShareGPT conversations or OpenAI batch requests; a file that is one JSON array of these
-    is read as well. Blank lines are skipped.
+    Lines of a JSONL file hold items, ShareGPT conversations or OpenAI batch requests, with the time at which
+    each came where they are recorded; a file that is one JSON array of these is read as well. Blank lines are
+    skipped. A trace without prompts, told by its first line, becomes items with invented ones.
+
+    Args:
+        source: the file or the name.
+        window: the part of a recording that is used; the hash is that of this part. None: all of it.
 
     Raises:
         WorkloadError: anything that makes the file unusable, with file, line and fix.
     """
     path = _find_builtin(str(source)) if str(source).startswith(BUILTIN_PREFIX) else Path(source)
-    lines = list(_read_lines(path))
-    if not lines:
-        raise WorkloadError("the file holds no item", place=str(path), fix="write one item a line.")
-    items = _read_items(lines)
+    items = _load_items(path, window)
     header = _load_header(path)
     return Workload(
         name=header.name,
@@ -55,6 +59,45 @@ def load_workload(source: str | Path) -> Workload:
         sha256=compute_sha256(items),
         items=items,
     )
+
+
+def _load_items(path: Path, window: Window | None) -> tuple[Item, ...]:
+    raw = _read_bytes(path).removeprefix(b"\xef\xbb\xbf")
+    head = raw.lstrip().partition(b"\n")[0].strip()
+    if is_trace(head.decode("utf-8", "replace")) or path.suffix == ".csv":
+        return _load_trace(raw, path, window)
+    lines = list(_read_lines(raw, path))
+    if not lines:
+        raise WorkloadError("the file holds no item", place=str(path), fix="write one item a line.")
+    items = _read_items(lines)
+    return items if window is None else _cut_items(items, window, path)
+
+
+def _load_trace(raw: bytes, path: Path, window: Window | None) -> tuple[Item, ...]:
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        number = raw.count(b"\n", 0, error.start) + 1
+        raise WorkloadError(
+            f"byte {error.start + 1} is not valid UTF-8",
+            place=f"{path}:{number}",
+            fix="save the file as UTF-8.",
+        ) from error
+    arrivals = read_trace(text, str(path))
+    if window is not None:
+        arrivals = arrivals[cut([one.due_ns for one in arrivals], window, str(path))]
+    return make_items(arrivals, str(path))
+
+
+def _cut_items(items: Sequence[Item], window: Window, path: Path) -> tuple[Item, ...]:
+    if any(item.due_ns is None for item in items):
+        raise WorkloadError(
+            "a window is a part of a recording, and these items have no times",
+            place=f"{path}, workload.window",
+            fix="leave workload.window out, or state at_s in every line.",
+        )
+    ordered = sorted(items, key=lambda item: item.due_ns or 0)
+    return tuple(ordered[cut([item.due_ns or 0 for item in ordered], window, str(path))])
 
 
 def compute_sha256(items: tuple[Item, ...]) -> str:
@@ -83,22 +126,21 @@ def _read_bytes(path: Path) -> bytes:
         ) from error
 
 
-def _read_lines(path: Path) -> Iterator[tuple[str, object]]:
-    """Yield (place, decoded value) of every line that is not blank, or of every element of one array."""
-    raw = _read_bytes(path).removeprefix(b"\xef\xbb\xbf")
+def _read_lines(raw: bytes, path: Path) -> Iterator[tuple[str, int, object]]:
+    """Yield (place, number, decoded value) of each line that is not blank, or element of an array."""
     if raw.lstrip().startswith(b"["):
         yield from _read_array(raw, path)
         return
     for number, line in enumerate(raw.split(b"\n"), start=1):
         if line.strip():
             place = f"{path}:{number}"
-            yield place, _decode_line(line, place)
+            yield place, number, _decode_line(line, place)
 
 
-def _read_array(raw: bytes, path: Path) -> Iterator[tuple[str, object]]:
+def _read_array(raw: bytes, path: Path) -> Iterator[tuple[str, int, object]]:
     values = _decode_line(raw, str(path))
     for number, value in enumerate(values if isinstance(values, list) else [values], start=1):
-        yield f"{path}: element {number}", value
+        yield f"{path}: element {number}", number, value
 
 
 def _decode_line(raw: bytes, place: str) -> object:
@@ -129,11 +171,12 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-def _read_items(lines: list[tuple[str, object]]) -> tuple[Item, ...]:
+def _read_items(lines: list[tuple[str, int, object]]) -> tuple[Item, ...]:
     places: dict[str, str] = {}
     items = []
-    for place, value in lines:
-        item = _read_item(value, place)
+    for place, number, value in lines:
+        timed = _read_item(value, number, place)
+        item = timed.item
         if item.id in places:
             raise WorkloadError(
                 f"the id {item.id!r} is already used at {places[item.id]}",
@@ -141,18 +184,18 @@ def _read_items(lines: list[tuple[str, object]]) -> tuple[Item, ...]:
                 fix="give each item its own id.",
             )
         places[item.id] = place
-        items.append(item)
-    return tuple(items)
+        items.append((place, timed))
+    return set_due(items)
 
 
-def _read_item(value: object, place: str) -> Item:
+def _read_item(value: object, number: int, place: str) -> TimedItem:
     try:
-        item = parse_item(value)
+        timed = parse_timed_item(value, number)
     except msgspec.ValidationError as error:
         raise WorkloadError(_sentence(str(error)), place=place, fix=_suggest_fix(str(error))) from error
-    for fault in find_faults(item):
-        raise WorkloadError(f"item {item.id!r}: {fault}", place=place, fix="correct this value.")
-    return item
+    for fault in find_faults(timed.item):
+        raise WorkloadError(f"item {timed.item.id!r}: {fault}", place=place, fix="correct this value.")
+    return timed
 
 
 def _sentence(message: str) -> str:

@@ -1,13 +1,15 @@
 """Recorded arrivals: reading common public trace formats into one shape.
 
-Pure. Four formats, told apart by their first line, never by the file's name:
+Pure. Four formats without prompts, told apart by their first line, never by the file's name:
 
 - Azure LLM inference traces (2023, 2024): CSV with TIMESTAMP, ContextTokens, GeneratedTokens;
 - BurstGPT (Wang et al. 2024): CSV with Timestamp in seconds, Request tokens, Response tokens;
 - Mooncake (Qin et al. 2024): JSONL with timestamp in milliseconds, input_length, output_length, hash_ids;
-- draftproof's own: JSONL with at_s and, as far as known, prompt_tokens, output_tokens, item_id, class.
+- draftproof's own: JSONL with at_s or timestamp and, as far as known, prompt_tokens, output_tokens, item_id,
+  class.
 
-A line that cannot be read ends the reading with its number: a trace with holes is another load.
+A line that cannot be read ends the reading with its number: a trace with holes is another load. Recorded
+requests with their prompts are items of a workload with a time (`timed_lines.py`).
 """
 
 import csv
@@ -16,6 +18,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -23,7 +26,11 @@ import msgspec
 from draftproof.errors import WorkloadError
 
 NS_PER_S = 1_000_000_000
+TIME_KEYS = ("at_s", "timestamp")
+PROMPT_KEYS = ("messages", "conversations", "custom_id")
 _FRACTION_DIGITS = 9
+_LATEST_S = 1e11  # a time in seconds beyond it, some 3,000 years on, is one in milliseconds
+_OWN_KEYS = frozenset({*TIME_KEYS, "prompt_tokens", "output_tokens", "item_id", "class"})
 _FORMATS = (
     "TIMESTAMP,ContextTokens,GeneratedTokens (Azure), Timestamp,…,Request tokens,Response tokens (BurstGPT), "
     'JSON lines with "timestamp" and "input_length" (Mooncake) or with "at_s"'
@@ -32,18 +39,31 @@ _FORMATS = (
 Row = Mapping[str, Any]
 
 
-class TracedArrival(msgspec.Struct, frozen=True, kw_only=True):
+class TracedArrival(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One recorded arrival: `due_ns` from the first of the trace; what the trace does not tell is None.
 
-    `shared_blocks`: identities of the prompt's blocks where the trace tells which prompts begin alike.
+    `line`: where it stands in the file, from 1. `shared_blocks`: identities of the prompt's blocks where the
+    trace tells which prompts begin alike.
     """
 
     due_ns: int
+    line: int = 0
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     item_id: str | None = None
     traffic_class: str | None = None
     shared_blocks: tuple[int, ...] = ()
+
+
+def is_trace(head: str) -> bool:
+    """Tell whether a file that begins with this line is a trace without prompts."""
+    if head.startswith("{"):
+        try:
+            row = json.loads(head)
+        except (ValueError, RecursionError):
+            return False
+        return any(key in row for key in TIME_KEYS) and not any(key in row for key in PROMPT_KEYS)
+    return _choose_columns(head) is not None
 
 
 def read_trace(text: str, name: str = "trace") -> tuple[TracedArrival, ...]:
@@ -56,7 +76,7 @@ def read_trace(text: str, name: str = "trace") -> tuple[TracedArrival, ...]:
     found = []
     for number, row in rows:
         try:
-            found.append(read(row))
+            found.append((read(row), number))
         except (KeyError, ValueError, TypeError) as error:
             what = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
             raise WorkloadError(
@@ -68,9 +88,11 @@ def read_trace(text: str, name: str = "trace") -> tuple[TracedArrival, ...]:
         raise WorkloadError(
             "the trace has no arrival", place=name, fix="give a trace with one line a request."
         )
-    found.sort(key=lambda arrival: arrival.due_ns)
-    first_ns = found[0].due_ns
-    return tuple(msgspec.structs.replace(one, due_ns=one.due_ns - first_ns) for one in found)
+    found.sort(key=lambda numbered: numbered[0].due_ns)
+    first_ns = found[0][0].due_ns
+    return tuple(
+        msgspec.structs.replace(one, due_ns=one.due_ns - first_ns, line=number) for one, number in found
+    )
 
 
 def compress(arrivals: tuple[TracedArrival, ...], speed: float) -> tuple[TracedArrival, ...]:
@@ -84,27 +106,60 @@ def compress(arrivals: tuple[TracedArrival, ...], speed: float) -> tuple[TracedA
     return tuple(msgspec.structs.replace(one, due_ns=round(one.due_ns / speed)) for one in arrivals)
 
 
+def read_moment_ns(row: Row) -> int | None:
+    """Return when a line of our own form was recorded, in ns from an origin of its file; None: not said.
+
+    `at_s` counts seconds. `timestamp` is a date and time, or seconds.
+
+    Raises:
+        ValueError: two times, or one in milliseconds.
+        TypeError: a value of another kind.
+    """
+    given = [key for key in TIME_KEYS if row.get(key) is not None]
+    if not given:
+        return None
+    if len(given) > 1:
+        raise ValueError(f"{' and '.join(given)} are two times of one request")
+    value = row[given[0]]
+    if isinstance(value, str) and given[0] == "timestamp":
+        return _parse_timestamp(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{given[0]} = {value!r} is no time")
+    if abs(value) > _LATEST_S:
+        raise ValueError(f"{given[0]} = {value!r} seems to be in milliseconds, and seconds are read")
+    return _seconds(value)
+
+
 def _choose(text: str, name: str) -> tuple[Callable[[Row], TracedArrival], Iterator[tuple[int, Row]]]:
     head = text.lstrip("\ufeff").partition("\n")[0].strip()
     if head.startswith("{"):
         is_mooncake = '"input_length"' in head
         return (_read_mooncake if is_mooncake else _read_own), _json_rows(text, name)
-    columns = {column.strip() for column in head.split(",")}
+    read = _choose_columns(head)
+    if read is None:
+        raise WorkloadError(
+            f"the trace begins with {head[:60]!r}, which is none of the known forms",
+            place=f"{name}:1",
+            fix=f"use one of: {_FORMATS}.",
+        )
+    return read, _csv_rows(text)
+
+
+def _choose_columns(head: str) -> Callable[[Row], TracedArrival] | None:
+    columns = {column.strip().strip('"') for column in head.split(",")}
     if {"TIMESTAMP", "ContextTokens", "GeneratedTokens"} <= columns:
-        return _read_azure, _csv_rows(text)
+        return _read_azure
     if {"Timestamp", "Request tokens", "Response tokens"} <= columns:
-        return _read_burstgpt, _csv_rows(text)
-    raise WorkloadError(
-        f"the trace begins with {head[:60]!r}, which is none of the known forms",
-        place=f"{name}:1",
-        fix=f"use one of: {_FORMATS}.",
-    )
+        return _read_burstgpt
+    return None
 
 
 def _csv_rows(text: str) -> Iterator[tuple[int, Row]]:
-    reader = csv.DictReader(io.StringIO(text.lstrip("\ufeff"), newline=""), skipinitialspace=True)
+    reader = csv.reader(io.StringIO(text.lstrip("\ufeff"), newline=""), skipinitialspace=True)
+    columns = [column.strip() for column in next(reader)]
     for row in reader:
-        yield reader.line_num, row
+        if row:
+            yield reader.line_num, dict(zip(columns, row, strict=False))
 
 
 def _json_rows(text: str, name: str) -> Iterator[tuple[int, Row]]:
@@ -129,16 +184,16 @@ def _json_rows(text: str, name: str) -> Iterator[tuple[int, Row]]:
 def _read_azure(row: Row) -> TracedArrival:
     return TracedArrival(
         due_ns=_parse_timestamp(row["TIMESTAMP"]),
-        prompt_tokens=_count(row["ContextTokens"]),
-        output_tokens=_count(row["GeneratedTokens"]),
+        prompt_tokens=count_tokens(row["ContextTokens"]),
+        output_tokens=count_tokens(row["GeneratedTokens"]),
     )
 
 
 def _read_burstgpt(row: Row) -> TracedArrival:
     return TracedArrival(
         due_ns=_seconds(row["Timestamp"]),
-        prompt_tokens=_count(row["Request tokens"]),
-        output_tokens=_count(row["Response tokens"]),
+        prompt_tokens=count_tokens(row["Request tokens"]),
+        output_tokens=count_tokens(row["Response tokens"]),
         traffic_class=row.get("Log Type") or None,
     )
 
@@ -146,31 +201,45 @@ def _read_burstgpt(row: Row) -> TracedArrival:
 def _read_mooncake(row: Row) -> TracedArrival:
     return TracedArrival(
         due_ns=round(_seconds(row["timestamp"]) / 1000),
-        prompt_tokens=_count(row["input_length"]),
-        output_tokens=_count(row["output_length"]),
+        prompt_tokens=count_tokens(row["input_length"]),
+        output_tokens=count_tokens(row["output_length"]),
         shared_blocks=tuple(int(block) for block in row.get("hash_ids", ())),
     )
 
 
 def _read_own(row: Row) -> TracedArrival:
+    if unknown := sorted(row.keys() - _OWN_KEYS):
+        where = "; a file whose first line has no prompt has none" if unknown[0] in PROMPT_KEYS else ""
+        raise ValueError(f"{unknown[0]!r} is not one of {', '.join(sorted(_OWN_KEYS))}{where}")
+    due_ns = read_moment_ns(row)
+    if due_ns is None:
+        raise KeyError("at_s")
+    item_id, traffic_class = row.get("item_id"), row.get("class")
+    if not isinstance(traffic_class, str | None):
+        raise TypeError(f"class = {traffic_class!r} is no text")
     return TracedArrival(
-        due_ns=_seconds(row["at_s"]),
-        prompt_tokens=None if row.get("prompt_tokens") is None else _count(row["prompt_tokens"]),
-        output_tokens=None if row.get("output_tokens") is None else _count(row["output_tokens"]),
-        item_id=row.get("item_id"),
-        traffic_class=row.get("class"),
+        due_ns=due_ns,
+        prompt_tokens=None if row.get("prompt_tokens") is None else count_tokens(row["prompt_tokens"]),
+        output_tokens=None if row.get("output_tokens") is None else count_tokens(row["output_tokens"]),
+        item_id=None if item_id is None else str(item_id),
+        traffic_class=traffic_class,
     )
 
 
 def _seconds(value: str | float) -> int:
-    """Return a number of seconds in ns; text is read digit by digit where a float would round."""
+    """Return a number of seconds in ns, exact to a microsecond for times since 1970."""
     seconds = float(value)
     if not math.isfinite(seconds):
         raise ValueError(f"{value!r} is no time")
     return round(seconds * NS_PER_S)
 
 
-def _count(value: str | int) -> int:
+def count_tokens(value: str | float) -> int:
+    """Return a number of tokens.
+
+    Raises:
+        ValueError: it is no whole number of 0 or more.
+    """
     number = float(value)
     if not number.is_integer() or number < 0:
         raise ValueError(f"{value!r} is no number of tokens")
@@ -181,8 +250,11 @@ def _parse_timestamp(value: str) -> int:
     """Return a date and time in ns; the traces write seven digits of a second and sometimes an offset."""
     whole, _, rest = value.strip().partition(".")
     digits = rest[: len(rest) - len(rest.lstrip("0123456789"))]
-    moment = datetime.fromisoformat(whole + rest[len(digits) :])
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
     fraction_ns = int(digits[:_FRACTION_DIGITS].ljust(_FRACTION_DIGITS, "0")) if digits else 0
-    return int(moment.timestamp()) * NS_PER_S + fraction_ns
+    return _parse_second(whole + rest[len(digits) :]) * NS_PER_S + fraction_ns
+
+
+@lru_cache(maxsize=1024)  # requests of one second stand together
+def _parse_second(value: str) -> int:
+    moment = datetime.fromisoformat(value)
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())

@@ -62,6 +62,7 @@ def test_what_was_not_measured_says_what_to_measure():
     """Another draft length, another batch, an unknown length: each says what is missing."""
     results = build_results()
     _, batch = results.loads[0]
+    assert batch is not None
     step = build_step(4, batch + 1, figure(1.5))
     assert {one.pays for one in compare_run(results, 4, [step])} == {"unknown"} or any(
         f"add {batch} to --batches" in one.sentence for one in compare_run(results, 4, [step])

@@ -136,7 +136,7 @@ def test_a_re_ordered_journal_is_found_even_with_new_hashes(package, tmp_path, s
 
 def test_a_dropped_or_changed_record_is_found_even_with_new_hashes(package, tmp_path):
     """Results are computed again: a failure that is left out, or an answer that got faster, changes them."""
-    raw = unpack(package)[JOURNAL]
+    raw = re.sub(rb'"crc":"[0-9a-f]{8}",', b"", unpack(package)[JOURNAL])  # a forger makes them anew
     lines = raw.splitlines(keepends=True)
     without = b"".join(line for line in lines if b'"http_error"' not in line)
     faster = re.sub(

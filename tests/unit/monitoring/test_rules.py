@@ -186,6 +186,29 @@ def test_load_limit_is_the_widest_of_the_envelope_over_the_replicas():
     assert "> 6\n" in alerts_of(text)["DraftproofLoadBeyondEnvelope"]["expr"] + "\n"
 
 
+def rate_text(engine):
+    verdict = msgspec.structs.replace(
+        RESULTS.verdict,
+        envelope=(EnvelopeEntry(segment="a", max_concurrency=None, max_context_tokens=None, max_rps=12.5),),
+    )
+    return render_rules(msgspec.structs.replace(RESULTS, verdict=verdict), make_plan(engine), MANIFEST)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm", "tgi"])
+def test_an_envelope_by_rate_is_watched_by_rate(engine):
+    """Where open loops alone were measured the rate has an alert, and requests in flight have no limit."""
+    alerts = alerts_of(rate_text(engine))
+    assert alerts["DraftproofRateBeyondEnvelope"]["expr"].strip().endswith("> 12.5")
+    assert "DraftproofLoadBeyondEnvelope" not in alerts
+
+
+def test_an_engine_that_counts_no_requests_says_that_its_rate_is_not_watched():
+    """Without a counter of requests there is no series to hold against the envelope's rate."""
+    text = rate_text("llamacpp")
+    assert "DraftproofRateBeyondEnvelope" not in alerts_of(text)
+    assert "rate beyond the envelope" in text
+
+
 @pytest.mark.parametrize("decision", ["defer", "inconclusive", "invalid"])
 def test_traffic_without_an_envelope_is_an_alert(decision):
     """Where the verdict adopts nothing, any traffic on the candidate is outside, whatever its load."""

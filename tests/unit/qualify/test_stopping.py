@@ -92,6 +92,39 @@ def test_the_first_signal_is_a_request_and_the_second_has_its_usual_effect():
     assert seen == ["asked"]
 
 
+def test_a_closed_terminal_asks_once_however_often_it_says_so():
+    """A shell sends SIGHUP beside the kernel's own: two of them are one request for an end in order."""
+
+    async def scenario():
+        with stop_on_signal() as stop:
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGHUP)
+                await asyncio.wait_for(stop.wait(), 5)
+                await asyncio.sleep(0.01)
+        return "in order"
+
+    before = signal.getsignal(signal.SIGHUP)
+    assert asyncio.run(scenario()) == "in order"
+    assert signal.getsignal(signal.SIGHUP) == before
+
+
+def test_who_ignores_the_end_of_the_terminal_goes_on():
+    """Under nohup SIGHUP is ignored, and stays so."""
+
+    async def scenario():
+        with stop_on_signal() as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+            await asyncio.sleep(0.05)
+            return stop.is_set()
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert not asyncio.run(scenario())
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_a_job_in_another_thread_runs_without_signals():
     """The library can be used outside the main thread, where no signal handler can be set."""
     seen = []

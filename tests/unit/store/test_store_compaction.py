@@ -74,7 +74,7 @@ def test_a_compacted_run_cannot_be_continued(run, tmp_path):
     for write in (lambda: copy.journal, lambda: copy.append_telemetry("baseline", sample())):
         with pytest.raises(StoreError, match="compacted: it can be read and judged, not continued"):
             write()
-    assert copy.load_completed_turns() == {(0, "baseline")}
+    assert {(one.block, one.arm) for one in copy.load().blocks if one.completed} == {(0, "baseline")}
 
 
 def test_a_folder_that_holds_something_is_not_written_to(run, tmp_path):

@@ -20,6 +20,7 @@ from draftproof.workload.arrivals import (
     arrival_times_ns,
     draw_classes,
     mean_rate_rps,
+    think_time_ns,
     times_within,
 )
 
@@ -194,3 +195,22 @@ def test_shares_must_be_usable() -> None:
     for shares in ({"a": -1.0, "b": 2.0}, {"a": 0.0}, {}):
         with pytest.raises(ValueError, match="shares"):
             next(draw_classes(shares, 1))
+
+
+def test_thoughts_are_exponential_and_belong_to_their_request() -> None:
+    """Forty thousand thoughts of mean 3 s pass the KS test; each comes again, another turn has another."""
+    drawn = [think_time_ns(3.0, "load", 0, f"item-{number}", 1) for number in range(40_000)]
+    assert stats.kstest(np.array(drawn) / NS_PER_S / 3.0, "expon").pvalue > 0.001
+    assert len(set(drawn)) == len(drawn)
+    assert think_time_ns(3.0, "load", 0, "item-7", 1) == drawn[7]
+    assert (
+        think_time_ns(3.0, "load", 0, "item-7", 2) != drawn[7] != think_time_ns(3.0, "load", 1, "item-7", 1)
+    )
+    assert think_time_ns(0.0, "load", 0, "item-7", 1) == 0
+
+
+def test_neighbouring_gaps_do_not_depend() -> None:
+    """Gaps are independent: the rank correlation of neighbours is within five standard errors of 0."""
+    for spacing in (Spacing(kind="poisson"), Spacing(kind="gamma", cv=2.0)):
+        gaps = np.diff(first(Steady(rps=50), spacing, 200_000))
+        assert abs(stats.spearmanr(gaps[:-1], gaps[1:]).statistic) < 5 / math.sqrt(len(gaps))

@@ -30,8 +30,8 @@ OWN = (
 def test_azure_times_keep_their_seven_digits() -> None:
     """Tenths of a microsecond of the trace are kept, and the first arrival is at 0."""
     assert read_trace(AZURE) == (
-        TracedArrival(due_ns=0, prompt_tokens=374, output_tokens=44),
-        TracedArrival(due_ns=4_314_579_000, prompt_tokens=396, output_tokens=109),
+        TracedArrival(due_ns=0, line=2, prompt_tokens=374, output_tokens=44),
+        TracedArrival(due_ns=4_314_579_000, line=3, prompt_tokens=396, output_tokens=109),
     )
 
 
@@ -57,8 +57,8 @@ def test_mooncake_is_read_in_milliseconds() -> None:
 def test_own_lines_are_put_in_order_and_may_leave_things_out() -> None:
     """Lines may stand in any order; what they do not tell is None."""
     assert read_trace(OWN) == (
-        TracedArrival(due_ns=0, prompt_tokens=3, output_tokens=4),
-        TracedArrival(due_ns=250_000_000, item_id="a", traffic_class="chat"),
+        TracedArrival(due_ns=0, line=3, prompt_tokens=3, output_tokens=4),
+        TracedArrival(due_ns=250_000_000, line=1, item_id="a", traffic_class="chat"),
     )
 
 

@@ -6,6 +6,8 @@ its frames is gathered and read by that engine's own function.
 
 from collections.abc import Callable
 
+import msgspec
+
 from draftproof.engines.chat.blocks import EngineBlocks, Timings
 from draftproof.engines.chat.frames import ChatFrame, Choice, Delta, ToolCallDelta, Usage, parse_frame
 from draftproof.engines.chat.margins import MarginFold
@@ -128,7 +130,7 @@ class ChatFold:
         """Beside further choices, what counts all choices together counts no chunk of the answer."""
         if not self._other_choices:
             return self._marks
-        return [mark._replace(usage=None, engine=None) for mark in self._marks]
+        return [msgspec.structs.replace(mark, usage=None, engine=None) for mark in self._marks]
 
     def _count_without_ids(self) -> int:
         return sum(mark.ids is None for mark in self._marks)

@@ -2,7 +2,8 @@
 
 Types are checked while decoding: a frame of another shape is an error and not a silent zero. Fields that are
 not named here are ignored. `metrics`, `sglext` and `logprobs` stay undecided: engines call their shape
-experimental, and a block that cannot be read must not fail an answer that can.
+experimental, and a block that cannot be read must not fail an answer that can. What is decoded from JSON has
+no cycles, so that the types of every chunk are kept from the garbage collector.
 """
 
 from typing import Annotated, Any
@@ -19,7 +20,7 @@ _BUSY_CODES = (429, 503, "429", "503")
 Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
-class Usage(msgspec.Struct, frozen=True):
+class Usage(msgspec.Struct, frozen=True, gc=False):
     """Token counts as the server states them, cumulative where they come with every chunk."""
 
     prompt_tokens: Count | None = None
@@ -40,7 +41,7 @@ class ToolCallDelta(msgspec.Struct, frozen=True):
     function: FunctionDelta | None = None
 
 
-class Delta(msgspec.Struct, frozen=True):
+class Delta(msgspec.Struct, frozen=True, gc=False):
     """What a chunk adds to the answer; engines name reasoning text in two ways."""
 
     content: str | None = None
@@ -49,7 +50,7 @@ class Delta(msgspec.Struct, frozen=True):
     tool_calls: tuple[ToolCallDelta, ...] | None = None
 
 
-class Choice(msgspec.Struct, frozen=True):
+class Choice(msgspec.Struct, frozen=True, gc=False):
     """One choice of a chunk; `token_ids` are those of this chunk."""
 
     index: int = 0
@@ -60,7 +61,7 @@ class Choice(msgspec.Struct, frozen=True):
     logprobs: Any = None
 
 
-class ChatFrame(msgspec.Struct, frozen=True):
+class ChatFrame(msgspec.Struct, frozen=True, gc=False):
     """One event of the stream."""
 
     choices: tuple[Choice, ...] | None = None

@@ -6,7 +6,6 @@ every content chunk states it, it never falls, and it does not stay at 0.
 
 import itertools
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import msgspec
 
@@ -14,7 +13,7 @@ from draftproof.engines.protocol import CountTokens
 from draftproof.records import TokenSource
 
 
-class CountedChunk(NamedTuple):
+class CountedChunk(msgspec.Struct, frozen=True, gc=False):
     """A content chunk with the cumulative count of each source, None where the chunk states none.
 
     `generated_chars` is the length of all generated text (reasoning, content, tool calls) up to here.

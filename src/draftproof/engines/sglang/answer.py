@@ -125,6 +125,6 @@ class HeldTailFold(ChatFold):
         if any(mark.usage is None for mark in earlier):
             return
         if last.usage is None and earlier:
-            self._marks[-1] = last._replace(usage=total)
+            self._marks[-1] = msgspec.structs.replace(last, usage=total)
         elif last.usage is not None and last.usage < total:
             self._marks.append(CountedChunk(closed_ns, None, total, None, self._generated_chars))

@@ -64,7 +64,8 @@ def compare_runs(before: RunData, after: RunData, arm: str | None = None) -> Run
         before=_identify(before, results[0]),
         after=_identify(after, results[1]),
         prompts=overlap.counts,
-        loads=overlap.loads,
+        loads=tuple((name, size.concurrency) for name, size in overlap.loads.items()),
+        load_sizes=overlap.loads,
         confidence=before.plan.comparison.confidence,
         arms=tuple(_compare_arm(old, new, name) for name in arms),
         facts=facts,
@@ -115,8 +116,8 @@ def _check_overlap(before: PreparedRun, after: PreparedRun, overlap: Overlap) ->
         )
     if not overlap.loads:
         raise UsageError(
-            "the two runs have no load level in common (same name, same requests in flight), so nothing can "
-            "be compared.",
+            "the two runs have no load level in common (same name, same requests in flight or arrivals), so "
+            "nothing can be compared.",
             fix="measure both with the same [[load]] levels.",
         )
 

@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from draftproof.verdict.comparing.triggers import Triggers
+from draftproof.verdict.load_size import LoadSize, read_sizes
 from draftproof.verdict.results import CellStatus, Decision, EnvelopeEntry, Figure
 
 Conclusion = Literal["unchanged", "changed", "invalid"]
@@ -169,7 +170,7 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     before: RunIdentity
     after: RunIdentity
     prompts: CommonPrompts
-    loads: tuple[tuple[str, int], ...]
+    loads: tuple[tuple[str, int | None], ...]
     confidence: float
     arms: tuple[ArmChange, ...]
     facts: tuple[FactChange, ...]
@@ -181,3 +182,9 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     not_compared: tuple[str, ...]
     conclusion: Conclusion
     reasons: tuple[ReasonChange, ...] = ()
+    load_sizes: dict[str, LoadSize] = {}
+
+    @property
+    def sizes(self) -> dict[str, LoadSize]:
+        """How large every load is that is compared, in order."""
+        return read_sizes(self.loads, self.load_sizes)

@@ -4,9 +4,11 @@ Facts that differ from run to run by nature (ports, start-up times, memory, the 
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import msgspec
 
+from draftproof.plan.load import LoadLevel
 from draftproof.records import ArmManifest, Contract, Manifest
 from draftproof.verdict.comparing.comparison import FactChange, FactGroup, Scalar
 from draftproof.verdict.comparing.triggers import ArmFacts, list_flags, normalise_command
@@ -142,9 +144,28 @@ def _thresholds(prepared: PreparedRun) -> Mapping[str, Scalar | None]:
 
 def _loads(prepared: PreparedRun) -> Mapping[str, Scalar | None]:
     levels = prepared.plan.load
-    return {f"{level.name}.concurrency": level.concurrency for level in levels} | {
-        f"{level.name}.repeats": level.repeats for level in levels
-    }
+    return (
+        {f"{level.name}.concurrency": level.concurrency for level in levels if level.concurrency is not None}
+        | {f"{level.name}.{key}": value for level in levels for key, value in _arrivals(level).items()}
+        | {f"{level.name}.repeats": level.repeats for level in levels}
+    )
+
+
+def _arrivals(level: LoadLevel) -> dict[str, Scalar]:
+    """Return how requests come beyond a plain closed loop, flat; classes as one text."""
+    stated = level.model_dump(include={"arrivals", "replay"}, exclude_none=True)
+    found: dict[str, Scalar] = dict(_flatten(stated))
+    if level.classes:
+        found["classes"] = ", ".join(f"{name} {share:g}" for name, share in sorted(level.classes.items()))
+    return found | ({"think_s": level.think_s} if level.think_s else {})
+
+
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Scalar]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", ", ".join(map(str, value)) if isinstance(value, tuple) else value
 
 
 def _measurement(prepared: PreparedRun) -> dict[str, Scalar | None]:

@@ -86,7 +86,7 @@ def compare_delivery(
 ) -> tuple[tuple[DeliveryChange, ...], tuple[FailureChange, ...]]:
     """Return what changed for these arms at every common load; A's plan sets statistic and confidence."""
     rows, failures = [], []
-    for load, _ in overlap.loads:
+    for load in overlap.loads:
         floors = {one.name: _find_noise(before, after, one, load) for one in _list_quantities()}
         for arm in arms:
             place = _Place(

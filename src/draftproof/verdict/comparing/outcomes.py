@@ -6,6 +6,7 @@ Each run's own figures, each over its own prompts: an effect is a ratio inside o
 from collections.abc import Iterable
 
 from draftproof.verdict.comparing.comparison import EffectChange, EnvelopeChange, ReasonChange
+from draftproof.verdict.load_size import LoadLimit
 from draftproof.verdict.results import Cell, EnvelopeEntry, Figure, Results
 
 
@@ -64,11 +65,11 @@ def _index_cells(cells: Iterable[Cell]) -> dict[tuple[str, str], Cell]:
     return {(cell.segment, cell.load): cell for cell in cells}
 
 
-def _limits(entry: EnvelopeEntry | None) -> tuple[int, int | None] | None:
+def _limits(entry: EnvelopeEntry | None) -> tuple[LoadLimit, int | None] | None:
     """Return what ends an entry: the load, and the context where harm was shown beyond it."""
     if entry is None:
         return None
-    return (entry.max_concurrency, entry.max_context_tokens if entry.context == "limited" else None)
+    return (entry.limit, entry.max_context_tokens if entry.context == "limited" else None)
 
 
 def _index_envelope(entries: Iterable[EnvelopeEntry]) -> dict[str, EnvelopeEntry]:

@@ -1,22 +1,25 @@
 """Which requests of two runs may be put side by side: same prompt with the same content, same load. Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import msgspec
 
+from draftproof.plan.load import LoadLevel
 from draftproof.verdict.comparing.comparison import CommonPrompts
+from draftproof.verdict.load_size import LoadSize
 from draftproof.verdict.pairs import Pair
 from draftproof.verdict.run_data import Observation, PreparedRun
 
+_SAME_LOAD = ("concurrency", "arrivals", "replay", "classes", "think_s")
 AnswerKey = tuple[str, int, int]  # item, repeat, turn of the conversation
 
 
 class Overlap(msgspec.Struct, frozen=True, kw_only=True):
-    """The prompts and the loads that two runs share. `loads` are (name, requests in flight) in order."""
+    """The prompts and the loads that two runs share, by name in order, with their sizes in A."""
 
     items: frozenset[str]
     counts: CommonPrompts
-    loads: tuple[tuple[str, int], ...]
+    loads: dict[str, LoadSize]
     other_loads: tuple[str, ...]
 
 
@@ -34,8 +37,12 @@ def find_overlap(before: PreparedRun, after: PreparedRun) -> Overlap:
             only_before=len(old.keys() - shared),
             only_after=len(new.keys() - shared),
         ),
-        loads=tuple((name, count) for name, count in levels[0].items() if levels[1].get(name) == count),
-        other_loads=_describe_other_loads(*levels),
+        loads={
+            name: before.sizes[name]
+            for name, level in levels[0].items()
+            if name in levels[1] and _is_same(level, levels[1][name])
+        },
+        other_loads=_describe_other_loads(before, after),
     )
 
 
@@ -67,18 +74,26 @@ def _contents(prepared: PreparedRun) -> dict[str, bytes]:
     }
 
 
-def _levels(prepared: PreparedRun) -> dict[str, int]:
-    return {load: prepared.concurrency(load) for load in prepared.loads}
+def _levels(prepared: PreparedRun) -> dict[str, LoadLevel]:
+    return {load: prepared.level(load) for load in prepared.loads}
 
 
-def _describe_other_loads(before: Mapping[str, int], after: Mapping[str, int]) -> tuple[str, ...]:
-    told = []
-    for name in dict.fromkeys((*before, *after)):
-        old, new = before.get(name), after.get(name)
+def _is_same(one: LoadLevel, other: LoadLevel) -> bool:
+    """Return whether two levels ask in the same way; how often and in which blocks does not matter."""
+    return all(getattr(one, key) == getattr(other, key) for key in _SAME_LOAD)
+
+
+def _describe_other_loads(before: PreparedRun, after: PreparedRun) -> tuple[str, ...]:
+    told, (old_levels, new_levels) = [], (_levels(before), _levels(after))
+    for name in dict.fromkeys((*old_levels, *new_levels)):
+        old, new = old_levels.get(name), new_levels.get(name)
         if old is None or new is None:
             told.append(f"Load {name} was measured in {'B' if old is None else 'A'} only.")
-        elif old != new:
-            told.append(f"Load {name} means {old} in flight in A and {new} in B, so it is not compared.")
+        elif not _is_same(old, new):
+            labels = before.sizes[name].short, after.sizes[name].short
+            means = f"means {labels[0]} in A and {labels[1]} in B"
+            means = means if labels[0] != labels[1] else "asks in another way in A than in B"
+            told.append(f"Load {name} {means}, so it is not compared.")
     return tuple(told)
 
 

@@ -103,7 +103,7 @@ def suggest_prefill(known: Known) -> Remedy | None:
         )
         for load, share in shares.items()
     ]
-    if all(known.prepared.concurrency(load) == 1 for load in loads):
+    if all(known.prepared.sizes[load].concurrency == 1 for load in loads):
         return Remedy(
             code="less_prefill",
             title="Less prefill",

@@ -6,6 +6,7 @@ confidence.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Literal
 
 import msgspec
 
@@ -29,10 +30,12 @@ from draftproof.verdict.pairs import COMPARISONS
 from draftproof.verdict.results import Difference
 from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun
 from draftproof.verdict.services.results import ServiceUse
+from draftproof.verdict.windows import TurnWindow
 
 NO_WINDOW = "no turn of it has a recorded time and a client that kept up"
 LATE = "the load client was late in turns of one of the arms, so they do not compare"
 NO_ENERGY = "no meter of energy was readable"
+Unit = Literal["tokens", "good", "conversations"]
 Differences = Mapping[tuple[str, str, str, str, str], Difference]
 
 
@@ -66,13 +69,23 @@ class Books(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compute_economics(
-    prepared: PreparedRun, services: Sequence[ServiceUse], differences: Sequence[Difference]
+    prepared: PreparedRun,
+    services: Sequence[ServiceUse],
+    differences: Sequence[Difference],
+    windows: Sequence[TurnWindow] | None = None,
 ) -> Economics:
-    """Return use of every arm at every load, capacities, and what each arm costs against another."""
+    """Return use of every arm at every load, capacities, and what each arm costs against another.
+
+    Args:
+        prepared: the run.
+        services: what its services used.
+        differences: of shares, for the standing of quality.
+        windows: the counted stretches of its turns; None: they are measured here.
+    """
     objectives, prices = prepared.plan.objectives, prepared.plan.prices
     books = Books(
         prepared=prepared,
-        times=measure_device_time(prepared),
+        times=measure_device_time(prepared, windows),
         services={(one.arm, one.load): one for one in services},
         differences=index_differences(differences),
     )
@@ -98,7 +111,7 @@ def _use(books: Books, place: Place) -> ArmUse:
     per_token = service.energy_per_output_token_joules if service else None
     joules = None if per_token is None else 1000 * per_token
     on_time = time.on_time / time.judged if time.judged else None
-    per_good = _per_thousand(books, time, of_good=True)
+    per_good = _per_thousand(books, time, "good")
     return ArmUse(
         arm=place[0],
         load=place[1],
@@ -118,20 +131,27 @@ def _use(books: Books, place: Place) -> ArmUse:
         meets_objectives=None if on_time is None else on_time >= books.prices.on_time_target,
         money_per_1000_tokens=cost_of_units(books.prices, _pair(_per_thousand(books, time)), joules),
         money_per_1000_good=cost_of_units(books.prices, _pair(per_good), _joules_per_good(time, joules)),
+        completed_conversations=time.completed_conversations,
+        completed_conversations_per_device=_per_hour(_per_thousand(books, time, "conversations")),
     )
 
 
-def _per_thousand(books: Books, time: DeviceTime, *, of_good: bool = False, joint: bool = False) -> Figure:
-    """Return device seconds per 1,000 output tokens, or per 1,000 good requests."""
+def _per_thousand(books: Books, time: DeviceTime, unit: Unit = "tokens", *, joint: bool = False) -> Figure:
+    """Return device seconds per 1,000 output tokens, good requests or completed conversations."""
     if time.seconds_per_ns is None:
         return Figure(value=None, reason=NO_WINDOW)
+    totals, nothing = {
+        "tokens": (time.tokens, "no output token is known"),
+        "good": (time.good, "no good request"),
+        "conversations": (time.conversations, "no conversation is good in all its turns"),
+    }[unit]
     found = ratio_of_totals(
-        time.good if of_good else time.tokens,
+        totals,
         level=books.joint_level if joint else books.level,
         minimum_clusters=books.floor,
     )
     if found.value is None:
-        return Figure(value=None, reason="no good request" if of_good else "no output token is known")
+        return Figure(value=None, reason=nothing)
     scale = 1000 * time.seconds_per_ns
     return _transform(as_figure(found), lambda value: value * scale)
 
@@ -162,7 +182,8 @@ def _capacity(prepared: PreparedRun, arm: str, uses: Sequence[ArmUse]) -> Capaci
     return Capacity(
         arm=arm,
         load=best,
-        concurrency=prepared.concurrency(best),
+        concurrency=prepared.sizes[best].concurrency,
+        offered_rps=prepared.sizes[best].offered_rps,
         good_per_device_hour=meeting[best].good_per_device_hour,
     )
 
@@ -245,7 +266,7 @@ def _why_no_money(prices: Prices, found: Worth, costs: UnitCosts | None) -> str 
 def _unit_costs(books: Books, place: Place, other: Place, found: Worth) -> UnitCosts | None:
     """Return what units take, the ratio widened by what two equal arms differ by."""
     of_good, noise = found.unit == "requests", found.noise or 1.0
-    seconds = _pair(_per_thousand(books, books.times[other], of_good=of_good, joint=True))
+    seconds = _pair(_per_thousand(books, books.times[other], "good" if of_good else "tokens", joint=True))
     ratio = _pair(_ratio(books, books.times[place], books.times[other], of_good=of_good, joint=True))
     if seconds is None or ratio is None:
         return None

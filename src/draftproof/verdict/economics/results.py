@@ -24,8 +24,9 @@ class ArmUse(msgspec.Struct, frozen=True, kw_only=True):
     `window_s` is the part of its turns' wall time that the counted requests filled, `measured_share` of it:
     the rest went to requests that only keep the load up. `good` requests are answered, within every
     objective and fail no check; `unchecked` of them had no check that was judged. Device time is window ×
-    devices. Intervals are over prompts; what differs from turn to turn shows in the row of the second
-    baseline.
+    devices. `completed_conversations_per_device`: conversations whose turns are all good, per hour and
+    device; without follow-ups each request is one. Intervals are over prompts; what differs from turn to turn
+    shows in the row of the second baseline.
     """
 
     arm: str
@@ -46,6 +47,8 @@ class ArmUse(msgspec.Struct, frozen=True, kw_only=True):
     meets_objectives: bool | None
     money_per_1000_tokens: Span
     money_per_1000_good: Span
+    completed_conversations: int = 0
+    completed_conversations_per_device: Figure | None = None
 
 
 class Capacity(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +58,7 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     load: str | None
     concurrency: int | None
     good_per_device_hour: Figure
+    offered_rps: float | None = None
 
 
 class Worth(msgspec.Struct, frozen=True, kw_only=True):

@@ -90,7 +90,7 @@ def _compare(
     beyond = None if arm == NULL_ARM else assess_beyond_null(pairs, null, level)
     return Evidence(
         load=load,
-        concurrency=None if load == ALL_LOADS else prepared.concurrency(load),
+        concurrency=None if load == ALL_LOADS else prepared.sizes[load].concurrency,
         greedy=compare_greedy(pairs, null, level=level, tie_nats=_tie_nats(prepared, arm)),
         tests=(
             *((beyond,) if beyond else ()),

@@ -22,7 +22,9 @@ CAUSE_ORDER: tuple[Cause, ...] = ("algorithm", "undetermined", "batching", "nume
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """What was compared of one arm at one load, or at all of them (`concurrency` None then).
+    """What was compared of one arm at one load or at all of them.
+
+    `concurrency` is None at all loads together and in an open loop.
 
     `sampled_bound`: where every sampled answer is the baseline's word for word, as a shared seed makes them,
     the exact one-sided limit of the share of prompts that differ.

@@ -21,6 +21,7 @@ from draftproof.verdict.order.noise_floor import state_noise
 from draftproof.verdict.order.results import BlockPoint, DriftRow, OrderSummary, PlaceRow
 from draftproof.verdict.pairs import Comparison, Pair, PairTable, in_cell
 from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun
+from draftproof.verdict.timeline import place_in_time
 
 ALL_ARMS = "all"
 NS_PER_HOUR = 3.6e12
@@ -73,9 +74,11 @@ def _correct(
 
 def find_starts(prepared: PreparedRun) -> Starts:
     """Return when each turn began first: a resumed turn keeps its first start and place."""
+    manifest = prepared.run.manifest
+    anchor_offset_ns = manifest.anchor_wall_ns - manifest.anchor_monotonic_ns
     starts: dict[tuple[str, int, str], Start] = {}
-    for record in sorted(prepared.run.blocks, key=lambda one: (one.started_ns, one.ended_ns, one.order)):
-        starts.setdefault((record.load, record.block, record.arm), Start(record.started_ns, record.order))
+    for started_ns, turn in place_in_time(prepared.run.blocks, anchor_offset_ns=anchor_offset_ns):
+        starts.setdefault((turn.load, turn.block, turn.arm), Start(started_ns, turn.order))
     return starts
 
 

@@ -8,6 +8,7 @@ from draftproof.plan.schema import Plan
 from draftproof.records import ArmManifest, Contract, Manifest
 from draftproof.verdict.decision_results import QuestionStanding
 from draftproof.verdict.figure import Figure
+from draftproof.verdict.load_size import LoadSize
 from draftproof.verdict.results import ArmCell, Effect, Results
 from draftproof.verdict.run_data import ALL_SEGMENTS
 
@@ -36,9 +37,9 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         return next((one for one in self.manifest.contracts if one.arm == "candidate"), None)
 
     @property
-    def loads(self) -> tuple[tuple[str, int], ...]:
-        """The loads by requests in flight, the lowest first."""
-        return tuple(sorted(self.results.loads, key=lambda level: level[1]))
+    def loads(self) -> tuple[tuple[str, LoadSize], ...]:
+        """The loads and their sizes, closed loops by requests in flight, then open ones by rate."""
+        return tuple(sorted(self.results.sizes.items(), key=lambda level: level[1].order))
 
     def arm(self, name: str) -> ArmManifest | None:
         """Return what the run wrote down of an arm."""
@@ -84,8 +85,3 @@ def write_ratio(figure: Figure) -> str:
 def write_share(share: float | None) -> str:
     """Return "62 %", or "an unknown share"."""
     return "an unknown share" if share is None else f"{100 * share:.0f} %"
-
-
-def in_flight(concurrency: int) -> str:
-    """Return "8 requests in flight"."""
-    return f"{concurrency} request{'' if concurrency == 1 else 's'} in flight"

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from draftproof.verdict.decision_results import LabelAcceptance
-from draftproof.verdict.questions.answers import Answer, Source, grade, in_flight, write_ratio, write_share
+from draftproof.verdict.questions.answers import Answer, Source, grade, write_ratio, write_share
 from draftproof.verdict.results import Diagnosis
 
 GIB = 2**30
@@ -112,16 +112,18 @@ def answer_acceptance(source: Source) -> Answer:
 
 def answer_high_batch(source: Source) -> Answer:
     """Say what became of the effect at the highest measured load against the lowest."""
-    (first, low), (last, high) = source.loads[0], source.loads[-1]
+    axis = source.loads[0][1].axis  # the two axes do not compare: closed loops where there are any
+    loads = [level for level in source.loads if level[1].axis == axis]
+    (first, low), (last, high) = loads[0], loads[-1]
     cells = [one for one in source.results.cells if one.load == last]
     counts = Counter(one.status for one in cells)
     statuses = ", ".join(f"{n} {status}" for status, n in sorted(counts.items()))
     effects = {load: source.effect_at(load) for load in (first, last)}
-    text = f"At {in_flight(high)}, the most that was measured, the cells are {statuses}"
+    text = f"At {high.label}, the most that was measured, the cells are {statuses}"
     if (there := effects[last]) is not None and there.ratio.value is not None:
         text += f", and candidate / baseline over all segments is {write_ratio(there.ratio)}"
         if first != last and (here := effects[first]) is not None and here.ratio.value is not None:
-            text += f" against {write_ratio(here.ratio)} at {in_flight(low)}"
+            text += f" against {write_ratio(here.ratio)} at {low.label}"
     decided = counts["gain"] + counts["harm"] + counts["neutral"] == len(cells)
     return Answer(
         standing=grade((bool(cells), first != last, decided)),
@@ -189,13 +191,13 @@ def _most_gpu_memory(source: Source, arm: str) -> float | None:
 
 def _compare_energy(source: Source) -> tuple[str | None, tuple[str, ...]]:
     parts, rows = [], []
-    for load, concurrency in source.loads:
+    for load, size in source.loads:
         used = {
             one.arm: one.energy_per_output_token_joules for one in source.results.services if one.load == load
         }
         mine, theirs = used.get("candidate"), used.get("baseline")
         if mine is not None and theirs is not None:
-            parts.append(f"{mine:.3g} J against {theirs:.3g} J at {in_flight(concurrency)}")
+            parts.append(f"{mine:.3g} J against {theirs:.3g} J at {size.label}")
             rows += [f"services: {arm}, load {load}" for arm in ("candidate", "baseline")]
     if not parts:
         return None, ()

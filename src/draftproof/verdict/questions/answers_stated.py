@@ -2,7 +2,8 @@
 
 from draftproof.records import Contract
 from draftproof.verdict.equivalence.results import ALL_LOADS
-from draftproof.verdict.questions.answers import UNDISCLOSED, Answer, Source, grade, in_flight, write_share
+from draftproof.verdict.load_size import widest_limit
+from draftproof.verdict.questions.answers import UNDISCLOSED, Answer, Source, grade, write_share
 from draftproof.verdict.questions.rollback_words import describe_rollback
 
 NO_CONTRACT = Answer(
@@ -167,11 +168,9 @@ def answer_thresholds(source: Source) -> Answer:
     ]
     is_stated = "rollback" in source.plan.model_fields_set
     limits = describe_rollback(source.plan) if is_stated else ""
-    highest = max((one.max_concurrency for one in source.results.verdict.envelope), default=None)
+    highest = widest_limit(one.limit for one in source.results.verdict.envelope)
     edge = (
-        f" Outside the envelope, above {in_flight(highest)} at the latest, ordinary decoding."
-        if highest
-        else ""
+        f" Outside the envelope, above {highest.label} at the latest, ordinary decoding." if highest else ""
     )
     return Answer(
         standing=grade((bool(blocks), is_stated)),

@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterable, Sequence
 from draftproof.metrics.acceptance import pool_acceptance
 from draftproof.metrics.estimators import (
     ESTIMATORS,
-    Sample,
-    gaps_of_chunks,
-    latency_over_all_tokens,
-    span_over_tokens_minus_one,
-    waits_over_chunks,
+    mean_chunk_gap,
+    mean_latency_per_token,
+    mean_span_per_token,
+    mean_wait_per_chunk,
 )
 from draftproof.verdict.effects import Reader, compare_arms
 from draftproof.verdict.pairs import PairTable
@@ -70,8 +69,10 @@ def judge_by_rivals(
     others = [effect for effect in effects if effect.metric != METRIC]
     found = []
     for name in RIVAL_WORDS:
-        read = _remember(prepared, read_rival(prepared, name))
-        replaced = [one for pair in pairs for one in compare_arms(prepared, pairs[pair], pair, METRIC, read)]
+        values = prepared.columns.read(read_rival(prepared, name))
+        replaced = [
+            one for pair in pairs for one in compare_arms(prepared, pairs[pair], pair, METRIC, values)
+        ]
         rival = judge([*replaced, *others])
         found.append(_to_verdict(name, (rival, settle(rival)), own))
     return tuple(found)
@@ -81,13 +82,13 @@ def read_rival(prepared: PreparedRun, name: str) -> Reader:
     """Return what reads a rival estimator's number off a request, ns; None where it has none."""
     if name == "gap_over_run_acceptance":
         return _read_gap_over_acceptance(prepared)
-    sample = {
-        "chunk_gap": gaps_of_chunks,
-        "latency_over_all_tokens": latency_over_all_tokens,
-        "waits_over_chunks": waits_over_chunks,
-        "tokens_minus_one": span_over_tokens_minus_one,
+    mean = {
+        "chunk_gap": mean_chunk_gap,
+        "latency_over_all_tokens": mean_latency_per_token,
+        "waits_over_chunks": mean_wait_per_chunk,
+        "tokens_minus_one": mean_span_per_token,
     }[name]
-    return lambda seen: _mean(sample([seen.record])) if seen.is_ok and seen.record.chunks else None
+    return lambda seen: mean(seen.record) if seen.is_ok and seen.record.chunks else None
 
 
 def count_statuses(cells: Iterable[Cell | RivalCell]) -> str:
@@ -110,7 +111,7 @@ def _read_gap_over_acceptance(prepared: PreparedRun) -> Reader:
     }
 
     def read(seen: Observation) -> float | None:
-        gap = _mean(gaps_of_chunks([seen.record])) if seen.is_ok else None
+        gap = mean_chunk_gap(seen.record) if seen.is_ok else None
         return None if gap is None else gap / lengths[seen.record.arm, seen.record.load]
 
     return read
@@ -120,16 +121,6 @@ def _acceptance_length(seen: Iterable[Observation]) -> float:
     """Return the mean acceptance length of one arm at one load, 1 where none is told: as that tool does."""
     pooled = pool_acceptance(one.record for one in seen if one.is_ok and one.timed)
     return (pooled.mean_acceptance_length if pooled else None) or 1.0
-
-
-def _remember(prepared: PreparedRun, read: Reader) -> Reader:
-    """Read every request once: a pair is met in several cells and comparisons."""
-    values = {seen.record.request_id: read(seen) for seen in prepared.observations}
-    return lambda seen: values[seen.record.request_id]
-
-
-def _mean(sample: Sample) -> float | None:
-    return sum(sample.values) / len(sample.values) if sample.values else None
 
 
 def _to_verdict(

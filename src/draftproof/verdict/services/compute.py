@@ -123,7 +123,7 @@ def list_starts(prepared: PreparedRun) -> tuple[ServiceStart, ...]:
 def list_silent(prepared: PreparedRun, readings: ServiceReadings) -> Iterator[str]:
     """Yield a warning for every arm of whose metrics addresses, named in the plan, not all ever answered."""
     for arm in prepared.arms:
-        named = len(_arm_of(prepared, arm).metrics_urls)
+        named = len(arm_of(prepared, arm).metrics_urls)
         turns = [one.samples for (_, _, name), one in readings.turns.items() if name == arm]
         seen = {replica for one in turns for replica in (*one.engine, *one.host) if replica < named}
         if len(seen) < named:
@@ -290,7 +290,7 @@ def _count_samples(turn: TurnSamples) -> int:
     return sum(len(stretch.samples) for stretches in kinds for stretch in stretches)
 
 
-def _arm_of(prepared: PreparedRun, arm: str) -> Arm:
+def arm_of(prepared: PreparedRun, arm: str) -> Arm:
     """Return an arm of the plan; the second baseline is the baseline once more."""
     arms = prepared.plan.arms
     known = {"baseline": arms.baseline, "candidate": arms.candidate, "alternative": arms.alternative}
@@ -298,7 +298,7 @@ def _arm_of(prepared: PreparedRun, arm: str) -> Arm:
 
 
 def _facts_of(prepared: PreparedRun, arm: str) -> EngineFacts:
-    return ADAPTERS.get(_arm_of(prepared, arm).engine, GENERIC).facts
+    return ADAPTERS.get(arm_of(prepared, arm).engine, GENERIC).facts
 
 
 def _records_by_turn(prepared: PreparedRun) -> Mapping[TurnKey, list[RequestRecord]]:

@@ -1,0 +1,166 @@
+"""When bytes reached this host, by the kernel's own stamp (SO_TIMESTAMPNS), beside asyncio's transports.
+
+A client that reads its clock after a read that was scheduled late tells its own lateness as the service's:
+hundreds of streams on one core, or a neighbour on that core, make milliseconds of it. The kernel stamps a
+segment as it comes in, whoever runs at that moment. Owns the reading of plain TCP sockets on Linux; TLS and
+other systems are read by the transport, and their times are those of the read.
+"""
+
+import asyncio
+import contextlib
+import select
+import socket
+import struct
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+from draftproof.clock import Clock
+
+_SO_TIMESTAMPNS = 35  # asm-generic/socket.h; the stamp is a timespec of two C longs
+_STAMP = struct.Struct("@ll")
+STAMP_SPACE = socket.CMSG_SPACE(_STAMP.size) if hasattr(socket, "CMSG_SPACE") else 0
+_READ_BYTES = 65_536
+_NS_PER_S = 1_000_000_000
+# A stamp further back lies before a step of the wall clock, which is the one that stamps are taken from.
+_LONGEST_WAIT_NS = 10 * _NS_PER_S
+# With many streams, a poll that follows one of few reads within `_BUSY_NS` waits `_REST_S` for company: most
+# of a read's cost is the wake-up, and a stamp does not grow old. What it costs: two events of one stream
+# within a rest share the stamp of the later one, and a request may leave by a rest later.
+_BUSY_NS = 1_000_000
+_REST_S = 0.0005
+_MANY_STREAMS = 16
+_FEW_READS = 8
+
+Take = Callable[[bytes, int], None]
+Lose = Callable[[Exception | None], None]
+Stamps = Sequence[tuple[int, int, bytes]]
+
+
+class ArrivalReader:
+    """Reads a transport's socket in its stead; made by `read_arrivals`.
+
+    The descriptor stays the transport's, which closes it; a loop refuses to poll one that a transport holds,
+    hence a poll of our own.
+    """
+
+    def __init__(self, sock: socket.socket, clock: Clock, take: Take, lose: Lose) -> None:
+        self._sock: socket.socket | None = sock
+        self._receive = sock.recvmsg
+        self._clock, self._take, self._lose = clock, take, lose
+        self._poll = _poll_of(asyncio.get_running_loop())
+        self._poll.add(sock.fileno(), self.read)
+
+    def close(self) -> None:
+        """Stop reading."""
+        if self._sock is not None:
+            self._poll.remove(self._sock.detach(), self.read)
+            self._sock = None
+
+    def read(self) -> None:
+        """Runs once a read for every stream of the process."""
+        try:
+            data, stamps, _, _ = self._receive(_READ_BYTES, STAMP_SPACE)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._end(error)
+            return
+        at_ns = self._clock() - waited_ns(stamps)
+        if not data:
+            self._end(None)
+            return
+        try:
+            self._take(data, at_ns)
+        except Exception as error:  # noqa: BLE001 - it ends this exchange, and must not end the poll of all others
+            self._end(error)
+
+    def _end(self, error: Exception | None) -> None:
+        self.close()
+        self._lose(error)
+
+
+class _ArrivalPoll:
+    """All streams of one loop behind one descriptor: reads that are due together cost one wake-up."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._epoll = select.epoll()
+        self._reads: dict[int, Callable[[], None]] = {}
+        self._last_ns = self._last_reads = 0
+        loop.add_reader(self._epoll.fileno(), self._on_ready)
+
+    def add(self, descriptor: int, read: Callable[[], None]) -> None:
+        self._reads[descriptor] = read
+        self._epoll.register(descriptor, select.EPOLLIN)
+
+    def remove(self, descriptor: int, read: Callable[[], None]) -> None:
+        """Forget a stream, unless its descriptor was closed meanwhile and is another's by now."""
+        if self._reads.get(descriptor) != read:
+            return
+        with contextlib.suppress(OSError):  # the system has forgotten it if it was closed
+            self._epoll.unregister(descriptor)
+        del self._reads[descriptor]
+        if not self._reads:
+            del _POLLS[self._loop]
+            if not self._loop.is_closed():
+                self._loop.remove_reader(self._epoll.fileno())
+            self._epoll.close()
+
+    def _on_ready(self) -> None:
+        reads = self._reads
+        is_thin = self._last_reads < _FEW_READS and len(reads) >= _MANY_STREAMS
+        if is_thin and time.monotonic_ns() - self._last_ns < _BUSY_NS:
+            time.sleep(_REST_S)
+        ready = self._epoll.poll(0)
+        for descriptor, _ in ready:
+            if (read := reads.get(descriptor)) is not None:  # an earlier read may have closed it
+                read()
+        self._last_reads, self._last_ns = len(ready), time.monotonic_ns()
+
+
+_POLLS: dict[asyncio.AbstractEventLoop, _ArrivalPoll] = {}  # of loops that have a stream to read
+
+
+def _poll_of(loop: asyncio.AbstractEventLoop) -> _ArrivalPoll:
+    if (poll := _POLLS.get(loop)) is None:
+        poll = _POLLS[loop] = _ArrivalPoll(loop)
+    return poll
+
+
+def read_arrivals(transport: asyncio.Transport, clock: Clock, take: Take, lose: Lose) -> ArrivalReader | None:
+    """Read `transport`'s socket from now on; return None, and leave it alone, where stamps cannot be had.
+
+    `take` is given the bytes of every read and when the last of them arrived, on `clock`. `lose` is called
+    once, after the last bytes, with what broke the connection, None if the other side closed it.
+    """
+    own = transport.get_extra_info("socket")
+    if own is None or transport.get_extra_info("sslcontext") is not None:
+        return None
+    sock = socket.socket(fileno=own.fileno())
+    sock.setblocking(False)
+    if not ask_for_stamps(sock):
+        sock.detach()
+        return None
+    transport.pause_reading()
+    return ArrivalReader(sock, clock, take, lose)
+
+
+def ask_for_stamps(sock: socket.socket) -> bool:
+    """Have the kernel hand a stamp with every read; False where it cannot."""
+    if sys.platform != "linux":
+        return False
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+    except OSError:
+        return False
+    return True
+
+
+def waited_ns(stamps: Stamps) -> int:
+    """Return how long ago the last byte of a read arrived, 0 where its stamp does not tell."""
+    if not stamps:
+        return 0
+    seconds, rest_ns = _STAMP.unpack(stamps[0][2])
+    waited = time.time_ns() - seconds * _NS_PER_S - rest_ns
+    return waited if 0 < waited < _LONGEST_WAIT_NS else 0

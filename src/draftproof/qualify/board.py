@@ -1,0 +1,334 @@
+"""What a run has shown so far, for whoever watches it.
+
+Updated by the loop that measures, so an update costs a few microseconds for each request and none for each
+chunk; read by a display in another thread through `view`, a copy. Nothing here enters a result.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Literal
+
+import msgspec
+
+from draftproof.client.wire import Ending, Listener, Transport, WireRequest
+from draftproof.clock import Clock, monotonic_ns
+from draftproof.load.turn import Sink, Turn
+from draftproof.metrics.request import compute_clocks
+from draftproof.metrics.service import Objectives, is_on_time
+from draftproof.qualify.time_left import LevelFacts, Pace, Place
+from draftproof.records import BlockRecord, RequestRecord
+from draftproof.verdict.client_limits import find_client_faults
+from draftproof.verdict.client_wording import FAULT_WORDS
+from draftproof.workload.items import Item
+
+ArmState = Literal["waiting", "starting", "warming up", "measuring", "ended"]
+TurnKey = tuple[int, str]  # block, arm
+_STEPS = 100  # buckets of a median for each factor of e: it is right within half a per cent
+
+
+class Median:
+    """A median of positive numbers in constant space, from counts in buckets of one per cent."""
+
+    def __init__(self) -> None:
+        self._counts: dict[int, int] = {}
+
+    def add(self, value: float | None) -> None:
+        """Count one value; what is not known or not positive is left out."""
+        if value is not None and value > 0:
+            bucket = round(math.log(value) * _STEPS)
+            self._counts[bucket] = self._counts.get(bucket, 0) + 1
+
+    def read(self) -> float | None:
+        """Return the lower median, None of nothing."""
+        counts = dict(self._counts)
+        half = (sum(counts.values()) + 1) // 2
+        seen = 0
+        for bucket in sorted(counts):
+            seen += counts[bucket]
+            if seen >= half:
+                return math.exp(bucket / _STEPS)
+        return None
+
+
+class Tally:
+    """Counts over some counted requests."""
+
+    def __init__(self) -> None:
+        self.done = self.on_time = self.judged = self.tokens = 0
+        self.failures: dict[str, int] = {}
+        self.tpot_ns, self.ttft_ns = Median(), Median()
+
+    def add(self, record: RequestRecord, objectives: Objectives | None) -> None:
+        """Count one request."""
+        clocks = compute_clocks(record)
+        self.done += 1
+        if record.outcome != "ok":
+            self.failures[record.outcome] = self.failures.get(record.outcome, 0) + 1
+        if objectives is not None and (met := is_on_time(record, clocks, objectives)) is not None:
+            self.judged += 1
+            self.on_time += met
+        self.tokens += clocks.output_tokens or 0
+        if record.outcome == "ok":
+            self.tpot_ns.add(clocks.tpot_ns)
+            self.ttft_ns.add(clocks.ttft_from_schedule_ns)
+
+    @property
+    def on_time_share(self) -> float | None:
+        """On-time share of the judged requests; None without objectives or where none was judged."""
+        return self.on_time / self.judged if self.judged else None
+
+
+class ArmView(msgspec.Struct, frozen=True, kw_only=True):
+    """One arm as it stands; times in ns, None where nothing is known. `failures` by outcome."""
+
+    arm: str
+    state: ArmState
+    done: int
+    planned: int
+    on_time_share: float | None
+    tpot_ns: float | None
+    ttft_ns: float | None
+    failures: dict[str, int]
+    in_flight: int | None
+    tokens_per_s: float | None
+
+
+class TurnView(msgspec.Struct, frozen=True, kw_only=True):
+    """A turn that has ended: what it showed, and how the client itself did.
+
+    `client_faults` are words for what the client did beyond its limits: the turn's times then do not count.
+    """
+
+    number: int
+    turns: int
+    load: str
+    arm: str
+    completed: bool
+    requests: int
+    failures: dict[str, int] | None
+    on_time_share: float | None
+    tpot_ns: float | None
+    lag_max_ns: int | None
+    client_cpu_share: float | None
+    client_faults: tuple[str, ...]
+    left_s: float | None
+
+
+class BoardView(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole run as it stands. `turn` counts from 1, 0 before the first; `left_s` is None until known."""
+
+    arms: tuple[ArmView, ...]
+    turn: int
+    turns: int
+    load: str | None
+    elapsed_s: float
+    left_s: float | None
+    last: TurnView | None
+    is_stopping: bool
+
+
+class Board:
+    """Keeps the counts of a run.
+
+    Args:
+        turns: every turn of the run, in order.
+        items: the workload's items by id; a conversation counts as many requests as it has turns.
+        finished: (block, arm) of turns that were complete before.
+        recorded: (block, arm) -> counted requests that an earlier part of the run has recorded.
+        objectives: deadlines, None where the plan states none.
+        client_lag_ms: how late the client may be before a turn's times do not count.
+        is_stopping: tells whether the user wants to leave.
+        clock: source of the elapsed time.
+    """
+
+    def __init__(
+        self,
+        turns: Collection[Turn],
+        items: Mapping[str, Item],
+        *,
+        finished: Collection[TurnKey] = (),
+        recorded: Mapping[TurnKey, int] | None = None,
+        objectives: Objectives | None = None,
+        client_lag_ms: float = math.inf,
+        is_stopping: Callable[[], bool] = lambda: False,
+        clock: Clock = monotonic_ns,
+    ) -> None:
+        self._items, self._objectives, self._lag_ms = items, objectives, client_lag_ms
+        self._is_stopping, self._clock, self._began_ns = is_stopping, clock, clock()
+        self._turns, self._ended = 0, 0
+        self._left: Counter[Place] = Counter()
+        self._planned: Counter[str] = Counter()
+        self._levels: dict[str, LevelFacts] = {}
+        self._tallies: dict[str, Tally] = {}
+        self._uncounted: Counter[str] = Counter()
+        self._busy_ns: Counter[str] = Counter()
+        self._states: dict[str, ArmState] = {}
+        self._in_flight = 0
+        self._pace = Pace(self._levels)
+        self._turn: Turn | None = None
+        self._turn_began_ns = 0
+        self._own = Tally()
+        self._last: TurnView | None = None
+        self.version = 0
+        self._recorded = dict(recorded or {})
+        self.add_turns(turns, finished)
+
+    def add_turns(self, turns: Iterable[Turn], finished: Collection[TurnKey] = ()) -> None:
+        """Plan further turns."""
+        for turn in turns:
+            is_over = (turn.block, turn.arm) in finished
+            left = 0 if is_over else self._count_open(turn)
+            self._turns += 1
+            self._ended += is_over
+            self._tallies.setdefault(turn.arm, Tally())
+            self._states.setdefault(turn.arm, "waiting")
+            self._levels.setdefault(turn.load, _facts(turn))
+            self._planned[turn.arm] += self._count(turn)
+            self._uncounted[turn.arm] += self._count(turn) - left
+            self._left[turn.load, turn.arm] += left
+        self.version += 1
+
+    def set_state(self, arm: str, state: ArmState) -> None:
+        """Say what an arm does now."""
+        self._states[arm] = state
+        self.version += 1
+
+    def begin_turn(self, turn: Turn) -> None:
+        """A turn begins: its counted requests come now."""
+        self._turn, self._turn_began_ns, self._own = turn, self._clock(), Tally()
+        self.set_state(turn.arm, "measuring")
+
+    def see(self, record: RequestRecord) -> None:
+        """Count a request that has ended, if it is a counted one."""
+        if record.phase != "measure" or self._turn is None:
+            return
+        for tally in (self._own, self._tallies[record.arm]):
+            tally.add(record, self._objectives)
+        self._left[record.load, record.arm] -= 1
+        self.version += 1
+
+    def end_turn(self, block: BlockRecord) -> TurnView:
+        """Close a turn and return what it showed."""
+        turn, own = self._turn, self._own
+        assert turn is not None  # noqa: S101 - a turn ends after it has begun
+        window_ns = block.ended_ns - block.started_ns
+        # Requests of worker processes pass this board by: of them only the end of their turn is known.
+        unseen = max(self._count_open(turn) - own.done, 0) if block.completed else 0
+        self._turn = None
+        self._ended += block.completed
+        self._uncounted[turn.arm] += unseen
+        self._left[turn.load, turn.arm] -= unseen
+        self._busy_ns[turn.arm] += window_ns
+        self._pace.add(turn.load, turn.arm, own.done + unseen, window_ns / 1e9)
+        is_over = self._left_of(turn.arm) <= 0
+        self.set_state(turn.arm, "ended" if is_over else "waiting")
+        self._last = TurnView(
+            number=self._ended,
+            turns=self._turns,
+            load=turn.load,
+            arm=turn.arm,
+            completed=block.completed,
+            requests=own.done + unseen,
+            failures=None if unseen and not own.done else dict(own.failures),
+            on_time_share=own.on_time_share,
+            tpot_ns=own.tpot_ns.read(),
+            lag_max_ns=block.event_loop_lag_max_ns,
+            client_cpu_share=_share(block.client_cpu_s, window_ns, block.workers),
+            client_faults=self._find_faults(turn, block),
+            left_s=self._pace.estimate_s(dict(self._left)),
+        )
+        return self._last
+
+    def count_in_flight(self, change: int) -> None:
+        """A request went out (1) or came back (-1)."""
+        self._in_flight += change
+
+    def view(self) -> BoardView:
+        """Return everything as it stands."""
+        turn = self._turn
+        return BoardView(
+            arms=tuple(self._view_arm(arm) for arm in tuple(self._planned)),
+            turn=self._ended + (turn is not None),
+            turns=self._turns,
+            load=turn.load if turn else None,
+            elapsed_s=(self._clock() - self._began_ns) / 1e9,
+            left_s=self._pace.estimate_s(dict(self._left)),
+            last=self._last,
+            is_stopping=self._is_stopping(),
+        )
+
+    def _view_arm(self, arm: str) -> ArmView:
+        tally, turn = self._tallies[arm], self._turn
+        is_on = turn is not None and turn.arm == arm
+        busy_ns = self._busy_ns[arm] + (self._clock() - self._turn_began_ns if is_on else 0)
+        return ArmView(
+            arm=arm,
+            state=self._states[arm],
+            done=self._uncounted[arm] + tally.done,
+            planned=self._planned[arm],
+            on_time_share=tally.on_time_share,
+            tpot_ns=tally.tpot_ns.read(),
+            ttft_ns=tally.ttft_ns.read(),
+            failures=dict(tally.failures),
+            in_flight=self._in_flight if is_on else None,
+            tokens_per_s=tally.tokens / (busy_ns / 1e9) if tally.tokens and busy_ns else None,
+        )
+
+    def _find_faults(self, turn: Turn, block: BlockRecord) -> tuple[str, ...]:
+        """Return what the record of the turn alone shows; the rate is judged from its requests, later."""
+        faults = find_client_faults([block], (), self._lag_ms, is_open=turn.concurrency is None)
+        return tuple(FAULT_WORDS.get(one.kind, one.kind) for one in faults)
+
+    def _left_of(self, arm: str) -> int:
+        return sum(requests for (_, name), requests in self._left.items() if name == arm)
+
+    def _count_open(self, turn: Turn) -> int:
+        """Return the counted requests of a turn that no earlier part of the run has recorded."""
+        return max(self._count(turn) - self._recorded.get((turn.block, turn.arm), 0), 0)
+
+    def _count(self, turn: Turn) -> int:
+        return sum(self._items[item_id].turns for item_id in turn.item_ids)
+
+
+class WatchedSink:
+    """Hands records on and shows them to a board."""
+
+    def __init__(self, sink: Sink, board: Board) -> None:
+        self._sink, self._board = sink, board
+
+    def append(self, record: RequestRecord) -> None:
+        """Keep one record; only what is kept is shown."""
+        self._sink.append(record)
+        self._board.see(record)
+
+
+class WatchedTransport:
+    """Carries requests and tells a board how many are under way."""
+
+    def __init__(self, transport: Transport, board: Board) -> None:
+        self._transport, self._board = transport, board
+
+    async def send(self, request: WireRequest, listener: Listener) -> Ending:
+        """Send; see `Transport`."""
+        self._board.count_in_flight(1)
+        try:
+            return await self._transport.send(request, listener)
+        finally:
+            self._board.count_in_flight(-1)
+
+    async def close(self) -> None:
+        """Drop every connection."""
+        await self._transport.close()
+
+
+def _facts(turn: Turn) -> LevelFacts:
+    span_s = (turn.due_ns[-1] - turn.due_ns[0]) / 1e9 if len(turn.due_ns) > 1 else None
+    return LevelFacts(
+        concurrency=turn.concurrency,
+        due_s_per_request=span_s / len(turn.due_ns) if span_s else None,
+    )
+
+
+def _share(cpu_s: float | None, window_ns: int, workers: int) -> float | None:
+    return None if cpu_s is None or window_ns <= 0 else cpu_s / (window_ns / 1e9) / workers

@@ -1,0 +1,112 @@
+"""Takes the looks of a knee search, one after the other, until it is over.
+
+Owns no choice: `verdict/knee` replays the search from the journal and says which look comes next, so that a
+run goes on after a crash with the look that it would have taken.
+"""
+
+import asyncio
+from collections.abc import Iterable
+
+import msgspec
+
+from draftproof.load.turn import turns_of
+from draftproof.qualify.fleet import Fleet
+from draftproof.qualify.measure import run_turns
+from draftproof.qualify.progress import Interrupted, Progress
+from draftproof.qualify.reporting import run_data
+from draftproof.records import BlockRecord, RequestRecord
+from draftproof.store import RunContents, RunDirectory
+from draftproof.store.journal_tail import JournalTail
+from draftproof.verdict.knee.levels import Look, knee_levels, list_items
+from draftproof.verdict.knee.search import Search, replay
+from draftproof.verdict.knee.turns import read_turns
+from draftproof.verdict.knee.wording import name_arm, write_load
+
+
+async def search_knee(run: RunDirectory, fleet: Fleet, progress: Progress, stop: asyncio.Event) -> None:
+    """Take every look that the search of a run still lacks.
+
+    Raises:
+        DraftproofError: as `measure`.
+        Interrupted: stopped before its end.
+    """
+    tail = JournalTail(run.path / "journal")
+    contents = _keep_knee(run.load())
+    plan, items, turns = contents.plan, contents.items, read_turns(run_data(contents))
+    while (search := replay(plan, items, turns)).next is not None:
+        look = search.next
+        if stop.is_set():
+            raise _interrupted(run, search)
+        progress.phase(describe_look(contents, look))
+        try:
+            await run_turns(
+                run,
+                fleet,
+                turns_of(look.block),
+                items=list_items(plan, items),
+                contents=contents,
+                progress=progress,
+                stop=stop,
+            )
+        except Interrupted as stopped:
+            raise _interrupted(run, search) from stopped
+        contents = _extend(_keep_look(contents, look), tail.read())
+        turns = turns | read_turns(run_data(contents))
+    progress.phase(f"Knee search: over after {len(search.looks)} looks")
+
+
+def is_over(contents: RunContents) -> bool:
+    """Tell whether the search of a run has ended; one without a search has none to end."""
+    if contents.plan.knee is None:
+        return True
+    turns = read_turns(run_data(_keep_knee(contents)))
+    return replay(contents.plan, contents.items, turns).next is None
+
+
+def describe_look(contents: RunContents, look: Look) -> str:
+    """Say which load is looked at, how often it was before, and by whom."""
+    knee = contents.plan.knee
+    unit = "" if knee is None else f" {knee.unit}"
+    arms = ", ".join(name_arm(arm).removeprefix("the ") for arm in look.block.arm_order)
+    again = f", look {look.number + 1}" if look.number else ""
+    return f"Knee search: {write_load(look.load)}{unit}{again} ({arms})"
+
+
+def _keep_knee(contents: RunContents) -> RunContents:
+    """Return what a run directory holds of the search."""
+    levels = knee_levels(contents.plan)
+    return msgspec.structs.replace(
+        contents,
+        records=tuple(one for one in contents.records if one.load in levels),
+        blocks=tuple(one for one in contents.blocks if one.load in levels),
+        warmups=tuple(one for one in contents.warmups if one.load in levels),
+        telemetry=(),
+        judgements=(),
+        behaviours=(),
+    )
+
+
+def _keep_look(contents: RunContents, look: Look) -> RunContents:
+    """Return what is held of one look: of those before it only what they showed is needed."""
+    index = look.block.index
+    return msgspec.structs.replace(
+        contents,
+        records=tuple(one for one in contents.records if one.block == index),
+        blocks=tuple(one for one in contents.blocks if one.block == index),
+    )
+
+
+def _extend(contents: RunContents, added: Iterable[RequestRecord | BlockRecord]) -> RunContents:
+    every = list(added)
+    return msgspec.structs.replace(
+        contents,
+        records=(*contents.records, *(one for one in every if isinstance(one, RequestRecord))),
+        blocks=(*contents.blocks, *(one for one in every if isinstance(one, BlockRecord))),
+    )
+
+
+def _interrupted(run: RunDirectory, search: Search) -> Interrupted:
+    """Return the interruption; how many turns a search takes is not known before its end."""
+    done = sum(len(look.block.arm_order) for look in search.looks)
+    left = len(search.next.block.arm_order) if search.next else 0
+    return Interrupted(run.path, done, done + left)

@@ -1,0 +1,145 @@
+"""One record as a line with a checksum over its bytes, and such a line taken apart again.
+
+    {"kind":KIND,"v":VERSION,"crc":"89abcdef","record":{...}}
+
+`crc` is the CRC-32 of zlib and PNG over the bytes of `record` as they stand in the line. Lines of older runs
+have none. A line is damaged if its bytes are not what was written: its checksum differs, or it is no JSON.
+Damaged lines at the end of a file are what a power cut leaves and count as torn; one with sound lines behind
+it is an error, since nobody can tell what it was. Knows nothing of what records mean.
+"""
+
+import shlex
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from draftproof.errors import StoreError
+from draftproof.records import SCHEMA_VERSION
+from draftproof.store.lines import LineFile, read_whole_lines
+
+
+class Frame(msgspec.Struct, frozen=True, gc=False):
+    """A line taken apart; the record is left as its bytes."""
+
+    kind: str
+    v: int
+    record: msgspec.Raw
+    crc: str | None = None
+
+
+class DamagedLineError(ValueError):
+    """The bytes of a line are not those that were written."""
+
+
+_DECODER = msgspec.json.Decoder(Frame)
+
+
+def frame_record(kind: str, record: bytes) -> bytes:
+    """Return the line of an encoded record, without its newline."""
+    return b'{"kind":"%b","v":%d,"crc":"%08x","record":%b}' % (
+        kind.encode("ascii"),
+        SCHEMA_VERSION,
+        zlib.crc32(record),
+        record,
+    )
+
+
+def open_frame(line: bytes) -> Frame:
+    """Take a line apart.
+
+    Raises:
+        DamagedLineError: its checksum differs, or it is no JSON.
+        msgspec.ValidationError: it is JSON, and no line of this form.
+    """
+    try:
+        frame = _DECODER.decode(line)
+    except msgspec.ValidationError:
+        if not _is_json(line):
+            raise DamagedLineError("it is cut or overwritten") from None
+        raise
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise DamagedLineError("it is cut or overwritten") from error
+    if frame.crc is not None and frame.crc != f"{zlib.crc32(frame.record):08x}":
+        raise DamagedLineError("its checksum differs")
+    return frame
+
+
+def is_sound(line: bytes) -> bool:
+    """Tell whether the bytes of a line are as they were written, as far as that can be told."""
+    try:
+        open_frame(line)
+    except DamagedLineError:
+        return False
+    except msgspec.ValidationError:
+        return True
+    return True
+
+
+def read_sound_lines(path: Path) -> Iterator[tuple[int, bytes, Frame | None]]:
+    """Yield (line number from 1, line, its parts); damaged lines at the end are left out.
+
+    The parts are None where the line is JSON of another form.
+
+    Raises:
+        StoreError: a damaged line with a sound one behind it, named by file and line.
+    """
+    lines = read_whole_lines(path)
+    for number, line in lines:
+        try:
+            frame = open_frame(line)
+        except DamagedLineError as damage:
+            if any(is_sound(later) for _, later in lines):
+                raise _damage_error(path, number, damage) from damage
+            return
+        except msgspec.ValidationError:
+            yield number, line, None
+            continue
+        yield number, line, frame
+
+
+def open_sound_lines(path: Path) -> LineFile:
+    """Open a file of such lines for appending; torn and damaged lines at its end are moved aside.
+
+    Raises:
+        StoreError: the file cannot be opened.
+    """
+    return LineFile(path, is_sound=is_sound)
+
+
+def line_error(
+    path: Path, number: int, frame: Frame | None, why: object, what: str = "a record"
+) -> StoreError:
+    """Return the error for a sound line that cannot be understood: too new, or of another kind."""
+    place = f"{path}:{number}"
+    if frame is not None and frame.v > SCHEMA_VERSION:
+        return StoreError(
+            f"this line has schema version {frame.v}, this program reads up to {SCHEMA_VERSION}.",
+            place=place,
+            fix="use a newer draftproof.",
+        )
+    return StoreError(
+        f"this line is not {what} ({why}).",
+        place=place,
+        fix="restore the file from a copy; lines before this one are whole.",
+    )
+
+
+def _damage_error(path: Path, number: int, damage: DamagedLineError) -> StoreError:
+    folder = path.parent.parent
+    return StoreError(
+        f"this line was damaged after it had been written ({damage}), and sound lines follow it.",
+        place=f"{path}:{number}",
+        fix=f"restore the file from a copy, or take the line out with `sed -i.damaged {number}d "
+        f"{shlex.quote(str(path))}` and continue with `draftproof run --resume {shlex.quote(str(folder))}`, "
+        "which asks again what is missing.",
+    )
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+    return True

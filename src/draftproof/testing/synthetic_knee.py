@@ -1,0 +1,183 @@
+"""Knee searches against made-up services whose knee is known: a queue with a number of slots.
+
+Each look of a search is answered by a simulation of first-come-first-served slots with service times drawn
+from a gamma distribution, led up to as an open loop does. No clock and no socket: a whole search takes part
+of a second.
+"""
+
+import heapq
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from draftproof.plan.loading import parse_plan
+from draftproof.plan.schema import Plan
+from draftproof.records import RequestRecord
+from draftproof.testing.builders import build_block_record, build_item, build_manifest, build_record
+from draftproof.verdict.knee.levels import Look
+from draftproof.verdict.knee.search import replay
+from draftproof.verdict.knee.turns import read_turns
+from draftproof.verdict.run_data import RunData
+from draftproof.workload.ordering import hash_number
+
+NS_PER_S = 1_000_000_000
+LEAD_S = 30.0
+PLAN = """
+name = "knee"
+[[load]]
+name = "low"
+concurrency = 1
+[arms.baseline]
+[arms.candidate]
+[comparison]
+null_arm = false
+[objectives]
+e2e_ms = 3000
+[knee]
+low = 0.5
+high = 16
+"""
+
+
+class Service(msgspec.Struct, frozen=True, kw_only=True):
+    """`slots` answers at once, `service_s` each on average with a coefficient of variation `cv`.
+
+    `fails` says of a load whether a request of it fails; `late_s` is the lag of the client in its turns.
+    """
+
+    slots: int = 4
+    service_s: float = 1.0
+    cv: float = 0.5
+    fails: Callable[[float], bool] = lambda _: False
+    late_s: float = 0.001
+
+
+def make_plan(text: str = PLAN, *, seed: int = 1, **knee: Any) -> Plan:
+    """Return a plan with a search, keys of [knee] changed."""
+    plan = parse_plan(text)
+    assert plan.knee is not None  # noqa: S101 - the text has the table
+    changed = type(plan.knee).model_validate(plan.knee.model_dump() | knee)
+    return plan.model_copy(update={"knee": changed, "seed": seed})
+
+
+def start_run(plan: Plan, *, prompts: int = 40) -> RunData:
+    """Return a run that has measured nothing yet."""
+    return RunData(
+        plan=plan,
+        manifest=build_manifest(),
+        records=(),
+        blocks=(),
+        items=tuple(build_item(f"item-{number}") for number in range(prompts)),
+    )
+
+
+def search_to_end(run: RunData, services: Mapping[str, Service], *, most: int = 200) -> RunData:
+    """Return a run with every look of its search taken, at most so many."""
+    turns = read_turns(run)
+    for _ in range(most):
+        look = replay(run.plan, run.items, turns).next
+        if look is None:
+            return run
+        before = len(run.records), len(run.blocks)
+        for order, arm in enumerate(look.block.arm_order):
+            run = answer_turn(run, look, arm, order, services[arm])
+        added = msgspec.structs.replace(run, records=run.records[before[0] :], blocks=run.blocks[before[1] :])
+        turns = turns | read_turns(added)
+    return run
+
+
+def answer_turn(run: RunData, look: Look, arm: str, order: int, service: Service) -> RunData:
+    """Return a run with one arm's turn of a look answered; the same each time for the same run."""
+    start_ns = max((block.ended_ns for block in run.blocks), default=0) + NS_PER_S
+    records = tuple(_simulate(run.plan, look, arm, service, start_ns))
+    block = build_block_record(
+        block=look.block.index,
+        load=look.block.load,
+        arm=arm,
+        order=order,
+        started_ns=start_ns,
+        counted_from_ns=min(one.scheduled_ns for one in records if one.phase == "measure"),
+        ended_ns=max(one.end_ns for one in records if one.phase == "measure"),
+        event_loop_lag_max_ns=round(service.late_s * 1e9),
+    )
+    return msgspec.structs.replace(run, records=(*run.records, *records), blocks=(*run.blocks, block))
+
+
+def _simulate(plan: Plan, look: Look, arm: str, service: Service, start_ns: int) -> list[RequestRecord]:
+    """Return the records of a turn, those that lead up to it included."""
+    queue = _Queue(service, hash_number(plan.seed, arm, look.block.load, look.number))
+    block = look.block
+    base_s = 0.0 if block.concurrency is not None else queue.lead_up(look.load)
+    client = [0.0] * (block.concurrency or 0)
+    for order, item_id in enumerate(block.item_ids):
+        due_s = base_s + block.due_ns[order] / NS_PER_S if block.due_ns else heapq.heappop(client)
+        end_s = queue.ask(due_s, item_id)
+        heapq.heappush(client, end_s)
+    return [
+        _record(look, arm, start_ns, number, request, fails=service.fails(look.load))
+        for number, request in enumerate(queue.asked)
+    ]
+
+
+class _Request(msgspec.Struct, frozen=True):
+    """One request in the queue; a fill request has no item."""
+
+    due_s: float
+    begins_s: float
+    end_s: float
+    item_id: str | None
+
+
+class _Queue:
+    """Slots that answer first come, first served."""
+
+    def __init__(self, service: Service, seed: int) -> None:
+        self._free, self._service = [0.0] * service.slots, service
+        self._rng = np.random.default_rng(seed)
+        self.asked: list[_Request] = []
+
+    def ask(self, due_s: float, item_id: str | None = None) -> float:
+        """Take a request and return when it ends."""
+        begins_s, shape = max(heapq.heappop(self._free), due_s), 1 / self._service.cv**2
+        end_s = begins_s + float(self._rng.gamma(shape, self._service.service_s / shape))
+        heapq.heappush(self._free, end_s)
+        self.asked.append(_Request(due_s, begins_s, end_s, item_id))
+        return end_s
+
+    def lead_up(self, rps: float) -> float:
+        """Ask fill requests until as many have ended as are open; return when that is."""
+        due_s = 0.0
+        while due_s < LEAD_S:
+            due_s += float(self._rng.exponential(1 / rps))
+            ended = sum(one.end_s <= due_s for one in self.asked)
+            if ended and ended >= len(self.asked) - ended:
+                break
+            self.ask(due_s)
+        return due_s
+
+
+def _record(
+    look: Look, arm: str, start_ns: int, number: int, request: _Request, *, fails: bool
+) -> RequestRecord:
+    block, phase = look.block, "fill" if request.item_id is None else "measure"
+    begins_ns, end_ns = (start_ns + round(at * 1e9) for at in (request.begins_s, request.end_s))
+    due_ns = start_ns + round(request.due_s * 1e9)
+    gap_ns = max((end_ns - begins_ns) // 4, 1)
+    item_id = request.item_id or f"fill-{number}"
+    return build_record(
+        request_id=f"{block.load}/{block.index}/{block.repeat}/{arm}/{item_id}",
+        arm=arm,
+        load=block.load,
+        block=block.index,
+        repeat=block.repeat,
+        item_id=item_id,
+        phase=phase,
+        order_in_block=number,
+        sent_ns=due_ns,
+        ttft_ns=begins_ns - due_ns + gap_ns,
+        gap_ns=gap_ns,
+        end_ns=end_ns,
+        outcome="timeout" if fails and phase == "measure" else "ok",
+    )

@@ -1,0 +1,172 @@
+"""What one arm's turn at one load of the search showed, from its records. Pure.
+
+Whether requests were on time, in the order in which they were due; how close each came to its deadlines; and
+whether the service kept up.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, TypeVar
+
+from draftproof.metrics.service import NS_PER_MS, is_on_time
+from draftproof.plan.schema import Objectives, Plan
+from draftproof.records import BlockRecord, RequestRecord
+from draftproof.verdict.knee.levels import knee_only, prompt_of
+from draftproof.verdict.run_data import Observation, RunData, TurnKey, prepare_run
+
+Row = TypeVar("Row")
+NS_PER_S = 1e9
+MOST_FAILURES = 0.5
+QUEUE_GROWTH = 2.0
+LEAST_BEHIND = 0.1
+# A queue with as much coming as going wanders by about the root of what came: twice that is no chance.
+CHANCE_BEHIND = 2.0
+
+
+class TurnSeen(NamedTuple):
+    """One arm's turn.
+
+    `on_time` has one entry for each counted request in the order in which they were due, None where it cannot
+    be told; `use` is the share of its tightest deadline that each took, infinite for a failed one; `prompts`
+    are their cluster labels. `good`: on time and no check failed; `conversations` those of which all turns
+    are good, `attempted_conversations` all of them. Times of one clock in ns: the counted part begins, its
+    last request is due, its last request ends. `turn_s` is how long the whole turn took. `saturated` says why
+    the service did not keep up, None where it did. `is_valid` is False where the client itself was late.
+    """
+
+    on_time: tuple[bool | None, ...]
+    use: tuple[float, ...]
+    prompts: tuple[str, ...]
+    good: int
+    conversations: int
+    attempted_conversations: int
+    from_ns: int
+    due_ns: int
+    end_ns: int
+    turn_s: float
+    completed: int
+    in_flight: tuple[int, int]
+    saturated: str | None
+    is_valid: bool
+    is_complete: bool
+
+
+def read_turns(run: RunData) -> dict[TurnKey, TurnSeen]:
+    """Return every turn of the search of a run, finished or not."""
+    search = knee_only(run)
+    prepared = prepare_run(search)
+    seen = _group(prepared.observations, lambda one: _key(one.record))
+    every, blocks = _group(search.records, _key), _group(search.blocks, _key)
+    return {
+        key: _read_turn(run.plan, seen[key], every[key], blocks[key], is_valid=not prepared.turns[key].lagged)
+        for key in sorted(blocks)
+        if seen.get(key)
+    }
+
+
+def _read_turn(
+    plan: Plan,
+    seen: Sequence[Observation],
+    every: Sequence[RequestRecord],
+    blocks: Sequence[BlockRecord],
+    *,
+    is_valid: bool,
+) -> TurnSeen:
+    ordered = sorted(seen, key=lambda one: (one.record.scheduled_ns, one.record.request_id))
+    objectives = plan.objectives
+    on_time = tuple(is_on_time(one.record, one.metrics, objectives) for one in ordered)
+    good = [fine is True and one.is_passed is not False for fine, one in zip(on_time, ordered, strict=True)]
+    conversations = _join_conversations(ordered, good)
+    from_ns, due_ns = ordered[0].record.scheduled_ns, ordered[-1].record.scheduled_ns
+    in_flight = (_in_flight(every, from_ns), _in_flight(every, due_ns))
+    is_open = plan.knee is not None and plan.knee.axis == "rps"
+    completed = sum(from_ns < one.end_ns <= due_ns and one.outcome == "ok" for one in every)
+    return TurnSeen(
+        on_time=on_time,
+        use=tuple(_deadline_use(one, objectives) for one in ordered),
+        prompts=tuple(_cluster_of(one, plan.comparison.cluster_by) for one in ordered),
+        good=sum(good),
+        conversations=sum(conversations),
+        attempted_conversations=len(conversations),
+        from_ns=from_ns,
+        due_ns=due_ns,
+        end_ns=max(one.record.end_ns for one in ordered),
+        turn_s=sum(one.ended_ns - one.started_ns for one in blocks) / NS_PER_S,
+        completed=completed,
+        in_flight=in_flight,
+        saturated=_find_saturation(
+            ordered, completed=completed, in_flight=in_flight, is_open=is_open, is_whole=len(blocks) == 1
+        ),
+        is_valid=is_valid,
+        is_complete=any(one.completed for one in blocks),
+    )
+
+
+def _find_saturation(
+    ordered: Sequence[Observation],
+    *,
+    completed: int,
+    in_flight: tuple[int, int],
+    is_open: bool,
+    is_whole: bool,
+) -> str | None:
+    """Say why a service did not keep up with its turn, None where it did.
+
+    A turn that was broken off and gone on with has no one window: of it only failures are looked at.
+    """
+    failures = sum(not one.is_ok for one in ordered)
+    if failures > MOST_FAILURES * len(ordered):
+        return f"{failures} of {len(ordered)} requests failed"
+    offered = sum(one.record.conversation_turn == 0 for one in ordered)
+    grown = in_flight[1] > QUEUE_GROWTH * max(in_flight[0], 1)
+    behind = offered - completed > max(LEAST_BEHIND * offered, CHANCE_BEHIND * math.sqrt(offered))
+    if is_open and is_whole and grown and behind:
+        return (
+            f"requests in flight grew from {in_flight[0]} to {in_flight[1]} while {completed} of {offered} "
+            "were completed"
+        )
+    return None
+
+
+def _deadline_use(one: Observation, objectives: Objectives) -> float:
+    """Return the largest share of a deadline that a request took; what failed took all there is."""
+    if not one.is_ok:
+        return float("inf")
+    metrics = one.metrics
+    parts = (
+        (metrics.ttft_from_schedule_ns, objectives.ttft_ms),
+        (metrics.tpot_ns, objectives.tpot_ms),
+        (metrics.e2e_from_schedule_ns, objectives.e2e_ms),
+    )
+    known = [value / (limit * NS_PER_MS) for value, limit in parts if value is not None and limit is not None]
+    return max(known, default=0.0)
+
+
+def _join_conversations(seen: Iterable[Observation], good: Iterable[bool]) -> list[bool]:
+    """Return of each conversation whether all its turns are good."""
+    found: dict[str, bool] = {}
+    for one, fine in zip(seen, good, strict=True):
+        found[one.record.item_id] = found.get(one.record.item_id, True) and fine
+    return list(found.values())
+
+
+def _cluster_of(one: Observation, cluster_by: str | None) -> str:
+    label = one.item.segments.get(cluster_by) if cluster_by else None
+    return f"{cluster_by}={label}" if label else prompt_of(one.record.item_id)
+
+
+def _in_flight(every: Iterable[RequestRecord], at_ns: int) -> int:
+    """Return the requests that were due before a time and had not ended by then, counted or not."""
+    return sum(one.scheduled_ns < at_ns < one.end_ns for one in every if one.phase in ("measure", "fill"))
+
+
+def _group(rows: Iterable[Row], key_of: Callable[[Row], TurnKey]) -> dict[TurnKey, list[Row]]:
+    found: defaultdict[TurnKey, list[Row]] = defaultdict(list)
+    for one in rows:
+        found[key_of(one)].append(one)
+    return found
+
+
+def _key(record: RequestRecord | BlockRecord) -> TurnKey:
+    return (record.load, record.block, record.arm)

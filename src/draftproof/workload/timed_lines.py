@@ -1,0 +1,101 @@
+"""Recorded requests with their prompts: lines of a workload that also say when they came.
+
+Pure. A line of any known form (`formats.py`) becomes one by `at_s` or `timestamp`; beside these it may have
+`class`, `prompt_tokens` and `output_tokens`, and it needs no id and no labels. A file has a time in every
+line or in none.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from draftproof.errors import WorkloadError
+from draftproof.workload.formats import parse_item
+from draftproof.workload.items import Item
+from draftproof.workload.recordings import label_lengths, name_line
+from draftproof.workload.traces import TIME_KEYS, count_tokens, read_moment_ns
+
+_EXTRA_KEYS = (*TIME_KEYS, "class", "prompt_tokens", "output_tokens")
+_LIMIT_KEYS = ("max_tokens", "max_completion_tokens")
+
+
+class TimedItem(msgspec.Struct, frozen=True):
+    """An item, and when it was recorded, in ns from an origin of its file; None: not recorded."""
+
+    item: Item
+    at_ns: int | None = None
+
+
+def parse_timed_item(value: object, number: int) -> TimedItem:
+    """Return the item that a decoded line states, and when it came.
+
+    The recorded length of an answer is its limit where the line states none.
+
+    Args:
+        value: the line, decoded.
+        number: which line it is; it names a recorded request that has no id.
+
+    Raises:
+        msgspec.ValidationError: a key that is not known, or a value that cannot be used.
+    """
+    if not isinstance(value, dict) or not any(key in value for key in TIME_KEYS):
+        return TimedItem(parse_item(value))
+    try:
+        at_ns, output_tokens = read_moment_ns(value), _count(value, "output_tokens")
+        labels = _make_labels(value, output_tokens)
+    except (ValueError, TypeError) as error:
+        raise msgspec.ValidationError(str(error)) from None
+    rest = {key: part for key, part in value.items() if key not in _EXTRA_KEYS}
+    if "custom_id" not in rest:
+        rest = {"id": name_line(number)} | rest
+        rest |= {} if "conversations" in rest else {"segments": rest.get("segments", {})}
+    item = parse_item(rest)
+    if item.due_ns is not None:
+        raise msgspec.ValidationError("due_ns beside another time of the request")
+    item = msgspec.structs.replace(item, segments=labels | item.segments)
+    if output_tokens is not None and not _states_limit(rest):
+        item = msgspec.structs.replace(item, max_tokens=max(output_tokens, 1))
+    return TimedItem(item, at_ns)
+
+
+def set_due(timed: Sequence[tuple[str, TimedItem]]) -> tuple[Item, ...]:
+    """Return the items with their times from the first, in order of these; as they stand without times.
+
+    Args:
+        timed: place of each line, and its item.
+
+    Raises:
+        WorkloadError: some lines have a time and some have none.
+    """
+    if all(one.at_ns is None for _, one in timed):
+        return tuple(one.item for _, one in timed)
+    for place, one in timed:
+        if one.at_ns is None:
+            raise WorkloadError(
+                "this line has no time, and others of the file have one",
+                place=place,
+                fix="state at_s or timestamp in every line, or in none.",
+            )
+    moments = sorted(((one.at_ns or 0, one.item) for _, one in timed), key=lambda moment: moment[0])
+    first_ns = moments[0][0]
+    return tuple(msgspec.structs.replace(item, due_ns=at_ns - first_ns) for at_ns, item in moments)
+
+
+def _make_labels(value: Mapping[str, Any], output_tokens: int | None) -> dict[str, str]:
+    labels = label_lengths(_count(value, "prompt_tokens"), output_tokens)
+    traffic_class = value.get("class")
+    if traffic_class is None:
+        return labels
+    if not isinstance(traffic_class, str):
+        raise TypeError(f"class = {traffic_class!r} is no text")
+    return labels | {"class": traffic_class}
+
+
+def _count(value: Mapping[str, Any], key: str) -> int | None:
+    return None if value.get(key) is None else count_tokens(value[key])
+
+
+def _states_limit(value: Mapping[str, Any]) -> bool:
+    body = value.get("body")
+    return any(key in part for part in (value, body) if isinstance(part, dict) for key in _LIMIT_KEYS)

@@ -1,0 +1,308 @@
+"""Connections: names, addresses, certificates, servers that close what is kept; what is recorded of it."""
+
+import asyncio
+import socket
+import ssl
+import threading
+import time
+import tracemalloc
+from pathlib import Path
+
+import pytest
+import uvloop
+from byte_server import CHAT, DIALECTS, ByteServer, Reply, ask, events, respond
+
+from draftproof.client.connection import HttpConnection
+from draftproof.client.dialling import Dialler, Origin, ResumingContext
+from draftproof.client.exchange import ExchangeFold
+from draftproof.client.transport import HttpTransport
+from draftproof.client.wire import WireRequest
+from draftproof.clock import monotonic_ns
+from draftproof.engines import GENERIC
+
+BODY = events(DIALECTS["generic"].frames)
+CERTIFICATE = Path(__file__).with_name("self_signed.pem")
+LOOPS = {"asyncio": asyncio.run, "uvloop": uvloop.run}
+
+
+async def send(transport, url):
+    """Return the exchange of one request."""
+    fold = ExchangeFold(GENERIC.start_fold())
+    return fold.close(await transport.send(WireRequest(url=url + CHAT, body=b"{}"), fold))
+
+
+def with_transport(work, *, run=asyncio.run, **options):
+    async def main():
+        transport = HttpTransport(**options)
+        try:
+            return await work(transport)
+        finally:
+            await transport.close()
+
+    return run(main())
+
+
+@pytest.fixture
+def resolver(monkeypatch):
+    """Return the lookups made, as a list; `answers` by host replaces what the system says."""
+    asked: list[str] = []
+    answers: dict[str, list[str]] = {}
+    real = asyncio.base_events.BaseEventLoop.getaddrinfo
+
+    async def look_up(loop, host, port, **options):
+        asked.append(host)
+        if host in answers:
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (one, port)) for one in answers[host]]
+        return await real(loop, host, port, **options)
+
+    monkeypatch.setattr(asyncio.base_events.BaseEventLoop, "getaddrinfo", look_up)
+    return asked, answers
+
+
+def test_a_name_is_looked_up_once_for_all_who_wait(resolver):
+    """Twenty requests at one time to a name make one lookup, and its time is kept."""
+    asked, answers = resolver
+    answers["service.test"] = ["127.0.0.1"]
+
+    async def work(transport):
+        url = server.url.replace("127.0.0.1", "service.test")
+        found = await asyncio.gather(*(send(transport, url) for _ in range(20)))
+        await send(transport, url)
+        return found, dict(transport.lookups)
+
+    with ByteServer({CHAT: respond(BODY)}) as server:
+        found, lookups = with_transport(work)
+    assert {one.outcome for one in found} == {"ok"}
+    assert asked == ["service.test"]
+    (lookup,) = lookups.values()
+    assert lookup.addresses == ("127.0.0.1",)
+    assert lookup.took_ns >= 0
+
+
+def test_the_address_that_works_is_kept(resolver, monkeypatch):
+    """Of two addresses the first refuses: the second serves, and is the first one asked from then on."""
+    _, answers = resolver
+    answers["service.test"] = ["127.0.0.2", "127.0.0.1"]
+    tried = []
+
+    async def work(transport):
+        loop = asyncio.get_running_loop()
+        connect = loop.create_connection
+
+        async def watch(make, host, *rest, **options):
+            tried.append(host)
+            return await connect(make, host, *rest, **options)
+
+        monkeypatch.setattr(loop, "create_connection", watch)
+        url = server.url.replace("127.0.0.1", "service.test")
+        return [(await send(transport, url)).outcome for _ in range(2)]
+
+    with ByteServer({CHAT: respond(BODY, framing="close")}) as server:
+        assert with_transport(work) == ["ok", "ok"]
+    assert tried == ["127.0.0.2", "127.0.0.1", "127.0.0.1"]
+
+
+def test_an_address_that_does_not_answer_is_given_up_for_the_next(resolver, monkeypatch):
+    """One that drops packets costs its patience and not the request."""
+    _, answers = resolver
+    answers["service.test"] = ["127.0.0.2", "127.0.0.1"]
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        connect = loop.create_connection
+
+        async def drop(make, host, *rest, **options):
+            if host == "127.0.0.2":
+                await asyncio.Event().wait()
+            return await connect(make, host, *rest, **options)
+
+        monkeypatch.setattr(loop, "create_connection", drop)
+        dialler = Dialler(monotonic_ns, patience_s=0.01)
+        port = int(server.url.rpartition(":")[2])
+        connection = await dialler.dial(Origin("http", "service.test", port))
+        connection.abort()
+        await connection.wait_closed()
+        return dialler.lookups[Origin("http", "service.test", port)].addresses
+
+    with ByteServer({CHAT: respond(BODY)}) as server:
+        assert asyncio.run(main()) == ("127.0.0.1", "127.0.0.2")
+
+
+def test_a_name_none_of_whose_addresses_answers_is_looked_up_again(resolver):
+    """The service may have moved: the next request asks anew."""
+    asked, answers = resolver
+    answers["service.test"] = ["127.0.0.2"]
+
+    async def work(transport):
+        url = server.url.replace("127.0.0.1", "service.test")
+        first = await send(transport, url)
+        answers["service.test"] = ["127.0.0.1"]
+        return first, await send(transport, url)
+
+    with ByteServer({CHAT: respond(BODY)}) as server:
+        first, second = with_transport(work)
+    assert (first.outcome, first.sent_ns) == ("http_error", None)
+    assert "cannot connect to service.test" in first.error
+    assert first.connect_ns >= 0
+    assert second.outcome == "ok"
+    assert asked == ["service.test"] * 2
+
+
+def test_a_name_that_does_not_exist_is_a_failure_in_words():
+    """Not an error of ours, and it has no time of sending."""
+    (record,) = ask("http://does-not-exist.invalid:1")
+    assert (record.outcome, record.sent_ns) == ("http_error", None)
+    assert "cannot connect to does-not-exist.invalid:1" in record.error
+
+
+@pytest.mark.parametrize("run", LOOPS.values(), ids=LOOPS)
+def test_localhost_and_ipv6_are_reached(run):
+    """A service that listens on ::1 alone is found by its address and by a name that has both."""
+    try:
+        listener = socket.create_server(("::1", 0), family=socket.AF_INET6)
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+
+    def serve():
+        for _ in range(2):
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(b"".join(respond(BODY, framing="close").packets))
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    port = listener.getsockname()[1]
+
+    async def work(transport):
+        urls = [f"http://[::1]:{port}", f"http://localhost:{port}"]
+        return [(await send(transport, url)).outcome for url in urls]
+
+    with listener:
+        first, second = with_transport(work, run=run)
+    assert first == "ok"
+    assert second == "ok" or "::1" not in str(socket.getaddrinfo("localhost", None))
+
+
+@pytest.mark.parametrize("run", LOOPS.values(), ids=LOOPS)
+def test_a_tls_session_is_used_again(monkeypatch, run):
+    """Each request has its own connection; handshakes after the first go on from its session."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATE)
+
+    async def work(transport):
+        return [await send(transport, server.url) for _ in range(4)]
+
+    with ByteServer({CHAT: respond(BODY, framing="close")}, tls=context) as server:
+        found = with_transport(work, run=run)
+        assert server.connections == 4
+    assert [one.outcome for one in found] == ["ok"] * 4
+    assert all(one.connect_ns > 0 for one in found)
+    assert context.session_stats()["hits"] == 3
+
+
+def test_a_resuming_context_verifies():
+    """Nothing is trusted that the system does not trust."""
+    context = ResumingContext(ssl.PROTOCOL_TLS_CLIENT)
+    assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
+
+
+@pytest.mark.parametrize("run", LOOPS.values(), ids=LOOPS)
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_a_server_that_closes_a_kept_connection_spoils_no_request(monkeypatch, run, is_seen):
+    """It closes just as the connection is used again, before it took a byte: the request goes out again."""
+    if not is_seen:  # as if the end came between the look at the connection and the sending
+        monkeypatch.setattr(HttpConnection, "has_hung_up", False)
+
+    async def work(transport):
+        found = []
+        for _ in range(3):
+            found.append(await send(transport, server.url))
+            time.sleep(0.1)  # noqa: ASYNC251 - the loop must not see the end before it sends again
+        return found
+
+    with ByteServer({CHAT: respond(BODY, then="close")}) as server:
+        found = with_transport(work, run=run)
+        assert (server.connections, len(server.requests)) == (3, 3)
+    assert [one.outcome for one in found] == ["ok"] * 3
+    assert found[1].connect_ns is not None
+
+
+@pytest.mark.parametrize("run", LOOPS.values(), ids=LOOPS)
+def test_a_request_that_a_server_took_is_never_sent_twice(run):
+    """It reads the request on a kept connection and closes without a word: that is its failure."""
+    replies = [respond(BODY), Reply((), "close"), respond(BODY)]
+
+    async def work(transport):
+        return [await send(transport, server.url) for _ in range(3)]
+
+    with ByteServer({CHAT: lambda _: replies.pop(0)}) as server:
+        found = with_transport(work, run=run)
+        assert len(server.requests) == 3
+    assert [one.outcome for one in found] == ["ok", "http_error", "ok"]
+
+
+def test_a_limit_of_requests_a_connection_spoils_none():
+    """A server that closes after every second answer, with no word of it, loses nothing of a long row.
+
+    The first close may meet a request on its way, which the server's system then has: that one stands.
+    """
+    whole = respond(BODY)
+
+    def answer(_request):
+        return Reply(whole.packets, "close" if len(server.requests) % 2 == 0 else "keep")
+
+    with ByteServer({CHAT: answer}) as server:
+        records = ask(server.url, requests=30)
+        assert [one.outcome for one in records[2:]] == ["ok"] * 28
+        assert server.connections >= 15
+
+
+def test_a_timeout_while_connecting_keeps_the_time_apart():
+    """A handshake that never ends: no time of sending, and all the time is that of connecting."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        (record,) = ask(f"https://127.0.0.1:{silent.getsockname()[1]}", timeout_s=0.3)
+    assert (record.outcome, record.sent_ns) == ("timeout", None)
+    assert 250_000_000 < record.connect_ns <= record.end_ns - record.scheduled_ns
+
+
+def test_a_timeout_on_a_new_connection_still_tells_what_connecting_took():
+    """The time to connect stands in the record although the answer never came."""
+    with ByteServer({CHAT: Reply((), "hang")}) as server:
+        (record,) = ask(server.url, timeout_s=0.2)
+    assert record.outcome == "timeout"
+    assert record.sent_ns is not None
+    assert 0 < record.connect_ns <= record.sent_ns - record.scheduled_ns
+
+
+def test_closed_connections_are_forgotten():
+    """Of many connections that were closed none is held."""
+
+    async def work(transport):
+        for _ in range(5):
+            await send(transport, server.url)
+        await asyncio.sleep(0.05)
+        return len(transport._open), {len(parked) for parked in transport._parked.values()}
+
+    with ByteServer({CHAT: respond(BODY, framing="close")}) as server:
+        assert with_transport(work)[0] == 0
+
+
+def test_a_huge_answer_is_not_held():
+    """Thirty MiB of comments around a short answer cost a small part of that."""
+    comment = b": " + b"x" * 65_000 + b"\n\n"
+    packets = (b"".join(respond(comment * 480 + BODY).packets),)
+
+    async def work(transport):
+        tracemalloc.start()
+        try:
+            outcome = (await send(transport, server.url)).outcome
+            return outcome, tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    with ByteServer({CHAT: Reply(packets)}) as server:
+        outcome, peak_bytes = with_transport(work)
+    assert outcome == "ok"
+    assert peak_bytes < 8 * 2**20

@@ -1,0 +1,28 @@
+"""A run at a rate, from the plan to its results: what was offered, what was sent, and how it is named."""
+
+import pytest
+
+from draftproof.plan.loading import load_plan
+from draftproof.qualify import Quiet, run_plan
+
+
+def test_a_run_at_a_rate_says_what_its_client_did(stage):
+    """Rates are those of the schedule, sent as they were due, and device time has a window."""
+    path = stage.plan()
+    path.write_text(
+        path.read_text().replace("concurrency = 1", 'arrivals = { rps = 40.0, spacing = "even" }')
+    )
+    results = run_plan(*load_plan(path), stage.out, stage.no_model, Quiet())
+    assert results.loads == (("single", None),)
+    assert results.sizes["single"].label == "40 requests/s"
+    assert {(one.concurrency, one.offered_rps) for one in results.cells} == {(None, 40.0)}
+    for row in results.clients:
+        assert row.offered_rps == pytest.approx(40.0)
+        assert row.achieved_rps == pytest.approx(40.0, rel=0.3)
+        assert row.connections > 0
+        assert row.in_flight_max is not None
+        assert row.in_flight_mean is not None
+    assert results.economics is not None
+    fit = {(one.arm, one.load) for one in results.clients if one.unfit < one.turns}
+    for use in results.economics.uses:
+        assert (use.window_s is not None) == ((use.arm, use.load) in fit)

@@ -1,0 +1,177 @@
+"""A service that somebody else runs goes away in mid-block, and comes back, stays away, or is another one."""
+
+import contextlib
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from draftproof.errors import EngineError, IncompatibleError
+from draftproof.plan.loading import load_plan
+from draftproof.qualify import Quiet, resume_run, run_plan
+from draftproof.store import RunDirectory
+
+PLAN = """\
+name = "attached"
+question = "Does it pay?"
+[workload]
+path = "items.jsonl"
+[[load]]
+name = "single"
+concurrency = 1
+block_size = 3
+[arms.baseline]
+engine = "{engine}"
+url = "http://127.0.0.1:{baseline}"
+[arms.candidate]
+engine = "{engine}"
+url = "http://127.0.0.1:{candidate}"
+[comparison]
+null_arm = false
+resamples = 200
+statistic = "p50"
+candidate_may_differ = ["m", "launch", "speculation", "drafter"]
+[thresholds]
+failure_margin = 1.0
+quality_margin = 1.0
+[limits]
+ready_s = {ready_s}
+request_s = 5.0
+warmup_requests = 1
+client_lag_ms = 5000.0
+behaviour_probes = false
+"""
+ITEMS = 9
+DRAFTING = ("--acceptance", "active", "--tokens-per-chunk", "2")
+
+
+class Services:
+    """Two services that this test runs, the second of which dies at a request."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.out = folder, folder / "run"
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self.ports = [_free_port(), _free_port()]
+        prompts = {f"item-{n}": [{"role": "user", "content": f"{n}"}] for n in range(ITEMS)}
+        lines = [
+            {"id": name, "messages": messages, "segments": {"task": "chat"}}
+            for name, messages in prompts.items()
+        ]
+        (folder / "items.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    def serve(self, number: int, *options: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "draftproof.testing.serve_script", "--port", str(self.ports[number])]
+        self._processes.append(subprocess.Popen([*command, *options]))
+        self._wait_for(self.ports[number])
+        return self._processes[-1]
+
+    @staticmethod
+    def _wait_for(port: int) -> None:
+        deadline_s = time.monotonic() + 60
+        while time.monotonic() < deadline_s:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+                return
+            time.sleep(0.05)
+        raise AssertionError(f"nobody listens at {port}")
+
+    def replace_when_dead(self, dying: subprocess.Popen[bytes], *options: str) -> threading.Thread:
+        def wait() -> None:
+            dying.wait(120)
+            self.serve(1, *options)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        return thread
+
+    def run(self, ready_s: float = 60.0, engine: str = "generic"):
+        path = self.folder / "plan.toml"
+        ports = {"baseline": self.ports[0], "candidate": self.ports[1]}
+        text = PLAN.format(**ports, ready_s=ready_s, engine=engine)
+        path.write_text(text)
+        plan, text = load_plan(path)
+        return run_plan(plan, text, self.out, _no_model, Quiet())
+
+    def resume(self):
+        return resume_run(self.out, _no_model, Quiet())
+
+    def close(self) -> None:
+        for process in self._processes:
+            process.kill()
+            process.wait()
+
+
+def _no_model(name):
+    raise AssertionError(name)
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+@pytest.fixture
+def services(tmp_path):
+    services = Services(tmp_path)
+    yield services
+    services.close()
+
+
+def failed(services) -> dict[str, str]:
+    records = RunDirectory.open(services.out).load().records
+    return {
+        one.request_id: one.error or "" for one in records if one.phase == "measure" and one.outcome != "ok"
+    }
+
+
+def test_a_service_that_comes_back_fails_what_it_left_and_is_warmed_up_anew(services):
+    """Its failures are its own, the turn says that it was gone, and the run goes on with a warm service."""
+    services.serve(0)
+    dying = services.serve(1, *DRAFTING, "--die-after", "7")
+    returning = services.replace_when_dead(dying, *DRAFTING)
+    results = services.run()
+    returning.join()
+    contents = RunDirectory.open(services.out).load()
+    measured = [one for one in contents.records if one.phase == "measure"]
+    assert len({one.request_id for one in measured}) == len(measured) == 2 * ITEMS
+    unreached = {one.block: one.unreached for one in contents.blocks if one.unreached}
+    assert len(unreached) == 1
+    assert {one.arm for one in contents.blocks if one.unreached} == {"candidate"}
+    assert failed(services)
+    assert all("/candidate/" in name for name in failed(services))
+    assert any("Requests found no service to connect to" in text for text in results.warnings)
+    assert [one.start for one in contents.warmups if one.arm == "candidate"] == [1, 2]
+    assert all(one.unreached == 0 for one in contents.blocks if one.block not in unreached)
+
+
+def test_a_service_that_stays_away_stops_the_run_and_not_its_arm(services):
+    """One turn fails, honestly; the others wait until it is there again."""
+    services.serve(0)
+    services.serve(1, *DRAFTING, "--die-after", "7")
+    with pytest.raises(EngineError, match=r"candidate did not answer.*recorded as failures.*run --resume"):
+        services.run(ready_s=1.0)
+    kept = failed(services)
+    assert 1 <= len(kept) <= 3
+    services.serve(1, *DRAFTING)
+    results = services.resume()
+    assert failed(services) == kept
+    assert results.counts["measured"] == 2 * ITEMS
+    assert results.counts["duplicates"] == 0
+
+
+def test_a_service_that_comes_back_as_another_one_is_refused(services):
+    """What was measured of the old one is kept; nothing of the new one is added to it."""
+    known = ("--engine", "draftproof-reference", "--setting", "max_num_seqs=8")
+    other = ("--engine", "draftproof-reference", "--setting", "max_num_seqs=16")
+    services.serve(0, *known)
+    dying = services.serve(1, *DRAFTING, *known, "--die-after", "7")
+    returning = services.replace_when_dead(dying, *DRAFTING, *other)
+    with pytest.raises(IncompatibleError, match=r"arms\.candidate: it is not what it was.*max_num_seqs"):
+        services.run(engine="reference")
+    returning.join()
+    assert failed(services)

@@ -1,0 +1,195 @@
+"""What standard error gets: the live view on a terminal, plain lines for a log, nothing when quiet."""
+
+import io
+import os
+import pty
+import re
+import sys
+import threading
+
+import pytest
+from rich.console import Console
+
+from draftproof.cli.console import LineProgress, QuietProgress, console_progress, is_terminal
+from draftproof.cli.live import LiveView
+from draftproof.load.turn import Turn
+from draftproof.qualify.board import Board
+from draftproof.testing.builders import MS_NS, build_block_record, build_item, build_record
+
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+TURN = Turn(block=0, load="busy", concurrency=1, repeat=0, arm="candidate", order=0, item_ids=("a",))
+
+
+def make_board():
+    return Board([TURN], {"a": build_item("a")})
+
+
+class Seconds:
+    """A clock that a test sets."""
+
+    def __init__(self):
+        self.now_s = 0.0
+
+    def __call__(self):
+        return self.now_s
+
+
+@pytest.fixture
+def log():
+    stream, clock = io.StringIO(), Seconds()
+    return LineProgress(stream, clock=clock, time_of_day=lambda: "12:03:04"), stream, clock
+
+
+def test_a_log_gets_a_line_for_each_phase_and_each_turn(log):
+    """With the time of day, and no steps of a phase that moves on."""
+    progress, stream, _ = log
+    progress.phase("Starting the arms")
+    progress.advance(0, 2, "starting baseline")
+    progress.phase("Measuring")
+    board = make_board()
+    progress.watch(board)
+    board.begin_turn(TURN)
+    board.see(build_record(arm="candidate", load="busy", gap_ns=21 * MS_NS))
+    progress.turn_ended(board.end_turn(build_block_record(load="busy", arm="candidate")))
+    assert stream.getvalue().splitlines() == [
+        "12:03:04 Starting the arms",
+        "12:03:04 Measuring",
+        "12:03:04 turn 1/1 busy candidate: 1 request, 0 failed, 21.0 ms per token",
+    ]
+
+
+def test_a_long_phase_says_where_it_is_every_half_minute(log):
+    """Models load for minutes, and a log that stands still looks dead; measuring has its turns."""
+    progress, stream, clock = log
+    progress.phase("Starting the arms")
+    for clock.now_s in (10.0, 29.0, 31.0, 40.0, 62.0):
+        progress.advance(1, 4, f"starting arm {clock.now_s:g}")
+    progress.watch(make_board())
+    clock.now_s = 200.0
+    progress.advance(1, 4, "busy: candidate")
+    assert stream.getvalue().splitlines()[1:] == [
+        "12:03:04 1 of 4: starting arm 31",
+        "12:03:04 1 of 4: starting arm 62",
+    ]
+
+
+def test_no_name_can_steer_the_terminal_that_a_log_is_read_on(log):
+    """Control characters are written as escapes."""
+    progress, stream, _ = log
+    progress.phase("a\x1b[2J\rb")
+    assert stream.getvalue() == "12:03:04 a\\x1b[2J\\rb\n"
+
+
+def test_a_log_that_cannot_be_written_does_not_end_a_run(log):
+    """The reader of a pipe may have gone: the measurement goes on in silence."""
+    _, _, clock = log
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as stream:
+        progress = LineProgress(stream, clock=clock, time_of_day=lambda: "")
+        progress.phase("Measuring")
+        progress.phase("Computing the verdict")
+        with pytest.raises(BrokenPipeError):
+            stream.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [({}, QuietProgress), ({"lines": True}, LineProgress), ({"lines": True, "quiet": True}, QuietProgress)],
+)
+def test_without_a_terminal_only_a_run_leaves_lines(options, kind):
+    """Other commands are quiet, and so is a run that is asked to be."""
+    with console_progress(**options) as progress:
+        assert isinstance(progress, kind)
+
+
+def test_a_dumb_terminal_gets_lines(monkeypatch):
+    """It cannot move its cursor."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "dumb")
+    assert not is_terminal()
+    monkeypatch.setenv("TERM", "xterm-256color")
+    assert is_terminal()
+
+
+class Screen:
+    """A pseudo-terminal and all that was written to it."""
+
+    def __init__(self):
+        self._ours, theirs = pty.openpty()
+        self.file = os.fdopen(theirs, "w")
+        self._parts: list[bytes] = []
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self):
+        while True:
+            try:
+                part = os.read(self._ours, 65536)
+            except OSError:  # how a pseudo-terminal says that its other end is closed
+                return
+            if not part:
+                return
+            self._parts.append(part)
+
+    def close(self) -> str:
+        self.file.close()
+        self._reader.join()
+        os.close(self._ours)
+        return b"".join(self._parts).decode()
+
+
+def drawn(**options) -> str:
+    """What a live view writes while a turn goes on and ends."""
+    screen, board = Screen(), make_board()
+    console = Console(file=screen.file, force_terminal=True, width=80, **options)
+    view = LiveView(board, console, interval_s=0.01)
+    view.start()
+    board.begin_turn(TURN)
+    wait_for(lambda: view.drawings > 1)
+    view.stop()
+    console.print("after")
+    return screen.close()
+
+
+def wait_for(holds):
+    over = threading.Event()
+    for _ in range(1_000):
+        if holds():
+            return
+        over.wait(0.01)
+    raise AssertionError("waited in vain for a drawing")
+
+
+def test_the_live_view_is_drawn_over_itself_and_cleared_at_the_end():
+    """The cursor is shown again, and what follows stands where the view stood."""
+    text = drawn(color_system="standard")
+    assert "candidate" in text
+    assert "measuring" in text
+    assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
+    assert "\x1b[2K" in text.rpartition("after")[0]
+    assert text.rstrip().endswith("after")
+
+
+def test_no_colour_is_used_where_none_is_wanted(monkeypatch):
+    """NO_COLOR leaves bold and dim, and takes every colour."""
+    monkeypatch.setenv("NO_COLOR", "1")
+    codes = set(re.findall(r"\x1b\[([0-9;]*)m", drawn()))
+    assert codes
+    assert not {code for code in codes if re.search(r"(^|;)(3[0-7]|38|9[0-7])(;|$)", code)}
+
+
+def test_nothing_is_drawn_while_nothing_changes():
+    """A board that stands still costs a look, not a drawing; the second that passes is a change."""
+    screen = Screen()
+    now = [0]
+    board = Board([TURN], {"a": build_item("a")}, clock=lambda: now[0])
+    view = LiveView(board, Console(file=screen.file, force_terminal=True, width=80), interval_s=0.01)
+    view.start()
+    wait_for(lambda: view.looks >= 5)
+    before = view.drawings
+    now[0] = 10**9
+    wait_for(lambda: view.drawings > before)
+    view.stop()
+    screen.close()
+    assert before == 1
