@@ -29,6 +29,14 @@ class Worker(Protocol):
         """What it is called in a sentence."""
         ...
 
+    async def start(self) -> None:
+        """Make it ready for its first turn.
+
+        Raises:
+            DraftproofError: it cannot be had.
+        """
+        ...
+
     def tell(self, word: Word) -> None:
         """Send a word; one that does not arrive shows in `hear`."""
         ...

@@ -55,6 +55,7 @@ def merge_parts(
         held_back=_take(sum, (one.held_back for one in blocks)),
         in_flight_max=_take(sum, (one.in_flight_max for one in blocks)),
         workers=workers,
+        clocks=tuple(clock for one in blocks for clock in one.clocks),
         conductor_cpu_s=conductor_cpu_s,
     )
 

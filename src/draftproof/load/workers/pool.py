@@ -10,16 +10,17 @@ from draftproof.load.performing import LoadSettings
 from draftproof.load.share import Share, count_parts
 from draftproof.load.turn import Endpoint, Turn
 from draftproof.load.workers.conducting import Conductor, Outcome
-from draftproof.load.workers.handle import ProcessWorker
+from draftproof.load.workers.handle import ProcessWorker, Worker
 from draftproof.load.workers.messages import EndpointOrder, Setup, TurnOrder
 from draftproof.workload.answers import AnswerView
 from draftproof.workload.items import Item
 
 Answered = Mapping[str, AnswerView | None]
+MakeWorker = Callable[[Setup], Worker]
 
 
 class WorkerPool:
-    """Child processes that share turns between them.
+    """Workers that share turns between them: child processes unless `make` makes others.
 
     Args:
         count: how many.
@@ -28,6 +29,7 @@ class WorkerPool:
         secrets: values masked in every record.
         tokenizer_folder: where the tokenizer lies that counts where a service does not.
         inherited: descriptors that a worker keeps open as long as it lives, such as the run's lock.
+        make: returns the worker of a setup; None: a process that inherits `inherited`.
     """
 
     def __init__(
@@ -39,19 +41,20 @@ class WorkerPool:
         secrets: tuple[str, ...] = (),
         tokenizer_folder: Path | None = None,
         inherited: tuple[int, ...] = (),
+        make: MakeWorker | None = None,
         clock: Clock = monotonic_ns,
     ) -> None:
         self._clock, self._tokenizer_folder = clock, tokenizer_folder
         self._is_started = False
+        make = make or (lambda setup: ProcessWorker(setup, inherited))
         self.workers = [
-            ProcessWorker(
+            make(
                 Setup(
                     index=index,
                     items=tuple(items),
                     journal=str(journal / f"records-w{index}.jsonl"),
                     secrets=secrets,
-                ),
-                inherited,
+                )
             )
             for index in range(count)
         ]

@@ -10,38 +10,22 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import BinaryIO
 
 import uvloop
 
 from draftproof.client.transport import HttpTransport
-from draftproof.errors import DraftproofError
 from draftproof.load.masking import MaskingSink
 from draftproof.load.workers.core import LoadWorker
-from draftproof.load.workers.messages import (
-    WORDS,
-    Count,
-    Done,
-    Failed,
-    Finish,
-    Prepared,
-    Reply,
-    Setup,
-    Start,
-    Stop,
-    TurnOrder,
-    Unframer,
-    Word,
-    encode_message,
-)
+from draftproof.load.workers.messages import WORDS, Reply, Setup, Unframer, Word, encode_message
+from draftproof.load.workers.shell import WorkerShell
 from draftproof.records import RequestRecord
 from draftproof.store.framing import open_sound_lines
 from draftproof.store.journal import encode_line
 from draftproof.store.lines import LineFile
 
-REPORT_S = 0.05
 _READ_BYTES = 1 << 16
 
 
@@ -55,80 +39,30 @@ class _LineSink:
         self._lines.append(encode_line(record))
 
 
-class _Shell:
-    """Carries words to a worker and its replies back."""
+class _Process:
+    """The worker of this process, its connections and its journal."""
 
     def __init__(self, setup: Setup, out: BinaryIO) -> None:
         self._out = out
         self._lines = open_sound_lines(Path(setup.journal))
         self._transport = HttpTransport()
         sink = MaskingSink(_LineSink(self._lines), setup.secrets)
-        self._worker = LoadWorker(setup.items, transport=self._transport, sink=sink)
-        self._turn: asyncio.Task[None] | None = None
+        worker = LoadWorker(setup.items, transport=self._transport, sink=sink)
+        self._shell = WorkerShell(worker, reply=self._reply, sync=self._lines.sync)
 
     def take(self, word: Word) -> None:
         """Do what a word says."""
-        worker = self._worker
-        match word:
-            case TurnOrder():
-                with self._told_errors():
-                    worker.prepare(word)
-                    self._reply(Prepared())
-            case Start():
-                self._turn = asyncio.create_task(self._run(word.start_ns))
-            case Count():
-                worker.begin_counting(word.base_ns)
-            case Finish():
-                worker.finish()
-            case Stop():
-                worker.stop()
-            case Setup():
-                raise RuntimeError("a worker is set up once")
+        self._shell.take(word)
 
     async def close(self) -> None:
         """End the turn, keep what it has, let go of everything."""
-        self._worker.stop()
-        if self._turn is not None:
-            await asyncio.wait({self._turn})
+        await self._shell.close()
         await self._transport.close()
         self._lines.close()
-
-    async def _run(self, start_ns: int) -> None:
-        reporting = asyncio.create_task(self._report())
-        try:
-            with self._told_errors():
-                block = await self._worker.run(start_ns)
-                # Who reads that a turn is done must find its records after a power cut.
-                self._lines.sync()
-                self._reply(Done(block))
-        finally:
-            reporting.cancel()
-
-    async def _report(self) -> None:
-        """Tell how the part stands from time to time, and at once when it is over."""
-        over = asyncio.create_task(self._worker.wait_until_over())
-        try:
-            while True:
-                await asyncio.wait({over}, timeout=REPORT_S)
-                self._reply(self._worker.standing())
-                if over.done():
-                    await asyncio.sleep(REPORT_S)
-        finally:
-            over.cancel()
 
     def _reply(self, reply: Reply) -> None:
         with contextlib.suppress(BrokenPipeError):  # nobody listens any more: the input ends too
             self._out.write(encode_message(reply))
-
-    @contextlib.contextmanager
-    def _told_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except DraftproofError as error:
-            kind = type(error).__name__
-            self._reply(Failed(kind=kind, message=error.message, place=error.place, fix=error.fix))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the conductor must hear of it
-            self._reply(Failed(kind=type(error).__name__, message=f"{type(error).__name__}: {error}"))
 
 
 async def _serve(out: BinaryIO) -> None:
@@ -140,12 +74,12 @@ async def _serve(out: BinaryIO) -> None:
     setup = await anext(words, None)
     if not isinstance(setup, Setup):
         return
-    shell = _Shell(setup, out)
+    process = _Process(setup, out)
     try:
         async for word in words:
-            shell.take(word)
+            process.take(word)
     finally:
-        await shell.close()
+        await process.close()
 
 
 async def _read_words(ended: asyncio.Event) -> AsyncIterator[Word]:

@@ -1,0 +1,174 @@
+"""The worker's end: a `LoadWorker` as an object whose methods a cluster calls from another host.
+
+It is asked for news again and again, and each answer brings the lines of records that ended since. Where
+nobody asks any more, the program that started it is gone or cannot be reached: the turn ends then, so that no
+load goes on that nobody counts.
+"""
+
+import asyncio
+import contextlib
+import resource
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import msgspec
+
+from draftproof.client.transport import HttpTransport
+from draftproof.clock import Clock, monotonic_ns
+from draftproof.load.masking import MaskingSink
+from draftproof.load.ray.facts import read_facts
+from draftproof.load.ray.offsets import block_to_our_time, record_to_our_time, to_worker_time
+from draftproof.load.ray.spool import Spool
+from draftproof.load.workers.core import LoadWorker
+from draftproof.load.workers.messages import WORDS, Done, Failed, Reply, Standing, TurnOrder
+from draftproof.load.workers.shell import WorkerShell
+from draftproof.records import RequestRecord
+from draftproof.store.journal import encode_line
+from draftproof.workload.items import Item
+
+POLL_S = 0.5
+ALONE_S = 30.0
+
+Headers = tuple[tuple[str, str], ...]
+News = tuple[bytes, tuple[bytes, ...]]
+_ITEMS = msgspec.msgpack.Decoder(tuple[Item, ...])
+
+
+class LoadActor:
+    """One worker of a cluster.
+
+    Args:
+        clock: the host's clock.
+        alone_s: after so long without a question the turn ends.
+    """
+
+    def __init__(self, clock: Clock = monotonic_ns, alone_s: float = ALONE_S) -> None:
+        self._clock, self._alone_s, self._offset_ns = clock, alone_s, 0
+        self._spool, self._replies, self._news = Spool(), list[Reply](), asyncio.Event()
+        self._asked_s = time.monotonic()
+        self._transport = HttpTransport(clock=clock)
+        self._shell: WorkerShell | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self._folder: TemporaryDirectory[str] | None = None
+
+    async def facts(self, node: str = "") -> bytes:
+        """Return what this process and its host are."""
+        return msgspec.msgpack.encode(read_facts(node))
+
+    async def set_up(
+        self, items: bytes, tokenizer: bytes | None, secrets: tuple[str, ...], descriptors: int = 0
+    ) -> None:
+        """Take what holds for all turns.
+
+        Args:
+            items: the whole workload.
+            tokenizer: the tokenizer.json to count with where a service does not, None without one.
+            secrets: values masked in every record before it leaves this process.
+            descriptors: how many open files this process has to be allowed.
+        """
+        if tokenizer is not None:
+            self._folder = TemporaryDirectory(prefix="draftproof-worker-")
+            Path(self._folder.name, "tokenizer.json").write_bytes(tokenizer)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft != resource.RLIM_INFINITY and descriptors > soft:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, hard))
+        worker = LoadWorker(
+            _ITEMS.decode(items),
+            transport=self._transport,
+            sink=MaskingSink(_SpoolSink(self), secrets),
+            clock=self._clock,
+        )
+        self._shell = WorkerShell(worker, reply=self._reply, sync=lambda: None)
+        self._watch = asyncio.create_task(self._end_when_alone())
+
+    async def ping(self) -> int:
+        """Return what the host's clock says."""
+        return self._clock()
+
+    async def take(self, body: bytes, headers: Headers = (), offset_ns: int | None = None) -> None:
+        """Do what a word says.
+
+        Args:
+            body: the word; its times are by the clock of whoever says it.
+            headers: those of the requests of a turn, kept apart from its order since they hold keys.
+            offset_ns: this host's clock less that one, from now on.
+        """
+        self._asked_s = time.monotonic()
+        word = WORDS.decode(body)
+        if offset_ns is not None:
+            self._offset_ns = offset_ns
+        if isinstance(word, TurnOrder):
+            word = self._complete(word, headers)
+        self._prepared.take(to_worker_time(word, self._offset_ns))
+
+    async def poll(self) -> News:
+        """Return lines of records and replies, as soon as there is a reply, or nothing after a while.
+
+        A part is said to be over only with its last line.
+        """
+        self._asked_s = time.monotonic()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(POLL_S):
+                await self._news.wait()
+        lines, held = self._spool.take(), list[Reply]()
+        if not self._spool.is_empty:
+            held = [one for one in self._replies if isinstance(one, Done | Failed)]
+        told = self._replies[: len(self._replies) - len(held)]
+        self._replies = held
+        if not held:
+            self._news.clear()
+        return lines, tuple(msgspec.msgpack.encode(one) for one in told)
+
+    async def close(self) -> None:
+        """End the turn and let go of everything."""
+        if self._watch is not None:
+            self._watch.cancel()
+        if self._shell is not None:
+            await self._shell.close()
+        await self._transport.close()
+        self._spool.close()
+        if self._folder is not None:
+            self._folder.cleanup()
+
+    def keep(self, record: RequestRecord) -> None:
+        """Keep a record, by the clock of whoever asks, until it is handed over."""
+        self._spool.append(encode_line(record_to_our_time(record, self._offset_ns)))
+
+    def _complete(self, order: TurnOrder, headers: Headers) -> TurnOrder:
+        """Return an order with what does not travel in it, and with paths of this host."""
+        folder = self._folder if order.endpoint.tokenizer_folder is not None else None
+        endpoint = msgspec.structs.replace(
+            order.endpoint, headers=headers, tokenizer_folder=None if folder is None else folder.name
+        )
+        return msgspec.structs.replace(order, endpoint=endpoint)
+
+    def _reply(self, reply: Reply) -> None:
+        if isinstance(reply, Done):
+            reply = Done(block_to_our_time(reply.block, self._offset_ns))
+        if isinstance(reply, Standing):  # only the latest one tells how things stand
+            self._replies = [one for one in self._replies if not isinstance(one, Standing)]
+        self._replies.append(reply)  # `Done` and `Failed` come last
+        self._news.set()
+
+    async def _end_when_alone(self) -> None:
+        while True:
+            await asyncio.sleep(min(1.0, self._alone_s / 4))
+            if time.monotonic() - self._asked_s > self._alone_s:
+                self._prepared.end()
+
+    @property
+    def _prepared(self) -> WorkerShell:
+        if self._shell is None:
+            raise RuntimeError("a worker is told of a turn before it is set up")
+        return self._shell
+
+
+class _SpoolSink:
+    """Takes masked records; an actor's own methods are what the cluster calls."""
+
+    def __init__(self, actor: LoadActor) -> None:
+        self._actor = actor
+
+    def append(self, record: RequestRecord) -> None:
+        self._actor.keep(record)

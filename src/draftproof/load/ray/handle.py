@@ -1,0 +1,192 @@
+"""The conductor's end of a worker on another host: words there, records and replies back, clocks compared.
+
+Nothing here knows a cluster: `Remote` is the seam, and what it raises is that the worker is gone.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from draftproof.clock import Clock, monotonic_ns
+from draftproof.load.ray.facts import HostFacts
+from draftproof.load.ray.offsets import Offset, Ping, estimate_offset, widen_error
+from draftproof.load.workers.handle import WorkerDiedError
+from draftproof.load.workers.messages import REPLIES, Done, Failed, Reply, Setup, Stop, TurnOrder, Word
+from draftproof.records import BlockRecord, WorkerClock
+from draftproof.store.framing import open_sound_lines
+from draftproof.store.lines import LineFile
+
+CLOSE_S = 5.0
+PINGS = 16
+
+
+class Remote(Protocol):
+    """The methods of a `LoadActor` as they are called from here.
+
+    Each raises WorkerDiedError when the worker, its host, or the way to it is gone.
+    """
+
+    async def set_up(self, secrets: tuple[str, ...]) -> HostFacts:
+        """Hand over what holds for all turns; return what the worker is."""
+        ...
+
+    async def ping(self) -> int:
+        """See `LoadActor.ping`."""
+        ...
+
+    async def take(self, body: bytes, headers: tuple[tuple[str, str], ...], offset_ns: int | None) -> None:
+        """See `LoadActor.take`."""
+        ...
+
+    async def poll(self) -> tuple[bytes, tuple[bytes, ...]]:
+        """See `LoadActor.poll`."""
+        ...
+
+    async def close(self) -> None:
+        """See `LoadActor.close`."""
+        ...
+
+    def kill(self) -> None:
+        """End the worker's process, whatever it does; harmless when it is gone."""
+        ...
+
+
+class RemoteWorker:
+    """A worker on another host.
+
+    Args:
+        setup: its number, its journal here, and the secrets that it masks.
+        remote: how it is reached.
+        clock: the clock that records are kept in.
+    """
+
+    def __init__(self, setup: Setup, remote: Remote, clock: Clock = monotonic_ns) -> None:
+        self._setup, self._remote, self._clock = setup, remote, clock
+        self._words: asyncio.Queue[Word] = asyncio.Queue()
+        self._heard = list[Reply]()
+        self._sending: asyncio.Task[None] | None = None
+        self._lines: LineFile | None = None
+        self._facts: HostFacts | None = None
+        self._offset = Offset(0, 0)
+        self._is_busy = False
+
+    @property
+    def name(self) -> str:
+        """What it is called in a sentence."""
+        at = "" if self._facts is None else f" on {self._facts.host} (process {self._facts.pid})"
+        return f"load worker {self._setup.index}{at}"
+
+    async def start(self) -> None:
+        """Hand over what holds for all turns.
+
+        Raises:
+            WorkerDiedError: it is gone.
+            StoreError: its journal cannot be opened.
+        """
+        with self._named():
+            self._facts = await self._remote.set_up(self._setup.secrets)
+        self._lines = open_sound_lines(Path(self._setup.journal))
+        self._sending = asyncio.create_task(self._send())
+
+    def tell(self, word: Word) -> None:
+        """Send a word, after those before it."""
+        self._is_busy = self._is_busy or isinstance(word, TurnOrder)
+        self._words.put_nowait(word)
+
+    async def hear(self) -> Reply:
+        """Return the next reply; the records that ended before it are in the journal, at `Done` on the device.
+
+        Raises:
+            WorkerDiedError: the worker is gone, or gives no sign of life.
+            StoreError: its journal cannot be written.
+        """
+        with self._named():
+            while not self._heard:
+                lines, replies = await self._remote.poll()
+                self._keep(lines)
+                for body in replies:
+                    self._heard.append(await self._finish(REPLIES.decode(body)))
+        return self._heard.pop(0)
+
+    async def close(self, *, at_once: bool = False) -> None:
+        """End the worker; what it has of a turn in progress is written down first unless `at_once`."""
+        try:
+            if not at_once and self._facts is not None:
+                async with asyncio.timeout(CLOSE_S):
+                    await self._drain()
+        except (WorkerDiedError, TimeoutError):
+            pass
+        finally:
+            if self._sending is not None:
+                self._sending.cancel()
+                await asyncio.wait({self._sending})
+            self._remote.kill()
+            if self._lines is not None:
+                self._lines.close()
+
+    async def _drain(self) -> None:
+        if self._is_busy:
+            self.tell(Stop())
+            while not isinstance(await self.hear(), Done | Failed):
+                pass
+        await self._remote.close()
+
+    async def _send(self) -> None:
+        """Send word after word: calls of an actor that run side by side have no order."""
+        with contextlib.suppress(WorkerDiedError):  # `hear` finds the same
+            while True:
+                word = await self._words.get()
+                if isinstance(word, TurnOrder):
+                    await self._send_order(word)
+                else:
+                    await self._remote.take(msgspec.msgpack.encode(word), (), None)
+
+    async def _send_order(self, order: TurnOrder) -> None:
+        self._offset = await self._compare_clocks()
+        endpoint = msgspec.structs.replace(order.endpoint, headers=())
+        body = msgspec.msgpack.encode(msgspec.structs.replace(order, endpoint=endpoint))
+        await self._remote.take(body, order.endpoint.headers, self._offset.offset_ns)
+
+    async def _compare_clocks(self) -> Offset:
+        pings = []
+        for _ in range(PINGS):
+            sent_ns = self._clock()
+            answered_ns = await self._remote.ping()
+            pings.append(Ping(sent_ns, answered_ns, self._clock()))
+        return estimate_offset(pings)
+
+    async def _finish(self, reply: Reply) -> Reply:
+        """Note the clocks of a part that is over, and put its records on the device."""
+        if isinstance(reply, Done | Failed):
+            self._is_busy = False
+        if isinstance(reply, Done):
+            self._keeping.sync()
+            return Done(self._note_clock(reply.block, await self._compare_clocks()))
+        return reply
+
+    def _note_clock(self, block: BlockRecord, after: Offset) -> BlockRecord:
+        offset = widen_error(self._offset, after)
+        at = "?" if self._facts is None else f"{self._facts.host}/{self._facts.pid}"
+        clock = WorkerClock(f"w{self._setup.index} {at}", offset.offset_ns, offset.error_ns)
+        return msgspec.structs.replace(block, clocks=(clock,))
+
+    def _keep(self, lines: bytes) -> None:
+        for line in lines.split(b"\n")[:-1]:
+            self._keeping.append(line)
+
+    @property
+    def _keeping(self) -> LineFile:
+        if self._lines is None:
+            raise RuntimeError("the worker has not been started")
+        return self._lines
+
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except WorkerDiedError as error:
+            raise WorkerDiedError(f"{self.name} {error.message}") from error
