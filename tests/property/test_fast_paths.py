@@ -15,6 +15,7 @@ from draftproof.metrics.delivery import (
     find_pause_ns,
 )
 from draftproof.metrics.estimators import (
+    Answers,
     gaps_of_chunks,
     mean_chunk_gap,
     mean_span_per_token,
@@ -134,5 +135,5 @@ def test_the_bound_of_a_burst_is_a_tenth_of_the_median_pause(answers):
 def test_an_estimator_of_one_request_is_the_mean_of_its_sample(mean, sample, chunks):
     """The closed form of one request is the mean over what the estimator pools."""
     record = build_record(chunks=tuple(chunks))
-    values = sample([record]).values
+    values = sample(Answers([record])).values.tolist()
     assert mean(record) == (sum(values) / len(values) if values else None)

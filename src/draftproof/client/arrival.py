@@ -31,6 +31,11 @@ _BUSY_NS = 1_000_000
 _REST_S = 0.0005
 _MANY_STREAMS = 16
 _FEW_READS = 8
+# A stamp may be older than the moment from which its bytes could be read: a segment behind a lost one lies in
+# the kernel until that one is sent again, and the wall clock may be set. So that no stall of the network is
+# taken off, all streams are looked at this often, and a wait is at most as long as since the last look.
+_LOOK_S = 0.005
+_MOST_READY = 1023  # that one look reports
 
 Take = Callable[[bytes, int], None]
 Lose = Callable[[Exception | None], None]
@@ -48,6 +53,8 @@ class ArrivalReader:
         self._sock: socket.socket | None = sock
         self._receive = sock.recvmsg
         self._clock, self._take, self._lose = clock, take, lose
+        self._left_since_ns: int | None = None
+        self._last_ns: int | None = None
         self._poll = _poll_of(asyncio.get_running_loop())
         self._poll.add(sock.fileno(), self.read)
 
@@ -66,7 +73,10 @@ class ArrivalReader:
         except OSError as error:
             self._end(error)
             return
-        at_ns = self._clock() - waited_ns(stamps)
+        at_ns = self._clock() - min(waited_ns(stamps), self._longest_wait_ns(len(data)))
+        if self._last_ns is not None and at_ns < self._last_ns:
+            at_ns = self._last_ns
+        self._last_ns = at_ns
         if not data:
             self._end(None)
             return
@@ -75,20 +85,31 @@ class ArrivalReader:
         except Exception as error:  # noqa: BLE001 - it ends this exchange, and must not end the poll of all others
             self._end(error)
 
+    def _longest_wait_ns(self, size: int) -> int:
+        """Return how long what was just read can have waited; what one read leaves waits on from before."""
+        since_ns = self._poll.looked_ns if self._left_since_ns is None else self._left_since_ns
+        self._left_since_ns = since_ns if size == _READ_BYTES else None
+        return time.monotonic_ns() - since_ns
+
     def _end(self, error: Exception | None) -> None:
         self.close()
         self._lose(error)
 
 
 class _ArrivalPoll:
-    """All streams of one loop behind one descriptor: reads that are due together cost one wake-up."""
+    """All streams of one loop behind one descriptor: reads that are due together cost one wake-up.
+
+    `looked_ns`: when the last look began; what it did not report was not there yet.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._epoll = select.epoll()
         self._reads: dict[int, Callable[[], None]] = {}
         self._last_ns = self._last_reads = 0
+        self.looked_ns = time.monotonic_ns()
         loop.add_reader(self._epoll.fileno(), self._on_ready)
+        self._timer = loop.call_later(_LOOK_S, self._on_time)
 
     def add(self, descriptor: int, read: Callable[[], None]) -> None:
         self._reads[descriptor] = read
@@ -103,20 +124,33 @@ class _ArrivalPoll:
         del self._reads[descriptor]
         if not self._reads:
             del _POLLS[self._loop]
+            self._timer.cancel()
             if not self._loop.is_closed():
                 self._loop.remove_reader(self._epoll.fileno())
             self._epoll.close()
 
     def _on_ready(self) -> None:
-        reads = self._reads
-        is_thin = self._last_reads < _FEW_READS and len(reads) >= _MANY_STREAMS
+        is_thin = self._last_reads < _FEW_READS and len(self._reads) >= _MANY_STREAMS
         if is_thin and time.monotonic_ns() - self._last_ns < _BUSY_NS:
             time.sleep(_REST_S)
-        ready = self._epoll.poll(0)
+        self._look()
+
+    def _look(self) -> None:
+        reads, looked_ns = self._reads, time.monotonic_ns()
+        ready = self._epoll.poll(0, _MOST_READY)
         for descriptor, _ in ready:
             if (read := reads.get(descriptor)) is not None:  # an earlier read may have closed it
                 read()
+        if len(ready) < _MOST_READY:
+            self.looked_ns = looked_ns
         self._last_reads, self._last_ns = len(ready), time.monotonic_ns()
+
+    def _on_time(self) -> None:
+        """Look though nothing was told, unless that was done just now."""
+        if time.monotonic_ns() - self.looked_ns >= _LOOK_S * _NS_PER_S:
+            self._look()
+        if self._reads:
+            self._timer = self._loop.call_later(_LOOK_S, self._on_time)
 
 
 _POLLS: dict[asyncio.AbstractEventLoop, _ArrivalPoll] = {}  # of loops that have a stream to read

@@ -65,7 +65,9 @@ class Performer:
     def begin_counting(self) -> None:
         """The ramp is over: from now on requests count."""
         self.schedule.open_counting()
-        self.counted_from_ns = self.clock()
+        now_ns, start_ns = self.clock(), self.part.start_ns
+        # A worker is told of its start before it comes.
+        self.counted_from_ns = now_ns if start_ns is None else max(now_ns, start_ns)
 
     async def converse(self, opening: Job, scheduled_ns: int) -> None:
         """Ask a job and the later turns of its conversation, each after its time of thought."""

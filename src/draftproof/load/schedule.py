@@ -1,7 +1,8 @@
 """Which request a free slot of the closed loop takes next. Pure: no clock, no socket.
 
-Until `open_counting` only fill requests are handed out: they bring the load up, outside what is counted. Then
-come the counted ones in block order. While some of them are still in flight and none is left to start, free
+Until `open_counting` only fill requests are handed out: they bring the load up, outside what is counted, and
+ask other items than the turn counts, for a fast service gets through more of them than a slow one. Then come
+the counted ones in block order. While some of them are still in flight and none is left to start, free
 slots take fill requests again, so that the last counted ones meet the same load as the first. A slot that has
 begun a conversation asks its later turns before anything else.
 """
@@ -93,9 +94,9 @@ class Schedule:
         """Return the next job for a free slot, None when the slot may rest for good."""
         if self._waiting and self._is_counting:
             return self._waiting.popleft()
-        if self.is_filling and self._turn.concurrency != 1:
-            return next(self._fills)
-        return None
+        if not self.is_filling or self._turn.concurrency == 1:
+            return None
+        return next(self._fills) if self._is_counting else self.lead_job(1.0)
 
     def lead_job(self, token_share: float) -> Job:
         """Return a request that leads up to the counted ones and asks for a part of its tokens.

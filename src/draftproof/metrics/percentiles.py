@@ -43,7 +43,9 @@ def failure_inclusive(values_ok: Iterable[float], failures: int, q: float) -> fl
     return percentile([*values_ok, *[math.inf] * failures], q)
 
 
-def token_weighted(values: Sequence[float], tokens: Sequence[int], q: float) -> float | None:
+def token_weighted(
+    values: Sequence[float] | npt.NDArray[np.float64], tokens: Sequence[int] | npt.NDArray[np.int64], q: float
+) -> float | None:
     """Return the percentile over tokens: each value counts as often as its request has tokens.
 
     Raises:
@@ -56,4 +58,4 @@ def token_weighted(values: Sequence[float], tokens: Sequence[int], q: float) -> 
     if total == 0:
         return None
     order = np.argsort(np.asarray(values, dtype=np.float64), kind="stable")
-    return values[int(order[np.searchsorted(np.cumsum(counts[order]), rank)])]
+    return float(values[int(order[np.searchsorted(np.cumsum(counts[order]), rank)])])

@@ -5,6 +5,7 @@ the values it got as far as it went; whoever pools them looks at the outcome fir
 """
 
 from itertools import pairwise
+from operator import sub
 from typing import Literal
 
 import msgspec
@@ -38,6 +39,7 @@ def compute_request_metrics(record: RequestRecord, stall_threshold_ns: int) -> R
     """Return the metrics of one request; gaps above `stall_threshold_ns` count as stalls."""
     first = record.chunks[0].arrival_ns if record.chunks else None
     gaps = chunk_gaps_ns(record)
+    longest = max(gaps, default=0)
     tpot_ns, tpot_basis = time_per_output_token_ns(record)
     return RequestMetrics(
         ttft_ns=_elapsed(record.sent_ns, first),
@@ -48,8 +50,8 @@ def compute_request_metrics(record: RequestRecord, stall_threshold_ns: int) -> R
         tpot_ns=tpot_ns,
         tpot_basis=tpot_basis,
         icl_ns=gaps,
-        stall_count=sum(gap > stall_threshold_ns for gap in gaps),
-        longest_stall_ns=max(gaps, default=None),
+        stall_count=sum([gap > stall_threshold_ns for gap in gaps]) if longest > stall_threshold_ns else 0,
+        longest_stall_ns=longest if gaps else None,
     )
 
 
@@ -69,7 +71,8 @@ def count_output_tokens(record: RequestRecord) -> int | None:
 
 def chunk_gaps_ns(record: RequestRecord) -> tuple[int, ...]:
     """Return the gaps between consecutive content chunks (inter-chunk latency), ns."""
-    return tuple(after.arrival_ns - before.arrival_ns for before, after in pairwise(record.chunks))
+    arrivals = [chunk.arrival_ns for chunk in record.chunks]
+    return tuple(map(sub, arrivals[1:], arrivals))
 
 
 def tokens_per_chunk(record: RequestRecord) -> tuple[int, ...] | None:

@@ -232,6 +232,12 @@ class Limits(_Strict):
         description="Load processes that share each turn; 1: the load runs in the program itself. More than "
         "one where a single core is too little for the load (docs/workers.md).",
     )
+    ray: str | None = Field(
+        None,
+        pattern=r"^(auto|(ray://)?[^\s:/]+:\d{1,5})$",
+        description="Ray cluster on whose nodes the load workers run: auto (the one that this host is part "
+        "of), head:6379 or ray://head:10001. None: they are processes of this host.",
+    )
     behaviour_probes: bool = Field(
         True,
         description="Ask each arm, outside its measured turns, a few requests that show stop strings, "

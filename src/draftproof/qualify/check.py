@@ -15,6 +15,7 @@ from draftproof.arms.preflight import Finding, PreflightReport, run_preflight
 from draftproof.load.sockets import prepare_descriptors
 from draftproof.plan.loading import BUILTIN_PREFIX
 from draftproof.plan.schema import Plan
+from draftproof.qualify.clusters import check_cluster
 from draftproof.qualify.fleet import Fleet, needs_model
 from draftproof.qualify.judging import check_judging
 from draftproof.qualify.load_findings import (
@@ -50,6 +51,7 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
     load_findings: tuple[LoadFinding, ...] = ()
     outlooks: tuple[Outlook, ...] = ()
     knee: tuple[str, ...] = ()
+    workers: tuple[str, ...] = ()
 
     def json(self) -> str:
         """Return the report as JSON."""
@@ -66,6 +68,7 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
             )
         lines += [f"  load {one}" for one in self.outlooks]
         lines += [f"  {one}" for one in self.knee]
+        lines += [f"  {one}" for one in self.workers]
         lines += [f"{one.severity}: {one.arm}: {one.text}" for one in self.findings]
         lines += [f"warning: {one}" for one in self.load_findings]
         lines += [f"forecast: {text}" for text in self.forecasts]
@@ -126,9 +129,11 @@ def check_plan(plan: Plan, resolve_model: ModelResolver, progress: Progress) -> 
     _, items = choose_items(plan)
     find_load_findings(plan, items)  # a load that cannot be made is told before a service is started
     prepare_descriptors(plan)
+    workers = check_cluster(plan)
     model = resolve_target(plan, resolve_model)
     with TemporaryDirectory(prefix="draftproof-check-") as folder:
-        return uvloop.run(_check(plan, items, model, Path(folder), progress))
+        report = uvloop.run(_check(plan, items, model, Path(folder), progress))
+    return msgspec.structs.replace(report, workers=workers)
 
 
 async def _check(

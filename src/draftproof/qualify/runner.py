@@ -22,6 +22,7 @@ from draftproof.plan.loading import plan_sha256, thresholds_sha256
 from draftproof.plan.schema import Plan
 from draftproof.qualify.behaviour import list_unprobed
 from draftproof.qualify.check import ModelResolver, choose_items, preflight, resolve_target
+from draftproof.qualify.clusters import check_cluster
 from draftproof.qualify.fleet import Fleet, check_same
 from draftproof.qualify.judging import check_judging, run_judging
 from draftproof.qualify.load_findings import LoadFinding, find_beyond_service, find_load_findings
@@ -55,9 +56,19 @@ def run_plan(plan: Plan, text: str, out: Path, resolve_model: ModelResolver, pro
     workload, items = choose_items(plan)
     findings = find_load_findings(plan, items)
     prepare_descriptors(plan)
+    workers = check_cluster(plan)
     model = resolve_target(plan, resolve_model)
     RunDirectory.prepare(out)
-    job = _Job(plan=plan, text=text, out=out, workload=workload, items=items, model=model, findings=findings)
+    job = _Job(
+        plan=plan,
+        text=text,
+        out=out,
+        workload=workload,
+        items=items,
+        model=model,
+        findings=findings,
+        workers=workers,
+    )
     uvloop.run(_run_new(job, progress))
     return _finish(out, progress)
 
@@ -75,6 +86,7 @@ def resume_run(out: Path, resolve_model: ModelResolver, progress: Progress) -> R
         contents = run.load()
         if not _is_measured(contents):
             prepare_descriptors(contents.plan)
+            check_cluster(contents.plan)
             model = resolve_target(contents.plan, resolve_model)
             uvloop.run(_run_on(run, contents.plan, contents.items, model, progress))
     return _finish(out, progress)
@@ -112,6 +124,7 @@ class _Job(msgspec.Struct, frozen=True, kw_only=True):
     items: tuple[Item, ...]
     model: Path | None
     findings: tuple[LoadFinding, ...]
+    workers: tuple[str, ...]
 
 
 async def _run_new(job: _Job, progress: Progress) -> None:
@@ -186,6 +199,7 @@ def _manifest(job: _Job, fleet: Fleet, report: PreflightReport) -> Manifest:
         findings=(
             *(f"Before the run: {one.arm}: {one.text}" for one in report.findings),
             *(f"Before the run: {one}" for one in job.findings),
+            *(f"Before the run: {one}" for one in job.workers),
             *(f"Before the run: {one}" for one in find_beyond_service(plan, fleet.manifests.values())),
         ),
     )

@@ -1,4 +1,4 @@
-"""Runs a turn as the plan asks: in this process, or dealt to load workers.
+"""Runs a turn as the plan asks: in this process, or dealt to load workers here or on a cluster.
 
 With workers this process sends no counted request: it conducts, samples the service's metrics and rests.
 """
@@ -11,6 +11,7 @@ from draftproof.load.driver import run_turn
 from draftproof.load.turn import Turn
 from draftproof.load.workers import Outcome, WorkerDiedError, WorkerPool, index_by_turn
 from draftproof.qualify.board import Board
+from draftproof.qualify.clusters import make_workers
 from draftproof.qualify.fleet import Fleet
 from draftproof.qualify.warming import Route
 from draftproof.store import RunDirectory
@@ -40,15 +41,17 @@ class TurnRunner:
         self._board, self._in_flight = board, 0
         self._by_turn = index_by_turn(answered)
         self._pool: WorkerPool | None = None
-        if fleet.plan.limits.workers > 1:
+        limits = fleet.plan.limits
+        if limits.workers > 1 or limits.ray is not None:
             run.lock()
             self._pool = WorkerPool(
-                fleet.plan.limits.workers,
+                limits.workers,
                 tuple(route.items.values()),
                 journal=run.path / "journal",
                 secrets=fleet.secrets,
                 tokenizer_folder=fleet.model,
                 inherited=() if run.lock_fd is None else (run.lock_fd,),
+                make=make_workers(fleet.plan, route.items.values(), fleet.model),
             )
 
     async def run(self, turn: Turn, stop: asyncio.Event) -> Outcome:

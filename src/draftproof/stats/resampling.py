@@ -17,6 +17,10 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
 
 
+# From so many clusters on, drawing their indices is several times faster than a multinomial of all of them.
+_MANY_CLUSTERS = 200
+# Indices of one batch of draws: they fit the processor's cache with their counts.
+_BATCH_INDICES = 1 << 18
 # Rivals of an estimator draw as it does, so the counts of the last draws are kept, at most 4 MB of each.
 _KEPT_DRAWS, _KEPT_NUMBERS = 48, 2_000_000
 
@@ -106,7 +110,22 @@ def _draw(strata: Ints, resamples: int, rng: np.random.Generator) -> Iterator[tu
     for stratum in range(int(strata.max()) + 1):
         members = np.flatnonzero(strata == stratum)
         size = len(members)
-        yield members, rng.multinomial(size - 1, np.full(size, 1.0 / size), size=resamples)
+        if size < _MANY_CLUSTERS:
+            yield members, rng.multinomial(size - 1, np.full(size, 1.0 / size), size=resamples)
+        else:
+            yield members, _count_indices(size, resamples, rng)
+
+
+def _count_indices(size: int, resamples: int, rng: np.random.Generator) -> Ints:
+    """Return how often each of `size` clusters is among size − 1 drawn, shape (resamples, size)."""
+    batch = max(1, _BATCH_INDICES // size)
+    counts = np.empty((resamples, size), dtype=np.intp)
+    for start in range(0, resamples, batch):
+        rows = min(batch, resamples - start)
+        drawn = rng.integers(0, size, size=(rows, size - 1), dtype=np.uint32)
+        places = drawn + (np.arange(rows) * size)[:, None]
+        counts[start : start + rows] = np.bincount(places.reshape(-1), minlength=rows * size).reshape(rows, size)
+    return counts
 
 
 def _collapse(members: list[tuple[int, ...]]) -> Ints:

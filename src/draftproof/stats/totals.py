@@ -9,6 +9,7 @@ a prompt dear in both cancels.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -21,6 +22,7 @@ from draftproof.stats.resampling import Floats, sort_labels
 
 Scale = Literal["log", "logit"]
 MINIMUM_CLUSTERS = 3
+_EXACT_BELOW = 2.0**52  # half of the bound, since this sum may be rounded itself
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,15 +63,25 @@ def sum_by_cluster(above: npt.ArrayLike, below: npt.ArrayLike, clusters: npt.Arr
     Raises:
         ValueError: shapes differ.
     """
+    labels, index = sort_labels(np.asarray(clusters, dtype=str))
+    return sum_by_place(above, below, index, labels.tolist())
+
+
+def sum_by_place(
+    above: npt.ArrayLike, below: npt.ArrayLike, places: npt.NDArray[np.intp], labels: Sequence[str]
+) -> Totals:
+    """Return `sum_by_cluster` of rows whose clusters are places in `labels`, which are sorted.
+
+    Labels without a row are left out.
+    """
     y, x = np.asarray(above, dtype=np.float64), np.asarray(below, dtype=np.float64)
-    names = np.asarray(clusters, dtype=str)
-    if y.ndim != 1 or not y.shape == x.shape == names.shape:
-        raise ValueError(f"arrays of one length are needed, got {y.shape}, {x.shape}, {names.shape}")
-    labels, index = sort_labels(names)
+    if y.ndim != 1 or not y.shape == x.shape == places.shape:
+        raise ValueError(f"arrays of one length are needed, got {y.shape}, {x.shape}, {places.shape}")
+    met = np.flatnonzero(np.bincount(places, minlength=len(labels)))
     return Totals(
-        labels=tuple(str(label) for label in labels),
-        above=_exact_sums(y, index, len(labels)),
-        below=_exact_sums(x, index, len(labels)),
+        labels=tuple(labels[place] for place in met.tolist()),
+        above=_exact_sums(y, places, len(labels))[met],
+        below=_exact_sums(x, places, len(labels))[met],
         n=len(y),
     )
 
@@ -157,10 +169,17 @@ def _quantile(level: float, clusters: int) -> float:
 
 def _exact_sums(values: Floats, index: npt.NDArray[np.intp], count: int) -> Floats:
     """Sum by cluster without rounding, so that the order of rows cannot show."""
+    if _add_exactly(values):
+        return np.bincount(index, weights=values, minlength=count)
     order = np.argsort(index, kind="stable")
     ends = np.cumsum(np.bincount(index, minlength=count))
     rows = values[order].tolist()
     return np.array([math.fsum(rows[a:b]) for a, b in pairwise([0, *ends.tolist()])], dtype=np.float64)
+
+
+def _add_exactly(values: Floats) -> bool:
+    """Return whether every sum of some of the values is exact: whole numbers that stay below 2⁵³."""
+    return bool((values == np.floor(values)).all() and np.abs(values).sum() < _EXACT_BELOW)
 
 
 def _without_interval(value: float, n: int, count: int, level: float, floor: int) -> TotalsEstimate:

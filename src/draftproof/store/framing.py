@@ -3,9 +3,10 @@
     {"kind":KIND,"v":VERSION,"crc":"89abcdef","record":{...}}
 
 `crc` is the CRC-32 of zlib and PNG over the bytes of `record` as they stand in the line. Lines of older runs
-have none. A line is damaged if its bytes are not what was written: its checksum differs, or it is no JSON.
-Damaged lines at the end of a file are what a power cut leaves and count as torn; one with sound lines behind
-it is an error, since nobody can tell what it was. Knows nothing of what records mean.
+have none. A line is damaged if it is no JSON any more. Damaged lines at the end of a file are what a power cut
+leaves and count as torn; one with sound lines behind it is an error, since nobody can tell what it was. Whole
+JSON whose checksum differs is what no power cut leaves: such a line was changed, and is an error wherever it
+stands. Knows nothing of what records mean.
 """
 
 import shlex
@@ -33,6 +34,10 @@ class DamagedLineError(ValueError):
     """The bytes of a line are not those that were written."""
 
 
+class ChangedLineError(DamagedLineError):
+    """A line is whole and its checksum differs."""
+
+
 _DECODER = msgspec.json.Decoder(Frame)
 
 
@@ -50,7 +55,8 @@ def open_frame(line: bytes) -> Frame:
     """Take a line apart.
 
     Raises:
-        DamagedLineError: its checksum differs, or it is no JSON.
+        ChangedLineError: its checksum differs.
+        DamagedLineError: it is no JSON.
         msgspec.ValidationError: it is JSON, and no line of this form.
     """
     try:
@@ -62,18 +68,18 @@ def open_frame(line: bytes) -> Frame:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise DamagedLineError("it is cut or overwritten") from error
     if frame.crc is not None and frame.crc != f"{zlib.crc32(frame.record):08x}":
-        raise DamagedLineError("its checksum differs")
+        raise ChangedLineError("its checksum differs")
     return frame
 
 
 def is_sound(line: bytes) -> bool:
-    """Tell whether the bytes of a line are as they were written, as far as that can be told."""
+    """Tell whether a line is whole: False for what a power cut may leave, not for one that was changed."""
     try:
         open_frame(line)
+    except (ChangedLineError, msgspec.ValidationError):
+        return True
     except DamagedLineError:
         return False
-    except msgspec.ValidationError:
-        return True
     return True
 
 
@@ -83,15 +89,17 @@ def read_sound_lines(path: Path) -> Iterator[tuple[int, bytes, Frame | None]]:
     The parts are None where the line is JSON of another form.
 
     Raises:
-        StoreError: a damaged line with a sound one behind it, named by file and line.
+        StoreError: a changed line, or a damaged one with a sound one behind it, named by file and line.
     """
     lines = read_whole_lines(path)
     for number, line in lines:
         try:
             frame = open_frame(line)
+        except ChangedLineError as change:
+            raise _damage_error(path, number, "changed", change) from change
         except DamagedLineError as damage:
             if any(is_sound(later) for _, later in lines):
-                raise _damage_error(path, number, damage) from damage
+                raise _damage_error(path, number, "damaged", damage) from damage
             return
         except msgspec.ValidationError:
             yield number, line, None
@@ -126,10 +134,10 @@ def line_error(
     )
 
 
-def _damage_error(path: Path, number: int, damage: DamagedLineError) -> StoreError:
+def _damage_error(path: Path, number: int, what: str, damage: DamagedLineError) -> StoreError:
     folder = path.parent.parent
     return StoreError(
-        f"this line was damaged after it had been written ({damage}), and sound lines follow it.",
+        f"this line was {what} after it had been written ({damage}).",
         place=f"{path}:{number}",
         fix=f"restore the file from a copy, or take the line out with `sed -i.damaged {number}d "
         f"{shlex.quote(str(path))}` and continue with `draftproof run --resume {shlex.quote(str(folder))}`, "

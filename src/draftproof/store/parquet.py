@@ -23,6 +23,7 @@ from draftproof.records import (
     TelemetrySample,
     Warmup,
 )
+from draftproof.store.columns import build_frame
 from draftproof.store.lines import write_error
 
 T = TypeVar("T")
@@ -177,7 +178,8 @@ def save_records(path: Path, records: Sequence[RequestRecord]) -> None:
     Raises:
         StoreError: the file cannot be written.
     """
-    _save(path, map(_to_row, records), RECORD_SCHEMA)
+    parts = (records[at : at + _ROWS_AT_ONCE] for at in range(0, len(records), _ROWS_AT_ONCE))
+    _write(path, [build_frame(part, RECORD_SCHEMA) for part in parts], RECORD_SCHEMA)
 
 
 def save_blocks(path: Path, blocks: Sequence[BlockRecord]) -> None:
@@ -292,21 +294,6 @@ def load_telemetry(path: Path) -> tuple[TelemetrySample, ...]:
     return _convert(path, _load(path), _from_sample_row, TelemetrySample)
 
 
-def _to_row(record: RequestRecord) -> dict[str, Any]:
-    row = msgspec.structs.asdict(record)
-    row["chunks"] = [msgspec.structs.asdict(chunk) for chunk in record.chunks]
-    row["rounds"] = record.rounds and [msgspec.structs.asdict(part) for part in record.rounds]
-    row["speculation"] = record.speculation and msgspec.structs.asdict(record.speculation)
-    row["tool_calls"] = [msgspec.structs.asdict(call) for call in record.tool_calls]
-    row["server"] = msgspec.structs.asdict(record.server)
-    row["withheld"] = record.withheld and {
-        "checks": [msgspec.structs.asdict(check) for check in record.withheld.checks],
-        "characters": record.withheld.characters,
-        "sequence": record.withheld.sequence and msgspec.structs.asdict(record.withheld.sequence),
-    }
-    return row
-
-
 def _from_row(row: dict[str, Any]) -> dict[str, Any]:
     """Chunks and rounds are arrays on the wire: their structs become lists in field order."""
     row["chunks"] = [list(chunk.values()) for chunk in row["chunks"]]
@@ -339,13 +326,17 @@ def _convert(
 
 
 def _save(path: Path, rows: Iterable[dict[str, Any]], schema: dict[str, pl.DataType]) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    rows = iter(rows)
-    frames = [pl.DataFrame(schema=schema)]
+    rows, frames = iter(rows), []
     while part := list(islice(rows, _ROWS_AT_ONCE)):
         frames.append(pl.DataFrame(part, schema=schema))
+    _write(path, frames, schema)
+
+
+def _write(path: Path, frames: Sequence[pl.DataFrame], schema: dict[str, pl.DataType]) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    whole = pl.concat([pl.DataFrame(schema=schema), *frames], rechunk=False)
     try:
-        pl.concat(frames, rechunk=False).write_parquet(partial, compression="zstd", row_group_size=_ROW_GROUP)
+        whole.write_parquet(partial, compression="zstd", row_group_size=_ROW_GROUP)
         partial.replace(path)
     except OSError as error:
         partial.unlink(missing_ok=True)

@@ -11,14 +11,13 @@ import msgspec
 import numpy as np
 
 from draftproof.metrics.acceptance import pool_acceptance
-from draftproof.metrics.identities import acceptance_faults
 from draftproof.metrics.percentiles import percentile
 from draftproof.metrics.progress import committed_progress
-from draftproof.metrics.service import count_on_time, service_shares
 from draftproof.stats.bootstrap import mean_interval
 from draftproof.stats.quantiles import QuantileEstimate, quantile_intervals
 from draftproof.stats.resampling import Floats, Ints
 from draftproof.stats.shares import share_interval
+from draftproof.verdict.columns import Columns
 from draftproof.verdict.effects import derive_seed
 from draftproof.verdict.figure import as_figure
 from draftproof.verdict.results import Acceptance, ArmCell, CheckSummary, Figure, Percentiles, Progress
@@ -40,57 +39,70 @@ def compute_arm_cells(prepared: PreparedRun) -> tuple[ArmCell, ...]:
 
 def compute_arm_cell(prepared: PreparedRun, arm: str, segment: str, load: str) -> ArmCell:
     """Return one arm in one cell."""
-    seen = prepared.of_arm(arm, load, segment)
-    timed = [one for one in seen if one.timed]
-    records = [one.record for one in seen]
+    seen, columns = prepared.of_arm(arm, load, segment), prepared.columns
     places = prepared.places_of(arm, load, segment)
-    on_time = places[prepared.columns.timed[places]]
-    gaps = prepared.columns.gaps_of(on_time[prepared.columns.is_ok[on_time]])
-    shares = service_shares(one.record for one in timed)
+    on_time = places[columns.timed[places]]
+    answered = on_time[columns.is_ok[on_time]]
+    gaps = columns.gaps_of(answered)
+    shares = [_to_share(columns, answered, part) for part in ("queue_ns", "prefill_ns", "decode_ns")]
+    sound = [one for one, is_sound in zip(seen, columns.is_sound[places].tolist(), strict=True) if is_sound]
     return ArmCell(
         arm=arm,
         segment=segment,
         load=load,
         attempted=len(seen),
-        prompts=len({record.item_id for record in records}),
-        outcomes=dict(sorted(Counter(record.outcome for record in records).items())),
+        prompts=len(np.unique(columns.items[places])),
+        outcomes=dict(sorted(Counter(one.record.outcome for one in seen).items())),
         ttft=_to_percentiles(prepared, on_time, "ttft_from_schedule_ns", (arm, segment, load)),
         tpot=_to_percentiles(prepared, on_time, "tpot_ns", (arm, segment, load)),
         e2e=_to_percentiles(prepared, on_time, "e2e_from_schedule_ns", (arm, segment, load)),
         output_tokens_mean=_to_mean(prepared, places, "output_tokens", (arm, segment, load)),
         icl_p50_ns=percentile(gaps, 0.50),
         icl_p99_ns=percentile(gaps, 0.99),
-        stall_count=sum(one.metrics.stall_count for one in timed if one.is_ok),
+        stall_count=int(columns.stalls[answered].sum()),
         longest_stall_ns=round(float(gaps.max())) if len(gaps) else None,
-        on_time_share=_to_on_time(prepared, timed),
-        queue_share=shares.queue_share,
-        prefill_share=shares.prefill_share,
-        decode_share=shares.decode_share,
-        acceptance=summarise_acceptance(seen),
-        progress=summarise_progress(timed),
-        checks=_summarise_checks(seen),
+        on_time_share=_to_on_time(prepared, on_time),
+        queue_share=shares[0],
+        prefill_share=shares[1],
+        decode_share=shares[2],
+        acceptance=summarise_acceptance(sound),
+        progress=_summarise_progress(one for one in sound if one.timed),
+        checks=CheckSummary(
+            **dict(
+                zip(
+                    ("judged", "passed", "critical_failed", "unjudged"),
+                    columns.checks[places].sum(axis=0).tolist(),
+                    strict=True,
+                )
+            )
+        ),
         fallbacks=_count_fallbacks(seen),
     )
 
 
-def summarise_acceptance(seen: Iterable[Observation]) -> Acceptance | None:
+def summarise_acceptance(sound: Iterable[Observation]) -> Acceptance | None:
     """Return the acceptance pooled over answered requests, None where no counter tells.
 
-    Records whose counters contradict themselves are left out, here and in `summarise_progress`.
+    Args:
+        sound: requests whose counters agree with themselves, see `Columns.is_sound`.
     """
-    summary = pool_acceptance([one.record for one in seen if _has_sound_counters(one)])
+    summary = pool_acceptance(one.record for one in sound)
     return None if summary is None else msgspec.convert(msgspec.structs.asdict(summary), Acceptance)
 
 
-def summarise_progress(seen: Iterable[Observation]) -> Progress | None:
+def _summarise_progress(sound: Iterable[Observation]) -> Progress | None:
     """Return committed progress pooled over the rounds of answered requests, None without rounds."""
-    rounds = [one for each in seen if _has_sound_counters(each) for one in each.record.rounds or ()]
+    rounds = [one for each in sound for one in each.record.rounds or ()]
     summary = committed_progress(rounds)
     return None if summary is None else msgspec.convert(msgspec.structs.asdict(summary), Progress)
 
 
-def _has_sound_counters(seen: Observation) -> bool:
-    return seen.is_ok and not acceptance_faults(seen.record)
+def _to_share(columns: Columns, answered: Ints, part: str) -> float | None:
+    """Return the share of a part of the server's timings in the time from send to end, as `service_shares`."""
+    spent, whole = columns.server_ns(part)[answered], columns.sent_ns[answered]
+    known = ~(np.isnan(spent) | np.isnan(whole))
+    total = int(whole[known].astype(np.int64).sum())
+    return int(spent[known].astype(np.int64).sum()) / total if total > 0 else None
 
 
 def _to_percentiles(prepared: PreparedRun, places: Ints, metric: str, parts: Sequence[str]) -> Percentiles:
@@ -147,27 +159,14 @@ def _to_mean(prepared: PreparedRun, places: Ints, metric: str, parts: Sequence[s
     return as_figure(found)
 
 
-def _to_on_time(prepared: PreparedRun, seen: Sequence[Observation]) -> Figure:
+def _to_on_time(prepared: PreparedRun, places: Ints) -> Figure:
     level = prepared.plan.comparison.confidence
-    on_time = count_on_time([(one.record, one.metrics) for one in seen], prepared.plan.objectives)
-    if not on_time.judged:
+    states = prepared.columns.on_time(prepared.plan.objectives)[places]
+    judged = int((~np.isnan(states)).sum())
+    if not judged:
         return Figure(value=None, level=level, reason="no request could be judged against the objectives")
-    share = share_interval(on_time.on_time, on_time.judged, level)
-    return Figure(value=share.value, low=share.low, high=share.high, level=level, n=on_time.judged)
-
-
-def _summarise_checks(seen: Iterable[Observation]) -> CheckSummary:
-    judged = passed = critical = unjudged = 0
-    for one in seen:
-        if not one.is_ok:
-            judged += len(one.wanted_checks)
-            continue
-        results = [check for check in one.checks if check.passed is not None]
-        judged += len(results)
-        unjudged += len(one.checks) - len(results)
-        passed += sum(check.passed is True for check in results)
-        critical += sum(check.critical and check.passed is False for check in results)
-    return CheckSummary(judged=judged, passed=passed, critical_failed=critical, unjudged=unjudged)
+    share = share_interval(int((states == 1).sum()), judged, level)
+    return Figure(value=share.value, low=share.low, high=share.high, level=level, n=judged)
 
 
 def _count_fallbacks(seen: Iterable[Observation]) -> int | None:

@@ -12,7 +12,7 @@ import msgspec
 from draftproof.plan.schema import Thresholds
 from draftproof.verdict.decision_results import GuardrailStanding
 from draftproof.verdict.effects import CellKey, EffectIndex
-from draftproof.verdict.faults import Faults, count_verification_steps
+from draftproof.verdict.faults import Faults
 from draftproof.verdict.guardrails import Finding
 from draftproof.verdict.load_size import LoadSize
 from draftproof.verdict.results import Cell, CellStatus, Effect, Figure, Reason
@@ -47,8 +47,10 @@ def gather_evidence(
     effects: EffectIndex,
     findings: Sequence[Finding],
     faults: Faults,
+    *,
+    steps: int | None,
 ) -> CellEvidence:
-    """Collect the figures that decide one cell."""
+    """Collect the figures that decide one cell; `steps` are the candidate's verification steps there."""
     metric = prepared.plan.comparison.metric
 
     def simultaneous(arm: str, versus: str) -> Figure | None:
@@ -63,9 +65,7 @@ def gather_evidence(
         pooled_versus_alternative=_pooled(effects, (metric, "candidate", "alternative"), cell[1]),
         null_effect=simultaneous("baseline_null", "baseline"),
         noise=compute_noise(effects.get((metric, "baseline_null", "baseline", ALL_SEGMENTS, cell[1]))),
-        verification_steps=count_verification_steps(
-            seen.record for seen in prepared.of_arm("candidate", cell[1], cell[0]) if seen.is_ok
-        ),
+        verification_steps=steps,
         prompts=effects[(metric, "candidate", "baseline", *cell)].prompts,
         findings=tuple(findings),
         fault_reasons=(*faults.run, *faults.by_load.get(cell[1], ())),

@@ -4,24 +4,26 @@ Pure and deterministic. Whatever a report shows beside it (percentiles, what ser
 `compute_results`; the simulation study of docs/method.md calls `decide_run` itself.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import msgspec
 
 from draftproof.verdict.behaviour.judge import judge_probes, judge_unjudged
 from draftproof.verdict.cells import decide_cell, gather_evidence
 from draftproof.verdict.contexts import compute_context_bands, judge_contexts
-from draftproof.verdict.coverage import count_hidden, judge_coverage
+from draftproof.verdict.coverage import Coverage, count_hidden, judge_coverage
 from draftproof.verdict.credit import judge_credit
 from draftproof.verdict.decide import decide
 from draftproof.verdict.decision_results import ContextBand
-from draftproof.verdict.effects import compute_effects, index_effects
+from draftproof.verdict.effects import CellKey, compute_effects, index_effects
 from draftproof.verdict.envelope import list_envelope, narrow_decision
 from draftproof.verdict.equivalence.assess import compute_equivalence
 from draftproof.verdict.equivalence.guardrail import judge_equivalence
 from draftproof.verdict.equivalence.results import OutputEquivalence
-from draftproof.verdict.faults import Faults, find_faults
+from draftproof.verdict.faults import Faults, count_verification_steps, find_faults
 from draftproof.verdict.guardrails import (
+    Finding,
     compute_differences,
     count_new_critical,
     index_differences,
@@ -35,8 +37,8 @@ from draftproof.verdict.tails import Tails, compute_tails, judge_tails
 from draftproof.verdict.wording import weakest_evidence
 
 
-class RunEvidence(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that cells are judged by."""
+class RunEvidence(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """Everything that cells are judged by. What no effect changes is counted once for all estimators."""
 
     prepared: PreparedRun
     pairs: PairTable
@@ -47,6 +49,48 @@ class RunEvidence(msgspec.Struct, frozen=True, kw_only=True):
     tails: Tails
     bands: tuple[ContextBand, ...]
     equivalence: tuple[OutputEquivalence, ...]
+
+    @cached_property
+    def critical(self) -> Mapping[CellKey, int]:
+        """New critical failures of the candidate by cell."""
+        return count_new_critical(self.pairs["candidate", "baseline"])
+
+    @cached_property
+    def hidden(self) -> Mapping[CellKey, tuple[Coverage, ...]]:
+        """What the candidate's cells hide, see `count_hidden`."""
+        return count_hidden(self.prepared, self.pairs["candidate", "baseline"])
+
+    @cached_property
+    def unjudged(self) -> Mapping[CellKey, tuple[Finding, ...]]:
+        """Open findings of critical checks that nobody judged, by cell."""
+        return judge_unjudged(self.prepared)
+
+    @cached_property
+    def steps(self) -> Mapping[CellKey, int | None]:
+        """Verification steps of the candidate's answers by cell."""
+        return {
+            (segment, load): count_verification_steps(
+                one.record for one in self.prepared.of_arm("candidate", load, segment) if one.is_ok
+            )
+            for load in self.prepared.loads
+            for segment in self.prepared.segments
+        }
+
+    @cached_property
+    def is_representative(self) -> bool:
+        """Whether the run's traffic stands for the operator's own."""
+        stated = self.prepared.plan.evidence, self.prepared.run.manifest.evidence
+        return weakest_evidence(*stated) == "representative"
+
+    @cached_property
+    def credit(self) -> Mapping[CellKey, tuple[Finding, ...]]:
+        """Why a gain may not be credited, by cell."""
+        return judge_credit(
+            self.prepared,
+            self.pairs,
+            index_effects(self.effects),
+            is_representative=self.is_representative,
+        )
 
 
 class DecidedRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,28 +145,22 @@ def judge_cells(run: RunEvidence, effects: Sequence[Effect]) -> tuple[Cell, ...]
     """
     prepared, faults = run.prepared, run.faults
     by_effect, by_difference = index_effects(effects), index_differences(run.differences)
-    decisive = run.pairs["candidate", "baseline"]
-    critical, hidden = count_new_critical(decisive), count_hidden(prepared, decisive)
     thresholds, metric = prepared.plan.thresholds, prepared.plan.comparison.metric
-    level = weakest_evidence(prepared.plan.evidence, prepared.run.manifest.evidence)
-    regressions, unjudged = judge_probes(prepared), judge_unjudged(prepared)
-    credit = judge_credit(
-        prepared, run.pairs, index_effects(run.effects), is_representative=level == "representative"
-    )
+    regressions = judge_probes(prepared)
     decided = []
     for load in prepared.loads:
         for segment in prepared.segments:
             cell = (segment, load)
             findings = (
-                *judge_guardrails(cell, by_effect, by_difference, critical, thresholds),
-                *judge_coverage(cell, hidden, thresholds.failure_margin),
+                *judge_guardrails(cell, by_effect, by_difference, run.critical, thresholds),
+                *judge_coverage(cell, run.hidden, thresholds.failure_margin),
                 *judge_contexts(cell, run.bands),
                 *judge_equivalence(cell, run.equivalence),
-                *judge_tails(cell, run.tails, thresholds, withholds=level == "representative"),
+                *judge_tails(cell, run.tails, thresholds, withholds=run.is_representative),
                 *regressions,
-                *unjudged.get(cell, ()),
-                *credit.get(cell, ()),
+                *run.unjudged.get(cell, ()),
+                *run.credit.get(cell, ()),
             )
-            evidence = gather_evidence(prepared, cell, by_effect, findings, faults)
+            evidence = gather_evidence(prepared, cell, by_effect, findings, faults, steps=run.steps[cell])
             decided.append(decide_cell(evidence, thresholds, metric, prepared.sizes[load]))
     return tuple(decided)

@@ -1,7 +1,7 @@
 """What befell client host and services from outside while a run was measured, a sentence each. Pure.
 
-None of it changes a duration: durations are differences of one monotonic clock. They are told since a reader
-would otherwise look for the cause in the arms.
+Durations are differences of one monotonic clock. These events are told since a reader would otherwise look for
+their cause in the arms.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +17,10 @@ def list_disturbances(turns: Sequence[BlockRecord]) -> Iterator[str]:
     stepped = [turn for turn in turns if turn.wall_step_ns]
     if stepped:
         told = _list(f"by {(turn.wall_step_ns or 0) / NS_PER_S:+,.3f} s in {_name(turn)}" for turn in stepped)
-        yield f"The client host's wall clock was set while turns ran: {told}. No duration depends on it."
+        yield (
+            f"The client host's wall clock was set while turns ran: {told}. Durations are of another clock; "
+            "the arrival of bytes that lay unread at that moment may be off by what the client was late."
+        )
     slept = [turn for turn in turns if turn.suspended_ns]
     if slept:
         told = _list(f"{(turn.suspended_ns or 0) / NS_PER_S:,.1f} s in {_name(turn)}" for turn in slept)

@@ -144,13 +144,27 @@ def estimate_ratio(
     return _estimate(prepared, sample, comparison, metric, cell)
 
 
+def estimate_cell(
+    prepared: PreparedRun, pairs: Pairs, comparison: Comparison, metric: str, cell: CellKey
+) -> RatioEstimate:
+    """Return the ratio of a metric in one cell, from all its usable pairs."""
+    sample = _sample(prepared, pairs, cell, prepared.columns.metric(metric))
+    return _estimate(prepared, sample, comparison, metric, cell)
+
+
+def find_usable(prepared: PreparedRun, pairs: Pairs, values: Floats) -> tuple[Ints, Ints]:
+    """Return where both requests of the usable pairs stand in the columns, see `usable_pairs`."""
+    columns = prepared.columns
+    mine, theirs = pairs.places(columns.positions)
+    usable = columns.timed & columns.in_order & (values > 0)
+    kept = usable[mine] & usable[theirs]
+    return mine[kept], theirs[kept]
+
+
 def _sample(prepared: PreparedRun, pairs: Pairs, cell: CellKey, values: Floats) -> _Sample:
     """Return the usable pairs of a cell, see `usable_pairs`."""
     columns, choice = prepared.columns, prepared.plan.comparison
-    mine, theirs = pairs.cell(*cell).places(columns.positions)
-    usable = columns.timed & columns.in_order & (values > 0)
-    kept = usable[mine] & usable[theirs]
-    mine, theirs = mine[kept], theirs[kept]
+    mine, theirs = find_usable(prepared, pairs.cell(*cell), values)
     return _Sample(
         above=values[mine],
         below=values[theirs],

@@ -240,13 +240,19 @@ def _warn_about_speculation(prepared: PreparedRun, readings: ServiceReadings) ->
 def _warn_about_records(prepared: PreparedRun) -> Iterator[str]:
     broken = [
         (seen.record, found)
-        for seen in prepared.observations
-        if (found := name_broken_identities(seen.record))
+        for seen, sound in zip(prepared.observations, prepared.columns.is_sound.tolist(), strict=True)
+        if not (seen.in_order and sound and _is_plain(seen.record))
+        and (found := name_broken_identities(seen.record))
     ]
     for record, found in broken[:LISTED]:
         yield f"The record {record.request_id} is at odds with itself: {'; '.join(found)}."
     if len(broken) > LISTED:
         yield f"{len(broken) - LISTED} more records are at odds with themselves."
+
+
+def _is_plain(record: RequestRecord) -> bool:
+    """Tell whether an answer has content and nothing that could be at odds beside its times and counters."""
+    return bool(record.chunks) and record.token_ids is None and not record.warnings
 
 
 def name_broken_identities(record: RequestRecord) -> tuple[str, ...]:

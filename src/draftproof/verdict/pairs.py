@@ -10,6 +10,7 @@ from functools import cached_property
 import msgspec
 import numpy as np
 
+from draftproof.records import RequestRecord
 from draftproof.stats.resampling import Ints
 from draftproof.verdict.columns import cluster_label
 from draftproof.verdict.run_data import ALL_SEGMENTS, Observation, PairKey, PreparedRun
@@ -25,15 +26,22 @@ Comparison = tuple[str, str]  # arm, versus
 
 
 class Pair(msgspec.Struct, frozen=True, gc=False):
-    """One item in one block as two arms answered it; both were attempted, either may have failed."""
+    """One item in one block as two arms answered it; both were attempted, either may have failed.
+
+    `is_ok`: both were answered to the end. `is_same`: their outputs are the same, see `is_same_output`. Both
+    are read off the observations when the pair is made, because many steps of a verdict ask for them.
+    """
 
     arm: Observation
     versus: Observation
+    is_ok: bool = False
+    is_same: bool = False
 
-    @property
-    def is_ok(self) -> bool:
-        """Whether both were answered to the end."""
-        return self.arm.is_ok and self.versus.is_ok
+    def __post_init__(self) -> None:
+        """Read off what is asked for again and again."""
+        mine, theirs = self.arm.record, self.versus.record
+        msgspec.structs.force_setattr(self, "is_ok", mine.outcome == "ok" == theirs.outcome)
+        msgspec.structs.force_setattr(self, "is_same", is_same_output(mine, theirs))
 
     @property
     def timed(self) -> bool:
@@ -54,6 +62,17 @@ class Pair(msgspec.Struct, frozen=True, gc=False):
     def segment(self) -> str:
         """The segment of both."""
         return self.arm.segment
+
+
+def is_same_output(mine: RequestRecord, theirs: RequestRecord) -> bool:
+    """Return whether both outputs are the same: in token ids where both have them, else in text and tools."""
+    if mine.token_ids is not None and theirs.token_ids is not None:
+        return mine.token_ids == theirs.token_ids
+    return (
+        mine.text == theirs.text
+        and mine.reasoning_text == theirs.reasoning_text
+        and mine.tool_calls == theirs.tool_calls
+    )
 
 
 def cluster_labels(pairs: Iterable[Pair], cluster_by: str | None) -> list[str]:
@@ -80,6 +99,18 @@ class Pairs(tuple[Pair, ...]):  # noqa: SLOT001 - what is looked up is kept in i
     def cell(self, segment: str, load: str) -> "Pairs":
         """Return the pairs of one cell."""
         return self.cells.get((segment, load), _NO_PAIRS)
+
+    @cached_property
+    def greedy(self) -> "Pairs":
+        """The pairs of which both answers came to their end and were asked for without any chance in them."""
+        return Pairs(pair for pair in self if pair.is_ok and pair.arm.item.sampling.temperature == 0)
+
+    @cached_property
+    def differing_items(self) -> Mapping[str, bool]:
+        """Item -> whether any of its outputs differs, in the order of the pairs."""
+        states = dict.fromkeys((pair.item_id for pair in self), False)
+        states.update((pair.item_id, True) for pair in self if not pair.is_same)
+        return states
 
     def places(self, positions: Mapping[int, int]) -> tuple[Ints, Ints]:
         """Return where the arm's and the other's observations of each pair stand among all of the run."""

@@ -1,8 +1,9 @@
 """The stretch of each turn in which its requests counted, and how much of it they filled. Pure.
 
-Requests that only keep the load up take a part of that time. By Little's law the time that requests spend in
-the service adds up to window × requests in flight, so the counted ones filled of the window what they are of
-that sum.
+Requests that only keep the load up take a part of that time. In a full closed loop the counted ones filled of
+the window what they are of the time that all requests spent in the service; a slot that rests after a failure
+adds none. In any other loop they filled what they are of all requests that ended in it: times would not do
+there, since behind a service that is too slow fill requests wait in line and get nothing done.
 """
 
 from collections import defaultdict
@@ -19,8 +20,8 @@ UNCOUNTED = frozenset({"fill", "interrupted"})
 class TurnWindow(msgspec.Struct, frozen=True, kw_only=True):
     """The counted stretch of one turn, or of one part of a turn that was resumed; times in ns.
 
-    `counted_ns` is the time that the counted requests spent in the service, `all_ns` what all requests of the
-    turn spent in it inside the stretch.
+    `share` of it was filled by the counted requests. `all_ns` is what all requests of the turn spent in the
+    service inside the stretch.
     """
 
     load: str
@@ -28,7 +29,7 @@ class TurnWindow(msgspec.Struct, frozen=True, kw_only=True):
     arm: str
     start_ns: int
     end_ns: int
-    counted_ns: int
+    share: float
     all_ns: int
 
     @property
@@ -39,7 +40,7 @@ class TurnWindow(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def filled_ns(self) -> float:
         """The part that the counted requests filled."""
-        return self.length_ns * self.counted_ns / self.all_ns if self.all_ns else 0.0
+        return self.length_ns * self.share
 
 
 def measure_windows(prepared: PreparedRun) -> tuple[TurnWindow, ...]:
@@ -91,10 +92,7 @@ def _find_part(parts: Sequence[BlockRecord], record: RequestRecord) -> int | Non
 def _measure(
     part: BlockRecord, counted: Sequence[RequestRecord], others: Sequence[RequestRecord], *, is_full: bool
 ) -> TurnWindow | None:
-    """Return the window of a part: in a full loop all of its counting time, else what counted requests span.
-
-    In a full closed loop the requests in flight are known, so nothing has to be asked of the records.
-    """
+    """Return the window of a part: in a full loop all of its counting time, else what counted requests span."""
     if not counted and not is_full:
         return None
     began_ns = part.started_ns if part.counted_from_ns is None else part.counted_from_ns
@@ -102,16 +100,24 @@ def _measure(
     end_ns = part.ended_ns if is_full else max(one.end_ns for one in counted)
     if end_ns <= start_ns:
         return None
+    every = (*counted, *others)
+    all_ns = sum(_inside(one, start_ns, end_ns) for one in every)
+    ended = sum(start_ns < one.end_ns <= end_ns for one in every)
+    counted_ns = sum(_inside(one, start_ns, end_ns) for one in counted)
     return TurnWindow(
         load=part.load,
         block=part.block,
         arm=part.arm,
         start_ns=start_ns,
         end_ns=end_ns,
-        counted_ns=sum(one.end_ns - one.scheduled_ns for one in counted),
-        all_ns=sum(_inside(one, start_ns, end_ns) for records in (counted, others) for one in records),
+        share=_divide(counted_ns, all_ns) if is_full else _divide(len(counted), ended),
+        all_ns=all_ns,
     )
 
 
 def _inside(record: RequestRecord, start_ns: int, end_ns: int) -> int:
     return max(min(record.end_ns, end_ns) - max(record.scheduled_ns, start_ns), 0)
+
+
+def _divide(part: int, whole: int) -> float:
+    return min(part / whole, 1.0) if whole else 0.0

@@ -14,7 +14,7 @@ from draftproof.errors import WorkloadError
 from draftproof.workload.formats import parse_item
 from draftproof.workload.items import Item
 from draftproof.workload.recordings import label_lengths, name_line
-from draftproof.workload.traces import TIME_KEYS, count_tokens, read_moment_ns
+from draftproof.workload.traces import TIME_KEYS, check_span, count_tokens, read_moment_ns
 
 _EXTRA_KEYS = (*TIME_KEYS, "class", "prompt_tokens", "output_tokens")
 _LIMIT_KEYS = ("max_tokens", "max_completion_tokens")
@@ -44,7 +44,7 @@ def parse_timed_item(value: object, number: int) -> TimedItem:
     try:
         at_ns, output_tokens = read_moment_ns(value), _count(value, "output_tokens")
         labels = _make_labels(value, output_tokens)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise msgspec.ValidationError(str(error)) from None
     rest = {key: part for key, part in value.items() if key not in _EXTRA_KEYS}
     if "custom_id" not in rest:
@@ -79,6 +79,8 @@ def set_due(timed: Sequence[tuple[str, TimedItem]]) -> tuple[Item, ...]:
             )
     moments = sorted(((one.at_ns or 0, one.item) for _, one in timed), key=lambda moment: moment[0])
     first_ns = moments[0][0]
+    latest = max(timed, key=lambda one: one[1].at_ns or 0)
+    check_span((latest[1].at_ns or 0) - first_ns, latest[0])
     return tuple(msgspec.structs.replace(item, due_ns=at_ns - first_ns) for at_ns, item in moments)
 
 

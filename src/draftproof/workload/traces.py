@@ -30,6 +30,9 @@ TIME_KEYS = ("at_s", "timestamp")
 PROMPT_KEYS = ("messages", "conversations", "custom_id")
 _FRACTION_DIGITS = 9
 _LATEST_S = 1e11  # a time in seconds beyond it, some 3,000 years on, is one in milliseconds
+LONGEST_SPAN_S = 1_000_000_000  # of a recording, some 30 years: what workload.window can name
+_MOST_TOKENS = 1_000_000_000
+_SHOWN = 60  # characters of a value that a sentence quotes
 _OWN_KEYS = frozenset({*TIME_KEYS, "prompt_tokens", "output_tokens", "item_id", "class"})
 _FORMATS = (
     "TIMESTAMP,ContextTokens,GeneratedTokens (Azure), Timestamp,…,Request tokens,Response tokens (BurstGPT), "
@@ -77,7 +80,7 @@ def read_trace(text: str, name: str = "trace") -> tuple[TracedArrival, ...]:
     for number, row in rows:
         try:
             found.append((read(row), number))
-        except (KeyError, ValueError, TypeError) as error:
+        except (KeyError, ValueError, TypeError, OverflowError) as error:
             what = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
             raise WorkloadError(
                 f"this line of the trace cannot be read: {what}",
@@ -90,9 +93,25 @@ def read_trace(text: str, name: str = "trace") -> tuple[TracedArrival, ...]:
         )
     found.sort(key=lambda numbered: numbered[0].due_ns)
     first_ns = found[0][0].due_ns
+    check_span(found[-1][0].due_ns - first_ns, f"{name}:{found[-1][1]}")
     return tuple(
         msgspec.structs.replace(one, due_ns=one.due_ns - first_ns, line=number) for one, number in found
     )
+
+
+def check_span(span_ns: int, place: str) -> None:
+    """Refuse a recording so long that one of its times must be wrong.
+
+    Raises:
+        WorkloadError: it spans more than `LONGEST_SPAN_S`.
+    """
+    if span_ns > LONGEST_SPAN_S * NS_PER_S:
+        raise WorkloadError(
+            f"this request came {span_ns / NS_PER_S:.3g} s after the first, and a recording spans "
+            f"{LONGEST_SPAN_S:,} s at most",
+            place=place,
+            fix="correct the first or the last time, or state all in one unit.",
+        )
 
 
 def compress(arrivals: tuple[TracedArrival, ...], speed: float) -> tuple[TracedArrival, ...]:
@@ -124,14 +143,14 @@ def read_moment_ns(row: Row) -> int | None:
     if isinstance(value, str) and given[0] == "timestamp":
         return _parse_timestamp(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{given[0]} = {value!r} is no time")
+        raise TypeError(f"{given[0]} = {_quote(value)} is no time")
     if abs(value) > _LATEST_S:
-        raise ValueError(f"{given[0]} = {value!r} seems to be in milliseconds, and seconds are read")
+        raise ValueError(f"{given[0]} = {_quote(value)} seems to be in milliseconds, and seconds are read")
     return _seconds(value)
 
 
 def _choose(text: str, name: str) -> tuple[Callable[[Row], TracedArrival], Iterator[tuple[int, Row]]]:
-    head = text.lstrip("\ufeff").partition("\n")[0].strip()
+    head = text.lstrip("\ufeff \t\r\n").partition("\n")[0].strip()
     if head.startswith("{"):
         is_mooncake = '"input_length"' in head
         return (_read_mooncake if is_mooncake else _read_own), _json_rows(text, name)
@@ -142,7 +161,7 @@ def _choose(text: str, name: str) -> tuple[Callable[[Row], TracedArrival], Itera
             place=f"{name}:1",
             fix=f"use one of: {_FORMATS}.",
         )
-    return read, _csv_rows(text)
+    return read, _csv_rows(text, name)
 
 
 def _choose_columns(head: str) -> Callable[[Row], TracedArrival] | None:
@@ -154,23 +173,33 @@ def _choose_columns(head: str) -> Callable[[Row], TracedArrival] | None:
     return None
 
 
-def _csv_rows(text: str) -> Iterator[tuple[int, Row]]:
+def _csv_rows(text: str, name: str) -> Iterator[tuple[int, Row]]:
     reader = csv.reader(io.StringIO(text.lstrip("\ufeff"), newline=""), skipinitialspace=True)
-    columns = [column.strip() for column in next(reader)]
-    for row in reader:
-        if row:
-            yield reader.line_num, dict(zip(columns, row, strict=False))
+    columns: list[str] = []
+    try:
+        for row in reader:
+            if columns and row:
+                yield reader.line_num, dict(zip(columns, row, strict=False))
+            elif any(map(str.strip, row)):
+                columns = [column.strip() for column in row]
+    except csv.Error as error:
+        raise WorkloadError(
+            f"this line of the trace is no CSV: {error}",
+            place=f"{name}:{reader.line_num}",
+            fix="correct the line; a quote may not be closed.",
+        ) from None
 
 
 def _json_rows(text: str, name: str) -> Iterator[tuple[int, Row]]:
-    for number, line in enumerate(text.lstrip("\ufeff").splitlines(), start=1):
+    for number, line in enumerate(text.lstrip("\ufeff").split("\n"), start=1):
         if not line.strip():
             continue
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
+            what = str(error) if isinstance(error, ValueError) else "it is nested too deeply"
             raise WorkloadError(
-                f"this line of the trace is no JSON: {error}",
+                f"this line of the trace is no JSON: {what}",
                 place=f"{name}:{number}",
                 fix="correct the line.",
             ) from None
@@ -203,7 +232,7 @@ def _read_mooncake(row: Row) -> TracedArrival:
         due_ns=round(_seconds(row["timestamp"]) / 1000),
         prompt_tokens=count_tokens(row["input_length"]),
         output_tokens=count_tokens(row["output_length"]),
-        shared_blocks=tuple(int(block) for block in row.get("hash_ids", ())),
+        shared_blocks=_read_blocks(row.get("hash_ids", [])),
     )
 
 
@@ -216,7 +245,11 @@ def _read_own(row: Row) -> TracedArrival:
         raise KeyError("at_s")
     item_id, traffic_class = row.get("item_id"), row.get("class")
     if not isinstance(traffic_class, str | None):
-        raise TypeError(f"class = {traffic_class!r} is no text")
+        raise TypeError(f"class = {_quote(traffic_class)} is no text")
+    if isinstance(item_id, bool) or not isinstance(item_id, str | int | None):
+        raise TypeError(f"item_id = {_quote(item_id)} is no text")
+    for text in (traffic_class, item_id):
+        _check_text(text)
     return TracedArrival(
         due_ns=due_ns,
         prompt_tokens=None if row.get("prompt_tokens") is None else count_tokens(row["prompt_tokens"]),
@@ -226,11 +259,30 @@ def _read_own(row: Row) -> TracedArrival:
     )
 
 
+def _read_blocks(blocks: object) -> tuple[int, ...]:
+    if not isinstance(blocks, list):
+        raise TypeError(f"hash_ids = {_quote(blocks)} is no list")
+    return tuple(map(int, blocks))
+
+
+def _check_text(text: object) -> None:
+    """Refuse half of a surrogate pair, which JSON can state and no file can hold."""
+    try:
+        str(text).encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{_quote(text)} is no valid text") from None
+
+
+def _quote(value: object) -> str:
+    shown = ascii(value) if isinstance(value, str) else repr(value)
+    return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"
+
+
 def _seconds(value: str | float) -> int:
     """Return a number of seconds in ns, exact to a microsecond for times since 1970."""
     seconds = float(value)
-    if not math.isfinite(seconds):
-        raise ValueError(f"{value!r} is no time")
+    if not math.isfinite(seconds * NS_PER_S):
+        raise ValueError(f"{_quote(value)} is no time")
     return round(seconds * NS_PER_S)
 
 
@@ -238,11 +290,11 @@ def count_tokens(value: str | float) -> int:
     """Return a number of tokens.
 
     Raises:
-        ValueError: it is no whole number of 0 or more.
+        ValueError: it is no whole number from 0 to a thousand million.
     """
-    number = float(value)
-    if not number.is_integer() or number < 0:
-        raise ValueError(f"{value!r} is no number of tokens")
+    number = math.nan if isinstance(value, bool) else float(value)
+    if not (number.is_integer() and 0 <= number <= _MOST_TOKENS):
+        raise ValueError(f"{_quote(value)} is no number of tokens")
     return int(number)
 
 

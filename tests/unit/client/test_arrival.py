@@ -143,6 +143,21 @@ def test_a_wait_that_cannot_be_is_no_wait():
     assert 1.9e9 <= waited_ns(stamps[-2]) <= 4e9
 
 
+@linux_only
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+def test_no_stamp_takes_off_what_the_client_was_not_late_for(run, monkeypatch):
+    """Stamps 5 s old, as of a segment behind a lost one or over a step of the wall clock: gaps stay gaps."""
+    port, thread = serve([(0.1, HEAD + event("a")), (0.7, event("b")), (0.0, END)])
+    monkeypatch.setattr(arrival, "waited_ns", lambda _: 5_000_000_000)
+    fold, ending, _ = run(exchange(port))
+    thread.join()
+    answer = fold.close(ending)
+    first_ns, second_ns = (chunk.arrival_ns for chunk in answer.answer.chunks)
+    assert second_ns - first_ns > 0.35e9
+    assert first_ns >= answer.sent_ns
+    assert ending.at_ns >= second_ns
+
+
 def test_stamps_are_refused_where_there_are_none(monkeypatch):
     """Another system than Linux is read without stamps."""
     monkeypatch.setattr(sys, "platform", "darwin")

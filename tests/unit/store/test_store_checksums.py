@@ -85,7 +85,7 @@ def test_lines_without_a_checksum_keep_loading(tmp_path):
         b"\n\n",
         b"\xff\xfe\x80garbage\n\0\0\n" + b"\0" * 90,
         encode_line(request(7))[:-9] + b"\n",
-        flip(encode_line(request(7)), 900) + b"\n",
+        flip(encode_line(request(7)), 900)[:-1] + b"\n",
         b'17 "stale"}\n',
     ],
 )
@@ -127,12 +127,22 @@ def test_damage_in_the_middle_is_named_with_what_to_do(tmp_path, bit):
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(lines[0] + flip(lines[1], bit) + lines[2])
     for read in (RunDirectory.open(tmp_path / "run").load, lambda: locate_requests(tmp_path / "run")):
-        with pytest.raises(StoreError, match=r"records\.jsonl:2: this line was damaged") as caught:
+        with pytest.raises(StoreError, match=r"records\.jsonl:2: this line was (damaged|changed)") as caught:
             read()
         assert f"sed -i.damaged 2d {path}" in str(caught.value.fix)
         assert f"draftproof run --resume {tmp_path / 'run'}" in str(caught.value.fix)
     path.write_bytes(lines[0] + lines[2])
     assert RunDirectory.open(tmp_path / "run").load().records == (request(0), request(2))
+
+
+def test_a_whole_line_that_was_changed_is_an_error_even_at_the_end(tmp_path):
+    """A power cut leaves no sound JSON with another content: who edits the last records is told, not obeyed."""
+    path = write(tmp_path, request(0), request(1))
+    path.write_bytes(path.read_bytes().replace(b'"item_id":"a"', b'"item_id":"b"'))
+    with pytest.raises(StoreError, match=r"records\.jsonl:1: this line was changed.*checksum"):
+        load_journal(tmp_path)
+    Journal(open_sound_lines(path)).close()
+    assert not torn_path(path).exists()
 
 
 def test_what_was_set_aside_twice_is_there_once(tmp_path):
@@ -145,13 +155,13 @@ def test_what_was_set_aside_twice_is_there_once(tmp_path):
 
 
 def test_samples_have_checksums_too_and_bare_ones_keep_loading(tmp_path):
-    """A damaged sample at the end is left out, one in the middle is an error."""
+    """A damaged sample at the end is left out, one in the middle or a changed one is an error."""
     bare, line = msgspec.json.encode(SAMPLE), encode_sample(SAMPLE)
     path = tmp_path / "baseline.jsonl"
-    path.write_bytes(bare + b"\n" + line + b"\n" + flip(line, 500) + b"\n")
+    path.write_bytes(bare + b"\n" + line + b"\n" + line[:-1] + b"\n")
     assert load_samples(tmp_path) == (SAMPLE, SAMPLE)
     path.write_bytes(bare + b"\n" + flip(line, 500) + b"\n" + line + b"\n")
-    with pytest.raises(StoreError, match=r"baseline\.jsonl:2: this line was damaged"):
+    with pytest.raises(StoreError, match=r"baseline\.jsonl:2: this line was changed"):
         load_samples(tmp_path)
 
 

@@ -26,19 +26,28 @@ ARMS = ("baseline", "candidate", "baseline_null")
 BASELINE_S, CANDIDATE_S = 0.88, 0.49
 
 
-def with_windows(run, concurrency=1):
-    """Let every turn last as long as its requests, one after the other, over `concurrency` lanes."""
+def with_windows(run, rest_ns=0):
+    """Let the requests of every turn come one after the other, each followed by a rest, and fill it."""
     spent: dict[tuple[str, int, str], int] = {}
+    records = []
     for one in run.records:
         key = (one.load, one.block, one.arm)
-        spent[key] = spent.get(key, 0) + one.end_ns - one.scheduled_ns
+        records.append(move(one, spent.get(key, 0)))
+        spent[key] = records[-1].end_ns + rest_ns
     blocks = tuple(
-        msgspec.structs.replace(
-            block, started_ns=0, ended_ns=spent[block.load, block.block, block.arm] // concurrency
-        )
+        msgspec.structs.replace(block, started_ns=0, ended_ns=spent[block.load, block.block, block.arm])
         for block in run.blocks
     )
-    return msgspec.structs.replace(run, blocks=blocks)
+    return msgspec.structs.replace(run, blocks=blocks, records=tuple(records))
+
+
+def move(record, start_ns):
+    """Return a record whose every time is later by the same, so that it is scheduled at `start_ns`."""
+    shift = start_ns - record.scheduled_ns
+    chunks = tuple(msgspec.structs.replace(one, arrival_ns=one.arrival_ns + shift) for one in record.chunks)
+    times = {name: getattr(record, name) for name in ("scheduled_ns", "sent_ns", "headers_ns", "end_ns")}
+    moved = {name: None if at_ns is None else at_ns + shift for name, at_ns in times.items()}
+    return msgspec.structs.replace(record, chunks=chunks, **moved)
 
 
 @pytest.fixture
@@ -147,12 +156,27 @@ def test_capacity_is_the_highest_load_that_is_on_time(world):
 
 
 def test_the_part_that_keeps_the_load_up_is_taken_off(simple):
-    """Turns last twice as long as their counted requests: half of the window is theirs."""
+    """Behind the counted requests of each turn fills come for as long again: half of the window is theirs."""
     run = simple()
+    fills = [
+        msgspec.structs.replace(move(one, block.ended_ns), phase="fill", request_id=f"{one.request_id}#fill",
+                                end_ns=2 * block.ended_ns)
+        for block in run.blocks
+        for one in [next(one for one in run.records if (one.arm, one.block) == (block.arm, block.block))]
+    ]  # fmt: skip
     longer = tuple(msgspec.structs.replace(one, ended_ns=2 * one.ended_ns) for one in run.blocks)
-    used = use_of(economics_of(msgspec.structs.replace(run, blocks=longer)), "baseline")
+    run = msgspec.structs.replace(run, blocks=longer, records=(*run.records, *fills))
+    used = use_of(economics_of(run), "baseline")
     assert used.measured_share == pytest.approx(0.5)
     assert used.device_s_per_1000_tokens.value == pytest.approx(22.0)
+
+
+def test_a_rest_after_each_request_is_device_time(simple):
+    """Slots that rest, as they do after a failure, leave the device as unused as the window is long."""
+    run = with_windows(simple(), rest_ns=440_000_000)
+    used = use_of(economics_of(run), "baseline")
+    assert used.measured_share == pytest.approx(1.0)
+    assert used.window_s == pytest.approx(40 * 1.5 * BASELINE_S)
 
 
 def test_money_by_hand(simple):

@@ -101,8 +101,18 @@ def test_counted_requests_of_a_loop_with_thought_fill_their_part_of_the_cycles()
     assert window.all_ns / window.length_ns == pytest.approx(2.0, rel=0.05)
 
 
+def test_an_open_loop_beyond_capacity_fills_what_the_service_needs():
+    """One request a 100 ms is served and two come: twelve counted ones take 1.2 s, whatever waits behind."""
+    service, gap, residence_of = 100 * MS, 50 * MS, lambda place: (place + 1) * 50 * MS + 50 * MS
+    every = [(place * gap, place * gap + residence_of(place)) for place in range(60)]
+    assert {end for _, end in every} == {(place + 1) * service for place in range(60)}
+    run = place(skeleton({}), every[12 : 12 + COUNTED], (*every[:12], *every[12 + COUNTED :]))
+    found = measure_device_time(prepare_run(run))["baseline", "load"]
+    assert found.window_s == pytest.approx(COUNTED * 0.1)
+
+
 def test_a_full_closed_loop_counts_from_where_counting_began():
-    """Without thought those in flight are known: the ramp is in no window, and the share is by them."""
+    """Without thought a loop is full from then on: the ramp is in no window."""
     run = skeleton({"think_s": 0.1})
     level = run.plan.load[0].model_copy(update={"think_s": 0.0})
     run = msgspec.structs.replace(run, plan=run.plan.model_copy(update={"load": (level,)}))

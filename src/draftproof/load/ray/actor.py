@@ -17,7 +17,6 @@ import msgspec
 from draftproof.client.transport import HttpTransport
 from draftproof.clock import Clock, monotonic_ns
 from draftproof.load.masking import MaskingSink
-from draftproof.load.ray.facts import read_facts
 from draftproof.load.ray.offsets import block_to_our_time, record_to_our_time, to_worker_time
 from draftproof.load.ray.spool import Spool
 from draftproof.load.workers.core import LoadWorker
@@ -52,10 +51,6 @@ class LoadActor:
         self._watch: asyncio.Task[None] | None = None
         self._folder: TemporaryDirectory[str] | None = None
 
-    async def facts(self, node: str = "") -> bytes:
-        """Return what this process and its host are."""
-        return msgspec.msgpack.encode(read_facts(node))
-
     async def set_up(
         self, items: bytes, tokenizer: bytes | None, secrets: tuple[str, ...], descriptors: int = 0
     ) -> None:
@@ -68,8 +63,7 @@ class LoadActor:
             descriptors: how many open files this process has to be allowed.
         """
         if tokenizer is not None:
-            self._folder = TemporaryDirectory(prefix="draftproof-worker-")
-            Path(self._folder.name, "tokenizer.json").write_bytes(tokenizer)
+            self._folder = _keep_tokenizer(tokenizer)
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         if soft != resource.RLIM_INFINITY and descriptors > soft:
             resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, hard))
@@ -162,6 +156,13 @@ class LoadActor:
         if self._shell is None:
             raise RuntimeError("a worker is told of a turn before it is set up")
         return self._shell
+
+
+def _keep_tokenizer(tokenizer: bytes) -> "TemporaryDirectory[str]":
+    """Return a folder with the file: tokenizers are loaded by path."""
+    folder = TemporaryDirectory(prefix="draftproof-worker-")
+    Path(folder.name, "tokenizer.json").write_bytes(tokenizer)
+    return folder
 
 
 class _SpoolSink:

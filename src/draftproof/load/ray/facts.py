@@ -1,4 +1,4 @@
-"""What a worker's host says of itself, and whether a worker there can do its part. Pure but for reading it."""
+"""What a worker's host says of itself, and whether a worker there can do its part."""
 
 import os
 import platform
@@ -75,7 +75,7 @@ def check_same_program(own: HostFacts, workers: Sequence[HostFacts]) -> None:
         ):
             if theirs != ours:
                 raise UsageError(
-                    f"it runs {name} {theirs}, and this program {name} {ours}: a turn is dealt by one rule only",
+                    f"it runs {name} {theirs}, and this program {name} {ours}; all must deal a turn alike",
                     place=f"load worker host {one.host}",
                     fix=f"install {name} {ours} on every node of the cluster.",
                 )

@@ -12,7 +12,8 @@ from typing import Protocol
 import msgspec
 
 from draftproof.clock import Clock, monotonic_ns
-from draftproof.load.ray.facts import HostFacts
+from draftproof.errors import DraftproofError
+from draftproof.load.ray.facts import HostFacts, check_reachable, read_facts
 from draftproof.load.ray.offsets import Offset, Ping, estimate_offset, widen_error
 from draftproof.load.workers.handle import WorkerDiedError
 from draftproof.load.workers.messages import REPLIES, Done, Failed, Reply, Setup, Stop, TurnOrder, Word
@@ -93,12 +94,18 @@ class RemoteWorker:
         self._sending = asyncio.create_task(self._send())
 
     def tell(self, word: Word) -> None:
-        """Send a word, after those before it."""
+        """Send a word, after those before it.
+
+        Raises:
+            UsageError: the arm of a turn answers where this worker cannot reach it.
+        """
+        if isinstance(word, TurnOrder) and self._facts is not None:
+            check_reachable({word.turn.arm: word.endpoint.url}, read_facts(), [self._facts])
         self._is_busy = self._is_busy or isinstance(word, TurnOrder)
         self._words.put_nowait(word)
 
     async def hear(self) -> Reply:
-        """Return the next reply; the records that ended before it are in the journal, at `Done` on the device.
+        """Return the next reply; what ended before it is in the journal, and at `Done` on the device.
 
         Raises:
             WorkerDiedError: the worker is gone, or gives no sign of life.
@@ -118,7 +125,7 @@ class RemoteWorker:
             if not at_once and self._facts is not None:
                 async with asyncio.timeout(CLOSE_S):
                     await self._drain()
-        except (WorkerDiedError, TimeoutError):
+        except (DraftproofError, TimeoutError):  # why the run ends has been said already
             pass
         finally:
             if self._sending is not None:

@@ -23,7 +23,7 @@ class Spool:
 
     def __init__(self, folder: Path | None = None, in_memory_bytes: int = IN_MEMORY_BYTES) -> None:
         self._folder = folder or Path(tempfile.gettempdir())
-        self._file = tempfile.SpooledTemporaryFile(max_size=in_memory_bytes, dir=folder)  # noqa: SIM115
+        self._file = tempfile.SpooledTemporaryFile(max_size=in_memory_bytes, dir=str(self._folder))  # noqa: SIM115
         self._taken = self._end = 0
 
     @property

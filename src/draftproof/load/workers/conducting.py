@@ -97,7 +97,7 @@ class Conductor:
             while not isinstance(reply := await self._orders[place][0].hear(), Done | Failed):
                 replies.put_nowait((place, reply))
             replies.put_nowait((place, reply))
-        except WorkerDiedError as error:
+        except DraftproofError as error:  # it is gone, or its records cannot be kept
             replies.put_nowait((place, error))
 
     async def _stop_when(self, stop: asyncio.Event) -> None:

@@ -5,7 +5,7 @@ to last chunk) from everything before, and queueing and prefill stay unknown.
 """
 
 from draftproof.metrics.bound import end_to_end_gain
-from draftproof.verdict.diagnosis.time_parts import Shares, measure_shares, name_bound
+from draftproof.verdict.diagnosis.time_parts import Shares, find_answered, measure_shares, name_bound
 from draftproof.verdict.effects import EffectIndex
 from draftproof.verdict.faults import Faults
 from draftproof.verdict.results import Diagnosis, Figure
@@ -33,8 +33,10 @@ def diagnose(prepared: PreparedRun, effects: EffectIndex, faults: Faults) -> tup
 
 def _diagnose_load(prepared: PreparedRun, load: str, effects: EffectIndex, *, client_late: bool) -> Diagnosis:
     choice = prepared.plan.comparison
-    seen = [one for one in prepared.of_arm("baseline", load) if one.timed and one.is_ok]
-    shares = measure_shares(seen, choice.confidence, choice.minimum_prompts)
+    places = find_answered(prepared, "baseline", load)
+    shares = measure_shares(
+        prepared.columns, places, level=choice.confidence, floor=choice.minimum_prompts
+    )
     speedup = _inverse(_pooled_ratio(effects, "tpot_ns", load))
     measured = _inverse(_pooled_ratio(effects, "e2e_from_schedule_ns", load))
     share = None if shares.decode.value is None else min(max(shares.decode.value, 0.0), 1.0)

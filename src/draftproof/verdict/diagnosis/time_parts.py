@@ -5,19 +5,19 @@ rests on the requests that disclose it. Definitions: docs/diagnosis.md.
 """
 
 import math
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
+import numpy as np
 
 from draftproof.metrics.bound import end_to_end_gain
-from draftproof.records import RequestRecord
-from draftproof.stats.totals import ratio_of_totals, sum_by_cluster
+from draftproof.stats.resampling import Floats, Ints
+from draftproof.stats.totals import ratio_of_totals, sum_by_place
+from draftproof.verdict.columns import Columns
 from draftproof.verdict.diagnosis.results import PartsSource, TimeParts
 from draftproof.verdict.effects import EffectIndex
 from draftproof.verdict.faults import Faults
 from draftproof.verdict.figure import Figure, as_figure
-from draftproof.verdict.run_data import ALL_SEGMENTS, Observation, PreparedRun
+from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun
 
 BOUND_SHARE = 0.5
 ARMS = ("baseline", "candidate", "alternative")
@@ -29,9 +29,6 @@ NOT_MEASURED = (
 _UNTOLD = "the engine does not disclose it"
 _NO_ANSWER = "no request was answered in a turn in which the client was on time"
 _BY_CLIENT = "told from the client's clock only, which cannot tell queueing from prefill"
-
-Spans = tuple[int, int] | None  # time of the part, time of the whole, ns
-Read = Callable[[RequestRecord], Spans]
 
 
 class Shares(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +44,6 @@ class Shares(msgspec.Struct, frozen=True, kw_only=True):
 
 def compute_time_parts(prepared: PreparedRun, effects: EffectIndex, faults: Faults) -> tuple[TimeParts, ...]:
     """Return every arm at every load, segment "all" first, the second baseline left out."""
-    seen = _group(prepared.observations)
     places = [
         (arm, segment, load)
         for load in prepared.loads
@@ -56,8 +52,13 @@ def compute_time_parts(prepared: PreparedRun, effects: EffectIndex, faults: Faul
         if arm in prepared.arms
     ]
     choice = prepared.plan.comparison
+    seen = {
+        (arm, segment, load): find_answered(prepared, arm, load, segment) for arm, segment, load in places
+    }
     shares = {
-        place: measure_shares(seen.get(place, ()), choice.confidence, choice.minimum_prompts)
+        place: measure_shares(
+            prepared.columns, seen[place], level=choice.confidence, floor=choice.minimum_prompts
+        )
         for place in places
     }
     return tuple(
@@ -66,30 +67,50 @@ def compute_time_parts(prepared: PreparedRun, effects: EffectIndex, faults: Faul
             shares[place],
             shares["baseline", place[1], place[2]],
             effects,
-            requests=len(seen.get(place, ())),
+            requests=len(seen[place]),
             client_late=faults.is_client_late(place[2]),
         )
         for place in places
     )
 
 
-def measure_shares(seen: Sequence[Observation], level: float, floor: int) -> Shares:
-    """Return where the time of answered requests went: by the server where it tells, else by the client."""
+def find_answered(prepared: PreparedRun, arm: str, load: str, segment: str = ALL_SEGMENTS) -> Ints:
+    """Return the places of answered requests whose times count."""
+    columns, places = prepared.columns, prepared.places_of(arm, load, segment)
+    found: Ints = places[columns.is_ok[places] & columns.timed[places]]
+    return found
 
-    def share(read: Read, reason: str = _UNTOLD) -> Figure:
-        return _share(seen, read, reason if seen else _NO_ANSWER, level, floor)
 
-    by_server = any(one.record.server.decode_ns is not None for one in seen)
+def measure_shares(columns: Columns, places: Ints, *, level: float, floor: int) -> Shares:
+    """Return where the time of answered requests went: by the server where it tells, else by the client.
+
+    Args:
+        columns: of the run.
+        places: of answered requests whose times count, in the columns.
+        level: coverage of the intervals.
+        floor: fewest prompts of an interval.
+    """
+    seen = len(places) > 0
+
+    def share(part: Floats, whole: Floats, reason: str = _UNTOLD) -> Figure:
+        reason = reason if seen else _NO_ANSWER
+        return _share(columns, places, (part, whole), reason, level=level, floor=floor)
+
+    told = {name: columns.server_ns(name) for name in ("queue_ns", "prefill_ns", "decode_ns")}
+    by_server = bool((~np.isnan(told["decode_ns"][places])).any())
     missing = Figure(value=None, reason=(_BY_CLIENT if seen else _NO_ANSWER))
+    sent, whole = columns.sent_ns, columns.residence_ns.astype(np.float64)
+    before, span = columns.before_first_ns, columns.span_ns
+    left_over = sent - (told["queue_ns"] + told["prefill_ns"] + told["decode_ns"])
     return Shares(
         source="server" if by_server else "client" if seen else "none",
-        queue=share(lambda one: _of_server(one, one.server.queue_ns)) if by_server else missing,
-        prefill=share(lambda one: _of_server(one, one.server.prefill_ns)) if by_server else missing,
-        decode=share(lambda one: _of_server(one, one.server.decode_ns)) if by_server else share(_streaming),
-        other=share(_left_over, "the engine does not disclose all of queue, prefill and decode")
+        queue=share(told["queue_ns"], sent) if by_server else missing,
+        prefill=share(told["prefill_ns"], sent) if by_server else missing,
+        decode=share(told["decode_ns"], sent) if by_server else share(span, whole),
+        other=share(left_over, sent, "the engine does not disclose all of queue, prefill and decode")
         if by_server
-        else share(_after_last),
-        before_first=share(_before_first),
+        else share(whole - before - span, whole),
+        before_first=share(before, whole),
     )
 
 
@@ -215,59 +236,23 @@ def _compare(parts: TimeParts) -> str:
     return "What was measured end to end is what faster decoding predicts."
 
 
-def _share(seen: Iterable[Observation], read: Read, reason: str, level: float, floor: int) -> Figure:
-    rows = [(spans, one.record.item_id) for one in seen if (spans := read(one.record)) is not None]
-    if not rows:
+def _share(
+    columns: Columns,
+    places: Ints,
+    spans: tuple[Floats, Floats],
+    reason: str,
+    *,
+    level: float,
+    floor: int,
+) -> Figure:
+    """Return part / whole of `spans`, both in the order of the columns, over the places that have them."""
+    part, whole = spans[0][places], spans[1][places]
+    known = ~(np.isnan(part) | np.isnan(whole))
+    if not known.any():
         return Figure(value=None, reason=reason)
-    totals = sum_by_cluster(
-        [float(part) for (part, _), _ in rows],
-        [float(whole) for (_, whole), _ in rows],
-        [item for _, item in rows],
-    )
+    owners = columns.items[places[known]]
+    totals = sum_by_place(part[known], whole[known], owners, columns.item_ids)
     return as_figure(ratio_of_totals(totals, scale="logit", level=level, minimum_clusters=floor))
-
-
-def _group(observations: Iterable[Observation]) -> Mapping[tuple[str, str, str], Sequence[Observation]]:
-    """Return (arm, segment, load) -> answered requests whose times count; "all" holds every segment."""
-    found: defaultdict[tuple[str, str, str], list[Observation]] = defaultdict(list)
-    for one in observations:
-        if one.is_ok and one.timed:
-            for segment in (ALL_SEGMENTS, one.segment):
-                found[one.record.arm, segment, one.record.load].append(one)
-    return found
-
-
-def _of_server(record: RequestRecord, part_ns: int | None) -> Spans:
-    if part_ns is None or record.sent_ns is None:
-        return None
-    return part_ns, record.end_ns - record.sent_ns
-
-
-def _left_over(record: RequestRecord) -> Spans:
-    told = (record.server.queue_ns, record.server.prefill_ns, record.server.decode_ns)
-    known = [part for part in told if part is not None]
-    if len(known) < len(told) or record.sent_ns is None:
-        return None
-    whole = record.end_ns - record.sent_ns
-    return whole - sum(known), whole
-
-
-def _before_first(record: RequestRecord) -> Spans:
-    if not record.chunks:
-        return None
-    return record.chunks[0].arrival_ns - record.scheduled_ns, record.end_ns - record.scheduled_ns
-
-
-def _streaming(record: RequestRecord) -> Spans:
-    if not record.chunks:
-        return None
-    return record.chunks[-1].arrival_ns - record.chunks[0].arrival_ns, record.end_ns - record.scheduled_ns
-
-
-def _after_last(record: RequestRecord) -> Spans:
-    if not record.chunks:
-        return None
-    return record.end_ns - record.chunks[-1].arrival_ns, record.end_ns - record.scheduled_ns
 
 
 def _limit_of(share: float | None) -> float | None:

@@ -1,22 +1,23 @@
 """How much device time an arm took at a load, and what came of it, prompt by prompt. Pure.
 
 Throughput counts over whole turns, failures included. Requests that only keep the load up take a part of
-that time, which is taken off by Little's law: the summed time of all requests is window × requests in flight.
-In a closed loop without thought that number is known, its concurrency; in any other loop the sum is taken
-over all requests of the turn. The same law shares the window among prompts, by the time that their requests
-were in the service, which gives the interval over prompts.
+that time, which is taken off (`windows.py`). By Little's law the window is shared among prompts by the time
+that their requests were in the service, which gives the interval over prompts.
 """
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
-from draftproof.metrics.service import is_on_time
 from draftproof.plan.schema import Arm
-from draftproof.stats.totals import Totals, sum_by_cluster
-from draftproof.verdict.run_data import Observation, PreparedRun
+from draftproof.stats.resampling import Floats, Ints
+from draftproof.stats.totals import Totals, sum_by_place
+from draftproof.verdict.conversations import group_conversations
+from draftproof.verdict.run_data import PreparedRun
 from draftproof.verdict.windows import TurnWindow, measure_windows
 
 Place = tuple[str, str]  # arm, load
@@ -57,14 +58,12 @@ def measure_device_time(
         prepared: the run.
         windows: the counted stretches of its turns; None: they are measured here.
     """
-    seen = _group_measured(prepared)
     kept = _group_windows(prepared, measure_windows(prepared) if windows is None else windows)
     late = {(turn.arm, turn.load) for turn in prepared.turns.values() if turn.lagged}
     return {
         (arm, load): _measure(
             prepared,
             (arm, load),
-            seen.get((arm, load), ()),
             kept.get((arm, load), ()),
             is_whole=(arm, load) not in late,
         )
@@ -73,106 +72,56 @@ def measure_device_time(
     }
 
 
-def is_good(prepared: PreparedRun, one: Observation) -> bool:
-    """Return whether a request was answered within every objective and failed no check."""
-    on_time = is_on_time(one.record, one.metrics, prepared.plan.objectives)
-    return on_time is True and one.is_passed is not False
-
-
 def _measure(
     prepared: PreparedRun,
     place: Place,
-    seen: Sequence[Observation],
     windows: Sequence[TurnWindow],
     *,
     is_whole: bool,
 ) -> DeviceTime:
-    items = [one.record.item_id for one in seen]
-    residence = [float(one.record.end_ns - one.record.scheduled_ns) for one in seen]
-    tokens = [_tokens_of(one) for one in seen]
-    good = [is_good(prepared, one) for one in seen]
-    on_time = [is_on_time(one.record, one.metrics, prepared.plan.objectives) for one in seen]
+    columns, places = prepared.columns, prepared.places_of(*place)
+    places = places[columns.timed[places]]
+    residence = columns.residence_ns[places].astype(np.float64)
+    tokens = np.nan_to_num(columns.metric("output_tokens")[places])
+    on_time, passed = columns.on_time(prepared.plan.objectives)[places], columns.passed[places]
+    good = (on_time == 1) & (passed != 0)
     devices = _arm_of(prepared, place[0]).devices
-    whole = sum(residence)
-    share = _measured_share(prepared, place[1], whole, windows)
+    whole = float(columns.residence_ns[places].sum())
+    share = _measured_share(windows)
     window_s = _sum_lengths(windows) / 1e9 * share if share is not None else None
-    conversations = _group_conversations(seen, residence, good)
-    completed = [one.is_good for one in conversations]
+    found = group_conversations(columns, places)
+    completed = found.is_completed & (found.all_of(good.astype(np.float64)) == 1)
+
+    def total(above: Floats, below: npt.NDArray[Any], chosen: Ints) -> Totals:
+        return sum_by_place(above, below, columns.items[chosen], columns.item_ids)
+
     return DeviceTime(
         devices=devices,
         is_whole=is_whole,
         window_s=window_s,
         measured_share=share,
-        attempted=len(seen),
-        good_requests=sum(good),
-        unchecked=sum(fine and one.is_passed is None for fine, one in zip(good, seen, strict=True)),
-        output_tokens=sum(tokens),
-        on_time=on_time.count(True),
-        judged=len(on_time) - on_time.count(None),
-        tokens=sum_by_cluster(residence, [float(one) for one in tokens], items),
-        good=sum_by_cluster(residence, [float(one) for one in good], items),
-        conversations=sum_by_cluster(
-            [one.residence_ns for one in conversations],
-            [float(one) for one in completed],
-            [one.item_id for one in conversations],
-        ),
-        completed_conversations=sum(completed),
+        attempted=len(places),
+        good_requests=int(good.sum()),
+        unchecked=int((good & np.isnan(passed)).sum()),
+        output_tokens=int(tokens.sum()),
+        on_time=int((on_time == 1).sum()),
+        judged=int((~np.isnan(on_time)).sum()),
+        tokens=total(residence, tokens, places),
+        good=total(residence, good, places),
+        conversations=total(np.bincount(found.owners, weights=residence), completed, found.first),
+        completed_conversations=int(completed.sum()),
         seconds_per_ns=window_s * devices / whole if window_s is not None and whole > 0 else None,
     )
 
 
-def _tokens_of(one: Observation) -> int:
-    """Return the tokens that were of use: those of answered requests."""
-    return (one.metrics.output_tokens or 0) if one.is_ok else 0
-
-
-def _measured_share(
-    prepared: PreparedRun, load: str, residence_ns: float, windows: Sequence[TurnWindow]
-) -> float | None:
+def _measured_share(windows: Sequence[TurnWindow]) -> float | None:
     """Return the part of the windows that the counted requests fill, at most 1."""
-    length_ns, level = _sum_lengths(windows), prepared.level(load)
-    if not length_ns:
-        return None
-    if level.concurrency is not None and not level.think_s:
-        return min(residence_ns / (length_ns * level.concurrency), 1.0)
-    return min(sum(one.filled_ns for one in windows) / length_ns, 1.0)
+    length_ns = _sum_lengths(windows)
+    return min(sum(one.filled_ns for one in windows) / length_ns, 1.0) if length_ns else None
 
 
 def _sum_lengths(windows: Sequence[TurnWindow]) -> int:
     return sum(one.length_ns for one in windows)
-
-
-class _Conversation(NamedTuple):
-    """One conversation: the time its turns spent in the service, and whether each was asked and is good."""
-
-    item_id: str
-    residence_ns: float
-    is_good: bool
-
-
-def _group_conversations(
-    seen: Sequence[Observation], residence: Sequence[float], good: Sequence[bool]
-) -> list[_Conversation]:
-    found: defaultdict[tuple[int, int, str], list[int]] = defaultdict(list)
-    for index, one in enumerate(seen):
-        found[one.record.block, one.record.repeat, one.record.item_id].append(index)
-    return [
-        _Conversation(
-            item_id=key[2],
-            residence_ns=sum(residence[index] for index in turns),
-            is_good=all(good[index] for index in turns)
-            and len({seen[index].record.conversation_turn for index in turns}) == seen[turns[0]].item.turns,
-        )
-        for key, turns in found.items()
-    ]
-
-
-def _group_measured(prepared: PreparedRun) -> Mapping[Place, list[Observation]]:
-    found: defaultdict[Place, list[Observation]] = defaultdict(list)
-    for one in prepared.observations:
-        if one.timed:
-            found[one.record.arm, one.record.load].append(one)
-    return found
 
 
 def _group_windows(prepared: PreparedRun, windows: Sequence[TurnWindow]) -> Mapping[Place, list[TurnWindow]]:

@@ -7,9 +7,9 @@ compared where both arms disclose them, else the text.
 from collections.abc import Iterable, Sequence
 
 from draftproof.stats.shares import paired_share_difference, share_interval
-from draftproof.verdict.pairs import Pair, PairTable
+from draftproof.verdict.pairs import Pair, Pairs, PairTable
 from draftproof.verdict.results import Agreement, Figure
-from draftproof.verdict.run_data import PairKey, PreparedRun
+from draftproof.verdict.run_data import ALL_SEGMENTS, PairKey, PreparedRun
 
 NULL_ARM = "baseline_null"
 
@@ -22,18 +22,6 @@ def compute_agreements(prepared: PreparedRun, pairs: PairTable) -> tuple[Agreeme
         for arm, versus in pairs
         if versus == "baseline"
         for load in prepared.loads
-    )
-
-
-def is_same_output(pair: Pair) -> bool:
-    """Return whether both outputs are the same: in token ids where both have them, else in text and tools."""
-    mine, theirs = pair.arm.record, pair.versus.record
-    if mine.token_ids is not None and theirs.token_ids is not None:
-        return mine.token_ids == theirs.token_ids
-    return (mine.text, mine.reasoning_text, mine.tool_calls) == (
-        theirs.text,
-        theirs.reasoning_text,
-        theirs.tool_calls,
     )
 
 
@@ -52,7 +40,7 @@ def find_divergence(first: Sequence[int], second: Sequence[int]) -> int | None:
 
 def _compute_agreement(arm: str, load: str, pairs: PairTable, level: float) -> Agreement:
     compared = _greedy(pairs[arm, "baseline"], load)
-    same = sum(is_same_output(pair) for pair in compared)
+    same = sum(pair.is_same for pair in compared)
     return Agreement(
         arm=arm,
         versus="baseline",
@@ -65,8 +53,8 @@ def _compute_agreement(arm: str, load: str, pairs: PairTable, level: float) -> A
     )
 
 
-def _greedy(pairs: Iterable[Pair], load: str) -> list[Pair]:
-    return [pair for pair in pairs if pair.load == load and pair.is_ok and is_greedy(pair)]
+def _greedy(pairs: Pairs, load: str) -> Pairs:
+    return pairs.cell(ALL_SEGMENTS, load).greedy
 
 
 def _to_share(count: int, n: int, level: float) -> Figure:
@@ -110,5 +98,5 @@ def _state(arm: str, load: str, pairs: PairTable, level: float) -> str:
     return f"{counts}: {'beyond' if beyond else 'not shown to be beyond'} what two equal arms show."
 
 
-def _disagreements(pairs: Iterable[Pair], load: str) -> dict[PairKey, bool]:
-    return {pair.arm.key: not is_same_output(pair) for pair in _greedy(pairs, load)}
+def _disagreements(pairs: Pairs, load: str) -> dict[PairKey, bool]:
+    return {pair.arm.key: not pair.is_same for pair in _greedy(pairs, load)}

@@ -4,7 +4,7 @@ Pure and deterministic. The judgement is in equivalence_cause.py, the words in e
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 
 import msgspec
 
@@ -23,8 +23,8 @@ from draftproof.verdict.equivalence.sampled import (
     collect_draws,
 )
 from draftproof.verdict.equivalence.wording import describe_row
-from draftproof.verdict.pairs import Pair, PairTable
-from draftproof.verdict.run_data import PreparedRun
+from draftproof.verdict.pairs import Pairs, PairTable
+from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun
 
 _FEWEST_PATTERNS = 1999
 
@@ -70,16 +70,16 @@ def _gather(prepared: PreparedRun, arm: str, pairs: PairTable, *, by_ids: bool) 
     return corrected | {ALL_LOADS: msgspec.structs.replace(single, load=ALL_LOADS)}
 
 
-def _at(pairs: Iterable[Pair], load: str) -> list[Pair]:
-    return [pair for pair in pairs if load in (ALL_LOADS, pair.load)]
+def _at(pairs: Pairs, load: str) -> Pairs:
+    return pairs if load == ALL_LOADS else pairs.cell(ALL_SEGMENTS, load)
 
 
 def _compare(
     prepared: PreparedRun,
     arm: str,
     load: str,
-    pairs: Sequence[Pair],
-    null: Sequence[Pair] | None,
+    pairs: Pairs,
+    null: Pairs | None,
     *,
     by_ids: bool,
 ) -> Evidence:

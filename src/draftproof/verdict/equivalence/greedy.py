@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from scipy.stats import binomtest
 
 from draftproof.stats.shares import share_interval
-from draftproof.verdict.equivalence.agreement import find_divergence, is_greedy, is_same_output
+from draftproof.verdict.equivalence.agreement import find_divergence
 from draftproof.verdict.equivalence.results import (
     TIE_NATS,
     TIE_NATS_FLOAT32,
@@ -18,13 +18,13 @@ from draftproof.verdict.equivalence.results import (
     Margins,
 )
 from draftproof.verdict.figure import Figure
-from draftproof.verdict.pairs import Pair
+from draftproof.verdict.pairs import Pair, Pairs
 
 NO_NULL = "without a null arm there is no telling what two equal arms would show"
 
 
 def compare_greedy(
-    pairs: Iterable[Pair], null_pairs: Iterable[Pair] | None, *, level: float, tie_nats: float
+    pairs: Pairs, null_pairs: Pairs | None, *, level: float, tie_nats: float
 ) -> GreedyComparison | None:
     """Return how the greedy outputs compare; None where there are none.
 
@@ -34,16 +34,16 @@ def compare_greedy(
         level: coverage of the exact one-sided limit.
         tie_nats: margin up to which a divergence is a matter of rounding.
     """
-    compared = _select(pairs)
+    compared = pairs.greedy
     if not compared:
         return None
-    null = None if null_pairs is None else _select(null_pairs)
-    states, null_states = _judge_prompts(compared), None if null is None else _judge_prompts(null)
+    null = None if null_pairs is None else null_pairs.greedy
+    states, null_states = compared.differing_items, None if null is None else null.differing_items
     shared = states.keys() & null_states.keys() if null_states else set()
     return GreedyComparison(
         pairs=len(compared),
         prompts=len(states),
-        differing_pairs=sum(not is_same_output(pair) for pair in compared),
+        differing_pairs=sum(not pair.is_same for pair in compared),
         differing_prompts=sum(states.values()),
         null_prompts=len(shared) if null_states else None,
         null_differing_prompts=sum(null_states[key] for key in shared) if null_states else None,
@@ -52,18 +52,16 @@ def compare_greedy(
     )
 
 
-def assess_beyond_null(
-    pairs: Iterable[Pair], null_pairs: Iterable[Pair] | None, level: float
-) -> EquivalenceTest | None:
+def assess_beyond_null(pairs: Pairs, null_pairs: Pairs | None, level: float) -> EquivalenceTest | None:
     """Test whether more prompts differ in the arm than in the null, on the prompts of both.
 
     McNemar's test in its exact form, one-sided: of the prompts that differ in one of the two only, more than
     half differ in the arm. None without greedy outputs.
     """
-    states = _judge_prompts(_select(pairs))
+    states = pairs.greedy.differing_items
     if not states:
         return None
-    null_states = {} if null_pairs is None else _judge_prompts(_select(null_pairs))
+    null_states = {} if null_pairs is None else null_pairs.greedy.differing_items
     shared = sorted(states.keys() & null_states.keys())
     arm_only = sum(states[key] and not null_states[key] for key in shared)
     null_only = sum(null_states[key] and not states[key] for key in shared)
@@ -117,18 +115,6 @@ def _margin_at(margins: Sequence[float | None] | None, place: int) -> float | No
     return margins[place] if margins is not None and place < len(margins) else None
 
 
-def _select(pairs: Iterable[Pair]) -> list[Pair]:
-    return [pair for pair in pairs if pair.is_ok and is_greedy(pair)]
-
-
-def _judge_prompts(pairs: Iterable[Pair]) -> dict[str, bool]:
-    """Return item -> whether any of its outputs differs."""
-    states: dict[str, bool] = {}
-    for pair in pairs:
-        states[pair.item_id] = states.get(pair.item_id, False) or not is_same_output(pair)
-    return states
-
-
 def _bound(states: Mapping[str, bool], null_states: Mapping[str, bool] | None, level: float) -> Figure:
     """Return the share of prompts that differ and not in the null, with Clopper-Pearson's one-sided limit.
 
@@ -141,12 +127,12 @@ def _bound(states: Mapping[str, bool], null_states: Mapping[str, bool] | None, l
 
 
 def _measure_margins(pairs: Iterable[Pair], null_pairs: Iterable[Pair], tie_nats: float) -> Margins:
-    parted = [pair for pair in pairs if not is_same_output(pair)]
+    parted = [pair for pair in pairs if not pair.is_same]
     known = [margin for pair in parted if (margin := find_margin(pair)) is not None]
     null = [
         margin
         for pair in null_pairs
-        if not is_same_output(pair) and (margin := find_margin(pair)) is not None
+        if not pair.is_same and (margin := find_margin(pair)) is not None
     ]
     null_largest = max(null, default=None)
     allowed = max(tie_nats, null_largest or 0.0)

@@ -4,7 +4,6 @@ Pure. Greedy and sampled answers alike; a prompt is the unit, all its answers ar
 """
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
@@ -13,9 +12,11 @@ from scipy.stats import t as student
 from draftproof.metrics.request import count_output_tokens
 from draftproof.records import RequestRecord
 from draftproof.stats.permutation import Swaps, difference_p_value, draw_swaps
+from draftproof.stats.resampling import Floats, Ints, sort_labels
 from draftproof.verdict.equivalence.results import EquivalenceTest
 from draftproof.verdict.figure import Figure
 from draftproof.verdict.pairs import Pair
+from draftproof.verdict.run_data import Observation
 
 NO_SPREAD = "every prompt shows the same difference, so there is no spread to make an interval of"
 NOT_COUNTED = "no prompt was answered in both arms with this known"
@@ -24,19 +25,23 @@ NOT_COUNTED = "no prompt was answered in both arms with this known"
 def assess_lengths(pairs: Iterable[Pair], *, patterns: int, seed: int, level: float) -> list[EquivalenceTest]:
     """Test the mean length in tokens and the share of answers that the limit on tokens cut."""
     answered = [pair for pair in pairs if pair.is_ok]
-    prompts = sorted({pair.item_id for pair in answered})
-    if not prompts:
+    if not answered:
         return []
-    swaps = draw_swaps(len(prompts), patterns, seed)
+    labels, places = sort_labels(np.array([pair.item_id for pair in answered]))
+    swaps = draw_swaps(prompts := len(labels), patterns, seed)
     return [
-        _test("output_tokens", answered, _length, swaps, prompts=prompts, level=level),
-        _test("cut_share", answered, _cut, swaps, prompts=prompts, level=level),
+        _test("output_tokens", answered, _length, swaps, places=places, prompts=prompts, level=level),
+        _test("cut_share", answered, _cut, swaps, places=places, prompts=prompts, level=level),
     ]
 
 
 def mean_difference(by_prompt: Mapping[str, Sequence[float]], level: float) -> Figure:
     """Return the mean over prompts of the mean difference of each, Student's t interval over prompts."""
-    means = np.array([np.mean(by_prompt[key]) for key in sorted(by_prompt)])
+    return difference_of_means(np.array([np.mean(by_prompt[key]) for key in sorted(by_prompt)]), level)
+
+
+def difference_of_means(means: Floats, level: float) -> Figure:
+    """Return the mean of the prompts' mean differences, shape (prompts,), as `mean_difference` does."""
     n = len(means)
     if n < 2:
         return Figure(
@@ -54,30 +59,38 @@ def mean_difference(by_prompt: Mapping[str, Sequence[float]], level: float) -> F
 
 def _test(
     name: str,
-    pairs: Iterable[Pair],
+    pairs: Sequence[Pair],
     read: Callable[[RequestRecord], float | None],
     swaps: Swaps,
     *,
-    prompts: Sequence[str],
+    places: Ints,
+    prompts: int,
     level: float,
 ) -> EquivalenceTest:
-    by_prompt: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
-    for pair in pairs:
-        mine, theirs = read(pair.arm.record), read(pair.versus.record)
-        if mine is not None and theirs is not None:
-            by_prompt[pair.item_id].append((mine, theirs))
-    gaps = {key: [mine - theirs for mine, theirs in both] for key, both in by_prompt.items()}
-    known = [both for key in prompts for both in by_prompt.get(key, ())]
-    differences = np.array([float(np.mean(gaps[key])) if key in gaps else 0.0 for key in prompts])
+    mine, theirs = (_read_all(read, [pair.arm for pair in pairs]), _read_all(read, [one.versus for one in pairs]))
+    known = ~(np.isnan(mine) | np.isnan(theirs))
+    owners, n = places[known], int(known.sum())
+    mine, theirs = mine[known], theirs[known]
+    # Whole numbers, so that no order of adding shows.
+    counts = np.bincount(owners, minlength=prompts)
+    means = np.bincount(owners, weights=mine - theirs, minlength=prompts) / np.maximum(counts, 1)
     return EquivalenceTest(
         scope="length",
         statistic=name,
-        arm_value=sum(mine for mine, _ in known) / len(known) if known else None,
-        versus_value=sum(theirs for _, theirs in known) / len(known) if known else None,
-        difference=mean_difference(gaps, level) if known else Figure(value=None, reason=NOT_COUNTED),
-        units=len(gaps),
-        p=difference_p_value(differences, swaps) if known else None,
+        arm_value=float(mine.sum()) / n if n else None,
+        versus_value=float(theirs.sum()) / n if n else None,
+        difference=difference_of_means(means[counts > 0], level)
+        if n
+        else Figure(value=None, reason=NOT_COUNTED),
+        units=int((counts > 0).sum()),
+        p=difference_p_value(means, swaps) if n else None,
     )
+
+
+def _read_all(read: Callable[[RequestRecord], float | None], seen: Sequence[Observation]) -> Floats:
+    """Return what `read` gives of each record, NaN for None."""
+    values = (np.nan if (value := read(one.record)) is None else value for one in seen)
+    return np.fromiter(values, np.float64, len(seen))
 
 
 def _length(record: RequestRecord) -> float | None:

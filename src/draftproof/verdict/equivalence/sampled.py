@@ -22,11 +22,11 @@ from draftproof.stats.permutation import (
     energy_p_value,
 )
 from draftproof.stats.shares import share_interval
-from draftproof.verdict.equivalence.agreement import is_greedy, is_same_output
+from draftproof.verdict.equivalence.agreement import is_greedy
 from draftproof.verdict.equivalence.length import mean_difference
 from draftproof.verdict.equivalence.results import EquivalenceTest
 from draftproof.verdict.figure import Figure
-from draftproof.verdict.pairs import Pair
+from draftproof.verdict.pairs import Pair, is_same_output
 
 UnitKey = tuple[str, int]  # item, repeat
 
@@ -81,7 +81,7 @@ def collect_draws(pairs: Iterable[Pair], *, by_ids: bool) -> DrawSet:
         )
         for pair in kept
     )
-    any_differs = any(not is_same_output(pair) for pair in sampled)
+    any_differs = any(not pair.is_same for pair in sampled)
     return DrawSet(draws, len(keys), len({key[0] for key in keys}), any_differs)
 
 
@@ -115,9 +115,9 @@ def _unit_key(pair: Pair) -> UnitKey:
 
 
 def _is_repeated(group: Sequence[Pair]) -> bool:
-    first = group[0]
+    mine, theirs = group[0].arm.record, group[0].versus.record
     return all(
-        is_same_output(Pair(first.arm, other.arm)) and is_same_output(Pair(first.versus, other.versus))
+        is_same_output(mine, other.arm.record) and is_same_output(theirs, other.versus.record)
         for other in group[1:]
     )
 

@@ -12,14 +12,16 @@ from itertools import pairwise
 from statistics import fmean
 
 import msgspec
+import numpy as np
 
 from draftproof.stats.multiplicity import holm_adjusted
 from draftproof.stats.order import drift, position_effect
 from draftproof.stats.places import compare_places
-from draftproof.verdict.effects import EffectIndex, has_value, read_metric, usable_pairs, value_of
+from draftproof.stats.resampling import Floats, Ints
+from draftproof.verdict.effects import EffectIndex, find_usable
 from draftproof.verdict.order.noise_floor import state_noise
 from draftproof.verdict.order.results import BlockPoint, DriftRow, OrderSummary, PlaceRow
-from draftproof.verdict.pairs import Comparison, Pair, PairTable, in_cell
+from draftproof.verdict.pairs import Comparison, Pairs, PairTable
 from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun
 from draftproof.verdict.timeline import place_in_time
 
@@ -47,7 +49,7 @@ def compute_order(prepared: PreparedRun, pairs: PairTable, effects: EffectIndex)
         point
         for comparison in compared
         for load in prepared.loads
-        for point in _list_points(prepared, in_cell(pairs[comparison], ALL_SEGMENTS, load), starts)
+        for point in _list_points(prepared, pairs[comparison], (comparison, load), starts)
     )
     places = [row for load in prepared.loads for row in _compare_places(prepared, load, turns[load], starts)]
     of_arms = [row for load in prepared.loads for row in _drift_of_arms(prepared, load, turns[load], starts)]
@@ -84,13 +86,22 @@ def find_starts(prepared: PreparedRun) -> Starts:
 
 def _average_turns(prepared: PreparedRun, load: str) -> Turns:
     """Return the mean logarithm of the deciding metric in every turn that has a usable request."""
-    metric = prepared.plan.comparison.metric
-    read, logs = read_metric(metric), defaultdict(list)
+    columns, found = prepared.columns, {}
+    values = columns.metric(prepared.plan.comparison.metric)
+    usable = columns.timed & columns.in_order & (values > 0)
     for arm in prepared.arms:
-        for seen in prepared.of_arm(arm, load):
-            if seen.timed and has_value(seen, read):
-                logs[seen.record.block, arm].append(math.log(value_of(seen, metric) or math.nan))
-    return {key: fmean(values) for key, values in logs.items()}
+        places = prepared.places_of(arm, load)
+        kept = places[usable[places]]
+        for block, own in _split_by_block(columns.blocks[kept], values[kept]):
+            found[block, arm] = fmean(map(math.log, own.tolist()))
+    return found
+
+
+def _split_by_block(blocks: Ints, values: Floats) -> Iterator[tuple[int, Floats]]:
+    """Yield each block, in order, with its values."""
+    order = np.argsort(blocks, kind="stable")
+    names, starts = np.unique(blocks[order], return_index=True)
+    yield from zip(names.tolist(), np.split(values[order], starts[1:]), strict=True) if len(names) else ()
 
 
 def _compare_places(prepared: PreparedRun, load: str, turns: Turns, starts: Starts) -> Iterator[PlaceRow]:
@@ -145,15 +156,16 @@ def _free_of_blocks_and_arms(turns: Turns) -> dict[tuple[int, str], float]:
     return {(block, arm): value - means[arm] for (block, arm), value in centred.items()}
 
 
-def _list_points(prepared: PreparedRun, pairs: Iterable[Pair], starts: Starts) -> Iterator[BlockPoint]:
-    """Yield the ratio of each block in which both turns have a start."""
-    metric = prepared.plan.comparison.metric
+def _list_points(
+    prepared: PreparedRun, pairs: Pairs, compared: tuple[Comparison, str], starts: Starts
+) -> Iterator[BlockPoint]:
+    """Yield the ratio of each block in which both turns have a start, of two arms at a load."""
+    (arm, versus), load = compared
+    values = prepared.columns.metric(prepared.plan.comparison.metric)
+    mine, theirs = find_usable(prepared, pairs.cell(ALL_SEGMENTS, load), values)
+    ratios = values[mine] / values[theirs]
     origin = min((start.started_ns for start in starts.values()), default=0)
-    by_block: defaultdict[int, list[Pair]] = defaultdict(list)
-    for pair in usable_pairs(pairs, read_metric(metric)):
-        by_block[pair.arm.record.block].append(pair)
-    for block, found in sorted(by_block.items()):
-        arm, versus, load = found[0].arm.record.arm, found[0].versus.record.arm, found[0].load
+    for block, found in _split_by_block(prepared.columns.blocks[mine], ratios):
         begun = [
             starts[key].started_ns for key in ((load, block, arm), (load, block, versus)) if key in starts
         ]
@@ -163,13 +175,9 @@ def _list_points(prepared: PreparedRun, pairs: Iterable[Pair], starts: Starts) -
                 load=load,
                 block=block,
                 hours=(fmean(begun) - origin) / NS_PER_HOUR,
-                ratio=math.exp(fmean(_log_ratio(pair, metric) for pair in found)),
+                ratio=math.exp(fmean(map(math.log, found.tolist()))),
                 pairs=len(found),
             )
-
-
-def _log_ratio(pair: Pair, metric: str) -> float:
-    return math.log((value_of(pair.arm, metric) or math.nan) / (value_of(pair.versus, metric) or math.nan))
 
 
 def _drift_of_arms(prepared: PreparedRun, load: str, turns: Turns, starts: Starts) -> Iterator[DriftRow]:

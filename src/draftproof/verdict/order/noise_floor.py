@@ -5,14 +5,12 @@ from draftproof.stats.null import compare_with_null
 from draftproof.verdict.effects import (
     METRICS,
     EffectIndex,
-    estimate_ratio,
-    read_metric,
+    estimate_cell,
     statistic_of,
     to_figure,
-    usable_pairs,
 )
 from draftproof.verdict.order.results import NoiseRow
-from draftproof.verdict.pairs import Comparison, PairTable, in_cell
+from draftproof.verdict.pairs import Comparison, PairTable
 from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun
 
 NULL: Comparison = ("baseline_null", "baseline")
@@ -25,9 +23,7 @@ def state_noise(prepared: PreparedRun, pairs: PairTable, effects: EffectIndex) -
     keys = [(load, metric) for load in prepared.loads for metric in METRICS]
     estimates = []
     for load, metric in keys:
-        read, cell = read_metric(metric), (ALL_SEGMENTS, load)
-        usable = usable_pairs(in_cell(pairs[NULL], *cell), read)
-        estimates.append(estimate_ratio(prepared, usable, NULL, metric, cell, read=read))
+        estimates.append(estimate_cell(prepared, pairs[NULL], NULL, metric, (ALL_SEGMENTS, load)))
     joint = simultaneous_intervals(estimates, 1 - prepared.plan.comparison.confidence)
     rows = []
     for (load, metric), estimate, held in zip(keys, estimates, joint, strict=True):

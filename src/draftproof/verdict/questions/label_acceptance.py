@@ -16,18 +16,23 @@ def compute_label_acceptance(prepared: PreparedRun) -> tuple[LabelAcceptance, ..
 
 
 def _by_label(prepared: PreparedRun, load: str) -> Iterator[LabelAcceptance]:
-    seen = prepared.of_arm("candidate", load)
+    places = prepared.places_of("candidate", load)
+    flags = prepared.columns.is_sound[places].tolist()
+    seen = [*zip(prepared.of_arm("candidate", load), flags, strict=True)]
     for dimension in DIMENSIONS:
-        labels = sorted({label for one in seen if (label := one.item.segments.get(dimension)) is not None})
+        labels = sorted({label for one, _ in seen if (label := one.item.segments.get(dimension)) is not None})
         for label in labels:
-            own = [one for one in seen if one.item.segments.get(dimension) == label]
+            own = [(one, sound) for one, sound in seen if one.item.segments.get(dimension) == label]
             row = _summarise(own, load, dimension, label)
             if row is not None:
                 yield row
 
 
-def _summarise(seen: list[Observation], load: str, dimension: str, label: str) -> LabelAcceptance | None:
-    pooled = summarise_acceptance(seen)
+def _summarise(
+    seen: list[tuple[Observation, bool]], load: str, dimension: str, label: str
+) -> LabelAcceptance | None:
+    """Return the row of some requests, each with whether its counters agree with themselves."""
+    pooled = summarise_acceptance(one for one, sound in seen if sound)
     if pooled is None:
         return None
     return LabelAcceptance(
@@ -35,7 +40,7 @@ def _summarise(seen: list[Observation], load: str, dimension: str, label: str) -
         load=load,
         dimension=dimension,
         label=label,
-        prompts=len({one.record.item_id for one in seen if one.is_ok}),
+        prompts=len({one.record.item_id for one, _ in seen if one.is_ok}),
         num_draft_tokens=pooled.num_draft_tokens,
         num_accepted_draft_tokens=pooled.num_accepted_draft_tokens,
         draft_acceptance_rate=pooled.draft_acceptance_rate,

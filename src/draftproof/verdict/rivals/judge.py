@@ -8,16 +8,16 @@ per request as `tpot_ns` or `tokens_minus_one` and part from them in their perce
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from draftproof.metrics.acceptance import pool_acceptance
-from draftproof.metrics.estimators import (
-    ESTIMATORS,
-    mean_chunk_gap,
-    mean_latency_per_token,
-    mean_span_per_token,
-    mean_wait_per_chunk,
-)
-from draftproof.verdict.effects import Reader, compare_arms
+from draftproof.metrics.estimators import ESTIMATORS
+from draftproof.stats.resampling import Floats
+from draftproof.verdict.columns import Bools
+from draftproof.verdict.effects import compare_arms
 from draftproof.verdict.pairs import PairTable
 from draftproof.verdict.results import Cell, Decision, Effect
 from draftproof.verdict.rivals.results import RivalCell, RivalVerdict
@@ -69,7 +69,7 @@ def judge_by_rivals(
     others = [effect for effect in effects if effect.metric != METRIC]
     found = []
     for name in RIVAL_WORDS:
-        values = prepared.columns.read(read_rival(prepared, name))
+        values = read_rival(prepared, name)
         replaced = [
             one for pair in pairs for one in compare_arms(prepared, pairs[pair], pair, METRIC, values)
         ]
@@ -78,17 +78,27 @@ def judge_by_rivals(
     return tuple(found)
 
 
-def read_rival(prepared: PreparedRun, name: str) -> Reader:
-    """Return what reads a rival estimator's number off a request, ns; None where it has none."""
-    if name == "gap_over_run_acceptance":
-        return _read_gap_over_acceptance(prepared)
-    mean = {
-        "chunk_gap": mean_chunk_gap,
-        "latency_over_all_tokens": mean_latency_per_token,
-        "waits_over_chunks": mean_wait_per_chunk,
-        "tokens_minus_one": mean_span_per_token,
-    }[name]
-    return lambda seen: mean(seen.record) if seen.is_ok and seen.record.chunks else None
+def read_rival(prepared: PreparedRun, name: str) -> Floats:
+    """Return a rival estimator's number of every request, ns, shape (observations,); NaN where it has none.
+
+    Each is the closed form of one request in metrics/estimators.py.
+    """
+    columns = prepared.columns
+    tokens = columns.metric("output_tokens")  # NaN of failed requests, which have no number then
+    answered = columns.is_ok & (columns.chunks > 0)
+    if name == "latency_over_all_tokens":
+        return _divide(columns.waited_ns, tokens, answered & (tokens >= 1))
+    if name == "waits_over_chunks":
+        return _divide(columns.waited_ns, columns.chunks, answered)
+    if name == "tokens_minus_one":
+        return _divide(columns.span_ns, tokens - 1, answered & (tokens > 1) & (columns.chunks > 1))
+    gaps = _divide(columns.span_ns, columns.chunks - 1, answered & (columns.chunks > 1))
+    return gaps / _acceptance_lengths(prepared) if name == "gap_over_run_acceptance" else gaps
+
+
+def _divide(amounts: Floats, counts: npt.NDArray[Any], known: Bools) -> Floats:
+    found: Floats = np.where(known, amounts / np.where(known, counts, 1), np.nan)
+    return found
 
 
 def count_statuses(cells: Iterable[Cell | RivalCell]) -> str:
@@ -103,18 +113,13 @@ def count_statuses(cells: Iterable[Cell | RivalCell]) -> str:
     return f"{', '.join(named)} of {len(listed)} cells" if listed else "no cell"
 
 
-def _read_gap_over_acceptance(prepared: PreparedRun) -> Reader:
-    lengths = {
-        (arm, load): _acceptance_length(prepared.of_arm(arm, load))
-        for arm in prepared.arms
-        for load in prepared.loads
-    }
-
-    def read(seen: Observation) -> float | None:
-        gap = mean_chunk_gap(seen.record) if seen.is_ok else None
-        return None if gap is None else gap / lengths[seen.record.arm, seen.record.load]
-
-    return read
+def _acceptance_lengths(prepared: PreparedRun) -> Floats:
+    """Return the acceptance length of each request's arm at its load, shape (observations,)."""
+    lengths = np.ones(len(prepared.observations))
+    for arm in prepared.arms:
+        for load in prepared.loads:
+            lengths[prepared.places_of(arm, load)] = _acceptance_length(prepared.of_arm(arm, load))
+    return lengths
 
 
 def _acceptance_length(seen: Iterable[Observation]) -> float:
