@@ -262,8 +262,9 @@ class BlockRecord(msgspec.Struct, frozen=True, kw_only=True):
     event loop's lateness. `send_lag_p99_ns`, `send_lag_max_ns`: how long after its due time a request was
     sent, connecting left out. `gc_pause_max_ns`, `gc_pause_total_ns`: times in which Python's garbage
     collection stood in the way. `connections`: new ones opened. `client_cpu_s`: of all load processes
-    together, `workers` of them; `conductor_cpu_s`: of the process that conducts them and samples the
-    service, None where the load runs in it. `in_flight_max`: of several workers the sum of each one's own.
+    together, `workers` of them, and `client_cpu_max_s` of the one of several that took most;
+    `conductor_cpu_s`: of the process that conducts them and samples the service, None where the load runs in
+    it. `in_flight_max`: of several workers the sum of each one's own.
     `held_back`: due requests that waited because the plan's max_in_flight were open. `clocks`: those of
     workers on other hosts.
     """
@@ -295,6 +296,7 @@ class BlockRecord(msgspec.Struct, frozen=True, kw_only=True):
     unreached: int | None = None
     conductor_cpu_s: float | None = None
     held_back: int | None = None
+    client_cpu_max_s: float | None = None
 
 
 class TelemetrySample(msgspec.Struct, frozen=True, kw_only=True):

@@ -263,7 +263,8 @@ def test_an_event_without_measure_ends_the_request(ended):
         "malformed",
         f"one stream event is longer than {MAX_EVENT_BYTES} bytes",
     )
-    assert (record.text, len(record.malformed_raw)) == ("The", RAW_LIMIT_BYTES)
+    assert record.text == "The"
+    assert 0 < len(record.malformed_raw) <= RAW_LIMIT_BYTES  # of the read with which it became too long
 
 
 @pytest.mark.parametrize(

@@ -136,6 +136,15 @@ def test_one_slot_runs_one_request_at_a_time_without_fill():
         assert before.end_ns <= after.scheduled_ns <= after.sent_ns
 
 
+def test_a_slot_is_free_when_its_answer_ended_not_when_the_client_noticed():
+    """What the client takes between two requests counts from the answer's end, so none of it is lost."""
+    sink = ListSink()
+    with ScriptedServer(Script()) as server:
+        run(server, sink, this_turn=turn(concurrency=1))
+    ends = [record.end_ns for record in sink.records]
+    assert [record.scheduled_ns for record in sink.records[1:]] == ends[:-1]
+
+
 def test_the_first_wave_is_spread_out():
     """Slots start one stagger apart, and the schedule says so whatever the loop did."""
     sink = ListSink()

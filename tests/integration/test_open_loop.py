@@ -82,6 +82,16 @@ def test_what_is_held_back_keeps_its_schedule_and_is_told():
     assert block.send_lag_max_ns > 150_000_000
 
 
+def test_who_rests_or_thinks_holds_nothing_back():
+    """A request that has failed is not in flight while its client pauses, so the next one has room."""
+    settings = LoadSettings(failure_pause_s=1.5)
+    with ScriptedServer(Script(status=500)) as server:
+        records, block = run(server, [0, 500_000_000], max_in_flight=1, settings=settings)
+    first, second = measured(records)
+    assert block.held_back == 0
+    assert second.sent_ns - first.end_ns < 1_400_000_000
+
+
 def test_a_lead_fills_the_service_before_anything_counts():
     """Counted requests meet the load that the pace makes, and it is kept up behind them."""
     due_ns = [number * 10_000_000 for number in range(10)]

@@ -174,7 +174,9 @@ def test_a_lead_is_shared_and_ended_by_one_word(tmp_path):
     lead = OpenLoop(profile=Steady(rps=100.0), spacing=Spacing(kind="even"))
     with ScriptedServer(Script(ttft_s=0.1)) as server:
         records, outcome, _ = run_shared(open_turn(lead), server, tmp_path)
-    leads = sorted(one.scheduled_ns for one in records if "#lead" in one.request_id)
+    leads = sorted(
+        one.scheduled_ns for one in records if "#lead" in one.request_id and not one.conversation_turn
+    )
     assert set(np.diff(leads).tolist()) == {10_000_000}
     assert len(leads) >= 10
     measured = sorted((one for one in records if one.phase == "measure" and not one.conversation_turn),

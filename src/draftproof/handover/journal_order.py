@@ -3,10 +3,12 @@
 A run appends each line when its request or turn ends, on one clock, turn after turn. So times never fall, the
 blocks count up, each arm's turn is one stretch, and the turns of a block follow their numbers. The clock of
 the client's machine may begin anew, once per restart: between two turns, or where an interrupted turn begins
-again with its warm-up. Any other fall is a line that was moved.
+again with its warm-up. Requests that end together are written in the order in which the client gets to them,
+and their ends are when the kernel had their last bytes: within a turn they may lie as far apart as the client
+was late. Any other fall is a line that was moved.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,6 +19,8 @@ from draftproof.store.journal import iterate_records
 
 _TurnKey = tuple[int, str]  # block, arm
 _Line = RequestRecord | BlockRecord
+_TOGETHER_NS = 5_000_000  # ends that one look at many sockets may bring, of a client that is not late
+_UNKNOWN_LAG_NS = 50_000_000  # of a turn without a line of its own: what a client may be late by default
 
 
 class JournalOrder(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,20 +37,43 @@ def check_order(folder: Path) -> JournalOrder:
         StoreError: a line is not a record.
     """
     restarts, faults = list[str](), list[str]()
-    for path in sorted(folder.glob("*.jsonl")):
-        name, lines = f"{folder.name}/{path.name}", list(iterate_records(path))
-        falls, moved = check_records([one for one in lines if isinstance(one, RequestRecord | BlockRecord)])
+    files = {
+        f"{folder.name}/{path.name}": [
+            one for one in iterate_records(path) if isinstance(one, RequestRecord | BlockRecord)
+        ]
+        for path in sorted(folder.glob("*.jsonl"))
+    }
+    lags = find_lags(one for lines in files.values() for one in lines)
+    for name, lines in files.items():
+        falls, moved = check_records(lines, lags)
         restarts += [f"{name}:{line}" for line in falls]
         faults += [f"{name}:{line}: {what}" for line, what in moved]
     return JournalOrder(restarts=tuple(restarts), faults=tuple(faults))
 
 
-def check_records(records: Sequence[_Line]) -> tuple[list[int], list[tuple[int, str]]]:
-    """Return the lines, from 1, at which the clock began anew, and those that are out of order and why."""
+def find_lags(records: Iterable[_Line]) -> dict[_TurnKey, int]:
+    """Return how late the client was at most in each turn, in ns; the largest of a turn that began again."""
+    lags = dict[_TurnKey, int]()
+    for record in records:
+        if isinstance(record, BlockRecord) and record.event_loop_lag_max_ns is not None:
+            lags[_turn(record)] = max(record.event_loop_lag_max_ns, lags.get(_turn(record), 0))
+    return lags
+
+
+def check_records(
+    records: Sequence[_Line], lags: Mapping[_TurnKey, int] | None = None
+) -> tuple[list[int], list[tuple[int, str]]]:
+    """Return the lines, from 1, at which the clock began anew, and those that are out of order and why.
+
+    Args:
+        records: the lines of one file.
+        lags: how late the client was in each turn, of all files of a run; None: what these lines tell.
+    """
+    lags = find_lags(records) if lags is None else lags
     restarts, faults = list[int](), list(_find_moved_turns(records))
     is_part = not any(isinstance(one, BlockRecord) for one in records)
     for line, (before, after) in enumerate(pairwise(records), start=2):
-        if _ended_ns(after) >= _ended_ns(before):
+        if _ended_ns(after) >= _ended_ns(before) or _ended_together(before, after, lags):
             continue
         if _may_restart(before, after) or (is_part and _may_restart_part(before, after)):
             restarts.append(line)
@@ -73,6 +100,14 @@ def _find_moved_turns(records: Iterable[_Line]) -> Iterator[tuple[int, str]]:
             ended |= {key} if record.completed else set()
         seen.add(key)
         last = key
+
+
+def _ended_together(before: _Line, after: _Line, lags: Mapping[_TurnKey, int]) -> bool:
+    """Tell whether two requests of a turn ended so close that the client may have taken either first."""
+    if isinstance(before, BlockRecord) or isinstance(after, BlockRecord) or _turn(before) != _turn(after):
+        return False
+    apart_ns = _ended_ns(before) - _ended_ns(after)
+    return apart_ns <= _TOGETHER_NS + lags.get(_turn(after), _UNKNOWN_LAG_NS)
 
 
 def _may_restart(before: _Line, after: _Line) -> bool:

@@ -200,6 +200,7 @@ def _placed(stage: Path, run: Path) -> Iterator[None]:
         yield
     except DraftproofError as error:
         error.place = error.place and error.place.replace(str(stage), str(run))
+        error.fix = error.fix and error.fix.replace(str(stage), str(run))
         raise
 
 

@@ -47,10 +47,8 @@ class ClosedLoop:
         await sleep_until(first_ns, performer.clock)
         scheduled_ns = first_ns
         if is_led:
-            await performer.converse(schedule.lead_job((slot + 1) / (self._slots + 1)), scheduled_ns)
-            scheduled_ns = performer.clock()
+            lead = schedule.lead_job((slot + 1) / (self._slots + 1))
+            scheduled_ns = await performer.converse(lead, scheduled_ns)
         while (job := schedule.next_job()) is not None:
-            if performer.turn.think_s:
-                scheduled_ns = await performer.think(job)
-            await performer.converse(job, scheduled_ns)
-            scheduled_ns = performer.clock()
+            free_ns = max(scheduled_ns, performer.counted_from_ns or scheduled_ns)
+            scheduled_ns = await performer.converse(job, await performer.think(job, free_ns))

@@ -25,7 +25,7 @@ class OpenLoopRunner:
     def __init__(self, performer: Performer) -> None:
         self._performer, self._share = performer, performer.part.share
         self._max_in_flight = self._share.own_limit(performer.turn.max_in_flight)
-        self._room = asyncio.Semaphore(self._max_in_flight)
+        performer.room = asyncio.Semaphore(self._max_in_flight)
 
     async def run(self, stop: asyncio.Event) -> BlockRecord:
         """Run until every counted request has ended or `stop` is set."""
@@ -119,9 +119,7 @@ class OpenLoopRunner:
         requests.create_task(self._ask(job, due_ns))
 
     async def _ask(self, job: Job, due_ns: int) -> None:
-        self._performer.held_back += self._room.locked()
-        async with self._room:
-            await self._performer.converse(job, due_ns)
+        await self._performer.converse(job, due_ns)
         self._performer.ended += 1
 
 

@@ -54,6 +54,7 @@ class Performer:
         self._endpoint, self._transport, self._sink = endpoint, transport, sink
         self.part = part or Part()
         self.counted_over = asyncio.Event()
+        self.room: asyncio.Semaphore | None = None  # of an open loop, for requests and not for thoughts
         self.counted_from_ns: int | None = None
         self.in_flight = self.in_flight_max = self.connections = self.held_back = self.ended = 0
         self.unreached = 0
@@ -69,24 +70,31 @@ class Performer:
         # A worker is told of its start before it comes.
         self.counted_from_ns = now_ns if start_ns is None else max(now_ns, start_ns)
 
-    async def converse(self, opening: Job, scheduled_ns: int) -> None:
-        """Ask a job and the later turns of its conversation, each after its time of thought."""
+    async def converse(self, opening: Job, scheduled_ns: int) -> int:
+        """Ask a job and the later turns of its conversation, each after its time of thought.
+
+        Returns when the last answer had ended, or the rest after a failure: from then on the next request is
+        due. What the client takes to notice counts as its own lateness and is not lost.
+        """
+        free_ns = scheduled_ns
         following: Job | None = opening
         while (job := following) is not None:
             exchange = await self._perform(job, scheduled_ns)
-            is_ok = exchange.outcome == "ok"
+            is_ok, free_ns = exchange.outcome == "ok", min(exchange.end_ns, self.clock())
             following = self.schedule.follow(job, view_exchange(exchange) if is_ok else None)
             self._finish(job)
             if not is_ok and not job.blocked:
                 await asyncio.sleep(self.settings.failure_pause_s)
+                free_ns = self.clock()
             if following is not None:
-                scheduled_ns = await self.think(following)
+                scheduled_ns = await self.think(following, free_ns)
+        return free_ns
 
-    async def think(self, job: Job) -> int:
+    async def think(self, job: Job, free_ns: int) -> int:
         """Wait for the time of thought before a job, the same in every arm; return when it is over."""
         turn = self.turn
         thought_ns = think_time_ns(turn.think_s, turn.load, turn.repeat, job.item.id, job.conversation_turn)
-        due_ns = self.clock() + thought_ns
+        due_ns = free_ns + thought_ns
         if thought_ns:
             await sleep_until(due_ns, self.clock)
         return due_ns
@@ -94,6 +102,13 @@ class Performer:
     async def _perform(self, job: Job, scheduled_ns: int) -> Exchange:
         if job.blocked:
             return self._keep(job, scheduled_ns, make_unsent(self.clock()), self.in_flight)
+        if self.room is None:
+            return await self._send(job, scheduled_ns)
+        self.held_back += self.room.locked()
+        async with self.room:
+            return await self._send(job, scheduled_ns)
+
+    async def _send(self, job: Job, scheduled_ns: int) -> Exchange:
         fold = ExchangeFold(self._endpoint.adapter.start_fold())
         limit_s = self.settings.request_timeout_s
         self.in_flight += 1

@@ -96,9 +96,9 @@ class Schedule:
             return self._waiting.popleft()
         if not self.is_filling or self._turn.concurrency == 1:
             return None
-        return next(self._fills) if self._is_counting else self.lead_job(1.0)
+        return next(self._fills) if self._is_counting else self.lead_job(1.0, "ramp")
 
-    def lead_job(self, token_share: float) -> Job:
+    def lead_job(self, token_share: float, mark: str = "lead") -> Job:
         """Return a request that leads up to the counted ones and asks for a part of its tokens.
 
         Of an item that the turn does not count, where there is one: a service that keeps prompts must not
@@ -107,7 +107,7 @@ class Schedule:
         number = self._share.index + self._leads * self._share.of
         item_id = self._lead_ids[number % len(self._lead_ids)]
         self._leads += 1
-        job = self._free_job(item_id, number + 1, "fill", mark="lead")
+        job = self._free_job(item_id, number + 1, "fill", mark=mark)
         return msgspec.structs.replace(job, token_share=token_share)
 
     def follow(self, job: Job, answer: AnswerView | None) -> Job | None:
@@ -121,7 +121,8 @@ class Schedule:
         if job.phase == "fill" and not self.is_filling:
             return None
         if job.phase == "fill":
-            following = self._free_job(job.item.id, job.order_in_block, "fill", turn)
+            mark = job.request_id.rpartition("#")[2].rstrip("0123456789.")  # each kind is numbered apart
+            following = self._free_job(job.item.id, job.order_in_block, "fill", turn, mark)
         else:
             following = self._job(job.item.id, job.order_in_block, job.phase, turn=turn)
         following = msgspec.structs.replace(

@@ -117,6 +117,7 @@ def prepare_descriptors(plan: Plan) -> None:
     limits = read_limits()
     if plan.limits.ray is not None:  # the ports are those of the cluster's nodes
         limits = msgspec.structs.replace(limits, ports=None)
-    needed = find_soft_limit(plan.load, workers=plan.limits.workers, limits=limits)
+    highest = () if plan.knee is None else (plan.knee.level(plan.knee.grid[-1]),)
+    needed = find_soft_limit((*plan.load, *highest), workers=plan.limits.workers, limits=limits)
     if needed > limits.soft:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))

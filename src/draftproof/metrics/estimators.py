@@ -149,18 +149,6 @@ def mean_chunk_gap(record: RequestRecord) -> float | None:
     return _span(record) / (len(record.chunks) - 1) if len(record.chunks) > 1 else None
 
 
-def mean_latency_per_token(record: RequestRecord) -> float | None:
-    """Return (last chunk − sent) / N of one request that has chunks, ns; None without tokens."""
-    waited, tokens = _until_last_chunk(record), _tokens(record)
-    return None if waited is None or tokens < 1 else waited / tokens
-
-
-def mean_wait_per_chunk(record: RequestRecord) -> float | None:
-    """Return (last chunk − sent) / number of chunks of one request that has chunks, ns."""
-    waited = _until_last_chunk(record)
-    return None if waited is None else waited / len(record.chunks)
-
-
 def mean_span_per_token(record: RequestRecord) -> float | None:
     """Return (last − first chunk) / (N − 1) of one request, ns.
 

@@ -4,6 +4,7 @@ Pure: the schema's error list in, a PlanError out.
 """
 
 import difflib
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -36,12 +37,21 @@ def describe_faults(error: ValidationError, values: dict[str, Any], source: str)
     """
     faults: dict[str, ErrorDetails] = {}
     for fault in sorted(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden"):
-        faults.setdefault(dotted_key(_written_location(fault, values)), fault)
+        if not _follows(fault, error.errors()):
+            faults.setdefault(dotted_key(_written_location(fault, values)), fault)
     first = next(iter(faults.values()))
     further = len(faults) - 1
     count = f" ({further} further error{'s' if further > 1 else ''} in this file)" if further else ""
     message, fix = _describe(first, _written_location(first, values))
     return PlanError(message.rstrip(".") + count, place=source, fix=fix)
+
+
+def _follows(fault: ErrorDetails, every: Sequence[ErrorDetails]) -> bool:
+    """Tell whether a list is called too short only because an entry of it is wrong."""
+    own = fault["loc"]
+    return fault["type"] == "too_short" and any(
+        len(other["loc"]) > len(own) and other["loc"][: len(own)] == own for other in every
+    )
 
 
 def _written_location(fault: ErrorDetails, values: dict[str, Any]) -> Location:

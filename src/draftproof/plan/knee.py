@@ -7,14 +7,16 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from draftproof.plan.load import Arrivals, LoadLevel, Seconds
+from draftproof.plan.load import MOST_IN_FLIGHT, SLOWEST_RPS, Arrivals, LoadLevel, Seconds
 from draftproof.plan.strict import Strict as _Strict
 from draftproof.stats.knee import geometric_grid, trials_to_show
 
 PREFIX = "knee-"
 MOST_POINTS = 200
 REQUESTS_PER_SLOT = 10  # of a closed loop: with fewer its start and end are most of what is measured
-Load = Annotated[float, Field(gt=0, le=100_000, allow_inf_nan=False)]
+MOST_OF_A_LOOK = 1_000_000
+LONGEST_LOOK_S = 86_400.0
+Load = Annotated[float, Field(ge=SLOWEST_RPS, le=100_000, allow_inf_nan=False, strict=True)]
 
 
 class Knee(_Strict):
@@ -51,7 +53,7 @@ class Knee(_Strict):
     spacing: Literal["even", "poisson", "gamma"] = Field(
         "poisson", description="How arrivals lie, as in arrivals.spacing."
     )
-    cv: float = Field(1.0, gt=0, le=20, description="Coefficient of variation of gamma gaps.")
+    cv: float = Field(1.0, ge=0.001, le=20, description="Coefficient of variation of gamma gaps.")
 
     @model_validator(mode="after")
     def _is_a_grid(self) -> Self:
@@ -59,6 +61,8 @@ class Knee(_Strict):
             raise ValueError(f"low = {self.low:g} lies above high = {self.high:g}; exchange them")
         if self.axis == "concurrency" and not (self.low.is_integer() and self.high.is_integer()):
             raise ValueError('with axis = "concurrency" low and high are whole numbers')
+        if self.axis == "concurrency" and self.high > MOST_IN_FLIGHT:
+            raise ValueError(f"high = {self.high:g} in flight is more than {MOST_IN_FLIGHT}; lower it")
         if len(self.grid) > MOST_POINTS:
             raise ValueError(
                 f"the grid has {len(self.grid)} points, at most {MOST_POINTS} are allowed; raise low, lower "
@@ -66,6 +70,20 @@ class Knee(_Strict):
             )
         if self.cv != 1.0 and self.spacing != "gamma":
             raise ValueError('cv needs spacing = "gamma"')
+        return self
+
+    @model_validator(mode="after")
+    def _has_looks_that_end(self) -> Self:
+        if (most := self.count_requests(self.high)) > MOST_OF_A_LOOK:
+            raise ValueError(
+                f"a look at high = {self.high:g} takes {most:,} requests, at most {MOST_OF_A_LOOK:,} are "
+                "allowed; lower high or window_s"
+            )
+        if self.axis == "rps" and self.requests / self.low > LONGEST_LOOK_S:
+            raise ValueError(
+                f"the {self.requests} requests of a look at low = {self.low:g} take longer than a day; raise "
+                "low or lower requests"
+            )
         return self
 
     @property

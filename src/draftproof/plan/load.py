@@ -5,15 +5,30 @@ Owns the shape and the ranges. When each request is due is computed by `workload
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from draftproof.plan.strict import Name
 from draftproof.plan.strict import Strict as _Strict
 from draftproof.workload.arrivals import OnOff, OpenLoop, Profile, Ramp, Spacing, Steady, Steps
 
-Rate = Annotated[float, Field(gt=0, le=100_000, allow_inf_nan=False)]
-IdleRate = Annotated[float, Field(ge=0, le=100_000, allow_inf_nan=False)]
-Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
+SLOWEST_RPS = 1e-6  # one request in twelve days: what is slower is a slip of the pen, and never ends
+MOST_IN_FLIGHT = 20_000
+
+
+def _check_idle(rps: float) -> float:
+    if 0 < rps < SLOWEST_RPS:
+        raise ValueError(f"{rps:g} requests per second never come: write 0, or {SLOWEST_RPS:g} at least")
+    return rps
+
+
+Rate = Annotated[float, Field(ge=SLOWEST_RPS, le=100_000, allow_inf_nan=False, strict=True)]
+IdleRate = Annotated[
+    float, Field(ge=0, le=100_000, allow_inf_nan=False, strict=True), AfterValidator(_check_idle)
+]
+Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False, strict=True)]
+Count = Annotated[int, Field(ge=1, strict=True)]
+_HELD_OPEN = 4096
+_LEAST_OF_CYCLE = 0.01  # arrivals; with fewer there is no burst, and the next arrival is far to seek
 
 
 class RampShape(_Strict):
@@ -39,6 +54,16 @@ class BurstShape(_Strict):
     off_rps: IdleRate = Field(0.0, description="Requests per second between bursts.")
     off_s: Seconds = Field(description="Duration between bursts.")
 
+    @model_validator(mode="after")
+    def _has_arrivals(self) -> Self:
+        of_cycle = self.on_rps * self.on_s + self.off_rps * self.off_s
+        if of_cycle < _LEAST_OF_CYCLE:
+            raise ValueError(
+                f"a burst and its pause bring {of_cycle:.2g} requests on average: raise on_rps or on_s until "
+                f"it is {_LEAST_OF_CYCLE:g} at least"
+            )
+        return self
+
 
 class Arrivals(_Strict):
     """Open loop: requests are due at times of their own, whether or not earlier ones have ended.
@@ -55,8 +80,9 @@ class Arrivals(_Strict):
     )
     cv: float = Field(
         1.0,
-        gt=0,
+        ge=0.001,
         le=20,
+        strict=True,
         description="Coefficient of variation of gamma gaps; above 1 arrivals come in bursts.",
     )
 
@@ -90,7 +116,9 @@ class Arrivals(_Strict):
 class Replay(_Strict):
     """Open loop: requests are due when the workload's trace says so."""
 
-    speed: float = Field(1.0, gt=0, le=10_000, description="How many times as fast as recorded.")
+    speed: float = Field(
+        1.0, ge=1e-6, le=10_000, strict=True, description="How many times as fast as recorded."
+    )
 
 
 class RecordedWindow(_Strict):
@@ -110,11 +138,11 @@ class LoadLevel(_Strict):
 
     name: Name
     concurrency: int | None = Field(
-        None, ge=1, le=20_000, description="Closed loop: requests kept in flight."
+        None, ge=1, le=MOST_IN_FLIGHT, strict=True, description="Closed loop: requests kept in flight."
     )
     arrivals: Arrivals | None = None
     replay: Replay | None = None
-    classes: dict[str, Annotated[float, Field(gt=0, le=1_000_000)]] = Field(
+    classes: dict[str, Annotated[float, Field(ge=1e-6, le=1_000_000, strict=True)]] = Field(
         default_factory=dict,
         description="Shares of traffic classes, by label of the first dimension of segment_by: as many items "
         "of each are asked as its share wants. None: every item.",
@@ -123,18 +151,20 @@ class LoadLevel(_Strict):
         0.0,
         ge=0,
         le=3600,
+        strict=True,
         description="Mean time between an answer and the next request of the same conversation or slot, "
         "drawn from an exponential distribution, the same in every arm.",
     )
     max_in_flight: int = Field(
-        4096,
+        _HELD_OPEN,
         ge=1,
-        le=20_000,
+        le=MOST_IN_FLIGHT,
+        strict=True,
         description="Open loop: requests that this client holds open at most. What is due beyond it waits, "
         "which its times show, and the turn's client is invalid.",
     )
-    repeats: int = Field(1, ge=1, description="How often each arm sees each item at this level.")
-    block_size: int = Field(8, ge=1, description="Items an arm answers before the next arm takes its turn.")
+    repeats: Count = Field(1, description="How often each arm sees each item at this level.")
+    block_size: Count = Field(8, description="Items an arm answers before the next arm takes its turn.")
 
     @model_validator(mode="after")
     def _has_one_loop(self) -> Self:
@@ -143,6 +173,19 @@ class LoadLevel(_Strict):
             raise ValueError(
                 f"give exactly one of concurrency, arrivals and replay, got {given or 'none'} "
                 f"in load level {self.name!r}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _has_no_idle_key(self) -> Self:
+        if self.replay is not None and self.classes:
+            raise ValueError(
+                f"a replay asks every request of the recording, so classes have no effect in load level "
+                f"{self.name!r}: thin it by workload.where"
+            )
+        if self.concurrency is not None and self.max_in_flight != _HELD_OPEN:
+            raise ValueError(
+                f"max_in_flight bounds an open loop, and load level {self.name!r} is closed: leave it out"
             )
         return self
 

@@ -204,13 +204,15 @@ class Limits(_Strict):
     warmup_requests: int = Field(
         2,
         ge=0,
-        description="Requests that warm an arm up at a level after each start, at least so many; 0: none. More "
-        "follow, in groups of so many (or of the level's concurrency), until two successive groups agree.",
+        le=10_000,
+        description="Requests that warm an arm up at a level after each start, at least so many; 0: none. "
+        "More follow, in groups of so many (or of the level's concurrency), until two successive groups "
+        "agree.",
     )
     warmup_tolerance: Annotated[float, Field(gt=0.0, le=1.0)] = Field(
         0.1,
-        description="Two groups agree when the medians of time per token and of first token differ by at most "
-        "this share.",
+        description="Two groups agree when the medians of time per token and of first token differ by at "
+        "most this share.",
     )
     warmup_max_s: float = Field(
         60.0, gt=0, description="No further group begins after so long; the report then warns."

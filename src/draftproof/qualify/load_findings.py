@@ -21,7 +21,7 @@ from draftproof.workload.recordings import has_filler
 
 LoadCode = Literal[
     "shape_cut", "turn_long", "replay_of_one", "classes_leave_out", "beyond_service", "prompts_invented",
-    "answers_capped", "turns_untimed",
+    "answers_capped", "turns_untimed", "one_over_tls",
 ]  # fmt: skip
 # Beyond it the arms of a block lie so far apart that slow drift of the machine is no longer alike for them.
 LONG_TURN_S = 900.0
@@ -38,14 +38,16 @@ _LIMIT_KEYS = (
 
 
 class LoadFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that the plan may not mean, of a load level; of the workload where `load` is None."""
+    """One thing that the plan may not mean, of a load level; of workload or arms where `load` is None."""
 
     code: LoadCode
     load: str | None
     text: str
 
     def __str__(self) -> str:
-        return f"load {self.load}: {self.text}" if self.load else f"workload: {self.text}"
+        if self.load:
+            return f"load {self.load}: {self.text}"
+        return f"{'arms' if self.code == 'one_over_tls' else 'workload'}: {self.text}"
 
 
 class Outlook(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,7 +94,7 @@ def find_load_findings(plan: Plan, items: tuple[Item, ...]) -> tuple[LoadFinding
         UsageError: as `plan_turns`.
     """
     turns = plan_turns(plan, items, list_arms(plan))
-    found = list(_judge_recording(plan, items))
+    found = [*_judge_addresses(plan), *_judge_recording(plan, items)]
     for level in plan.load:
         own = [turn for turn in turns if turn.load == level.name]
         sizes = [len(turn.item_ids) for turn in own]
@@ -117,6 +119,18 @@ def find_beyond_service(plan: Plan, manifests: Iterable[ArmManifest]) -> tuple[L
                 if level.concurrency is not None and level.concurrency > limit
             ]
     return tuple(found)
+
+
+def _judge_addresses(plan: Plan) -> Iterator[LoadFinding]:
+    """Behind TLS a chunk is stamped when the client reads it, else when it reaches the host."""
+    arms = (plan.arms.baseline, plan.arms.candidate, plan.arms.alternative)
+    over_tls = [(arm.url or "").startswith("https:") for arm in arms if arm is not None]
+    if any(over_tls) and not all(over_tls):
+        text = (
+            "some are asked over TLS and others are not: TLS costs time, and there a chunk arrives when the "
+            "client reads it, elsewhere when the kernel has it; put all arms behind the same kind of address."
+        )
+        yield LoadFinding(code="one_over_tls", load=None, text=text)
 
 
 def _judge_recording(plan: Plan, items: Sequence[Item]) -> Iterator[LoadFinding]:

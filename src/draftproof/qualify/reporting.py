@@ -7,6 +7,7 @@ check, or a run that does not get that far, need not wait for them.
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from draftproof.collecting import no_collection
 from draftproof.store import RunContents, RunDirectory
 from draftproof.verdict.results import Results
 
@@ -29,8 +30,9 @@ def recompute(path: Path, *, write: bool) -> Results:
     from draftproof.verdict.envelope import build_envelope  # noqa: PLC0415
 
     run = RunDirectory.open(path)
-    contents = run.load()
-    results = compute_results(run_data(contents))
+    with no_collection():
+        contents = run.load()
+        results = compute_results(run_data(contents))
     if write:
         run.write_results(results)
         run.write_envelope(build_envelope(results, contents.manifest))

@@ -124,7 +124,9 @@ def _count_indices(size: int, resamples: int, rng: np.random.Generator) -> Ints:
         rows = min(batch, resamples - start)
         drawn = rng.integers(0, size, size=(rows, size - 1), dtype=np.uint32)
         places = drawn + (np.arange(rows) * size)[:, None]
-        counts[start : start + rows] = np.bincount(places.reshape(-1), minlength=rows * size).reshape(rows, size)
+        counts[start : start + rows] = np.bincount(places.reshape(-1), minlength=rows * size).reshape(
+            rows, size
+        )
     return counts
 
 

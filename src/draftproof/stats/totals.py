@@ -170,7 +170,7 @@ def _quantile(level: float, clusters: int) -> float:
 def _exact_sums(values: Floats, index: npt.NDArray[np.intp], count: int) -> Floats:
     """Sum by cluster without rounding, so that the order of rows cannot show."""
     if _add_exactly(values):
-        return np.bincount(index, weights=values, minlength=count)
+        return np.bincount(index, weights=values, minlength=count).astype(np.float64, copy=False)
     order = np.argsort(index, kind="stable")
     ends = np.cumsum(np.bincount(index, minlength=count))
     rows = values[order].tolist()

@@ -19,7 +19,10 @@ def build_frame(records: Sequence[Any], schema: dict[str, pl.DataType]) -> pl.Da
         schema: name -> type; a struct's fields are attributes too, a list is any sequence.
     """
     return pl.DataFrame(
-        [build_column([getattr(one, name) for one in records], kind).alias(name) for name, kind in schema.items()]
+        [
+            build_column([getattr(one, name) for one in records], kind).alias(name)
+            for name, kind in schema.items()
+        ]
     )
 
 
@@ -69,9 +72,12 @@ def _join_lists(values: list[Any], sizes: npt.NDArray[np.int64], kind: pl.List) 
 def _gather(column: pl.Series, places: npt.NDArray[np.int64], present: npt.NDArray[np.bool_]) -> pl.Series:
     """Return the rows at these places, null where nothing is present."""
     rows = pl.Series(places, dtype=pl.UInt32())
-    return column.gather(rows if present.all() else pl.select(pl.when(pl.Series(present)).then(rows)).to_series())
+    return column.gather(
+        rows if present.all() else pl.select(pl.when(pl.Series(present)).then(rows)).to_series()
+    )
 
 
 def _type_of(kind: Any) -> pl.DataType:
     """Return a type that stands inside another, which may be the class itself, as an instance."""
-    return kind() if isinstance(kind, type) else kind
+    found: pl.DataType = kind() if isinstance(kind, type) else kind
+    return found

@@ -8,6 +8,7 @@ A folder with the tables and without a journal is a whole run that can be read a
 import shutil
 from pathlib import Path
 
+from draftproof.collecting import no_collection
 from draftproof.errors import StoreError
 from draftproof.records import TelemetrySample
 from draftproof.store.journal import JournalContents, load_journal, order_records
@@ -85,7 +86,8 @@ def write_tables(path: Path, out: Path) -> tuple[Path, Path, Path]:
     Raises:
         StoreError: something cannot be read or written.
     """
-    journal, samples = load_requests(path), load_readings(path)
+    with no_collection():
+        journal, samples = load_requests(path), load_readings(path)
     paths = out / RECORDS_NAME, out / BLOCKS_NAME, out / TELEMETRY_NAME
     save_records(paths[0], journal.records)
     save_blocks(paths[1], journal.blocks)

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from draftproof.records import BehaviourProbe, BlockRecord, Judgement, RequestRecord, Warmup
+from draftproof.records import SCHEMA_VERSION, BehaviourProbe, BlockRecord, Judgement, RequestRecord, Warmup
 from draftproof.store.framing import frame_record, is_sound, line_error, read_sound_lines
 from draftproof.store.lines import LineFile, count_torn_lines
 
@@ -96,7 +96,7 @@ def iterate_records(path: Path) -> Iterator[Record]:
     }
     for number, _, frame in read_sound_lines(path):
         decoder = decoders.get(frame.kind) if frame is not None else None
-        if frame is None or decoder is None:
+        if frame is None or decoder is None or frame.v > SCHEMA_VERSION:
             raise line_error(path, number, frame, "its kind is not known" if frame else "it has another form")
         try:
             yield decoder.decode(frame.record)

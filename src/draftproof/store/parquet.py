@@ -125,6 +125,7 @@ BLOCK_SCHEMA: dict[str, pl.DataType] = {
     "unreached": _INT,
     "conductor_cpu_s": pl.Float64(),
     "held_back": _INT,
+    "client_cpu_max_s": pl.Float64(),
 }
 TELEMETRY_SCHEMA: dict[str, pl.DataType] = {
     "arm": _TEXT,

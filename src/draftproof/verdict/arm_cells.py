@@ -98,7 +98,7 @@ def _summarise_progress(sound: Iterable[Observation]) -> Progress | None:
 
 
 def _to_share(columns: Columns, answered: Ints, part: str) -> float | None:
-    """Return the share of a part of the server's timings in the time from send to end, as `service_shares`."""
+    """Return the share of a part of the server's timings in the time from send to end."""
     spent, whole = columns.server_ns(part)[answered], columns.sent_ns[answered]
     known = ~(np.isnan(spent) | np.isnan(whole))
     total = int(whole[known].astype(np.int64).sum())

@@ -66,7 +66,7 @@ def find_client_faults(
         is_open: whether requests were due at times of their own.
     """
     return (
-        *_find_late(parts, lag_limit_ms, is_open=is_open),
+        *_find_late(parts, lag_limit_ms),
         *_find_held_back(parts),
         *(_find_missed(parts, openings) if is_open else ()),
         *_find_full_core(parts),
@@ -105,18 +105,23 @@ def pool_paces(paces: Iterable[Pace]) -> Pace | None:
 
 
 def share_of_core(part: BlockRecord) -> float | None:
-    """Return the part of one core that each load process used on average, None where it cannot be told."""
+    """Return the part of one core that the busiest load process used, None where it cannot be told.
+
+    Of records that do not tell the busiest, what each used on average.
+    """
     window_s = (part.ended_ns - part.started_ns) / NS_PER_S
     if part.client_cpu_s is None or window_s < CORE_WINDOW_S:
         return None
+    if part.client_cpu_max_s is not None:
+        return part.client_cpu_max_s / window_s
     return part.client_cpu_s / window_s / max(part.workers, 1)
 
 
-def _find_late(parts: Sequence[BlockRecord], limit_ms: float, *, is_open: bool) -> Iterator[ClientFault]:
+def _find_late(parts: Sequence[BlockRecord], limit_ms: float) -> Iterator[ClientFault]:
     readings: dict[FaultKind, Iterable[int | None]] = {
         "lag": (one.event_loop_lag_max_ns for one in parts),
         "gc_pause": (one.gc_pause_max_ns for one in parts),
-        "send_lag": (one.send_lag_p99_ns for one in parts if is_open),
+        "send_lag": (one.send_lag_p99_ns for one in parts),
     }
     for kind, values in readings.items():
         worst_ms = max((one for one in values if one is not None), default=0) / NS_PER_MS

@@ -38,6 +38,7 @@ from draftproof.verdict.faults import Faults, summarise_incomplete
 from draftproof.verdict.knee.compute import compute_knee
 from draftproof.verdict.order.compute import compute_order
 from draftproof.verdict.order.wording import warn_about_order
+from draftproof.verdict.overload import warn_about_overload
 from draftproof.verdict.pairs import PairTable
 from draftproof.verdict.phases import summarise_phases, warn_about_warmups
 from draftproof.verdict.questions.ask import answer_questions
@@ -225,6 +226,7 @@ def _assemble(
             *list_disturbances(prepared.run.blocks),
             *faults.warnings,
             *_warn(prepared, by_effect, faults),
+            *warn_about_overload(prepared),
             *warn_about_warmups(one for one in prepared.run.warmups if one.load in prepared.loads),
         ),
         counts=_count(prepared, pairs),

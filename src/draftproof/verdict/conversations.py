@@ -20,14 +20,14 @@ class Conversations(NamedTuple):
     is_completed: Bools
 
     @property
-    def count(self) -> int:
+    def size(self) -> int:
         """How many there are."""
         return len(self.first)
 
     def all_of(self, states: Floats) -> Floats:
         """Return 0 where a turn's state is 0, else NaN where one is NaN, else 1; shape (conversations,)."""
-        failed = np.bincount(self.owners, weights=states == 0, minlength=self.count) > 0
-        unknown = np.bincount(self.owners, weights=np.isnan(states), minlength=self.count) > 0
+        failed = np.bincount(self.owners, weights=states == 0, minlength=self.size) > 0
+        unknown = np.bincount(self.owners, weights=np.isnan(states), minlength=self.size) > 0
         found: Floats = np.where(failed, 0.0, np.where(unknown, np.nan, 1.0))
         return found
 

@@ -92,7 +92,7 @@ def _find_part(parts: Sequence[BlockRecord], record: RequestRecord) -> int | Non
 def _measure(
     part: BlockRecord, counted: Sequence[RequestRecord], others: Sequence[RequestRecord], *, is_full: bool
 ) -> TurnWindow | None:
-    """Return the window of a part: in a full loop all of its counting time, else what counted requests span."""
+    """Return the window of a part: of a full loop its counting time, else what counted requests span."""
     if not counted and not is_full:
         return None
     began_ns = part.started_ns if part.counted_from_ns is None else part.counted_from_ns

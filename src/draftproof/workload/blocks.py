@@ -23,6 +23,8 @@ from draftproof.workload.items import Item
 from draftproof.workload.ordering import hash_number, order_by_seed
 from draftproof.workload.segments import group_by_segment
 
+LONGEST_TURN_S = 30 * 86_400
+MOST_REQUESTS = 50_000_000
 SEED_LIMIT = 2**31  # engines accept a signed 32-bit seed; larger ones are refused by some
 
 
@@ -99,10 +101,11 @@ def plan_blocks(
     square of rotations of one drawn order.
 
     Raises:
-        UsageError: no items, no arms, arm names that repeat, a replay of items without times, or a class
-            that no item has.
+        UsageError: no items, no arms, arm names that repeat, a replay of items without times, a class that no
+            item has, or more requests or a longer turn than anybody waits for.
     """
     _check_inputs(items, arms)
+    _check_size(len(items), levels, len(arms))
     orders = {level.name: _draw_arm_orders(arms, seed, level.name) for level in levels}
     index = itertools.count()
     return tuple(
@@ -137,6 +140,18 @@ def _check_inputs(items: Sequence[Item], arms: Sequence[str]) -> None:
     if not arms or len(set(arms)) != len(arms):
         raise UsageError(
             f"arm names must differ and there must be one at least, got {list(arms)}", place="arms"
+        )
+
+
+def _check_size(items: int, levels: Sequence[LoadLevel], arms: int) -> None:
+    wanted = sum(level.repeats for level in levels) * items * arms
+    if wanted > MOST_REQUESTS:
+        most = max(levels, key=lambda level: level.repeats)
+        raise UsageError(
+            f"{items} items, {most.repeats} times in {arms} arms: with all levels {wanted:,} requests, and "
+            f"at most {MOST_REQUESTS:,} can be planned",
+            place=f"load level {most.name}",
+            fix="lower repeats, or choose fewer items.",
         )
 
 
@@ -209,7 +224,23 @@ def choose_by_class(
 
 
 def _find_due(own: Sequence[Item], level: LoadLevel, salt: tuple[int, str, int, int]) -> tuple[int, ...]:
-    """Return when each item of a block is due, in ns from its start; empty in a closed loop."""
+    """Return when each item of a block is due, in ns from its start; empty in a closed loop.
+
+    Raises:
+        UsageError: the last is due so late that nobody waits for it.
+    """
+    due_ns = _list_due(own, level, salt)
+    if due_ns and due_ns[-1] > LONGEST_TURN_S * NS_PER_S:
+        raise UsageError(
+            f"the {len(own)} requests of a turn come over {due_ns[-1] / NS_PER_S / 86_400:,.0f} days, and a "
+            f"turn may last {LONGEST_TURN_S // 86_400}",
+            place=f"load level {level.name}",
+            fix="raise the rate or the speed, or lower block_size.",
+        )
+    return due_ns
+
+
+def _list_due(own: Sequence[Item], level: LoadLevel, salt: tuple[int, str, int, int]) -> tuple[int, ...]:
     if level.replay_speed is not None:
         first_ns = own[0].due_ns or 0
         return tuple(round(((item.due_ns or 0) - first_ns) / level.replay_speed) for item in own)

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from package_builders import build_lines
 
-from draftproof.handover.journal_order import check_records, sort_as_written
+from draftproof.handover.journal_order import JournalOrder, check_order, check_records, sort_as_written
 from draftproof.records import BlockRecord
+from draftproof.store.journal import encode_line
 from draftproof.testing.builders import MS_NS, build_block_record, build_record
 
 LINES = list(build_lines())
@@ -81,3 +82,20 @@ def test_tables_are_written_back_as_a_run_writes(seed):
     turns = [one for one in LINES if isinstance(one, BlockRecord)]
     Random(seed).shuffle(records)  # noqa: S311 - a fixed disorder
     assert msgspec.json.encode(sort_as_written(records, turns)) == msgspec.json.encode(LINES)
+
+
+@pytest.mark.parametrize(("apart_ms", "lag_ms", "is_moved"), [(4, 0, False), (6, 0, True), (60, 80, False)])
+def test_requests_that_end_while_the_client_is_late_may_be_written_either_way(apart_ms, lag_ms, is_moved):
+    """Ends are the kernel's, lines the client's: within a turn they differ by its lag, and by no more."""
+    own = msgspec.structs.replace(turn(1000), event_loop_lag_max_ns=lag_ms * MS_NS)
+    lines = [at(900), at(900 - apart_ms), own]
+    assert check_records(lines) == ([], [(2, "it ended before the line above it")] if is_moved else [])
+
+
+def test_a_part_of_a_turn_is_judged_by_the_lag_in_the_turns_own_line(tmp_path):
+    """Load workers write requests, the program the turn: its lag holds for their files, and is no restart."""
+    own = msgspec.structs.replace(turn(1000), event_loop_lag_max_ns=80 * MS_NS)
+    for name, lines in (("records", [own]), ("records-w0", [at(900), at(840, phase="fill")])):
+        text = b"".join(encode_line(line) + b"\n" for line in lines)
+        (tmp_path / f"{name}.jsonl").write_bytes(text)
+    assert check_order(tmp_path) == JournalOrder(restarts=(), faults=())

@@ -173,6 +173,16 @@ def test_a_fault_of_a_run_is_placed_in_the_run(tmp_path):
     assert str(refused.value.place).startswith(str(run))
 
 
+def test_the_fix_for_a_changed_line_names_the_run_and_not_its_copy(tmp_path):
+    """What the sentence says to do can be done: the copy is gone when it is read."""
+    run = store_run(tmp_path / "run")
+    journal = run / "journal" / "records.jsonl"
+    journal.write_bytes(journal.read_bytes().replace(b'"phase":"measure"', b'"phase":"measurf"', 1))
+    with pytest.raises(StoreError, match="its checksum differs") as refused:
+        pack_run(run, tmp_path / "a.tar", PackOptions())
+    assert f"run --resume {run}" in str(refused.value)
+
+
 def test_a_name_that_no_file_can_have_is_one_sentence(tmp_path, run_path):
     """The system refuses it before anything is packed."""
     with pytest.raises(UsageError, match="no such file can be written"):

@@ -148,6 +148,20 @@ def test_fill_requests_go_on_with_their_conversation_only_while_others_are_count
     assert plan.follow(fill, AnswerView(text="x")) is None
 
 
+def test_later_turns_of_leads_and_fills_have_ids_of_their_own():
+    """Both may ask the same conversation, and each is numbered apart to its end."""
+    plan = Schedule(
+        turn("talk", concurrency=2), {"talk": ITEMS["talk"]}, done=(), seed_of=lambda _item, _repeat: 1
+    )
+    lead = plan.lead_job(1.0)
+    plan.open_counting()
+    fills = [job for _ in range(3) if (job := plan.next_job()) is not None and job.phase == "fill"]
+    later = [plan.follow(job, AnswerView(text="x")) for job in (lead, *fills)]
+    assert [job.request_id for job in later if job is not None] == [
+        f"{KEY}/talk+1#lead1", f"{KEY}/talk+1#fill1", f"{KEY}/talk+1#fill2",
+    ]  # fmt: skip
+
+
 def test_an_interrupted_turn_does_not_claim_to_be_done():
     """A later turn that was stopped keeps its place in the conversation under an id of its own."""
     plan = schedule("talk")

@@ -53,12 +53,13 @@ def test_nothing_is_counted_before_counting_is_opened():
     assert [(job.request_id, job.phase, job.token_share) for job in leads] == [
         ("peak/3/1/candidate/b#lead1", "fill", 0.25), ("peak/3/1/candidate/b#lead2", "fill", 0.5),
     ]  # fmt: skip
-    further = [plan.next_job() for _ in range(2)]
+    further = [job for _ in range(2) if (job := plan.next_job()) is not None]
     assert [(job.request_id, job.phase, job.token_share) for job in further] == [
-        ("peak/3/1/candidate/b#lead3", "fill", 1.0), ("peak/3/1/candidate/b#lead4", "fill", 1.0),
+        ("peak/3/1/candidate/b#ramp3", "fill", 1.0), ("peak/3/1/candidate/b#ramp4", "fill", 1.0),
     ]  # fmt: skip
     plan.open_counting()
-    assert (job := plan.next_job()) is not None
+    job = plan.next_job()
+    assert job is not None
     assert job.request_id == "peak/3/1/candidate/a"
 
 

@@ -171,6 +171,7 @@ def test_a_turn_is_as_late_as_its_worst_part_and_costs_the_sum():
     assert (merged.event_loop_lag_max_ns, merged.lag_p99_ns) == (2 * MS, 1)
     assert (merged.send_lag_p99_ns, merged.send_lag_max_ns) == (9, 30)
     assert (merged.client_cpu_s, merged.conductor_cpu_s, merged.workers) == (0.75, 0.125, 2)
+    assert merged.client_cpu_max_s == 0.5
     assert (merged.gc_pause_max_ns, merged.gc_pause_total_ns) == (4, 7)
     assert (merged.connections, merged.in_flight_max, merged.counted_from_ns) == (5, 7, 60)
 

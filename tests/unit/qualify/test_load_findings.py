@@ -162,3 +162,23 @@ def test_the_outlook_sums_the_due_times_of_all_turns():
     assert fast.at_least_s == 10.0
     (closed,) = list_outlooks(make_plan("concurrency = 1\nblock_size = 6"), items)
     assert (closed.at_least_s, "as long as the service takes" in str(closed)) == (None, True)
+
+
+@pytest.mark.parametrize(
+    ("addresses", "found"),
+    [
+        (("https://a.example", "http://b.example"), ["one_over_tls"]),
+        (("https://a.example", "https://b.example"), []),
+        (("http://a.example", "http://b.example"), []),
+    ],
+)
+def test_arms_of_which_one_is_behind_tls_are_named(addresses, found):
+    """Their arrivals are taken in two ways, so that they are not of one measure."""
+    plan = make_plan("concurrency = 1")
+    arms = plan.arms.model_copy(
+        update={
+            name: getattr(plan.arms, name).model_copy(update={"url": url})
+            for name, url in zip(("baseline", "candidate"), addresses, strict=True)
+        }
+    )
+    assert codes(plan.model_copy(update={"arms": arms}), make_items(4)) == found

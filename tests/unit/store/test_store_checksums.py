@@ -136,7 +136,7 @@ def test_damage_in_the_middle_is_named_with_what_to_do(tmp_path, bit):
 
 
 def test_a_whole_line_that_was_changed_is_an_error_even_at_the_end(tmp_path):
-    """A power cut leaves no sound JSON with another content: who edits the last records is told, not obeyed."""
+    """A power cut leaves no sound JSON with another content: an edit of the last records is told."""
     path = write(tmp_path, request(0), request(1))
     path.write_bytes(path.read_bytes().replace(b'"item_id":"a"', b'"item_id":"b"'))
     with pytest.raises(StoreError, match=r"records\.jsonl:1: this line was changed.*checksum"):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from run_builders import request, requests, turn
 
 from draftproof.errors import StoreError
-from draftproof.store.journal import Journal, load_journal
+from draftproof.store.journal import Journal, encode_line, load_journal
 from draftproof.store.lines import LineFile, RunLock, torn_path
 
 GOLDEN = Path(__file__).parent / "journal_v1.jsonl"
@@ -132,9 +132,11 @@ def test_any_other_bad_line_is_an_error_with_file_and_line(tmp_path, bad):
 
 def test_newer_schema_version_is_told_apart_from_a_bad_line(tmp_path):
     """A line of a later version asks for a newer program."""
-    (tmp_path / "records.jsonl").write_bytes(b'{"kind":"request","v":99,"record":{"new":1}}\n')
-    with pytest.raises(StoreError, match="use a newer draftproof"):
-        load_journal(tmp_path)
+    known = encode_line(request()).replace(b'"v":1', b'"v":99')
+    for line in (b'{"kind":"request","v":99,"record":{"new":1}}', known):
+        (tmp_path / "records.jsonl").write_bytes(line + b"\n")
+        with pytest.raises(StoreError, match="use a newer draftproof"):
+            load_journal(tmp_path)
 
 
 def test_file_of_schema_version_1_keeps_loading(tmp_path):

@@ -209,6 +209,24 @@ def test_figures_of_a_load_follow_from_its_requests(searched):
     assert 0.7 < row.goodput_rps < 1.4
 
 
+def test_what_keeps_the_load_up_takes_its_part_of_the_window(searched):
+    """Fills that end among the counted requests leave them the less of the time, the more there are."""
+    run, _ = searched
+    before = read_turns(run)
+    key, turn = next((key, turn) for key, turn in before.items() if turn.saturated is None)
+    own = [one for one in run.records if (one.load, one.block, one.arm) == key]
+    counted = [one for one in own if one.phase == "measure"]
+    ended = sum(turn.from_ns < one.end_ns <= turn.end_ns for one in own)
+    fills = [
+        msgspec.structs.replace(one, phase="fill", request_id=f"{one.request_id}#{copy}")
+        for copy, one in enumerate(counted)
+    ]
+    after = read_turns(msgspec.structs.replace(run, records=(*run.records, *fills)))[key]
+    length_ns, n = turn.end_ns - turn.from_ns, len(counted)
+    assert turn.filled_ns == pytest.approx(length_ns * n / ended)
+    assert after.filled_ns == pytest.approx(length_ns * n / (ended + n))
+
+
 def test_devices_of_the_budget_divide_conversations():
     """An arm of four devices has a quarter of the conversations per device."""
     plan = make_plan(PLAN.replace("[arms.candidate]", "[arms.candidate]\ndevices = 4"), **QUICK)

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from draftproof.metrics.request import compute_request_metrics
 from draftproof.records import Chunk
 from draftproof.verdict.compute import compute_results
 from draftproof.verdict.rivals.judge import read_rival
@@ -120,13 +121,14 @@ def test_a_rivals_number_of_a_golden_timeline_is_its_formula(world, case):
         sent_ns=case["sent_ms"] * MS,
         end_ns=chunks[-1].arrival_ns,
     )
-    one = _replace(seen, record=record)
+    metrics = compute_request_metrics(record, 0)
+    alone = _replace(prepared, observations=(_replace(seen, record=record, metrics=metrics),))
     arrivals = [chunk.arrival_ns for chunk in chunks]
     span, waited, tokens = arrivals[-1] - arrivals[0], arrivals[-1] - record.sent_ns, record.output_tokens
-    assert read_rival(prepared, "chunk_gap")(one) == pytest.approx(span / (len(chunks) - 1))
-    assert read_rival(prepared, "waits_over_chunks")(one) == pytest.approx(waited / len(chunks))
-    assert read_rival(prepared, "latency_over_all_tokens")(one) == pytest.approx(waited / tokens)
-    assert read_rival(prepared, "tokens_minus_one")(one) == pytest.approx(span / (tokens - 1))
+    assert read_rival(alone, "chunk_gap")[0] == pytest.approx(span / (len(chunks) - 1))
+    assert read_rival(alone, "waits_over_chunks")[0] == pytest.approx(waited / len(chunks))
+    assert read_rival(alone, "latency_over_all_tokens")[0] == pytest.approx(waited / tokens)
+    assert read_rival(alone, "tokens_minus_one")[0] == pytest.approx(span / (tokens - 1))
 
 
 def test_the_two_golden_timelines_turn_the_verdict_round(world):

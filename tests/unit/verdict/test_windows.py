@@ -9,6 +9,7 @@ import pytest
 from draftproof.testing.synthetic_runs import Layout, Requests, build_run, order_turns
 from draftproof.verdict.economics.compute import compute_economics
 from draftproof.verdict.economics.device_time import measure_device_time
+from draftproof.verdict.overload import warn_about_overload
 from draftproof.verdict.run_data import prepare_run
 from draftproof.verdict.windows import measure_windows
 
@@ -109,6 +110,23 @@ def test_an_open_loop_beyond_capacity_fills_what_the_service_needs():
     run = place(skeleton({}), every[12 : 12 + COUNTED], (*every[:12], *every[12 + COUNTED :]))
     found = measure_device_time(prepare_run(run))["baseline", "load"]
     assert found.window_s == pytest.approx(COUNTED * 0.1)
+
+
+@pytest.mark.parametrize(("service_ms", "said"), [(200, True), (40, False)])
+def test_an_arm_that_falls_behind_a_steady_rate_is_named(service_ms, said):
+    """A queue that grows from request to request is told with its ends, one that does not is not."""
+    gap = 50 * MS
+    spans = [
+        (place * gap, (place + 1) * service_ms * MS + (0 if said else place * (50 - service_ms) * MS))
+        for place in range(60)
+    ]
+    run = place(skeleton({}), spans[:COUNTED], spans[COUNTED:])
+    told = list(warn_about_overload(prepare_run(run)))
+    assert [line[: line.index(" in 1 of")] for line in told] == (
+        ["At load load the arm baseline fell behind", "At load load the arm candidate fell behind"]
+        if said
+        else []
+    )
 
 
 def test_a_full_closed_loop_counts_from_where_counting_began():

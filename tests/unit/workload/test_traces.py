@@ -94,3 +94,41 @@ def test_a_speed_must_be_positive(speed: float) -> None:
     """A replay speed of 0, below, or without a value is refused."""
     with pytest.raises(ValueError, match="speed"):
         compress(read_trace(AZURE), speed)
+
+
+AZURE_HEAD = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+BURST_HEAD = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "said"),
+    [
+        (AZURE_HEAD + '"' + "x" * 200_000 + '",5,5\n', ":2", "no CSV: field larger"),
+        (AZURE_HEAD + "2023-11-16 18:15:46,10,1e18\n", ":2", "no number of tokens"),
+        (BURST_HEAD + "1e300,ChatGPT,5,5,10,x\n", ":2", "no time"),
+        (BURST_HEAD + "0,ChatGPT,5,5,10,x\n1e10,ChatGPT,5,5,10,x\n", ":3", "1,000,000,000 s at most"),
+        ('{"timestamp": 1e303, "input_length": 6, "output_length": 5}\n', ":1", "no time"),
+        (f'{{"timestamp": {10**400}, "input_length": 6, "output_length": 5}}\n', ":1", "too large"),
+        ('{"timestamp": 1, "input_length": true, "output_length": 5}\n', ":1", "no number of tokens"),
+        ('{"timestamp": 1, "input_length": 6, "output_length": 5, "hash_ids": [1e400]}\n', ":1", "infinity"),
+        ('{"timestamp": 1, "input_length": 6, "output_length": 5, "hash_ids": "46"}\n', ":1", "no list"),
+        ('{"at_s": 1}\n' + "[" * 200_000 + "\n", ":2", "nested too deeply"),
+        (f'{{"at_s": 1, "prompt_tokens": {10**400}}}\n', ":1", "too large"),
+        ('{"at_s": 1, "item_id": "\\ud800"}\n', ":1", "no valid text"),
+        ('{"at_s": 1, "class": "\\ud800"}\n', ":1", "no valid text"),
+        ('{"at_s": 1, "item_id": {"a": 1}}\n', ":1", "no text"),
+    ],
+)
+def test_a_line_that_no_trace_has_is_refused_with_its_number(text, place, said) -> None:
+    """Numbers beyond every range, broken quotes, halves of characters: one sentence, never a traceback."""
+    with pytest.raises(WorkloadError, match=said) as refused:
+        read_trace(text, "t")
+    assert refused.value.place == f"t{place}"
+    assert len(str(refused.value)) < 300
+
+
+def test_blank_lines_before_and_separators_within_are_no_lines() -> None:
+    """A file may begin with blank lines; U+2028 inside a text ends no line of JSON."""
+    assert [one.line for one in read_trace("\n" + AZURE)] == [3, 4]
+    (own,) = read_trace('\n{"at_s": 0, "class": "a\u2028b"}\n')
+    assert (own.line, own.traffic_class) == (2, "a\u2028b")

@@ -57,6 +57,9 @@ def merge_parts(
         workers=workers,
         clocks=tuple(clock for one in blocks for clock in one.clocks),
         conductor_cpu_s=conductor_cpu_s,
+        client_cpu_max_s=max(
+            (one.client_cpu_s for one in blocks if one.client_cpu_s is not None), default=None
+        ),
     )
 
 

@@ -25,13 +25,13 @@ def _summarise(prepared: PreparedRun, arm: str, load: str) -> ConversationSummar
     return ConversationSummary(
         arm=arm,
         load=load,
-        conversations=found.count,
+        conversations=found.size,
         multi_turn=int((columns.turns_of_item[found.first] > 1).sum()),
         requests=len(places),
         completed=completed,
-        completed_share=_to_share(completed, found.count, level),
+        completed_share=_to_share(completed, found.size, level),
         good=good,
-        unjudged=found.count - known,
+        unjudged=found.size - known,
         good_share=_to_share(good, known, level),
     )
 

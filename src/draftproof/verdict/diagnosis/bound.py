@@ -34,9 +34,7 @@ def diagnose(prepared: PreparedRun, effects: EffectIndex, faults: Faults) -> tup
 def _diagnose_load(prepared: PreparedRun, load: str, effects: EffectIndex, *, client_late: bool) -> Diagnosis:
     choice = prepared.plan.comparison
     places = find_answered(prepared, "baseline", load)
-    shares = measure_shares(
-        prepared.columns, places, level=choice.confidence, floor=choice.minimum_prompts
-    )
+    shares = measure_shares(prepared.columns, places, level=choice.confidence, floor=choice.minimum_prompts)
     speedup = _inverse(_pooled_ratio(effects, "tpot_ns", load))
     measured = _inverse(_pooled_ratio(effects, "e2e_from_schedule_ns", load))
     share = None if shares.decode.value is None else min(max(shares.decode.value, 0.0), 1.0)

@@ -108,7 +108,9 @@ def _measure(
         judged=int((~np.isnan(on_time)).sum()),
         tokens=total(residence, tokens, places),
         good=total(residence, good, places),
-        conversations=total(np.bincount(found.owners, weights=residence), completed, found.first),
+        conversations=total(
+            np.bincount(found.owners, weights=residence).astype(np.float64), completed, found.first
+        ),
         completed_conversations=int(completed.sum()),
         seconds_per_ns=window_s * devices / whole if window_s is not None and whole > 0 else None,
     )

@@ -129,11 +129,7 @@ def _bound(states: Mapping[str, bool], null_states: Mapping[str, bool] | None, l
 def _measure_margins(pairs: Iterable[Pair], null_pairs: Iterable[Pair], tie_nats: float) -> Margins:
     parted = [pair for pair in pairs if not pair.is_same]
     known = [margin for pair in parted if (margin := find_margin(pair)) is not None]
-    null = [
-        margin
-        for pair in null_pairs
-        if not pair.is_same and (margin := find_margin(pair)) is not None
-    ]
+    null = [margin for pair in null_pairs if not pair.is_same and (margin := find_margin(pair)) is not None]
     null_largest = max(null, default=None)
     allowed = max(tie_nats, null_largest or 0.0)
     return Margins(

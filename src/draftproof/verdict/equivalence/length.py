@@ -67,7 +67,8 @@ def _test(
     prompts: int,
     level: float,
 ) -> EquivalenceTest:
-    mine, theirs = (_read_all(read, [pair.arm for pair in pairs]), _read_all(read, [one.versus for one in pairs]))
+    mine = _read_all(read, [pair.arm for pair in pairs])
+    theirs = _read_all(read, [pair.versus for pair in pairs])
     known = ~(np.isnan(mine) | np.isnan(theirs))
     owners, n = places[known], int(known.sum())
     mine, theirs = mine[known], theirs[known]

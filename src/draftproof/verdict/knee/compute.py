@@ -100,8 +100,11 @@ def _share_figure(plan: Plan, knee: Knee, seen: PointSeen, needed: int | None) -
 
 
 def _window_s(seen: PointSeen) -> float | None:
-    """Return the counted part of the valid turns: from the first request due to the last one's end."""
-    return sum(turn.end_ns - turn.from_ns for turn in seen.valid) / NS_PER_S or None
+    """Return what the counted requests of the valid turns filled, from the first one due to the last end.
+
+    Of the wait for the last answers they fill a part alone, since the load goes on behind them.
+    """
+    return sum(turn.filled_ns for turn in seen.valid) / NS_PER_S or None
 
 
 def _completed_rps(seen: PointSeen) -> float | None:

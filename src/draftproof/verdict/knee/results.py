@@ -14,8 +14,8 @@ class KneePoint(msgspec.Struct, frozen=True, kw_only=True):
     `share` is the on-time share of all attempted requests, `unjudged` are those of which it cannot be told
     and which are in neither count. `effective` is the number of independent requests that they are worth.
     `saturated` says why the service cannot keep up, None where it can. `in_flight` are those in flight at
-    the start and at the end of the counted part, on average over the looks. `window_s` is the counted part of
-    all looks, up to its last end.
+    the start and at the end of the counted part, on average over the looks. `window_s` is what the
+    counted requests of all looks filled of the time from the first one due to the last end.
     """
 
     arm: str

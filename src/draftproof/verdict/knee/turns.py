@@ -31,7 +31,8 @@ class TurnSeen(NamedTuple):
     be told; `use` is the share of its tightest deadline that each took, infinite for a failed one; `prompts`
     are their cluster labels. `good`: on time and no check failed; `conversations` those of which all turns
     are good, `attempted_conversations` all of them. Times of one clock in ns: the counted part begins, its
-    last request is due, its last request ends. `turn_s` is how long the whole turn took. `saturated` says why
+    last request is due, its last request ends. `filled_ns` is what the counted requests filled of the time
+    from the first to the last of these. `turn_s` is how long the whole turn took. `saturated` says why
     the service did not keep up, None where it did. `is_valid` is False where the client itself was late.
     """
 
@@ -44,6 +45,7 @@ class TurnSeen(NamedTuple):
     from_ns: int
     due_ns: int
     end_ns: int
+    filled_ns: float
     turn_s: float
     completed: int
     in_flight: tuple[int, int]
@@ -79,9 +81,11 @@ def _read_turn(
     good = [fine is True and one.is_passed is not False for fine, one in zip(on_time, ordered, strict=True)]
     conversations = _join_conversations(ordered, good)
     from_ns, due_ns = ordered[0].record.scheduled_ns, ordered[-1].record.scheduled_ns
-    in_flight = (_in_flight(every, from_ns), _in_flight(every, due_ns))
+    in_flight = (count_in_flight(every, from_ns), count_in_flight(every, due_ns))
     is_open = plan.knee is not None and plan.knee.axis == "rps"
     completed = sum(from_ns < one.end_ns <= due_ns and one.outcome == "ok" for one in every)
+    end_ns = max(one.record.end_ns for one in ordered)
+    ended = sum(from_ns < one.end_ns <= end_ns for one in every if one.phase in ("measure", "fill"))
     return TurnSeen(
         on_time=on_time,
         use=tuple(_deadline_use(one, objectives) for one in ordered),
@@ -91,7 +95,8 @@ def _read_turn(
         attempted_conversations=len(conversations),
         from_ns=from_ns,
         due_ns=due_ns,
-        end_ns=max(one.record.end_ns for one in ordered),
+        end_ns=end_ns,
+        filled_ns=(end_ns - from_ns) * len(ordered) / max(ended, len(ordered)),
         turn_s=sum(one.ended_ns - one.started_ns for one in blocks) / NS_PER_S,
         completed=completed,
         in_flight=in_flight,
@@ -119,14 +124,18 @@ def _find_saturation(
     if failures > MOST_FAILURES * len(ordered):
         return f"{failures} of {len(ordered)} requests failed"
     offered = sum(one.record.conversation_turn == 0 for one in ordered)
-    grown = in_flight[1] > QUEUE_GROWTH * max(in_flight[0], 1)
-    behind = offered - completed > max(LEAST_BEHIND * offered, CHANCE_BEHIND * math.sqrt(offered))
-    if is_open and is_whole and grown and behind:
+    if is_open and is_whole and fell_behind(offered, completed, in_flight):
         return (
             f"requests in flight grew from {in_flight[0]} to {in_flight[1]} while {completed} of {offered} "
             "were completed"
         )
     return None
+
+
+def fell_behind(offered: int, completed: int, in_flight: tuple[int, int]) -> bool:
+    """Tell whether a service did not keep up: its queue grew, and by more than chance makes of it."""
+    grown = in_flight[1] > QUEUE_GROWTH * max(in_flight[0], 1)
+    return grown and offered - completed > max(LEAST_BEHIND * offered, CHANCE_BEHIND * math.sqrt(offered))
 
 
 def _deadline_use(one: Observation, objectives: Objectives) -> float:
@@ -156,7 +165,7 @@ def _cluster_of(one: Observation, cluster_by: str | None) -> str:
     return f"{cluster_by}={label}" if label else prompt_of(one.record.item_id)
 
 
-def _in_flight(every: Iterable[RequestRecord], at_ns: int) -> int:
+def count_in_flight(every: Iterable[RequestRecord], at_ns: int) -> int:
     """Return the requests that were due before a time and had not ended by then, counted or not."""
     return sum(one.scheduled_ns < at_ns < one.end_ns for one in every if one.phase in ("measure", "fill"))
 
