@@ -2,11 +2,11 @@
 
     {"kind":KIND,"v":VERSION,"crc":"89abcdef","record":{...}}
 
-`crc` is the CRC-32 of zlib and PNG over the bytes of `record` as they stand in the line. Lines of older runs
-have none. A line is damaged if it is no JSON any more. Damaged lines at the end of a file are what a power
-cut leaves and count as torn; one with sound lines behind it is an error, since nobody can tell what it was. Whole
-JSON whose checksum differs is what no power cut leaves: such a line was changed, and is an error wherever it
-stands. Knows nothing of what records mean.
+`crc` is the CRC-32 of zlib and PNG over the bytes of `record` as they stand in the line. Lines of older
+runs have none. A line is damaged if it is no JSON any more. Damaged lines at the end of a file are what a
+power cut leaves and count as torn; one with sound lines behind it is an error, since nobody can tell what
+it was. Whole JSON whose checksum differs is what no power cut leaves: such a line was changed, and is an
+error wherever it stands. Knows nothing of what records mean.
 """
 
 import shlex

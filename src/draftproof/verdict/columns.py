@@ -8,7 +8,6 @@ what they stand for, so that `index_labels` gives the same of either.
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +16,8 @@ from draftproof.metrics.identities import acceptance_faults
 from draftproof.metrics.service import Objectives, is_on_time
 from draftproof.records import RequestRecord
 from draftproof.stats.resampling import Floats, Ints
+from draftproof.verdict.observed import Observation
 from draftproof.workload.checks import CheckResult
-
-if TYPE_CHECKING:
-    from draftproof.verdict.run_data import Observation
 
 Bools = npt.NDArray[np.bool_]
 CheckCounts = tuple[int, int, int, int]
@@ -29,7 +26,7 @@ CheckCounts = tuple[int, int, int, int]
 class Columns:
     """Columns of some observations, each made when it is asked for."""
 
-    def __init__(self, observations: Sequence["Observation"]) -> None:
+    def __init__(self, observations: Sequence[Observation]) -> None:
         self._seen = observations
         self._metrics: dict[str, Floats] = {}
         self._clusters: dict[str | None, Ints] = {}
@@ -211,7 +208,7 @@ class Columns:
             self._clusters[cluster_by] = self._places(cluster_label(one, cluster_by) for one in self._seen)
         return self._clusters[cluster_by]
 
-    def read(self, read: Callable[["Observation"], float | None]) -> Floats:
+    def read(self, read: Callable[[Observation], float | None]) -> Floats:
         """Return what `read` gives of each observation, NaN for None."""
         values = (np.nan if (value := read(one)) is None else value for one in self._seen)
         return np.fromiter(values, np.float64, len(self._seen))
@@ -228,7 +225,7 @@ class Columns:
         return np.fromiter(map(places.__getitem__, rows), np.intp, len(rows))
 
 
-def _sent_ns(seen: "Observation") -> float | None:
+def _sent_ns(seen: Observation) -> float | None:
     return None if seen.record.sent_ns is None else seen.record.end_ns - seen.record.sent_ns
 
 
@@ -253,7 +250,7 @@ def _count_checks(checks: Iterable[CheckResult]) -> CheckCounts:
     )
 
 
-def cluster_label(seen: "Observation", cluster_by: str | None) -> str:
+def cluster_label(seen: Observation, cluster_by: str | None) -> str:
     """Return what a request is resampled with: its prompt, or the label that groups it with others."""
     label = seen.item.segments.get(cluster_by) if cluster_by else None
     return f"{cluster_by}={label}" if label else seen.record.item_id

@@ -12,107 +12,43 @@ import msgspec
 import numpy as np
 
 from draftproof.metrics.identities import timeline_faults
-from draftproof.metrics.request import RequestMetrics, compute_request_metrics
+from draftproof.metrics.request import compute_request_metrics
 from draftproof.plan.load import LoadLevel
 from draftproof.plan.schema import Plan
 from draftproof.records import (
-    BehaviourProbe,
     BlockRecord,
     Judgement,
-    Manifest,
     RequestRecord,
-    TelemetrySample,
-    Warmup,
 )
 from draftproof.stats.resampling import Ints
 from draftproof.verdict.client_limits import ClientFault, find_client_faults
 from draftproof.verdict.columns import Columns
 from draftproof.verdict.knee.levels import without_knee
 from draftproof.verdict.load_size import LoadSize, measure_sizes
+from draftproof.verdict.observed import Observation, PairKey, RunData, Turn, TurnKey, find_place
 from draftproof.workload.answers import view_answer
 from draftproof.workload.checks import CheckResult, evaluate_checks
-from draftproof.workload.conversation import checks_at_turn
-from draftproof.workload.items import Check, Item
+from draftproof.workload.items import Item
 from draftproof.workload.segments import segment_key
+
+__all__ = [
+    "ALL_SEGMENTS",
+    "ARM_ORDER",
+    "Observation",
+    "PairKey",
+    "PreparedRun",
+    "RunData",
+    "Turn",
+    "TurnKey",
+    "index_judgements",
+    "judge_answer",
+    "prepare_run",
+]
 
 ALL_SEGMENTS = "all"
 # Enough for the answers of thousands of prompts; sampled answers hardly repeat, and none is kept for long.
 _REMEMBERED_ANSWERS = 20_000
 ARM_ORDER = ("baseline", "candidate", "alternative", "baseline_null")
-
-TurnKey = tuple[str, int, str]  # load, block, arm
-PairKey = tuple[str, int, int, str, int]  # load, block, repeat, item, turn of the conversation
-
-
-class RunData(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a run directory holds that a verdict depends on. `items` are the selected ones."""
-
-    plan: Plan
-    manifest: Manifest
-    records: tuple[RequestRecord, ...]
-    blocks: tuple[BlockRecord, ...]
-    items: tuple[Item, ...]
-    telemetry: tuple[TelemetrySample, ...] = ()
-    judgements: tuple[Judgement, ...] = ()
-    behaviours: tuple[BehaviourProbe, ...] = ()
-    warmups: tuple[Warmup, ...] = ()
-
-
-class Turn(msgspec.Struct, frozen=True, kw_only=True):
-    """One arm's turn in one block: whether it was finished, and how the client itself behaved in it.
-
-    `lag_max_ns` is the worst lateness of the client's event loop. `lagged`: the client did something beyond
-    its limits, so that the turn's times are not the service's; `faults` say what.
-    """
-
-    load: str
-    block: int
-    arm: str
-    completed: bool
-    lag_max_ns: int | None
-    lagged: bool
-    faults: tuple[ClientFault, ...] = ()
-
-
-class Observation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One measured request with its item, segment, metrics and judged checks.
-
-    `timed` is False where the client itself was too late in that turn: its outcome counts, its times do not.
-    `in_order` is False where the record's times run backwards.
-    """
-
-    record: RequestRecord
-    item: Item
-    segment: str
-    metrics: RequestMetrics
-    checks: tuple[CheckResult, ...]
-    timed: bool
-    in_order: bool
-
-    @property
-    def is_ok(self) -> bool:
-        """Whether the request was answered to the end."""
-        return self.record.outcome == "ok"
-
-    @property
-    def key(self) -> PairKey:
-        """What the request shares with its partner in another arm."""
-        return _place(self.record)
-
-    @property
-    def is_passed(self) -> bool | None:
-        """Whether every check passed; a failed request passes none; None where one could not be judged."""
-        if not self.wanted_checks:
-            return None
-        found = [check.passed for check in self.checks]
-        if not self.is_ok or False in found:
-            return False
-        return None if None in found or not found else True
-
-    @property
-    def wanted_checks(self) -> tuple[Check, ...]:
-        """The checks of the turn that was asked."""
-        return checks_at_turn(self.item, self.record.conversation_turn)
 
 
 class PreparedRun(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -184,7 +120,7 @@ def prepare_run(run: RunData) -> PreparedRun:
         "not_measured_phase": len(run.records) - len(measured),
         "duplicates": len(measured) - len(distinct),
         "unknown": len(distinct) - len(known),
-        "repeated": len(known) - len({(one.arm, *_place(one)) for one in known}),
+        "repeated": len(known) - len({(one.arm, *find_place(one)) for one in known}),
         "measured": len(known),
         "turns": len(turns),
         "turns_lagged": sum(turn.lagged for turn in turns.values()),
@@ -202,10 +138,6 @@ def prepare_run(run: RunData) -> PreparedRun:
         counts=counts,
         sizes=sizes,
     )
-
-
-def _place(record: RequestRecord) -> PairKey:
-    return (record.load, record.block, record.repeat, record.item_id, record.conversation_turn)
 
 
 def _drop_duplicates(records: Iterable[RequestRecord]) -> list[RequestRecord]:
@@ -318,7 +250,7 @@ class _Observer:
             segment=self._segments[record.item_id],
             metrics=compute_request_metrics(record, self._stall_ns),
             checks=self._judge(record, judgements),
-            timed=turn is None or not turn.lagged,
+            timed=not self._turns if turn is None else not turn.lagged,
             in_order=not timeline_faults(record),
         )
 

@@ -228,3 +228,15 @@ def test_fallbacks_are_said(world):
     )
     results = compute_results(msgspec.structs.replace(run, records=records))
     assert any("candidate fell back to ordinary decoding 32 times" in text for text in results.warnings)
+
+
+def test_times_of_a_turn_without_a_record_do_not_count(world):
+    """Nobody knows how the client fared: taking a late turn away must not make its times good ones."""
+    run = world(items_per_segment=8).run()
+    gone = run.blocks[0]
+    left = tuple(block for block in run.blocks if block != gone)
+    prepared = prepare_run(msgspec.structs.replace(run, blocks=left))
+    timed = {(one.record.load, one.record.block, one.record.arm): one.timed for one in prepared.observations}
+    assert [place for place, is_timed in timed.items() if not is_timed] == [(gone.load, gone.block, gone.arm)]
+    without = prepare_run(msgspec.structs.replace(run, blocks=()))
+    assert all(one.timed for one in without.observations)

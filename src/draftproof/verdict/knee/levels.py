@@ -6,19 +6,15 @@ times, each under a name of its own, `<item>~<n>`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from draftproof.plan.knee import name_level
 from draftproof.plan.schema import Plan
+from draftproof.verdict.observed import RunData
 from draftproof.workload.blocks import Block, plan_blocks
 from draftproof.workload.items import Item
 from draftproof.workload.ordering import order_by_seed
-
-if TYPE_CHECKING:
-    # What a verdict is computed from leaves the search out, and asks this module what that is.
-    from draftproof.verdict.run_data import RunData
 
 _MARK = "~"
 
@@ -111,7 +107,7 @@ def knee_levels(plan: Plan) -> frozenset[str]:
     return frozenset(map(name_level, plan.knee.grid)) if plan.knee else frozenset()
 
 
-def without_knee(run: "RunData") -> "RunData":
+def without_knee(run: RunData) -> RunData:
     """Return a run without what belongs to the search: none of it enters a cell of the verdict."""
     if not (levels := knee_levels(run.plan)):
         return run
@@ -125,7 +121,7 @@ def without_knee(run: "RunData") -> "RunData":
     )
 
 
-def knee_only(run: "RunData") -> "RunData":
+def knee_only(run: RunData) -> RunData:
     """Return the search of a run as a run of its own, each load a level like any other."""
     knee, levels = run.plan.knee, knee_levels(run.plan)
     assert knee is not None  # noqa: S101 - who asks for the search has one
