@@ -43,6 +43,7 @@ quality_margin = 1.0
 ready_s = {ready_s}
 request_s = 5.0
 warmup_requests = 1
+warmup_max_s = 0.001
 client_lag_ms = 5000.0
 behaviour_probes = false
 """
@@ -132,7 +133,7 @@ def failed(services) -> dict[str, str]:
 def test_a_service_that_comes_back_fails_what_it_left_and_is_warmed_up_anew(services):
     """Its failures are its own, the turn says that it was gone, and the run goes on with a warm service."""
     services.serve(0)
-    dying = services.serve(1, *DRAFTING, "--die-after", "7")
+    dying = services.serve(1, *DRAFTING, "--die-after", "6")
     returning = services.replace_when_dead(dying, *DRAFTING)
     results = services.run()
     returning.join()
@@ -152,7 +153,7 @@ def test_a_service_that_comes_back_fails_what_it_left_and_is_warmed_up_anew(serv
 def test_a_service_that_stays_away_stops_the_run_and_not_its_arm(services):
     """One turn fails, honestly; the others wait until it is there again."""
     services.serve(0)
-    services.serve(1, *DRAFTING, "--die-after", "7")
+    services.serve(1, *DRAFTING, "--die-after", "6")
     with pytest.raises(EngineError, match=r"candidate did not answer.*recorded as failures.*run --resume"):
         services.run(ready_s=1.0)
     kept = failed(services)
@@ -169,7 +170,7 @@ def test_a_service_that_comes_back_as_another_one_is_refused(services):
     known = ("--engine", "draftproof-reference", "--setting", "max_num_seqs=8")
     other = ("--engine", "draftproof-reference", "--setting", "max_num_seqs=16")
     services.serve(0, *known)
-    dying = services.serve(1, *DRAFTING, *known, "--die-after", "7")
+    dying = services.serve(1, *DRAFTING, *known, "--die-after", "6")
     returning = services.replace_when_dead(dying, *DRAFTING, *other)
     with pytest.raises(IncompatibleError, match=r"arms\.candidate: it is not what it was.*max_num_seqs"):
         services.run(engine="reference")

@@ -121,7 +121,9 @@ def render_board(view: BoardView, width: int) -> list[Line]:
 
 def describe_turn(turn: TurnView) -> str:
     """Return what an ended turn showed as one line of a log."""
-    parts = [f"{turn.requests} request{'' if turn.requests == 1 else 's'}"]
+    parts = []
+    if turn.requests is not None:
+        parts.append(f"{turn.requests} request{'' if turn.requests == 1 else 's'}")
     if turn.failures is not None:
         failed = sum(turn.failures.values())
         parts.append(f"{failed} failed" + (f" ({format_failures(turn.failures)})" if failed else ""))

@@ -105,7 +105,7 @@ class TurnView(msgspec.Struct, frozen=True, kw_only=True):
     load: str
     arm: str
     completed: bool
-    requests: int
+    requests: int | None
     failures: dict[str, int] | None
     on_time_share: float | None
     tpot_ns: float | None
@@ -215,6 +215,7 @@ class Board:
         window_ns = block.ended_ns - block.started_ns
         # Requests of worker processes pass this board by: of them only the end of their turn is known.
         unseen = max(self._count_open(turn) - own.done, 0) if block.completed else 0
+        is_unseen = block.workers > 1 or block.conductor_cpu_s is not None
         self._turn = None
         self._ended += block.completed
         self._uncounted[turn.arm] += unseen
@@ -224,13 +225,13 @@ class Board:
         is_over = self._left_of(turn.arm) <= 0
         self.set_state(turn.arm, "ended" if is_over else "waiting")
         self._last = TurnView(
-            number=self._ended,
+            number=self._ended + (not block.completed),
             turns=self._turns,
             load=turn.load,
             arm=turn.arm,
             completed=block.completed,
-            requests=own.done + unseen,
-            failures=None if unseen and not own.done else dict(own.failures),
+            requests=None if is_unseen and not block.completed else own.done + unseen,
+            failures=None if is_unseen else dict(own.failures),
             on_time_share=own.on_time_share,
             tpot_ns=own.tpot_ns.read(),
             lag_max_ns=block.event_loop_lag_max_ns,

@@ -4,7 +4,6 @@ Pure. Owns: the client's own lag, speculation that is configured and does not ha
 and the identities that every record must obey. A faulty cell is never averaged in.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
@@ -129,13 +128,9 @@ def _find_unfit_client(prepared: PreparedRun, load: str) -> Iterator[Reason]:
 
 
 def _find_incomplete(prepared: PreparedRun) -> Iterator[tuple[CellKey, Reason]]:
-    repeats = {level.name: level.repeats for level in prepared.plan.load}
-    items = Counter[str]()
-    for item in prepared.run.items:
-        items[segment_key(item, prepared.plan.workload.segment_by)] += item.turns
     for load in prepared.loads:
         for segment in prepared.segments:
-            expected = items[segment] * repeats[load]
+            expected = prepared.planned.get((load, segment), 0)
             got = {arm: _count_asked(prepared, arm, load, segment) for arm in _deciding_arms(prepared)}
             if min(got.values()) < expected:
                 made = ", ".join(f"{count} ({arm})" for arm, count in got.items())
@@ -196,13 +191,12 @@ def _warn_about_turns(prepared: PreparedRun) -> Iterator[str]:
 
 
 def _warn_about_missing(prepared: PreparedRun) -> Iterator[str]:
-    turns = sum(item.turns for item in prepared.run.items)
-    expected = {level.name: level.repeats * turns for level in prepared.plan.load}
     for arm in prepared.arms:
         for load in prepared.loads:
             asked = _count_asked(prepared, arm, load, ALL_SEGMENTS)
-            if asked < expected[load]:
-                yield f"The arm {arm} was asked {asked} of {expected[load]} planned requests at load {load}."
+            planned = prepared.planned.get((load, ALL_SEGMENTS), 0)
+            if asked < planned:
+                yield f"The arm {arm} was asked {asked} of {planned} planned requests at load {load}."
 
 
 def _count_late(prepared: PreparedRun) -> int:

@@ -27,6 +27,7 @@ from draftproof.verdict.knee.levels import without_knee
 from draftproof.verdict.load_size import LoadSize, measure_sizes
 from draftproof.verdict.observed import Observation, PairKey, RunData, Turn, TurnKey, find_place
 from draftproof.workload.answers import view_answer
+from draftproof.workload.blocks import choose_items
 from draftproof.workload.checks import CheckResult, evaluate_checks
 from draftproof.workload.items import Item
 from draftproof.workload.segments import segment_key
@@ -72,6 +73,18 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def of_arm(self, arm: str, load: str | None = None, segment: str = ALL_SEGMENTS) -> list[Observation]:
         """Return the observations of an arm, at one load and in one segment if these are given."""
         return list(self._by_place.get((arm, load, segment), ()))
+
+    @cached_property
+    def planned(self) -> dict[tuple[str, str], int]:
+        """Requests that each arm is asked, by load and segment, all segments included."""
+        found: Counter[tuple[str, str]] = Counter()
+        plan, dimensions = self.plan, self.plan.workload.segment_by
+        for level in plan.load:
+            for repeat in range(level.repeats):
+                for item in choose_items(self.run.items, level, repeat, plan.seed, dimensions):
+                    found[level.name, segment_key(item, dimensions)] += item.turns
+                    found[level.name, ALL_SEGMENTS] += item.turns
+        return found
 
     @cached_property
     def columns(self) -> Columns:

@@ -6,10 +6,8 @@ from draftproof.verdict.run_data import PreparedRun
 from draftproof.verdict.services.results import ServiceUse
 
 NEVER_YET = ("When speech or frames reach the user: text streams only.",)
-CLOSED_ONLY = (
-    "Open-loop arrivals, bursts and the capacity knee: a fixed number of requests was kept in flight."
-)
-OPEN_ONLY = "The capacity knee: the service was measured at stated rates, not at the highest that it bears."
+CLOSED_ONLY = "Open-loop arrivals and bursts: a fixed number of requests was kept in flight."
+NO_KNEE = "The capacity knee: the service was measured at stated loads, not at the highest that it bears."
 CUT_SHARE = 0.10  # from this share of cut answers on, a longer limit could change what was found
 LANGUAGES = {"en": "English", "ar": "Arabic", "zh": "Chinese"}
 
@@ -55,11 +53,11 @@ def _list_loads(prepared: PreparedRun) -> Iterator[str]:
             f"A steady number of requests in flight at load {', '.join(thoughtful)}: users think in "
             "between, so fewer than stated were in flight on average."
         )
+    if prepared.plan.knee is None:
+        yield NO_KNEE
     if all(level.concurrency is not None for level in levels):
         yield CLOSED_ONLY
-        return
-    yield OPEN_ONLY
-    if not any(level.replay or (level.arrivals and level.arrivals.bursts) for level in levels):
+    elif not any(level.replay or (level.arrivals and level.arrivals.bursts) for level in levels):
         yield "Bursts: no load level has bursts or replays a trace."
 
 

@@ -170,7 +170,7 @@ def _cut(
     if level.replay_speed is not None:
         return _cut_trace(items, level)
     salt = (seed, level.name, repeat)
-    chosen = choose_by_class(items, level.classes, segment_by[0], *salt) if level.classes else items
+    chosen = choose_items(items, level, repeat, seed, segment_by)
     by_id = {item.id: item for item in chosen}
     count = -(-len(chosen) // level.block_size)
     groups = {key: [item.id for item in group] for key, group in group_by_segment(chosen, segment_by).items()}
@@ -195,6 +195,19 @@ def _cut_trace(items: Sequence[Item], level: LoadLevel) -> list[tuple[Item, ...]
     recorded = sorted(items, key=lambda item: (item.due_ns or 0, item.id))
     size = level.block_size
     return [tuple(recorded[start : start + size]) for start in range(0, len(recorded), size)]
+
+
+def choose_items(
+    items: Sequence[Item], level: LoadLevel, repeat: int, seed: int, segment_by: Sequence[str]
+) -> Sequence[Item]:
+    """Return the items that each arm is asked at a level in one repeat: all, or as many as its classes want.
+
+    Raises:
+        UsageError: no item has the label of a class.
+    """
+    if not level.classes:
+        return items
+    return choose_by_class(items, level.classes, segment_by[0], seed, level.name, repeat)
 
 
 def choose_by_class(

@@ -1,5 +1,7 @@
 """Faults: what makes a cell or a run invalid, what only warns, and which records count."""
 
+from collections import Counter
+
 import msgspec
 import pytest
 
@@ -240,3 +242,16 @@ def test_times_of_a_turn_without_a_record_do_not_count(world):
     assert [place for place, is_timed in timed.items() if not is_timed] == [(gone.load, gone.block, gone.arm)]
     without = prepare_run(msgspec.structs.replace(run, blocks=()))
     assert all(one.timed for one in without.observations)
+
+
+def test_a_mix_of_classes_is_whole_when_its_items_were_asked(world):
+    """Shares leave items out by the plan: what no arm was to be asked lacks in no cell."""
+    run = world(items_per_segment=8).run()
+    counts = Counter(item.segments["task"] for item in run.items)
+    segments = sorted(counts)
+    level = run.plan.load[0].model_copy(update={"classes": {segments[0]: 1.0, segments[1]: 4.0}})
+    plan = run.plan.model_copy(update={"load": (level, *run.plan.load[1:])})
+    planned = prepare_run(msgspec.structs.replace(run, plan=plan)).planned
+    assert planned[level.name, f"task={segments[1]}"] == counts[segments[1]] * level.repeats
+    assert planned[level.name, f"task={segments[0]}"] == round(counts[segments[1]] / 4) * level.repeats
+    assert planned[plan.load[1].name, f"task={segments[0]}"] == counts[segments[0]] * plan.load[1].repeats

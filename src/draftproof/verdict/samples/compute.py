@@ -32,6 +32,7 @@ from draftproof.verdict.samples.spreads import (
 )
 from draftproof.verdict.samples.wording import describe_samples
 from draftproof.verdict.tails import TAIL_METRICS, tail_share
+from draftproof.workload.blocks import choose_items
 from draftproof.workload.items import Item
 from draftproof.workload.segments import segment_key
 
@@ -87,11 +88,19 @@ def plan_samples(
         cells=len(ask.counts) * len(plan.load),
         arms=arms,
         needs=needs,
-        requests=arms * sum(len(items) * level.repeats for level in plan.load),
+        requests=arms * sum(_count_asked(plan, level, items) for level in plan.load),
         requests_needed=_count_requests(ask, needs, arms),
         sentence="",
     )
     return msgspec.structs.replace(found, sentence=describe_samples(found))
+
+
+def _count_asked(plan: Plan, level: LoadLevel, items: Sequence[Item]) -> int:
+    chosen = (
+        choose_items(items, level, repeat, plan.seed, plan.workload.segment_by)
+        for repeat in range(level.repeats)
+    )
+    return sum(len(own) for own in chosen)
 
 
 def _check(plan: Plan, question: SampleQuestion) -> None:
