@@ -11,7 +11,7 @@ TEST_PROCESSES ?= 3
 VERDICT_IS_FINE = code=$$?; case $$code in 0|10|20|30) ;; *) exit $$code ;; esac
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-quick test test-all check format docs bench bench-engine bench-pacing bench-client bench-records study drafters clean
+.PHONY: help demo demo-quick test test-all check format docs bench bench-engine bench-pacing bench-client bench-records study study-queues drafters clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -51,6 +51,9 @@ bench-engine: $(MODEL) ## the engine beside transformers, every family, floors a
 
 bench-client: $(MODEL) ## the load client beside its peers, VLLM_PYTHON=, GUIDELLM=, AIPERF=; writes bench/client.json
 	$(BIN)/python bench/client.py $(if $(VLLM_PYTHON),--vllm-python $(VLLM_PYTHON)) $(if $(GUIDELLM),--guidellm $(GUIDELLM)) $(if $(AIPERF),--aiperf $(AIPERF))
+
+study-queues: $(STAMP) ## how near a turn's waits come to endless traffic, how often a knee's bracket holds it; writes bench/queues.json
+	$(BIN)/python bench/queues.py
 
 bench-records: $(STAMP) ## a run of a million records: journal, tables, verdict, report; writes bench/records.json
 	$(BIN)/python bench/records.py

@@ -265,8 +265,9 @@ class BlockRecord(msgspec.Struct, frozen=True, kw_only=True):
     together, `workers` of them, and `client_cpu_max_s` of the one of several that took most;
     `conductor_cpu_s`: of the process that conducts them and samples the service, None where the load runs in
     it. `in_flight_max`: of several workers the sum of each one's own.
-    `held_back`: due requests that waited because the plan's max_in_flight were open. `clocks`: those of
-    workers on other hosts.
+    `held_back`: due requests that waited because the plan's max_in_flight were open. `unreached`: requests,
+    counted or not, that found no service to connect to; `broken`: those whose connection was lost before the
+    answer's end. `clocks`: those of workers on other hosts.
     """
 
     block: int
@@ -297,6 +298,7 @@ class BlockRecord(msgspec.Struct, frozen=True, kw_only=True):
     conductor_cpu_s: float | None = None
     held_back: int | None = None
     client_cpu_max_s: float | None = None
+    broken: int | None = None
 
 
 class TelemetrySample(msgspec.Struct, frozen=True, kw_only=True):

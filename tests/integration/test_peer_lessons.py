@@ -146,7 +146,7 @@ def count_looks(connections):
     asked = []
 
     class Resting:
-        is_closed, is_drained, is_released, has_hung_up = False, True, False, False
+        is_closed, is_drained, has_hung_up = False, True, False
 
         @property
         def is_reusable(self):

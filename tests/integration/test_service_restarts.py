@@ -80,9 +80,12 @@ class Services:
             time.sleep(0.05)
         raise AssertionError(f"nobody listens at {port}")
 
-    def replace_when_dead(self, dying: subprocess.Popen[bytes], *options: str) -> threading.Thread:
+    def replace_when_dead(
+        self, dying: subprocess.Popen[bytes], *options: str, after_s: float = 1.0
+    ) -> threading.Thread:
         def wait() -> None:
             dying.wait(120)
+            time.sleep(after_s)
             self.serve(1, *options)
 
         thread = threading.Thread(target=wait)
@@ -150,6 +153,21 @@ def test_a_service_that_comes_back_fails_what_it_left_and_is_warmed_up_anew(serv
     assert all(one.unreached == 0 for one in contents.blocks if one.block not in unreached)
 
 
+def test_a_service_that_is_back_before_the_next_request_is_warmed_up_anew_all_the_same(services):
+    """The request that it took with it is enough: nobody has to meet a closed door."""
+    services.serve(0)
+    dying = services.serve(1, *DRAFTING, "--die-after", "7")  # the last request of its second turn
+    returning = services.replace_when_dead(dying, *DRAFTING, after_s=0.0)
+    services.run()
+    returning.join()
+    contents = RunDirectory.open(services.out).load()
+    broken = {(one.block, one.arm): one.broken for one in contents.blocks if one.broken}
+    assert list(broken.values()) == [1]
+    assert {arm for _, arm in broken} == {"candidate"}
+    assert not any(one.unreached for one in contents.blocks)
+    assert [one.start for one in contents.warmups if one.arm == "candidate"] == [1, 2]
+
+
 def test_a_service_that_stays_away_stops_the_run_and_not_its_arm(services):
     """One turn fails, honestly; the others wait until it is there again."""
     services.serve(0)
@@ -171,7 +189,7 @@ def test_a_service_that_comes_back_as_another_one_is_refused(services):
     other = ("--engine", "draftproof-reference", "--setting", "max_num_seqs=16")
     services.serve(0, *known)
     dying = services.serve(1, *DRAFTING, *known, "--die-after", "6")
-    returning = services.replace_when_dead(dying, *DRAFTING, *other)
+    returning = services.replace_when_dead(dying, *DRAFTING, *other, after_s=0.0)
     with pytest.raises(IncompatibleError, match=r"arms\.candidate: it is not what it was.*max_num_seqs"):
         services.run(engine="reference")
     returning.join()

@@ -82,11 +82,6 @@ class HttpConnection(asyncio.Protocol):
         return self._closed.done() or self._transport is None or self._transport.is_closing()
 
     @property
-    def is_released(self) -> bool:
-        """True once the socket is given back to the system."""
-        return self._closed.done()
-
-    @property
     def is_drained(self) -> bool:
         """True when the last response has been read to its end."""
         return self._message_complete

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from draftproof.clock import Clock
+from draftproof.metrics.percentiles import percentile
 
 LAG_INTERVAL_S = 0.02
 
@@ -83,5 +83,5 @@ class ClientHealth:
 
 def p99(values: Iterable[int]) -> int | None:
     """Return the 99th percentile by nearest rank, None of nothing."""
-    found = list(values)
-    return int(np.quantile(found, 0.99, method="inverted_cdf")) if found else None
+    found = percentile(values, 0.99)
+    return None if found is None else int(found)

@@ -6,6 +6,7 @@ client that measures it.
 
 import asyncio
 from collections.abc import Collection, Mapping
+from typing import Literal
 
 from draftproof.client.wire import Transport
 from draftproof.clock import Clock, monotonic_ns
@@ -36,13 +37,16 @@ def prepare_turn(
     clock: Clock = monotonic_ns,
     answered: Mapping[str, AnswerView | None] | None = None,
     part: Part | None = None,
+    phase: Literal["measure", "warmup"] = "measure",
 ) -> Performer:
     """Return what `run_performer` runs, made of what `run_turn` takes.
 
     `part` is which part of the turn, and the words of whoever conducts it; None: all of it, alone.
     """
     part = part or Part()
-    schedule = Schedule(turn, items, done=done, seed_of=seed_of, answered=answered, share=part.share)
+    schedule = Schedule(
+        turn, items, done=done, seed_of=seed_of, phase=phase, answered=answered, share=part.share
+    )
     return Performer(
         turn=turn,
         endpoint=endpoint,
@@ -124,15 +128,16 @@ async def run_warmup(
     clock: Clock = monotonic_ns,
 ) -> BlockRecord:
     """Send `count` requests of phase `warmup` over the turn's items, at its concurrency; never counted."""
-    warmup = warmup_turn(turn, count)
-    schedule = Schedule(warmup, items, done=done, seed_of=seed_of, phase="warmup")
-    performer = Performer(
-        turn=warmup,
-        endpoint=endpoint,
-        schedule=schedule,
+    performer = prepare_turn(
+        warmup_turn(turn, count),
+        endpoint,
+        items,
         transport=transport,
         sink=sink,
-        settings=settings or LoadSettings(),
+        settings=settings,
+        done=done,
+        seed_of=seed_of,
         clock=clock,
+        phase="warmup",
     )
-    return await ClosedLoop(performer).run(stop or asyncio.Event())
+    return await run_performer(performer, stop or asyncio.Event())

@@ -57,7 +57,7 @@ class Performer:
         self.room: asyncio.Semaphore | None = None  # of an open loop, for requests and not for thoughts
         self.counted_from_ns: int | None = None
         self.in_flight = self.in_flight_max = self.connections = self.held_back = self.ended = 0
-        self.unreached = 0
+        self.unreached = self.broken = 0
         self.send_lags_ns = array("q")  # eight bytes each: a turn may have millions
         self._note_over()
         if not schedule.missing_orders:
@@ -126,6 +126,7 @@ class Performer:
         finally:
             self.in_flight -= 1
         self.unreached += ending.kind == "unreachable"
+        self.broken += ending.kind == "broken"
         return self._keep(job, scheduled_ns, fold.close(ending), in_flight)
 
     def _finish(self, job: Job) -> None:
@@ -199,6 +200,7 @@ def _describe(performer: Performer, started_ns: int, health: HealthReading) -> B
         connections=performer.connections,
         in_flight_max=performer.in_flight_max,
         unreached=performer.unreached,
+        broken=performer.broken,
         held_back=performer.held_back,
     )
 

@@ -48,9 +48,3 @@ def _render_row(key: Key) -> str:
     )
     cells = (f"`{name}`", key.type_words, key.allowed, default, key.description)
     return f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |"
-
-
-def _render_default(key: Key) -> str:
-    if key.required:
-        return "required"
-    return "none" if key.default is None else f"`{json.dumps(key.default)}`"

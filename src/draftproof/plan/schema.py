@@ -224,7 +224,7 @@ class Limits(_Strict):
     client_lag_ms: float = Field(
         50.0,
         gt=0,
-        description="Lateness of the event loop, pause of garbage collection or, in an open loop, lateness "
+        description="Lateness of the event loop, pause of garbage collection or lateness "
         "of sending (99th percentile) beyond which a turn's client is unfit (invalid_client).",
     )
     workers: int = Field(

@@ -45,7 +45,7 @@ async def probe_arm(run: RunDirectory, fleet: Fleet, arm: str, stop: asyncio.Eve
 
 
 async def _probe_arm(run: RunDirectory, fleet: Fleet, arm: str) -> None:
-    known = {one.probe for one in run.load().behaviours if one.arm == arm}
+    known = {one.probe for one in run.load_behaviours() if one.arm == arm}
     transport = HttpTransport()
     async with aiohttp.ClientSession() as session:
         bench = _make_bench(fleet.contacts[arm], fleet.plan, transport, session)

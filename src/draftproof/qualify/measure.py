@@ -26,7 +26,7 @@ from draftproof.records import BlockRecord, Warmup
 from draftproof.store import RunContents, RunDirectory
 from draftproof.telemetry.host import HostReader
 from draftproof.telemetry.sampler import Sampler, Target
-from draftproof.workload.answers import AnswerView, view_answer
+from draftproof.workload.answers import view_answer
 from draftproof.workload.blocks import plan_blocks
 from draftproof.workload.items import Item
 
@@ -58,17 +58,12 @@ async def measure(
         Interrupted: stopped while an arm started or was probed.
     """
     turns = plan_turns(fleet.plan, items, fleet.arms)
-    contents = run.load()
-    answered = {one.request_id: view_answer(one) if one.outcome == "ok" else None for one in contents.records}
-    by_id = {item.id: item for item in items}
-    board = _make_board(turns, by_id, contents, stop)
-    loop = _Loop(run, fleet, by_id, answered, stop, board=board, progress=progress, warmups=contents.warmups)
-    waiting = list_missing_turns(turns, by_id, contents.blocks, answered)
-    last_of = {turn.arm: turn for turn in waiting}
-    done = len(turns) - len(waiting)
-    progress.watch(board)
+    loop = _Loop(run, fleet, turns, items, contents=run.load(), progress=progress, stop=stop)
+    last_of = {turn.arm: turn for turn in loop.missing}
+    done = len(turns) - len(loop.missing)
+    progress.watch(loop.board)
     try:
-        for turn in waiting:
+        for turn in loop.missing:
             if stop.is_set():
                 break
             progress.advance(done, len(turns), f"{turn.load}: {turn.arm}")
@@ -76,7 +71,7 @@ async def measure(
             if fleet.takes_turns and turn is last_of[turn.arm]:
                 await _probe(run, fleet, (turn.arm,), progress, stop)
                 progress.phase("Measuring")
-                progress.watch(board)
+                progress.watch(loop.board)
         if done == len(turns):
             await _probe(run, fleet, fleet.arms, progress, stop)
     except Interrupted as stopped:
@@ -112,13 +107,10 @@ async def run_turns(
         DraftproofError: as `measure`.
         Interrupted: stopped while an arm started.
     """
-    answered = {one.request_id: view_answer(one) if one.outcome == "ok" else None for one in contents.records}
-    by_id = {item.id: item for item in items}
-    board = _make_board(turns, by_id, contents, stop)
-    loop = _Loop(run, fleet, by_id, answered, stop, board=board, progress=progress, warmups=contents.warmups)
-    progress.watch(board)
+    loop = _Loop(run, fleet, turns, items, contents=contents, progress=progress, stop=stop)
+    progress.watch(loop.board)
     try:
-        for turn in list_missing_turns(turns, by_id, contents.blocks, answered):
+        for turn in loop.missing:
             if not stop.is_set():
                 await loop.take(turn)
     finally:
@@ -145,7 +137,7 @@ async def _probe(
     run: RunDirectory, fleet: Fleet, arms: Collection[str], progress: Progress, stop: asyncio.Event
 ) -> None:
     """Ask the arms what the run does not know yet of their behaviour."""
-    arms = list_unprobed(fleet.plan, arms, run.load().behaviours)
+    arms = list_unprobed(fleet.plan, arms, run.load_behaviours())
     if arms:
         progress.phase("Asking the arms about stop strings, tools, limits and cancellation")
     for number, arm in enumerate(arms):
@@ -157,22 +149,29 @@ async def _probe(
 
 
 class _Loop:
-    """Carries what all turns share: transport, journal, items, who is warm, and who watches."""
+    """Carries what all turns share: transport, journal, items, who is warm, and who watches.
+
+    `missing` are the turns, of those given, that the contents of the run do not have yet.
+    """
 
     def __init__(
         self,
         run: RunDirectory,
         fleet: Fleet,
-        items: Mapping[str, Item],
-        answered: Mapping[str, AnswerView | None],
-        stop: asyncio.Event,
+        turns: Collection[Turn],
+        items: Collection[Item],
         *,
-        board: Board,
+        contents: RunContents,
         progress: Progress,
-        warmups: Collection[Warmup] = (),
+        stop: asyncio.Event,
     ) -> None:
-        self._run, self._fleet, self._items, self._stop = run, fleet, items, stop
-        self._answered, self._board, self._progress = answered, board, progress
+        by_id = {item.id: item for item in items}
+        answered = {
+            one.request_id: view_answer(one) if one.outcome == "ok" else None for one in contents.records
+        }
+        self.board = board = _make_board(turns, by_id, contents, stop)
+        self.missing = list_missing_turns(turns, by_id, contents.blocks, answered)
+        self._run, self._fleet, self._stop, self._progress = run, fleet, stop, progress
         self._transport = WatchedTransport(HttpTransport(), board)
         self._session = aiohttp.ClientSession()
         self._host = HostReader()
@@ -184,28 +183,26 @@ class _Loop:
             interval_s=plan.limits.sample_s,
             host=self._host,
         )
-        self._settings = LoadSettings(
-            request_timeout_s=plan.limits.request_s, max_tokens=plan.workload.max_tokens
-        )
-        route = Route(
-            items=items, transport=self._transport, sink=self._sink, settings=self._settings, stop=stop
-        )
+        settings = LoadSettings(request_timeout_s=plan.limits.request_s, max_tokens=plan.workload.max_tokens)
+        route = Route(items=by_id, transport=self._transport, sink=self._sink, settings=settings, stop=stop)
         self._runner = TurnRunner(run, fleet, route, answered, board)
-        self._warmer = Warmer(plan.limits, route, self._keep_warmup, before=warmups, known_ids=answered)
+        self._warmer = Warmer(
+            plan.limits, route, self._keep_warmup, before=contents.warmups, known_ids=answered
+        )
 
     async def take(self, turn: Turn) -> bool:
         """Run one turn and return whether it was completed."""
-        self._board.set_state(turn.arm, "starting")
+        self.board.set_state(turn.arm, "starting")
         if await self._fleet.ensure(turn.arm):
             self._warmer.forget(turn.arm)
         await self._warm_up(turn)
-        self._board.begin_turn(turn)
+        self.board.begin_turn(turn)
         async with self._sampler.turn(self._target(turn.arm), f"{turn.load}/{turn.block}", self._stop):
             before = read_clocks()
             outcome = await self._runner.run(turn, self._stop)
             block = note_clocks(outcome.block, before, read_clocks())
             self._run.journal.append(block)
-        self._progress.turn_ended(self._board.end_turn(block))
+        self._progress.turn_ended(self.board.end_turn(block))
         self._runner.raise_error(outcome)
         if not self._stop.is_set():
             await self._check_there(turn.arm, block)
@@ -221,7 +218,7 @@ class _Loop:
     async def _warm_up(self, turn: Turn) -> None:
         """Warm an arm up at a level once per start; warm-up requests are recorded and never counted."""
         if self._warmer.needs(turn) and not self._stop.is_set():
-            self._board.set_state(turn.arm, "warming up")
+            self.board.set_state(turn.arm, "warming up")
             await self._warmer.warm(
                 share_of_one(turn, self._fleet.plan.limits.workers),
                 self._fleet.contacts[turn.arm].endpoint,
@@ -235,7 +232,8 @@ class _Loop:
         """Go on only with a service that is there: one that is switched off would fail turn after turn."""
         try:
             self._fleet.check_alive(arm)
-            if block.unreached:
+            if block.unreached or (block.broken and self._fleet.pid(arm) is None):
+                # One that somebody else runs may have been started anew, or replaced, between two requests.
                 self._warmer.forget(arm)
                 await self._fleet.meet_again(arm)
         except EngineError as error:

@@ -126,6 +126,7 @@ BLOCK_SCHEMA: dict[str, pl.DataType] = {
     "conductor_cpu_s": pl.Float64(),
     "held_back": _INT,
     "client_cpu_max_s": pl.Float64(),
+    "broken": _INT,
 }
 TELEMETRY_SCHEMA: dict[str, pl.DataType] = {
     "arm": _TEXT,

@@ -43,7 +43,7 @@ from draftproof.store.compaction import (
     write_tables,
 )
 from draftproof.store.framing import open_sound_lines
-from draftproof.store.journal import Journal, encode_line
+from draftproof.store.journal import Journal, encode_line, iterate_records
 from draftproof.store.lines import LineFile, RunLock, read_whole_lines, write_atomically, write_error
 from draftproof.store.telemetry_lines import encode_sample
 from draftproof.verdict.results import Results
@@ -247,6 +247,16 @@ class RunDirectory:
             behaviours=journal.behaviours,
             warmups=journal.warmups,
         )
+
+    def load_behaviours(self) -> tuple[BehaviourProbe, ...]:
+        """Read the probes of behaviour and nothing else, in the order in which they were asked.
+
+        Raises:
+            StoreError: a line that is not what it must be.
+        """
+        path = self.path / JOURNAL_FOLDER / "behaviour.jsonl"
+        found = iterate_records(path) if path.is_file() else ()
+        return tuple(one for one in found if isinstance(one, BehaviourProbe))
 
     def load_manifest(self) -> Manifest:
         """Read the manifest.

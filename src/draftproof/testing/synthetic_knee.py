@@ -107,7 +107,7 @@ def answer_turn(run: RunData, look: Look, arm: str, order: int, service: Service
 
 def _simulate(plan: Plan, look: Look, arm: str, service: Service, start_ns: int) -> list[RequestRecord]:
     """Return the records of a turn, those that lead up to it included."""
-    queue = _Queue(service, hash_number(plan.seed, arm, look.block.load, look.number))
+    queue = Queue(service, hash_number(plan.seed, arm, look.block.load, look.number))
     block = look.block
     base_s = 0.0 if block.concurrency is not None else queue.lead_up(look.load)
     client = [0.0] * (block.concurrency or 0)
@@ -121,7 +121,7 @@ def _simulate(plan: Plan, look: Look, arm: str, service: Service, start_ns: int)
     ]
 
 
-class _Request(msgspec.Struct, frozen=True):
+class Asked(msgspec.Struct, frozen=True):
     """One request in the queue; a fill request has no item."""
 
     due_s: float
@@ -130,20 +130,20 @@ class _Request(msgspec.Struct, frozen=True):
     item_id: str | None
 
 
-class _Queue:
-    """Slots that answer first come, first served."""
+class Queue:
+    """Slots that answer first come, first served; `asked` are their requests in order."""
 
     def __init__(self, service: Service, seed: int) -> None:
         self._free, self._service = [0.0] * service.slots, service
         self._rng = np.random.default_rng(seed)
-        self.asked: list[_Request] = []
+        self.asked: list[Asked] = []
 
     def ask(self, due_s: float, item_id: str | None = None) -> float:
         """Take a request and return when it ends."""
         begins_s, shape = max(heapq.heappop(self._free), due_s), 1 / self._service.cv**2
         end_s = begins_s + float(self._rng.gamma(shape, self._service.service_s / shape))
         heapq.heappush(self._free, end_s)
-        self.asked.append(_Request(due_s, begins_s, end_s, item_id))
+        self.asked.append(Asked(due_s, begins_s, end_s, item_id))
         return end_s
 
     def lead_up(self, rps: float) -> float:
@@ -159,7 +159,7 @@ class _Queue:
 
 
 def _record(
-    look: Look, arm: str, start_ns: int, number: int, request: _Request, *, fails: bool
+    look: Look, arm: str, start_ns: int, number: int, request: Asked, *, fails: bool
 ) -> RequestRecord:
     block, phase = look.block, "fill" if request.item_id is None else "measure"
     begins_ns, end_ns = (start_ns + round(at * 1e9) for at in (request.begins_s, request.end_s))

@@ -19,7 +19,6 @@ from draftproof.verdict.results import Reason
 from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun, Turn
 from draftproof.verdict.services.compute import ServiceReadings
 from draftproof.verdict.services.faults import find_service_faults, list_paused, see_speculation
-from draftproof.workload.segments import segment_key
 
 LAGGED_TURNS_LIMIT = 0.2
 LISTED = 10
@@ -153,10 +152,6 @@ def summarise_incomplete(incomplete: Mapping[CellKey, Reason], cells: int) -> tu
 def _deciding_arms(prepared: PreparedRun) -> tuple[str, ...]:
     """Return the arms whose answers decide: all but the second baseline."""
     return tuple(arm for arm in prepared.arms if arm != "baseline_null")
-
-
-def _segments_of_items(prepared: PreparedRun) -> Iterator[str]:
-    return (segment_key(item, prepared.plan.workload.segment_by) for item in prepared.run.items)
 
 
 def _count_asked(prepared: PreparedRun, arm: str, load: str, segment: str) -> int:

@@ -158,22 +158,6 @@ def think_time_ns(mean_s: float, *parts: str | int) -> int:
     return round(-mean_s * math.log(uniform) * NS_PER_S)
 
 
-def draw_classes(shares: dict[str, float], seed: int) -> Iterator[str]:
-    """Yield the traffic class of each arrival in turn, drawn by `shares`, without end.
-
-    Raises:
-        ValueError: no share is above 0, or one is not a number of 0 or more.
-    """
-    names = sorted(shares)
-    weights = np.array([shares[name] for name in names], dtype=float)
-    if not np.isfinite(weights).all() or (weights < 0).any() or weights.sum() <= 0:
-        raise ValueError(f"shares must be numbers of 0 or more with a positive sum, got {shares}")
-    rng = _generator("classes", seed)
-    edges = np.cumsum(weights / weights.sum())[:-1]
-    while True:
-        yield from (names[index] for index in np.searchsorted(edges, rng.random(_DRAWS), side="right"))
-
-
 def _rates(profile: Profile) -> tuple[float, ...]:
     match profile:
         case Steady():

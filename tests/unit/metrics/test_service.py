@@ -2,11 +2,8 @@
 
 from types import SimpleNamespace
 
-import pytest
-
 from draftproof.metrics.request import compute_request_metrics
-from draftproof.metrics.service import count_on_time, is_on_time, service_shares
-from draftproof.records import ServerTimings
+from draftproof.metrics.service import is_on_time
 
 MS = 1_000_000
 NONE = SimpleNamespace(ttft_ms=None, tpot_ms=None, e2e_ms=None)
@@ -15,34 +12,6 @@ NONE = SimpleNamespace(ttft_ms=None, tpot_ms=None, e2e_ms=None)
 def judge(record, **limits):
     objectives = SimpleNamespace(**{**vars(NONE), **limits})
     return is_on_time(record, compute_request_metrics(record, 200 * MS), objectives)
-
-
-def test_shares_are_pooled_over_requests(build_record):
-    """Long requests weigh more: shares are total part over total time."""
-    short = build_record(end_ns=100, server=ServerTimings(queue_ns=50, prefill_ns=10, decode_ns=40))
-    long = build_record(end_ns=900, server=ServerTimings(queue_ns=0, prefill_ns=90, decode_ns=760))
-    shares = service_shares([short, long])
-    assert (shares.queue_share, shares.prefill_share, shares.decode_share) == pytest.approx((0.05, 0.1, 0.8))
-    assert shares.other_share == pytest.approx(0.05)
-    assert shares.requests == 2
-
-
-def test_undisclosed_parts_are_none(build_record):
-    """A part no request discloses is None, and so is the rest; the disclosed part stays."""
-    shares = service_shares([build_record(end_ns=100, server=ServerTimings(queue_ns=25))])
-    assert (shares.queue_share, shares.prefill_share, shares.decode_share) == (0.25, None, None)
-    assert shares.other_share is None
-
-
-def test_failed_and_unsent_requests_have_no_shares(build_record):
-    """Only answered requests enter the shares."""
-    server = ServerTimings(queue_ns=1, prefill_ns=1, decode_ns=1)
-    records = [
-        build_record(end_ns=10, outcome="timeout", server=server),
-        build_record(end_ns=10, sent_ns=None, server=server),
-    ]
-    assert service_shares(records).queue_share is None
-    assert service_shares(records).requests == 0
 
 
 def test_first_token_and_end_count_from_the_schedule(build_record):
@@ -76,20 +45,3 @@ def test_an_uncounted_answer_cannot_be_judged_by_time_per_token(build_record):
     record = build_record([(5, None), (9, None)])
     assert judge(record, tpot_ms=1.0) is None
     assert judge(record, tpot_ms=1.0, ttft_ms=1.0) is False
-
-
-def test_the_on_time_share_leaves_out_what_cannot_be_judged(build_record):
-    """Failures are in the denominator, requests that cannot be judged are counted apart."""
-    records = [
-        build_record([(5, 1), (6, 2)]),
-        build_record(outcome="timeout"),
-        build_record([(5, None), (9, None)]),
-    ]
-    pairs = [(record, compute_request_metrics(record, 200 * MS)) for record in records]
-    counted = count_on_time(pairs, SimpleNamespace(ttft_ms=None, tpot_ms=2.0, e2e_ms=None))
-    assert (counted.on_time, counted.judged, counted.unjudged, counted.share) == (1, 2, 1, 0.5)
-
-
-def test_nothing_attempted_has_no_share():
-    """An empty cell has no on-time share rather than 0 or 1."""
-    assert count_on_time([], NONE).share is None

@@ -18,7 +18,6 @@ from draftproof.workload.arrivals import (
     Steady,
     Steps,
     arrival_times_ns,
-    draw_classes,
     mean_rate_rps,
     think_time_ns,
     times_within,
@@ -165,13 +164,6 @@ def test_seeds_draw_different_arrivals() -> None:
     assert (first(Steady(rps=5), EVEN, 50, seed=1) == first(Steady(rps=5), EVEN, 50, seed=2)).all()
 
 
-def test_classes_keep_their_shares() -> None:
-    """A million arrivals of two classes at 3 : 1 fall to them within five standard errors, in any order."""
-    names = list(itertools.islice(draw_classes({"batch": 1, "chat": 3}, 5), MILLION))
-    assert abs(names.count("chat") / MILLION - 0.75) < 5 * math.sqrt(0.75 * 0.25 / MILLION)
-    assert names[:100] == list(itertools.islice(draw_classes({"chat": 3, "batch": 1}, 5), 100))
-
-
 @pytest.mark.parametrize(
     ("profile", "field"),
     [
@@ -188,13 +180,6 @@ def test_an_unusable_profile_names_its_field(profile: Profile, field: str) -> No
     """A rate or duration that cannot be used is refused by name before the first arrival."""
     with pytest.raises(ValueError, match=field):
         arrival_times_ns(profile, EVEN, 1)
-
-
-def test_shares_must_be_usable() -> None:
-    """Shares that are negative or sum to nothing are refused."""
-    for shares in ({"a": -1.0, "b": 2.0}, {"a": 0.0}, {}):
-        with pytest.raises(ValueError, match="shares"):
-            next(draw_classes(shares, 1))
 
 
 def test_thoughts_are_exponential_and_belong_to_their_request() -> None:

@@ -5,7 +5,7 @@ same times. A look at a high load asks more requests than there are prompts: a p
 times, each under a name of its own, `<item>~<n>`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -138,11 +138,6 @@ def knee_only(run: RunData) -> RunData:
         behaviours=(),
         items=list_items(run.plan, run.items),
     )
-
-
-def count_turns(items: Mapping[str, Item], ids: Iterable[str]) -> int:
-    """Return the requests of some items, later turns of conversations included."""
-    return sum(items[item_id].turns for item_id in ids)
 
 
 def _load_of(turn: str | None) -> str | None:
