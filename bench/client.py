@@ -32,7 +32,7 @@ from client_watch import CpuWatch, describe_truth, keep_last, window_of
 from draftproof.load.client_check import Profile, fetch_truth, serving
 from draftproof.load.client_fitness import find_steady_part
 from draftproof.load.client_report import check_client, list_profiles
-from draftproof.metrics.client_error import compute_client_error
+from draftproof.metrics.client_error import TrueAnswer, compute_client_error
 from draftproof.metrics.percentiles import percentile
 from draftproof.metrics.request import compute_request_metrics
 from draftproof.records import RequestRecord
@@ -97,7 +97,9 @@ def _run_ours(profile: Profile) -> dict[str, Any]:
     steady = [record for record in records if start_ns <= record.scheduled_ns <= end_ns]
     error = compute_client_error(steady, truth, {record.item_id: record.item_id for record in records})
     counted = [record for record in records if record.phase == "measure"]
-    found = _hold_against(_read_ours(counted), keep_last(truth, len(counted), profile.pace.chunks), watch)
+    found = _hold_against(
+        _read_ours(counted), keep_last(truth, len(counted), profile.pace.chunks), truth, watch
+    )
     return found | {"errors_by_request": msgspec.to_builtins(error)}
 
 
@@ -134,7 +136,8 @@ def _run_peer(peer: Peer, profile: Profile, tokenizer: str) -> dict[str, Any]:
         reported = describe(peer, folder)
         if isinstance(reported, str):
             return {"failure": f"{reported}; it said: {said}"}
-        return _hold_against(reported, keep_last(fetch_truth(port), requests, pace.chunks), watch)
+        truth = fetch_truth(port)
+        return _hold_against(reported, keep_last(truth, requests, pace.chunks), truth, watch)
 
 
 def _run(command: Sequence[str]) -> tuple[CpuWatch, str]:
@@ -155,12 +158,18 @@ def _run(command: Sequence[str]) -> tuple[CpuWatch, str]:
         return watch, last_words(log.read())
 
 
-def _hold_against(reported: Figures, answers: Sequence[Any], watch: CpuWatch) -> dict[str, Any]:
-    """Return what was said beside what was written, and what the saying cost."""
+def _hold_against(
+    reported: Figures, answers: Sequence[TrueAnswer], every: Sequence[TrueAnswer], watch: CpuWatch
+) -> dict[str, Any]:
+    """Return what was said beside what was written, and what the saying cost.
+
+    The cost is per chunk of all that was written to the client meanwhile, answers included that it does not
+    count.
+    """
     if not answers:
         return {"failure": "the server wrote no answer"}
     truth, (start_ns, end_ns) = describe_truth(answers), window_of(answers)
-    chunks = sum(len(answer.written_ns) for answer in answers)
+    chunks = sum(start_ns <= at_ns <= end_ns for answer in every for at_ns in answer.written_ns)
     seconds, cpu_s = (end_ns - start_ns) / 1e9, watch.used_s(start_ns, end_ns)
     return {
         "reported": reported,

@@ -24,13 +24,17 @@ _READ_BYTES = 65_536
 _NS_PER_S = 1_000_000_000
 # A stamp further back lies before a step of the wall clock, which is the one that stamps are taken from.
 _LONGEST_WAIT_NS = 10 * _NS_PER_S
-# With many streams, a poll that follows one of few reads within `_BUSY_NS` waits `_REST_S` for company: most
-# of a read's cost is the wake-up, and a stamp does not grow old. What it costs: two events of one stream
-# within a rest share the stamp of the later one, and a request may leave by a rest later.
-_BUSY_NS = 1_000_000
-_REST_S = 0.0005
+# With many streams, a look soon after one of few reads waits for company: most of a read's cost is the
+# wake-up, and a stamp does not grow old. What it costs: two events of one stream within a rest share the
+# stamp of the later one, so that a rest is a small part of the time between a stream's reads; and the next
+# request of a closed loop may leave by a rest later. No rest goes beyond a time that `keep_awake` was told.
 _MANY_STREAMS = 16
-_FEW_READS = 8
+_LONGEST_REST_NS = 1_500_000
+_SHORTEST_REST_NS = 100_000  # below, falling asleep takes as long
+_REST_SHARE = 1 / 8  # of the time between two reads of one stream
+_FEW_SHARE = 1 / 4  # of the streams: with more reads at once the loop is behind, and must not rest
+_WAKING_NS = 150_000  # what the system needs to wake a sleeper, at worst about
+_GAP_OVER_NS = 10_000_000  # the time between reads is taken anew over so long
 # A stamp may be older than the moment from which its bytes could be read: a segment behind a lost one lies in
 # the kernel until that one is sent again, and the wall clock may be set. So that no stall of the network is
 # taken off, all streams are looked at this often, and a wait is at most as long as since the last look.
@@ -107,7 +111,8 @@ class _ArrivalPoll:
         self._epoll = select.epoll()
         self._reads: dict[int, Callable[[], None]] = {}
         self._last_ns = self._last_reads = 0
-        self.looked_ns = time.monotonic_ns()
+        self._rest_ns = self._counted_reads = 0
+        self._counted_from_ns = self.looked_ns = time.monotonic_ns()
         loop.add_reader(self._epoll.fileno(), self._on_ready)
         self._timer = loop.call_later(_LOOK_S, self._on_time)
 
@@ -130,9 +135,13 @@ class _ArrivalPoll:
             self._epoll.close()
 
     def _on_ready(self) -> None:
-        is_thin = self._last_reads < _FEW_READS and len(self._reads) >= _MANY_STREAMS
-        if is_thin and time.monotonic_ns() - self._last_ns < _BUSY_NS:
-            time.sleep(_REST_S)
+        streams, now_ns = len(self._reads), time.monotonic_ns()
+        if streams >= _MANY_STREAMS and self._last_reads < _FEW_SHARE * streams:
+            awake_ns = min(
+                self._last_ns + self._rest_ns, _AWAKE.get(self._loop, now_ns + _NS_PER_S) - _WAKING_NS
+            )
+            if awake_ns - now_ns > _SHORTEST_REST_NS:
+                time.sleep((awake_ns - now_ns) / _NS_PER_S)
         self._look()
 
     def _look(self) -> None:
@@ -144,6 +153,16 @@ class _ArrivalPoll:
         if len(ready) < _MOST_READY:
             self.looked_ns = looked_ns
         self._last_reads, self._last_ns = len(ready), time.monotonic_ns()
+        self._note_gap(len(ready))
+
+    def _note_gap(self, reads: int) -> None:
+        """See how often each stream is read, and so how long a rest may be."""
+        self._counted_reads += reads
+        over_ns = self._last_ns - self._counted_from_ns
+        if over_ns > _GAP_OVER_NS:
+            gap_ns = over_ns * len(self._reads) / max(self._counted_reads, 1)
+            self._rest_ns = min(_LONGEST_REST_NS, round(_REST_SHARE * gap_ns))
+            self._counted_reads, self._counted_from_ns = 0, self._last_ns
 
     def _on_time(self) -> None:
         """Look though nothing was told, unless that was done just now."""
@@ -154,6 +173,15 @@ class _ArrivalPoll:
 
 
 _POLLS: dict[asyncio.AbstractEventLoop, _ArrivalPoll] = {}  # of loops that have a stream to read
+_AWAKE: dict[asyncio.AbstractEventLoop, int] = {}  # when a loop must not rest
+
+
+def keep_awake(loop: asyncio.AbstractEventLoop, due_ns: int | None) -> None:
+    """Have no rest of a loop go beyond a time of the monotonic clock, until told another; None: none."""
+    if due_ns is None:
+        _AWAKE.pop(loop, None)
+    else:
+        _AWAKE[loop] = due_ns
 
 
 def _poll_of(loop: asyncio.AbstractEventLoop) -> _ArrivalPoll:

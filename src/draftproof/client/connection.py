@@ -17,6 +17,7 @@ from typing import cast
 import httptools
 
 from draftproof.client.arrival import ArrivalReader, read_arrivals
+from draftproof.client.plain import ends_plain, take_frames
 from draftproof.client.wire import TOLD_HEADERS, Ending, EndKind, Listener
 from draftproof.clock import Clock
 
@@ -36,10 +37,7 @@ def count_taken_bytes(transport: asyncio.BaseTransport) -> int | None:
     return None
 
 
-# How a read ends that ends with a whole JSON event in a whole HTTP chunk. A chunked message ends with an
-# empty line instead, so that no answer is over with it.
-_MIDDLE = b"}\n\n\r\n"
-_MOST_WAITING = 16  # reads of one stream that wait to be parsed
+_MOST_WAITING = 100  # reads of one stream that wait to be parsed
 
 
 class HttpConnection(asyncio.Protocol):
@@ -74,6 +72,8 @@ class HttpConnection(asyncio.Protocol):
         self._bodies: list[bytes] = []
         self._is_chunked = False
         self._may_wait = False
+        self._is_in_chunk = False
+        self._is_at_border = False
         self._waiting: list[tuple[bytes, int]] = []
 
     @property
@@ -211,7 +211,7 @@ class HttpConnection(asyncio.Protocol):
         Runs once a read for every stream of the process.
         """
         waiting = self._waiting
-        if self._may_wait and data.endswith(_MIDDLE) and len(waiting) < _MOST_WAITING:
+        if self._may_wait and ends_plain(data) and len(waiting) < _MOST_WAITING:
             waiting.append((data, at_ns))
         elif waiting:
             waiting.append((data, at_ns))
@@ -221,6 +221,11 @@ class HttpConnection(asyncio.Protocol):
 
     def _catch_up(self) -> None:
         waiting, self._waiting = self._waiting, []
+        middle, listener = waiting[:-1], self._listener  # the last one may end the answer
+        if middle and listener and self._is_at_border and (found := take_frames(middle)) is not None:
+            self._heard_bytes += sum(len(data) for data, _ in middle)
+            listener.on_frames(*found)
+            waiting = waiting[-1:]
         for data, at_ns in waiting:
             self._parse(data, at_ns)
 
@@ -238,6 +243,8 @@ class HttpConnection(asyncio.Protocol):
             fault = "it changes to another protocol"
         except httptools.HttpParserError as error:
             fault = str(error) or type(error).__name__
+        # A read that ends in the line of a size is not in a chunk either.
+        self._is_at_border = self._is_chunked and not self._is_in_chunk and data.endswith(b"\r\n")
         if listener is None:
             self._bodies.clear()
         else:  # outside the parser, which would wrap a listener's error as a fault of the stream
@@ -248,12 +255,12 @@ class HttpConnection(asyncio.Protocol):
     def _tell(self, listener: Listener, at_ns: int) -> None:
         if not self._headers_told and self._headers_complete:
             self._headers_told = True
-            self._may_wait = self._is_chunked
             listener.on_headers(self._status, self._content_type, at_ns, self._further)
         bodies = self._bodies
         if bodies:
             listener.on_body(bodies[0] if len(bodies) == 1 else b"".join(bodies), at_ns)
             bodies.clear()
+            self._may_wait = self._is_chunked and listener.may_wait
 
     def _conclude(self, fault: str | None, data: bytes, at_ns: int) -> None:
         """End the exchange: its answer is whole, or its bytes are no answer."""
@@ -319,6 +326,14 @@ class HttpConnection(asyncio.Protocol):
         """Interim responses (1xx) precede the one that counts."""
         self._status = self._parser.get_status_code()
         self._headers_complete = self._status >= 200
+
+    def on_chunk_header(self) -> None:
+        """The size of a chunk has been read."""
+        self._is_in_chunk = True
+
+    def on_chunk_complete(self) -> None:
+        """The chunk is whole, with the line end after it."""
+        self._is_in_chunk = False
 
     def on_body(self, body: bytes) -> None:
         """Hold the bytes until the whole read is parsed."""

@@ -4,7 +4,8 @@ Owns the decision which of the seven outcomes a request had. The reading of an e
 the engine's adapter, time and sockets to the transport.
 """
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -17,6 +18,7 @@ from draftproof.records import Outcome
 
 RAW_LIMIT_BYTES = 2048  # kept of a malformed frame or an error body; the rest is dropped
 END_MARKER = b"[DONE]"
+_EVENT = b"data: %b\n\n"
 _OBJECT = b"{"  # how nearly every event begins
 REJECTED_STATUSES = (429, 503)
 _MAX_STRAY_LINES_SHOWN = 3
@@ -38,10 +40,13 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExchangeFold:
-    """A `Listener` that folds a response; `close` turns it into an `Exchange`."""
+    """A `Listener` that folds a response; `close` turns it into an `Exchange`.
 
-    def __init__(self, answer: AnswerFold) -> None:
-        self._answer = answer
+    `may_wait`: False where somebody follows the answer as it comes.
+    """
+
+    def __init__(self, answer: AnswerFold, *, may_wait: bool = True) -> None:
+        self._answer, self.may_wait = answer, may_wait
         self._decoder = SseDecoder()
         self._connecting_ns: int | None = None
         self._connected_ns: int | None = None
@@ -96,9 +101,6 @@ class ExchangeFold:
         if not self._is_stream:
             self._body += data[: max(0, RAW_LIMIT_BYTES - len(self._body))]
             return
-        if (plain := self._decoder.take_plain(data)) is not None and not self.finished:
-            self._take_frame(plain, at_ns)
-            return
         try:
             events = self._decoder.feed(data)
         except EngineError as error:
@@ -107,6 +109,15 @@ class ExchangeFold:
             return
         for event in events:
             self._take_event(event, at_ns)
+
+    def on_frames(self, frames: Sequence[bytes], times_ns: Sequence[int]) -> None:
+        """Take events past the decoder, where that is between two of them."""
+        if self._is_stream and self._decoder.is_between and not self.finished:
+            with contextlib.suppress(FrameError):  # none was taken; one by one shows which one is at fault
+                self._answer.add_all(frames, times_ns)
+                return
+        for frame, at_ns in zip(frames, times_ns, strict=True):
+            self.on_body(_EVENT % frame, at_ns)
 
     def close(self, ending: Ending) -> Exchange:
         """Return the exchange, given how it ended."""

@@ -10,7 +10,6 @@ from draftproof.errors import EngineError
 
 MAX_EVENT_BYTES = 8 * 1024 * 1024
 _DATA = b"data: "
-_JSON_EVENT = b"data: {"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _IGNORED_FIELDS = (b"", b"id", b"retry")  # the empty name is a comment
 
@@ -32,6 +31,7 @@ class SseDecoder:
     Attributes:
         stray_lines: lines whose field name is none of the format's. A browser drops them silently; here
             they are kept, because a service that prints a traceback into its stream prints them.
+        is_between: True while nothing is held, no line, no field, no half of a line end.
     """
 
     def __init__(self, *, limit_bytes: int = MAX_EVENT_BYTES) -> None:
@@ -43,19 +43,7 @@ class SseDecoder:
         self._pending_bytes = 0
         self._after_cr = False
         self._at_start = True
-        self._is_between = True  # nothing is held: no line, no field, no half of a line end
-
-    def take_plain(self, chunk: bytes) -> bytes | None:
-        """Return the data of a chunk that is one whole event of one line of JSON, None of any other.
-
-        Nearly every read of a stream is such a chunk; this is its way around lines, fields and events.
-        """
-        if not (self._is_between and chunk.startswith(_JSON_EVENT) and chunk.endswith(b"\n\n")):
-            return None
-        if chunk.find(b"\n") != len(chunk) - 2 or b"\r" in chunk:
-            return None
-        self._at_start = False
-        return chunk[6:-2]
+        self.is_between = True
 
     def feed(self, chunk: bytes) -> list[SseEvent]:
         """Return the events that `chunk` completes, in order.
@@ -63,7 +51,7 @@ class SseDecoder:
         Raises:
             EngineError: an event grows beyond the limit; nothing after it can be told apart.
         """
-        if self._is_between and (events := _split_plain(chunk)) is not None:
+        if self.is_between and (events := _split_plain(chunk)) is not None:
             self._at_start = False
             return events
         chunk = self._drop_second_half_of_crlf(chunk)
@@ -75,7 +63,7 @@ class SseDecoder:
         self._after_cr = joined.endswith(b"\r")
         events = self._take_lines(joined.splitlines(keepends=True))
         self._pending_bytes = sum(map(len, self._partial)) + sum(map(len, self._data))
-        self._is_between = not (self._pending_bytes or self._event or self._after_cr)
+        self.is_between = not (self._pending_bytes or self._event or self._after_cr)
         self._check_limit()
         return events
 
@@ -95,7 +83,7 @@ class SseDecoder:
 
     def _hold(self, chunk: bytes) -> None:
         if chunk:
-            self._is_between = False
+            self.is_between = False
             self._partial.append(chunk)
             self._pending_bytes += len(chunk)
             self._check_limit()

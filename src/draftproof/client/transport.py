@@ -12,6 +12,7 @@ kept, a connection to it rests for a moment before it is used again, so that an 
 """
 
 import asyncio
+import functools
 import ssl
 from collections import deque
 from typing import NamedTuple
@@ -186,6 +187,7 @@ def _describe(error: OSError) -> str:
     return str(error)
 
 
+@functools.lru_cache(maxsize=64)
 def split_url(url: str) -> tuple[Origin, str]:
     """Return where an address leads and the request target on it.
 

@@ -4,7 +4,7 @@ A transport turns a `WireRequest` into calls on a `Listener` and one `Ending`. T
 (`transport.py`); the one for tests plays a script (`draftproof.testing.fake_transport`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal, Protocol
 
@@ -46,6 +46,11 @@ class Listener(Protocol):
         """True once nothing more is wanted; the transport then ends the exchange at once."""
         ...
 
+    @property
+    def may_wait(self) -> bool:
+        """False where what was read must be told at once, and not in batches, which cost less."""
+        ...
+
     def on_connecting(self, at_ns: int) -> None:
         """A new connection is being made for the request."""
         ...
@@ -69,6 +74,10 @@ class Listener(Protocol):
 
     def on_body(self, data: bytes, at_ns: int) -> None:
         """Bytes of the body, as one read of the socket brought them."""
+        ...
+
+    def on_frames(self, frames: Sequence[bytes], times_ns: Sequence[int]) -> None:
+        """Stands for calls of `on_body` with a whole event of one line each, of which these are the data."""
         ...
 
 

@@ -3,7 +3,7 @@
 Pure: a fold never opens a socket and never reads a clock. The arrival of a frame is an argument.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
 import msgspec
@@ -63,6 +63,14 @@ class AnswerFold(Protocol):
 
         Raises:
             FrameError: not JSON, or not of the engine's form; the fold stays usable.
+        """
+        ...
+
+    def add_all(self, frames: Sequence[bytes], arrivals_ns: Sequence[int]) -> None:
+        """Take the data of several events, each of one line.
+
+        Raises:
+            FrameError: as `add`, of any of them; none is taken then.
         """
         ...
 

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, Protocol
 
+from draftproof.client.arrival import keep_awake
 from draftproof.clock import Clock, monotonic_ns
 
 _CLOCK_MONOTONIC = 1
@@ -53,11 +54,12 @@ class _LoopAlarm:
 class _FileAlarm:
     """A timer that is a file."""
 
-    def __init__(self, fd: int, libc: Any) -> None:
-        self._fd, self._libc = fd, libc
+    def __init__(self, fd: int, libc: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._fd, self._libc, self._loop = fd, libc, loop
         self._rang = asyncio.Event()
 
     async def wait_until(self, due_ns: int) -> None:
+        keep_awake(self._loop, due_ns)
         while monotonic_ns() < due_ns:
             self._rang.clear()
             spec = _TimerSpec(0, 0, *divmod(due_ns, _NS_PER_S))
@@ -80,11 +82,13 @@ def open_alarm(clock: Clock) -> Iterator[Alarm]:
     if fd < 0:
         yield _LoopAlarm(clock)
         return
-    loop, alarm = asyncio.get_running_loop(), _FileAlarm(fd, libc)
+    loop = asyncio.get_running_loop()
+    alarm = _FileAlarm(fd, libc, loop)
     loop.add_reader(fd, alarm.ring)
     try:
         yield alarm
     finally:
+        keep_awake(loop, None)
         loop.remove_reader(fd)
         os.close(fd)
 

@@ -11,7 +11,7 @@ import pytest
 import uvloop
 
 from draftproof.client import arrival
-from draftproof.client.arrival import ask_for_stamps, waited_ns
+from draftproof.client.arrival import ArrivalReader, ask_for_stamps, keep_awake, waited_ns
 from draftproof.client.connection import HttpConnection
 from draftproof.client.exchange import ExchangeFold
 from draftproof.clock import monotonic_ns
@@ -102,13 +102,13 @@ def test_a_stream_that_is_closed_in_the_middle_keeps_what_came(run):
 
 def test_a_long_answer_keeps_every_chunk_in_order():
     """More reads than may wait to be parsed, and an end behind them, lose and reorder nothing."""
-    texts = [f"{number} " for number in range(100)]
+    texts = [f"{number} " for number in range(150)]
     port, thread = serve([(0.0, HEAD), *((0.001, event(text)) for text in texts), (0.0, END)])
     fold, ending, _ = uvloop.run(exchange(port))
     thread.join()
     answer = fold.close(ending).answer
     arrivals = [chunk.arrival_ns for chunk in answer.chunks]
-    assert (answer.text, len(arrivals)) == ("".join(texts), 100)
+    assert (answer.text, len(arrivals)) == ("".join(texts), 150)
     assert arrivals == sorted(arrivals)
 
 
@@ -156,6 +156,165 @@ def test_no_stamp_takes_off_what_the_client_was_not_late_for(run, monkeypatch):
     assert second_ns - first_ns > 0.35e9
     assert first_ns >= answer.sent_ns
     assert ending.at_ns >= second_ns
+
+
+def read_by_hand(monkeypatch, reads):
+    """Return the time of each of `reads`: (bytes, seconds they say they waited, seconds since the last look).
+
+    In seconds from now on; each is read on its own, by a reader that nobody else wakes.
+    """
+    waits = [0]
+    monkeypatch.setattr(arrival, "waited_ns", lambda _: waits[0])
+
+    async def main():
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        taken: list[float] = []
+        now_ns = monotonic_ns()
+        reader = ArrivalReader(
+            ours, monotonic_ns, lambda _, at_ns: taken.append((at_ns - now_ns) / 1e9), lambda _: None
+        )
+        with theirs:
+            for data, waited_s, looked_s in reads:
+                theirs.sendall(data)
+                waits[0] = round(waited_s * 1e9)
+                reader._poll.looked_ns = monotonic_ns() - round(looked_s * 1e9)
+                reader.read()
+            reader.close()
+        ours.close()
+        return taken
+
+    return asyncio.run(main())
+
+
+def test_a_wait_ends_at_the_last_look(monkeypatch):
+    """Bytes that say they waited 500 s came since the look of 100 s ago, which did not find them."""
+    (at_s,) = read_by_hand(monkeypatch, [(b"a", 500.0, 100.0)])
+    assert -101 < at_s < -50
+
+
+def test_time_never_goes_back_within_a_stream(monkeypatch):
+    """A later read that says it waited longer than the one before it came no earlier."""
+    first_s, second_s = read_by_hand(monkeypatch, [(b"a", 10.0, 100.0), (b"b", 90.0, 100.0)])
+    assert second_s == first_s
+
+
+def test_what_one_read_leaves_behind_waited_on_from_before(monkeypatch):
+    """More bytes than one read takes: the rest was there before the look that came between."""
+    full, rest = b"a" * arrival._READ_BYTES, b"b"
+    first_s, second_s = read_by_hand(monkeypatch, [(full, 80.0, 100.0), (rest, 80.0, 0.0)])
+    assert second_s - first_s < 40
+
+
+def test_a_look_that_was_full_may_have_left_a_stream_out(monkeypatch):
+    """Of two streams with bytes one look reports one: it is no look at the other, whose wait goes on."""
+    monkeypatch.setattr(arrival, "_MOST_READY", 1)
+
+    async def main():
+        pairs = [socket.socketpair() for _ in range(2)]
+        readers = []
+        for ours, _ in pairs:
+            ours.setblocking(False)
+            readers.append(ArrivalReader(ours, monotonic_ns, lambda *_: None, lambda _: None))
+        poll = readers[0]._poll
+        poll._look()
+        looked_ns = poll.looked_ns
+        for _, theirs in pairs:
+            theirs.sendall(b"a")
+        poll._look()
+        was_full = poll.looked_ns == looked_ns
+        for reader, pair in zip(readers, pairs, strict=True):
+            reader.close()
+            for sock in pair:
+                sock.close()
+        return was_full
+
+    assert asyncio.run(main())
+
+
+def test_a_few_streams_are_never_made_to_wait(monkeypatch):
+    """The rest that spares many streams wake-ups would cost one stream exactness and spare it nothing."""
+    rests, rest = [], time.sleep
+
+    def note(seconds):
+        if threading.current_thread() is threading.main_thread():
+            rests.append(seconds)
+        rest(seconds)
+
+    port, thread = serve([(0.0, HEAD), *((0.0002, event("a")) for _ in range(50)), (0.0, END)])
+    monkeypatch.setattr(time, "sleep", note)
+    fold, ending, _ = asyncio.run(exchange(port))
+    thread.join()
+    assert fold.close(ending).outcome == "ok"
+    assert rests == []
+
+
+async def rest_of(monkeypatch, *, streams=64, last_reads=1, rest_ns=1_000_000, awake_ns=None):
+    """Return how long a poll rests, in ns, that has just looked, None for not at all."""
+    rests: list[float] = []
+    loop = asyncio.get_running_loop()
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        reader = ArrivalReader(ours, monotonic_ns, lambda *_: None, lambda _: None)
+        poll = reader._poll
+        poll._reads |= {-number: lambda: None for number in range(2, streams + 1)}
+        keep_awake(loop, None if awake_ns is None else time.monotonic_ns() + awake_ns)
+        poll._last_reads, poll._rest_ns = last_reads, rest_ns
+        poll._last_ns = time.monotonic_ns()
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "sleep", rests.append)
+            poll._on_ready()
+        keep_awake(loop, None)
+        poll._reads = {ours.fileno(): reader.read}
+        reader.close()
+    return rests[0] * 1e9 if rests else None
+
+
+@pytest.mark.parametrize(
+    ("case", "most_ns"),
+    [
+        ({}, 1_000_000),
+        ({"rest_ns": 400_000}, 400_000),
+        ({"awake_ns": 600_000}, 450_000),  # less what waking takes
+        ({"awake_ns": 200_000}, None),
+        ({"awake_ns": -1_000_000}, None),  # due already
+        ({"streams": 15}, None),
+        ({"last_reads": 16}, None),  # a quarter of the streams at once: the loop is behind
+        ({"rest_ns": 50_000}, None),
+    ],
+)
+def test_many_streams_wait_for_company_and_no_longer_than_may_be(monkeypatch, case, most_ns):
+    """A rest ends before the loop must be awake, and is not taken by a few streams or by a loop behind."""
+    rested_ns = asyncio.run(rest_of(monkeypatch, **case))
+    if most_ns is None:
+        assert rested_ns is None
+    else:
+        assert rested_ns is not None
+        assert most_ns - 300_000 < rested_ns <= most_ns
+
+
+@pytest.mark.parametrize(
+    ("reads", "rest_ns"),
+    [(640, 250_000), (100, 1_500_000), (0, 1_500_000)],  # over 20 ms of 64 streams
+)
+def test_a_rest_is_a_small_part_of_the_time_between_a_streams_reads(reads, rest_ns):
+    """64 streams with 640 reads in 20 ms are read every 2 ms each: an eighth of that, 1.5 ms at most."""
+
+    async def main():
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            ours.setblocking(False)
+            reader = ArrivalReader(ours, monotonic_ns, lambda *_: None, lambda _: None)
+            poll = reader._poll
+            poll._reads |= {-number: lambda: None for number in range(2, 65)}
+            poll._counted_from_ns, poll._last_ns, poll._counted_reads = 0, 20_000_000, 0
+            poll._note_gap(reads)
+            poll._reads = {ours.fileno(): reader.read}
+            reader.close()
+            return poll._rest_ns
+
+    assert asyncio.run(main()) == rest_ns
 
 
 def test_stamps_are_refused_where_there_are_none(monkeypatch):

@@ -1,7 +1,7 @@
 """One request of a probe: sent as the measured ones are, with every frame of its stream kept."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -61,6 +61,19 @@ class KeepingFold:
             FrameError: as the inner fold.
         """
         self._inner.add(frame, arrival_ns)
+        self._keep(frame)
+
+    def add_all(self, frames: Sequence[bytes], arrivals_ns: Sequence[int]) -> None:
+        """Take the data of several events.
+
+        Raises:
+            FrameError: as the inner fold.
+        """
+        self._inner.add_all(frames, arrivals_ns)
+        for frame in frames:
+            self._keep(frame)
+
+    def _keep(self, frame: bytes) -> None:
         decoded = msgspec.json.decode(frame)
         if isinstance(decoded, dict):
             self.frames.append(decoded)
@@ -137,4 +150,4 @@ def has_content(frame: Frame) -> bool:
 
 def _make_folds(line: Line, on_content: Callable[[], None] | None = None) -> tuple[KeepingFold, ExchangeFold]:
     kept = KeepingFold(line.endpoint.adapter.start_fold(), on_content)
-    return kept, ExchangeFold(kept)
+    return kept, ExchangeFold(kept, may_wait=on_content is None)

@@ -4,12 +4,21 @@ Owns the content-chunk rule and the order of token sources of metrics.md (Time b
 its frames is gathered and read by that engine's own function.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 
 import msgspec
 
 from draftproof.engines.chat.blocks import EngineBlocks, Timings
-from draftproof.engines.chat.frames import ChatFrame, Choice, Delta, ToolCallDelta, Usage, parse_frame
+from draftproof.engines.chat.frames import (
+    ChatFrame,
+    Choice,
+    Delta,
+    ToolCallDelta,
+    Usage,
+    parse_frame,
+    parse_frames,
+)
 from draftproof.engines.chat.margins import MarginFold
 from draftproof.engines.chat.metrics_block import MetricsReading, find_disagreements, read_metrics
 from draftproof.engines.chat.token_counts import Counted, CountedChunk, choose_counts
@@ -18,6 +27,7 @@ from draftproof.records import Chunk, ToolCall
 
 # These count the answer's own tokens, whatever other choices the request has.
 _OWN_COUNTS = ("token_ids", "tokenizer")
+_ARRIVAL_OF = attrgetter("arrival_ns")
 
 
 class ChatFold:
@@ -60,7 +70,19 @@ class ChatFold:
         Raises:
             FrameError: not a frame of a chat stream.
         """
-        parsed = parse_frame(frame)
+        self._take(parse_frame(frame), arrival_ns)
+
+    def add_all(self, frames: Sequence[bytes], arrivals_ns: Sequence[int]) -> None:
+        """Take the data of several events, each of one line.
+
+        Raises:
+            FrameError: one is not a frame of a chat stream; none of them is taken.
+        """
+        for parsed, arrival_ns in zip(parse_frames(frames), arrivals_ns, strict=True):
+            self._take(parsed, arrival_ns)
+
+    def _take(self, parsed: ChatFrame, arrival_ns: int) -> None:
+        """Take a frame; runs for every chunk of every stream."""
         if (parsed.error is not None or parsed.object == "error") and parsed.error_text is not None:
             self._take_error(parsed)
             return
@@ -84,10 +106,7 @@ class ChatFold:
         reading = self._read(output_tokens)
         token_ids = None if self._ids is None or self._count_without_ids() else tuple(self._ids)
         return Answer(
-            chunks=tuple(
-                Chunk(mark.arrival_ns, count)
-                for mark, count in zip(self._marks, counted.cumulative, strict=True)
-            ),
+            chunks=tuple(map(Chunk, map(_ARRIVAL_OF, self._marks), counted.cumulative)),
             token_source=counted.source,
             prompt_tokens=self._prompt_tokens,
             output_tokens=output_tokens,
@@ -154,7 +173,7 @@ class ChatFold:
         )
 
     def _take_choice(self, choice: Choice, frame: ChatFrame, arrival_ns: int) -> None:
-        """Take a chunk of the answer; runs for every chunk of every stream."""
+        """Take a chunk of the answer."""
         ids = None if choice.token_ids is None else self._take_ids(choice.token_ids)
         if choice.logprobs is not None and ids is not None:
             self._margins.add(choice.logprobs, choice.token_ids, ids)

@@ -6,6 +6,7 @@ experimental, and a block that cannot be read must not fail an answer that can. 
 no cycles, so that the types of every chunk are kept from the garbage collector.
 """
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -95,6 +96,7 @@ class ChatFrame(msgspec.Struct, frozen=True, gc=False):
 
 
 _DECODER = msgspec.json.Decoder(ChatFrame)
+_FAULTS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def parse_frame(data: bytes) -> ChatFrame:
@@ -105,9 +107,27 @@ def parse_frame(data: bytes) -> ChatFrame:
     """
     try:
         return _DECODER.decode(data)
-    except msgspec.ValidationError as error:
-        raise FrameError(f"a frame has an unexpected form: {error}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise FrameError(f"a frame is not JSON: {error}") from error
-    except RecursionError as error:
-        raise FrameError("a frame is nested too deeply") from error
+    except _FAULTS as error:
+        raise FrameError(_explain(error)) from error
+
+
+def parse_frames(lines: Sequence[bytes]) -> list[ChatFrame]:
+    """Return the frames of several events, the data of each of which is one line; faster than one by one.
+
+    Raises:
+        FrameError: as `parse_frame`, of any of them.
+    """
+    try:
+        return _DECODER.decode_lines(b"\n".join(lines))
+    except _FAULTS as error:
+        raise FrameError(_explain(error)) from error
+
+
+def _explain(error: Exception) -> str:
+    if isinstance(error, msgspec.ValidationError):
+        return f"a frame has an unexpected form: {error}"
+    return (
+        "a frame is nested too deeply"
+        if isinstance(error, RecursionError)
+        else f"a frame is not JSON: {error}"
+    )

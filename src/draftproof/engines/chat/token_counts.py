@@ -4,8 +4,8 @@ One source for the whole answer: counts of two sources in one answer would be ne
 every content chunk states it, it never falls, and it does not stay at 0.
 """
 
-import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 
 import msgspec
 
@@ -39,21 +39,23 @@ class Counted(msgspec.Struct, frozen=True):
         return self.cumulative[-1] if self.cumulative else None
 
 
+_STATED: tuple[tuple[TokenSource, Callable[[CountedChunk], int | None]], ...] = (
+    ("token_ids", attrgetter("ids")),
+    ("continuous_usage", attrgetter("usage")),
+    ("engine", attrgetter("engine")),
+)
+
+
 def choose_counts(
     chunks: Sequence[CountedChunk], generated: str, count_tokens: CountTokens | None
 ) -> Counted:
     """Return the counts of the first source all chunks have: ids, continuous usage, engine, tokenizer."""
     warnings: list[str] = []
-    columns: tuple[tuple[TokenSource, list[int | None]], ...] = (
-        ("token_ids", [chunk.ids for chunk in chunks]),
-        ("continuous_usage", [chunk.usage for chunk in chunks]),
-        ("engine", [chunk.engine for chunk in chunks]),
-    )
-    for source, column in columns:
-        counts = [count for count in column if count is not None]
-        if not chunks or len(counts) < len(column):
+    for source, count_of in _STATED:
+        counts = [count for count in map(count_of, chunks) if count is not None]
+        if not chunks or len(counts) < len(chunks):
             continue
-        if any(before > after for before, after in itertools.pairwise(counts)):
+        if counts != sorted(counts):
             warnings.append(f"the token count by {source} falls in mid-stream and is not used")
         elif counts[-1] == 0:
             warnings.append(f"the token count by {source} stays at 0 and is not used")
