@@ -25,14 +25,16 @@ SEARCHES = 100
 TURNS, COUNTED, ENDLESS = 1500, 64, 400_000
 # Slots, and the deadline in mean service times.
 SERVICES = ((1, 6.0), (4, 3.0), (8, 2.5))
-LOADS = (0.7, 0.85, 0.95)
+LOADS = (0.3, 0.7, 0.85, 0.95)
+LEAD_MAX_S = 1000.0  # service times are of a second: no bound
 
 
 def main() -> int:
     """Run both studies, write the report and print it."""
     with multiprocessing.Pool(os.cpu_count()) as pool:
         waits = pool.map(study_wait, LOADS)
-        knees = [study_knee(pool, slots, deadline_s) for slots, deadline_s in SERVICES]
+        truths = pool.starmap(find_knee, SERVICES)
+        knees = [study_knee(pool, *place, knee) for place, knee in zip(SERVICES, truths, strict=True)]
     report = {"draftproof": version("draftproof"), "waits": waits, "knees": knees}
     OUT.write_text(json.dumps(report, indent=1) + "\n")
     print(json.dumps(report, indent=1))
@@ -43,15 +45,15 @@ def study_wait(load: float) -> dict[str, float]:
     """Return the mean wait in a turn as a share of that of endless traffic, four slots."""
     service = Service(slots=4)
     rps = load * service.slots
-    mean_s = float(np.mean([_wait_of(ask(service, rps, COUNTED, seed)) for seed in range(TURNS)]))
+    turns = [ask(service, rps, COUNTED, seed) for seed in range(TURNS)]
+    mean_s = float(np.mean([_wait_of(asked) for asked in turns]))
+    lead_s = float(np.mean([Queue(service, seed).lead_up(rps, LEAD_MAX_S) for seed in range(TURNS)]))
     endless = _wait_of(ask(service, rps, ENDLESS, 1, is_led=False)[ENDLESS // 20 :])
-    return {"load": load, "wait_s": mean_s, "share_of_endless": mean_s / endless}
+    return {"load": load, "wait_s": mean_s, "share_of_endless": mean_s / endless, "lead_s": lead_s}
 
 
-def study_knee(pool: Any, slots: int, deadline_s: float) -> dict[str, Any]:
+def study_knee(pool: Any, slots: int, deadline_s: float, knee: float) -> dict[str, Any]:
     """Return how often the brackets of whole searches hold the knee, and how wide they are."""
-    service = Service(slots=slots)
-    knee = find_knee(service, deadline_s)
     found = pool.starmap(search, [(slots, deadline_s, knee, seed) for seed in range(SEARCHES)])
     pairs = [pair for both in found for pair in both]
     widths = [fails / holds for holds, fails in pairs if holds is not None and fails is not None]
@@ -87,8 +89,9 @@ def search(slots: int, deadline_s: float, knee: float, seed: int) -> list[tuple[
     return [(one.holds, one.fails) for one in result.arms] if result else []
 
 
-def find_knee(service: Service, deadline_s: float, halvings: int = 12, turns: int = 600) -> float:
+def find_knee(slots: int, deadline_s: float, halvings: int = 12, turns: int = 600) -> float:
     """Return the load at which the share on time, over many turns of that length, is the target."""
+    service = Service(slots=slots)
     low, high = 0.3 * service.slots, 1.2 * service.slots
     for _ in range(halvings):
         middle = (low + high) / 2
@@ -103,7 +106,7 @@ def find_knee(service: Service, deadline_s: float, halvings: int = 12, turns: in
 def ask(service: Service, rps: float, count: int, seed: int, *, is_led: bool = True) -> list[Any]:
     """Return the counted requests of one turn at a Poisson rate."""
     queue, rng = Queue(service, seed), np.random.default_rng((seed, 7))
-    due_s = queue.lead_up(rps) if is_led else 0.0
+    due_s = queue.lead_up(rps, LEAD_MAX_S) if is_led else 0.0
     before = len(queue.asked)
     for gap_s in rng.exponential(1 / rps, count):
         due_s += float(gap_s)

@@ -13,6 +13,7 @@ SCHEMA_VERSION = 1
 Outcome = Literal["ok", "rejected", "http_error", "timeout", "cut", "malformed", "cancelled"]
 TokenSource = Literal["token_ids", "continuous_usage", "engine", "tokenizer"]
 Phase = Literal["warmup", "measure", "fill", "interrupted"]
+LeadEnd = Literal["whole", "cut", "not_standing"]
 ArmName = str  # "baseline", "candidate", "alternative", "baseline_null"
 
 
@@ -126,7 +127,8 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     the next, in nats; None where the plan does not ask for log-probabilities.
     `conversation_turn` counts the turns of an item with follow-ups from 0; a turn that the failure of an
     earlier one kept from being sent has no `sent_ns`. `concurrency`: requests that a closed loop keeps in
-    flight; in an open loop those in flight when this one was sent, itself included. `connect_ns`: time
+    flight; in an open loop those that its own load process had in flight when this one was
+    sent, itself included: of several workers never the whole. `connect_ns`: time
     between schedule and sending that went into a new connection, name lookup and TLS included; None on a
     kept one.
     """
@@ -267,7 +269,10 @@ class BlockRecord(msgspec.Struct, frozen=True, kw_only=True):
     it. `in_flight_max`: of several workers the sum of each one's own.
     `held_back`: due requests that waited because the plan's max_in_flight were open. `unreached`: requests,
     counted or not, that found no service to connect to; `broken`: those whose connection was lost before the
-    answer's end. `clocks`: those of workers on other hosts.
+    answer's end. `clocks`: those of workers on other hosts. `lead_end`: how the lead of an open loop ended:
+    at its full length, cut by its bound, or at its bound before as many requests had ended as were in flight;
+    None where there was none. `lead_asks_counted`: fill before the counted requests asked the same items,
+    since the workload has no others; None where nothing came before them.
     """
 
     block: int
@@ -299,6 +304,8 @@ class BlockRecord(msgspec.Struct, frozen=True, kw_only=True):
     held_back: int | None = None
     client_cpu_max_s: float | None = None
     broken: int | None = None
+    lead_end: LeadEnd | None = None
+    lead_asks_counted: bool | None = None
 
 
 class TelemetrySample(msgspec.Struct, frozen=True, kw_only=True):
@@ -375,7 +382,11 @@ class Contract(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts about a run, written before the first request and never changed by a report."""
+    """Facts about a run, written before the first request and never changed by a report.
+
+    `source_sha256` is over the Python files of the draftproof that measured (build.py); None for runs from
+    before it was noted.
+    """
 
     schema_version: int
     draftproof_version: str
@@ -394,3 +405,4 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     arms: tuple[ArmManifest, ...]
     contracts: tuple[Contract, ...]
     findings: tuple[str, ...] = ()
+    source_sha256: str | None = None

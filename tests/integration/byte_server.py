@@ -10,10 +10,12 @@ import socketserver
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterable
-from typing import Any, Literal, NamedTuple, Self
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Literal, NamedTuple, Self, TypeVar
 
+from draftproof.client.exchange import Exchange, ExchangeFold
 from draftproof.client.transport import HttpTransport
+from draftproof.client.wire import WireRequest
 from draftproof.engines import adapter_for
 from draftproof.load.driver import LoadSettings, run_turn
 from draftproof.load.turn import Endpoint, Turn
@@ -26,6 +28,7 @@ CHAT = "/v1/chat/completions"
 DONE = b"data: [DONE]\n\n"
 _BETWEEN_PACKETS_S = 0.0002
 _TLS_HELLO = b"\x16"  # how a client of TLS begins
+Found = TypeVar("Found")
 Framing = Literal["length", "chunked", "trailers", "close", "http10"]
 Then = Literal["keep", "close", "hang"]
 
@@ -261,3 +264,27 @@ def ask_one(reply: Reply, **options: Any) -> RequestRecord:
 
 def counts(record: RequestRecord) -> list[int | None]:
     return [one.cumulative_tokens for one in record.chunks]
+
+
+async def send(transport: HttpTransport, url: str) -> Exchange:
+    """Return the exchange of one request."""
+    fold = ExchangeFold(adapter_for("generic").start_fold())
+    return fold.close(await transport.send(WireRequest(url=url + CHAT, body=b"{}"), fold))
+
+
+def with_transport(
+    work: Callable[[HttpTransport], Coroutine[Any, Any, Found]],
+    *,
+    run: Callable[[Coroutine[Any, Any, Found]], Found] = asyncio.run,
+    **options: Any,
+) -> Found:
+    """Return what `work` returns of a transport, which is closed behind it."""
+
+    async def main() -> Found:
+        transport = HttpTransport(**options)
+        try:
+            return await work(transport)
+        finally:
+            await transport.close()
+
+    return run(main())

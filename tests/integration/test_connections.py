@@ -1,4 +1,4 @@
-"""Connections: names, addresses, certificates, servers that close what is kept; what is recorded of it."""
+"""Connections: names, addresses, certificates, the time that connecting takes; what is recorded of it."""
 
 import asyncio
 import socket
@@ -10,36 +10,15 @@ from pathlib import Path
 
 import pytest
 import uvloop
-from byte_server import CHAT, DIALECTS, ByteServer, Reply, ask, events, respond
+from byte_server import CHAT, DIALECTS, ByteServer, Reply, ask, events, respond, send, with_transport
 
-from draftproof.client.connection import HttpConnection
 from draftproof.client.dialling import Dialler, Origin, ResumingContext
-from draftproof.client.exchange import ExchangeFold
 from draftproof.client.transport import HttpTransport
-from draftproof.client.wire import WireRequest
 from draftproof.clock import monotonic_ns
-from draftproof.engines import GENERIC
 
 BODY = events(DIALECTS["generic"].frames)
 CERTIFICATE = Path(__file__).with_name("self_signed.pem")
 LOOPS = {"asyncio": asyncio.run, "uvloop": uvloop.run}
-
-
-async def send(transport, url):
-    """Return the exchange of one request."""
-    fold = ExchangeFold(GENERIC.start_fold())
-    return fold.close(await transport.send(WireRequest(url=url + CHAT, body=b"{}"), fold))
-
-
-def with_transport(work, *, run=asyncio.run, **options):
-    async def main():
-        transport = HttpTransport(**options)
-        try:
-            return await work(transport)
-        finally:
-            await transport.close()
-
-    return run(main())
 
 
 @pytest.fixture
@@ -77,6 +56,51 @@ def test_a_name_is_looked_up_once_for_all_who_wait(resolver):
     (lookup,) = lookups.values()
     assert lookup.addresses == ("127.0.0.1",)
     assert lookup.took_ns >= 0
+
+
+def test_whoever_gives_up_waiting_for_a_name_leaves_the_others_their_answer(monkeypatch):
+    """Two requests wait for one lookup; the first is cancelled, the second is answered."""
+    real, begun = asyncio.base_events.BaseEventLoop.getaddrinfo, asyncio.Event()
+
+    async def look_up(loop, host, port, **options):
+        begun.set()
+        await asyncio.sleep(0.05)
+        return await real(loop, host, port, **options)
+
+    monkeypatch.setattr(asyncio.base_events.BaseEventLoop, "getaddrinfo", look_up)
+
+    async def work(transport):
+        first, second = (asyncio.create_task(send(transport, server.url)) for _ in range(2))
+        await begun.wait()
+        first.cancel()
+        return (await second).outcome, (await asyncio.gather(first, return_exceptions=True))[0]
+
+    with ByteServer({CHAT: respond(BODY)}) as server:
+        outcome, cancelled = with_transport(work)
+    assert outcome == "ok"
+    assert isinstance(cancelled, asyncio.CancelledError)
+
+
+def test_a_lookup_that_nobody_waits_for_ends_with_its_transport(monkeypatch):
+    """Whoever asked has given up; nothing of it is left on the loop."""
+    begun = asyncio.Event()
+
+    async def look_up(*_, **__):
+        begun.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(asyncio.base_events.BaseEventLoop, "getaddrinfo", look_up)
+
+    async def main():
+        transport = HttpTransport()
+        asking = asyncio.create_task(send(transport, "http://service.test"))
+        await begun.wait()
+        asking.cancel()
+        await asyncio.wait({asking})
+        await transport.close()
+        return asyncio.all_tasks() == {asyncio.current_task()}
+
+    assert asyncio.run(main())
 
 
 def test_the_address_that_works_is_kept(resolver, monkeypatch):
@@ -208,57 +232,6 @@ def test_a_resuming_context_verifies():
     assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
 
 
-@pytest.mark.parametrize("run", LOOPS.values(), ids=LOOPS)
-@pytest.mark.parametrize("is_seen", [True, False])
-def test_a_server_that_closes_a_kept_connection_spoils_no_request(monkeypatch, run, is_seen):
-    """It closes just as the connection is used again, before it took a byte: the request goes out again."""
-    if not is_seen:  # as if the end came between the look at the connection and the sending
-        monkeypatch.setattr(HttpConnection, "has_hung_up", False)
-
-    async def work(transport):
-        found = []
-        for _ in range(3):
-            found.append(await send(transport, server.url))
-            time.sleep(0.1)  # noqa: ASYNC251 - the loop must not see the end before it sends again
-        return found
-
-    with ByteServer({CHAT: respond(BODY, then="close")}) as server:
-        found = with_transport(work, run=run)
-        assert (server.connections, len(server.requests)) == (3, 3)
-    assert [one.outcome for one in found] == ["ok"] * 3
-    assert found[1].connect_ns is not None
-
-
-@pytest.mark.parametrize("run", LOOPS.values(), ids=LOOPS)
-def test_a_request_that_a_server_took_is_never_sent_twice(run):
-    """It reads the request on a kept connection and closes without a word: that is its failure."""
-    replies = [respond(BODY), Reply((), "close"), respond(BODY)]
-
-    async def work(transport):
-        return [await send(transport, server.url) for _ in range(3)]
-
-    with ByteServer({CHAT: lambda _: replies.pop(0)}) as server:
-        found = with_transport(work, run=run)
-        assert len(server.requests) == 3
-    assert [one.outcome for one in found] == ["ok", "http_error", "ok"]
-
-
-def test_a_limit_of_requests_a_connection_spoils_none():
-    """A server that closes after every second answer, with no word of it, loses nothing of a long row.
-
-    The first close may meet a request on its way, which the server's system then has: that one stands.
-    """
-    whole = respond(BODY)
-
-    def answer(_request):
-        return Reply(whole.packets, "close" if len(server.requests) % 2 == 0 else "keep")
-
-    with ByteServer({CHAT: answer}) as server:
-        records = ask(server.url, requests=30)
-        assert [one.outcome for one in records[2:]] == ["ok"] * 28
-        assert server.connections >= 15
-
-
 def test_a_timeout_while_connecting_keeps_the_time_apart():
     """A handshake that never ends: no time of sending, and all the time is that of connecting."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -274,6 +247,23 @@ def test_a_timeout_on_a_new_connection_still_tells_what_connecting_took():
     assert record.outcome == "timeout"
     assert record.sent_ns is not None
     assert 0 < record.connect_ns <= record.sent_ns - record.scheduled_ns
+
+
+def test_connecting_is_over_when_the_request_is_sent():
+    """What the service takes to answer is no part of the time to connect."""
+
+    async def work(transport):
+        before_ns = monotonic_ns()
+        return before_ns, await send(transport, server.url)
+
+    def answer(_request):
+        time.sleep(0.1)
+        return respond(BODY)
+
+    with ByteServer({CHAT: answer}) as server:
+        before_ns, found = with_transport(work)
+    assert found.outcome == "ok"
+    assert 0 < found.connect_ns <= found.sent_ns - before_ns
 
 
 def test_closed_connections_are_forgotten():

@@ -7,11 +7,13 @@ import pytest
 
 from draftproof.handover.packing import PackOptions, pack_run
 from draftproof.handover.verifying import verify_package
+from draftproof.load.workers.handle import ProcessWorker
 from draftproof.plan.loading import load_plan
 from draftproof.qualify import Quiet, resume_run, run_plan
 from draftproof.report import render_html
 from draftproof.report.text import render_text
 from draftproof.store import RunDirectory
+from draftproof.store.journal import load_journal
 
 KNEE = """
 [objectives]
@@ -115,6 +117,35 @@ def test_a_compacted_run_and_a_withheld_package_have_the_same_knee(stage, search
     assert report.verified, report.checks
     assert opened is not None
     assert opened.results.knee == searched.knee
+
+
+def test_load_workers_are_started_once_for_all_looks(stage, monkeypatch):
+    """Two for the levels and two for the search, however many looks it takes; none stays behind."""
+    started, start = [], ProcessWorker.start
+
+    async def count(worker):
+        started.append(worker)
+        await start(worker)
+
+    monkeypatch.setattr(ProcessWorker, "start", count)
+    write = stage.plan
+
+    def plan(**changes):
+        path = write(**changes)
+        path.write_text(path.read_text().replace("[limits]\n", "[limits]\nworkers = 2\n"))
+        return path
+
+    monkeypatch.setattr(stage, "plan", plan)
+    found = run_search(stage, knee=QUICK).knee
+    assert sum(one.looks for one in found.points) >= 2 * len(found.grid)
+    assert len(started) == 4
+    assert found.ended == "settled"
+    records = load_journal(stage.out / "journal").records
+    looked = [one for one in records if one.phase == "measure" and one.load.startswith("knee-")]
+    assert (
+        len({one.request_id for one in looked}) == len(looked) == sum(one.attempted for one in found.points)
+    )
+    stage.assert_no_orphans()
 
 
 @pytest.mark.slow

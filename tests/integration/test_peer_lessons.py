@@ -65,16 +65,16 @@ def ask_one(**script):
 
 def test_a_saturated_client_says_so(monkeypatch):
     """Lesson 1, no tool says that it is saturated: a client too slow for its load is unfit, in words."""
-    parse = HttpConnection._parse
+    take = HttpConnection._take
 
-    def parse_slowly(self, data, at_ns):
-        time.sleep(0.002)
-        parse(self, data, at_ns)
+    def take_slowly(self, data, at_ns):
+        time.sleep(0.001)
+        take(self, data, at_ns)
 
-    monkeypatch.setattr(HttpConnection, "_parse", parse_slowly)
+    monkeypatch.setattr(HttpConnection, "_take", take_slowly)
     stretch = run_profile(Profile(name="too much", streams=16, chunks_per_s=2000.0, seconds=0.5))
-    beyond = judge_stretch(stretch, PRECISION)
-    assert any("chunks per second came through" in text for text in beyond)
+    found = judge_stretch(stretch, PRECISION)
+    assert any("chunks per second came through" in one.text and one.is_shown for one in found)
 
 
 def test_the_first_chunk_of_several_tokens_is_taken_off_whole():

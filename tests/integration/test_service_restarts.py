@@ -1,5 +1,6 @@
 """A service that somebody else runs goes away in mid-block, and comes back, stays away, or is another one."""
 
+import asyncio
 import contextlib
 import json
 import socket
@@ -13,7 +14,8 @@ import pytest
 
 from draftproof.errors import EngineError, IncompatibleError
 from draftproof.plan.loading import load_plan
-from draftproof.qualify import Quiet, resume_run, run_plan
+from draftproof.qualify import Quiet, recompute, resume_run, run_plan
+from draftproof.qualify.fleet import Fleet
 from draftproof.store import RunDirectory
 
 PLAN = """\
@@ -92,13 +94,32 @@ class Services:
         thread.start()
         return thread
 
-    def run(self, ready_s: float = 60.0, engine: str = "generic"):
+    def replace(self, number: int | None, *options: str) -> None:
+        """End a service, all where none is named, and put another one in its place."""
+        for place, process in enumerate(self._processes):
+            if number in (place, None):
+                process.kill()
+                process.wait()
+        if number is not None:
+            self.serve(number, *options)
+
+    def run(
+        self,
+        ready_s: float = 60.0,
+        engine: str = "generic",
+        progress: Quiet | None = None,
+        *,
+        probes: bool = False,
+    ):
+        plan, text = self.load_plan(ready_s, engine, probes=probes)
+        return run_plan(plan, text, self.out, _no_model, progress or Quiet())
+
+    def load_plan(self, ready_s: float, engine: str, *, probes: bool = False):
         path = self.folder / "plan.toml"
         ports = {"baseline": self.ports[0], "candidate": self.ports[1]}
         text = PLAN.format(**ports, ready_s=ready_s, engine=engine)
-        path.write_text(text)
-        plan, text = load_plan(path)
-        return run_plan(plan, text, self.out, _no_model, Quiet())
+        path.write_text(text.replace("behaviour_probes = false", "") if probes else text)
+        return load_plan(path)
 
     def resume(self):
         return resume_run(self.out, _no_model, Quiet())
@@ -194,3 +215,74 @@ def test_a_service_that_comes_back_as_another_one_is_refused(services):
         services.run(engine="reference")
     returning.join()
     assert failed(services)
+
+
+class Replacing(Quiet):
+    """Puts another service in the candidate's place after so many of its turns, when nothing is in flight.
+
+    Args:
+        services: those of the test.
+        after: turns of the candidate.
+        options: of the other service; None: all services end and none comes.
+    """
+
+    def __init__(self, services: Services, after: int, options: tuple[str, ...] | None) -> None:
+        self._services, self._left, self._options = services, after, options
+
+    def turn_ended(self, turn) -> None:
+        self._left -= turn.arm == "candidate"
+        if self._left == 0 and turn.arm == "candidate":
+            self._services.replace(None if self._options is None else 1, *(self._options or ()))
+
+
+@pytest.mark.parametrize("after", [1, 2])
+def test_a_service_that_is_replaced_between_turns_is_found_out(services, after):
+    """No request was in flight and none failed: it is asked after each of its turns, the last too."""
+    known = ("--engine", "draftproof-reference", "--setting", "max_num_seqs=8")
+    other = ("--engine", "draftproof-reference", "--setting", "max_num_seqs=16")
+    services.serve(0, *known)
+    services.serve(1, *DRAFTING, *known)
+    progress = Replacing(services, after, (*DRAFTING, *other))
+    with pytest.raises(
+        IncompatibleError, match=r"candidate: it is not what it was.*max_num_seqs \(8 -> 16\)"
+    ):
+        services.run(engine="reference", progress=progress)
+    contents = RunDirectory.open(services.out).load()
+    ended = [one.completed for one in contents.blocks if one.arm == "candidate"]
+    assert ended[-1] is False
+    assert all(ended[:-1])
+    assert not failed(services)
+    results = recompute(services.out, write=True)
+    assert results.verdict.decision not in {"adopt", "adopt_limited"}
+    assert any("its service said that it is not what it was" in text for text in results.warnings)
+    with pytest.raises(IncompatibleError, match="max_num_seqs"):
+        services.resume()
+
+
+def test_a_service_that_is_replaced_after_its_last_turn_is_not_probed(services):
+    """What was measured stands; how the other one behaves is no fact of the arm."""
+    known = ("--engine", "draftproof-reference", "--setting", "max_num_seqs=8")
+    other = ("--engine", "draftproof-reference", "--setting", "max_num_seqs=16")
+    services.serve(0, *known)
+    services.serve(1, *DRAFTING, *known)
+    progress = Replacing(services, 3, (*DRAFTING, *other))
+    with pytest.raises(IncompatibleError, match="candidate: it is not what it was"):
+        services.run(engine="reference", progress=progress, probes=True)
+    contents = RunDirectory.open(services.out).load()
+    assert sum(one.completed for one in contents.blocks) == 6
+    assert "candidate" not in {one.arm for one in contents.behaviours}
+
+
+def test_a_service_that_is_silent_after_a_turn_is_asked_when_it_is_needed(services):
+    """Silence is no other answer: the next turn waits for it as ever, and none waits after the last."""
+    services.serve(0)
+    services.serve(1, *DRAFTING)
+    fleet = Fleet(services.load_plan(60.0, "generic")[0], None, services.folder, Quiet(), asyncio.Event())
+
+    async def ask() -> tuple[object, object]:
+        async with fleet:
+            before = await fleet.find_change("candidate")
+            services.replace(None)
+            return before, await fleet.find_change("candidate")
+
+    assert asyncio.run(ask()) == (None, None)

@@ -1,6 +1,6 @@
 """Columns built field by field hold what rows hold, at every depth and wherever something is missing."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftproof.records import Chunk, RequestRecord, Round, SpecCounts, ToolCall
@@ -27,6 +27,7 @@ RECORDS = st.builds(
 
 
 @given(st.lists(RECORDS, max_size=5))
+@settings(deadline=None)
 def test_records_of_any_shape_come_back_from_their_table(tmp_path_factory, records: list[RequestRecord]):
     """What is None, empty or nested is that again."""
     path = tmp_path_factory.mktemp("table") / "records.parquet"

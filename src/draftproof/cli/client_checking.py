@@ -24,13 +24,14 @@ def client_check(
     *,
     streams: _Streams = 64,
     chunks_per_s: _Rate = 2000.0,
-    seconds: _Seconds = 4.0,
+    seconds: _Seconds = 16.0,
     capacity_streams: _Wide = 256,
     as_json: _Json = False,
 ) -> None:
     """Measure how exact and how fast this client is here, against a server that knows what it wrote when.
 
-    Exits 0 where the client keeps its limits at the load given, 40 where it does not.
+    Exits 0 where the client is shown to keep its limits at the load given, 40 where it is not: beyond one, or
+    asked too few requests to tell.
     """
     from draftproof.load.client_report import check_client  # noqa: PLC0415
 
@@ -68,6 +69,7 @@ def render_client_check(found: "ClientCheck") -> str:
         *(_line(one) for one in (*found.profiles, *found.capacity)),
         _floor(found),
         *(f"  beyond: {one.stretch.profile}: {text}" for one in found.profiles for text in one.beyond),
+        *(f"  too short: {one.stretch.profile}: {text}" for one in found.profiles for text in one.not_shown),
         f"Faults: {exact} of {len(found.faults)} kinds counted exactly.",
         *(
             f"  {one.fault}: {one.counted}, all {one.requests} are {one.expected}"
@@ -75,7 +77,7 @@ def render_client_check(found: "ClientCheck") -> str:
             if not one.is_exact
         ),
         _capacity(found),
-        "This client may judge at this load." if found.is_fit else _UNFIT,
+        _outcome(found),
     ]
     return "\n".join(lines)
 
@@ -83,6 +85,17 @@ def render_client_check(found: "ClientCheck") -> str:
 _UNFIT = (
     "This client may not judge at this load: stop other programs, lower the load, or use a faster machine."
 )
+
+
+_TOO_SHORT = (
+    "This check was too short to show whether this client may judge at this load: give it more --seconds."
+)
+
+
+def _outcome(found: "ClientCheck") -> str:
+    if found.is_fit:
+        return "This client may judge at this load."
+    return _TOO_SHORT if found.is_too_short else _UNFIT
 
 
 def _floor(found: "ClientCheck") -> str:
@@ -107,7 +120,7 @@ def _line(one: "Judged") -> str:
         f"{_show(error.ttft_error_ms.p50, '.3f'):>8}{_show(error.ttft_error_ms.p99, '.3f'):>8} "
         f"{_show(error.gap_error_ms.p50, '.3f'):>8}{_show(error.gap_error_ms.p99, '.3f'):>8} "
         f"{_show(error.tpot_relative_error, '.2%'):>10} {_show(stretch.cpu_s_per_1000_chunks, '.4f'):>11}"
-        f"{'' if one.is_fit else '  beyond its limits'}"
+        f"{'  beyond its limits' if one.beyond else '  too short to tell' if one.not_shown else ''}"
     )
 
 

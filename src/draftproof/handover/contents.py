@@ -9,10 +9,12 @@ from typing import Any
 
 import msgspec
 
+from draftproof.arms.launch import list_arms
 from draftproof.handover.bom import find_tool_version, library_version, render_bom
 from draftproof.handover.listing import combine
 from draftproof.handover.readme import render_readme
 from draftproof.monitoring import DASHBOARD_FILE, RULES_FILE, render_dashboard, render_rules
+from draftproof.qualify.measure import plan_turns
 from draftproof.qualify.reporting import run_data
 from draftproof.records import SCHEMA_VERSION, ArmManifest, Contract
 from draftproof.report import render_html
@@ -103,6 +105,13 @@ def render_documents(
         content = combine(list_raw(folder))
         documents[BOM_NAME] = render_bom(contents.manifest, contents.plan.approval, content)
     return documents | _render_monitoring(contents, results)
+
+
+def count_missing_turns(contents: RunContents) -> tuple[int, int]:
+    """Return how many turns that the plan asks for have no record that they ended, and how many there are."""
+    arms = list_arms(contents.plan)
+    wanted = {(one.block, one.arm) for one in plan_turns(contents.plan, contents.items, arms)}
+    return len(wanted - {(one.block, one.arm) for one in contents.blocks if one.completed}), len(wanted)
 
 
 def can_render_bom(raw: bytes) -> bool:

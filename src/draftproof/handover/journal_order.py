@@ -6,16 +6,19 @@ the client's machine may begin anew, once per restart: between two turns, or whe
 again with its warm-up. Requests that end together are written in the order in which the client gets to them,
 and their ends are when the kernel had their last bytes: within a turn they may lie as far apart as the client
 was late. Any other fall is a line that was moved.
+
+And is every line there once? A counted request has one line in all files together, for a run that goes on
+asks only what has none; every other line has a time of its own.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 import msgspec
 
 from draftproof.records import BlockRecord, RequestRecord
-from draftproof.store.journal import iterate_records
+from draftproof.store.journal import Record, iterate_records
 
 _TurnKey = tuple[int, str]  # block, arm
 _Line = RequestRecord | BlockRecord
@@ -24,7 +27,7 @@ _UNKNOWN_LAG_NS = 50_000_000  # of a turn without a line of its own: what a clie
 
 
 class JournalOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """Places ("journal/records.jsonl:12") at which the clock began anew, and what is out of order."""
+    """Places ("journal/records.jsonl:12") where the clock began anew, and what is out of order or twice."""
 
     restarts: tuple[str, ...]
     faults: tuple[str, ...]
@@ -37,18 +40,52 @@ def check_order(folder: Path) -> JournalOrder:
         StoreError: a line is not a record.
     """
     restarts, faults = list[str](), list[str]()
+    every = {
+        f"{folder.name}/{path.name}": list(iterate_records(path)) for path in sorted(folder.glob("*.jsonl"))
+    }
     files = {
-        f"{folder.name}/{path.name}": [
-            one for one in iterate_records(path) if isinstance(one, RequestRecord | BlockRecord)
-        ]
-        for path in sorted(folder.glob("*.jsonl"))
+        name: [one for one in lines if isinstance(one, RequestRecord | BlockRecord)]
+        for name, lines in every.items()
     }
     lags = find_lags(one for lines in files.values() for one in lines)
     for name, lines in files.items():
         falls, moved = check_records(lines, lags)
         restarts += [f"{name}:{line}" for line in falls]
         faults += [f"{name}:{line}: {what}" for line, what in moved]
-    return JournalOrder(restarts=tuple(restarts), faults=tuple(faults))
+    return JournalOrder(restarts=tuple(restarts), faults=(*find_repeats(every), *faults))
+
+
+def find_repeats(files: Mapping[str, Iterable[Record]]) -> Iterator[str]:
+    """Yield what stands in a journal twice, next to each other or apart, in one file or in two.
+
+    Args:
+        files: the records of each file as written, by its name.
+    """
+    first: dict[Hashable, str] = {}
+    for name, records in files.items():
+        for line, record in enumerate(records, start=1):
+            place = f"{name}:{line}"
+            before = first.setdefault(_identify(record), place)
+            if before != place:
+                yield f"{place}: {_name(record)} stands there a second time, the first is at {before}"
+
+
+def _identify(record: Record) -> Hashable:
+    """Return what no two lines of a journal share."""
+    if isinstance(record, RequestRecord):
+        counted = record.phase == "measure"
+        return record.request_id, *(() if counted else (record.phase, record.scheduled_ns, record.end_ns))
+    if isinstance(record, BlockRecord):
+        return _turn(record), record.boot, record.started_ns, record.ended_ns, record.completed
+    return type(record).__name__, msgspec.json.encode(record)
+
+
+def _name(record: Record) -> str:
+    if isinstance(record, RequestRecord):
+        return f"the request {record.request_id}"
+    if isinstance(record, BlockRecord):
+        return f"the turn of {record.arm} in block {record.block}"
+    return f"this {type(record).__name__.lower()}"
 
 
 def find_lags(records: Iterable[_Line]) -> dict[_TurnKey, int]:

@@ -28,7 +28,8 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """What MANIFEST.json holds. `root_sha256` is taken over the rest of the document.
 
     `clock_restarts` are places where the journal's times begin anew, as after a restart of the client's
-    machine; `withheld` tells that texts are replaced by salted digests.
+    machine; `withheld` tells that texts are replaced by salted digests. `source_sha256` tells the build that
+    packed it from others of its version; packages from before it was noted have none.
     """
 
     format: int
@@ -39,6 +40,12 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     clock_restarts: tuple[str, ...]
     files: tuple[ListedFile, ...]
     root_sha256: str = ""
+    source_sha256: str | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def source(self) -> str | None:
+        """The digest of the sources that packed it, None where it is not known."""
+        return None if self.source_sha256 is msgspec.UNSET else self.source_sha256
 
 
 def make_listing(
@@ -49,6 +56,7 @@ def make_listing(
     decision: str,
     withheld: bool,
     clock_restarts: tuple[str, ...],
+    source_sha256: str | None = None,
 ) -> Listing:
     """Return the listing of some members, its root filled in.
 
@@ -67,6 +75,7 @@ def make_listing(
         withheld=withheld,
         clock_restarts=clock_restarts,
         files=files,
+        source_sha256=source_sha256 or msgspec.UNSET,
     )
     return msgspec.structs.replace(listing, root_sha256=compute_root(listing))
 

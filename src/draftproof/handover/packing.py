@@ -14,16 +14,16 @@ import msgspec
 
 import draftproof
 from draftproof.arms.launch import list_arms
+from draftproof.build import source_sha256
 from draftproof.errors import DraftproofError, InvalidRunError, StoreError, UsageError
 from draftproof.handover.archive import check_sizes, hash_file, write_archive
-from draftproof.handover.contents import compute, list_raw, render_documents
+from draftproof.handover.contents import compute, count_missing_turns, list_raw, render_documents
 from draftproof.handover.journal_order import check_order
 from draftproof.handover.listing import LISTING_NAME, SUMS_NAME, make_listing, render_sums
 from draftproof.handover.scrubbing import find_secret_places, refuse_secrets
 from draftproof.handover.signing import load_private_key, sign, signature_path
 from draftproof.handover.staging import stage_run, withhold_stage
 from draftproof.plan.schema import Arm, Plan
-from draftproof.qualify.measure import plan_turns
 from draftproof.qualify.running_arm import find_secrets
 from draftproof.store import RunContents
 from draftproof.store.lines import write_atomically
@@ -133,7 +133,7 @@ def _check_journal(stage: Path) -> tuple[str, ...]:
     order = check_order(stage / "journal")
     if order.faults:
         raise InvalidRunError(
-            f"the journal is not in the order in which a run writes it: {order.faults[0]}.",
+            f"the journal is not as a run writes it: {order.faults[0]}.",
             fix="restore it from a copy; do not edit, sort or join a journal.",
         )
     return order.restarts
@@ -155,6 +155,7 @@ def _complete(
         decision=results.verdict.decision,
         withheld=withheld,
         clock_restarts=restarts,
+        source_sha256=source_sha256(),
     )
     members[LISTING_NAME] = _save(stage, LISTING_NAME, encode_document(listing))
     return members, listing.root_sha256
@@ -222,12 +223,6 @@ def _known_secrets(plan: Plan) -> Collection[str]:
     return find_secrets([*list_arms(plan).values(), *asked], os.environ)
 
 
-def _count_missing_turns(contents: RunContents) -> int:
-    plan = contents.plan
-    wanted = {(one.block, one.arm) for one in plan_turns(plan, contents.items, list_arms(plan))}
-    return len(wanted - {(one.block, one.arm) for one in contents.blocks if one.completed})
-
-
 def _notes(contents: RunContents, results: Results, restarts: Collection[str], *, signed: bool) -> list[str]:
     approval, notes = contents.plan.approval, []
     missing = [name for name in ("owner", "approver", "rollback_artefact") if getattr(approval, name) is None]
@@ -235,7 +230,8 @@ def _notes(contents: RunContents, results: Results, restarts: Collection[str], *
         notes.append(f"The plan's [approval] names no {', no '.join(missing)}; the package says so.")
     if results.verdict.decision in {"inconclusive", "invalid"}:
         notes.append(f"The verdict is {results.verdict.decision}: this package approves nothing.")
-    if missing_turns := _count_missing_turns(contents):
+    missing_turns, _ = count_missing_turns(contents)
+    if missing_turns:
         notes.append(
             f"{missing_turns} turns of the run were not completed; it is packed with the verdict it has."
         )

@@ -12,12 +12,14 @@ from typing import Literal
 import msgspec
 
 import draftproof
+from draftproof.build import is_other_build, name_build, source_sha256
 from draftproof.errors import DraftproofError, NotVerifiedError, UsageError
 from draftproof.handover.archive import Entry, extract, read_archive, read_member, scan_archive
 from draftproof.handover.contents import (
     BOM_NAME,
     can_render_bom,
     compute,
+    count_missing_turns,
     list_raw,
     render_documents,
 )
@@ -166,6 +168,7 @@ def _open(path: Path, entries: tuple[Entry, ...], checks: list[Check]) -> Opened
             if checks[-1].status == "failed":
                 return None
             contents, results = _compute(folder, listing, checks)
+            checks += [*_check_turns(contents), *_check_build(contents)]
             checks += _check_documents(folder, entries, listing, contents, results)
         except Exception as error:  # noqa: BLE001 - whatever foreign data bring about is a failed check
             text = error.message if isinstance(error, DraftproofError) else type(error).__name__
@@ -204,7 +207,9 @@ def _check_journal(folder: Path, listing: Listing) -> Check:
             "journal order",
             f"as written; the clock began anew at {', '.join(order.restarts)}, as the package states",
         )
-    return _passed("journal order", "every line ended after the one above it, turn after turn")
+    return _passed(
+        "journal order", "every line is there once and ended after the one above it, turn after turn"
+    )
 
 
 def _compute(folder: Path, listing: Listing, checks: list[Check]) -> tuple[RunContents, Results]:
@@ -231,6 +236,27 @@ def _load_checked(folder: Path, listing: Listing) -> RunContents:
     return contents
 
 
+def _check_turns(contents: RunContents) -> Iterator[Check]:
+    """Say how much of what the plan asks for is not there; a run that is not whole may be packed."""
+    missing, planned = count_missing_turns(contents)
+    if missing:
+        yield Check(
+            name="turns",
+            status="not_checked",
+            detail=f"{missing} of {planned} turns that the plan asks for have no record that they ended: the "
+            "run is incomplete, or lines were taken out of its journal",
+        )
+
+
+def _check_build(contents: RunContents) -> Iterator[Check]:
+    """Say where the run was measured by another build: no document tells what that one did otherwise."""
+    version, source = contents.manifest.draftproof_version, contents.manifest.source_sha256
+    if is_other_build(version, source):
+        own = name_build(draftproof.__version__, source_sha256())
+        text = f"the run was measured by draftproof {name_build(version, source)}, this is {own}"
+        yield Check(name="build", status="not_checked", detail=text)
+
+
 def _check_documents(
     folder: Path, entries: tuple[Entry, ...], listing: Listing, contents: RunContents, results: Results
 ) -> Iterator[Check]:
@@ -253,6 +279,11 @@ def _check_documents(
     ]
     if (listing.run_name, listing.decision) != (results.run_name, results.verdict.decision):
         faults.append(f"{LISTING_NAME} names another run or decision")
+    if faults and is_other_build(listing.draftproof_version, listing.source):
+        # Another checkout may say the same in other words, as another version may.
+        yield _compare_decisions(folder, listing, results)
+        yield _name_unread(folder, entries)
+        return
     if faults:
         yield _failed("recomputed", _join(faults))
         return
@@ -279,7 +310,12 @@ def _compare_decisions(folder: Path, listing: Listing, results: Results) -> Chec
             ),
         )
     )
-    which = f"packed by draftproof {listing.draftproof_version}, computed by {draftproof.__version__}"
+    packer = name_build(listing.draftproof_version, listing.source)
+    which = (
+        f"packed by draftproof {packer}, computed by {name_build(draftproof.__version__, source_sha256())}"
+    )
+    if listing.draftproof_version == draftproof.__version__:
+        which = f"made by another build of {draftproof.__version__}: {which}"
     if listing.run_name != results.run_name:
         return _failed("recomputed", f"{LISTING_NAME} names another run")
     if stated != own or listing.decision != own.verdict.decision:

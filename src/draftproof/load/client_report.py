@@ -18,18 +18,25 @@ _CAPACITY_FACTOR = 1.25
 _CAPACITY_LIMIT = 200_000.0
 _CLOSER = (1.08, 1.16)  # times the highest rate that was within the limits
 _FAILURES_TO_STOP = 2
+# What the first profiles need to show a 99th percentile at the ordinary load, one late request allowed for.
+DEFAULT_SECONDS = 16.0
+_CAPACITY_SECONDS = 2.0  # of each rate that is tried, at most: no tail is judged there
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
-    """A stretch and what was beyond its limits; empty where the client may judge at that load."""
+    """A stretch, what was beyond its limits, and what it was too short to show.
+
+    Both are empty where the client may judge at that load.
+    """
 
     stretch: Stretch
     beyond: tuple[str, ...]
+    not_shown: tuple[str, ...] = ()
 
     @property
     def is_fit(self) -> bool:
-        """Whether the client kept every limit."""
-        return not self.beyond
+        """Whether the client was shown to keep every limit."""
+        return not self.beyond and not self.not_shown
 
 
 class ClientCheck(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +45,8 @@ class ClientCheck(msgspec.Struct, frozen=True, kw_only=True):
     `ttft_error_ms`, `gap_error_ms`, `tpot_relative_error` and `cpu_s_per_1000_chunks` are of the first
     profile, one token a chunk. `host_floor_ms` are the gap errors of the barest reader at that load, which
     reads its own clock: where they are large, the host is late and not the client. `max_chunks_per_s` is the
-    highest rate reached within the limits of capacity, None where not even the lowest was.
+    highest rate reached within the limits of capacity, None where not even the lowest was. `is_too_short`:
+    nothing was beyond its limit, and not every limit was shown to be kept.
     """
 
     ttft_error_ms: ErrorSpread
@@ -48,6 +56,7 @@ class ClientCheck(msgspec.Struct, frozen=True, kw_only=True):
     cpu_s_per_1000_chunks: float | None
     max_chunks_per_s: float | None
     is_fit: bool
+    is_too_short: bool
     profiles: tuple[Judged, ...]
     capacity: tuple[Judged, ...]
     faults: tuple[FaultCount, ...]
@@ -68,11 +77,11 @@ def check_client(
     *,
     streams: int = 64,
     chunks_per_s: float = 2000.0,
-    seconds: float = 4.0,
+    seconds: float = DEFAULT_SECONDS,
     capacity_streams: int = 256,
     tell: Tell,
 ) -> ClientCheck:
-    """Run every profile, search the capacity and send the fault mix; about a minute.
+    """Run every profile, search the capacity and send the fault mix; about three minutes.
 
     Raises:
         EngineError: the server of known timing did not start.
@@ -83,10 +92,12 @@ def check_client(
     for profile in kinds:
         tell(f"{profile.name}: {streams} streams, {chunks_per_s:,.0f} chunks a second")
         profiles.append(_judge(run_profile(profile), is_capacity=False))
-    capacity = search_capacity(capacity_streams, seconds / 2, tell)
+    capacity = search_capacity(capacity_streams, min(seconds / 2, _CAPACITY_SECONDS), tell)
     tell("faults of known number")
     faults = run_fault_mix()
     first = profiles[0].stretch
+    is_exact = all(one.is_exact for one in faults)
+    is_fit = is_exact and all(one.is_fit for one in profiles)
     return ClientCheck(
         ttft_error_ms=first.error.ttft_error_ms,
         gap_error_ms=first.error.gap_error_ms,
@@ -94,7 +105,8 @@ def check_client(
         host_floor_ms=floor,
         cpu_s_per_1000_chunks=first.cpu_s_per_1000_chunks,
         max_chunks_per_s=_highest(capacity),
-        is_fit=all(one.is_fit for one in profiles) and all(one.is_exact for one in faults),
+        is_fit=is_fit,
+        is_too_short=is_exact and not is_fit and not any(one.beyond for one in profiles),
         profiles=tuple(profiles),
         capacity=capacity,
         faults=faults,
@@ -124,7 +136,12 @@ def search_capacity(streams: int, seconds: float, tell: Tell) -> tuple[Judged, .
 
 def _judge(stretch: Stretch, *, is_capacity: bool) -> Judged:
     limits = CAPACITY if is_capacity else PRECISION
-    return Judged(stretch=stretch, beyond=judge_stretch(stretch, limits))
+    found = judge_stretch(stretch, limits)
+    return Judged(
+        stretch=stretch,
+        beyond=tuple(one.text for one in found if one.is_shown),
+        not_shown=tuple(one.text for one in found if not one.is_shown),
+    )
 
 
 def _highest(capacity: tuple[Judged, ...]) -> float | None:

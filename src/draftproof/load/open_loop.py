@@ -2,14 +2,15 @@
 
 The pacer waits for absolute times, so its own delay never stretches a later gap, and what is sent late still
 counts from when it was due: nothing is left out because the service was slow. Requests at the same pace lead
-up to the counted ones until those in flight are as many as the pace makes them, and follow after them until
-the last counted one has ended.
+up to the counted ones, for as long as lead.py says, and follow after them until the last counted one has
+ended.
 """
 
 import asyncio
 from collections.abc import Iterator
 
 from draftproof.load.alarm import Alarm, open_alarm, sleep_until
+from draftproof.load.lead import Lead
 from draftproof.load.performing import Performer, Tasks, run_watched
 from draftproof.load.turn import Job, Turn
 from draftproof.records import BlockRecord
@@ -47,23 +48,23 @@ class OpenLoopRunner:
             raise errors.exceptions[0] from None
 
     async def _lead_up(self, requests: asyncio.TaskGroup, alarm: Alarm, started_ns: int) -> int:
-        """Send fill requests until the load stands; return when the counted part begins.
+        """Send fill requests as long as the lead lasts; return when the counted part begins.
 
-        It stands when as many requests have ended as are in flight: those that met an empty service are
-        then gone, and the ones in flight all came into a loaded one.
+        That is at a time of its own and not at the arrival that would come next: the gap over a time that is
+        chosen first is longer than others, and a queue met behind it shorter.
         """
-        performer, lead = self._performer, self._performer.turn.lead
-        if lead is None:
+        performer, pace = self._performer, self._performer.turn.lead
+        if pace is None:
             return started_ns
         if not self._share.is_whole:
-            return await self._lead_until_told(requests, lead, started_ns)
-        limit_ns = round(performer.settings.lead_s * NS_PER_S)
-        for offset_ns in lead_times_ns(performer.turn, lead):
-            await alarm.wait_until(started_ns + min(offset_ns, limit_ns))
-            if offset_ns >= limit_ns:
-                return started_ns + limit_ns
-            if stands(performer.ended, performer.in_flight):
-                return started_ns + offset_ns
+            return await self._lead_until_told(requests, pace, started_ns)
+        lead = Lead(round(performer.settings.lead_s * NS_PER_S))
+        for offset_ns in lead_times_ns(performer.turn, pace):
+            await alarm.wait_until(started_ns + min(offset_ns, lead.length_ns))
+            standing = {"ended": performer.ended, "in_flight": performer.in_flight}
+            if offset_ns >= lead.see(offset_ns, **standing, ended_ns=performer.ended_ns):
+                performer.lead_end = lead.end
+                return started_ns + lead.length_ns
             self._send(requests, performer.schedule.lead_job(1.0), started_ns + offset_ns)
         return performer.clock()
 
@@ -119,13 +120,9 @@ class OpenLoopRunner:
         requests.create_task(self._ask(job, due_ns))
 
     async def _ask(self, job: Job, due_ns: int) -> None:
-        await self._performer.converse(job, due_ns)
+        free_ns = await self._performer.converse(job, due_ns)
         self._performer.ended += 1
-
-
-def stands(ended: int, in_flight: int) -> bool:
-    """Tell whether a lead has brought the load up: as many requests have ended as are in flight."""
-    return ended > 0 and ended >= in_flight
+        self._performer.ended_ns += max(free_ns - due_ns, 0)
 
 
 def lead_times_ns(turn: Turn, lead: OpenLoop) -> Iterator[int]:

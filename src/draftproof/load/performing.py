@@ -14,7 +14,7 @@ from draftproof.load.client_health import ClientHealth, HealthReading, p99
 from draftproof.load.part import Part
 from draftproof.load.schedule import Schedule
 from draftproof.load.turn import Endpoint, Job, Sink, Turn, make_record, make_unsent, view_exchange
-from draftproof.records import BlockRecord
+from draftproof.records import BlockRecord, LeadEnd
 from draftproof.workload.arrivals import think_time_ns
 
 Tasks = set["asyncio.Task[None]"]
@@ -57,7 +57,8 @@ class Performer:
         self.room: asyncio.Semaphore | None = None  # of an open loop, for requests and not for thoughts
         self.counted_from_ns: int | None = None
         self.in_flight = self.in_flight_max = self.connections = self.held_back = self.ended = 0
-        self.unreached = self.broken = 0
+        self.unreached = self.broken = self.ended_ns = 0
+        self.lead_end: LeadEnd | None = None
         self.send_lags_ns = array("q")  # eight bytes each: a turn may have millions
         self._note_over()
         if not schedule.missing_orders:
@@ -202,6 +203,8 @@ def _describe(performer: Performer, started_ns: int, health: HealthReading) -> B
         unreached=performer.unreached,
         broken=performer.broken,
         held_back=performer.held_back,
+        lead_end=performer.lead_end,
+        lead_asks_counted=performer.schedule.leads_ask_counted,
     )
 
 

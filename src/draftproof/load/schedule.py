@@ -61,8 +61,9 @@ class Schedule:
         self._outstanding = sum(map(self._count_missing, self._waiting))
         self._fills = self._make_fills()
         counted = set(turn.item_ids)
-        others = [item_id for item_id in items if item_id not in counted] or turn.item_ids
-        self._lead_ids = order_by_seed(others, "lead", turn.load, turn.block, turn.repeat)
+        others = [item_id for item_id in items if item_id not in counted]
+        self._has_others = bool(others)
+        self._lead_ids = order_by_seed(others or turn.item_ids, "lead", turn.load, turn.block, turn.repeat)
         self._leads = 0
         self._is_counting = phase != "measure" or turn.concurrency == 1
 
@@ -80,6 +81,11 @@ class Schedule:
     def is_counting(self) -> bool:
         """True once counted requests are handed out; from the start where a single slot needs no ramp."""
         return self._is_counting
+
+    @property
+    def leads_ask_counted(self) -> bool | None:
+        """Whether what was asked before the counted part was of counted items; None where nothing was."""
+        return not self._has_others if self._leads else None
 
     @property
     def has_waiting(self) -> bool:

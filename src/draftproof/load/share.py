@@ -40,13 +40,6 @@ def count_parts(turn: Turn, workers: int) -> int:
     return max(1, min(workers, turn.max_in_flight if turn.concurrency is None else turn.concurrency))
 
 
-def share_of_one(turn: Turn, workers: int) -> Turn:
-    """Return a turn with the slots of the largest part: what one process sends where others have theirs."""
-    if turn.concurrency is None:
-        return turn
-    return msgspec.structs.replace(turn, concurrency=-(-turn.concurrency // workers))
-
-
 def deal_items(turn: Turn, share: Share) -> frozenset[int]:
     """Return the places in the block whose items are in a part.
 

@@ -108,8 +108,16 @@ def _refuse_descriptors(level: Level, wanted: int, own: int, workers: int, limit
     )
 
 
+def find_warmup_slots(concurrency: int, limits: Limits) -> int:
+    """Return how many slots of a closed loop this process can fill alone, as in a warm-up. Pure."""
+    granted = math.floor((limits.hard - _OTHERS) / _PER_STREAM / (1 + _CLOSING_SHARE))
+    return max(1, min(concurrency, granted))
+
+
 def prepare_descriptors(plan: Plan) -> None:
     """Raise this process's limit of descriptors as far as a plan needs; load workers inherit it.
+
+    It warms arms up by itself, at the whole level, so that it needs more than a worker where it may have it.
 
     Raises:
         UsageError: as `find_soft_limit`.
@@ -119,5 +127,7 @@ def prepare_descriptors(plan: Plan) -> None:
         limits = msgspec.structs.replace(limits, ports=None)
     highest = () if plan.knee is None else (plan.knee.level(plan.knee.grid[-1]),)
     needed = find_soft_limit((*plan.load, *highest), workers=plan.limits.workers, limits=limits)
+    slots = max((one.concurrency for one in (*plan.load, *highest) if one.concurrency is not None), default=1)
+    needed = max(needed, count_descriptors(find_warmup_slots(slots, limits)))
     if needed > limits.soft:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))

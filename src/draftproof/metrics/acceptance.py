@@ -45,7 +45,11 @@ class RejectionCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 def pool_acceptance(records: Iterable[RequestRecord]) -> AcceptanceSummary | None:
     """Return the acceptance pooled over the records' steps, None where no record discloses any."""
-    told = [record for record in records if _tells(record)]
+    told = [
+        one
+        for one in records
+        if one.speculation is not None or one.rounds is not None or one.decode_steps is not None
+    ]
     if not told:
         return None
     counts = [count_speculation(record) for record in told]
@@ -135,10 +139,6 @@ def count_rejection_positions(rounds: Iterable[Round]) -> RejectionCounts:
     return RejectionCounts(by_position=_tally(rejected), none_rejected=len(steps) - len(rejected))
 
 
-def _tells(record: RequestRecord) -> bool:
-    return record.rounds is not None or record.speculation is not None or record.decode_steps is not None
-
-
 def _accepted_share_at(steps: Sequence[Step], index: int) -> float | None:
     tried = [accepted for drafted, accepted in steps if drafted > index and accepted >= index]
     return sum(accepted > index for accepted in tried) / len(tried) if tried else None
@@ -164,8 +164,9 @@ def _pool_histograms(counts: Sequence[SpecCounts]) -> tuple[int, ...]:
     if not all(count.acceptance_histogram for count in drafting):
         return ()
     total: Counter[int] = Counter()
-    for count in drafting:
-        total.update(dict(enumerate(count.acceptance_histogram)))
+    # Short answers have few histograms: each is added once, as often as it occurs.
+    for histogram, requests in Counter(count.acceptance_histogram for count in drafting).items():
+        total.update({accepted: steps * requests for accepted, steps in enumerate(histogram)})
     return _spread(total)
 
 

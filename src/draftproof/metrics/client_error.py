@@ -10,12 +10,15 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from draftproof.metrics.percentiles import percentile
 from draftproof.metrics.request import compute_request_metrics
 from draftproof.records import RequestRecord
+from draftproof.stats.quantiles import quantile_intervals
 
 NS_PER_MS = 1e6
+BOUNDS_LEVEL = 0.90  # of both bounds together, so that each holds with 95 %
 
 
 class TrueAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,12 +38,27 @@ class ErrorSpread(msgspec.Struct, frozen=True, kw_only=True):
     n: int
 
 
+class ErrorBounds(msgspec.Struct, frozen=True, kw_only=True):
+    """What errors show of the median and the 99th percentile that many more would have, in ms.
+
+    `p50_low` lies below that median, `p99_low` and `p99_high` on both sides of that percentile, each with
+    95 % confidence and whatever the distribution; None where there are too few for it. `missing`: how many
+    more independent values the percentile's bounds need, 0 where they are there.
+    """
+
+    p50_low: float | None
+    p99_low: float | None
+    p99_high: float | None
+    missing: int
+
+
 class ClientError(msgspec.Struct, frozen=True, kw_only=True):
     """Errors of one stretch of load.
 
     `tpot_relative_error` is the median over requests of |client / truth − 1|. `miscounted` requests delivered
     another number of chunks or tokens than were written; `failed` ones did not end `ok`; `unmatched` ones are
     unknown to the server. None of these has a time to compare.
+    The bounds of gaps allow for gaps of one answer being alike.
     """
 
     ttft_error_ms: ErrorSpread
@@ -52,6 +70,8 @@ class ClientError(msgspec.Struct, frozen=True, kw_only=True):
     failed: int
     miscounted: int
     unmatched: int
+    ttft_bounds_ms: ErrorBounds | None = None
+    gap_bounds_ms: ErrorBounds | None = None
 
 
 def compute_client_error(
@@ -74,9 +94,13 @@ def compute_client_error(
         else:
             matched.append((record, answer))
     relative = [error for pair in matched if (error := _tpot_error(*pair)) is not None]
+    first_ns = [_ttft_error_ns(*pair) for pair in matched]
+    gaps_ns = [_gap_errors_ns(*pair) for pair in matched]
+    own = np.repeat(np.arange(len(gaps_ns)), [len(one) for one in gaps_ns])
+    every_ns = [error for one in gaps_ns for error in one]
     return ClientError(
-        ttft_error_ms=_spread([_ttft_error_ns(*pair) for pair in matched]),
-        gap_error_ms=_spread([error for pair in matched for error in _gap_errors_ns(*pair)]),
+        ttft_error_ms=_spread(first_ns),
+        gap_error_ms=_spread(every_ns),
         tpot_relative_error=percentile(relative, 0.5),
         tpot_relative_error_p99=percentile(relative, 0.99),
         requests=requests,
@@ -84,6 +108,8 @@ def compute_client_error(
         failed=failed,
         miscounted=miscounted,
         unmatched=unmatched,
+        ttft_bounds_ms=_bound(first_ns),
+        gap_bounds_ms=_bound(every_ns, own),
     )
 
 
@@ -129,6 +155,12 @@ def _tpot_error(record: RequestRecord, answer: TrueAnswer) -> float | None:
         return None
     true_ns = (answer.written_ns[-1] - answer.written_ns[0]) / tokens
     return abs(client_ns / true_ns - 1) if true_ns > 0 else None
+
+
+def _bound(errors_ns: Sequence[float], answers: npt.NDArray[np.int64] | None = None) -> ErrorBounds:
+    """Return the bounds of some errors; `answers` tells, for each, to which answer it belongs."""
+    half, tail = quantile_intervals(np.array(errors_ns) / NS_PER_MS, (0.50, 0.99), BOUNDS_LEVEL, answers)
+    return ErrorBounds(p50_low=half.low, p99_low=tail.low, p99_high=tail.high, missing=tail.needed or 0)
 
 
 def _spread(errors_ns: Sequence[float]) -> ErrorSpread:

@@ -81,9 +81,13 @@ def tokens_per_step_from_fields(records: Iterable[RequestRecord]) -> tuple[float
     Counters of accepted drafts may hold some that lie behind an answer's end, at most those of its last step:
     without these there were that many steps more. Both None where one of the records does not tell.
     """
-    told = [_read_steps(one) for one in records if _counted(one) is not None]
-    known = [one for one in told if one is not None]
-    if not known or len(known) < len(told):
+    known = []
+    for record in records:
+        if (told := _read_steps(record)) is not None:
+            known += [told] if _counted(record) is not None else []
+        elif _counted(record) is not None:  # most arms tell nothing, and the first answer says so
+            return None, None
+    if not known:
         return None, None
     tokens = sum(count for count, _, _ in known)
     fewest, most = sum(steps for _, steps, _ in known), sum(steps for _, _, steps in known)
@@ -104,7 +108,7 @@ def _read_steps(record: RequestRecord) -> tuple[int, int, int] | None:
 def _counted(record: RequestRecord) -> int | None:
     """Return an answer's tokens if every chunk has its count and there are two or more, else None."""
     chunks = record.chunks
-    if record.outcome != "ok" or len(chunks) < 2 or any(one.cumulative_tokens is None for one in chunks):
+    if record.outcome != "ok" or len(chunks) < 2 or None in [one.cumulative_tokens for one in chunks]:
         return None
     return count_output_tokens(record)
 

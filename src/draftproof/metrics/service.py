@@ -2,10 +2,15 @@
 
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from draftproof.metrics.request import RequestMetrics
 from draftproof.records import RequestRecord
 
 NS_PER_MS = 1_000_000
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
 
 
 class Objectives(Protocol):
@@ -43,6 +48,48 @@ def is_on_time(record: RequestRecord, metrics: RequestMetrics, objectives: Objec
     if False in met:
         return False
     return None if None in met else True
+
+
+def judge_times(
+    is_ok: Bools,
+    chunks: npt.NDArray[np.intp],
+    *,
+    ttft_ns: Floats,
+    tpot_ns: Floats,
+    e2e_ns: Floats,
+    tokens: Floats,
+    objectives: Objectives,
+) -> Floats:
+    """Return `is_on_time` of many requests: 1 on time, 0 not, NaN where that cannot be told.
+
+    Args:
+        is_ok: whether each was answered to the end, shape (requests,) as all of these.
+        chunks: how many chunks of content it has.
+        ttft_ns: from the scheduled time to the first chunk, NaN where not known, as all that follow.
+        tpot_ns: time per output token.
+        e2e_ns: from the scheduled time to the end.
+        tokens: output tokens.
+        objectives: the deadlines.
+    """
+    nothing_to_wait_for = (chunks == 1) | (~np.isnan(tokens) & np.isnan(tpot_ns))
+    met = np.stack(
+        [
+            _meet(ttft_ns, objectives.ttft_ms),
+            np.where(np.isnan(tpot_ns) & nothing_to_wait_for, 1.0, _meet(tpot_ns, objectives.tpot_ms)),
+            _meet(e2e_ns, objectives.e2e_ms),
+        ]
+    )
+    missed = (met == 0).any(axis=0) | ~is_ok
+    found: Floats = np.where(missed, 0.0, np.where(np.isnan(met).any(axis=0), np.nan, 1.0))
+    return found
+
+
+def _meet(values_ns: Floats, limit_ms: float | None) -> Floats:
+    """Return 1 within the limit, 0 beyond it, NaN where the value is not known."""
+    if limit_ms is None:
+        return np.ones(len(values_ns))
+    found: Floats = np.where(np.isnan(values_ns), np.nan, values_ns <= limit_ms * NS_PER_MS)
+    return found
 
 
 def _nothing_to_wait_for(record: RequestRecord, metrics: RequestMetrics) -> bool:

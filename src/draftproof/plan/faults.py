@@ -22,6 +22,7 @@ from draftproof.plan.keys import (
 )
 
 _SHOWN_CHARACTERS = 60
+_NO_NUMBER = frozenset({"int_type", "float_type"})
 _CLOSE_ENOUGH = 0.6  # difflib's own default: about two wrong letters in a word of six
 
 
@@ -74,9 +75,19 @@ def _describe(fault: ErrorDetails, location: Location) -> tuple[str, str | None]
         return f"the key {key} is missing.", f"add {key}."
     if fault["type"] == "value_error":
         return f"{key + ': ' if key else ''}{fault['ctx']['error']}.", None
+    return f"{key} is {_show(fault['input'])}, allowed is {_name_allowed(fault, location)}.", f"change {key}."
+
+
+def _name_allowed(fault: ErrorDetails, location: Location) -> str:
+    """Say which values a key may have; of a value of another type also which type it must be."""
     node = schema_at(location)
-    allowed = render_allowed(node) or f"a {render_type(node)}"
-    return f"{key} is {_show(fault['input'])}, allowed is {allowed}.", f"change {key}."
+    words, allowed = render_type(node), render_allowed(node)
+    if words == "integer":
+        words = "whole number"
+    kind = words if words.startswith("true") else f"a {words}"
+    if not allowed:
+        return kind
+    return f"{kind}, {allowed}" if fault["type"] in _NO_NUMBER else allowed
 
 
 def _suggest(location: Location) -> str:

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, field_validator
 
 from draftproof.engines.reading.flags import is_secret_header, is_secret_name
-from draftproof.plan.strict import Strict
+from draftproof.plan.strict import Number, Strict, Whole
 
 Scalar = str | int | float | bool
 _REFERENCE = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}")
@@ -23,9 +23,9 @@ class Judge(Strict):
         "never stored.",
     )
     request: dict[str, Scalar] = Field(default_factory=dict, description="Further fields of every request.")
-    max_tokens: int = Field(64, ge=1, description="Longest answer of the judge, tokens.")
-    timeout_s: float = Field(60.0, gt=0, description="Longest time of one request.")
-    concurrency: int = Field(4, ge=1, le=256, description="Requests kept in flight.")
+    max_tokens: Whole = Field(64, ge=1, description="Longest answer of the judge, tokens.")
+    timeout_s: Number = Field(60.0, gt=0, description="Longest time of one request.")
+    concurrency: Whole = Field(4, ge=1, le=256, description="Requests kept in flight.")
 
     @field_validator("url")
     @classmethod

@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from draftproof.plan.load import MOST_IN_FLIGHT, SLOWEST_RPS, Arrivals, LoadLevel, Seconds
+from draftproof.plan.strict import Number, Whole
 from draftproof.plan.strict import Strict as _Strict
 from draftproof.stats.knee import geometric_grid, trials_to_show
 
@@ -27,13 +28,13 @@ class Knee(_Strict):
     )
     low: Load = Field(description="Lowest load of the grid; every arm should hold it.")
     high: Load = Field(description="Highest load of the grid; every arm should fail it.")
-    points_per_doubling: int = Field(
+    points_per_doubling: Whole = Field(
         4, ge=1, le=16, description="Points of the grid from one load to its double, the same for all arms."
     )
-    on_time_share: Annotated[float, Field(ge=0.5, le=0.999)] = Field(
+    on_time_share: Annotated[Number, Field(ge=0.5, le=0.999)] = Field(
         0.95, description="A load holds if at least this share of all attempted requests is on time."
     )
-    requests: int = Field(
+    requests: Whole = Field(
         200, ge=20, le=100_000, description="Requests of an arm in one look at a load, at least."
     )
     window_s: Seconds = Field(
@@ -41,7 +42,7 @@ class Knee(_Strict):
         description="Open loop: requests of a look come over so long, at least. Above its capacity a service "
         "falls behind slowly: a window of a few deadlines may be over before it shows.",
     )
-    looks: int = Field(
+    looks: Whole = Field(
         3,
         ge=1,
         le=20,
@@ -53,7 +54,7 @@ class Knee(_Strict):
     spacing: Literal["even", "poisson", "gamma"] = Field(
         "poisson", description="How arrivals lie, as in arrivals.spacing."
     )
-    cv: float = Field(1.0, ge=0.001, le=20, description="Coefficient of variation of gamma gaps.")
+    cv: Number = Field(1.0, ge=0.001, le=20, description="Coefficient of variation of gamma gaps.")
 
     @model_validator(mode="after")
     def _is_a_grid(self) -> Self:

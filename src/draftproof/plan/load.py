@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from draftproof.plan.strict import Name
+from draftproof.plan.strict import Name, Number, Whole
 from draftproof.plan.strict import Strict as _Strict
 from draftproof.workload.arrivals import OnOff, OpenLoop, Profile, Ramp, Spacing, Steady, Steps
 
@@ -124,13 +124,13 @@ class Replay(_Strict):
 class RecordedWindow(_Strict):
     """The part of a recorded workload that is used; `duration_s` and `requests` both bound it."""
 
-    start_s: float = Field(
+    start_s: Number = Field(
         0.0, ge=0, le=1e9, allow_inf_nan=False, description="Seconds after the recording's first request."
     )
-    duration_s: float | None = Field(
+    duration_s: Number | None = Field(
         None, gt=0, le=1e9, allow_inf_nan=False, description="Seconds from there; none: to the end."
     )
-    requests: int | None = Field(None, ge=1, description="At most so many requests, the earliest.")
+    requests: Whole | None = Field(None, ge=1, description="At most so many requests, the earliest.")
 
 
 class LoadLevel(_Strict):

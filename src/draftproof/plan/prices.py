@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from draftproof.plan.strict import Share, Strict
+from draftproof.plan.strict import Number, Share, Strict
 
 
 def _read_amount(value: object) -> object:
@@ -64,7 +64,9 @@ class Prices(Strict):
     requests_per_month: Amount = Field(
         None, description="Good requests a month; counts where tokens_per_month is not given."
     )
-    horizon_months: float = Field(12.0, gt=0.0, le=120.0, description="Months over which costs are added up.")
+    horizon_months: Number = Field(
+        12.0, gt=0.0, le=120.0, description="Months over which costs are added up."
+    )
     on_time_target: Share = Field(
         0.95,
         description="Capacity counts up to the highest measured load at which this share of requests is good "

@@ -13,7 +13,7 @@ from draftproof.plan.knee import Knee
 from draftproof.plan.load import LoadLevel, RecordedWindow
 from draftproof.plan.prices import Prices
 from draftproof.plan.rollback import Rollback
-from draftproof.plan.strict import Name, Ratio, Share
+from draftproof.plan.strict import Flag, Name, Number, Ratio, Share, Version, Whole
 from draftproof.plan.strict import Strict as _Strict
 
 Scalar = str | int | float | bool
@@ -47,10 +47,10 @@ class WorkloadChoice(_Strict):
         default_factory=dict, description="Keep items whose segment label is in the list, by dimension."
     )
     segment_by: tuple[str, ...] = Field(("task",), min_length=1, description="Dimensions that form cells.")
-    items_per_segment: int | None = Field(
+    items_per_segment: Whole | None = Field(
         None, ge=1, description="At most so many items of each segment, chosen by the seed; none: all."
     )
-    max_tokens: int | None = Field(
+    max_tokens: Whole | None = Field(
         None, ge=1, description="Caps the items' own limit, the same in every arm."
     )
 
@@ -97,7 +97,7 @@ class Arm(_Strict):
         description="Dotted settings, e.g. speculation.method = 'ngram'; arms differ only where declared. A "
         "launched reference engine takes `drafter` from the plan's folder where it lies there.",
     )
-    devices: int = Field(
+    devices: Whole = Field(
         1,
         ge=1,
         le=100_000,
@@ -138,14 +138,14 @@ class Comparison(_Strict):
     alternative_may_differ: tuple[str, ...] = Field(
         (), description="Setting keys in which the alternative may differ; a key covers those below it."
     )
-    null_arm: bool = Field(True, description="Run the baseline twice to see how much two equal arms differ.")
+    null_arm: Flag = Field(True, description="Run the baseline twice to see how much two equal arms differ.")
     metric: Literal["tpot_ns", "e2e_from_schedule_ns"] = Field(
         "tpot_ns", description="The per-request quantity that decides gain or harm."
     )
     statistic: Literal["mean", "p50"] = Field("mean", description="The statistic whose ratio is the effect.")
-    confidence: Annotated[float, Field(ge=0.8, le=0.999)] = Field(0.95, description="Family-wise coverage.")
-    resamples: int = Field(2000, ge=200, le=100_000, description="Bootstrap resamples.")
-    minimum_prompts: int = Field(6, ge=3, description="Sample floor: distinct prompts a cell needs.")
+    confidence: Annotated[Number, Field(ge=0.8, le=0.999)] = Field(0.95, description="Family-wise coverage.")
+    resamples: Whole = Field(2000, ge=200, le=100_000, description="Bootstrap resamples.")
+    minimum_prompts: Whole = Field(6, ge=3, description="Sample floor: distinct prompts a cell needs.")
     cluster_by: str | None = Field(
         None,
         description="Segment dimension whose prompts rise and fall together (a topic, a document, a user): "
@@ -160,14 +160,14 @@ class Thresholds(_Strict):
         0.05, description="A gain must beat this: whole interval of the ratio below 1 − this."
     )
     harm_margin: Ratio = Field(0.05, description="Harm: whole interval of the ratio above 1 + this.")
-    ttft_margin: Annotated[float, Field(gt=0.0, le=5.0)] = Field(
+    ttft_margin: Annotated[Number, Field(gt=0.0, le=5.0)] = Field(
         0.25, description="First token (from schedule) may grow by at most this share."
     )
     e2e_margin: Ratio = Field(0.10, description="End-to-end time may grow by at most this share.")
     tail_quantile: Literal["p90", "p95", "p99"] = Field(
         "p95", description="The quantile over requests that stands for the tail."
     )
-    tail_margin: Annotated[float, Field(gt=0.0, le=5.0)] = Field(
+    tail_margin: Annotated[Number, Field(gt=0.0, le=5.0)] = Field(
         0.25,
         description="Time per token and first token at that quantile may grow by at most this share. With "
         "representative evidence a tail that is not shown withholds a gain; else it is named as not shown.",
@@ -180,7 +180,7 @@ class Thresholds(_Strict):
     dominated_margin: Ratio = Field(
         0.05, description="The alternative dominates where it is better than the candidate by more than this."
     )
-    critical_errors: int = Field(
+    critical_errors: Whole = Field(
         0,
         ge=0,
         description="New failures of checks marked critical that the candidate may show per load level.",
@@ -190,18 +190,18 @@ class Thresholds(_Strict):
 class Objectives(_Strict):
     """Deadlines a request must meet to be on time; None is no objective."""
 
-    ttft_ms: Annotated[float, Field(gt=0)] | None = None
-    tpot_ms: Annotated[float, Field(gt=0)] | None = None
-    e2e_ms: Annotated[float, Field(gt=0)] | None = None
+    ttft_ms: Annotated[Number, Field(gt=0)] | None = None
+    tpot_ms: Annotated[Number, Field(gt=0)] | None = None
+    e2e_ms: Annotated[Number, Field(gt=0)] | None = None
 
 
 class Limits(_Strict):
     """Patience and the client's own limits."""
 
-    ready_s: float = Field(300.0, gt=0, description="Wait for a service to become ready.")
-    request_s: float = Field(120.0, gt=0, description="Longest time of one request.")
-    stop_s: float = Field(15.0, gt=0, description="Wait for a clean stop before killing.")
-    warmup_requests: int = Field(
+    ready_s: Number = Field(300.0, gt=0, description="Wait for a service to become ready.")
+    request_s: Number = Field(120.0, gt=0, description="Longest time of one request.")
+    stop_s: Number = Field(15.0, gt=0, description="Wait for a clean stop before killing.")
+    warmup_requests: Whole = Field(
         2,
         ge=0,
         le=10_000,
@@ -209,25 +209,31 @@ class Limits(_Strict):
         "More follow, in groups of so many (or of the level's concurrency), until two successive groups "
         "agree.",
     )
-    warmup_tolerance: Annotated[float, Field(gt=0.0, le=1.0)] = Field(
+    warmup_tolerance: Annotated[Number, Field(gt=0.0, le=1.0)] = Field(
         0.1,
         description="Two groups agree when the medians of time per token and of first token differ by at "
         "most this share.",
     )
-    warmup_max_s: float = Field(
+    warmup_max_s: Number = Field(
         60.0, gt=0, description="No further group begins after so long; the report then warns."
     )
-    stall_ms: float = Field(200.0, gt=0, description="A gap between chunks above this is a stall.")
-    sample_s: float = Field(
+    lead_max_s: Number = Field(
+        30.0,
+        gt=0,
+        description="Longest time for which an open loop leads up to its counted requests. 16 mean times of "
+        "a request are wanted; where this cuts them short, the report warns.",
+    )
+    stall_ms: Number = Field(200.0, gt=0, description="A gap between chunks above this is a stall.")
+    sample_s: Number = Field(
         1.0, gt=0, description="Time between two readings of a service's metrics during its turn."
     )
-    client_lag_ms: float = Field(
+    client_lag_ms: Number = Field(
         50.0,
         gt=0,
         description="Lateness of the event loop, pause of garbage collection or lateness "
         "of sending (99th percentile) beyond which a turn's client is unfit (invalid_client).",
     )
-    workers: int = Field(
+    workers: Whole = Field(
         1,
         ge=1,
         le=64,
@@ -240,7 +246,7 @@ class Limits(_Strict):
         description="Ray cluster on whose nodes the load workers run: auto (the one that this host is part "
         "of), head:6379 or ray://head:10001. None: they are processes of this host.",
     )
-    behaviour_probes: bool = Field(
+    behaviour_probes: Flag = Field(
         True,
         description="Ask each arm, outside its measured turns, a few requests that show stop strings, "
         "limits, tool calls, schemas, streaming and cancellation. "
@@ -251,7 +257,7 @@ class Limits(_Strict):
 class Plan(_Strict):
     """A whole plan file."""
 
-    schema_version: Literal[1] = 1
+    schema_version: Version = 1
     name: Name
     question: str = Field("", description="What the reader wants to know, in one sentence.")
     placement: Literal["together", "one_at_a_time"] = Field(
@@ -262,7 +268,7 @@ class Plan(_Strict):
     evidence: Literal["representative", "synthetic", "smoke"] = Field(
         "synthetic", description="Only representative traffic supports more than a pilot hypothesis."
     )
-    seed: int = Field(1, ge=0, le=2**32 - 1)
+    seed: Whole = Field(1, ge=0, le=2**32 - 1)
     target: Target = Target()
     workload: WorkloadChoice = WorkloadChoice()
     load: tuple[LoadLevel, ...] = Field(min_length=1)

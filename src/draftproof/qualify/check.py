@@ -67,10 +67,10 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
                 f"    equivalence: {contract.equivalence or 'not known'}; fallback: {contract.fallback}"
             )
         lines += [f"  load {one}" for one in self.outlooks]
-        lines += [f"  {one}" for one in self.knee]
+        lines += [f"  {one}" for one in self.knee[:1]]
         lines += [f"  {one}" for one in self.workers]
         lines += [f"{one.severity}: {one.arm}: {one.text}" for one in self.findings]
-        lines += [f"warning: {one}" for one in self.load_findings]
+        lines += [f"warning: {one}" for one in (*self.load_findings, *self.knee[1:])]
         lines += [f"forecast: {text}" for text in self.forecasts]
         lines.append("Ready to run." if self.is_ready else "Not ready: see the errors above.")
         return "\n".join(lines)
@@ -160,7 +160,7 @@ async def _check_fleet(
             contracts=tuple(report.contracts),
             findings=tuple(report.findings),
             forecasts=forecast_shortfalls(plan, items),
-            knee=describe_outlook(plan),
+            knee=describe_outlook(plan, items),
             load_findings=(
                 *find_load_findings(plan, items),
                 *find_beyond_service(plan, fleet.manifests.values()),

@@ -8,7 +8,7 @@ from typing import Self
 
 from draftproof.arms.comparability import find_differences
 from draftproof.arms.launch import list_arms, plan_section
-from draftproof.errors import IncompatibleError, PlanError
+from draftproof.errors import EngineError, IncompatibleError, PlanError
 from draftproof.plan.schema import Arm, Plan
 from draftproof.qualify.progress import Progress
 from draftproof.qualify.running_arm import Contact, RunningArm, find_secrets
@@ -113,6 +113,19 @@ class Fleet:
         self.contacts[name] = await self._running[name].meet_again(self.stop)
         check_same(before, self.contacts[name].manifest)
 
+    async def find_change(self, name: str) -> IncompatibleError | None:
+        """Ask an arm that somebody else runs what it is; return what is no longer as it was, None if all is.
+
+        None too where it does not answer: it may be there again before it is needed.
+        """
+        if self.arms[name].url is None:
+            return None
+        try:
+            now = await self._running[name].describe_again()
+        except EngineError as error:  # it answers, as another engine or with other models
+            return _not_the_same(name, error.message)
+        return None if now is None else find_change(self.contacts[name].manifest, now)
+
     def check_alive(self, name: str) -> None:
         """Do nothing while the arm's process runs.
 
@@ -155,11 +168,21 @@ def check_same(before: ArmManifest, now: ArmManifest) -> None:
     Raises:
         IncompatibleError: names every key and both values.
     """
+    change = find_change(before, now)
+    if change is not None:
+        raise change
+
+
+def find_change(before: ArmManifest, now: ArmManifest) -> IncompatibleError | None:
+    """Return what `check_same` would raise."""
     changed = find_differences(before, now)
-    if changed:
-        pairs = ", ".join(f"{d.key} ({d.baseline} -> {d.other})" for d in changed)
-        raise IncompatibleError(
-            f"it is not what it was when the run began: {pairs}.",
-            place=f"arms.{now.arm}",
-            fix="restore it, or start a new run.",
-        )
+    pairs = ", ".join(f"{d.key} ({d.baseline} -> {d.other})" for d in changed)
+    return _not_the_same(now.arm, pairs) if changed else None
+
+
+def _not_the_same(arm: str, what: str) -> IncompatibleError:
+    return IncompatibleError(
+        f"it is not what it was when the run began: {what.rstrip('.')}.",
+        place=f"arms.{arm}",
+        fix="restore it, or start a new run.",
+    )

@@ -14,6 +14,7 @@ from draftproof.qualify.fleet import Fleet
 from draftproof.qualify.measure import run_turns
 from draftproof.qualify.progress import Interrupted, Progress
 from draftproof.qualify.reporting import run_data
+from draftproof.qualify.turn_running import open_pool
 from draftproof.records import BlockRecord, RequestRecord
 from draftproof.store import RunContents, RunDirectory
 from draftproof.store.journal_tail import JournalTail
@@ -32,26 +33,31 @@ async def search_knee(run: RunDirectory, fleet: Fleet, progress: Progress, stop:
     """
     tail = JournalTail(run.path / "journal")
     contents = _keep_knee(run.load())
-    plan, items, turns = contents.plan, contents.items, read_turns(run_data(contents))
-    while (search := replay(plan, items, turns)).next is not None:
-        look = search.next
-        if stop.is_set():
-            raise _interrupted(run, search)
-        progress.phase(describe_look(contents, look))
-        try:
+    plan, turns = contents.plan, read_turns(run_data(contents))
+    search, every = replay(plan, contents.items, turns), list_items(plan, contents.items)
+    pool = None if search.next is None else open_pool(run, fleet, every)
+    try:
+        while (look := search.next) is not None:
+            _check_stop(run, search, stop)
+            progress.phase(describe_look(contents, look))
             await run_turns(
                 run,
                 fleet,
                 turns_of(look.block),
-                items=list_items(plan, items),
+                items=every,
                 contents=contents,
                 progress=progress,
                 stop=stop,
+                pool=pool,
             )
-        except Interrupted as stopped:
-            raise _interrupted(run, search) from stopped
-        contents = _extend(_keep_look(contents, look), tail.read())
-        turns = turns | read_turns(run_data(contents))
+            contents = _extend(_keep_look(contents, look), tail.read())
+            turns = turns | read_turns(run_data(contents))
+            search = replay(plan, contents.items, turns)
+    except Interrupted as stopped:
+        raise Interrupted(run.path, *_count_turns(search)) from stopped
+    finally:
+        if pool is not None:
+            await pool.close()
     progress.phase(f"Knee search: over after {len(search.looks)} looks")
 
 
@@ -105,8 +111,13 @@ def _extend(contents: RunContents, added: Iterable[RequestRecord | BlockRecord])
     )
 
 
-def _interrupted(run: RunDirectory, search: Search) -> Interrupted:
-    """Return the interruption; how many turns a search takes is not known before its end."""
+def _check_stop(run: RunDirectory, search: Search, stop: asyncio.Event) -> None:
+    if stop.is_set():
+        raise Interrupted(run.path, *_count_turns(search))
+
+
+def _count_turns(search: Search) -> tuple[int, int]:
+    """Return how many turns are done and how many are known of: of all there is no number before the end."""
     done = sum(len(look.block.arm_order) for look in search.looks)
     left = len(search.next.block.arm_order) if search.next else 0
-    return Interrupted(run.path, done, done + left)
+    return done, done + left

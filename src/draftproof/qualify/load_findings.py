@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from draftproof.arms.launch import list_arms
+from draftproof.load.turn import Turn
 from draftproof.plan.load import LoadLevel
 from draftproof.plan.schema import Plan
 from draftproof.qualify.measure import plan_turns
@@ -21,7 +22,7 @@ from draftproof.workload.recordings import has_filler
 
 LoadCode = Literal[
     "shape_cut", "turn_long", "replay_of_one", "classes_leave_out", "beyond_service", "prompts_invented",
-    "answers_capped", "turns_untimed", "one_over_tls",
+    "answers_capped", "turns_untimed", "one_over_tls", "lead_asks_counted",
 ]  # fmt: skip
 # Beyond it the arms of a block lie so far apart that slow drift of the machine is no longer alike for them.
 LONG_TURN_S = 900.0
@@ -100,6 +101,7 @@ def find_load_findings(plan: Plan, items: tuple[Item, ...]) -> tuple[LoadFinding
         sizes = [len(turn.item_ids) for turn in own]
         last_s = [turn.due_ns[-1] / NS_PER_S for turn in own if turn.due_ns]
         found += _judge_level(plan, level, items, sizes, last_s)
+        found += _judge_leads(level, items, own)
     return tuple(found)
 
 
@@ -182,6 +184,17 @@ def _judge_level(
             "later turns of conversations come after their answers and think_s, not when they were recorded."
         )
         yield LoadFinding(code="turns_untimed", load=level.name, text=text)
+
+
+def _judge_leads(level: LoadLevel, items: Sequence[Item], turns: Sequence[Turn]) -> Iterator[LoadFinding]:
+    """Before counted requests others are asked, of which a service must not know the counted ones."""
+    led = [turn for turn in turns if turn.lead is not None or (turn.concurrency or 0) > 1]
+    if any(len(turn.item_ids) >= len(items) for turn in led):
+        text = (
+            "a turn asks every item, so what leads up to the counted requests asks counted ones: a service "
+            "that keeps prompts knows them, and first tokens come early; lower block_size or add items."
+        )
+        yield LoadFinding(code="lead_asks_counted", load=level.name, text=text)
 
 
 def _judge_shape(level: LoadLevel, process: OpenLoop, arrivals: int) -> Iterator[LoadFinding]:

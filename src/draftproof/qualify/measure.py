@@ -5,13 +5,14 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 
 import aiohttp
+import msgspec
 
 from draftproof.client.transport import HttpTransport
 from draftproof.clock import read_clocks
-from draftproof.errors import EngineError
+from draftproof.errors import EngineError, IncompatibleError
 from draftproof.load.driver import LoadSettings
-from draftproof.load.share import share_of_one
 from draftproof.load.turn import Turn, turns_of
+from draftproof.load.workers import WorkerPool
 from draftproof.plan.schema import Plan
 from draftproof.qualify.behaviour import list_unprobed, probe_arm
 from draftproof.qualify.board import Board, WatchedSink, WatchedTransport
@@ -26,6 +27,7 @@ from draftproof.records import BlockRecord, Warmup
 from draftproof.store import RunContents, RunDirectory
 from draftproof.telemetry.host import HostReader
 from draftproof.telemetry.sampler import Sampler, Target
+from draftproof.verdict.disturbances import note_change
 from draftproof.workload.answers import view_answer
 from draftproof.workload.blocks import plan_blocks
 from draftproof.workload.items import Item
@@ -91,6 +93,7 @@ async def run_turns(
     contents: RunContents,
     progress: Progress,
     stop: asyncio.Event,
+    pool: WorkerPool | None = None,
 ) -> None:
     """Run what is missing of some turns that are not of the plan's levels.
 
@@ -102,12 +105,13 @@ async def run_turns(
         contents: what the run holds of turns of this kind.
         progress: told how the turns go.
         stop: set when the user wants to leave.
+        pool: load workers that go on after these turns; None: those of the plan, for these turns alone.
 
     Raises:
         DraftproofError: as `measure`.
         Interrupted: stopped while an arm started.
     """
-    loop = _Loop(run, fleet, turns, items, contents=contents, progress=progress, stop=stop)
+    loop = _Loop(run, fleet, turns, items, contents=contents, progress=progress, stop=stop, pool=pool)
     progress.watch(loop.board)
     try:
         for turn in loop.missing:
@@ -143,6 +147,8 @@ async def _probe(
     for number, arm in enumerate(arms):
         progress.advance(number, len(arms), arm)
         await fleet.ensure(arm)
+        if (change := await fleet.find_change(arm)) is not None:
+            raise change
         await probe_arm(run, fleet, arm, stop)
     if arms:
         progress.phase("Measuring" if fleet.takes_turns else "Probed")
@@ -164,6 +170,7 @@ class _Loop:
         contents: RunContents,
         progress: Progress,
         stop: asyncio.Event,
+        pool: WorkerPool | None = None,
     ) -> None:
         by_id = {item.id: item for item in items}
         answered = {
@@ -183,9 +190,13 @@ class _Loop:
             interval_s=plan.limits.sample_s,
             host=self._host,
         )
-        settings = LoadSettings(request_timeout_s=plan.limits.request_s, max_tokens=plan.workload.max_tokens)
+        settings = LoadSettings(
+            request_timeout_s=plan.limits.request_s,
+            max_tokens=plan.workload.max_tokens,
+            lead_s=plan.limits.lead_max_s,
+        )
         route = Route(items=by_id, transport=self._transport, sink=self._sink, settings=settings, stop=stop)
-        self._runner = TurnRunner(run, fleet, route, answered, board)
+        self._runner = TurnRunner(run, fleet, route, answered, board, pool=pool)
         self._warmer = Warmer(
             plan.limits, route, self._keep_warmup, before=contents.warmups, known_ids=answered
         )
@@ -201,15 +212,20 @@ class _Loop:
             before = read_clocks()
             outcome = await self._runner.run(turn, self._stop)
             block = note_clocks(outcome.block, before, read_clocks())
-            self._run.journal.append(block)
+        change = await self._find_change(block)
+        if change is not None:
+            block = msgspec.structs.replace(block, completed=False, note=note_change(change.message))
+        self._run.journal.append(block)
         self._progress.turn_ended(self.board.end_turn(block))
         self._runner.raise_error(outcome)
+        if change is not None:
+            raise change
         if not self._stop.is_set():
             await self._check_there(turn.arm, block)
         return block.completed
 
     async def close(self) -> None:
-        """End load workers and let go of every connection."""
+        """End load workers of its own and let go of every connection."""
         await self._runner.close()
         await self._transport.close()
         await self._session.close()
@@ -219,14 +235,21 @@ class _Loop:
         """Warm an arm up at a level once per start; warm-up requests are recorded and never counted."""
         if self._warmer.needs(turn) and not self._stop.is_set():
             self.board.set_state(turn.arm, "warming up")
-            await self._warmer.warm(
-                share_of_one(turn, self._fleet.plan.limits.workers),
-                self._fleet.contacts[turn.arm].endpoint,
-            )
+            await self._warmer.warm(turn, self._fleet.contacts[turn.arm].endpoint)
 
     def _keep_warmup(self, warmup: Warmup) -> None:
         self._run.append_warmup(warmup)
         self._progress.warmed_up(warmup)
+
+    async def _find_change(self, block: BlockRecord) -> IncompatibleError | None:
+        """Ask an arm that somebody else runs what it is, once its turn ended and nothing waits for it.
+
+        It may have been replaced while no request was in flight. The turn's record then says so, and that the
+        turn did not end, so that no later start of this program takes it for measured.
+        """
+        if not block.completed or self._stop.is_set():
+            return None
+        return await self._fleet.find_change(block.arm)
 
     async def _check_there(self, arm: str, block: BlockRecord) -> None:
         """Go on only with a service that is there: one that is switched off would fail turn after turn."""

@@ -16,6 +16,7 @@ import uvloop
 from draftproof import __version__
 from draftproof.arms.launch import list_arms
 from draftproof.arms.preflight import PreflightReport
+from draftproof.build import source_sha256
 from draftproof.clock import wall_anchor
 from draftproof.load.sockets import prepare_descriptors
 from draftproof.plan.loading import plan_sha256, thresholds_sha256
@@ -182,6 +183,7 @@ def _manifest(job: _Job, fleet: Fleet, report: PreflightReport) -> Manifest:
     return Manifest(
         schema_version=SCHEMA_VERSION,
         draftproof_version=__version__,
+        source_sha256=source_sha256(),
         run_name=plan.name,
         created_wall_ns=wall_ns,
         anchor_wall_ns=wall_ns,

@@ -16,7 +16,7 @@ from draftproof.arms.environment import (
     resolve_variables,
 )
 from draftproof.arms.launch import build_command, plan_section
-from draftproof.arms.manifest import SERVED_MODEL_KEY, Started, fetch_manifest
+from draftproof.arms.manifest import SERVED_MODEL_KEY, Started, fetch_bodies, fetch_manifest
 from draftproof.arms.probe import ProbeResult, probe_service
 from draftproof.arms.process import ArmProcess
 from draftproof.arms.readiness import ReadyProbe
@@ -111,10 +111,29 @@ class RunningArm:
             await unless_stopped(self.process.wait_ready(again=True), stop)
             return await unless_stopped(self._meet(), stop)
 
-    async def _meet(self) -> Contact:
-        service = locate_service(
+    async def describe_again(self) -> ArmManifest | None:
+        """Ask a service what it is now, without a request that it would have to answer; None if it is silent.
+
+        Raises:
+            EngineError: it answers, and as something that the arm cannot be.
+        """
+        service = self._locate()
+        with masked_errors(self.secrets):
+            async with aiohttp.ClientSession() as session:
+                try:
+                    await fetch_bodies(session, service)
+                except EngineError:
+                    return None
+                told = await fetch_manifest(session, self._arm, service, self._describe_start())
+        return mask_struct(told, self.secrets)
+
+    def _locate(self) -> Service:
+        return locate_service(
             self.name, self._arm, self.process.url, self.adapter, self._headers, secrets=self.secrets
         )
+
+    async def _meet(self) -> Contact:
+        service = self._locate()
         transport = HttpTransport()
         async with aiohttp.ClientSession() as session:
 

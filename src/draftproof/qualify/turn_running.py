@@ -4,7 +4,7 @@ With workers this process sends no counted request: it conducts, samples the ser
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from draftproof.errors import DraftproofError
 from draftproof.load.driver import run_turn
@@ -16,6 +16,7 @@ from draftproof.qualify.fleet import Fleet
 from draftproof.qualify.warming import Route
 from draftproof.store import RunDirectory
 from draftproof.workload.answers import AnswerView
+from draftproof.workload.items import Item
 
 
 class TurnRunner:
@@ -27,6 +28,7 @@ class TurnRunner:
         route: what requests of this process travel by.
         answered: request id -> answer of what an earlier part of the run has recorded.
         board: told how many requests of workers are open.
+        pool: load workers that whoever gives them ends; None: those that the plan asks for, of its own.
     """
 
     def __init__(
@@ -36,23 +38,14 @@ class TurnRunner:
         route: Route,
         answered: Mapping[str, AnswerView | None],
         board: Board,
+        *,
+        pool: WorkerPool | None = None,
     ) -> None:
         self._run, self._fleet, self._route, self._answered = run, fleet, route, answered
         self._board, self._in_flight = board, 0
         self._by_turn = index_by_turn(answered)
-        self._pool: WorkerPool | None = None
-        limits = fleet.plan.limits
-        if limits.workers > 1 or limits.ray is not None:
-            run.lock()
-            self._pool = WorkerPool(
-                limits.workers,
-                tuple(route.items.values()),
-                journal=run.path / "journal",
-                secrets=fleet.secrets,
-                tokenizer_folder=fleet.model,
-                inherited=() if run.lock_fd is None else (run.lock_fd,),
-                make=make_workers(fleet.plan, route.items.values(), fleet.model),
-            )
+        self._own_pool = open_pool(run, fleet, route.items.values()) if pool is None else None
+        self._pool = self._own_pool if pool is None else pool
 
     async def run(self, turn: Turn, stop: asyncio.Event) -> Outcome:
         """Run one turn; what it measured is in the journal, its own record is not yet."""
@@ -96,10 +89,35 @@ class TurnRunner:
             raise outcome.error
 
     async def close(self, *, at_once: bool = False) -> None:
-        """End the workers."""
-        if self._pool is not None:
-            await self._pool.close(at_once=at_once)
+        """End the workers that are its own."""
+        if self._own_pool is not None:
+            await self._own_pool.close(at_once=at_once)
 
     def _show_in_flight(self, in_flight: int) -> None:
         self._board.count_in_flight(in_flight - self._in_flight)
         self._in_flight = in_flight
+
+
+def open_pool(run: RunDirectory, fleet: Fleet, items: Collection[Item]) -> WorkerPool | None:
+    """Return the load workers that a plan asks for, None where this process sends itself.
+
+    The first turn starts them.
+
+    Args:
+        run: where records go.
+        fleet: the arms, and the plan.
+        items: every item that they will be asked for.
+    """
+    limits = fleet.plan.limits
+    if limits.workers == 1 and limits.ray is None:
+        return None
+    run.lock()
+    return WorkerPool(
+        limits.workers,
+        tuple(items),
+        journal=run.path / "journal",
+        secrets=fleet.secrets,
+        tokenizer_folder=fleet.model,
+        inherited=() if run.lock_fd is None else (run.lock_fd,),
+        make=make_workers(fleet.plan, items, fleet.model),
+    )

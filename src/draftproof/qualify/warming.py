@@ -10,6 +10,7 @@ import msgspec
 
 from draftproof.client.wire import Transport
 from draftproof.load.driver import LoadSettings, run_warmup
+from draftproof.load.sockets import find_warmup_slots, read_limits
 from draftproof.load.turn import Endpoint, Sink, Turn
 from draftproof.load.warmup import GroupSink, lay_out_group, warm_up
 from draftproof.metrics.warmup import WarmupRule
@@ -67,7 +68,14 @@ class Warmer:
         return bool(self._rule.requests) and turn.load not in self._warm.get(turn.arm, ())
 
     async def warm(self, turn: Turn, endpoint: Endpoint) -> None:
-        """Warm the turn's arm up; its requests are recorded and never counted."""
+        """Warm the turn's arm up; its requests are recorded and never counted.
+
+        At the whole level, whoever shares the turn afterwards: a service compiles and captures for the batch
+        that it meets, and one that has only met a worker's part of it does so in its first counted turn.
+        """
+        if turn.concurrency is not None:
+            slots = find_warmup_slots(turn.concurrency, read_limits())
+            turn = msgspec.structs.replace(turn, concurrency=slots)
         if turn.arm not in self._warm:
             self._starts[turn.arm] = self._starts.get(turn.arm, 0) + 1
         route, size = self._route, self._rule.group_size(turn.concurrency)

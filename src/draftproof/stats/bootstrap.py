@@ -47,6 +47,8 @@ SKEWNESS_CLUSTERS = 20  # the skewness of fewer clusters is mostly noise
 SYMMETRIC = 1e-6  # below this the cube root loses more digits than the correction changes
 # Weights of one batch of draws stay below this many numbers (32 MB), however many pairs there are.
 BATCH_NUMBERS = 4_000_000
+# Of sorted rows: with so many of them, finding a median's stretch and walking it take about as long.
+STRETCHES = 128
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,7 +194,8 @@ def mean_interval(
         )
     groups = assign_strata(index, strata)
     weights = draw_seeded_weights(groups, resamples, seed)
-    draws, value = _weighted_mean(sample, index, weights), float(sample.mean())
+    draws = _weighted_mean(sample, index, weights, _weighted_sizes(index, weights))
+    value = float(sample.mean())
     low, high = _mean_limits(
         value, draws, degrees_of_freedom(groups), level, positive=bool((sample > 0).all())
     )
@@ -230,35 +233,64 @@ def p_value(
 
 
 def _ratio(above: Floats, below: Floats, index: Ints, weights: Floats, statistic: Statistic) -> Floats:
-    measure = _weighted_mean if statistic == "mean" else _weighted_median
-    return measure(above, index, weights) / measure(below, index, weights)
+    if statistic == "mean":
+        sizes = _weighted_sizes(index, weights)
+        return _weighted_mean(above, index, weights, sizes) / _weighted_mean(below, index, weights, sizes)
+    return _weighted_median(above, index, weights) / _weighted_median(below, index, weights)
 
 
-def _weighted_mean(values: Floats, index: Ints, weights: Floats) -> Floats:
-    totals = np.bincount(index, weights=values)
-    sizes = np.bincount(index).astype(np.float64)
+def _weighted_mean(values: Floats, index: Ints, weights: Floats, sizes: Floats) -> Floats:
     # Sums by einsum, not by BLAS: its threads may add in another order from run to run.
-    means: Floats = np.einsum("bg,g->b", weights, totals) / np.einsum("bg,g->b", weights, sizes)
+    means: Floats = np.einsum("bg,g->b", weights, np.bincount(index, weights=values)) / sizes
     return means
 
 
+def _weighted_sizes(index: Ints, weights: Floats) -> Floats:
+    """Return how many rows each draw has, shape (draws,)."""
+    sizes: Floats = np.einsum("bg,g->b", weights, np.bincount(index).astype(np.float64))
+    return sizes
+
+
 def _weighted_median(values: Floats, index: Ints, weights: Floats) -> Floats:
+    """Return the nearest-rank median of each draw, shape (draws,).
+
+    The values are sorted once and cut into stretches. How much weight a draw has in each stretch follows from
+    how often each cluster lies there; only the one stretch that holds a draw's median is walked row by row.
+    """
     order = np.argsort(values, kind="stable")
     ordered, owners = values[order], index[order]
-    batch = max(1, BATCH_NUMBERS // len(values))
+    length = -(-len(values) // STRETCHES)
+    held = _count_held(owners, length, weights.shape[1])
+    batch = max(1, BATCH_NUMBERS // length)
     parts = [
-        ordered[_median_ranks(weights[start : start + batch][:, owners])]
+        ordered[_median_ranks(weights[start : start + batch], owners, held, length)]
         for start in range(0, len(weights), batch)
     ]
     return np.concatenate(parts)
 
 
-def _median_ranks(weights: Floats) -> Ints:
-    reached = np.cumsum(weights, axis=1)
-    half = 0.5 * reached[:, -1:]
+def _count_held(owners: Ints, length: int, clusters: int) -> Floats:
+    """Return how many rows each cluster has in each stretch, shape (clusters, stretches)."""
+    stretch = np.arange(len(owners)) // length
+    count = int(stretch[-1]) + 1
+    cells = np.bincount(owners * count + stretch, minlength=clusters * count)
+    return cells.reshape(clusters, count).astype(np.float64)
+
+
+def _median_ranks(weights: Floats, owners: Ints, held: Floats, length: int) -> Ints:
+    """Return where the sorted rows reach half of the weight of each draw, shape (draws,)."""
+    # In whatever order these are added: a last bit more or less is far within the tolerance below.
+    reached = np.cumsum(weights @ held, axis=1)
     # The weights are multiples of G/(G−1): the tolerance keeps an exact half from slipping past its rank.
-    ranks: Ints = np.argmax(reached >= half * (1 - 1e-12), axis=1)
-    return ranks
+    half = 0.5 * reached[:, -1:] * (1 - 1e-12)
+    stretch = (reached[:, :-1] < half).sum(axis=1)
+    draws = np.arange(len(weights))
+    before = np.where(stretch > 0, reached[draws, stretch - 1], 0.0)
+    rows = (stretch * length)[:, None] + np.arange(length)
+    inside = weights[draws[:, None], owners[np.minimum(rows, len(owners) - 1)]]
+    walked = before[:, None] + np.cumsum(inside, axis=1)
+    ranks: Ints = rows[:, 0] + np.minimum((walked < half).sum(axis=1), length - 1)
+    return np.minimum(ranks, len(owners) - 1)
 
 
 def _shares(values: Floats, index: Ints) -> Floats:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
+from scipy import optimize, stats
 
 Floats = npt.NDArray[np.float64]
 
@@ -92,6 +92,28 @@ def correlation_time(runs: Sequence[npt.ArrayLike]) -> float:
     if time <= 1.0:
         return 1.0
     return time * (1.0 + math.sqrt(2.0 * (2.0 * last + 1.0) / count))
+
+
+def rising_times(times: Sequence[float], weights: Sequence[float]) -> tuple[float, ...]:
+    """Return the correlation times of one queue at rising loads as one curve that does not fall.
+
+    The nearer a queue is to its capacity, the longer it remembers. So of two estimates the wrong way round
+    both are replaced by their weighted mean, in logarithms: isotonic regression by pooling adjacent violators
+    (Barlow, Bartholomew, Bremner & Brunk 1972, "Statistical Inference under Order Restrictions").
+
+    Args:
+        times: shape (k,), each at least 1, from the lowest load to the highest.
+        weights: shape (k,), the number of trials behind each.
+
+    Raises:
+        ValueError: shapes differ.
+    """
+    if len(times) != len(weights):
+        raise ValueError("each time needs a weight")
+    if len(times) < 2:
+        return tuple(times)
+    fitted = optimize.isotonic_regression(np.log(times), weights=np.asarray(weights, dtype=float))
+    return tuple(float(time) for time in np.exp(fitted.x))
 
 
 def _centred_ranks(runs: Sequence[npt.ArrayLike]) -> list[Floats]:

@@ -122,12 +122,12 @@ def ratio_limits(
 
 def _next_point(points: Points, rules: Rules) -> int | None:
     bracket = find_bracket(points)
+    inside = _inside(bracket, rules)
     if bracket.fails is None:
         ladder = list_ladder(rules.points, rules.per_doubling)
-        climb = next((at for at in ladder if at not in points), None)
+        climb = next((at for at in ladder if at in inside and at not in points), None)
         if climb is not None:
             return climb
-    inside = _inside(bracket, rules)
     fresh = (_halve(_lean(points, inside, rules.target), points), _halve(inside, points))
     found = next((at for at in fresh if at is not None), None)
     return found if found is not None else _look_again(points, inside, rules.looks)

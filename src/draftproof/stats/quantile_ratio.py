@@ -92,11 +92,16 @@ def tail_floor(q: float, level: float = 0.95) -> int:
 
 
 class _Tail(NamedTuple):
-    """Logs of both arms, each row's cluster, the size of the top and the arms' weights in it."""
+    """The largest logs of each arm with their clusters, the size of the top and the arms' weights in it.
+
+    `clusters` is how many there are. However one arm is moved, the common top holds no other values.
+    """
 
     above: Floats
     below: Floats
-    clusters: Ints
+    above_clusters: Ints
+    below_clusters: Ints
+    clusters: int
     top: int
     weights: tuple[float, float] = (1.0, 1.0)
 
@@ -105,7 +110,7 @@ def _with_interval(
     value: float, above: Floats, below: Floats, index: Ints, *, q: float, level: float
 ) -> RatioEstimate:
     tail, pairs = (1.0 - level) / 2.0, len(above)
-    top = _Tail(above, below, index, _exceedances(pairs, q))
+    top = _cut_tail(above, below, index, _exceedances(pairs, q))
     top = top._replace(weights=_shape_weights(top, math.log(value)))
     span = _span(above) + _span(below) + abs(math.log(value)) + 1.0
     refusal = _refuse(top, span, tail)
@@ -127,12 +132,19 @@ def _with_interval(
     )
 
 
+def _cut_tail(above: Floats, below: Floats, index: Ints, top: int) -> _Tail:
+    """Return the 2 · top largest values of each arm and all that tie with the least of them."""
+    wanted = min(2 * top, len(above))
+    mine, theirs = (values >= np.partition(values, -wanted)[-wanted] for values in (above, below))
+    return _Tail(above[mine], below[theirs], index[mine], index[theirs], int(index.max()) + 1, top)
+
+
 def _refuse(top: _Tail, span: float, tail: float) -> tuple[str, int] | None:
     """Return why even the farthest ratios cannot be rejected, and how many more prompts that takes."""
     is_closed_above = _p_fewer(top, span) <= tail or not np.isfinite(top.above).all()
     if _p_more(top, -span) <= tail and is_closed_above:
         return None
-    count, wanted = int(top.clusters.max()) + 1, _exceedances_needed(1.0 - 2.0 * tail)
+    count, wanted = top.clusters, _exceedances_needed(1.0 - 2.0 * tail)
     reached = min(_count_top(top, end)[1] for end in (-span, span))
     reason = f"{reached:.0f} independent prompts in the tail, where this quantile needs {wanted}"
     return reason, max(1, math.ceil(count * (wanted / max(reached, 1.0) - 1.0)))
@@ -185,8 +197,8 @@ def _split_top(top: _Tail, shift: float) -> tuple[Floats, Floats]:
     mine = (top.above > edge) + part * (top.above == edge)
     theirs = (moved > edge) + part * (moved == edge)
     counted: tuple[Floats, Floats] = (
-        np.bincount(top.clusters, weights=mine).astype(np.float64),
-        np.bincount(top.clusters, weights=theirs).astype(np.float64),
+        np.bincount(top.above_clusters, weights=mine, minlength=top.clusters).astype(np.float64),
+        np.bincount(top.below_clusters, weights=theirs, minlength=top.clusters).astype(np.float64),
     )
     return counted
 

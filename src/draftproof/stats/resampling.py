@@ -75,7 +75,8 @@ def draw_weights(strata: Ints, resamples: int, rng: np.random.Generator) -> Floa
     """
     weights = np.empty((resamples, len(strata)))
     for members, drawn in _draw(strata, resamples, rng):
-        weights[:, members] = drawn * (len(members) / (len(members) - 1))
+        size = drawn.shape[1]
+        weights[:, members] = drawn * (size / (size - 1))
     return weights
 
 
@@ -105,21 +106,32 @@ def degrees_of_freedom(strata: Ints) -> int:
     return len(strata) - (int(strata.max()) + 1)
 
 
-def _draw(strata: Ints, resamples: int, rng: np.random.Generator) -> Iterator[tuple[Ints, Ints]]:
-    """Yield the members of each stratum and how often each is drawn, shape (resamples, members)."""
+def _draw(
+    strata: Ints, resamples: int, rng: np.random.Generator
+) -> Iterator[tuple[slice | Ints, npt.NDArray[np.integer]]]:
+    """Yield where the members of each stratum are and how often each is drawn, shape (resamples, members)."""
     for stratum in range(int(strata.max()) + 1):
         members = np.flatnonzero(strata == stratum)
         size = len(members)
         if size < _MANY_CLUSTERS:
-            yield members, rng.multinomial(size - 1, np.full(size, 1.0 / size), size=resamples)
+            drawn: npt.NDArray[np.integer] = rng.multinomial(
+                size - 1, np.full(size, 1.0 / size), size=resamples
+            )
         else:
-            yield members, _count_indices(size, resamples, rng)
+            drawn = _count_indices(size, resamples, rng)
+        yield _as_slice(members), drawn
 
 
-def _count_indices(size: int, resamples: int, rng: np.random.Generator) -> Ints:
+def _as_slice(members: Ints) -> slice | Ints:
+    """Return members that lie side by side as a slice: columns are written ten times as fast by one."""
+    first, last = int(members[0]), int(members[-1])
+    return slice(first, last + 1) if last - first + 1 == len(members) else members
+
+
+def _count_indices(size: int, resamples: int, rng: np.random.Generator) -> npt.NDArray[np.uint32]:
     """Return how often each of `size` clusters is among size − 1 drawn, shape (resamples, size)."""
     batch = max(1, _BATCH_INDICES // size)
-    counts = np.empty((resamples, size), dtype=np.intp)
+    counts = np.empty((resamples, size), dtype=np.uint32)
     for start in range(0, resamples, batch):
         rows = min(batch, resamples - start)
         drawn = rng.integers(0, size, size=(rows, size - 1), dtype=np.uint32)

@@ -28,6 +28,8 @@ def build_frame(records: Sequence[Any], schema: dict[str, pl.DataType]) -> pl.Da
 
 def build_column(values: list[Any], kind: pl.DataType) -> pl.Series:
     """Return values as a column of a type, None staying None at every depth."""
+    if values.count(None) == len(values):  # what an engine does not disclose is missing in every record
+        return pl.Series([None] * len(values), dtype=kind)
     if isinstance(kind, pl.List):
         return _build_lists(values, kind)
     if isinstance(kind, pl.Struct):
@@ -37,8 +39,6 @@ def build_column(values: list[Any], kind: pl.DataType) -> pl.Series:
 
 def _build_structs(values: list[Any], kind: pl.Struct) -> pl.Series:
     present = np.fromiter((value is not None for value in values), np.bool_, len(values))
-    if not present.any():
-        return pl.Series([None] * len(values), dtype=kind)
     fields = [
         build_column(
             [None if value is None else getattr(value, field.name) for value in values], _type_of(field.dtype)

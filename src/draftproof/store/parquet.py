@@ -127,6 +127,8 @@ BLOCK_SCHEMA: dict[str, pl.DataType] = {
     "held_back": _INT,
     "client_cpu_max_s": pl.Float64(),
     "broken": _INT,
+    "lead_end": _TEXT,
+    "lead_asks_counted": pl.Boolean(),
 }
 TELEMETRY_SCHEMA: dict[str, pl.DataType] = {
     "arm": _TEXT,

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from draftproof.load.lead import Lead
 from draftproof.plan.loading import parse_plan
 from draftproof.plan.schema import Plan
 from draftproof.records import RequestRecord
@@ -109,7 +110,7 @@ def _simulate(plan: Plan, look: Look, arm: str, service: Service, start_ns: int)
     """Return the records of a turn, those that lead up to it included."""
     queue = Queue(service, hash_number(plan.seed, arm, look.block.load, look.number))
     block = look.block
-    base_s = 0.0 if block.concurrency is not None else queue.lead_up(look.load)
+    base_s = 0.0 if block.concurrency is not None else queue.lead_up(look.load, plan.limits.lead_max_s)
     client = [0.0] * (block.concurrency or 0)
     for order, item_id in enumerate(block.item_ids):
         due_s = base_s + block.due_ns[order] / NS_PER_S if block.due_ns else heapq.heappop(client)
@@ -146,16 +147,22 @@ class Queue:
         self.asked.append(Asked(due_s, begins_s, end_s, item_id))
         return end_s
 
-    def lead_up(self, rps: float) -> float:
-        """Ask fill requests until as many have ended as are open; return when that is."""
-        due_s = 0.0
-        while due_s < LEAD_S:
+    def lead_up(self, rps: float, limit_s: float = LEAD_S) -> float:
+        """Ask fill requests as long as an open loop leads up; return when that ends."""
+        due_s, lead = 0.0, Lead(round(limit_s * NS_PER_S))
+        while True:
             due_s += float(self._rng.exponential(1 / rps))
-            ended = sum(one.end_s <= due_s for one in self.asked)
-            if ended and ended >= len(self.asked) - ended:
-                break
+            if not lead.is_known:
+                took_s = [one.end_s - one.due_s for one in self.asked if one.end_s <= due_s]
+                lead.see(
+                    round(due_s * NS_PER_S),
+                    ended=len(took_s),
+                    in_flight=len(self.asked) - len(took_s),
+                    ended_ns=round(sum(took_s) * NS_PER_S),
+                )
+            if due_s * NS_PER_S >= lead.length_ns:
+                return lead.length_ns / NS_PER_S
             self.ask(due_s)
-        return due_s
 
 
 def _record(

@@ -5,7 +5,7 @@ Pure. Times of turns in which the client was late are left out; outcomes and che
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -21,7 +21,7 @@ from draftproof.verdict.columns import Columns
 from draftproof.verdict.effects import derive_seed
 from draftproof.verdict.figure import as_figure
 from draftproof.verdict.results import Acceptance, ArmCell, CheckSummary, Figure, Percentiles, Progress
-from draftproof.verdict.run_data import ALL_SEGMENTS, Observation, PreparedRun
+from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun
 
 FELL_ON_FAILURE = "falls on a failed request: infinite"
 QUANTILES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
@@ -39,20 +39,19 @@ def compute_arm_cells(prepared: PreparedRun) -> tuple[ArmCell, ...]:
 
 def compute_arm_cell(prepared: PreparedRun, arm: str, segment: str, load: str) -> ArmCell:
     """Return one arm in one cell."""
-    seen, columns = prepared.of_arm(arm, load, segment), prepared.columns
-    places = prepared.places_of(arm, load, segment)
+    columns, places = prepared.columns, prepared.places_of(arm, load, segment)
     on_time = places[columns.timed[places]]
     answered = on_time[columns.is_ok[on_time]]
     gaps = columns.gaps_of(answered)
     shares = [_to_share(columns, answered, part) for part in ("queue_ns", "prefill_ns", "decode_ns")]
-    sound = [one for one, is_sound in zip(seen, columns.is_sound[places].tolist(), strict=True) if is_sound]
+    sound = places[columns.is_sound[places] & columns.discloses[places]]
     return ArmCell(
         arm=arm,
         segment=segment,
         load=load,
-        attempted=len(seen),
+        attempted=len(places),
         prompts=len(np.unique(columns.items[places])),
-        outcomes=dict(sorted(Counter(one.record.outcome for one in seen).items())),
+        outcomes=_count_outcomes(columns, places),
         ttft=_to_percentiles(prepared, on_time, "ttft_from_schedule_ns", (arm, segment, load)),
         tpot=_to_percentiles(prepared, on_time, "tpot_ns", (arm, segment, load)),
         e2e=_to_percentiles(prepared, on_time, "e2e_from_schedule_ns", (arm, segment, load)),
@@ -65,8 +64,8 @@ def compute_arm_cell(prepared: PreparedRun, arm: str, segment: str, load: str) -
         queue_share=shares[0],
         prefill_share=shares[1],
         decode_share=shares[2],
-        acceptance=summarise_acceptance(sound),
-        progress=_summarise_progress(one for one in sound if one.timed),
+        acceptance=summarise_acceptance(columns, sound),
+        progress=_summarise_progress(columns, sound[columns.timed[sound]]),
         checks=CheckSummary(
             **dict(
                 zip(
@@ -76,23 +75,30 @@ def compute_arm_cell(prepared: PreparedRun, arm: str, segment: str, load: str) -
                 )
             )
         ),
-        fallbacks=_count_fallbacks(seen),
+        fallbacks=_count_fallbacks(columns.fallbacks[places]),
     )
 
 
-def summarise_acceptance(sound: Iterable[Observation]) -> Acceptance | None:
+def _count_outcomes(columns: Columns, places: Ints) -> dict[str, int]:
+    counts = Counter(columns.records[place].outcome for place in places[~columns.is_ok[places]].tolist())
+    answered = int(columns.is_ok[places].sum())
+    return dict(sorted((counts + Counter({"ok": answered})).items()))
+
+
+def summarise_acceptance(columns: Columns, sound: Ints) -> Acceptance | None:
     """Return the acceptance pooled over answered requests, None where no counter tells.
 
     Args:
-        sound: requests whose counters agree with themselves, see `Columns.is_sound`.
+        columns: of the run.
+        sound: places of requests whose counters agree with themselves, see `Columns.is_sound`.
     """
-    summary = pool_acceptance(one.record for one in sound)
+    summary = pool_acceptance(columns.records[place] for place in sound.tolist())
     return None if summary is None else msgspec.convert(msgspec.structs.asdict(summary), Acceptance)
 
 
-def _summarise_progress(sound: Iterable[Observation]) -> Progress | None:
+def _summarise_progress(columns: Columns, sound: Ints) -> Progress | None:
     """Return committed progress pooled over the rounds of answered requests, None without rounds."""
-    rounds = [one for each in sound for one in each.record.rounds or ()]
+    rounds = [one for place in sound.tolist() for one in columns.records[place].rounds or ()]
     summary = committed_progress(rounds)
     return None if summary is None else msgspec.convert(msgspec.structs.asdict(summary), Progress)
 
@@ -169,6 +175,6 @@ def _to_on_time(prepared: PreparedRun, places: Ints) -> Figure:
     return Figure(value=share.value, low=share.low, high=share.high, level=level, n=judged)
 
 
-def _count_fallbacks(seen: Iterable[Observation]) -> int | None:
-    told = [one.record.fallbacks for one in seen if one.record.fallbacks is not None]
-    return sum(told) if told else None
+def _count_fallbacks(counts: Floats) -> int | None:
+    told = counts[~np.isnan(counts)]
+    return int(told.sum()) if len(told) else None

@@ -8,26 +8,33 @@ what they stand for, so that `index_labels` gives the same of either.
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from itertools import chain
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from draftproof.metrics.identities import acceptance_faults
-from draftproof.metrics.service import Objectives, is_on_time
-from draftproof.records import RequestRecord
+from draftproof.metrics.service import Objectives, judge_times
 from draftproof.stats.resampling import Floats, Ints
 from draftproof.verdict.observed import Observation
 from draftproof.workload.checks import CheckResult
 
 Bools = npt.NDArray[np.bool_]
 CheckCounts = tuple[int, int, int, int]
+NO_BASIS, COUNTED, ASSUMED = 0, 1, 2  # how the tokens of a first chunk came off, see `RequestMetrics`
+_LARGEST = 2**62
+_BASES = {None: NO_BASIS, "counted": COUNTED, "single_first_token_assumed": ASSUMED}
 
 
 class Columns:
     """Columns of some observations, each made when it is asked for."""
 
     def __init__(self, observations: Sequence[Observation]) -> None:
-        self._seen = observations
+        self.observations = observations
+        self.records = [one.record for one in observations]
+        self._measured = [one.metrics for one in observations]
+        self._figures: dict[str, Floats] = {}
         self._metrics: dict[str, Floats] = {}
         self._clusters: dict[str | None, Ints] = {}
         self._on_time: tuple[Objectives, Floats] | None = None
@@ -35,208 +42,343 @@ class Columns:
     @cached_property
     def is_ok(self) -> Bools:
         """Whether the request was answered to the end."""
-        return self._flags(one.record.outcome == "ok" for one in self._seen)
+        return np.array([one.outcome == "ok" for one in self.records], dtype=np.bool_)
 
     @cached_property
     def passed(self) -> Floats:
         """1 where every check passed, 0 where one did not, NaN where that cannot be told."""
-        return self.read(lambda one: one.is_passed)
+        judged, passed, _, unjudged = self.checks.T
+        known = np.where((unjudged > 0) | (judged == 0), np.nan, 1.0)
+        return np.where(self.has_checks, np.where(judged > passed, 0.0, known), np.nan)
 
     @cached_property
     def timed(self) -> Bools:
         """Whether the client was on time in the request's turn."""
-        return self._flags(one.timed for one in self._seen)
+        return np.array([one.timed for one in self.observations], dtype=np.bool_)
 
     @cached_property
     def in_order(self) -> Bools:
         """Whether the record's times run forwards."""
-        return self._flags(one.in_order for one in self._seen)
+        return np.array([one.in_order for one in self.observations], dtype=np.bool_)
 
     @cached_property
     def blocks(self) -> Ints:
         """Number of the block."""
-        return self._whole(one.record.block for one in self._seen)
+        return self._whole("block")
 
     @cached_property
     def segments(self) -> Ints:
         """Place of the segment's name among the sorted names."""
-        return self._places(one.segment for one in self._seen)
+        return _places([one.segment for one in self.observations])
+
+    @cached_property
+    def arms(self) -> Ints:
+        """Place of the arm among the sorted names."""
+        return _places([one.arm for one in self.records])
+
+    @cached_property
+    def loads(self) -> Ints:
+        """Place of the load among the sorted names."""
+        return _places([one.load for one in self.records])
 
     @cached_property
     def items(self) -> Ints:
         """Place of the item's id among the sorted ids."""
-        return self._places(one.record.item_id for one in self._seen)
-
-    @cached_property
-    def positions(self) -> dict[int, int]:
-        """Identity of an observation -> its place."""
-        return {id(one): place for place, one in enumerate(self._seen)}
+        return _places([one.item_id for one in self.records])
 
     @cached_property
     def item_ids(self) -> list[str]:
         """The ids that `items` counts."""
-        return sorted({one.record.item_id for one in self._seen})
+        return sorted({one.item_id for one in self.records})
+
+    @cached_property
+    def asked(self) -> Ints:
+        """A number for what was asked: the same of requests of one item, turn, repeat, block and load."""
+        return number_rows(self.loads, self.blocks, self._whole("repeat"), self.items, self.turns)
+
+    @cached_property
+    def requests(self) -> Ints:
+        """A number for the request that was made: item, repeat and turn of the conversation."""
+        return number_rows(self.items, self._whole("repeat"), self.turns)
+
+    @cached_property
+    def turn_numbers(self) -> Ints:
+        """A number for the turn that a request was made in: load, block and arm."""
+        return number_rows(self.loads, self.blocks, self.arms)
+
+    @cached_property
+    def conversations(self) -> Ints:
+        """A number for the conversation: block, repeat and item of one arm at one load."""
+        return number_rows(self.arms, self.loads, self.blocks, self._whole("repeat"), self.items)
 
     @cached_property
     def is_sound(self) -> Bools:
         """Whether the request was answered and its counters of drafts agree with themselves."""
-        return self._flags(
-            one.record.outcome == "ok" and not acceptance_faults(one.record) for one in self._seen
+        return self.is_ok & np.array(
+            [
+                (one.speculation is None and one.rounds is None) or not acceptance_faults(one)
+                for one in self.records
+            ],
+            dtype=np.bool_,
         )
+
+    @cached_property
+    def discloses(self) -> Bools:
+        """Whether the record tells anything of decode steps or drafts."""
+        return np.array(
+            [
+                one.speculation is not None or one.rounds is not None or one.decode_steps is not None
+                for one in self.records
+            ],
+            dtype=np.bool_,
+        )
+
+    @cached_property
+    def fallbacks(self) -> Floats:
+        """How often the arm fell back to ordinary decoding, NaN where that is not known."""
+        return _read(self.records, "fallbacks")
 
     @cached_property
     def stalls(self) -> Ints:
         """How many gaps of an answer are stalls."""
-        return self._whole(one.metrics.stall_count for one in self._seen)
+        return np.array([one.stall_count for one in self._measured], dtype=np.intp)
 
     @cached_property
     def chunks(self) -> Ints:
         """How many chunks of content an answer has."""
-        return self._whole(len(one.record.chunks) for one in self._seen)
+        return np.array([len(one.chunks) for one in self.records], dtype=np.intp)
+
+    @cached_property
+    def scheduled_ns(self) -> Ints:
+        """When the request was due."""
+        return self._whole("scheduled_ns")
+
+    @cached_property
+    def end_ns(self) -> Ints:
+        """When the request ended."""
+        return self._whole("end_ns")
 
     @cached_property
     def residence_ns(self) -> Ints:
         """From the scheduled time to the end."""
-        return self._whole(one.record.end_ns - one.record.scheduled_ns for one in self._seen)
+        return self.end_ns - self.scheduled_ns
+
+    @cached_property
+    def lateness_ns(self) -> Floats:
+        """From the scheduled time to sending, NaN where it was not sent."""
+        return _between(_Times(self.scheduled_ns, np.ones(len(self.records), dtype=np.bool_)), self._sent_at)
 
     @cached_property
     def sent_ns(self) -> Floats:
         """From sending to the end, NaN where it was not sent."""
-        return self.read(_sent_ns)
+        return _between(self._sent_at, _Times(self.end_ns, np.ones(len(self.records), dtype=np.bool_)))
 
     @cached_property
     def span_ns(self) -> Floats:
         """From the first chunk to the last, NaN without chunks."""
-        return self.read(lambda one: _span_ns(one.record))
+        first = [one.chunks[0].arrival_ns if one.chunks else None for one in self.records]
+        return _between(_to_times(first), self._last_at)
 
     @cached_property
     def before_first_ns(self) -> Floats:
         """From the scheduled time to the first chunk, NaN without chunks."""
-        return self.read(lambda one: one.metrics.ttft_from_schedule_ns)
+        return self.figure("ttft_from_schedule_ns")
 
     @cached_property
     def waited_ns(self) -> Floats:
         """From sending to the last chunk, NaN where either is missing."""
-        return self.read(lambda one: _waited_ns(one.record))
+        return _between(self._sent_at, self._last_at)
+
+    @cached_property
+    def context_tokens(self) -> Floats:
+        """Prompt and answer of an answered request in tokens, NaN where either is unknown."""
+        prompts = np.array([one.prompt_tokens for one in self.records], dtype=np.float64)
+        return prompts + self.metric("output_tokens")
+
+    @cached_property
+    def is_cut(self) -> Floats:
+        """1 where the limit on tokens ended the answer, 0 where it did not, NaN where that is unknown."""
+        reasons = [one.finish_reason for one in self.records]
+        return np.array([None if one is None else one == "length" for one in reasons], dtype=np.float64)
+
+    @cached_property
+    def tpot_basis(self) -> Ints:
+        """How the tokens of the first chunk came off: NO_BASIS, COUNTED or ASSUMED."""
+        return np.array([_BASES[one.tpot_basis] for one in self._measured], dtype=np.intp)
 
     @cached_property
     def turns(self) -> Ints:
         """Which turn of its conversation a request is."""
-        return self._whole(one.record.conversation_turn for one in self._seen)
+        return self._whole("conversation_turn")
 
     @cached_property
     def turns_of_item(self) -> Ints:
         """How many turns the item's conversation has."""
-        return self._whole(one.item.turns for one in self._seen)
+        first = np.unique(self.items, return_index=True)[1].tolist()
+        turns: Ints = np.array([self.observations[place].item.turns for place in first], dtype=np.intp)
+        return turns[self.items]
+
+    @cached_property
+    def is_greedy(self) -> Bools:
+        """Whether the answer was asked for without any chance in it."""
+        return np.array([one.item.sampling.temperature == 0 for one in self.observations], dtype=np.bool_)
 
     @cached_property
     def has_checks(self) -> Bools:
         """Whether the turn that was asked has checks."""
-        return self._flags(bool(one.wanted_checks) for one in self._seen)
-
-    @cached_property
-    def conversations(self) -> Ints:
-        """Number of the conversation: block, repeat and item of one arm at one load."""
-        names = ((one.record.arm, one.record.load) for one in self._seen)
-        places = self._places("\x1f".join(pair) for pair in names)
-        repeats = self._whole(one.record.repeat for one in self._seen)
-        parts = (self.blocks, repeats, self.items)
-        number = places
-        for part in parts:
-            number = number * (int(part.max(initial=0)) + 1) + part
-        found: Ints = np.unique(number, return_inverse=True)[1].reshape(-1)
-        return found
+        _, first, owners = np.unique(
+            number_rows(self.items, self.turns), return_index=True, return_inverse=True
+        )
+        found = np.array([bool(self.observations[place].wanted_checks) for place in first.tolist()], np.bool_)
+        return found[owners.reshape(-1)]
 
     @cached_property
     def checks(self) -> npt.NDArray[np.int64]:
         """Checks judged, passed, critical and failed, unjudged; shape (observations, 4)."""
         known: dict[int, CheckCounts] = {}
-        rows = np.empty((len(self._seen), 4), dtype=np.int64)
-        for place, one in enumerate(self._seen):
-            if one.record.outcome != "ok":
-                rows[place] = (len(one.wanted_checks), 0, 0, 0)
-                continue
+        rows = []
+        for one, is_ok in zip(self.observations, self.is_ok.tolist(), strict=True):
             # Equal answers share their results, which live as long as the observations.
             key = id(one.checks)
+            if not is_ok:
+                rows.append((len(one.wanted_checks), 0, 0, 0))
+                continue
             if key not in known:
                 known[key] = _count_checks(one.checks)
-            rows[place] = known[key]
-        return rows
-
-    def server_ns(self, name: str) -> Floats:
-        """Return a part of the server's own timings, NaN where it is not disclosed."""
-        if f"server.{name}" not in self._metrics:
-            self._metrics[f"server.{name}"] = self.read(lambda one: getattr(one.record.server, name))
-        return self._metrics[f"server.{name}"]
-
-    def on_time(self, objectives: Objectives) -> Floats:
-        """Return 1 where a request met every objective, 0 where not, NaN where that cannot be told."""
-        if self._on_time is None or self._on_time[0] != objectives:
-            found = self.read(lambda one: is_on_time(one.record, one.metrics, objectives))
-            self._on_time = objectives, found
-        return self._on_time[1]
+            rows.append(known[key])
+        return np.array(rows, dtype=np.int64).reshape(-1, 4)
 
     @cached_property
     def gap_counts(self) -> Ints:
         """How many gaps between chunks an answer has."""
-        return np.fromiter((len(one.metrics.icl_ns) for one in self._seen), np.intp, len(self._seen))
+        return np.array([len(one.icl_ns) for one in self._measured], dtype=np.intp)
 
     @cached_property
     def gaps_ns(self) -> Floats:
         """Every gap of every answer, one after the other, shape (sum of `gap_counts`,)."""
-        flat = chain.from_iterable(one.metrics.icl_ns for one in self._seen)
+        flat = chain.from_iterable(one.icl_ns for one in self._measured)
         return np.fromiter(flat, np.float64, int(self.gap_counts.sum()))
 
     def gaps_of(self, chosen: Ints) -> Floats:
         """Return the gaps of some observations."""
-        wanted = np.zeros(len(self._seen), dtype=np.bool_)
+        wanted = np.zeros(len(self.observations), dtype=np.bool_)
         wanted[chosen] = True
         found: Floats = self.gaps_ns[np.repeat(wanted, self.gap_counts)]
         return found
 
+    def server_ns(self, name: str) -> Floats:
+        """Return a part of the server's own timings, NaN where it is not disclosed."""
+        if f"server.{name}" not in self._figures:
+            self._figures[f"server.{name}"] = _read(self.records, f"server.{name}")
+        return self._figures[f"server.{name}"]
+
+    def on_time(self, objectives: Objectives) -> Floats:
+        """Return 1 where a request met every objective, 0 where not, NaN where that cannot be told."""
+        if self._on_time is None or self._on_time[0] != objectives:
+            self._on_time = (
+                objectives,
+                judge_times(
+                    self.is_ok,
+                    self.chunks,
+                    ttft_ns=self.figure("ttft_from_schedule_ns"),
+                    tpot_ns=self.figure("tpot_ns"),
+                    e2e_ns=self.figure("e2e_from_schedule_ns"),
+                    tokens=self.figure("output_tokens"),
+                    objectives=objectives,
+                ),
+            )
+        return self._on_time[1]
+
+    def figure(self, name: str) -> Floats:
+        """Return a metric of all requests, answered or not, NaN where it is not known."""
+        if name not in self._figures:
+            self._figures[name] = _read(self._measured, name)
+        return self._figures[name]
+
     def metric(self, name: str) -> Floats:
         """Return a metric of answered requests, NaN where it is not known."""
         if name not in self._metrics:
-            self._metrics[name] = self.read(
-                lambda one: getattr(one.metrics, name) if one.record.outcome == "ok" else None
-            )
+            self._metrics[name] = np.where(self.is_ok, self.figure(name), np.nan)
         return self._metrics[name]
 
     def clusters(self, cluster_by: str | None) -> Ints:
         """Return the place of what each observation is resampled with among the sorted labels."""
+        if cluster_by is None:
+            return self.items
         if cluster_by not in self._clusters:
-            self._clusters[cluster_by] = self._places(cluster_label(one, cluster_by) for one in self._seen)
+            self._clusters[cluster_by] = _places(
+                [cluster_label(one, cluster_by) for one in self.observations]
+            )
         return self._clusters[cluster_by]
 
     def read(self, read: Callable[[Observation], float | None]) -> Floats:
         """Return what `read` gives of each observation, NaN for None."""
-        values = (np.nan if (value := read(one)) is None else value for one in self._seen)
-        return np.fromiter(values, np.float64, len(self._seen))
+        return np.array([read(one) for one in self.observations], dtype=np.float64)
 
-    def _flags(self, flags: Iterable[bool]) -> Bools:
-        return np.fromiter(flags, np.bool_, len(self._seen))
+    @cached_property
+    def _sent_at(self) -> "_Times":
+        return _to_times([one.sent_ns for one in self.records])
 
-    def _whole(self, values: Iterable[int]) -> Ints:
-        return np.fromiter(values, np.intp, len(self._seen))
+    @cached_property
+    def _last_at(self) -> "_Times":
+        return _to_times([one.chunks[-1].arrival_ns if one.chunks else None for one in self.records])
 
-    def _places(self, labels: Iterable[str]) -> Ints:
-        rows = list(labels)
-        places = {name: place for place, name in enumerate(sorted(set(rows)))}
-        return np.fromiter(map(places.__getitem__, rows), np.intp, len(rows))
-
-
-def _sent_ns(seen: Observation) -> float | None:
-    return None if seen.record.sent_ns is None else seen.record.end_ns - seen.record.sent_ns
+    def _whole(self, name: str) -> Ints:
+        return np.array([*map(attrgetter(name), self.records)], dtype=np.intp)
 
 
-def _span_ns(record: RequestRecord) -> float | None:
-    return record.chunks[-1].arrival_ns - record.chunks[0].arrival_ns if record.chunks else None
+class _Times(NamedTuple):
+    """Times of the client's clock, ns, as whole numbers, and where they are known."""
+
+    ns: Ints
+    known: Bools
 
 
-def _waited_ns(record: RequestRecord) -> float | None:
-    if record.sent_ns is None or not record.chunks:
-        return None
-    return record.chunks[-1].arrival_ns - record.sent_ns
+def number_rows(*parts: Ints) -> Ints:
+    """Return one number for each row, equal where all parts are equal, in the order of the parts.
+
+    Args:
+        parts: whole numbers, shape (rows,) each.
+    """
+    numbers, width = np.zeros(len(parts[0]), dtype=np.intp), 1
+    for part in parts:
+        lowest, highest = int(part.min(initial=0)), int(part.max(initial=0))
+        span = highest - lowest + 1
+        if width * span > _LARGEST:
+            numbers, part, width, span = _rank(numbers), _rank(part), len(part), len(part)  # noqa: PLW2901
+            lowest = 0
+        numbers, width = numbers * span + (part - lowest), width * span
+    return numbers
+
+
+def cluster_label(seen: Observation, cluster_by: str | None) -> str:
+    """Return what a request is resampled with: its prompt, or the label that groups it with others."""
+    label = seen.item.segments.get(cluster_by) if cluster_by else None
+    return f"{cluster_by}={label}" if label else seen.record.item_id
+
+
+def _rank(values: Ints) -> Ints:
+    return np.unique(values, return_inverse=True)[1].reshape(-1)
+
+
+def _places(labels: list[str]) -> Ints:
+    places = {name: place for place, name in enumerate(sorted(set(labels)))}
+    return np.fromiter(map(places.__getitem__, labels), np.intp, len(labels))
+
+
+def _read(rows: Sequence[Any], name: str) -> Floats:
+    """Return an attribute of every row, NaN for None."""
+    return np.array([*map(attrgetter(name), rows)], dtype=np.float64)
+
+
+def _to_times(values: list[int | None]) -> _Times:
+    known = np.array([value is not None for value in values], dtype=np.bool_)
+    return _Times(np.array([value or 0 for value in values], dtype=np.intp), known)
+
+
+def _between(start: _Times, end: _Times) -> Floats:
+    """Return end − start, NaN where either is not known; a clock's numbers may be too large for floats."""
+    return np.where(start.known & end.known, (end.ns - start.ns).astype(np.float64), np.nan)
 
 
 def _count_checks(checks: Iterable[CheckResult]) -> CheckCounts:
@@ -248,9 +390,3 @@ def _count_checks(checks: Iterable[CheckResult]) -> CheckCounts:
         sum(check.critical and check.passed is False for check in judged),
         len(results) - len(judged),
     )
-
-
-def cluster_label(seen: Observation, cluster_by: str | None) -> str:
-    """Return what a request is resampled with: its prompt, or the label that groups it with others."""
-    label = seen.item.segments.get(cluster_by) if cluster_by else None
-    return f"{cluster_by}={label}" if label else seen.record.item_id

@@ -35,6 +35,7 @@ from draftproof.verdict.equivalence.agreement import compute_agreements
 from draftproof.verdict.equivalence.guardrail import warn_about_equivalence
 from draftproof.verdict.equivalence.results import OutputEquivalence
 from draftproof.verdict.faults import Faults, summarise_incomplete
+from draftproof.verdict.filling import warn_about_filling, warn_about_known_prompts
 from draftproof.verdict.knee.compute import compute_knee
 from draftproof.verdict.order.compute import compute_order
 from draftproof.verdict.order.wording import warn_about_order
@@ -227,6 +228,8 @@ def _assemble(
             *faults.warnings,
             *_warn(prepared, by_effect, faults),
             *warn_about_overload(prepared),
+            *warn_about_filling(prepared),
+            *warn_about_known_prompts(prepared),
             *warn_about_warmups(one for one in prepared.run.warmups if one.load in prepared.loads),
         ),
         counts=_count(prepared, pairs),
@@ -288,8 +291,8 @@ def _warn_about_null(effects: EffectIndex, thresholds: Thresholds, metric: str) 
 
 def _count(prepared: PreparedRun, pairs: PairTable) -> dict[str, int]:
     return prepared.counts | {
-        "failures": sum(not one.is_ok for one in prepared.observations),
-        "prompts": len({one.record.item_id for one in prepared.observations}),
+        "failures": int((~prepared.columns.is_ok).sum()),
+        "prompts": len(prepared.columns.item_ids),
         "pairs": len(pairs["candidate", "baseline"]),
-        "pairs_ok": sum(pair.is_ok for pair in pairs["candidate", "baseline"]),
+        "pairs_ok": int(pairs["candidate", "baseline"].is_ok.sum()),
     }

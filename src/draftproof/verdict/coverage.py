@@ -54,7 +54,7 @@ def judge_coverage(
 
 
 def _cover(columns: Columns, pairs: Pairs, metric: str) -> Coverage:
-    mine, theirs = pairs.places(columns.positions)
+    mine, theirs = pairs.mine, pairs.theirs
     answered = columns.is_ok & columns.timed
     usable = columns.in_order & (columns.metric(metric) > 0)
     known = answered[mine] & answered[theirs] & usable[theirs]

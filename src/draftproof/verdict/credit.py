@@ -6,13 +6,16 @@ too few to tell what a turn does to all of its prompts.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+
+import numpy as np
 
 from draftproof.stats.turns import MINIMUM_BLOCKS
 from draftproof.verdict.cells import compute_noise, decide_effect, describe
+from draftproof.verdict.columns import NO_BASIS
 from draftproof.verdict.effects import CellKey, EffectIndex, Reader, compare_arms, value_of
 from draftproof.verdict.guardrails import Finding
-from draftproof.verdict.pairs import Pair, PairTable
+from draftproof.verdict.pairs import Pair, Pairs, PairTable
 from draftproof.verdict.results import Reason
 from draftproof.verdict.run_data import ALL_SEGMENTS, Observation, PreparedRun
 
@@ -85,34 +88,33 @@ def _find_shortened(
             yield (one.segment, one.load), _open("gain_by_length", text, (one.segment, one.load))
 
 
-def _find_mixed_bases(prepared: PreparedRun, pairs: Sequence[Pair]) -> Iterable[tuple[CellKey, Finding]]:
+def _find_mixed_bases(prepared: PreparedRun, pairs: Pairs) -> Iterable[tuple[CellKey, Finding]]:
     """Find cells in which the arms' times per token are reckoned by different formulas."""
     if prepared.plan.comparison.metric != "tpot_ns":
         return
-    counts: defaultdict[CellKey, list[bool]] = defaultdict(list)
-    for pair in pairs:
-        bases = pair.arm.metrics.tpot_basis, pair.versus.metrics.tpot_basis
-        if pair.is_ok and None not in bases:
-            counts[pair.segment, pair.load].append(bases[0] != bases[1])
-    for cell, differ in counts.items():
-        if sum(differ) > prepared.plan.thresholds.failure_margin * len(differ):
+    bases = prepared.columns.tpot_basis
+    for cell, inside in pairs.cells.items():
+        mine, theirs = bases[inside.mine], bases[inside.theirs]
+        known = inside.is_ok & (mine != NO_BASIS) & (theirs != NO_BASIS)
+        differing, compared = int((known & (mine != theirs)).sum()), int(known.sum())
+        is_mixed = differing > prepared.plan.thresholds.failure_margin * compared
+        if cell[0] != ALL_SEGMENTS and is_mixed:
             text = (
-                f"In {sum(differ)} of {len(differ)} pairs one arm counts the tokens of its first chunk and "
+                f"In {differing} of {compared} pairs one arm counts the tokens of its first chunk and "
                 "the other does not, so their times per token are not of one formula."
             )
             yield cell, _open("tpot_basis_differs", text, cell)
 
 
-def _find_few_turns(prepared: PreparedRun, pairs: Sequence[Pair]) -> Iterable[tuple[CellKey, Finding]]:
+def _find_few_turns(prepared: PreparedRun, pairs: Pairs) -> Iterable[tuple[CellKey, Finding]]:
     """Find loads with so few blocks that what a turn does to all of its prompts is in no interval."""
-    blocks: defaultdict[str, set[int]] = defaultdict(set)
-    for pair in pairs:
-        if pair.is_ok and pair.timed:
-            blocks[pair.load].add(pair.arm.record.block)
-    for load, seen in blocks.items():
-        if len(seen) < MINIMUM_BLOCKS:
+    columns = prepared.columns
+    for (segment_of, load), inside in pairs.cells.items():
+        timed = inside.is_ok & columns.timed[inside.mine] & columns.timed[inside.theirs]
+        blocks = len(np.unique(columns.blocks[inside.mine[timed]]))
+        if segment_of == ALL_SEGMENTS and 0 < blocks < MINIMUM_BLOCKS:
             text = (
-                f"Load {load} has {len(seen)} of at least {MINIMUM_BLOCKS} blocks, so nobody can tell what a "
+                f"Load {load} has {blocks} of at least {MINIMUM_BLOCKS} blocks, so nobody can tell what a "
                 "turn did to all of its prompts at once; a smaller block_size makes more of them."
             )
             for segment in prepared.segments:

@@ -10,6 +10,7 @@ from draftproof.records import BlockRecord
 
 NS_PER_S = 1e9
 _LISTED = 3
+_CHANGED = "service changed: "
 
 
 def list_disturbances(turns: Sequence[BlockRecord]) -> Iterator[str]:
@@ -38,6 +39,22 @@ def list_disturbances(turns: Sequence[BlockRecord]) -> Iterator[str]:
             f"Requests found no service to connect to: {told}. It was down or refused connections; counted "
             "ones are failures of the arm."
         )
+    yield from _list_changes(turns)
+
+
+def note_change(what: str) -> str:
+    """Return the note of a turn after which its service said that it is another one."""
+    return f"{_CHANGED}{what}"
+
+
+def _list_changes(turns: Sequence[BlockRecord]) -> Iterator[str]:
+    for turn in turns:
+        _, mark, what = (turn.note or "").partition(_CHANGED)
+        if mark:
+            yield (
+                f"After {_name(turn)} its service said that {what} What was measured since its turn before "
+                "may be of either."
+            )
 
 
 def _name(turn: BlockRecord) -> str:

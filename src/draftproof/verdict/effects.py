@@ -155,7 +155,7 @@ def estimate_cell(
 def find_usable(prepared: PreparedRun, pairs: Pairs, values: Floats) -> tuple[Ints, Ints]:
     """Return where both requests of the usable pairs stand in the columns, see `usable_pairs`."""
     columns = prepared.columns
-    mine, theirs = pairs.places(columns.positions)
+    mine, theirs = pairs.mine, pairs.theirs
     usable = columns.timed & columns.in_order & (values > 0)
     kept = usable[mine] & usable[theirs]
     return mine[kept], theirs[kept]

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
+import numpy as np
 
 from draftproof.records import Manifest
-from draftproof.verdict.contexts import context_tokens, limit_context
+from draftproof.verdict.contexts import limit_context
 from draftproof.verdict.decide import find_limits, make_limit
 from draftproof.verdict.decision_results import ContextBand
 from draftproof.verdict.load_size import LoadLimit
@@ -160,12 +161,12 @@ def find_contexts(
     prepared: PreparedRun, segment: str = ALL_SEGMENTS, limit: LoadLimit | None = None
 ) -> list[int]:
     """Return the contexts that the candidate answered, in tokens, up to a load if one is given."""
-    return [
-        length
-        for one in prepared.of_arm("candidate", segment=segment)
-        if limit is None or limit.covers(prepared.sizes[one.record.load])
-        if (length := context_tokens(one)) is not None
-    ]
+    lengths: list[int] = []
+    for load in prepared.loads:
+        if limit is None or limit.covers(prepared.sizes[load]):
+            known = prepared.columns.context_tokens[prepared.places_of("candidate", load, segment)]
+            lengths += known[~np.isnan(known)].astype(np.int64).tolist()
+    return lengths
 
 
 def build_envelope(results: Results, manifest: Manifest | None) -> Envelope:

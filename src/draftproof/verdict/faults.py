@@ -7,14 +7,16 @@ and the identities that every record must obey. A faulty cell is never averaged 
 from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
+import numpy as np
 
 from draftproof.metrics.acceptance import count_speculation
 from draftproof.metrics.identities import acceptance_faults, timeline_faults
 from draftproof.records import RequestRecord
 from draftproof.verdict.client_wording import FAULT_WORDS, describe_client_faults
+from draftproof.verdict.cold import find_cold_spells, warn_about_cold, withhold_for_cold
 from draftproof.verdict.effects import CellKey
 from draftproof.verdict.guardrails import list_hidden_failures
-from draftproof.verdict.pairs import PairTable
+from draftproof.verdict.pairs import NO_PAIRS, PairTable
 from draftproof.verdict.results import Reason
 from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun, Turn
 from draftproof.verdict.services.compute import ServiceReadings
@@ -45,12 +47,20 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
 def find_faults(prepared: PreparedRun, pairs: PairTable, readings: ServiceReadings) -> Faults:
     """Return every fault of a run. Pure, in a fixed order."""
     told = find_service_faults(prepared, readings)
-    by_load = {load: (*_find_unfit_client(prepared, load), *told.get(load, ())) for load in prepared.loads}
+    spells = find_cold_spells(prepared)
+    cold = withhold_for_cold(spells, prepared.plan.thresholds)
+    by_load = {
+        load: (*_find_unfit_client(prepared, load), *told.get(load, ()), *cold.get(load, ()))
+        for load in prepared.loads
+    }
     return Faults(
         run=tuple(_find_run_faults(prepared, readings)),
         by_load={load: reasons for load, reasons in by_load.items() if reasons},
         incomplete=dict(_find_incomplete(prepared)),
-        warnings=tuple(_warn(prepared, pairs, readings)),
+        warnings=(
+            *_warn(prepared, pairs, readings),
+            *warn_about_cold([one for one in spells if one.load not in cold]),
+        ),
         paused=list_paused(prepared, readings),
     )
 
@@ -130,10 +140,15 @@ def _find_incomplete(prepared: PreparedRun) -> Iterator[tuple[CellKey, Reason]]:
     for load in prepared.loads:
         for segment in prepared.segments:
             expected = prepared.planned.get((load, segment), 0)
-            got = {arm: _count_asked(prepared, arm, load, segment) for arm in _deciding_arms(prepared)}
+            arms = _deciding_arms(prepared)
+            got = {arm: _count_asked(prepared, arm, load, segment, ended=True) for arm in arms}
             if min(got.values()) < expected:
                 made = ", ".join(f"{count} ({arm})" for arm, count in got.items())
-                text = f"Of {expected} requests of {segment} at load {load} only these were made: {made}."
+                asked = {arm: _count_asked(prepared, arm, load, segment) for arm in arms}
+                where = "" if asked == got else " in turns with a record that they ended"
+                text = (
+                    f"Of {expected} requests of {segment} at load {load} only these were made{where}: {made}."
+                )
                 yield (
                     (segment, load),
                     Reason(code="incomplete", text=text, evidence=f"arm_cells: {segment} × {load}"),
@@ -154,9 +169,16 @@ def _deciding_arms(prepared: PreparedRun) -> tuple[str, ...]:
     return tuple(arm for arm in prepared.arms if arm != "baseline_null")
 
 
-def _count_asked(prepared: PreparedRun, arm: str, load: str, segment: str) -> int:
-    seen = prepared.of_arm(arm, load, segment)
-    return len({(one.record.item_id, one.record.repeat, one.record.conversation_turn) for one in seen})
+def _count_asked(prepared: PreparedRun, arm: str, load: str, segment: str, *, ended: bool = False) -> int:
+    """Count the requests that were made; `ended`: of turns whose own record says that they ended.
+
+    A turn without such a record is not measured: what it would say of the client, and so whether its times
+    are the service's, is known to nobody, and whoever takes records away could choose which turns decide.
+    """
+    places = prepared.places_of(arm, load, segment)
+    if ended:
+        places = places[prepared.ended[places]]
+    return len(np.unique(prepared.columns.requests[places]))
 
 
 def _warn(prepared: PreparedRun, pairs: PairTable, readings: ServiceReadings) -> Iterator[str]:
@@ -169,7 +191,7 @@ def _warn(prepared: PreparedRun, pairs: PairTable, readings: ServiceReadings) ->
 
 def _warn_about_turns(prepared: PreparedRun) -> Iterator[str]:
     turns = prepared.turns.values()
-    seen = {(one.record.load, one.record.block, one.record.arm) for one in prepared.observations}
+    seen = prepared.asked_turns
     counts = {
         "{n} turns were not finished.": sum(not turn.completed for turn in turns),
         "{n} turns have requests but no record of the turn itself.": len(seen - set(prepared.turns)),
@@ -196,15 +218,12 @@ def _warn_about_missing(prepared: PreparedRun) -> Iterator[str]:
 
 def _count_late(prepared: PreparedRun) -> int:
     limit_ns = prepared.plan.limits.client_lag_ms * 1e6
-    return sum(
-        one.record.sent_ns is not None and one.record.sent_ns - one.record.scheduled_ns > limit_ns
-        for one in prepared.observations
-    )
+    return int((prepared.columns.lateness_ns > limit_ns).sum())
 
 
 def _warn_about_hidden_failures(prepared: PreparedRun, pairs: PairTable) -> Iterator[str]:
     for arm in ("candidate", "alternative"):
-        hidden = list_hidden_failures(pairs.get((arm, "baseline"), ()))
+        hidden = list_hidden_failures(pairs.get((arm, "baseline"), NO_PAIRS))
         for pair in hidden[:LISTED]:
             record = pair.arm.record
             yield (
@@ -213,7 +232,8 @@ def _warn_about_hidden_failures(prepared: PreparedRun, pairs: PairTable) -> Iter
             )
         if len(hidden) > LISTED:
             yield f"The {arm} failed where the baseline answered in {len(hidden) - LISTED} more pairs."
-    lost = {arm: sum(not one.is_ok for one in prepared.of_arm(arm)) for arm in prepared.arms}
+    is_ok = prepared.columns.is_ok
+    lost = {arm: int((~is_ok[prepared.places_of(arm)]).sum()) for arm in prepared.arms}
     yield from (f"The arm {arm} failed {n} requests." for arm, n in lost.items() if n)
 
 

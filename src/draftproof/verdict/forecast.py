@@ -1,71 +1,158 @@
-"""What a plan can show at best, said before anything is measured. Pure."""
+"""What a plan can show at best, said before anything is measured. Pure.
 
+Counted level by level: a mix of classes asks at its level as many items as its shares allow, and no more.
+"""
+
+import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+import msgspec
+
+from draftproof.plan.load import LoadLevel
 from draftproof.plan.schema import Plan
 from draftproof.stats.quantile_ratio import tail_floor
 from draftproof.stats.turns import MINIMUM_BLOCKS
 from draftproof.verdict.guardrails import pairs_needed_for_margin
 from draftproof.verdict.tails import tail_share
+from draftproof.workload.blocks import choose_items, choose_over_repeats
 from draftproof.workload.items import Item
 from draftproof.workload.segments import segment_key
 
 
+class _Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """The different items that a level asks over all its repeats, and how many blocks they make."""
+
+    level: LoadLevel
+    items: tuple[Item, ...]
+    blocks: int
+
+    @property
+    def checked(self) -> int:
+        """How many have a check."""
+        return sum(bool(item.checks) for item in self.items)
+
+
 def forecast_shortfalls(plan: Plan, items: Sequence[Item]) -> tuple[str, ...]:
-    """Return in words why a run of these items could credit no gain, however fast the candidate is."""
+    """Return in words why a run of these items could credit no gain, however fast the candidate is.
+
+    Raises:
+        UsageError: a load level names a class that no item has.
+    """
+    asked = [_list_asked(plan, level, items) for level in plan.load]
     return (
         *_too_few_prompts(plan, items),
-        *_too_few_pairs(plan, items),
-        *_too_short_a_tail(plan, items),
-        *_too_few_blocks(plan, items),
+        *_too_few_of_a_class(plan, items, asked),
+        *_too_few_pairs(plan, items, asked),
+        *_too_short_a_tail(plan, items, asked),
+        *_too_few_blocks(plan, asked),
+    )
+
+
+def _list_asked(plan: Plan, level: LoadLevel, items: Sequence[Item]) -> _Asked:
+    dimensions = plan.workload.segment_by
+    once = len(choose_items(items, level, 0, plan.seed, dimensions))
+    return _Asked(
+        level=level,
+        items=choose_over_repeats(items, level, plan.seed, dimensions),
+        blocks=level.repeats * -(-once // level.block_size),
     )
 
 
 def _too_few_prompts(plan: Plan, items: Sequence[Item]) -> Iterator[str]:
     floor = plan.comparison.minimum_prompts
-    counts = Counter(segment_key(item, plan.workload.segment_by) for item in items)
-    for segment, count in sorted(counts.items()):
+    for segment, count in _count_segments(plan, items):
         if count < floor:
             yield f"{segment} has {count} prompts and needs {floor - count} more to be judged at all."
 
 
-def _too_short_a_tail(plan: Plan, items: Sequence[Item]) -> Iterator[str]:
+def _too_few_of_a_class(plan: Plan, items: Sequence[Item], asked: Iterable[_Asked]) -> Iterator[str]:
+    """Say which segments have enough items, of which the shares of a level's classes leave too few."""
+    floor, every = plan.comparison.minimum_prompts, dict(_count_segments(plan, items))
+    for one in asked:
+        for segment, count in _count_segments(plan, one.items):
+            if count < floor <= every[segment]:
+                lacking = _lacking(plan.workload.segment_by[0], items, one, floor / count)
+                yield (
+                    f"At load {one.level.name} the shares of its classes leave {segment} {count} of "
+                    f"{every[segment]} prompts, and it needs {floor - count} more to be judged at all: give "
+                    f"its class a larger share, or add {lacking}."
+                )
+
+
+def _count_segments(plan: Plan, items: Iterable[Item]) -> list[tuple[str, int]]:
+    return sorted(Counter(segment_key(item, plan.workload.segment_by) for item in items).items())
+
+
+def _lacking(dimension: str, items: Sequence[Item], asked: _Asked, factor: float) -> str:
+    """Return how many items of which classes a level lacks to ask `factor` times as many of each class."""
+    there, kept = (_count_labels(dimension, some) for some in (items, asked.items))
+    wanted = {name: math.ceil(factor * kept[name]) - there[name] for name in asked.level.classes}
+    return " and ".join(
+        f"{count:,} item{'' if count == 1 else 's'} of {dimension} = {name}"
+        for name, count in wanted.items()
+        if count > 0
+    )
+
+
+def _count_labels(dimension: str, items: Iterable[Item]) -> Mapping[str | None, int]:
+    return Counter(item.segments.get(dimension) for item in items)
+
+
+def _too_short_a_tail(plan: Plan, items: Sequence[Item], asked: Iterable[_Asked]) -> Iterator[str]:
     """Only representative evidence lets a tail that is not shown withhold a gain."""
     quantile = plan.thresholds.tail_quantile
     floor = tail_floor(tail_share(plan.thresholds), plan.comparison.confidence)
-    if plan.evidence == "representative" and len(items) < floor:
+    if plan.evidence != "representative":
+        return
+    if len(items) < floor:
         yield (
             f"{len(items)} prompts cannot show {quantile} to be within tail_margin at any load: at least "
             f"{floor - len(items)} more are needed, so no gain can be credited."
         )
-
-
-def _too_few_blocks(plan: Plan, items: Sequence[Item]) -> Iterator[str]:
-    """Only representative evidence lets turns that nobody can tell from prompts withhold a gain."""
-    for level in plan.load:
-        blocks = level.repeats * -(-len(items) // level.block_size)
-        if plan.evidence == "representative" and 0 < blocks < MINIMUM_BLOCKS:
+        return
+    for one in asked:
+        if (count := len(one.items)) < floor:
             yield (
-                f"Load {level.name} has {blocks} of at least {MINIMUM_BLOCKS} blocks, so what a turn does "
-                "to all of its prompts cannot be told and no gain can be credited: set a smaller block_size."
+                f"At load {one.level.name} the {count} prompts that the shares of its classes leave cannot "
+                f"show {quantile} to be within tail_margin: at least {floor - count} more are needed, so no "
+                "gain can be credited."
             )
 
 
-def _too_few_pairs(plan: Plan, items: Sequence[Item]) -> Iterator[str]:
-    checked = sum(bool(item.checks) for item in items)
+def _too_few_blocks(plan: Plan, asked: Iterable[_Asked]) -> Iterator[str]:
+    """Only representative evidence lets turns that nobody can tell from prompts withhold a gain."""
+    for one in asked:
+        if plan.evidence == "representative" and 0 < one.blocks < MINIMUM_BLOCKS:
+            yield (
+                f"Load {one.level.name} has {one.blocks} of at least {MINIMUM_BLOCKS} blocks, so what a turn "
+                "does to all of its prompts cannot be told and no gain can be credited: set a smaller "
+                "block_size."
+            )
+
+
+def _too_few_pairs(plan: Plan, items: Sequence[Item], asked: Iterable[_Asked]) -> Iterator[str]:
+    checked = any(item.checks for item in items)
     if not checked:
         yield "No item has a check: quality cannot be compared, so no gain can be credited."
-    confidence = plan.comparison.confidence
-    for level in plan.load:
-        shares = (
-            ("failure_margin", plan.thresholds.failure_margin, len(items)),
-            ("quality_margin", plan.thresholds.quality_margin, checked),
-        )
-        for name, margin, count in shares:
-            needed = pairs_needed_for_margin(margin, confidence) if margin > 0 else None
-            if count and needed is not None and count < needed:
-                yield (
-                    f"At load {level.name} {count} prompts cannot show {name} = {margin:g}, even without one "
-                    f"difference: {needed - count} more are needed, so no gain can be credited."
-                )
+    for one in asked:
+        if checked and not one.checked:
+            yield (
+                f"At load {one.level.name} no item that the shares of its classes leave has a check: quality "
+                "cannot be compared there, so no gain can be credited."
+            )
+        yield from _pairs_missing(plan, one)
+
+
+def _pairs_missing(plan: Plan, asked: _Asked) -> Iterator[str]:
+    shares = (
+        ("failure_margin", plan.thresholds.failure_margin, len(asked.items)),
+        ("quality_margin", plan.thresholds.quality_margin, asked.checked),
+    )
+    for name, margin, count in shares:
+        needed = pairs_needed_for_margin(margin, plan.comparison.confidence) if margin > 0 else None
+        if count and needed is not None and count < needed:
+            yield (
+                f"At load {asked.level.name} {count} prompts cannot show {name} = {margin:g}, even without "
+                f"one difference: {needed - count} more are needed, so no gain can be credited."
+            )

@@ -71,24 +71,25 @@ def pairs_needed_for_margin(margin: float, level: float) -> int:
     return math.floor(z * z * (1 - margin) / margin) + 1
 
 
-def count_new_critical(pairs: Iterable[Pair]) -> dict[CellKey, int]:
+def count_new_critical(pairs: Pairs) -> dict[CellKey, int]:
     """Return the critical checks that the arm failed and its partner passed, by cell; failures not counted.
 
     A request that was not answered is no wrong answer: the failure guardrail counts it.
     """
+    critical_failed = pairs.columns.checks[:, 2]
     new: Counter[CellKey] = Counter()
-    for pair in pairs:
-        if pair.is_ok:
-            new[pair.segment, pair.load] += sum(
-                mine.critical and mine.passed is False and theirs.passed is True
-                for mine, theirs in zip(pair.arm.checks, pair.versus.checks, strict=True)
-            )
+    for pair in pairs.where(pairs.is_ok & (critical_failed[pairs.mine] > 0)):
+        new[pair.segment, pair.load] += sum(
+            mine.critical and mine.passed is False and theirs.passed is True
+            for mine, theirs in zip(pair.arm.checks, pair.versus.checks, strict=True)
+        )
     return dict(new)
 
 
-def list_hidden_failures(pairs: Iterable[Pair]) -> list[Pair]:
+def list_hidden_failures(pairs: Pairs) -> Pairs:
     """Return the pairs in which the arm failed and its partner did not."""
-    return [pair for pair in pairs if pair.versus.is_ok and not pair.arm.is_ok]
+    is_ok = pairs.columns.is_ok
+    return pairs.where(is_ok[pairs.theirs] & ~is_ok[pairs.mine])
 
 
 def judge_guardrails(
@@ -250,7 +251,7 @@ def _count_votes(prepared: PreparedRun, pairs: Pairs, quantity: str) -> Votes:
     """Return `count_votes` of pairs of the run."""
     columns = prepared.columns
     states = np.where(columns.is_ok, 0.0, 1.0) if quantity == "failed_share" else columns.passed
-    mine, theirs = pairs.places(columns.positions)
+    mine, theirs = pairs.mine, pairs.theirs
     judged = ~(np.isnan(states[mine]) | np.isnan(states[theirs]))
     mine, theirs = mine[judged], theirs[judged]
     kinds = (2 * states[mine] + states[theirs]).astype(np.intp)

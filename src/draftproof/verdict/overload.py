@@ -18,8 +18,8 @@ def warn_about_overload(prepared: PreparedRun) -> Iterator[str]:
 
     A turn that was broken off and gone on with has no one window, and is not looked at.
     """
-    loads = {level.name for level in prepared.plan.load if _is_steady(level.open_loop)}
-    turns = _group_whole_turns(prepared, loads) if loads else {}
+    loads = {level.name for level in prepared.plan.load if is_steady(level.open_loop)}
+    turns = group_whole_turns(prepared, loads) if loads else {}
     for load, arm in sorted({(load, arm) for load, _, arm in turns}):
         own = [records for key, records in turns.items() if (key[0], key[2]) == (load, arm)]
         grown = [ends for records in own if (ends := _find_growth(records)) is not None]
@@ -32,11 +32,13 @@ def warn_about_overload(prepared: PreparedRun) -> Iterator[str]:
             )
 
 
-def _is_steady(process: object) -> bool:
+def is_steady(process: object) -> bool:
+    """Tell whether an arrival process has one rate."""
     return isinstance(getattr(process, "profile", None), Steady)
 
 
-def _group_whole_turns(prepared: PreparedRun, loads: set[str]) -> dict[TurnKey, list[RequestRecord]]:
+def group_whole_turns(prepared: PreparedRun, loads: set[str]) -> dict[TurnKey, list[RequestRecord]]:
+    """Return every request of the turns of some loads that went through in one piece."""
     parts: defaultdict[TurnKey, int] = defaultdict(int)
     for block in prepared.run.blocks:
         parts[block.load, block.block, block.arm] += block.load in loads

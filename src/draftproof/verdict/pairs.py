@@ -3,17 +3,18 @@
 Pure; drops nothing silently.
 """
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import groupby
+from typing import overload
 
 import msgspec
 import numpy as np
 
 from draftproof.records import RequestRecord
 from draftproof.stats.resampling import Ints
-from draftproof.verdict.columns import cluster_label
-from draftproof.verdict.run_data import ALL_SEGMENTS, Observation, PairKey, PreparedRun
+from draftproof.verdict.columns import Bools, Columns, cluster_label
+from draftproof.verdict.run_data import ALL_SEGMENTS, Observation, PreparedRun
 
 COMPARISONS: tuple[tuple[str, str], ...] = (
     ("candidate", "baseline"),
@@ -26,22 +27,20 @@ Comparison = tuple[str, str]  # arm, versus
 
 
 class Pair(msgspec.Struct, frozen=True, gc=False):
-    """One item in one block as two arms answered it; both were attempted, either may have failed.
-
-    `is_ok`: both were answered to the end. `is_same`: their outputs are the same, see `is_same_output`. Both
-    are read off the observations when the pair is made, because many steps of a verdict ask for them.
-    """
+    """One item in one block as two arms answered it; both were attempted, either may have failed."""
 
     arm: Observation
     versus: Observation
-    is_ok: bool = False
-    is_same: bool = False
 
-    def __post_init__(self) -> None:
-        """Read off what is asked for again and again."""
-        mine, theirs = self.arm.record, self.versus.record
-        msgspec.structs.force_setattr(self, "is_ok", mine.outcome == "ok" == theirs.outcome)
-        msgspec.structs.force_setattr(self, "is_same", is_same_output(mine, theirs))
+    @property
+    def is_ok(self) -> bool:
+        """Whether both were answered to the end."""
+        return self.arm.is_ok and self.versus.is_ok
+
+    @property
+    def is_same(self) -> bool:
+        """Whether their outputs are the same, see `is_same_output`."""
+        return is_same_output(self.arm.record, self.versus.record)
 
     @property
     def timed(self) -> bool:
@@ -83,57 +82,88 @@ def cluster_labels(pairs: Iterable[Pair], cluster_by: str | None) -> list[str]:
     return [cluster_label(pair.arm, cluster_by) for pair in pairs]
 
 
-class Pairs(tuple[Pair, ...]):  # noqa: SLOT001 - what is looked up is kept in its dict
-    """The pairs of one comparison; each cell of them is looked up once."""
+class Pairs(Sequence[Pair]):
+    """The pairs of one comparison: where both requests stand among the run's observations, in order.
+
+    Shape (pairs,) each: `mine` and `theirs` are places in `columns`, `is_same` tells whether the outputs are
+    the same. A `Pair` is made when it is asked for: a long run has millions, and most steps read columns.
+    """
+
+    def __init__(self, columns: Columns, mine: Ints, theirs: Ints, is_same: Bools) -> None:
+        self.columns, self.mine, self.theirs, self.is_same = columns, mine, theirs, is_same
+
+    def __len__(self) -> int:
+        """How many pairs there are."""
+        return len(self.mine)
+
+    def __iter__(self) -> Iterator[Pair]:
+        """Make each pair in turn."""
+        seen = self.columns.observations
+        for place, other in zip(self.mine.tolist(), self.theirs.tolist(), strict=True):
+            yield Pair(seen[place], seen[other])
+
+    @overload
+    def __getitem__(self, index: int) -> Pair: ...
+    @overload
+    def __getitem__(self, index: slice) -> "Pairs": ...
+    def __getitem__(self, index: int | slice) -> "Pair | Pairs":
+        """Return one pair, or some."""
+        if isinstance(index, slice):
+            return Pairs(self.columns, self.mine[index], self.theirs[index], self.is_same[index])
+        seen = self.columns.observations
+        return Pair(seen[self.mine[index]], seen[self.theirs[index]])
+
+    def where(self, kept: Bools) -> "Pairs":
+        """Return the pairs that are to be kept, in order."""
+        return Pairs(self.columns, self.mine[kept], self.theirs[kept], self.is_same[kept])
+
+    @cached_property
+    def is_ok(self) -> Bools:
+        """Whether both were answered to the end."""
+        return self.columns.is_ok[self.mine] & self.columns.is_ok[self.theirs]
 
     @cached_property
     def cells(self) -> Mapping[tuple[str, str], "Pairs"]:
         """Segment, load -> the pairs there in order; segment "all" holds every segment."""
-        found: defaultdict[tuple[str, str], list[Pair]] = defaultdict(list)
-        for pair in self:
-            load = pair.arm.record.load
-            found[pair.arm.segment, load].append(pair)
-            found[ALL_SEGMENTS, load].append(pair)
-        return {cell: Pairs(inside) for cell, inside in found.items()}
+        found = {}
+        loads, segments = self.columns.loads[self.mine], self.columns.segments[self.mine]
+        for load in np.unique(loads).tolist():
+            inside = loads == load
+            for segment in np.unique(segments[inside]).tolist():
+                one = self.where(inside & (segments == segment))
+                found[one[0].segment, one[0].load] = one
+            whole = self.where(inside)
+            found[ALL_SEGMENTS, whole[0].load] = whole
+        return found
 
     def cell(self, segment: str, load: str) -> "Pairs":
         """Return the pairs of one cell."""
-        return self.cells.get((segment, load), _NO_PAIRS)
+        return self.cells.get((segment, load), NO_PAIRS)
 
     @cached_property
     def greedy(self) -> "Pairs":
         """The pairs of which both answers came to their end and were asked for without any chance in them."""
-        return Pairs(pair for pair in self if pair.is_ok and pair.arm.item.sampling.temperature == 0)
+        return self.where(self.is_ok & self.columns.is_greedy[self.mine])
 
     @cached_property
     def differing_items(self) -> Mapping[str, bool]:
-        """Item -> whether any of its outputs differs, in the order of the pairs."""
-        states = dict.fromkeys((pair.item_id for pair in self), False)
-        states.update((pair.item_id, True) for pair in self if not pair.is_same)
-        return states
-
-    def places(self, positions: Mapping[int, int]) -> tuple[Ints, Ints]:
-        """Return where the arm's and the other's observations of each pair stand among all of the run."""
-        if self._found is None:
-            self._found = (
-                np.fromiter((positions[id(pair.arm)] for pair in self), np.intp, len(self)),
-                np.fromiter((positions[id(pair.versus)] for pair in self), np.intp, len(self)),
-            )
-        return self._found
-
-    _found: tuple[Ints, Ints] | None = None
+        """Item -> whether any of its outputs differs, in the order of their ids."""
+        items, names = self.columns.items[self.mine], self.columns.item_ids
+        seen, differing = np.bincount(items), np.bincount(items, weights=~self.is_same)
+        return {names[item]: bool(differing[item]) for item in np.flatnonzero(seen).tolist()}
 
 
-_NO_PAIRS = Pairs()
+_NO_PLACES = np.empty(0, dtype=np.intp)
+NO_PAIRS = Pairs(Columns(()), _NO_PLACES, _NO_PLACES, np.empty(0, dtype=np.bool_))
 
 PairTable = Mapping[Comparison, Pairs]
 
 
 def pair_observations(prepared: PreparedRun) -> PairTable:
     """Return the pairs of every comparison whose two arms belong to the run."""
-    by_arm = {arm: _index(prepared.of_arm(arm)) for arm in prepared.arms}
+    by_arm = {arm: _choose_attempts(prepared, arm) for arm in prepared.arms}
     return {
-        (arm, versus): _pair(by_arm[arm], by_arm[versus])
+        (arm, versus): _pair(prepared.columns, by_arm[arm], by_arm[versus])
         for arm, versus in COMPARISONS
         if arm in by_arm and versus in by_arm
     }
@@ -146,17 +176,21 @@ def in_cell(pairs: Iterable[Pair], segment: str, load: str) -> list[Pair]:
     return [pair for pair in pairs if pair.load == load and segment in (ALL_SEGMENTS, pair.segment)]
 
 
-def _index(observations: Iterable[Observation]) -> dict[PairKey, Observation]:
-    """Return key -> the attempt that was due first; of several due at once a failure, else the slowest.
+def _choose_attempts(prepared: PreparedRun, arm: str) -> Ints:
+    """Return the places of an arm's requests, each attempted once, in order.
 
+    Of several attempts the one that was due first counts; of several due at once a failure, else the slowest.
     So no repeated attempt ever replaces a worse one.
     """
-    found: dict[PairKey, Observation] = {}
-    for seen in observations:
-        first = found.setdefault(key := seen.key, seen)
-        if first is not seen:
-            found[key] = min(first, seen, key=_attempt_order)
-    return found
+    places, asked = prepared.places_of(arm), prepared.columns.asked
+    if len(np.unique(asked[places])) == len(places):
+        return places
+    seen = prepared.observations
+    attempts = groupby(
+        sorted(places.tolist(), key=lambda place: int(asked[place])), lambda place: asked[place]
+    )
+    chosen = [min(own, key=lambda place: _attempt_order(seen[place])) for _, own in attempts]
+    return np.array(chosen, dtype=np.intp)
 
 
 def _attempt_order(seen: Observation) -> tuple[int, bool, int, str]:
@@ -164,5 +198,16 @@ def _attempt_order(seen: Observation) -> tuple[int, bool, int, str]:
     return (record.scheduled_ns, seen.is_ok, -record.end_ns, record.request_id)
 
 
-def _pair(arm: Mapping[PairKey, Observation], versus: Mapping[PairKey, Observation]) -> Pairs:
-    return Pairs(Pair(seen, versus[key]) for key, seen in arm.items() if key in versus)
+def _pair(columns: Columns, arm: Ints, versus: Ints) -> Pairs:
+    """Match the requests of two arms by what was asked."""
+    _, mine, theirs = np.intersect1d(
+        columns.asked[arm], columns.asked[versus], assume_unique=True, return_indices=True
+    )
+    order = np.argsort(arm[mine])
+    mine, theirs = arm[mine][order], versus[theirs][order]
+    records = columns.records
+    same = [
+        is_same_output(records[place], records[other])
+        for place, other in zip(mine.tolist(), theirs.tolist(), strict=True)
+    ]
+    return Pairs(columns, mine, theirs, np.array(same, dtype=np.bool_))

@@ -7,6 +7,7 @@ in an order that does not depend on the order on disk. Judges nothing.
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
+from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -22,10 +23,11 @@ from draftproof.records import (
 )
 from draftproof.stats.resampling import Ints
 from draftproof.verdict.client_limits import ClientFault, find_client_faults
-from draftproof.verdict.columns import Columns
+from draftproof.verdict.columns import Bools, Columns, number_rows
 from draftproof.verdict.knee.levels import without_knee
 from draftproof.verdict.load_size import LoadSize, measure_sizes
 from draftproof.verdict.observed import Observation, PairKey, RunData, Turn, TurnKey, find_place
+from draftproof.verdict.repeats import count_counted, warn_about_lines, without_repeats
 from draftproof.workload.answers import view_answer
 from draftproof.workload.blocks import choose_items
 from draftproof.workload.checks import CheckResult, evaluate_checks
@@ -49,6 +51,7 @@ __all__ = [
 ALL_SEGMENTS = "all"
 # Enough for the answers of thousands of prompts; sampled answers hardly repeat, and none is kept for long.
 _REMEMBERED_ANSWERS = 20_000
+_NOWHERE = np.empty(0, dtype=np.intp)
 ARM_ORDER = ("baseline", "candidate", "alternative", "baseline_null")
 
 
@@ -72,7 +75,26 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def of_arm(self, arm: str, load: str | None = None, segment: str = ALL_SEGMENTS) -> list[Observation]:
         """Return the observations of an arm, at one load and in one segment if these are given."""
-        return list(self._by_place.get((arm, load, segment), ()))
+        return [self.observations[place] for place in self.places_of(arm, load, segment).tolist()]
+
+    def has_ended(self, record: RequestRecord) -> bool:
+        """Tell whether the turn of a request has a record of its own that says it ended."""
+        turn = self.turns.get((record.load, record.block, record.arm))
+        return turn is not None and turn.completed
+
+    @cached_property
+    def ended(self) -> Bools:
+        """Whether each observation's turn has a record that says it ended, see `has_ended`."""
+        _, first, owners = np.unique(self.columns.turn_numbers, return_index=True, return_inverse=True)
+        states = [self.has_ended(self.observations[place].record) for place in first.tolist()]
+        return np.array(states, dtype=np.bool_)[owners.reshape(-1)]
+
+    @cached_property
+    def asked_turns(self) -> set[TurnKey]:
+        """The turns that have requests."""
+        first = np.unique(self.columns.turn_numbers, return_index=True)[1].tolist()
+        records = [self.observations[place].record for place in first]
+        return {(one.load, one.block, one.arm) for one in records}
 
     @cached_property
     def planned(self) -> dict[tuple[str, str], int]:
@@ -91,20 +113,24 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """The observations as columns."""
         return Columns(self.observations)
 
-    def places_of(self, arm: str, load: str, segment: str = ALL_SEGMENTS) -> Ints:
+    def places_of(self, arm: str, load: str | None = None, segment: str = ALL_SEGMENTS) -> Ints:
         """Return where the observations of `of_arm` stand among all, in order."""
-        positions = self.columns.positions
-        found = self._by_place.get((arm, load, segment), ())
-        return np.fromiter((positions[id(one)] for one in found), np.intp, len(found))
+        return self._by_place.get((arm, load, segment), _NOWHERE)
 
     @cached_property
-    def _by_place(self) -> dict[tuple[str, str | None, str], list[Observation]]:
-        """The observations of every arm at each load, at all loads, in each segment and in all of them."""
-        found: defaultdict[tuple[str, str | None, str], list[Observation]] = defaultdict(list)
-        for seen in self.observations:
-            for load in (seen.record.load, None):
-                for segment in (seen.segment, ALL_SEGMENTS):
-                    found[seen.record.arm, load, segment].append(seen)
+    def _by_place(self) -> dict[tuple[str, str | None, str], Ints]:
+        """Where the observations of every arm stand, at each load and at all, in each segment and in all."""
+        columns, found = self.columns, {}
+        for loads in (columns.loads, None):
+            for segments in (columns.segments, None):
+                rows = number_rows(columns.arms, *(part for part in (loads, segments) if part is not None))
+                order = np.argsort(rows, kind="stable")
+                for places in np.split(order, np.flatnonzero(np.diff(rows[order])) + 1):
+                    if len(places):
+                        one = self.observations[places[0]]
+                        load = None if loads is None else one.record.load
+                        segment = ALL_SEGMENTS if segments is None else one.segment
+                        found[one.record.arm, load, segment] = places
         return found
 
     def level(self, load: str) -> LoadLevel:
@@ -117,54 +143,44 @@ def prepare_run(run: RunData) -> PreparedRun:
 
     What belongs to a knee search is left out: it is judged apart (verdict/knee).
     """
-    run = without_knee(run)
-    measured = [record for record in run.records if record.phase == "measure"]
-    distinct = _drop_duplicates(measured)
+    written = without_knee(run)
+    run = without_repeats(written)
+    distinct = [record for record in run.records if record.phase == "measure"]
+    measured = count_counted(written.records)
     items = {item.id: item for item in run.items}
     loads = {level.name for level in run.plan.load}
     known = [record for record in distinct if _is_known(record, items, loads)]
     openings = _group_openings(known, run.plan)
     turns = _collect_turns(run, openings)
     sizes = measure_sizes(run.plan.load, openings, run.blocks)
-    judged = index_judgements(run.judgements)
+    judged, ordered = index_judgements(run.judgements), _sorted(known, run.plan)
     observer = _Observer(items, turns, run.plan)
     counts = {
-        "records": len(run.records),
-        "not_measured_phase": len(run.records) - len(measured),
-        "duplicates": len(measured) - len(distinct),
+        "records": len(written.records),
+        "not_measured_phase": len(run.records) - len(distinct),
+        "duplicates": measured - len(distinct),
         "unknown": len(distinct) - len(known),
-        "repeated": len(known) - len({(one.arm, *find_place(one)) for one in known}),
+        "repeated": sum(_is_repeat(one, other) for one, other in pairwise(ordered)),
         "measured": len(known),
         "turns": len(turns),
         "turns_lagged": sum(turn.lagged for turn in turns.values()),
     }
     return PreparedRun(
         run=run,
-        observations=tuple(
-            observer.observe(record, judged.get(record.request_id)) for record in _sorted(known, run.plan)
-        ),
+        observations=tuple(observer.observe(record, judged.get(record.request_id)) for record in ordered),
         turns=turns,
         segments=_distinct(segment_key(item, run.plan.workload.segment_by) for item in run.items),
         loads=tuple(sorted((level.name for level in run.plan.load), key=lambda name: sizes[name].order)),
         arms=_order_arms(run),
-        warnings=_warn_about_choice(counts),
+        warnings=(*_warn_about_choice(counts), *warn_about_lines(written, run)),
         counts=counts,
         sizes=sizes,
     )
 
 
-def _drop_duplicates(records: Iterable[RequestRecord]) -> list[RequestRecord]:
-    """Keep the record of each request id that ended first; equal ends are told apart by content."""
-    records = list(records)
-    if len({record.request_id for record in records}) == len(records):
-        return records
-    by_id: defaultdict[str, list[RequestRecord]] = defaultdict(list)
-    for record in records:
-        by_id[record.request_id].append(record)
-    return [
-        same[0] if len(same) == 1 else min(same, key=lambda one: (one.end_ns, msgspec.json.encode(one)))
-        for same in by_id.values()
-    ]
+def _is_repeat(one: RequestRecord, other: RequestRecord) -> bool:
+    """Tell whether two requests that stand beside each other in order are attempts at the same."""
+    return one.item_id == other.item_id and one.arm == other.arm and find_place(one) == find_place(other)
 
 
 def _is_known(record: RequestRecord, items: Mapping[str, Item], loads: Collection[str]) -> bool:
@@ -239,7 +255,9 @@ def index_judgements(judgements: Iterable[Judgement]) -> dict[str, dict[int, tup
     """Return request id -> index of the check -> its judgements in the order of their passes."""
     found: defaultdict[str, defaultdict[int, list[Judgement]]] = defaultdict(lambda: defaultdict(list))
     for one in sorted(judgements, key=lambda one: (one.attempt, msgspec.json.encode(one))):
-        found[one.request_id][one.check].append(one)
+        own = found[one.request_id][one.check]
+        if not own or own[-1] != one:  # a line that stands there twice is one pass
+            own.append(one)
     return {name: {check: tuple(all_) for check, all_ in own.items()} for name, own in found.items()}
 
 

@@ -167,7 +167,7 @@ def _compute_effect(
 def _select(prepared: PreparedRun, pairs: Pairs, metric: str) -> tuple[Ints, Ints]:
     """Return where the requests of timed pairs stand of which each failed or has the metric."""
     columns = prepared.columns
-    mine, theirs = pairs.places(columns.positions)
+    mine, theirs = pairs.mine, pairs.theirs
     counts = columns.timed & (~columns.is_ok | (columns.in_order & (columns.metric(metric) > 0)))
     kept = counts[mine] & counts[theirs]
     return mine[kept], theirs[kept]

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 import msgspec
+import numpy as np
 
 from draftproof.records import BlockRecord, RequestRecord
 from draftproof.verdict.run_data import PreparedRun, TurnKey
@@ -101,9 +102,11 @@ def _measure(
     if end_ns <= start_ns:
         return None
     every = (*counted, *others)
-    all_ns = sum(_inside(one, start_ns, end_ns) for one in every)
-    ended = sum(start_ns < one.end_ns <= end_ns for one in every)
-    counted_ns = sum(_inside(one, start_ns, end_ns) for one in counted)
+    ends_ns = np.array([one.end_ns for one in every], dtype=np.int64)
+    begun_ns = np.array([one.scheduled_ns for one in every], dtype=np.int64)
+    inside_ns = np.maximum(np.minimum(ends_ns, end_ns) - np.maximum(begun_ns, start_ns), 0)
+    all_ns, counted_ns = int(inside_ns.sum()), int(inside_ns[: len(counted)].sum())
+    ended = int(((start_ns < ends_ns) & (ends_ns <= end_ns)).sum())
     return TurnWindow(
         load=part.load,
         block=part.block,
@@ -113,10 +116,6 @@ def _measure(
         share=_divide(counted_ns, all_ns) if is_full else _divide(len(counted), ended),
         all_ns=all_ns,
     )
-
-
-def _inside(record: RequestRecord, start_ns: int, end_ns: int) -> int:
-    return max(min(record.end_ns, end_ns) - max(record.scheduled_ns, start_ns), 0)
 
 
 def _divide(part: int, whole: int) -> float:

@@ -210,6 +210,21 @@ def choose_items(
     return choose_by_class(items, level.classes, segment_by[0], seed, level.name, repeat)
 
 
+def choose_over_repeats(
+    items: Sequence[Item], level: LoadLevel, seed: int, segment_by: Sequence[str]
+) -> tuple[Item, ...]:
+    """Return the different items that each arm is asked at a level over all repeats, in their first order.
+
+    Raises:
+        UsageError: as `choose_items`.
+    """
+    if not level.classes:
+        return tuple(items)
+    repeats = range(level.repeats)
+    asked = {item.id for repeat in repeats for item in choose_items(items, level, repeat, seed, segment_by)}
+    return tuple(item for item in items if item.id in asked)
+
+
 def choose_by_class(
     items: Sequence[Item], classes: Mapping[str, float], dimension: str, *salt: str | int
 ) -> tuple[Item, ...]:

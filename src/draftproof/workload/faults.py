@@ -8,8 +8,6 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import jsonschema
-
 from draftproof.workload.checks import REGEX_FLAGS
 from draftproof.workload.items import (
     Check,
@@ -175,6 +173,8 @@ def _find_pattern_fault(pattern: str) -> str | None:
 
 
 def _find_schema_fault(schema: dict[str, Any]) -> str | None:
+    import jsonschema  # noqa: PLC0415 - its formats compile grammars for seconds, and most runs have no schema
+
     validator = jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator)
     try:
         validator.check_schema(schema, format_checker=validator.FORMAT_CHECKER)

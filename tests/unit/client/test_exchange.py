@@ -143,3 +143,34 @@ def test_an_event_beyond_the_limit_ends_the_reading():
 def test_keep_alive_events_without_data_change_nothing():
     """Comments and empty data are no frames."""
     assert close(b": ping\n\n", b"data:\n\n", TOKEN, FINISH, DONE).outcome == "ok"
+
+
+def test_what_was_sent_on_a_closed_connection_was_not_sent():
+    """A first try that nobody took and a second that cannot connect: there is no time of sending."""
+    fold = ExchangeFold(ChatFold())
+    fold.on_sent(10)
+    fold.on_connecting(20)
+    exchange = fold.close(Ending(kind="unreachable", at_ns=40, detail="refused", connect_ns=20))
+    assert (exchange.outcome, exchange.sent_ns, exchange.connect_ns) == ("http_error", None, 20)
+
+
+def test_the_time_of_sending_is_that_of_the_try_that_was_taken():
+    """The second one's, on the connection that was made for it."""
+    fold = ExchangeFold(ChatFold())
+    fold.on_sent(10)
+    fold.on_connecting(20)
+    fold.on_connected(25)
+    fold.on_sent(30)
+    exchange = fold.close(Ending(kind="timeout", at_ns=40))
+    assert (exchange.sent_ns, exchange.connect_ns) == (30, 5)
+
+
+def test_no_answer_comes_before_its_request_was_sent():
+    """The kernel dates an answer that comes while we still note the sending: that had then been done."""
+    fold = ExchangeFold(ChatFold())
+    fold.on_sent(30)
+    fold.on_headers(200, "text/event-stream", 20)
+    fold.on_body(TOKEN + FINISH + DONE, 25)
+    exchange = fold.close(Ending(kind="complete", at_ns=25))
+    assert (exchange.sent_ns, exchange.headers_ns) == (20, 20)
+    assert exchange.answer.chunks[0].arrival_ns == 25

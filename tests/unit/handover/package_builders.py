@@ -152,6 +152,7 @@ def repack(members: dict[str, bytes], archive: Path, *, rehash: bool = True, **l
             "decision": old.decision,
             "withheld": old.withheld,
             "clock_restarts": old.clock_restarts,
+            "source_sha256": old.source,
         }
         listing = make_listing(rest | {SUMS_NAME: paths[SUMS_NAME]}, **(facts | listed))
         paths[LISTING_NAME] = _put(folder / LISTING_NAME, encode_document(listing))

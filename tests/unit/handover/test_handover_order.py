@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from package_builders import build_lines
 
 from draftproof.handover.journal_order import JournalOrder, check_order, check_records, sort_as_written
-from draftproof.records import BlockRecord
+from draftproof.records import BlockRecord, Judgement
 from draftproof.store.journal import encode_line
 from draftproof.testing.builders import MS_NS, build_block_record, build_record
 
@@ -99,3 +99,62 @@ def test_a_part_of_a_turn_is_judged_by_the_lag_in_the_turns_own_line(tmp_path):
         text = b"".join(encode_line(line) + b"\n" for line in lines)
         (tmp_path / f"{name}.jsonl").write_bytes(text)
     assert check_order(tmp_path) == JournalOrder(restarts=(), faults=())
+
+
+def write_files(folder, **files):
+    """Write a journal of several files."""
+    for name, lines in files.items():
+        (folder / f"{name}.jsonl").write_bytes(b"".join(encode_line(line) + b"\n" for line in lines))
+    return folder
+
+
+@pytest.mark.parametrize("place", range(len(LINES)))
+def test_a_line_that_stands_there_twice_in_a_row_is_found(tmp_path, place):
+    """A request or a turn's own line, copied to the line below it: no time falls, so order is blind."""
+    twice = [*LINES[: place + 1], *LINES[place:]]
+    faults = check_order(write_files(tmp_path, records=twice)).faults
+    assert any("stands there a second time" in fault for fault in faults)
+    assert any(f"records.jsonl:{place + 2}: " in fault and f".jsonl:{place + 1}" in fault for fault in faults)
+
+
+def test_a_request_in_the_files_of_two_workers_is_found(tmp_path):
+    """Files are joined when they are read, so they are looked at together."""
+    own, theirs = [at(1), at(2)], [at(2), at(3)]
+    faults = check_order(write_files(tmp_path, **{"records-w0": own, "records-w1": theirs})).faults
+    assert len(faults) == 1
+    assert faults[0].endswith("records-w0.jsonl:2")
+
+
+def test_a_request_with_two_outcomes_is_found(tmp_path):
+    """Asked again, it would have had no first record: one of the two is not the run's."""
+    other = msgspec.structs.replace(at(2), outcome="cut", end_ns=3 * MS_NS)
+    assert check_order(write_files(tmp_path, records=[at(1), at(2), other])).faults
+
+
+def test_what_a_resumed_run_writes_again_is_no_repeat(tmp_path):
+    """A request that was stopped is asked again; a turn that was broken off has a line for each part."""
+    stopped = [msgspec.structs.replace(at(ms, phase="interrupted"), request_id="r") for ms in (10, 20)]
+    broken = msgspec.structs.replace(turn(21), completed=False)
+    lines = [*stopped, broken, msgspec.structs.replace(at(30), request_id="r"), turn(31)]
+    assert check_order(write_files(tmp_path, records=lines)).faults == ()
+
+
+def test_judgements_probes_and_warm_ups_are_looked_at_too(tmp_path):
+    """A judge's answer that is copied would be one more vote."""
+    one = Judgement(
+        request_id="r",
+        item_id="i",
+        check=0,
+        kind="judge",
+        passed=True,
+        detail="",
+        by="judge",
+        source_sha256="s",
+        answer_sha256="a",
+    )
+    again = msgspec.structs.replace(one, attempt=1)
+    assert check_order(write_files(tmp_path, judgements=[one, again])).faults == ()
+    faults = check_order(write_files(tmp_path, judgements=[one, again, again])).faults
+    assert [fault.partition(": ")[2] for fault in faults] == [
+        f"this judgement stands there a second time, the first is at {tmp_path.name}/judgements.jsonl:2"
+    ]

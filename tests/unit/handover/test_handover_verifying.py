@@ -2,17 +2,19 @@
 
 import os
 import re
+import shutil
 from random import Random
 
 import msgspec
 import pytest
-from package_builders import repack, unpack
+from package_builders import repack, store_run, unpack
 
 from draftproof.cli.handing_over import describe_report
-from draftproof.errors import NotVerifiedError, StoreError
+from draftproof.errors import InvalidRunError, NotVerifiedError, StoreError
 from draftproof.handover.packing import PackOptions, pack_run
 from draftproof.handover.verifying import load_package, verify_package
 from draftproof.plan.loading import parse_plan, plan_sha256, thresholds_sha256
+from draftproof.qualify import recompute
 from draftproof.records import Manifest
 from draftproof.store.run_directory import encode_document
 
@@ -134,6 +136,37 @@ def test_a_re_ordered_journal_is_found_even_with_new_hashes(package, tmp_path, s
     assert failures(report)["journal order"].startswith("journal/records.jsonl:")
 
 
+def test_a_line_that_is_there_twice_is_found_and_not_packed(package, tmp_path, run_path):
+    """It was measured once: in a package it fails the journal, and a run that holds it is not packed."""
+    lines = unpack(package)[JOURNAL].splitlines(keepends=True)
+    twice = b"".join([lines[0], *lines])
+    report, _ = verify_package(repack(forge(package, **{JOURNAL: twice}), tmp_path / "a.tar"))
+    assert "journal/records.jsonl:2: the request " in failures(report)["journal order"]
+    run = shutil.copytree(run_path, tmp_path / "run")
+    (run / JOURNAL).write_bytes(twice)
+    found = recompute(run, write=True)
+    assert found.counts["duplicates"] == 1
+    assert any("repeat a request id" in text for text in found.warnings)
+    with pytest.raises(InvalidRunError, match="stands there a second time"):
+        pack_run(run, tmp_path / "b.tar", PackOptions())
+
+
+def test_a_package_without_a_turn_of_the_plan_says_so(package, tmp_path, run_path):
+    """Taken out with the requests, and all computed anew: whole in itself, and known to be incomplete."""
+    lines = unpack(package)[JOURNAL].splitlines(keepends=True)
+    run = shutil.copytree(run_path, tmp_path / "run")
+    (run / JOURNAL).write_bytes(b"".join(line for line in lines if b'"arm":"candidate"' not in line))
+    recompute(run, write=True)
+    packed = pack_run(run, tmp_path / "a.tar", PackOptions())
+    report, _ = verify_package(packed.archive)
+    found = {one.name: (one.status, one.detail) for one in report.checks}
+    assert found["turns"][0] == "not_checked"
+    assert found["turns"][1].startswith("1 of 3 turns that the plan asks for have no record")
+    assert report.decision == "invalid"
+    whole, _ = verify_package(package)
+    assert "turns" not in {one.name for one in whole.checks}
+
+
 def test_a_dropped_or_changed_record_is_found_even_with_new_hashes(package, tmp_path):
     """Results are computed again: a failure that is left out, or an answer that got faster, changes them."""
     raw = re.sub(rb'"crc":"[0-9a-f]{8}",', b"", unpack(package)[JOURNAL])  # a forger makes them anew
@@ -192,6 +225,53 @@ def test_another_version_is_held_to_decision_and_envelope(package, tmp_path):
         repack(forged, tmp_path / "b.tar", draftproof_version="0.0.1", decision="adopt")
     )
     assert "come out otherwise" in failures(report)["recomputed"]
+
+
+def test_another_build_of_this_version_is_named_and_held_to_decision_and_envelope(package, tmp_path):
+    """What a checkout with changes of its own words otherwise is no forgery, and is not passed in silence."""
+    members = unpack(package)
+    other = members | {"report.html": members["report.html"].replace(b"</html>", b"<!-- other --></html>")}
+    report, _ = verify_package(repack(other, tmp_path / "a.tar", source_sha256="0" * 64))
+    assert report.verified
+    found = {one.name: one for one in report.checks}
+    assert "made by another build of 0.1.0: packed by draftproof 0.1.0 (source 000000000000)" in (
+        found["recomputed"].detail
+    )
+    assert found["documents"].status == "not_checked"
+    same, _ = verify_package(repack(other, tmp_path / "b.tar"))
+    assert "report.html is not what the raw data give" in failures(same)["recomputed"]
+    results = msgspec.json.decode(members[RESULTS])
+    results["verdict"]["decision"] = "adopt"
+    adopted = members | {RESULTS: msgspec.json.encode(results)}
+    forged, _ = verify_package(repack(adopted, tmp_path / "c.tar", source_sha256="0" * 64))
+    assert "come out otherwise" in failures(forged)["recomputed"]
+
+
+def test_another_build_that_says_the_same_is_compared_byte_for_byte(package, tmp_path):
+    """A change of the sources that changes no document leaves nothing to doubt."""
+    report, _ = verify_package(repack(unpack(package), tmp_path / "a.tar", source_sha256="0" * 64))
+    assert "same byte for byte" in next(one.detail for one in report.checks if one.name == "recomputed")
+
+
+def test_a_package_from_before_builds_were_noted_verifies(package, tmp_path):
+    """Its listing has no such field, and it must be written as it was."""
+    old = repack(unpack(package), tmp_path / "a.tar", source_sha256=None)
+    assert b"source_sha256" not in unpack(old)["MANIFEST.json"]
+    assert verify_package(old)[0].verified
+
+
+def test_a_run_that_another_build_measured_is_named(tmp_path):
+    """Nobody can compute again what was measured, so it is said and nothing fails."""
+    run = store_run(tmp_path / "run")
+    manifest = msgspec.json.decode((run / "manifest.json").read_bytes(), type=Manifest)
+    made = msgspec.structs.replace(manifest, source_sha256="0" * 64)
+    (run / "manifest.json").write_bytes(encode_document(made))
+    recompute(run, write=True)
+    report, _ = verify_package(pack_run(run, tmp_path / "a.tar", PackOptions()).archive)
+    found = next(one for one in report.checks if one.name == "build")
+    assert report.verified
+    assert found.status == "not_checked"
+    assert "measured by draftproof 0.1.0 (source 000000000000), this is 0.1.0 (source " in found.detail
 
 
 def test_a_forged_package_fails_only_by_its_signature(package, keys, tmp_path, run_path):

@@ -11,7 +11,13 @@ from draftproof.load.client_fitness import (
     judge_stretch,
     make_stretch,
 )
-from draftproof.metrics.client_error import ClientError, ErrorSpread, TrueAnswer, compute_client_error
+from draftproof.metrics.client_error import (
+    ClientError,
+    ErrorBounds,
+    ErrorSpread,
+    TrueAnswer,
+    compute_client_error,
+)
 from draftproof.records import BlockRecord, Chunk, RequestRecord
 from draftproof.testing.builders import build_record
 
@@ -96,17 +102,28 @@ def test_of_several_answers_to_one_text_the_nearest_counts() -> None:
     assert error.gap_error_ms.p50 == 0
 
 
+def bounds(
+    p50_low: float = 0.09, p99_low: float = 0.9, p99_high: float = 1.1, missing: int = 0
+) -> ErrorBounds:
+    return ErrorBounds(p50_low=p50_low, p99_low=p99_low, p99_high=p99_high, missing=missing)
+
+
+TOO_FEW = ErrorBounds(p50_low=0.09, p99_low=None, p99_high=None, missing=170)
+
+
 def stretch(**changes: object) -> Stretch:
     error = ClientError(
-        ttft_error_ms=ErrorSpread(p50=0.1, p99=1.0, n=100),
-        gap_error_ms=ErrorSpread(p50=0.02, p99=1.0, n=6300),
+        ttft_error_ms=ErrorSpread(p50=0.1, p99=1.0, n=400),
+        gap_error_ms=ErrorSpread(p50=0.02, p99=1.0, n=25_200),
         tpot_relative_error=0.001,
         tpot_relative_error_p99=0.002,
-        requests=100,
-        chunks=6400,
+        requests=400,
+        chunks=25_600,
         failed=0,
         miscounted=0,
         unmatched=0,
+        ttft_bounds_ms=bounds(),
+        gap_bounds_ms=bounds(),
     )
     own = {key: value for key, value in changes.items() if key in ClientError.__struct_fields__}
     rest = {key: value for key, value in changes.items() if key not in own}
@@ -119,6 +136,7 @@ def stretch(**changes: object) -> Stretch:
         cpu_s_per_1000_chunks=0.01,
         cpu_share=0.2,
         event_loop_lag_ms=0.5,
+        steady_s=12.8,
     )
     return msgspec.structs.replace(whole, **rest)
 
@@ -132,35 +150,126 @@ def test_a_client_within_every_limit_is_fit() -> None:
     ("changes", "what"),
     [
         (
-            {"ttft_error_ms": ErrorSpread(p50=0.31, p99=1.0, n=9)},
-            "median first-token error is 0.31 ms, 0.3 is",
+            {
+                "ttft_error_ms": ErrorSpread(p50=0.33, p99=1.0, n=400),
+                "ttft_bounds_ms": bounds(p50_low=0.31),
+            },
+            "median of first-token errors is 0.33 ms, 0.3 is allowed",
         ),
         (
-            {"ttft_error_ms": ErrorSpread(p50=0.1, p99=2.1, n=9)},
-            "99th percentile of first-token errors is 2.1",
+            {
+                "ttft_error_ms": ErrorSpread(p50=0.1, p99=2.5, n=400),
+                "ttft_bounds_ms": bounds(p99_low=2.1, p99_high=9.0),
+            },
+            "99th percentile of first-token errors is 2.5",
         ),
-        ({"gap_error_ms": ErrorSpread(p50=0.31, p99=1.0, n=9)}, "median gap error"),
-        ({"gap_error_ms": ErrorSpread(p50=0.1, p99=2.1, n=9)}, "99th percentile of gap errors"),
-        ({"gap_error_ms": ErrorSpread(p50=None, p99=None, n=0)}, "median gap error is not known"),
+        (
+            {
+                "gap_error_ms": ErrorSpread(p50=0.33, p99=1.0, n=25_200),
+                "gap_bounds_ms": bounds(p50_low=0.31),
+            },
+            "median of gap errors",
+        ),
+        (
+            {
+                "gap_error_ms": ErrorSpread(p50=0.1, p99=2.5, n=25_200),
+                "gap_bounds_ms": bounds(p99_low=2.1, p99_high=9.0),
+            },
+            "99th percentile of gap errors",
+        ),
         ({"tpot_relative_error": 0.006}, "time per token is 0.006, 0.005 is allowed"),
-        ({"miscounted": 1}, "1 of 100 requests miscounted"),
-        ({"failed": 2}, "2 of 100 requests failed"),
-        ({"unmatched": 3}, "3 of 100 requests unknown to the server"),
+        ({"miscounted": 1}, "1 of 400 requests miscounted"),
+        ({"failed": 2}, "2 of 400 requests failed"),
+        ({"unmatched": 3}, "3 of 400 requests unknown to the server"),
         ({"achieved_chunks_per_s": 1900.0}, "1,900 of 2,000 chunks per second"),
-        ({"achieved_chunks_per_s": None}, "too short"),
     ],
 )
 def test_every_limit_is_watched(changes: dict[str, object], what: str) -> None:
-    """One figure beyond its limit, or one that is not known, is named, and nothing else."""
-    (found,) = [text for text in judge_stretch(stretch(**changes), PRECISION) if what in text]
-    assert found
-    assert judge_stretch(stretch(**changes), PRECISION)[0] == found
+    """One figure that is shown to be beyond its limit is named, and nothing else."""
+    (found,) = judge_stretch(stretch(**changes), PRECISION)
+    assert what in found.text
+    assert found.is_shown
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        (
+            {"ttft_bounds_ms": bounds(p99_high=3.0)},
+            "first-token errors lies between 0.9 and 3 ms, 2 is allowed: to tell needs 400 more requests",
+        ),
+        (
+            {"ttft_error_ms": ErrorSpread(p50=0.31, p99=1.0, n=400)},
+            "median of first-token errors is 0.31 ms, 0.3 is allowed, by too few requests to tell",
+        ),
+        ({"gap_bounds_ms": bounds(p99_high=3.0)}, "gap errors lies between"),
+        ({"gap_error_ms": ErrorSpread(p50=None, p99=None, n=0)}, "gap errors are not known"),
+        ({"tpot_relative_error": None}, "time per token is not known"),
+        ({"achieved_chunks_per_s": 1957.0}, "1,957 of 2,000 chunks per second"),
+        ({"achieved_chunks_per_s": None}, "too short for a rate"),
+    ],
+)
+def test_what_a_stretch_was_too_short_to_show_is_no_finding_against_the_client(
+    changes: dict[str, object], what: str
+) -> None:
+    """Neither kept nor broken: it says so, and how much more would tell."""
+    (found,) = judge_stretch(stretch(**changes), PRECISION)
+    assert what in found.text
+    assert not found.is_shown
+
+
+@pytest.mark.parametrize("p99", [0.1, 40.0])
+def test_a_short_stretch_has_no_tail_good_or_bad(p99: float) -> None:
+    """Of 129 requests the 99th percentile is the second worst one: luck judges neither way."""
+    short = stretch(
+        ttft_error_ms=ErrorSpread(p50=0.1, p99=p99, n=129),
+        ttft_bounds_ms=TOO_FEW,
+        gap_error_ms=ErrorSpread(p50=0.02, p99=p99, n=8127),
+        gap_bounds_ms=bounds(p99_low=p99 - 0.01, p99_high=p99 + 0.01),
+        requests=129,
+        chunks=8256,
+        steady_s=4.1,
+    )
+    found = judge_stretch(short, PRECISION)
+    assert [one.is_shown for one in found] == [False, False]
+    assert found[0].text == (
+        "the 99th percentile of first-token errors needs 170 more requests (10,880 chunks), 6 s at this load"
+    )
+
+
+def test_a_short_stretch_still_shows_a_client_that_is_gross() -> None:
+    """A median, a lost request or half the rate need no thousand requests."""
+    slow = stretch(
+        ttft_error_ms=ErrorSpread(p50=5.0, p99=9.0, n=20),
+        ttft_bounds_ms=msgspec.structs.replace(TOO_FEW, p50_low=4.0, missing=279),
+        achieved_chunks_per_s=1000.0,
+        requests=20,
+        steady_s=1.0,
+    )
+    assert sum(one.is_shown for one in judge_stretch(slow, PRECISION)) == 2
+
+
+def bound_late(count: int, late: int) -> ErrorBounds:
+    """Return the bounds of first tokens, so many of which were read 5 ms late."""
+    delays = [5 if index < late else 0 for index in range(count)]
+    records = [read(f"r{i}", [10 + delay, 20 + delay], [1, 2]) for i, delay in enumerate(delays)]
+    found = compare(records, [wrote(f"r{i}", [10, 20], [1, 2]) for i in range(count)]).ttft_bounds_ms
+    assert found is not None
+    return found
+
+
+def test_bounds_need_299_requests_and_hold_the_truth() -> None:
+    """0.99^299 is below 5 %, 0.99^298 is not; one late request of 300 shows no fault, eight of 301 do."""
+    assert (bound_late(298, 0).missing, bound_late(298, 0).p99_high) == (1, None)
+    assert (bound_late(299, 0).missing, bound_late(299, 0).p99_high) == (0, 0.0)
+    assert (bound_late(300, 1).p99_low, bound_late(300, 1).p99_high) == (0.0, 5.0)
+    assert bound_late(301, 8).p99_low == 5.0
 
 
 def test_a_limit_that_is_none_is_no_limit() -> None:
-    """At capacity the tails are not judged."""
-    late = stretch(gap_error_ms=ErrorSpread(p50=0.01, p99=50.0, n=9))
-    assert judge_stretch(late, Limits(gap_p99_ms=None)) == ()
+    """At capacity the tails are not judged, so that two seconds are enough."""
+    late = stretch(gap_error_ms=ErrorSpread(p50=0.01, p99=50.0, n=9), ttft_bounds_ms=TOO_FEW)
+    assert judge_stretch(late, Limits(ttft_p99_ms=None, gap_p99_ms=None)) == ()
 
 
 def test_the_ramp_and_the_end_are_outside_the_steady_part() -> None:

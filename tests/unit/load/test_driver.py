@@ -76,6 +76,7 @@ def test_a_request_that_never_got_through_has_no_times_of_its_own(end):
     assert (record.outcome, record.error) == ("http_error", "why")
     assert (record.sent_ns, record.headers_ns, record.http_status, record.end_ns) == (None, None, None, 1007)
     assert (record.chunks, record.output_tokens, record.token_ids) == ((), None, None)
+    assert (block.unreached, block.broken) == (end == "unreachable", end == "broken")
     assert block.completed
 
 
@@ -126,13 +127,37 @@ def test_a_pause_of_garbage_collection_is_told():
         health = ClientHealth(lambda: next(ticks))
         async with health.watch():
             gc.collect()
+            gc.collect()
         return health.read()
 
     callbacks = list(gc.callbacks)
     reading = asyncio.run(main())
     assert reading.gc_pause_max_ns == 1000
-    assert reading.gc_pause_total_ns >= 1000
+    assert reading.gc_pause_total_ns >= 2000
     assert gc.callbacks == callbacks
+
+
+def test_what_was_spent_before_a_turn_is_not_spent_in_it(monkeypatch):
+    """CPU time is that of the turn and not of the process, which may have run for hours."""
+    spent_s = iter([1000.0, 1000.25])
+    monkeypatch.setattr(time, "process_time", lambda: next(spent_s))
+
+    async def main():
+        async with ClientHealth(time.monotonic_ns).watch() as health:
+            return health.read().cpu_s
+
+    assert asyncio.run(main()) == 0.25
+
+
+def test_garbage_that_was_set_aside_for_a_turn_is_searched_again_after_it():
+    """What is frozen while a turn is watched would otherwise never be given back."""
+
+    async def main():
+        async with ClientHealth(time.monotonic_ns).watch():
+            return gc.get_freeze_count()
+
+    assert asyncio.run(main()) > 0
+    assert gc.get_freeze_count() == 0
 
 
 def test_a_timer_that_ends_early_never_makes_a_request_leave_before_it_is_due():

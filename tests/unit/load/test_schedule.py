@@ -131,3 +131,13 @@ def test_the_chat_address_is_the_same_with_and_without_version():
     urls = ("http://h:1", "http://h:1/", "http://h:1/v1", "http://h:1/v1/")
     endpoints = [Endpoint(url=url, served_model="m", adapter=GENERIC) for url in urls]
     assert {endpoint.chat_url for endpoint in endpoints} == {"http://h:1/v1/chat/completions"}
+
+
+def test_a_turn_knows_whether_it_led_up_with_counted_prompts():
+    """None before anything led up; where the workload holds no other item it did."""
+    turn = Turn(block=3, load="peak", concurrency=2, repeat=1, arm="candidate", order=0, item_ids=("a",))
+    for items, asked in ((ITEMS, False), ({"a": ITEMS["a"]}, True)):
+        plan = Schedule(turn, items, done=(), seed_of=lambda _item, _repeat: 1)
+        assert plan.leads_ask_counted is None
+        plan.lead_job(0.5)
+        assert plan.leads_ask_counted is asked

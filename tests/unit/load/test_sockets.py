@@ -3,7 +3,7 @@
 import pytest
 
 from draftproof.errors import UsageError
-from draftproof.load.sockets import Limits, count_descriptors, find_soft_limit, read_limits
+from draftproof.load.sockets import Limits, count_descriptors, find_soft_limit, find_warmup_slots, read_limits
 from draftproof.plan.load import LoadLevel
 
 SMALL = LoadLevel(name="small", concurrency=8)
@@ -73,3 +73,10 @@ def test_ports_that_the_system_does_not_tell_are_not_known(tmp_path):
     assert read_limits(tmp_path / "odd").ports is None
     assert read_limits(tmp_path / "none").ports is None
     assert 0 < read_limits().soft <= read_limits().hard
+
+
+@pytest.mark.parametrize(("hard", "slots"), [(65_536, 256), (400, 123), (64, 1)])
+def test_a_warm_up_fills_as_many_slots_as_one_process_may_have(hard, slots):
+    """The whole level, whatever the number of workers, unless the system grants too few descriptors."""
+    assert find_warmup_slots(256, limits(hard=hard)) == slots
+    assert slots == 1 or count_descriptors(slots) <= hard

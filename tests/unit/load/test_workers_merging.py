@@ -9,13 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from draftproof.errors import DraftproofError, StoreError
+from draftproof.load.lead import Lead
 from draftproof.load.open_loop import find_due_ns
 from draftproof.load.part import Part
 from draftproof.load.performing import LoadSettings
 from draftproof.load.schedule import Schedule
 from draftproof.load.share import Share, count_parts, deal_items
 from draftproof.load.turn import Turn
-from draftproof.load.workers.conducting import find_base_ns, make_error
+from draftproof.load.workers.conducting import choose_error, find_base_ns, make_error
+from draftproof.load.workers.handle import WorkerDiedError
 from draftproof.load.workers.merging import merge_parts
 from draftproof.load.workers.messages import (
     REPLIES,
@@ -30,9 +32,10 @@ from draftproof.load.workers.messages import (
     encode_message,
 )
 from draftproof.load.workers.pool import index_by_turn
+from draftproof.records import WorkerClock
 from draftproof.testing.builders import build_block_record, build_item
 from draftproof.workload.answers import AnswerView
-from draftproof.workload.arrivals import OpenLoop, Spacing, Steady
+from draftproof.workload.arrivals import OpenLoop, Steady
 from draftproof.workload.items import FollowUp
 
 MS = 1_000_000
@@ -138,16 +141,14 @@ def test_due_times_of_a_turn_that_goes_on_begin_with_its_first_missing_request()
     assert find_due_ns(whole, (), 100) == {}
 
 
-def test_a_lead_ends_on_its_own_stream_of_arrivals():
-    """The base is the next arrival a margin ahead; without standing load it waits, at its limit it ends."""
-    lead = OpenLoop(profile=Steady(rps=100.0), spacing=Spacing(kind="even"))
-    whole = turn(4, None, due_ns=(0, 1, 2, 3), lead=lead)
-    find = {"started_ns": 1000 * MS, "limit_ns": 500 * MS, "margin_ns": 15 * MS}
-    assert find_base_ns(whole, now_ns=1100 * MS, is_up=False, **find) is None
-    base_ns = find_base_ns(whole, now_ns=1100 * MS, is_up=True, **find)
-    assert base_ns == 1115 * MS  # arrivals lie at 5, 15, 25 ms ...
-    assert find_base_ns(whole, now_ns=1486 * MS, is_up=False, **find) == 1501 * MS
-    assert find_base_ns(turn(4, None, due_ns=(0, 1, 2, 3)), now_ns=0, is_up=True, **find) is None
+def test_the_base_of_all_workers_is_where_the_lead_ends():
+    """Told as soon as that is known; without standing load at the limit, and never without a margin."""
+    lead, find = Lead(500 * MS), {"started_ns": 1000 * MS, "margin_ns": 15 * MS}
+    assert find_base_ns(lead, now_ns=1100 * MS, **find) is None
+    assert find_base_ns(lead, now_ns=1486 * MS, **find) == 1501 * MS
+    lead.see(100 * MS, ended=4, in_flight=4, ended_ns=60 * MS)  # 16 mean times are 240 ms
+    assert find_base_ns(lead, now_ns=1100 * MS, **find) == 1240 * MS
+    assert find_base_ns(lead, now_ns=1239 * MS, **find) == 1254 * MS
 
 
 def part(**fields):
@@ -159,10 +160,12 @@ def test_a_turn_is_as_late_as_its_worst_part_and_costs_the_sum():
     first = part(
         event_loop_lag_max_ns=2 * MS, client_cpu_s=0.5, counted_from_ns=70, lag_p99_ns=1, send_lag_p99_ns=9,
         send_lag_max_ns=10, gc_pause_max_ns=4, gc_pause_total_ns=6, connections=3, in_flight_max=3,
+        unreached=1, broken=2, held_back=4, clocks=(WorkerClock("w0", 5, 1),),
     )  # fmt: skip
     second = part(
         event_loop_lag_max_ns=None, client_cpu_s=0.25, counted_from_ns=60, lag_p99_ns=None, send_lag_p99_ns=8,
         send_lag_max_ns=30, gc_pause_max_ns=1, gc_pause_total_ns=1, connections=2, in_flight_max=4,
+        unreached=2, broken=3, held_back=5, clocks=(WorkerClock("w1", -7, 2),),
     )  # fmt: skip
     merged = merge_parts(
         turn(), {"w0": first, "w1": second}, workers=2, started_ns=50, ended_ns=90, conductor_cpu_s=0.125
@@ -174,6 +177,22 @@ def test_a_turn_is_as_late_as_its_worst_part_and_costs_the_sum():
     assert merged.client_cpu_max_s == 0.5
     assert (merged.gc_pause_max_ns, merged.gc_pause_total_ns) == (4, 7)
     assert (merged.connections, merged.in_flight_max, merged.counted_from_ns) == (5, 7, 60)
+    assert (merged.unreached, merged.broken, merged.held_back) == (3, 5, 9)
+    assert [clock.worker for clock in merged.clocks] == ["w0", "w1"]
+
+
+def test_whatever_a_part_counted_is_in_the_turn():
+    """No fact that a part alone can tell is dropped: with one worker it is the turn's."""
+    alone = part(
+        event_loop_lag_max_ns=1, client_cpu_s=2.0, note="n", counted_from_ns=3, lag_p99_ns=4,
+        send_lag_p99_ns=5, send_lag_max_ns=6, gc_pause_max_ns=7, gc_pause_total_ns=8, connections=9,
+        in_flight_max=10, unreached=11, broken=12, held_back=13, clocks=(WorkerClock("w0", 14, 15),),
+        started_ns=16, ended_ns=17, completed=True, workers=1,
+    )  # fmt: skip
+    merged = merge_parts(turn(), {"w0": alone}, workers=1, started_ns=16, ended_ns=17)
+    said = {name: getattr(merged, name) for name in alone.__struct_fields__}
+    of_the_conductor = {"note": "w0: n", "client_cpu_max_s": 2.0}
+    assert said == msgspec.structs.asdict(alone) | of_the_conductor
 
 
 @pytest.mark.parametrize(
@@ -218,6 +237,14 @@ def test_messages_survive_any_cut_of_the_pipe(size):
         assert [decoder.decode(body) for cut in cuts for body in unframer.feed(cut)] == messages
 
 
+def test_of_several_errors_the_one_that_says_most_is_told():
+    """A full disk in one worker says more than the death of another that came of it, whichever is first."""
+    died, full = WorkerDiedError("load worker 0 is gone"), StoreError("the disk is full")
+    assert choose_error({0: died, 1: full}) is full
+    assert choose_error({0: full, 1: died}) is full
+    assert choose_error({}) is None
+
+
 def test_an_error_of_a_worker_is_what_it_was():
     """Its class decides the exit code; an unknown one is an error all the same."""
     error = make_error(Failed(kind="StoreError", message="full", place="p", fix="f"))
@@ -241,3 +268,12 @@ def test_the_first_word_about_the_base_stands():
         return await one.wait_for_base()
 
     assert asyncio.run(hear()) == 5
+
+
+def test_how_a_lead_ended_is_the_conductors_word_and_one_part_that_asked_counted_prompts_is_enough():
+    """A part decides nothing about its lead; parts without a lead tell nothing."""
+    parts = {"w0": part(lead_asks_counted=None), "w1": part(lead_asks_counted=True)}
+    merged = merge_parts(turn(), parts, workers=2, started_ns=0, ended_ns=1, lead_end="cut")
+    assert (merged.lead_end, merged.lead_asks_counted) == ("cut", True)
+    merged = merge_parts(turn(), {"w0": part()}, workers=1, started_ns=0, ended_ns=1)
+    assert (merged.lead_end, merged.lead_asks_counted) == (None, None)

@@ -11,9 +11,10 @@ from draftproof.metrics.percentiles import failure_inclusive, nearest_rank, perc
 @pytest.mark.parametrize("count", [1, 2, 7, 20, 100])
 @pytest.mark.parametrize("q", [0.0, 0.05, 0.5, 0.95, 0.99, 1.0])
 def test_percentile_is_the_inverse_of_the_empirical_distribution(count, q):
-    """The value equals numpy's inverted_cdf quantile."""
+    """The value equals numpy's inverted_cdf quantile, of a list and of an array."""
     values = np.random.default_rng(count).lognormal(size=count)
-    assert percentile(values.tolist(), q) == np.quantile(values, q, method="inverted_cdf")
+    expected = np.quantile(values, q, method="inverted_cdf")
+    assert (percentile(values.tolist(), q), percentile(values, q)) == (expected, expected)
 
 
 def test_a_binary_fraction_does_not_push_the_rank_up():
@@ -25,6 +26,7 @@ def test_a_binary_fraction_does_not_push_the_rank_up():
 def test_no_values_have_no_percentile():
     """Empty input gives None in every form."""
     assert percentile([], 0.5) is None
+    assert percentile(np.array([]), 0.5) is None
     assert failure_inclusive([], 0, 0.5) is None
     assert token_weighted([], [], 0.5) is None
 

@@ -40,8 +40,9 @@ def test_the_examples_of_shapes_have_as_many_requests_as_their_shapes_take():
     items = tuple(build_item(f"i{number:03}") for number in range(180))
     for level in plan.load:
         alone = plan.model_copy(update={"load": (level,)})
-        assert find_load_findings(alone, items[: level.block_size]) == ()
-    assert [one.code for one in find_load_findings(plan, items[:47])] == ["shape_cut"] * 3
+        assert "shape_cut" not in {one.code for one in find_load_findings(alone, items[: level.block_size])}
+    found = [one.code for one in find_load_findings(plan, items[:47])]
+    assert found.count("shape_cut") == 3
 
 
 def test_the_example_lines_are_recorded_requests(tmp_path):

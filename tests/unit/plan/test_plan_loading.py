@@ -76,7 +76,7 @@ def test_unknown_key_without_a_close_match_lists_what_is_known():
         ("[thresholds]\ncritical_errors = -1", "thresholds.critical_errors is -1, allowed is at least 0."),
         ("[objectives]\nttft_ms = 0", "objectives.ttft_ms is 0, allowed is above 0."),
         ('[target]\ndtype = "float16"', "target.dtype is 'float16', allowed is one of float32, bfloat16."),
-        ('[limits]\nready_s = "soon"', "limits.ready_s is 'soon', allowed is above 0."),
+        ('[limits]\nready_s = "soon"', "limits.ready_s is 'soon', allowed is a number, above 0."),
         ("[workload]\nsegment_by = []", "workload.segment_by is [], allowed is at least 1 entry."),
     ],
 )

@@ -40,8 +40,13 @@ def make_items(count, *, gap_s=None, **fields):
     )
 
 
+def find_others(plan, items):
+    """Every finding but that a turn asks the whole workload, as those of small tests do."""
+    return [one for one in find_load_findings(plan, items) if one.code != "lead_asks_counted"]
+
+
 def codes(plan, items):
-    return [one.code for one in find_load_findings(plan, items)]
+    return [one.code for one in find_others(plan, items)]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +60,7 @@ def codes(plan, items):
 def test_a_turn_that_ends_before_its_shape_is_named_with_what_it_takes(load, needed, words):
     """One arrival too few is a finding with the number that is enough; that number is none."""
     items = make_items(needed)
-    (found,) = find_load_findings(make_plan(f"{load}\nblock_size = {needed - 1}"), items)
+    (found,) = find_others(make_plan(f"{load}\nblock_size = {needed - 1}"), items)
     assert (found.code, found.load) == ("shape_cut", "peak")
     assert words in found.text
     assert f"block_size = {needed} " in found.text
@@ -71,7 +76,7 @@ def test_a_steady_rate_has_no_shape_to_cut():
 def test_a_long_turn_sets_the_arms_far_apart():
     """A turn beyond fifteen minutes is named with its duration."""
     load = 'arrivals = {{ rps = 0.01, spacing = "even" }}\nblock_size = {size}'
-    (found,) = find_load_findings(make_plan(load.format(size=12)), make_items(12))
+    (found,) = find_others(make_plan(load.format(size=12)), make_items(12))
     assert (found.code, "19 min" in found.text) == ("turn_long", True)
     assert codes(make_plan(load.format(size=9)), make_items(9)) == []
 
@@ -86,14 +91,14 @@ def test_a_replay_of_single_requests_replays_nothing():
 def test_later_turns_of_a_replay_are_not_recorded():
     """A conversation's later turns come after their answers, which a replay says."""
     items = make_items(4, gap_s=1, follow_ups=(FollowUp(content="more"),))
-    (found,) = find_load_findings(make_plan("replay = {}"), items)
+    (found,) = find_others(make_plan("replay = {}"), items)
     assert found.code == "turns_untimed"
 
 
 def test_a_replay_without_times_is_an_error_before_any_service_starts():
     """What cannot be laid out is refused by the level's name."""
     with pytest.raises(UsageError, match="when each request came"):
-        find_load_findings(make_plan("replay = {}"), make_items(2))
+        find_others(make_plan("replay = {}"), make_items(2))
 
 
 def test_shares_that_leave_most_items_out_name_the_scarce_class():
@@ -104,7 +109,7 @@ def test_shares_that_leave_most_items_out_name_the_scarce_class():
         labels = ["chat"] * chats + ["batch"] * (30 - chats)
         return tuple(build_item(f"i{n}", segments={"task": label}) for n, label in enumerate(labels))
 
-    (found,) = find_load_findings(make_plan(load), items(2))
+    (found,) = find_others(make_plan(load), items(2))
     assert found.code == "classes_leave_out"
     assert "leave 4 of 30 items: 2 have task = 'chat'" in found.text
     assert codes(make_plan(load), items(10)) == []
@@ -114,20 +119,20 @@ def test_invented_prompts_are_told_and_lower_a_representative_claim():
     """The finding says what is not recorded, and that the claim counts as synthetic."""
     labels = {"task": "recorded", "prompts": "filler"}
     items = make_items(4, gap_s=1, segments=labels)
-    (found,) = find_load_findings(make_plan("replay = {}"), items)
+    (found,) = find_others(make_plan("replay = {}"), items)
     assert (found.code, str(found).startswith("workload: the prompts are invented")) == (
         "prompts_invented",
         True,
     )
     assert "counts as synthetic" not in found.text
-    (claimed,) = find_load_findings(make_plan("replay = {}", head='evidence = "representative"'), items)
+    (claimed,) = find_others(make_plan("replay = {}", head='evidence = "representative"'), items)
     assert "counts as synthetic" in claimed.text
 
 
 def test_a_cap_on_recorded_answers_is_told():
     """Only those that are longer than the cap count."""
     items = (*make_items(3, gap_s=1, max_tokens=16), build_item("long", due_ns=9, max_tokens=90))
-    (found,) = find_load_findings(make_plan("replay = {}", workload="max_tokens = 16"), items)
+    (found,) = find_others(make_plan("replay = {}", workload="max_tokens = 16"), items)
     assert (found.code, "cuts 1 of 4" in found.text) == ("answers_capped", True)
 
 
@@ -182,3 +187,19 @@ def test_arms_of_which_one_is_behind_tls_are_named(addresses, found):
         }
     )
     assert codes(plan.model_copy(update={"arms": arms}), make_items(4)) == found
+
+
+@pytest.mark.parametrize(
+    ("load", "count", "is_told"),
+    [
+        ("concurrency = 4\nblock_size = 8", 8, True),
+        ("concurrency = 4\nblock_size = 8", 9, False),
+        ("concurrency = 1\nblock_size = 8", 8, False),
+        ("arrivals = { rps = 2 }\nblock_size = 8", 8, True),
+        ("arrivals = { ramp = { from_rps = 0, to_rps = 4, over_s = 2 } }\nblock_size = 8", 8, False),
+    ],
+)
+def test_a_turn_that_asks_every_item_leads_up_with_counted_ones(load, count, is_told):
+    """Unless nothing comes before its counted requests."""
+    found = [one.code for one in find_load_findings(make_plan(load), make_items(count))]
+    assert ("lead_asks_counted" in found) is is_told

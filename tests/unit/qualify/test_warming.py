@@ -119,3 +119,11 @@ def test_a_warm_up_that_the_user_stops_leaves_no_record_of_itself(stop_at):
     assert bench.warm(turn()) == []
     assert len(bench.records) >= stop_at
     assert bench.warmer.needs(turn())
+
+
+def test_a_warm_up_fills_the_whole_level_however_many_workers_share_the_turn():
+    """A level of four with two workers is warmed up with four in flight, not with a worker's two."""
+    bench = Bench(Limits(workers=2))
+    bench.warm(turn(concurrency=4))
+    assert {one.concurrency for one in bench.records} == {4}
+    assert [group.requests for group in bench.warmups[0].groups] == [4, 4]

@@ -1,10 +1,19 @@
 """The interval of a share whose trials hang together, against closed forms and simulated truth."""
 
+import itertools
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import signal, stats
 
-from draftproof.stats.clustered_share import clustered_share, correlation_time, exact_limits
+from draftproof.stats.clustered_share import (
+    clustered_share,
+    correlation_time,
+    exact_limits,
+    rising_times,
+)
 from draftproof.stats.shares import share_interval
 
 
@@ -89,6 +98,33 @@ def test_a_short_series_counts_as_more_correlated_than_it_shows():
     series = np.convolve(steps, np.ones(10), mode="valid")
     short = [correlation_time([series[start : start + 200]]) for start in range(0, 19_000, 200)]
     assert np.mean(short) > correlation_time([series]) * 0.9
+
+
+def test_times_the_wrong_way_round_become_their_weighted_geometric_mean():
+    """8 before 2 with weights 1 and 3 are both 8^(1/4) · 2^(3/4); what rises already stays."""
+    assert rising_times([1.0, 8.0, 2.0, 30.0], [5, 1, 3, 2]) == pytest.approx(
+        (1.0, 8**0.25 * 2**0.75, 8**0.25 * 2**0.75, 30.0)
+    )
+    assert rising_times([1.5, 2.0, 9.0], [1, 1, 1]) == pytest.approx((1.5, 2.0, 9.0))
+    assert rising_times([3.0], [200]) == (3.0,)
+    assert rising_times([], []) == ()
+
+
+def test_each_time_has_a_weight():
+    """A call that makes no sense is refused."""
+    with pytest.raises(ValueError, match="weight"):
+        rising_times([1.0, 2.0], [1])
+
+
+@given(st.lists(st.tuples(st.floats(1, 1000), st.integers(1, 1000)), min_size=1, max_size=12))
+def test_a_rising_curve_never_leaves_what_was_estimated(pairs):
+    """It does not fall, lies within the estimates, and keeps their weighted mean."""
+    times, weights = zip(*pairs, strict=True)
+    found = rising_times(times, weights)
+    assert all(later >= before * (1 - 1e-9) for before, later in itertools.pairwise(found))
+    assert min(times) * (1 - 1e-9) <= min(found)
+    assert max(found) <= max(times) * (1 + 1e-9)
+    assert np.dot(weights, np.log(found)) == pytest.approx(np.dot(weights, np.log(times)), abs=1e-6)
 
 
 @pytest.mark.parametrize("phi", [0.0, 0.9])

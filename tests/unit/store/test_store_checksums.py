@@ -17,7 +17,7 @@ from draftproof.records import TelemetrySample
 from draftproof.store import RunDirectory
 from draftproof.store.framing import DamagedLineError, open_frame, open_sound_lines
 from draftproof.store.journal import Journal, encode_line, load_journal
-from draftproof.store.lines import LineFile, torn_path, write_atomically, write_error
+from draftproof.store.lines import LineFile, read_whole_lines, torn_path, write_atomically, write_error
 from draftproof.store.locations import locate_requests
 from draftproof.store.telemetry_lines import encode_sample, load_samples
 
@@ -143,6 +143,13 @@ def test_a_whole_line_that_was_changed_is_an_error_even_at_the_end(tmp_path):
         load_journal(tmp_path)
     Journal(open_sound_lines(path)).close()
     assert not torn_path(path).exists()
+
+
+def test_a_last_line_without_its_newline_is_no_line(tmp_path):
+    """However whole it looks: the program that writes on sets it aside, so that no reader may count it."""
+    path = tmp_path / "lines"
+    path.write_bytes(b'{"a":1}\n{"b":2}')
+    assert list(read_whole_lines(path)) == [(1, b'{"a":1}')]
 
 
 def test_what_was_set_aside_twice_is_there_once(tmp_path):

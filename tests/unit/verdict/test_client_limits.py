@@ -58,6 +58,7 @@ def kinds(parts, openings=(), *, is_open=True):
         ("gc_pause", {"gc_pause_max_ns": 50 * MS}, {"gc_pause_max_ns": 51 * MS}),
         ("send_lag", {"send_lag_p99_ns": 50 * MS}, {"send_lag_p99_ns": 51 * MS}),
         ("held_back", {"held_back": 0}, {"held_back": 1}),
+        ("slept", {"suspended_ns": 0}, {"suspended_ns": 10 * MS}),
         ("core", {"client_cpu_s": 9.0}, {"client_cpu_s": 9.1}),
         ("core", {"client_cpu_s": 18.0, "workers": 2}, {"client_cpu_s": 18.1, "workers": 2}),
         (
@@ -97,11 +98,19 @@ def test_a_short_turn_may_miss_one_request():
 
 def test_connecting_and_refused_requests_are_no_fault_of_the_client():
     """A request counts as sent when the client began it; one that the service never took is in no rate."""
-    slow = make_openings(connect_ns=2 * S)
+    slow = [*make_openings()[:900], *make_openings(connect_ns=2 * S)[900:]]
     refused = [msgspec.structs.replace(one, sent_ns=None) for one in make_openings()[500:]]
     assert kinds([make_block()], slow) == []
     assert kinds([make_block()], [*make_openings()[:500], *refused]) == []
     assert measure_pace(refused) is None
+
+
+@pytest.mark.parametrize("field", ["event_loop_lag_max_ns", "gc_pause_max_ns", "send_lag_p99_ns"])
+def test_a_resumed_turn_is_as_late_as_its_worst_part(field):
+    """Whichever part that is."""
+    late = make_block(**{field: 51 * MS})
+    assert kinds([make_block(), late]) == kinds([late, make_block()]) == kinds([late])
+    assert len(kinds([late])) == 1
 
 
 def test_a_resumed_turn_is_not_judged_by_its_rate():
@@ -185,3 +194,20 @@ def test_the_clients_rows_say_what_it_offered_and_sent():
     assert row.on_time_share == 1.0
     assert row.in_flight_mean is not None
     assert row.goodput_rps is not None
+
+
+def test_good_requests_count_over_the_time_of_the_offered_ones():
+    """Where all are good, as many are good a second as come; where a third fails, two thirds of them."""
+    for row in compute_results(build()).clients:
+        assert row.on_time_share == 1.0
+        assert row.goodput_rps == pytest.approx(row.offered_rps)
+    run = build()
+    third = [
+        msgspec.structs.replace(one, outcome="timeout", chunks=()) if at % 3 == 0 else one
+        for at, one in enumerate(run.records)
+    ]
+    for row in compute_results(msgspec.structs.replace(run, records=tuple(third))).clients:
+        assert row.on_time_share is not None
+        assert row.offered_rps is not None
+        assert row.goodput_rps == pytest.approx(row.on_time_share * row.offered_rps)
+        assert row.on_time_share < 0.8

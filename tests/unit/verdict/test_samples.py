@@ -49,6 +49,29 @@ def test_more_cells_take_more_prompts(world):
     assert other.needed[-1] > one.needed[-1]
 
 
+def test_a_mix_of_classes_has_what_its_shares_leave(world):
+    """Twenty items each, 10 to 1: one load asks two of the scarce class, 22 in all, the other all."""
+    run = world(segments=("batch", "chat")).run()
+    mixed = run.plan.load[0].model_copy(update={"classes": {"chat": 10.0, "batch": 1.0}})
+    plan = run.plan.model_copy(update={"load": (mixed, *run.plan.load[1:])})
+    found = plan_samples(plan, run.items, ASKED)
+    have = {(need.segment, need.load): need.have for need in found.needs if need.aim == "gain"}
+    assert have == {
+        ("task=chat", "low"): 20,
+        ("task=batch", "low"): 2,
+        ("task=chat", "high"): 20,
+        ("task=batch", "high"): 20,
+    }
+    assert {need.have for need in rows(found, "tail")} == {22}
+    assert {need.have for need in rows(found, "failures") + rows(found, "checks")} == {22}
+    plain = plan_samples(run.plan, run.items, ASKED)
+    assert found.requests == plain.requests - found.arms * 18
+    scarce = next(need for need in found.needs if (need.segment, need.load) == ("task=batch", "low"))
+    of_mix = -(-22 * scarce.needed[-1] // 2)
+    assert found.requests_needed is not None
+    assert found.requests_needed[-1] > found.arms * of_mix
+
+
 def test_tail_and_shares_are_asked_for_over_each_load(world):
     """Both tails at the plan's quantile and margin; failures and checks in prompts, which repeats are not."""
     run = world(repeats=2).run()

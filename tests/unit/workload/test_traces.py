@@ -40,6 +40,16 @@ def test_azure_times_may_carry_an_offset() -> None:
     assert [one.due_ns for one in read_trace(AZURE_WITH_OFFSET)] == [0, 7_405_000]
 
 
+def test_times_of_two_zones_are_of_one_moment() -> None:
+    """A trace over the end of summer time, or from two places: offsets count, none is UTC."""
+    text = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
+        f"2024-05-10 {time},1,1\n" for time in ("02:00:00.5+02:00", "00:00:00", "00:00:01+00:00")
+    )
+    assert [(one.due_ns, one.line) for one in read_trace(text)] == [
+        (0, 3), (500_000_000, 2), (1_000_000_000, 4),
+    ]  # fmt: skip
+
+
 def test_burstgpt_is_read_in_seconds() -> None:
     """BurstGPT counts seconds and names a log type, which becomes the class."""
     first, second = read_trace(BURSTGPT)

@@ -14,7 +14,7 @@ import msgspec
 from draftproof import errors
 from draftproof.clock import Clock, monotonic_ns
 from draftproof.errors import DraftproofError
-from draftproof.load.open_loop import lead_times_ns, stands
+from draftproof.load.lead import Lead
 from draftproof.load.turn import Turn
 from draftproof.load.workers.handle import Worker, WorkerDiedError
 from draftproof.load.workers.merging import merge_parts
@@ -30,7 +30,7 @@ from draftproof.load.workers.messages import (
     Stop,
     TurnOrder,
 )
-from draftproof.records import BlockRecord
+from draftproof.records import BlockRecord, LeadEnd
 
 MARGIN_NS = 50_000_000  # between a word and the time it speaks of: it reaches every worker meanwhile
 
@@ -62,13 +62,14 @@ class Conductor:
         watch: Callable[[int], None] = lambda _: None,
         clock: Clock = monotonic_ns,
     ) -> None:
-        self._turn, self._orders, self._lead_s = turn, orders, lead_s
+        self._turn, self._orders, self._lead = turn, orders, Lead(round(lead_s * 1e9))
         self._watch, self._clock = watch, clock
         self._standings = [Standing() for _ in orders]
         self._blocks: dict[int, BlockRecord] = {}
         self._errors: dict[int, DraftproofError] = {}
         self._started_ns = 0
         self._is_led = turn.concurrency is None and turn.lead is not None
+        self._lead_end: LeadEnd | None = None
         self._is_ending = False
 
     async def run(self, stop: asyncio.Event) -> Outcome:
@@ -137,15 +138,16 @@ class Conductor:
         if all(one.is_over for one in self._standings):
             self._end(Finish())
         elif self._is_led:
-            base_ns = find_base_ns(
-                self._turn,
-                started_ns=self._started_ns,
-                now_ns=self._clock(),
-                is_up=stands(sum(one.ended for one in self._standings), in_flight),
-                limit_ns=round(self._lead_s * 1e9),
+            now_ns = self._clock()
+            self._lead.see(
+                now_ns - self._started_ns,
+                ended=sum(one.ended for one in self._standings),
+                in_flight=in_flight,
+                ended_ns=sum(one.ended_ns for one in self._standings),
             )
+            base_ns = find_base_ns(self._lead, started_ns=self._started_ns, now_ns=now_ns)
             if base_ns is not None:
-                self._is_led = False
+                self._is_led, self._lead_end = False, self._lead.end
                 self._tell(Count(base_ns))
 
     def _fail(self, place: int, error: DraftproofError) -> None:
@@ -185,32 +187,24 @@ class Conductor:
             ended_ns=self._clock(),
             faults=faults,
             conductor_cpu_s=cpu_s,
+            lead_end=self._lead_end,
         )
-        return Outcome(block=block, error=_choose(self._errors))
+        return Outcome(block=block, error=choose_error(self._errors))
 
 
-def _choose(failed: Mapping[int, DraftproofError]) -> DraftproofError | None:
+def choose_error(failed: Mapping[int, DraftproofError]) -> DraftproofError | None:
     """Of several errors the one that says most: a full disk rather than a death that came of it."""
     ranked = sorted(failed.items(), key=lambda one: (isinstance(one[1], WorkerDiedError), one[0]))
     return ranked[0][1] if ranked else None
 
 
-def find_base_ns(
-    turn: Turn, *, started_ns: int, now_ns: int, is_up: bool, limit_ns: int, margin_ns: int = MARGIN_NS
-) -> int | None:
-    """Return when the counted part of an open loop begins, None while its lead has to go on. Pure.
+def find_base_ns(lead: Lead, *, started_ns: int, now_ns: int, margin_ns: int = MARGIN_NS) -> int | None:
+    """Return when the counted part of an open loop begins, None while that is not known. Pure.
 
-    At the next time at which a request of the lead is due, a margin from now, so that the stream of arrivals
-    goes on without a gap; at the lead's limit at the latest.
+    Where its lead ends, and never sooner than a margin from now, in which the word reaches every worker.
     """
-    soonest_ns = now_ns + margin_ns
-    if turn.lead is None or not (is_up or soonest_ns >= started_ns + limit_ns):
-        return None
-    latest_ns = max(started_ns + limit_ns, soonest_ns)
-    for offset_ns in lead_times_ns(turn, turn.lead):
-        if started_ns + offset_ns >= soonest_ns:
-            return min(started_ns + offset_ns, latest_ns)
-    return latest_ns
+    soonest_ns, end_ns = now_ns + margin_ns, started_ns + lead.length_ns
+    return max(end_ns, soonest_ns) if lead.is_known or soonest_ns >= end_ns else None
 
 
 def make_error(failed: Failed) -> DraftproofError:

@@ -83,7 +83,7 @@ class LoadWorker:
     def standing(self) -> Standing:
         """Return how the part stands."""
         performer = self._prepared
-        return Standing(performer.ended, performer.in_flight, performer.schedule.is_over)
+        return Standing(performer.ended, performer.in_flight, performer.schedule.is_over, performer.ended_ns)
 
     async def wait_until_over(self) -> None:
         """Return when each counted request of this part has ended."""

@@ -7,7 +7,7 @@ if every part is: a part whose worker died leaves it incomplete, whatever the ot
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from draftproof.load.turn import Turn
-from draftproof.records import BlockRecord
+from draftproof.records import BlockRecord, LeadEnd
 
 
 def merge_parts(
@@ -19,6 +19,7 @@ def merge_parts(
     ended_ns: int,
     faults: Sequence[str] = (),
     conductor_cpu_s: float | None = None,
+    lead_end: LeadEnd | None = None,
 ) -> BlockRecord:
     """Return the record of a turn.
 
@@ -30,6 +31,7 @@ def merge_parts(
         ended_ns: when the last one ended.
         faults: what befell workers, each a phrase.
         conductor_cpu_s: CPU time of the process that conducted them.
+        lead_end: how the lead ended, which the conductor decides.
     """
     blocks = list(parts.values())
     notes = [*faults, *(f"{name}: {one.note}" for name, one in parts.items() if one.note)]
@@ -60,6 +62,10 @@ def merge_parts(
         conductor_cpu_s=conductor_cpu_s,
         client_cpu_max_s=max(
             (one.client_cpu_s for one in blocks if one.client_cpu_s is not None), default=None
+        ),
+        lead_end=lead_end,
+        lead_asks_counted=max(
+            (one.lead_asks_counted for one in blocks if one.lead_asks_counted is not None), default=None
         ),
     )
 

@@ -78,11 +78,15 @@ class Prepared(msgspec.Struct, frozen=True, tag="prepared"):
 
 
 class Standing(msgspec.Struct, frozen=True, tag="standing"):
-    """How a worker's part stands; `is_over` once each of its counted requests has ended."""
+    """How a worker's part stands; `is_over` once each of its counted requests has ended.
+
+    `ended_ns`: what the requests that have ended took together, in an open loop.
+    """
 
     ended: int = 0
     in_flight: int = 0
     is_over: bool = False
+    ended_ns: int = 0
 
 
 class Done(msgspec.Struct, frozen=True, tag="done"):

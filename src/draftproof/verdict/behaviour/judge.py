@@ -5,7 +5,7 @@ cell. What an arm's probe could not show, or both arms fail, is a warning.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -84,7 +84,10 @@ def judge_probes(prepared: PreparedRun) -> tuple[Finding, ...]:
 def judge_unjudged(prepared: PreparedRun) -> dict[CellKey, tuple[Finding, ...]]:
     """Return an open finding for each cell in which a critical check of the candidate was not judged."""
     counts: Counter[CellKey] = Counter()
-    for one in prepared.of_arm("candidate"):
+    unjudged = prepared.columns.checks[:, 3]
+    places = prepared.places_of("candidate")
+    for place in places[unjudged[places] > 0].tolist():
+        one = prepared.observations[place]
         counts[one.segment, one.record.load] += sum(
             check.critical and check.passed is None for check in one.checks
         )
@@ -146,8 +149,8 @@ def _count_kinds(prepared: PreparedRun) -> Iterator[CheckKind]:
     for load in prepared.loads:
         for arm in prepared.arms:
             counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
-            for one in prepared.of_arm(arm, load):
-                _count_checks(one, counts)
+            for one, requests in _group_checked(prepared.of_arm(arm, load)):
+                _count_checks(one, requests, counts)
             for kind in sorted(counts):
                 found = counts[kind]
                 yield CheckKind(
@@ -161,16 +164,28 @@ def _count_kinds(prepared: PreparedRun) -> Iterator[CheckKind]:
                 )
 
 
-def _count_checks(seen: Observation, counts: Mapping[str, Counter[str]]) -> None:
+def _group_checked(seen: Iterable[Observation]) -> Iterator[tuple[Observation, int]]:
+    """Yield one of the requests that share the results of their checks, and how many these are."""
+    by_results: dict[tuple[object, ...], tuple[Observation, int]] = {}
+    for one in seen:
+        # Equal answers share their results, which live as long as the observations.
+        key = (id(one.checks),) if one.is_ok else (one.record.item_id, one.record.conversation_turn)
+        first, requests = by_results.get(key, (one, 0))
+        by_results[key] = (first, requests + 1)
+    yield from by_results.values()
+
+
+def _count_checks(seen: Observation, requests: int, counts: Mapping[str, Counter[str]]) -> None:
+    """Add the checks of `requests` requests that are alike."""
     if not seen.is_ok:
         for check in seen.wanted_checks:
-            counts[str(check.__struct_config__.tag)]["judged"] += 1
+            counts[str(check.__struct_config__.tag)]["judged"] += requests
         return
     for result in seen.checks:
         found = counts[result.kind]
-        found["judged" if result.passed is not None else "unjudged"] += 1
-        found["passed"] += result.passed is True
-        found["critical"] += result.critical and result.passed is False
+        found["judged" if result.passed is not None else "unjudged"] += requests
+        found["passed"] += requests * (result.passed is True)
+        found["critical"] += requests * (result.critical and result.passed is False)
 
 
 def _compare_passes(judgements: tuple[Judgement, ...]) -> Iterator[JudgeAgreement]:

@@ -85,7 +85,7 @@ def _summarise(prepared: PreparedRun, known: _Sources) -> ClientUse:
         offered_rps=pace.offered_rps if pace else prepared.sizes[known.load].offered_rps,
         achieved_rps=pace.achieved_rps if pace else None,
         on_time_share=known.use.on_time_share if known.use else None,
-        goodput_rps=_goodput_rps(known.use),
+        goodput_rps=_goodput_rps(known, pace),
         in_flight_mean=_mean_in_flight(known.windows),
         in_flight_max=_most(one.in_flight_max for one in known.blocks),
         send_lag_p99_ns=percentile(_send_lags(known.seen), 0.99),
@@ -115,8 +115,18 @@ def _measure_pace(prepared: PreparedRun, known: _Sources) -> Pace | None:
     return pool_paces(pace for pace in paces if pace is not None)
 
 
-def _goodput_rps(use: ArmUse | None) -> float | None:
-    return use.good / use.window_s if use is not None and use.window_s else None
+def _goodput_rps(known: _Sources, pace: Pace | None) -> float | None:
+    """Return good requests per second: of the time over which they came, else of the window that they filled.
+
+    In an open loop good and offered requests so count over the same time, and one is a share of the other.
+    """
+    use = known.use
+    if use is None:
+        return None
+    if pace is None:
+        return use.good / use.window_s if use.window_s else None
+    openings = sum(one.timed and one.record.conversation_turn == 0 for one in known.seen)
+    return use.good * pace.offered_rps / openings if openings else None
 
 
 def _mean_in_flight(windows: Sequence[TurnWindow]) -> float | None:

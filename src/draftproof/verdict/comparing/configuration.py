@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from draftproof.build import name_build
 from draftproof.plan.load import LoadLevel
 from draftproof.records import ArmManifest, Contract, Manifest
 from draftproof.verdict.comparing.comparison import FactChange, FactGroup, Scalar
@@ -171,7 +172,7 @@ def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
 def _measurement(prepared: PreparedRun) -> dict[str, Scalar | None]:
     manifest = prepared.run.manifest
     return {
-        "draftproof": manifest.draftproof_version,
+        "draftproof": name_build(manifest.draftproof_version, manifest.source_sha256),
         "seed": manifest.seed,
         "evidence": manifest.evidence,
         "placement": prepared.plan.placement,

@@ -6,10 +6,12 @@ compared where both arms disclose them, else the text.
 
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
 from draftproof.stats.shares import paired_share_difference, share_interval
 from draftproof.verdict.pairs import Pair, Pairs, PairTable
 from draftproof.verdict.results import Agreement, Figure
-from draftproof.verdict.run_data import ALL_SEGMENTS, PairKey, PreparedRun
+from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun
 
 NULL_ARM = "baseline_null"
 
@@ -40,7 +42,7 @@ def find_divergence(first: Sequence[int], second: Sequence[int]) -> int | None:
 
 def _compute_agreement(arm: str, load: str, pairs: PairTable, level: float) -> Agreement:
     compared = _greedy(pairs[arm, "baseline"], load)
-    same = sum(pair.is_same for pair in compared)
+    same = int(compared.is_same.sum())
     return Agreement(
         arm=arm,
         versus="baseline",
@@ -48,7 +50,7 @@ def _compute_agreement(arm: str, load: str, pairs: PairTable, level: float) -> A
         compared=len(compared),
         identical=same,
         identical_share=_to_share(same, len(compared), level),
-        first_divergence_tokens=tuple(sorted(_find_divergences(compared))),
+        first_divergence_tokens=tuple(sorted(_find_divergences(compared.where(~compared.is_same)))),
         statement=_state(arm, load, pairs, level),
     )
 
@@ -78,25 +80,22 @@ def _state(arm: str, load: str, pairs: PairTable, level: float) -> str:
         return "This is the null: the baseline against itself."
     if (NULL_ARM, "baseline") not in pairs:
         return "No null arm was run, so numerical variation cannot be told apart from a fault."
-    mine, null = (_disagreements(pairs[name, "baseline"], load) for name in (arm, NULL_ARM))
-    shared = sorted(mine.keys() & null.keys())
-    if not shared:
+    mine, null = (_greedy(pairs[name, "baseline"], load) for name in (arm, NULL_ARM))
+    # Both are paired with the same requests of the baseline.
+    shared, own, other = np.intersect1d(mine.theirs, null.theirs, assume_unique=True, return_indices=True)
+    if not len(shared):
         return "No greedy item was answered in the arm, the null and the baseline alike."
-    states = [(mine[key], null[key]) for key in shared]
+    differs, null_differs = ~mine.is_same[own], ~null.is_same[other]
     difference = paired_share_difference(
-        states.count((True, True)),
-        states.count((True, False)),
-        states.count((False, True)),
-        states.count((False, False)),
+        int((differs & null_differs).sum()),
+        int((differs & ~null_differs).sum()),
+        int((~differs & null_differs).sum()),
+        int((~differs & ~null_differs).sum()),
         level,
     )
     counts = (
-        f"{sum(mine[key] for key in shared)} of {len(shared)} outputs differ from the baseline's, "
-        f"{sum(null[key] for key in shared)} of the null's"
+        f"{int(differs.sum())} of {len(shared)} outputs differ from the baseline's, "
+        f"{int(null_differs.sum())} of the null's"
     )
     beyond = difference.low is not None and difference.low > 0
     return f"{counts}: {'beyond' if beyond else 'not shown to be beyond'} what two equal arms show."
-
-
-def _disagreements(pairs: Pairs, load: str) -> dict[PairKey, bool]:
-    return {pair.arm.key: not pair.is_same for pair in _greedy(pairs, load)}

@@ -18,7 +18,7 @@ from draftproof.verdict.equivalence.results import (
     Margins,
 )
 from draftproof.verdict.figure import Figure
-from draftproof.verdict.pairs import Pair, Pairs
+from draftproof.verdict.pairs import NO_PAIRS, Pair, Pairs
 
 NO_NULL = "without a null arm there is no telling what two equal arms would show"
 
@@ -43,12 +43,12 @@ def compare_greedy(
     return GreedyComparison(
         pairs=len(compared),
         prompts=len(states),
-        differing_pairs=sum(not pair.is_same for pair in compared),
+        differing_pairs=int((~compared.is_same).sum()),
         differing_prompts=sum(states.values()),
         null_prompts=len(shared) if null_states else None,
         null_differing_prompts=sum(null_states[key] for key in shared) if null_states else None,
         beyond_null=_bound(states, null_states, level),
-        margins=_measure_margins(compared, null or (), tie_nats),
+        margins=_measure_margins(compared, null or NO_PAIRS, tie_nats),
     )
 
 
@@ -126,10 +126,10 @@ def _bound(states: Mapping[str, bool], null_states: Mapping[str, bool] | None, l
     return Figure(value=limit.value, high=limit.high, level=level, n=len(states))
 
 
-def _measure_margins(pairs: Iterable[Pair], null_pairs: Iterable[Pair], tie_nats: float) -> Margins:
-    parted = [pair for pair in pairs if not pair.is_same]
+def _measure_margins(pairs: Pairs, null_pairs: Pairs, tie_nats: float) -> Margins:
+    parted, null_parted = pairs.where(~pairs.is_same), null_pairs.where(~null_pairs.is_same)
     known = [margin for pair in parted if (margin := find_margin(pair)) is not None]
-    null = [margin for pair in null_pairs if not pair.is_same and (margin := find_margin(pair)) is not None]
+    null = [margin for pair in null_parted if (margin := find_margin(pair)) is not None]
     null_largest = max(null, default=None)
     allowed = max(tie_nats, null_largest or 0.0)
     return Margins(

@@ -4,34 +4,31 @@ Pure. Greedy and sampled answers alike; a prompt is the unit, all its answers ar
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from scipy.stats import t as student
 
-from draftproof.metrics.request import count_output_tokens
-from draftproof.records import RequestRecord
 from draftproof.stats.permutation import Swaps, difference_p_value, draw_swaps
-from draftproof.stats.resampling import Floats, Ints, sort_labels
+from draftproof.stats.resampling import Floats, Ints, index_labels
 from draftproof.verdict.equivalence.results import EquivalenceTest
 from draftproof.verdict.figure import Figure
-from draftproof.verdict.pairs import Pair
-from draftproof.verdict.run_data import Observation
+from draftproof.verdict.pairs import Pairs
 
 NO_SPREAD = "every prompt shows the same difference, so there is no spread to make an interval of"
 NOT_COUNTED = "no prompt was answered in both arms with this known"
 
 
-def assess_lengths(pairs: Iterable[Pair], *, patterns: int, seed: int, level: float) -> list[EquivalenceTest]:
+def assess_lengths(pairs: Pairs, *, patterns: int, seed: int, level: float) -> list[EquivalenceTest]:
     """Test the mean length in tokens and the share of answers that the limit on tokens cut."""
-    answered = [pair for pair in pairs if pair.is_ok]
+    answered, columns = pairs.where(pairs.is_ok), pairs.columns
     if not answered:
         return []
-    labels, places = sort_labels(np.array([pair.item_id for pair in answered]))
-    swaps = draw_swaps(prompts := len(labels), patterns, seed)
+    places = index_labels(columns.items[answered.mine])
+    swaps = draw_swaps(int(places.max()) + 1, patterns, seed)
     return [
-        _test("output_tokens", answered, _length, swaps, places=places, prompts=prompts, level=level),
-        _test("cut_share", answered, _cut, swaps, places=places, prompts=prompts, level=level),
+        _test("output_tokens", answered, columns.metric("output_tokens"), swaps, places=places, level=level),
+        _test("cut_share", answered, columns.is_cut, swaps, places=places, level=level),
     ]
 
 
@@ -58,19 +55,12 @@ def difference_of_means(means: Floats, level: float) -> Figure:
 
 
 def _test(
-    name: str,
-    pairs: Sequence[Pair],
-    read: Callable[[RequestRecord], float | None],
-    swaps: Swaps,
-    *,
-    places: Ints,
-    prompts: int,
-    level: float,
+    name: str, pairs: Pairs, values: Floats, swaps: Swaps, *, places: Ints, level: float
 ) -> EquivalenceTest:
-    mine = _read_all(read, [pair.arm for pair in pairs])
-    theirs = _read_all(read, [pair.versus for pair in pairs])
+    """Test one value of each request, shape (observations,); `places` are the pairs' prompts."""
+    mine, theirs = values[pairs.mine], values[pairs.theirs]
     known = ~(np.isnan(mine) | np.isnan(theirs))
-    owners, n = places[known], int(known.sum())
+    owners, n, prompts = places[known], int(known.sum()), int(places.max()) + 1
     mine, theirs = mine[known], theirs[known]
     # Whole numbers, so that no order of adding shows.
     counts = np.bincount(owners, minlength=prompts)
@@ -86,17 +76,3 @@ def _test(
         units=int((counts > 0).sum()),
         p=difference_p_value(means, swaps) if n else None,
     )
-
-
-def _read_all(read: Callable[[RequestRecord], float | None], seen: Sequence[Observation]) -> Floats:
-    """Return what `read` gives of each record, NaN for None."""
-    values = (np.nan if (value := read(one.record)) is None else value for one in seen)
-    return np.fromiter(values, np.float64, len(seen))
-
-
-def _length(record: RequestRecord) -> float | None:
-    return count_output_tokens(record)
-
-
-def _cut(record: RequestRecord) -> float | None:
-    return None if record.finish_reason is None else float(record.finish_reason == "length")

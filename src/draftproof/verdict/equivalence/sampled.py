@@ -6,7 +6,7 @@ both arms share stays shared. The same request at several loads is one unit.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -22,11 +22,10 @@ from draftproof.stats.permutation import (
     energy_p_value,
 )
 from draftproof.stats.shares import share_interval
-from draftproof.verdict.equivalence.agreement import is_greedy
 from draftproof.verdict.equivalence.length import mean_difference
 from draftproof.verdict.equivalence.results import EquivalenceTest
 from draftproof.verdict.figure import Figure
-from draftproof.verdict.pairs import Pair, is_same_output
+from draftproof.verdict.pairs import Pair, Pairs, is_same_output
 
 UnitKey = tuple[str, int]  # item, repeat
 
@@ -59,13 +58,13 @@ class DrawSet(NamedTuple):
     any_differs: bool
 
 
-def collect_draws(pairs: Iterable[Pair], *, by_ids: bool) -> DrawSet:
+def collect_draws(pairs: Pairs, *, by_ids: bool) -> DrawSet:
     """Return the sampled pairs that both arms answered.
 
     Where both arms repeat themselves word for word in every repeat of a prompt, its repeats are no new draws
     and the first stands for all: a service that ignores the seed shows one draw, however often it is asked.
     """
-    sampled = [pair for pair in pairs if pair.is_ok and not is_greedy(pair)]
+    sampled = pairs.where(pairs.is_ok & ~pairs.columns.is_greedy[pairs.mine])
     groups: defaultdict[tuple[str, str], list[Pair]] = defaultdict(list)
     for pair in sampled:
         groups[pair.load, pair.item_id].append(pair)
@@ -81,7 +80,7 @@ def collect_draws(pairs: Iterable[Pair], *, by_ids: bool) -> DrawSet:
         )
         for pair in kept
     )
-    any_differs = any(not pair.is_same for pair in sampled)
+    any_differs = not bool(sampled.is_same.all())
     return DrawSet(draws, len(keys), len({key[0] for key in keys}), any_differs)
 
 

@@ -57,6 +57,7 @@ def compute_knee(run: RunData) -> KneeSearch | None:
         arms=arms,
         ratios=ratios,
         sentence="",
+        next_s=search.next_s,
     )
     return msgspec.structs.replace(found, sentence=describe_search(found), notes=list_notes(found))
 
@@ -79,7 +80,7 @@ def _describe_point(plan: Plan, knee: Knee, arm: str, point: int, seen: PointSee
         share=_share_figure(plan, knee, seen, needed),
         effective=seen.share.effective if seen.share else None,
         saturated=seen.saturated,
-        reason=explain_point(seen, minimum),
+        reason=explain_point(seen, minimum, knee.on_time_share, _fewest(plan, knee)),
         good=good,
         window_s=window_s,
         goodput_rps=good / window_s if window_s else None,
@@ -87,6 +88,11 @@ def _describe_point(plan: Plan, knee: Knee, arm: str, point: int, seen: PointSee
         in_flight=_mean_in_flight(seen),
         conversations_per_device_hour=_conversations(plan, knee, arm, seen),
     )
+
+
+def _fewest(plan: Plan, knee: Knee) -> int:
+    """Return the fewest independent requests that show the target, all of them on time."""
+    return trials_to_show(knee.on_time_share, knee.look_level(plan.comparison.confidence))
 
 
 def _share_figure(plan: Plan, knee: Knee, seen: PointSeen, needed: int | None) -> Figure:
@@ -168,7 +174,9 @@ def _find_knee(plan: Plan, knee: Knee, search: Search, arm: str, points: Sequenc
         fails=fails,
         devices=_devices(plan, arm),
         text="",
-        reason=explain_missing(knee, bracket, [one for one in points if one.arm == arm], search.ended),
+        reason=explain_missing(
+            knee, bracket, [one for one in points if one.arm == arm], search.ended, _fewest(plan, knee)
+        ),
         needed=_needed_between(bracket, arm, points),
         is_monotone=bracket.is_monotone,
         goodput_rps=row.goodput_rps if row else None,

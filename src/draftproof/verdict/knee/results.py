@@ -72,7 +72,8 @@ class KneeSearch(msgspec.Struct, frozen=True, kw_only=True):
     """The search over all arms on one grid.
 
     `confidence` is that of an arm's knee, `look_level` the one at which a single look is judged. `ended` says
-    why the search stopped: nothing was left to tell, the time budget, or the run was broken off.
+    why the search stopped: nothing was left to tell, the time budget, or the run was broken off. `next_s` is
+    about how long the look would have taken that did not fit into the budget.
     """
 
     axis: Literal["rps", "concurrency"]
@@ -90,3 +91,4 @@ class KneeSearch(msgspec.Struct, frozen=True, kw_only=True):
     ratios: tuple[KneeRatio, ...]
     sentence: str
     notes: tuple[str, ...] = ()
+    next_s: float | None = None

@@ -7,6 +7,7 @@ whether the service kept up.
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from statistics import median
 from typing import NamedTuple, TypeVar
 
 from draftproof.metrics.service import NS_PER_MS, is_on_time
@@ -20,6 +21,10 @@ NS_PER_S = 1e9
 MOST_FAILURES = 0.5
 QUEUE_GROWTH = 2.0
 LEAST_BEHIND = 0.1
+# A queue that the lead has already made long cannot double in the turn: it grows by that share of what comes,
+# and each request takes by that share of the time between them longer than one before.
+STEADY_GROWTH = 0.25
+SLOWING = 0.2
 # A queue with as much coming as going wanders by about the root of what came: twice that is no chance.
 CHANCE_BEHIND = 2.0
 
@@ -56,10 +61,9 @@ class TurnSeen(NamedTuple):
 
 def read_turns(run: RunData) -> dict[TurnKey, TurnSeen]:
     """Return every turn of the search of a run, finished or not."""
-    search = knee_only(run)
-    prepared = prepare_run(search)
+    prepared = prepare_run(knee_only(run))
     seen = _group(prepared.observations, lambda one: _key(one.record))
-    every, blocks = _group(search.records, _key), _group(search.blocks, _key)
+    every, blocks = _group(prepared.run.records, _key), _group(prepared.run.blocks, _key)
     return {
         key: _read_turn(run.plan, seen[key], every[key], blocks[key], is_valid=not prepared.turns[key].lagged)
         for key in sorted(blocks)
@@ -124,7 +128,7 @@ def _find_saturation(
     if failures > MOST_FAILURES * len(ordered):
         return f"{failures} of {len(ordered)} requests failed"
     offered = sum(one.record.conversation_turn == 0 for one in ordered)
-    if is_open and is_whole and fell_behind(offered, completed, in_flight):
+    if is_open and is_whole and fell_behind(offered, completed, in_flight, slowing=measure_slowing(ordered)):
         return (
             f"requests in flight grew from {in_flight[0]} to {in_flight[1]} while {completed} of {offered} "
             "were completed"
@@ -132,10 +136,39 @@ def _find_saturation(
     return None
 
 
-def fell_behind(offered: int, completed: int, in_flight: tuple[int, int]) -> bool:
-    """Tell whether a service did not keep up: its queue grew, and by more than chance makes of it."""
-    grown = in_flight[1] > QUEUE_GROWTH * max(in_flight[0], 1)
-    return grown and offered - completed > max(LEAST_BEHIND * offered, CHANCE_BEHIND * math.sqrt(offered))
+def fell_behind(offered: int, completed: int, in_flight: tuple[int, int], *, slowing: float = 0.0) -> bool:
+    """Tell whether a service did not keep up: its queue grew, and by more than chance makes of it.
+
+    Args:
+        offered: requests that came.
+        completed: requests that were completed meanwhile.
+        in_flight: requests in flight when the first one came and when the last one did.
+        slowing: seconds that requests took longer for each second that they came later.
+    """
+    before, after = in_flight
+    doubled = after > QUEUE_GROWTH * max(before, 1)
+    grew_on = after - before > STEADY_GROWTH * offered and slowing > SLOWING
+    behind = offered - completed > max(LEAST_BEHIND * offered, CHANCE_BEHIND * math.sqrt(offered))
+    return behind and (doubled or grew_on)
+
+
+def measure_slowing(ordered: Sequence[Observation]) -> float:
+    """Return how much longer requests took for each unit of time that they came later.
+
+    The median of the last third against that of the first. At λ requests per second a service that completes
+    μ of them has λ/μ − 1, one that keeps up has 0.
+    """
+    third = len(ordered) // 3
+    if not third:
+        return 0.0
+    first, last = ([one.record for one in part] for part in (ordered[:third], ordered[-third:]))
+    later_ns = median(one.scheduled_ns for one in last) - median(one.scheduled_ns for one in first)
+    longer_ns = median(map(_took_ns, last)) - median(map(_took_ns, first))
+    return longer_ns / later_ns if later_ns > 0 else 0.0
+
+
+def _took_ns(record: RequestRecord) -> int:
+    return record.end_ns - record.scheduled_ns
 
 
 def _deadline_use(one: Observation, objectives: Objectives) -> float:

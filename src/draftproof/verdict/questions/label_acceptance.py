@@ -2,9 +2,13 @@
 
 from collections.abc import Iterator
 
+import numpy as np
+
+from draftproof.stats.resampling import Ints
 from draftproof.verdict.arm_cells import summarise_acceptance
+from draftproof.verdict.columns import Columns
 from draftproof.verdict.decision_results import LabelAcceptance
-from draftproof.verdict.run_data import Observation, PreparedRun
+from draftproof.verdict.run_data import PreparedRun
 
 # The dimensions that reviewers ask for; a run may lack any of them.
 DIMENSIONS = ("task", "language", "prompt_length", "answer_length", "sampling")
@@ -16,23 +20,24 @@ def compute_label_acceptance(prepared: PreparedRun) -> tuple[LabelAcceptance, ..
 
 
 def _by_label(prepared: PreparedRun, load: str) -> Iterator[LabelAcceptance]:
-    places = prepared.places_of("candidate", load)
-    flags = prepared.columns.is_sound[places].tolist()
-    seen = [*zip(prepared.of_arm("candidate", load), flags, strict=True)]
+    columns, places = prepared.columns, prepared.places_of("candidate", load)
+    items = {item.id: item for item in prepared.run.items}
     for dimension in DIMENSIONS:
-        labels = sorted({label for one, _ in seen if (label := one.item.segments.get(dimension)) is not None})
-        for label in labels:
-            own = [(one, sound) for one, sound in seen if one.item.segments.get(dimension) == label]
-            row = _summarise(own, load, dimension, label)
+        labels = [items[name].segments.get(dimension) for name in columns.item_ids]
+        asked = np.unique(columns.items[places]).tolist()
+        for label in sorted({found for item in asked if (found := labels[item]) is not None}):
+            has_label = np.array([found == label for found in labels], dtype=np.bool_)
+            own = places[has_label[columns.items[places]]]
+            row = _summarise(columns, own, load, dimension, label)
             if row is not None:
                 yield row
 
 
 def _summarise(
-    seen: list[tuple[Observation, bool]], load: str, dimension: str, label: str
+    columns: Columns, places: Ints, load: str, dimension: str, label: str
 ) -> LabelAcceptance | None:
-    """Return the row of some requests, each with whether its counters agree with themselves."""
-    pooled = summarise_acceptance(one for one, sound in seen if sound)
+    """Return the row of the requests at these places."""
+    pooled = summarise_acceptance(columns, places[columns.is_sound[places] & columns.discloses[places]])
     if pooled is None:
         return None
     return LabelAcceptance(
@@ -40,7 +45,7 @@ def _summarise(
         load=load,
         dimension=dimension,
         label=label,
-        prompts=len({one.record.item_id for one, _ in seen if one.is_ok}),
+        prompts=len(np.unique(columns.items[places[columns.is_ok[places]]])),
         num_draft_tokens=pooled.num_draft_tokens,
         num_accepted_draft_tokens=pooled.num_accepted_draft_tokens,
         draft_acceptance_rate=pooled.draft_acceptance_rate,

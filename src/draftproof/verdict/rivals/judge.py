@@ -15,13 +15,13 @@ import numpy.typing as npt
 
 from draftproof.metrics.acceptance import pool_acceptance
 from draftproof.metrics.estimators import ESTIMATORS
-from draftproof.stats.resampling import Floats
-from draftproof.verdict.columns import Bools
+from draftproof.stats.resampling import Floats, Ints
+from draftproof.verdict.columns import Bools, Columns
 from draftproof.verdict.effects import compare_arms
 from draftproof.verdict.pairs import PairTable
 from draftproof.verdict.results import Cell, Decision, Effect
 from draftproof.verdict.rivals.results import RivalCell, RivalVerdict
-from draftproof.verdict.run_data import Observation, PreparedRun
+from draftproof.verdict.run_data import PreparedRun
 
 METRIC = "tpot_ns"
 RIVAL_WORDS = {
@@ -115,16 +115,18 @@ def count_statuses(cells: Iterable[Cell | RivalCell]) -> str:
 
 def _acceptance_lengths(prepared: PreparedRun) -> Floats:
     """Return the acceptance length of each request's arm at its load, shape (observations,)."""
-    lengths = np.ones(len(prepared.observations))
+    columns, lengths = prepared.columns, np.ones(len(prepared.observations))
+    told = columns.is_ok & columns.timed & columns.discloses
     for arm in prepared.arms:
         for load in prepared.loads:
-            lengths[prepared.places_of(arm, load)] = _acceptance_length(prepared.of_arm(arm, load))
+            places = prepared.places_of(arm, load)
+            lengths[places] = _acceptance_length(columns, places[told[places]])
     return lengths
 
 
-def _acceptance_length(seen: Iterable[Observation]) -> float:
+def _acceptance_length(columns: Columns, places: Ints) -> float:
     """Return the mean acceptance length of one arm at one load, 1 where none is told: as that tool does."""
-    pooled = pool_acceptance(one.record for one in seen if one.is_ok and one.timed)
+    pooled = pool_acceptance(columns.records[place] for place in places.tolist())
     return (pooled.mean_acceptance_length if pooled else None) or 1.0
 
 

@@ -4,8 +4,10 @@ Before a run the spreads are assumed, over a stated range; with an earlier run t
 estimates: they hold if the next prompts spread like these.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import Literal
 
 import msgspec
@@ -32,7 +34,7 @@ from draftproof.verdict.samples.spreads import (
 )
 from draftproof.verdict.samples.wording import describe_samples
 from draftproof.verdict.tails import TAIL_METRICS, tail_share
-from draftproof.workload.blocks import choose_items
+from draftproof.workload.blocks import choose_items, choose_over_repeats
 from draftproof.workload.items import Item
 from draftproof.workload.segments import segment_key
 
@@ -48,7 +50,7 @@ Sizer = Callable[[float], int]  # from a spread to a number
 LARGEST_GAIN = 0.95
 
 
-class _Ask(msgspec.Struct, frozen=True, kw_only=True):
+class _Ask(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Everything the needs are computed from."""
 
     plan: Plan
@@ -59,7 +61,27 @@ class _Ask(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def counts(self) -> Counter[str]:
         """Prompts of the workload by segment."""
-        return Counter(segment_key(item, self.plan.workload.segment_by) for item in self.items)
+        return self._count(self.items)
+
+    @cached_property
+    def by_load(self) -> dict[str, tuple[Item, ...]]:
+        """Prompts that each load asks: all, or what the shares of its classes leave."""
+        seed, dimensions = self.plan.seed, self.plan.workload.segment_by
+        return {
+            level.name: choose_over_repeats(self.items, level, seed, dimensions) for level in self.plan.load
+        }
+
+    @cached_property
+    def cells(self) -> dict[tuple[str, str], int]:
+        """Prompts of every segment at every load that asks any of it."""
+        return {
+            (segment, load): count
+            for load, items in self.by_load.items()
+            for segment, count in self._count(items).items()
+        }
+
+    def _count(self, items: Sequence[Item]) -> Counter[str]:
+        return Counter(segment_key(item, self.plan.workload.segment_by) for item in items)
 
 
 def plan_samples(
@@ -85,7 +107,7 @@ def plan_samples(
         run=earlier.name if earlier else None,
         question=question,
         confidence=plan.comparison.confidence,
-        cells=len(ask.counts) * len(plan.load),
+        cells=len(ask.cells),
         arms=arms,
         needs=needs,
         requests=arms * sum(_count_asked(plan, level, items) for level in plan.load),
@@ -128,11 +150,9 @@ def _check(plan: Plan, question: SampleQuestion) -> None:
 
 def _needs_of_gain(ask: _Ask) -> Iterator[Need]:
     """Yield what the gain takes in every cell, at the level at which all cells hold jointly."""
-    cells = len(ask.counts) * len(ask.plan.load)
-    level = bonferroni_level(cells, 1 - ask.plan.comparison.confidence)
-    for load in ask.plan.load:
-        for segment, have in ask.counts.items():
-            yield _need_of_gain(ask, (segment, load.name), have, level)
+    level = bonferroni_level(len(ask.cells), 1 - ask.plan.comparison.confidence)
+    for cell, have in ask.cells.items():
+        yield _need_of_gain(ask, cell, have, level)
 
 
 def _need_of_gain(ask: _Ask, cell: tuple[str, str], have: int, level: float) -> Need:
@@ -211,7 +231,7 @@ def _needs_of_tail(ask: _Ask) -> Iterator[Need]:
                     load=load.name,
                     unit="prompts",
                     level=level,
-                    have=len(ask.items),
+                    have=len(ask.by_load[load.name]),
                     measured=_count_prompts(ask, pairs),
                     spreads=spreads,
                     needed=(),
@@ -224,10 +244,11 @@ def _needs_of_tail(ask: _Ask) -> Iterator[Need]:
 
 def _needs_of_shares(ask: _Ask) -> Iterator[Need]:
     """Yield what it takes to show, over a load, that failures and failed checks did not grow too much."""
-    checked = sum(bool(item.checks) for item in ask.items)
     for load in ask.plan.load:
+        asked = ask.by_load[load.name]
+        checked = sum(bool(item.checks) for item in asked)
         for quantity, (aim, key) in SHARES.items():
-            prompts = checked if quantity == "passed_share" else len(ask.items)
+            prompts = checked if quantity == "passed_share" else len(asked)
             margin: float = getattr(ask.plan.thresholds, key)
             yield _need_of_share(ask, load, quantity, aim=aim, margin=margin, prompts=prompts)
 
@@ -297,7 +318,8 @@ def _count_prompts(ask: _Ask, pairs: Sequence[Pair]) -> int | None:
 def _count_requests(ask: _Ask, needs: Sequence[Need], arms: int) -> tuple[int, int] | None:
     """Return the measured requests that meet every need, at the smallest and at the largest spreads.
 
-    Every load asks every item, so a segment needs as many prompts as its most demanding load.
+    A load without classes asks every item, so a segment needs as many prompts as its most demanding load. One
+    with classes asks as many times what it asks now as its most demanding need wants.
     """
     if any(need.reason is not None for need in needs):
         return None
@@ -310,8 +332,20 @@ def _requests_at(ask: _Ask, needs: Sequence[Need], arms: int, place: int) -> int
         if need.aim == "gain":
             most[need.segment] = max(most[need.segment], need.needed[place])
     prompts = sum(most.values())
-    for level in ask.plan.load:
-        for need in needs:
-            if need.load == level.name and need.aim != "gain":
-                prompts = max(prompts, need.needed[place])
-    return arms * sum(prompts * level.repeats for level in ask.plan.load)
+    of_all = [need for need in needs if need.aim != "gain" and not _has_classes(ask, need.load)]
+    prompts = max([prompts, *(need.needed[place] for need in of_all)])
+    return arms * sum(
+        level.repeats * (_grow_mix(ask, level, needs, place) if level.classes else prompts)
+        for level in ask.plan.load
+    )
+
+
+def _has_classes(ask: _Ask, load: str) -> bool:
+    return any(level.classes for level in ask.plan.load if level.name == load)
+
+
+def _grow_mix(ask: _Ask, level: LoadLevel, needs: Sequence[Need], place: int) -> int:
+    """Return the requests of one repeat of a mix that has enough of the segment that is most wanting."""
+    once = len(choose_items(ask.items, level, 0, ask.plan.seed, ask.plan.workload.segment_by))
+    factors = [need.needed[place] / max(need.have, 1) for need in needs if need.load == level.name]
+    return math.ceil(once * max([1.0, *factors]))

@@ -33,7 +33,7 @@ class Earlier(msgspec.Struct, frozen=True, kw_only=True):
     """An earlier run: its pairs, and by how much two equal arms differed at each load (1 where unknown)."""
 
     name: str
-    pairs: tuple[Pair, ...]
+    pairs: Sequence[Pair]
     noise: Mapping[str, float]
 
 

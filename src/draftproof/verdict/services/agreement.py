@@ -120,9 +120,11 @@ def _compare_steps(
     if readings.facts[arm].chunk_holds != "step":
         return
     records = [one.record for one in prepared.of_arm(arm, load)]
-    chunks, requests = tokens_per_step_from_chunks(records)
     fields, least = tokens_per_step_from_fields(records)
-    if chunks is None or fields is None or least is None:
+    if fields is None or least is None:
+        return
+    chunks, requests = tokens_per_step_from_chunks(records)
+    if chunks is None:
         return
     text = (
         f"over {requests} answers: the client's figure takes each chunk after the first for one step, the "
