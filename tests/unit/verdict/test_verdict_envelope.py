@@ -40,11 +40,16 @@ def by_load(**factors):
     return tpot_ms
 
 
+def length_rank(case):
+    """Return the prompt's place by length: the short ones are not the first that are asked."""
+    return 7 * case.number % 30
+
+
 def by_context(change):
-    """Return times and lengths in which the candidate's factor follows from the number of the prompt."""
+    """Return times and lengths in which the candidate's factor follows from the length of the prompt."""
     return {
         "tpot_ms": lambda case: 20.0 * (change(case) if case.arm == "candidate" else 1.0),
-        "tokens": lambda case: 30 + 4 * case.number,
+        "tokens": lambda case: 30 + 4 * length_rank(case),
         "items_per_segment": 30,
         "thresholds": ROOMY,
     }
@@ -92,7 +97,7 @@ def test_to_adopt_covers_every_segment_and_says_where_it_gains(world):
 
 def test_harm_in_long_contexts_cuts_the_context_and_not_the_load(world):
     """A gain on the whole that is harm in the longest third ends where the middle third ends."""
-    truth = by_context(lambda case: 0.5 if case.number < 20 else 1.1)
+    truth = by_context(lambda case: 0.5 if length_rank(case) < 20 else 1.1)
     results = compute_results(world(segments=("chat",), loads=(("one", 1),), **truth).run())
     entry = entries(results)["task=chat"]
     assert [band.reading for band in results.context_bands] == ["gain", "gain", "harm"]
@@ -109,7 +114,7 @@ def test_harm_in_long_contexts_cuts_the_context_and_not_the_load(world):
 
 def test_a_limit_holds_for_the_worst_of_the_loads_it_covers(world):
     """Long contexts that suffer at the higher load only are cut for the whole entry."""
-    truth = by_context(lambda case: 1.1 if case.number >= 20 and case.load == "four" else 0.5)
+    truth = by_context(lambda case: 1.1 if length_rank(case) >= 20 and case.load == "four" else 0.5)
     results = compute_results(world(segments=("chat",), loads=THREE_LOADS[:2], **truth).run())
     entry = entries(results)["task=chat"]
     assert (entry.max_concurrency, entry.max_context_tokens) == (4, 166)
@@ -117,7 +122,7 @@ def test_a_limit_holds_for_the_worst_of_the_loads_it_covers(world):
 
 def test_harm_in_the_shortest_contexts_withholds_the_gain(world):
     """No upper limit leaves the shortest contexts out, so the cell is credited nothing."""
-    truth = by_context(lambda case: 0.4 if case.number >= 10 else 1.1)
+    truth = by_context(lambda case: 0.4 if length_rank(case) >= 10 else 1.1)
     results = compute_results(world(segments=("chat",), loads=(("one", 1),), **truth).run())
     (cell,) = results.cells
     assert cell.effect.high is not None
