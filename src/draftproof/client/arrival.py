@@ -135,14 +135,28 @@ class _ArrivalPoll:
             self._epoll.close()
 
     def _on_ready(self) -> None:
+        """Look, or rest first: then whatever else is ready, such as a request that is due, goes before."""
+        if self._find_rest_ns() > 0:
+            self._loop.call_soon(self._rest)
+        else:
+            self._look()
+
+    def _rest(self) -> None:
+        rest_ns = self._find_rest_ns()
+        if rest_ns > 0:
+            time.sleep(rest_ns / _NS_PER_S)
+        if self._reads:
+            self._look()
+
+    def _find_rest_ns(self) -> int:
+        """Return how long to wait for company before the next look, 0 for not at all."""
         streams, now_ns = len(self._reads), time.monotonic_ns()
-        if streams >= _MANY_STREAMS and self._last_reads < _FEW_SHARE * streams:
-            awake_ns = min(
-                self._last_ns + self._rest_ns, _AWAKE.get(self._loop, now_ns + _NS_PER_S) - _WAKING_NS
-            )
-            if awake_ns - now_ns > _SHORTEST_REST_NS:
-                time.sleep((awake_ns - now_ns) / _NS_PER_S)
-        self._look()
+        if streams < _MANY_STREAMS or self._last_reads >= _FEW_SHARE * streams:
+            return 0
+        rest_ns = self._last_ns + self._rest_ns - now_ns
+        if (due_ns := _AWAKE.get(self._loop)) is not None:
+            rest_ns = min(rest_ns, due_ns - _WAKING_NS - now_ns)
+        return rest_ns if rest_ns > _SHORTEST_REST_NS else 0
 
     def _look(self) -> None:
         reads, looked_ns = self._reads, time.monotonic_ns()

@@ -249,9 +249,9 @@ def test_a_few_streams_are_never_made_to_wait(monkeypatch):
     assert rests == []
 
 
-async def rest_of(monkeypatch, *, streams=64, last_reads=1, rest_ns=1_000_000, awake_ns=None):
+async def rest_of(monkeypatch, *, streams=64, last_reads=1, rest_ns=1_000_000, awake_ns=None, told=None):
     """Return how long a poll rests, in ns, that has just looked, None for not at all."""
-    rests: list[float] = []
+    rests: list[float] = [] if told is None else told
     loop = asyncio.get_running_loop()
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -266,10 +266,11 @@ async def rest_of(monkeypatch, *, streams=64, last_reads=1, rest_ns=1_000_000, a
             patch.setattr(time, "sleep", rests.append)
             patch.setattr(time, "monotonic_ns", lambda: now_ns)
             poll._on_ready()
+            await asyncio.sleep(0)
         keep_awake(loop, None)
         poll._reads = {ours.fileno(): reader.read}
         reader.close()
-    return rests[0] * 1e9 if rests else None
+    return rests[0] * 1e9 if rests and told is None else None
 
 
 @pytest.mark.parametrize(
@@ -288,6 +289,18 @@ async def rest_of(monkeypatch, *, streams=64, last_reads=1, rest_ns=1_000_000, a
 def test_many_streams_wait_for_company_and_no_longer_than_may_be(monkeypatch, case, rest_ns):
     """A rest ends before the loop must be awake, and is not taken by a few streams or by a loop behind."""
     assert asyncio.run(rest_of(monkeypatch, **case)) == pytest.approx(rest_ns)
+
+
+def test_what_is_ready_goes_before_a_rest(monkeypatch):
+    """A request that became due in the same round of the loop is sent first."""
+    told: list[object] = []
+
+    async def main():
+        asyncio.get_running_loop().call_soon(told.append, "sent")
+        await rest_of(monkeypatch, told=told)
+
+    asyncio.run(main())
+    assert told == ["sent", pytest.approx(0.001)]
 
 
 @pytest.mark.parametrize(
