@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from draftproof.errors import IncompatibleError
+from draftproof.manifests import ArmManifest
 from draftproof.plan.schema import Comparison, Scalar
-from draftproof.records import ArmManifest
 
 # Where a service listens says nothing about how fast it is.
 _NEVER_COMPARED = frozenset({"host", "port", "url"})

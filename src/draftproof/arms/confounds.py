@@ -8,7 +8,7 @@ it.
 from draftproof.arms.comparability import find_differences
 from draftproof.engines.adapter import EngineAdapter
 from draftproof.engines.facts import Confound
-from draftproof.records import ArmManifest
+from draftproof.manifests import ArmManifest
 
 
 def describe_confounds(

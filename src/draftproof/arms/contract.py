@@ -11,8 +11,8 @@ import msgspec
 from draftproof.arms.model_files import ModelFacts
 from draftproof.arms.tokenizers_compat import COMPATIBLE_BY_CONSTRUCTION, TokenizerComparison
 from draftproof.engines.adapter import EngineAdapter
+from draftproof.manifests import ArmManifest, Contract
 from draftproof.plan.schema import Arm, Plan, Scalar
-from draftproof.records import ArmManifest, Contract
 from draftproof.workload.items import Item
 
 Equivalence = Literal["guaranteed by method", "tested", "assumed", "approximate"]

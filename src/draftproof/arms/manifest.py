@@ -23,8 +23,8 @@ from draftproof.engines.reading.flags import (
 from draftproof.engines.reading.words import words_before_flags
 from draftproof.engines.reference import REFERENCE_ENGINE
 from draftproof.errors import EngineError
+from draftproof.manifests import ArmManifest
 from draftproof.plan.schema import Arm
-from draftproof.records import ArmManifest
 
 __all__ = ["REFERENCE_ENGINE", "SERVED_MODEL_KEY", "Started", "fetch_bodies", "fetch_manifest"]
 

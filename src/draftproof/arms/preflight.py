@@ -30,8 +30,8 @@ from draftproof.arms.tokenizers_compat import TokenizerComparison, compare_token
 from draftproof.engines import EngineAdapter, adapter_for
 from draftproof.engines.proof import Proof
 from draftproof.errors import IncompatibleError, InvalidRunError, UsageError
+from draftproof.manifests import ArmManifest, Contract
 from draftproof.plan.schema import Arm, Plan
-from draftproof.records import ArmManifest, Contract
 from draftproof.workload.items import Item
 
 Code = Literal[

@@ -22,7 +22,7 @@ from draftproof.engines.adapter import Evidence
 from draftproof.engines.proof import Proof, prove_speculation
 from draftproof.errors import EngineError
 from draftproof.load.turn import Endpoint
-from draftproof.records import ArmManifest, ColdStart
+from draftproof.manifests import ArmManifest, ColdStart
 from draftproof.workload.items import Item, Message
 
 _TEXT = "The red lamp stands on the long table. The blue lamp stands on the long table. "

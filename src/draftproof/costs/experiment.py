@@ -27,6 +27,7 @@ from draftproof.costs.waves import Wave, WaveCost, cost_wave
 from draftproof.costs.wording import list_assumptions, list_warnings
 from draftproof.engines import adapter_for
 from draftproof.errors import EngineError, UsageError
+from draftproof.manifests import ArmManifest
 from draftproof.plan.loading import plan_sha256
 from draftproof.plan.schema import Arm, Plan
 from draftproof.qualify.check import ModelResolver, resolve_target
@@ -34,7 +35,6 @@ from draftproof.qualify.progress import Interrupted, Progress
 from draftproof.qualify.reporting import recompute
 from draftproof.qualify.runner import describe_host
 from draftproof.qualify.stopping import stop_on_signal, unless_stopped
-from draftproof.records import ArmManifest
 from draftproof.store import LOG_FOLDER, RunDirectory
 from draftproof.store.lines import LineFile, write_atomically
 from draftproof.verdict.results import Results

@@ -11,9 +11,9 @@ from draftproof.arms.service import fetch_totals
 from draftproof.client.transport import HttpTransport
 from draftproof.errors import EngineError
 from draftproof.load.turn import Endpoint
+from draftproof.manifests import ArmManifest
 from draftproof.plan.schema import Arm, Plan
 from draftproof.qualify.running_arm import Contact, RunningArm
-from draftproof.records import ArmManifest
 
 ARM = "candidate"
 

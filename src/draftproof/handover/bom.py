@@ -12,8 +12,8 @@ from importlib import metadata
 from typing import Any
 
 from draftproof.handover.extra import load_extra
+from draftproof.manifests import Contract, Manifest
 from draftproof.plan.approval import Approval
-from draftproof.records import Contract, Manifest
 
 LIBRARY = "cyclonedx-python-lib"
 _MODEL = "machine-learning-model"

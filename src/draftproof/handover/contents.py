@@ -13,10 +13,11 @@ from draftproof.arms.launch import list_arms
 from draftproof.handover.bom import find_tool_version, library_version, render_bom
 from draftproof.handover.listing import combine
 from draftproof.handover.readme import render_readme
+from draftproof.manifests import ArmManifest, Contract
 from draftproof.monitoring import DASHBOARD_FILE, RULES_FILE, render_dashboard, render_rules
 from draftproof.qualify.measure import plan_turns
 from draftproof.qualify.reporting import run_data
-from draftproof.records import SCHEMA_VERSION, ArmManifest, Contract
+from draftproof.records import SCHEMA_VERSION
 from draftproof.report import render_html
 from draftproof.store import RunContents, RunDirectory
 from draftproof.store.run_directory import (

@@ -4,12 +4,12 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from textwrap import wrap
 
+from draftproof.manifests import Manifest
 from draftproof.monitoring.promql import indent, quote
 from draftproof.monitoring.watch import Alert, Recording, Watch
 from draftproof.monitoring.watching import watch_run
 from draftproof.monitoring.wording import literal
 from draftproof.plan.schema import Plan
-from draftproof.records import Manifest
 from draftproof.verdict.results import Results
 
 _WIDTH = 110

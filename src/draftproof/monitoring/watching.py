@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from draftproof.engines import adapter_for
+from draftproof.manifests import Manifest
 from draftproof.monitoring.alerts import list_cautions, list_triggers
 from draftproof.monitoring.blind_spots import list_blind_spots, list_unseen
 from draftproof.monitoring.engine_signals import find_signals
@@ -12,7 +13,6 @@ from draftproof.monitoring.signals import Signals
 from draftproof.monitoring.watch import Recording, Unwatched, Watch
 from draftproof.plan.rollback_limits import Limit, find_limits, tail_of
 from draftproof.plan.schema import Plan
-from draftproof.records import Manifest
 from draftproof.verdict.results import Results
 
 _HASH_LENGTH = 12

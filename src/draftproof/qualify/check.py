@@ -13,6 +13,7 @@ from draftproof.arms.environment import resolve_references
 from draftproof.arms.launch import MODEL_MARK, list_arms
 from draftproof.arms.preflight import Finding, PreflightReport, run_preflight
 from draftproof.load.sockets import prepare_descriptors
+from draftproof.manifests import ArmManifest, Contract
 from draftproof.plan.loading import BUILTIN_PREFIX
 from draftproof.plan.schema import Plan
 from draftproof.qualify.clusters import check_cluster
@@ -27,7 +28,6 @@ from draftproof.qualify.load_findings import (
 )
 from draftproof.qualify.progress import Progress
 from draftproof.qualify.stopping import stop_on_signal
-from draftproof.records import ArmManifest, Contract
 from draftproof.verdict.forecast import forecast_shortfalls
 from draftproof.verdict.knee.outlook import describe_outlook
 from draftproof.workload.items import Item, Workload

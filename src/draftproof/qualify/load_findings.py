@@ -12,10 +12,10 @@ import msgspec
 
 from draftproof.arms.launch import list_arms
 from draftproof.load.turn import Turn
+from draftproof.manifests import ArmManifest
 from draftproof.plan.load import LoadLevel
 from draftproof.plan.schema import Plan
 from draftproof.qualify.measure import plan_turns
-from draftproof.records import ArmManifest
 from draftproof.workload.arrivals import NS_PER_S, OnOff, OpenLoop, Ramp, Steady, Steps, mean_rate_rps
 from draftproof.workload.items import Item
 from draftproof.workload.recordings import has_filler

@@ -19,6 +19,7 @@ from draftproof.arms.preflight import PreflightReport
 from draftproof.build import source_sha256
 from draftproof.clock import wall_anchor
 from draftproof.load.sockets import prepare_descriptors
+from draftproof.manifests import Manifest
 from draftproof.plan.loading import plan_sha256, thresholds_sha256
 from draftproof.plan.schema import Plan
 from draftproof.qualify.behaviour import list_unprobed
@@ -32,7 +33,7 @@ from draftproof.qualify.progress import Interrupted, Progress
 from draftproof.qualify.reporting import recompute
 from draftproof.qualify.resuming import list_missing_turns
 from draftproof.qualify.stopping import stop_on_signal
-from draftproof.records import SCHEMA_VERSION, Manifest
+from draftproof.records import SCHEMA_VERSION
 from draftproof.store import LOG_FOLDER, RunContents, RunDirectory
 from draftproof.verdict.results import Results
 from draftproof.workload.items import Item, Workload

@@ -26,10 +26,10 @@ from draftproof.engines import EngineAdapter, adapter_for
 from draftproof.engines.reading.flags import is_secret_name, list_secret_values
 from draftproof.errors import EngineError
 from draftproof.load.turn import Endpoint
+from draftproof.manifests import ArmManifest
 from draftproof.plan.schema import Arm, Plan
 from draftproof.qualify.masking import masked_errors
 from draftproof.qualify.stopping import unless_stopped
-from draftproof.records import ArmManifest
 
 
 class Contact(msgspec.Struct, frozen=True, kw_only=True):

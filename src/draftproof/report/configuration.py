@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from draftproof.records import ArmManifest, Contract, Manifest
+from draftproof.manifests import ArmManifest, Contract, Manifest
 from draftproof.report.labels import arm_label
 from draftproof.report.quantities import MISSING, format_bytes, format_count, format_significant
 from draftproof.report.view import Column, Group, Row, Table, TableCell, text_cell

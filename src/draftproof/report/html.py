@@ -8,7 +8,7 @@ from functools import cache
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from draftproof.records import Manifest
+from draftproof.manifests import Manifest
 from draftproof.report.model import build_model
 from draftproof.verdict.results import Results
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from draftproof.records import Manifest
+from draftproof.manifests import Manifest
 from draftproof.report.acceptance import acceptance_sentence, build_acceptance
 from draftproof.report.behaviour import BehaviourSection, build_behaviour
 from draftproof.report.clients import ClientSection, build_clients

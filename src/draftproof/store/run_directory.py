@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Self
 import msgspec
 
 from draftproof.errors import InvalidRunError, StoreError
+from draftproof.manifests import Manifest
 from draftproof.plan.loading import parse_plan, plan_sha256, thresholds_sha256
 from draftproof.plan.schema import Plan
 from draftproof.records import (
@@ -29,7 +30,6 @@ from draftproof.records import (
     BehaviourProbe,
     BlockRecord,
     Judgement,
-    Manifest,
     RequestRecord,
     TelemetrySample,
     Warmup,

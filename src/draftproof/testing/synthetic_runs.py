@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from draftproof.manifests import ArmManifest, Manifest
 from draftproof.plan.load import Arrivals
 from draftproof.plan.schema import Plan
-from draftproof.records import ArmManifest, BlockRecord, Chunk, Manifest, RequestRecord, SpecCounts
+from draftproof.records import BlockRecord, Chunk, RequestRecord, SpecCounts
 from draftproof.verdict.run_data import RunData
 from draftproof.workload.arrivals import arrival_times_ns
 from draftproof.workload.items import ContainsCheck, Item, Message, Sampling

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from draftproof.records import Manifest
+from draftproof.manifests import Manifest
 from draftproof.verdict.contexts import limit_context
 from draftproof.verdict.decide import find_limits, make_limit
 from draftproof.verdict.decision_results import ContextBand

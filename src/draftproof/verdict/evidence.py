@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
+from draftproof.manifests import ArmManifest, Contract, Manifest
 from draftproof.plan.schema import Plan
-from draftproof.records import ArmManifest, Contract, Manifest
 from draftproof.verdict.results import Reason, Results
 from draftproof.verdict.run_data import ALL_SEGMENTS
 

@@ -2,17 +2,10 @@
 
 import msgspec
 
+from draftproof.manifests import Manifest
 from draftproof.metrics.request import RequestMetrics
 from draftproof.plan.schema import Plan
-from draftproof.records import (
-    BehaviourProbe,
-    BlockRecord,
-    Judgement,
-    Manifest,
-    RequestRecord,
-    TelemetrySample,
-    Warmup,
-)
+from draftproof.records import BehaviourProbe, BlockRecord, Judgement, RequestRecord, TelemetrySample, Warmup
 from draftproof.verdict.client_limits import ClientFault
 from draftproof.workload.checks import CheckResult
 from draftproof.workload.conversation import checks_at_turn

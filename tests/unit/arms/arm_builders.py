@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 
 from draftproof.arms.manifest import REFERENCE_ENGINE
+from draftproof.manifests import ArmManifest
 from draftproof.plan.loading import parse_plan
 from draftproof.plan.schema import Plan, Scalar
-from draftproof.records import ArmManifest
 from draftproof.workload.items import Item, Message
 
 OFF: dict[str, Scalar | None] = {

@@ -18,11 +18,11 @@ from draftproof.engines.tensorrtllm import TENSORRT_LLM
 from draftproof.engines.tgi import TGI
 from draftproof.engines.vllm import VLLM
 from draftproof.errors import PlanError, UsageError
+from draftproof.manifests import ArmManifest
 from draftproof.plan.loading import load_plan, parse_plan
 from draftproof.plan.placeholders import check_filled_in, find_placeholders
 from draftproof.plan.schema import Arm, Plan
 from draftproof.qualify.check import choose_items
-from draftproof.records import ArmManifest
 from draftproof.verdict.forecast import forecast_shortfalls
 
 ADAPTERS: dict[str, EngineAdapter] = {

@@ -13,9 +13,9 @@ from draftproof.cli.handing_over import describe_report
 from draftproof.errors import InvalidRunError, NotVerifiedError, StoreError
 from draftproof.handover.packing import PackOptions, pack_run
 from draftproof.handover.verifying import load_package, verify_package
+from draftproof.manifests import Manifest
 from draftproof.plan.loading import parse_plan, plan_sha256, thresholds_sha256
 from draftproof.qualify import recompute
-from draftproof.records import Manifest
 from draftproof.store.run_directory import encode_document
 
 JOURNAL, RESULTS = "journal/records.jsonl", "results.json"

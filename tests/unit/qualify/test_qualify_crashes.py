@@ -26,12 +26,13 @@ from draftproof.engines import GENERIC
 from draftproof.errors import StoreError
 from draftproof.load.driver import LoadSettings
 from draftproof.load.turn import Endpoint
+from draftproof.manifests import Manifest
 from draftproof.plan.loading import parse_plan, plan_sha256, thresholds_sha256
 from draftproof.qualify import Quiet
 from draftproof.qualify import measure as measuring
 from draftproof.qualify.reporting import recompute
 from draftproof.qualify.resuming import list_request_ids
-from draftproof.records import SCHEMA_VERSION, Manifest, RequestRecord
+from draftproof.records import SCHEMA_VERSION, RequestRecord
 from draftproof.store import RunDirectory
 from draftproof.testing.builders import build_item
 from draftproof.testing.fake_transport import FakeTransport, Story

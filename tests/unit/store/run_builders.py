@@ -5,12 +5,12 @@ from pathlib import Path
 import msgspec
 from hypothesis import strategies as st
 
+from draftproof.manifests import Manifest
 from draftproof.plan.loading import parse_plan, plan_sha256, thresholds_sha256
 from draftproof.records import (
     SCHEMA_VERSION,
     BlockRecord,
     Chunk,
-    Manifest,
     RequestRecord,
     Round,
     ServerTimings,

@@ -4,7 +4,7 @@ import msgspec
 
 import draftproof
 from draftproof.build import digest_folder, digest_sources, is_other_build, name_build, source_sha256
-from draftproof.records import Manifest
+from draftproof.manifests import Manifest
 from draftproof.testing.builders import build_manifest
 
 SOURCES = {"a.py": b"one", "sub/b.py": b"two"}

@@ -10,17 +10,9 @@ from typing import Any, ClassVar
 import msgspec
 import pytest
 
+from draftproof.manifests import ArmManifest, Manifest
 from draftproof.plan.schema import Plan
-from draftproof.records import (
-    ArmManifest,
-    BlockRecord,
-    Chunk,
-    Manifest,
-    RequestRecord,
-    Round,
-    ServerTimings,
-    SpecCounts,
-)
+from draftproof.records import BlockRecord, Chunk, RequestRecord, Round, ServerTimings, SpecCounts
 from draftproof.verdict.run_data import RunData
 from draftproof.workload.items import ContainsCheck, Item, Message
 

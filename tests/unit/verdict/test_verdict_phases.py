@@ -3,7 +3,8 @@
 import msgspec
 import pytest
 
-from draftproof.records import ColdStart, Warmup, WarmupGroup
+from draftproof.manifests import ColdStart
+from draftproof.records import Warmup, WarmupGroup
 from draftproof.testing.builders import MS_NS
 from draftproof.verdict.compute import compute_results
 from draftproof.verdict.phases import summarise_phases, warn_about_warmups

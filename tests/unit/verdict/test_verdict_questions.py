@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from draftproof.records import Contract
+from draftproof.manifests import Contract
 from draftproof.report.questions import render_questions
 from draftproof.verdict.compute import compute_results
 from draftproof.verdict.questions.ask import QUESTIONS, answer_questions

@@ -5,8 +5,9 @@ from collections import defaultdict
 import msgspec
 import pytest
 
+from draftproof.manifests import ColdStart
 from draftproof.metrics import host_series as host
-from draftproof.records import ColdStart, TelemetrySample
+from draftproof.records import TelemetrySample
 from draftproof.verdict.compute import compute_results
 from draftproof.verdict.results import Results
 

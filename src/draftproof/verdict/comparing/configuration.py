@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from draftproof.build import name_build
+from draftproof.manifests import ArmManifest, Contract, Manifest
 from draftproof.plan.load import LoadLevel
-from draftproof.records import ArmManifest, Contract, Manifest
 from draftproof.verdict.comparing.comparison import FactChange, FactGroup, Scalar
 from draftproof.verdict.comparing.triggers import ArmFacts, list_flags, normalise_command
 from draftproof.verdict.run_data import PreparedRun

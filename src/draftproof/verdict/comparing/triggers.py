@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from draftproof.records import ArmManifest, Contract
+from draftproof.manifests import ArmManifest, Contract
 
 Setting = str | int | float | bool | None
 

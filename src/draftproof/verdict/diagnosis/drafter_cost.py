@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from draftproof.records import ArmManifest
+from draftproof.manifests import ArmManifest
 from draftproof.verdict.diagnosis.break_evens import RoundTable, StepMeans, average_rounds
 from draftproof.verdict.diagnosis.results import CostPart, DrafterFact
 from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from draftproof.records import Contract
+from draftproof.manifests import Contract
 from draftproof.stats.multiplicity import holm_adjusted
 from draftproof.verdict.effects import derive_seed
 from draftproof.verdict.equivalence.agreement import NULL_ARM

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 import msgspec
 
+from draftproof.manifests import ArmManifest, Contract, Manifest
 from draftproof.plan.schema import Plan
-from draftproof.records import ArmManifest, Contract, Manifest
 from draftproof.verdict.decision_results import QuestionStanding
 from draftproof.verdict.figure import Figure
 from draftproof.verdict.load_size import LoadSize

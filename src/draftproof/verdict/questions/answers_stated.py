@@ -1,6 +1,6 @@
 """Answers to the review questions that rest on the contract and on the plan. Pure."""
 
-from draftproof.records import Contract
+from draftproof.manifests import Contract
 from draftproof.verdict.equivalence.results import ALL_LOADS
 from draftproof.verdict.load_size import widest_limit
 from draftproof.verdict.questions.answers import UNDISCLOSED, Answer, Source, grade, write_share

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import msgspec
 
+from draftproof.manifests import Manifest
 from draftproof.plan.schema import Plan
-from draftproof.records import Manifest
 from draftproof.verdict.decision_results import Question
 from draftproof.verdict.questions import answers_measured, answers_stated
 from draftproof.verdict.questions.answers import Answer, Source
