@@ -137,6 +137,7 @@ class HttpConnection(asyncio.Protocol):
         finally:
             self._catch_up()
             self._listener = self._ending = None
+            self._may_wait = False  # what comes unasked is to be seen before the next request
 
     def abort(self) -> None:
         """Drop the connection without waiting for anything to be sent."""

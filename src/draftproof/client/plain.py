@@ -10,6 +10,7 @@ from collections.abc import Sequence
 Frames = tuple[list[bytes], list[int]]
 
 _LAST_OF_ANSWER_IS_NOT = b"}\n\n\r\n"
+_MARKER = b"data: [DONE]"
 _END = b"\n\n\r\n"  # of an event and its chunk
 _MIDDLE = b"\r\ndata: "  # between the chunk's size and the frame
 _IN_CHUNK = len(b"data: \n\n")  # what the size counts beside the frame
@@ -18,9 +19,10 @@ _IN_CHUNK = len(b"data: \n\n")  # what the size counts beside the frame
 def ends_plain(read: bytes) -> bool:
     """Tell whether a read may be of the plain middle, and surely is not the end of an answer.
 
-    A chunked message ends with an empty line, so that none is over with an event's end.
+    A chunked message ends with an empty line, so that none is over with an event's end; but what is wanted of
+    it is over with the end marker, whatever a service writes behind that.
     """
-    return read.endswith(_LAST_OF_ANSWER_IS_NOT)
+    return read.endswith(_LAST_OF_ANSWER_IS_NOT) and _MARKER not in read
 
 
 def take_frames(reads: Sequence[tuple[bytes, int]]) -> Frames | None:

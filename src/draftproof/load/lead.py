@@ -3,7 +3,7 @@
 A lead first goes on until as many requests have ended as are in flight: those that met an empty service are
 then gone. How long they took on average sets its length once and for all, `LEAD_TIMES` of it. The length does
 not look at the queue again: a lead that goes on while a queue is long ends when it happens to be short, and
-the waits that are then counted come out too small however long it was (bench/queues.py).
+the waits that are then counted come out too small. How near they come by this rule: bench/queues.py.
 """
 
 from draftproof.records import LeadEnd

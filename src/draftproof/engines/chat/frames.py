@@ -96,6 +96,7 @@ class ChatFrame(msgspec.Struct, frozen=True, gc=False):
 
 
 _DECODER = msgspec.json.Decoder(ChatFrame)
+_BETWEEN = b"}\n{"  # two lines of one object each; in no place inside of one
 _FAULTS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -114,13 +115,21 @@ def parse_frame(data: bytes) -> ChatFrame:
 def parse_frames(lines: Sequence[bytes]) -> list[ChatFrame]:
     """Return the frames of several events, the data of each of which is one line; faster than one by one.
 
+    A frame that spans lines or shares one, and an empty line, would shift those behind it: lines that do not
+    look like one object each are refused.
+
     Raises:
-        FrameError: as `parse_frame`, of any of them.
+        FrameError: as `parse_frame`, of any of them, or they are to be read one by one.
     """
+    joined = b"\n".join(lines)
+    is_plain = joined.startswith(b"{") and joined.endswith(b"}") and joined.count(_BETWEEN) == len(lines) - 1
     try:
-        return _DECODER.decode_lines(b"\n".join(lines))
+        frames = _DECODER.decode_lines(joined) if is_plain else []
     except _FAULTS as error:
         raise FrameError(_explain(error)) from error
+    if len(frames) != len(lines):
+        raise FrameError("some lines are not one frame each")
+    return frames
 
 
 def _explain(error: Exception) -> str:
