@@ -20,7 +20,6 @@ from draftproof.load.driver import LoadSettings, run_turn
 from draftproof.load.memory_sink import MemorySink
 from draftproof.load.turn import Endpoint, Turn
 from draftproof.metrics.client_error import TrueAnswer, compute_client_error
-from draftproof.metrics.percentiles import failure_inclusive
 from draftproof.metrics.request import compute_request_metrics, itl_arrival_ns
 from draftproof.testing.builders import build_item
 from draftproof.testing.scripted_server import ScriptedServer
@@ -163,16 +162,16 @@ def count_looks(connections):
     return len(asked)
 
 
-def test_an_error_in_mid_stream_is_a_failure_and_stays_in_the_percentiles():
-    """Lesson 9, error events pass as successes: every kind of fault is counted, and a tail shows it."""
+def test_an_error_in_mid_stream_is_a_failure():
+    """Lesson 9, error events pass as successes: every kind of fault is counted as what it is.
+
+    That failures stay in the percentiles of a cell is shown in tests/unit/verdict/test_verdict_figures.py.
+    """
     found = run_fault_mix(each=2)
     assert [(one.fault, one.counted) for one in found] == [
         (fault, {outcome: 2}) for fault, (outcome, _) in FAULTS.items()
     ]
-    failed = sum(one.requests for one in found if one.expected != "ok")
-    ok = sum(one.requests for one in found if one.expected == "ok")
-    assert failure_inclusive([1.0] * ok, failed, 0.50) == float("inf")
-    assert failure_inclusive([1.0] * ok, failed, 0.10) == 1.0
+    assert {one.expected for one in found} >= {"http_error", "rejected", "cut", "malformed", "ok"}
 
 
 def test_a_wrong_count_is_a_miscount_and_no_reading():

@@ -38,11 +38,6 @@ def nearest_rank(count: int, q: float) -> int:
     return max(1, math.ceil(round(q * count, RANK_DIGITS)))
 
 
-def failure_inclusive(values_ok: Iterable[float], failures: int, q: float) -> float | None:
-    """Return the percentile with every failed request counted as +∞; `math.inf` where it falls on one."""
-    return percentile([*values_ok, *[math.inf] * failures], q)
-
-
 def token_weighted(
     values: Sequence[float] | npt.NDArray[np.float64], tokens: Sequence[int] | npt.NDArray[np.int64], q: float
 ) -> float | None:

@@ -35,6 +35,7 @@ def event(frame):
 frames = st.one_of(
     st.integers(0, 99).map(lambda number: PLAIN % number),
     st.sampled_from([b"{}", b"[DONE]", b'{"error":{"message":"no"}}', b'{"choices":7}', b"{,}", b"\xff{}"]),
+    st.sampled_from([b"", b"  ", b'{"choices":[]', b"}", b"{}{}", b'{"usage":', b"{}}"]),
 )
 bodies = st.one_of(
     frames.map(lambda frame: b"data: %s\n\n" % frame),
@@ -172,6 +173,45 @@ def test_an_event_of_two_lines_is_one_though_the_second_looks_plain():
     waited = fold_of(reads, may_wait=True)
     assert waited == fold_of(reads, may_wait=False)
     assert (waited.outcome, waited.answer.text) == ("malformed", "13")
+
+
+@pytest.mark.parametrize(
+    ("odd", "outcome", "text"),
+    [
+        ((b"", PLAIN % 2), "ok", "123"),
+        ((b"  ", PLAIN % 2), "ok", "123"),
+        ((b'{"choices":[]', b"}"), "malformed", "13"),
+        (((PLAIN % 2) * 2, PLAIN % 2), "malformed", "123"),
+        ((b"", (PLAIN % 2) * 2, b"{}"), "malformed", "13"),  # as many objects as events
+        ((b'{"usage":', b"{}}", (PLAIN % 2) * 2, b"{}"), "malformed", "13"),
+    ],
+)
+def test_events_that_are_no_frame_each_are_read_one_by_one(odd, outcome, text):
+    """An empty event, a frame over two events and two frames in one shift no time and pass for nothing."""
+    reads = [event(PLAIN % 1), b"".join(map(event, odd)), event(PLAIN % 3), event(b"{}"), END]
+    waited = fold_of(reads, may_wait=True)
+    assert waited == fold_of(reads, may_wait=False)
+    assert (waited.outcome, waited.answer.text) == (outcome, text)
+
+
+def test_an_end_marker_is_no_middle_whatever_follows_it():
+    """A service that writes on behind its marker, and then nothing, has answered."""
+    assert not ends_plain(event(b"[DONE]") + event(PLAIN % 1))
+
+
+def test_what_comes_unasked_does_not_wait_for_the_next_request():
+    """Else the beginning of an answer to nobody is lost, and its rest read as the next answer."""
+
+    async def main():
+        connection, fold = HttpConnection(monotonic_ns), ExchangeFold(GENERIC.start_fold())
+        told = []
+        connection._write = lambda _: [connection._take(read, 1) for read in (HEAD, event(PLAIN % 1), END)]
+        await connection.exchange(b"", fold)
+        connection.abort = lambda: told.append("dropped")
+        connection._take(HEAD + event(PLAIN % 2), 2)
+        return told
+
+    assert asyncio.run(main()) == ["dropped"]
 
 
 def test_nothing_is_heard_after_the_end():

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from draftproof.metrics.percentiles import failure_inclusive, nearest_rank, percentile, token_weighted
+from draftproof.metrics.percentiles import nearest_rank, percentile, token_weighted
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 20, 100])
@@ -27,20 +27,7 @@ def test_no_values_have_no_percentile():
     """Empty input gives None in every form."""
     assert percentile([], 0.5) is None
     assert percentile(np.array([]), 0.5) is None
-    assert failure_inclusive([], 0, 0.5) is None
     assert token_weighted([], [], 0.5) is None
-
-
-def test_failures_count_as_infinite():
-    """With 3 of 100 requests failed the p97 is the slowest success and the p98 a failure."""
-    values = [float(value) for value in range(97)]
-    assert failure_inclusive(values, 3, 0.97) == 96.0
-    assert failure_inclusive(values, 3, 0.98) == math.inf
-
-
-def test_only_failures_are_infinite_not_missing():
-    """A cell in which everything failed has an infinite median."""
-    assert failure_inclusive([], 2, 0.5) == math.inf
 
 
 def test_token_weights_repeat_a_value():
