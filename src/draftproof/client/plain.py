@@ -22,7 +22,7 @@ def ends_plain(read: bytes) -> bool:
     A chunked message ends with an empty line, so that none is over with an event's end; but what is wanted of
     it is over with the end marker, whatever a service writes behind that.
     """
-    return read.endswith(_LAST_OF_ANSWER_IS_NOT) and _MARKER not in read
+    return read.endswith(_LAST_OF_ANSWER_IS_NOT) and read.find(_MARKER) < 0  # faster than `in`
 
 
 def take_frames(reads: Sequence[tuple[bytes, int]]) -> Frames | None:

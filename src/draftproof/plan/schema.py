@@ -220,12 +220,16 @@ class Limits(_Strict):
     lead_max_s: Number = Field(
         30.0,
         gt=0,
+        le=1e9,
         description="Longest time for which an open loop leads up to its counted requests. 16 mean times of "
         "a request are wanted; where this cuts them short, the report warns.",
     )
     stall_ms: Number = Field(200.0, gt=0, description="A gap between chunks above this is a stall.")
     sample_s: Number = Field(
-        1.0, gt=0, description="Time between two readings of a service's metrics during its turn."
+        1.0,
+        ge=0.001,
+        le=1e9,
+        description="Time between two readings of a service's metrics during its turn.",
     )
     client_lag_ms: Number = Field(
         50.0,

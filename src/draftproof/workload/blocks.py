@@ -105,7 +105,7 @@ def plan_blocks(
             item has, or more requests or a longer turn than anybody waits for.
     """
     _check_inputs(items, arms)
-    _check_size(len(items), levels, len(arms))
+    check_size(len(items), levels, len(arms))
     orders = {level.name: _draw_arm_orders(arms, seed, level.name) for level in levels}
     index = itertools.count()
     return tuple(
@@ -143,7 +143,12 @@ def _check_inputs(items: Sequence[Item], arms: Sequence[str]) -> None:
         )
 
 
-def _check_size(items: int, levels: Sequence[LoadLevel], arms: int) -> None:
+def check_size(items: int, levels: Sequence[LoadLevel], arms: int) -> None:
+    """Do nothing if so many items can be planned.
+
+    Raises:
+        UsageError: they make more requests than anybody waits for.
+    """
     wanted = sum(level.repeats for level in levels) * items * arms
     if wanted > MOST_REQUESTS:
         most = max(levels, key=lambda level: level.repeats)

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from draftproof.arms.behaviour import cancelling
-from draftproof.arms.behaviour.asking import Line
+from draftproof.arms.behaviour.asking import KeepingFold, Line
 from draftproof.arms.behaviour.cancelling import Load, judge_promptness
 from draftproof.arms.behaviour.judging import choose_stop
 from draftproof.arms.behaviour.metering import fetch_whole
@@ -26,6 +26,16 @@ SHAPES = tuple(name for name in PROBES if name not in CANCELLING)
 
 async def nothing_told() -> Load | None:
     return None
+
+
+@pytest.mark.parametrize("odd", [b'"\xff"', b"1e999"])
+def test_what_a_measured_answer_may_hold_ends_no_probe(odd):
+    """Text that is not UTF-8, or a number without end, in a field that nobody reads: the answer is whole."""
+    fold = KeepingFold(GENERIC.start_fold())
+    frame = b'{"choices":[{"index":0,"delta":{"content":"a"}}],"note":%s}'
+    fold.add(frame % odd, 1)
+    fold.add_all([frame % odd, frame % b"0"], [2, 3])
+    assert (fold.finish().text, len(fold.frames)) == ("aaa", 1)
 
 
 def probe(service, *, only=SHAPES, read_load=None, concurrency=2):

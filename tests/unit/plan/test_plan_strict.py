@@ -62,6 +62,15 @@ def test_a_value_of_another_type_is_refused(table, name, wrong):
     assert name in {fault["loc"][0] for fault in refused.value.errors() if fault["loc"]}
 
 
+@pytest.mark.parametrize(
+    "limits", ["lead_max_s = 1e300", "sample_s = 1e300", "sample_s = 5e-324", "sample_s = 1e-6"]
+)
+def test_times_that_no_clock_counts_are_refused(limits):
+    """In nanoseconds they would be infinite or nothing, in mid-run."""
+    with pytest.raises(PlanError, match=limits.split()[0]):
+        parse_plan(f"{MINIMAL}[limits]\n{limits}\n")
+
+
 @pytest.mark.parametrize("wrong", [True, 1.0, "1"])
 def test_a_schema_version_is_a_whole_number(wrong):
     """True and 1.0 equal 1 in Python; in a plan they are slips."""

@@ -1,6 +1,7 @@
 """Where an output ends, what a round reports, and what happens when something fails."""
 
 import logging
+import statistics
 import time
 
 import pytest
@@ -177,19 +178,23 @@ def test_cancelling_at_any_point_frees_slot_and_cache(target, tokens, steps) -> 
 def test_durations_of_a_step_add_up_to_its_wall_time(target) -> None:
     """Drafting, verification, sampling and the rest make up at least 95 % of a step of half a millisecond.
 
-    What is not in them is handing the outputs back: some microseconds, under 2 % of a real model's step.
+    What is not in them is handing the outputs back: some microseconds, under 2 % of a real model's step. Of
+    the middle one of the steps, since between two clocks of any one a neighbour may have the core.
     """
     engine = make_engine(target)
     for index in range(8):
         engine.add_request(make_request(f"r{index}", PROMPT, drafts=4, max_tokens=40))
-    wall_ns = 0
+    shares, before_ns = [], 0
     while engine.has_work:
         started = time.monotonic_ns()
         engine.step()
-        wall_ns += time.monotonic_ns() - started
-    stats = engine.stats()
-    named_ns = stats.draft_ns + stats.verify_ns + stats.sample_ns + stats.schedule_ns
-    assert 0.95 * wall_ns <= named_ns <= wall_ns
+        wall_ns, stats = time.monotonic_ns() - started, engine.stats()
+        named_ns = stats.draft_ns + stats.verify_ns + stats.sample_ns + stats.schedule_ns
+        shares.append((named_ns - before_ns) / wall_ns)
+        before_ns = named_ns
+    assert len(shares) > 8
+    assert max(shares) <= 1
+    assert statistics.median(shares) >= 0.95
 
 
 def test_totals_agree_with_the_outputs(target) -> None:

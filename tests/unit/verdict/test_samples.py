@@ -87,6 +87,21 @@ def test_tail_and_shares_are_asked_for_over_each_load(world):
     assert failures.have == len(run.items)
 
 
+def test_a_margin_of_all_takes_no_prompts(world):
+    """Shares may grow or fall by anything: nothing is to be shown, and that is said."""
+    run = world(thresholds={"failure_margin": 1.0, "quality_margin": 1.0}).run()
+    found = plan_samples(run.plan, run.items, ASKED)
+    for need in rows(found, "failures") + rows(found, "checks"):
+        assert (need.needed, need.reason) == ((), "a margin of 1 allows every growth")
+
+
+def test_a_plan_without_end_is_refused_and_not_counted(world):
+    run = world(items_per_segment=2).run()
+    load = (run.plan.load[0].model_copy(update={"repeats": 10**18}),)
+    with pytest.raises(UsageError, match="can be planned"):
+        plan_samples(run.plan.model_copy(update={"load": load}), run.items, ASKED)
+
+
 def test_an_earlier_run_gives_its_own_spread(world):
     """Prompts whose log ratios spread by 0.2: the spread read back is that, and it decides the number."""
 

@@ -74,7 +74,10 @@ class KeepingFold:
             self._keep(frame)
 
     def _keep(self, frame: bytes) -> None:
-        decoded = msgspec.json.decode(frame)
+        try:
+            decoded = msgspec.json.decode(frame)
+        except (msgspec.DecodeError, RecursionError):
+            return  # in a field that no fold reads, such as a text that is not UTF-8: the answer is whole
         if isinstance(decoded, dict):
             self.frames.append(decoded)
             if self._on_content is not None and has_content(decoded):

@@ -34,7 +34,7 @@ from draftproof.verdict.samples.spreads import (
 )
 from draftproof.verdict.samples.wording import describe_samples
 from draftproof.verdict.tails import TAIL_METRICS, tail_share
-from draftproof.workload.blocks import choose_items, choose_over_repeats
+from draftproof.workload.blocks import check_size, choose_items, choose_over_repeats
 from draftproof.workload.items import Item
 from draftproof.workload.segments import segment_key
 
@@ -96,12 +96,14 @@ def plan_samples(
         earlier: a run whose spreads count, else assumed ones do.
 
     Raises:
-        UsageError: the gain is not beyond the plan's minimum gain, or a share is out of range.
+        UsageError: the gain is not beyond the plan's minimum gain, a share is out of range, or the plan is of
+            more requests than can be planned.
     """
     _check(plan, question)
+    arms = 2 + (plan.arms.alternative is not None) + plan.comparison.null_arm
+    check_size(len(items), plan.load, arms)
     ask = _Ask(plan=plan, items=tuple(items), question=question, earlier=earlier)
     needs = (*_needs_of_gain(ask), *_needs_of_tail(ask), *_needs_of_shares(ask))
-    arms = 2 + (plan.arms.alternative is not None) + plan.comparison.null_arm
     found = SamplePlan(
         plan=plan.name,
         run=earlier.name if earlier else None,
@@ -271,6 +273,8 @@ def _need_of_share(
     reason = None
     if margin <= 0:
         reason = "a margin of 0 cannot be shown by any number of pairs"
+    elif margin >= 1:
+        reason = "a margin of 1 allows every growth"
     elif prompts == 0:
         reason = "no item has a check"
     return _to_need(
