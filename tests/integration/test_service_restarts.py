@@ -11,9 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
+from byte_server import CHAT, DIALECTS, JSON, TEXT, ByteServer, Reply, Request, events, models, respond
 
 from draftproof.errors import EngineError, IncompatibleError
-from draftproof.plan.loading import load_plan
+from draftproof.plan.loading import load_plan, parse_plan
 from draftproof.qualify import Quiet, recompute, resume_run, run_plan
 from draftproof.qualify.fleet import Fleet
 from draftproof.store import RunDirectory
@@ -286,3 +287,49 @@ def test_a_service_that_is_silent_after_a_turn_is_asked_when_it_is_needed(servic
             return before, await fleet.find_change("candidate")
 
     assert asyncio.run(ask()) == (None, None)
+
+
+@pytest.mark.parametrize("path", ["/version", "/v1/models"])
+@pytest.mark.parametrize(
+    ("status", "change"), [(503, None), (500, None), (429, None), (404, "not what it was"), (501, "not what")]
+)
+def test_an_address_that_cannot_tell_just_now_is_no_other_answer(tmp_path, path, status, change):
+    """A busy gateway is no other service; one that lacks the address is."""
+    told = {"/version": respond('{"version": "0.9"}', kind=JSON), "/v1/models": models("m")}
+    answer = respond(events(DIALECTS["vllm"].frames), framing="chunked")
+    ill: list[str] = []
+
+    def tell(request: Request) -> Reply:
+        return respond("busy", status=status, kind=TEXT) if request.path in ill else told[request.path]
+
+    async def ask(url: str) -> IncompatibleError | None:
+        ports = dict.fromkeys(("baseline", "candidate"), url.rpartition(":")[2])
+        plan = parse_plan(PLAN.format(engine="vllm", ready_s=5.0, **ports))
+        async with Fleet(plan, None, tmp_path, Quiet(), asyncio.Event()) as fleet:
+            assert await fleet.find_change("candidate") is None
+            ill.append(path)
+            return await fleet.find_change("candidate")
+
+    with ByteServer({CHAT: answer, "/health": respond("", kind=TEXT), **dict.fromkeys(told, tell)}) as server:
+        found = asyncio.run(ask(server.url))
+    assert (found is None) == (change is None)
+    assert change is None or change in str(found)
+
+
+def test_an_attached_service_that_breaks_answers_off_is_measured_and_stops_no_run(services):
+    """It is there, and the same, and every answer of it breaks: those are failures of its arm."""
+    whole = respond(events(DIALECTS["generic"].frames), framing="chunked")
+    cut = Reply((whole.packets[0][:200],), "close")
+    asked = iter(range(100))
+
+    def answer(_: Request) -> Reply:
+        return whole if next(asked) < 3 else cut
+
+    routes = {"/v1/models": models("m")}
+    with ByteServer({CHAT: whole, **routes}) as sound, ByteServer({CHAT: answer, **routes}) as breaking:
+        services.ports = [int(one.url.rpartition(":")[2]) for one in (sound, breaking)]
+        results = services.run()
+    assert results.counts["measured"] == 2 * ITEMS
+    assert len(failed(services)) >= ITEMS - 3
+    assert all("/candidate/" in name for name in failed(services))
+    assert results.verdict.decision not in {"adopt", "adopt_limited"}

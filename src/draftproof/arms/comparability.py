@@ -17,6 +17,7 @@ _LEFT_TO_SERVICE = frozenset({("kernels", "auto")})
 # The plan names a drafter; the reference engine states the list of those it was given, as JSON text.
 _DRAFTER, _DRAFTERS = "drafter", "drafters"
 _SHOWN_CHARS = 60
+UNKNOWN = "unknown"  # a version that a service does not tell
 _ABSENT = "absent"
 
 
@@ -26,6 +27,11 @@ class SettingDifference(msgspec.Struct, frozen=True):
     key: str
     baseline: str
     other: str
+
+    @property
+    def is_stated(self) -> bool:
+        """Whether the other arm states a value at all."""
+        return self.other not in {_ABSENT, UNKNOWN}
 
 
 def find_differences(baseline: ArmManifest, other: ArmManifest) -> tuple[SettingDifference, ...]:

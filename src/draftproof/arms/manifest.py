@@ -5,12 +5,13 @@ Network only; comparing manifests is comparability.py.
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import aiohttp
 import msgspec
 
-from draftproof.arms.service import Service, explain_no_model, fetch_body
+from draftproof.arms.comparability import UNKNOWN
+from draftproof.arms.service import Service, explain_no_model, fetch_answer
 from draftproof.engines import ADAPTERS, GENERIC
 from draftproof.engines.facts import EngineFacts, Identity, Settings
 from draftproof.engines.reading.bodies import as_count, decode_object
@@ -26,7 +27,15 @@ from draftproof.errors import EngineError
 from draftproof.manifests import ArmManifest
 from draftproof.plan.schema import Arm
 
-__all__ = ["REFERENCE_ENGINE", "SERVED_MODEL_KEY", "Started", "fetch_bodies", "fetch_manifest"]
+__all__ = [
+    "REFERENCE_ENGINE",
+    "SERVED_MODEL_KEY",
+    "Started",
+    "Told",
+    "ask_identity",
+    "fetch_bodies",
+    "fetch_manifest",
+]
 
 SERVED_MODEL_KEY = "served_model"
 MODELS_PATH = "/v1/models"
@@ -34,6 +43,8 @@ REQUEST_PREFIX, ENVIRONMENT_PREFIX = "request.", "env."
 _TIMEOUT_S = 10.0
 # vLLM's /server_info gathers the environment at its first call, which takes its time.
 _IDENTITY_TIMEOUT_S = 30.0
+_OK, _NO_ANSWER = 200, 504
+_NOT_NOW = frozenset({408, 429, 500, 502, 503, _NO_ANSWER})  # 501 says that there is no such thing
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,10 +60,25 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
     environment: Mapping[str, str] = {}
 
 
+class Told(NamedTuple):
+    """What a service told of itself: path -> body, and the paths at which it could not tell just now.
+
+    A path that it lacks is in neither.
+    """
+
+    bodies: dict[str, bytes]
+    silent: tuple[str, ...]
+
+
 async def fetch_manifest(
-    session: aiohttp.ClientSession, arm: Arm, service: Service, started: Started | None = None
+    session: aiohttp.ClientSession,
+    arm: Arm,
+    service: Service,
+    started: Started | None = None,
+    *,
+    told: Told | None = None,
 ) -> ArmManifest:
-    """Return the manifest of a running arm.
+    """Return the manifest of a running arm; `told` is what it said if it was asked already.
 
     Where several sources tell a setting, the service itself comes first, then its log, then its command, then
     the plan.
@@ -61,7 +87,7 @@ async def fetch_manifest(
         EngineError: the service does not answer as it must, or is another engine than the plan says.
     """
     started = started or Started()
-    bodies = await fetch_bodies(session, service)
+    bodies = (told or await ask_identity(session, service)).bodies
     cards = _list_models(bodies.get(MODELS_PATH))
     if not cards and arm.served_model is None:
         raise await explain_no_model(session, service, MODELS_PATH, _TIMEOUT_S)
@@ -69,7 +95,7 @@ async def fetch_manifest(
     identity = service.adapter.read_identity(bodies)
     _check_engine(service, identity, bodies)
     adapter, command = service.adapter, started.command
-    told = (
+    settings = (
         (adapter.read_flags(command) if command else {}) | adapter.read_log(started.log) | identity.settings
     )
     fields = describe_arm(arm, service.adapter.read_flags) | find_inherited(
@@ -78,10 +104,10 @@ async def fetch_manifest(
     return ArmManifest(
         arm=service.arm,
         engine=identity.engine or adapter.name,
-        engine_version=identity.version or "unknown",
+        engine_version=identity.version or UNKNOWN,
         command=mask_secrets(command) if command else None,
         url=service.url,
-        settings=arm.settings | model | told | fields,
+        settings=arm.settings | model | settings | fields,
         load_time_s=started.load_time_s,
         resident_bytes=started.resident_bytes,
     )
@@ -122,13 +148,29 @@ async def fetch_bodies(session: aiohttp.ClientSession, service: Service) -> dict
     Raises:
         EngineError: the service does not answer.
     """
-    models = await fetch_body(session, service.path(MODELS_PATH), service.headers, _TIMEOUT_S)
-    bodies = {MODELS_PATH: models}
+    return (await ask_identity(session, service)).bodies
+
+
+async def ask_identity(session: aiohttp.ClientSession, service: Service) -> Told:
+    """Ask the addresses that tell what a service is.
+
+    Raises:
+        EngineError: the service does not answer.
+    """
+    answers = {
+        MODELS_PATH: await fetch_answer(session, service.path(MODELS_PATH), service.headers, _TIMEOUT_S)
+    }
     for path in service.adapter.facts.identity_paths:
         # A service that lists its models is there; an address of its that does not answer in time is not.
+        answers[path] = _NO_ANSWER, b""
         with contextlib.suppress(EngineError):
-            bodies[path] = await fetch_body(session, service.path(path), service.headers, _IDENTITY_TIMEOUT_S)
-    return {path: body for path, body in bodies.items() if body is not None}
+            answers[path] = await fetch_answer(
+                session, service.path(path), service.headers, _IDENTITY_TIMEOUT_S
+            )
+    return Told(
+        bodies={path: body for path, (status, body) in answers.items() if status == _OK},
+        silent=tuple(path for path, (status, _) in answers.items() if status in _NOT_NOW),
+    )
 
 
 def _check_engine(service: Service, identity: Identity, bodies: Mapping[str, bytes]) -> None:

@@ -56,16 +56,16 @@ def locate_service(
     )
 
 
-async def fetch_body(
+async def fetch_answer(
     session: aiohttp.ClientSession, url: str, headers: tuple[tuple[str, str], ...], timeout_s: float
-) -> bytes | None:
-    """Return the body of an address, None where the service answers other than 200. Follows no redirect.
+) -> tuple[int, bytes]:
+    """Return status and body of an address. Follows no redirect.
 
     Raises:
         EngineError: the service does not answer.
     """
     response, body = await _fetch(session, url, headers, timeout_s)
-    return body if response.status == 200 else None
+    return response.status, body
 
 
 async def explain_no_model(

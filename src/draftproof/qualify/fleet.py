@@ -116,7 +116,8 @@ class Fleet:
     async def find_change(self, name: str) -> IncompatibleError | None:
         """Ask an arm that somebody else runs what it is; return what is no longer as it was, None if all is.
 
-        None too where it does not answer: it may be there again before it is needed.
+        None too where it does not answer: it may be there again before it is needed. What it cannot tell just
+        now is no change either.
         """
         if self.arms[name].url is None:
             return None
@@ -124,7 +125,15 @@ class Fleet:
             now = await self._running[name].describe_again()
         except EngineError as error:  # it answers, as another engine or with other models
             return _not_the_same(name, error.message)
-        return None if now is None else find_change(self.contacts[name].manifest, now)
+        return None if now is None else find_change(self.contacts[name].manifest, now[0], is_whole=now[1])
+
+    async def is_there(self, name: str) -> bool:
+        """Tell whether an arm says what it is, and nothing that it was not before."""
+        try:
+            now = await self._running[name].describe_again()
+        except EngineError:
+            return False
+        return now is not None and find_change(self.contacts[name].manifest, now[0], is_whole=now[1]) is None
 
     def check_alive(self, name: str) -> None:
         """Do nothing while the arm's process runs.
@@ -173,9 +182,9 @@ def check_same(before: ArmManifest, now: ArmManifest) -> None:
         raise change
 
 
-def find_change(before: ArmManifest, now: ArmManifest) -> IncompatibleError | None:
-    """Return what `check_same` would raise."""
-    changed = find_differences(before, now)
+def find_change(before: ArmManifest, now: ArmManifest, *, is_whole: bool = True) -> IncompatibleError | None:
+    """Return what `check_same` would raise; unless `is_whole`, only of what is stated otherwise now."""
+    changed = [one for one in find_differences(before, now) if is_whole or one.is_stated]
     pairs = ", ".join(f"{d.key} ({d.baseline} -> {d.other})" for d in changed)
     return _not_the_same(now.arm, pairs) if changed else None
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from draftproof.arms.launch import list_arms
+from draftproof.arms.launch import list_arms, shares_service
 from draftproof.load.turn import Turn
 from draftproof.manifests import ArmManifest
 from draftproof.plan.load import LoadLevel
@@ -23,7 +23,9 @@ from draftproof.workload.recordings import has_filler
 LoadCode = Literal[
     "shape_cut", "turn_long", "replay_of_one", "classes_leave_out", "beyond_service", "prompts_invented",
     "answers_capped", "turns_untimed", "one_over_tls", "lead_asks_counted",
+    "null_asks_again",
 ]  # fmt: skip
+_OF_ARMS = ("one_over_tls", "null_asks_again")
 # Beyond it the arms of a block lie so far apart that slow drift of the machine is no longer alike for them.
 LONG_TURN_S = 900.0
 _FEW_KEPT = 0.5
@@ -48,7 +50,7 @@ class LoadFinding(msgspec.Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         if self.load:
             return f"load {self.load}: {self.text}"
-        return f"{'arms' if self.code == 'one_over_tls' else 'workload'}: {self.text}"
+        return f"{'arms' if self.code in _OF_ARMS else 'workload'}: {self.text}"
 
 
 class Outlook(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,7 +97,7 @@ def find_load_findings(plan: Plan, items: tuple[Item, ...]) -> tuple[LoadFinding
         UsageError: as `plan_turns`.
     """
     turns = plan_turns(plan, items, list_arms(plan))
-    found = [*_judge_addresses(plan), *_judge_recording(plan, items)]
+    found = [*_judge_addresses(plan), *_judge_null(plan), *_judge_recording(plan, items)]
     for level in plan.load:
         own = [turn for turn in turns if turn.load == level.name]
         sizes = [len(turn.item_ids) for turn in own]
@@ -133,6 +135,17 @@ def _judge_addresses(plan: Plan) -> Iterator[LoadFinding]:
             "client reads it, elsewhere when the kernel has it; put all arms behind the same kind of address."
         )
         yield LoadFinding(code="one_over_tls", load=None, text=text)
+
+
+def _judge_null(plan: Plan) -> Iterator[LoadFinding]:
+    if shares_service(plan):
+        yield LoadFinding(
+            code="null_asks_again",
+            load=None,
+            text="the null arm asks the baseline's own service, in the last turn of each block, what the "
+            "baseline asked: a service that keeps prompts knows them, and the null arm's first tokens come "
+            "early; switch prompt caching off in every arm, or set comparison.null_arm = false.",
+        )
 
 
 def _judge_recording(plan: Plan, items: Sequence[Item]) -> Iterator[LoadFinding]:

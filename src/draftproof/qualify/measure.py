@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 import aiohttp
 import msgspec
 
+from draftproof.arms.launch import shares_service
 from draftproof.client.transport import HttpTransport
 from draftproof.clock import read_clocks
 from draftproof.errors import EngineError, IncompatibleError
@@ -34,8 +35,13 @@ from draftproof.workload.items import Item
 
 
 def plan_turns(plan: Plan, items: tuple[Item, ...], arms: Collection[str]) -> tuple[Turn, ...]:
-    """Return every turn of a run in order: a pure function of plan, items and seed."""
-    blocks = plan_blocks(items, plan.load, tuple(arms), plan.seed, plan.workload.segment_by)
+    """Return every turn of a run in order: a pure function of plan, items and seed.
+
+    A null arm that asks the baseline's own service comes last in each block: in the baseline's turns that
+    service then knows of a block's prompts what the candidate's knows, and not what the null arm has asked.
+    """
+    last = ("baseline_null",) if shares_service(plan) and "baseline_null" in arms else ()
+    blocks = plan_blocks(items, plan.load, tuple(arms), plan.seed, plan.workload.segment_by, last=last)
     levels = {level.name: level for level in plan.load}
     return tuple(
         turn
@@ -258,13 +264,21 @@ class _Loop:
             if block.unreached or (block.broken and self._fleet.pid(arm) is None):
                 # One that somebody else runs may have been started anew, or replaced, between two requests.
                 self._warmer.forget(arm)
-                await self._fleet.meet_again(arm)
+                await self._meet_again(arm, block)
         except EngineError as error:
             raise EngineError(
                 f"{error.message} Its unanswered requests are recorded as failures of this arm.",
                 place=error.place,
                 fix=f"see what ended it, then continue with: draftproof run --resume {self._run.path}",
             ) from error
+
+    async def _meet_again(self, arm: str, block: BlockRecord) -> None:
+        """Wait for an arm. One that was there all the time and breaks answers off is measured as it is."""
+        try:
+            await self._fleet.meet_again(arm)
+        except EngineError:
+            if block.unreached or not await self._fleet.is_there(arm):
+                raise
 
     def _target(self, arm: str) -> Target:
         """Return what is sampled of an arm as it runs now."""

@@ -16,7 +16,7 @@ from draftproof.arms.environment import (
     resolve_variables,
 )
 from draftproof.arms.launch import build_command, plan_section
-from draftproof.arms.manifest import SERVED_MODEL_KEY, Started, fetch_bodies, fetch_manifest
+from draftproof.arms.manifest import SERVED_MODEL_KEY, Started, ask_identity, fetch_manifest
 from draftproof.arms.probe import ProbeResult, probe_service
 from draftproof.arms.process import ArmProcess
 from draftproof.arms.readiness import ReadyProbe
@@ -111,8 +111,11 @@ class RunningArm:
             await unless_stopped(self.process.wait_ready(again=True), stop)
             return await unless_stopped(self._meet(), stop)
 
-    async def describe_again(self) -> ArmManifest | None:
+    async def describe_again(self) -> tuple[ArmManifest, bool] | None:
         """Ask a service what it is now, without a request that it would have to answer; None if it is silent.
+
+        The second value tells whether every address that it has told what it tells: one that is busy, or
+        slow, is silent, and what is missing then is not known to be gone.
 
         Raises:
             EngineError: it answers, and as something that the arm cannot be.
@@ -121,11 +124,16 @@ class RunningArm:
         with masked_errors(self.secrets):
             async with aiohttp.ClientSession() as session:
                 try:
-                    await fetch_bodies(session, service)
+                    told = await ask_identity(session, service)
                 except EngineError:
                     return None
-                told = await fetch_manifest(session, self._arm, service, self._describe_start())
-        return mask_struct(told, self.secrets)
+                try:
+                    now = await fetch_manifest(session, self._arm, service, self._describe_start(), told=told)
+                except EngineError:
+                    if told.silent:
+                        return None
+                    raise
+        return mask_struct(now, self.secrets), not told.silent
 
     def _locate(self) -> Service:
         return locate_service(

@@ -65,7 +65,7 @@ from draftproof.verdict.tails import (
     tail_share,
 )
 from draftproof.verdict.turns import summarise_turns
-from draftproof.verdict.unmeasured import list_unmeasured, list_untold
+from draftproof.verdict.unmeasured import list_unmeasured, list_untold, without_searched
 from draftproof.verdict.windows import measure_windows
 from draftproof.verdict.wording import EVIDENCE_WORDS, list_reasons, render_sentence, weakest_evidence
 
@@ -100,8 +100,19 @@ def compute_results(run: RunData) -> Results:
     )
     results = msgspec.structs.replace(results, rival_verdicts=rivals)
     results = _add_costs(_add_services(results, prepared, readings), prepared, faults)
-    results = msgspec.structs.replace(results, knee=compute_knee(run))
+    results = _add_knee(results, run)
     return round_figures(_add_questions(results, prepared))
+
+
+def _add_knee(results: Results, run: RunData) -> Results:
+    """Add the search, which also answers what the run's own loads leave open."""
+    found = compute_knee(run)
+    if found is None:
+        return results
+    not_measured = results.not_measured
+    if found.points:
+        not_measured = without_searched(not_measured, is_open=found.axis == "rps")
+    return msgspec.structs.replace(results, knee=found, not_measured=not_measured)
 
 
 def _add_order(results: Results, prepared: PreparedRun, pairs: PairTable) -> Results:

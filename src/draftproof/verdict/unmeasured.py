@@ -24,6 +24,12 @@ def list_unmeasured(prepared: PreparedRun) -> tuple[str, ...]:
     )
 
 
+def without_searched(not_measured: Iterable[str], *, is_open: bool) -> tuple[str, ...]:
+    """Return what is still not measured beside a search for the knee, by rates or by requests in flight."""
+    measured = (NO_KNEE, CLOSED_ONLY) if is_open else (NO_KNEE,)
+    return tuple(text for text in not_measured if text not in measured)
+
+
 def list_untold(services: Iterable[ServiceUse]) -> Iterator[str]:
     """Yield what neither the services' metrics nor their machine told."""
     services = list(services)

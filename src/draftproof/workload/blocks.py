@@ -91,6 +91,8 @@ def plan_blocks(
     arms: Sequence[str],
     seed: int,
     segment_by: Sequence[str] = ("task",),
+    *,
+    last: Sequence[str] = (),
 ) -> tuple[Block, ...]:
     """Return the blocks of a run in the order in which they are run.
 
@@ -98,7 +100,7 @@ def plan_blocks(
     runs all its blocks. Blocks of one level and repeat differ in size by at most one item, and so does each
     segment's share of them; blocks of a replay are windows of the trace. Within a level every arm takes every
     place in the order equally often, within one: each group of as many blocks as there are arms is a Latin
-    square of rotations of one drawn order.
+    square of rotations of one drawn order. Arms in `last` take no part in that: theirs are the last turns.
 
     Raises:
         UsageError: no items, no arms, arm names that repeat, a replay of items without times, a class that no
@@ -106,7 +108,8 @@ def plan_blocks(
     """
     _check_inputs(items, arms)
     check_size(len(items), levels, len(arms))
-    orders = {level.name: _draw_arm_orders(arms, seed, level.name) for level in levels}
+    drawn = [arm for arm in arms if arm not in last]
+    orders = {level.name: _draw_arm_orders(drawn, seed, level.name) for level in levels}
     index = itertools.count()
     return tuple(
         Block(
@@ -115,7 +118,7 @@ def plan_blocks(
             concurrency=level.concurrency,
             repeat=repeat,
             item_ids=tuple(item.id for item in own),
-            arm_order=next(orders[level.name]),
+            arm_order=(*next(orders[level.name]), *last),
             due_ns=_find_due(own, level, (seed, level.name, repeat, number)),
             lead=_find_lead(own, level),
         )

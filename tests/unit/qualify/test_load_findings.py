@@ -1,7 +1,10 @@
 """What `check` says of load levels before anything is measured: each finding, and where there is none."""
 
+from collections import Counter
+
 import pytest
 
+from draftproof.arms.launch import list_arms
 from draftproof.errors import UsageError
 from draftproof.plan.loading import parse_plan
 from draftproof.qualify.load_findings import (
@@ -10,6 +13,7 @@ from draftproof.qualify.load_findings import (
     find_load_findings,
     list_outlooks,
 )
+from draftproof.qualify.measure import plan_turns
 from draftproof.testing.builders import build_arm_manifest, build_item
 from draftproof.workload.items import FollowUp
 
@@ -203,3 +207,42 @@ def test_a_turn_that_asks_every_item_leads_up_with_counted_ones(load, count, is_
     """Unless nothing comes before its counted requests."""
     found = [one.code for one in find_load_findings(make_plan(load), make_items(count))]
     assert ("lead_asks_counted" in found) is is_told
+
+
+ATTACHED = """\
+name = "p"
+[workload]
+[[load]]
+name = "one"
+concurrency = 1
+block_size = 2
+[arms.baseline]
+engine = "generic"
+url = "http://127.0.0.1:1"
+[arms.candidate]
+engine = "generic"
+url = "http://127.0.0.1:2"
+[arms.alternative]
+engine = "generic"
+url = "http://127.0.0.1:3"
+"""
+
+
+def test_a_null_arm_at_the_baselines_own_service_asks_last_and_is_told():
+    """Before it no arm's service knows a prompt of the block; the others keep their balanced places."""
+    plan, items = parse_plan(ATTACHED), make_items(24)
+    blocks: dict[int, list[str]] = {}
+    for turn in plan_turns(plan, items, list_arms(plan)):
+        assert turn.order == len(blocks.setdefault(turn.block, []))
+        blocks[turn.block].append(turn.arm)
+    assert {arms[-1] for arms in blocks.values()} == {"baseline_null"}
+    assert Counter(arms[0] for arms in blocks.values()) == {"baseline": 4, "candidate": 4, "alternative": 4}
+    assert "null_asks_again" in codes(plan, items)
+
+
+def test_a_null_arm_with_a_service_of_its_own_takes_every_place():
+    plan = make_plan("concurrency = 1\nblock_size = 2")
+    plan = plan.model_copy(update={"comparison": plan.comparison.model_copy(update={"null_arm": True})})
+    turns = plan_turns(plan, make_items(24), list_arms(plan))
+    assert {turn.order for turn in turns if turn.arm == "baseline_null"} == {0, 1, 2}
+    assert "null_asks_again" not in codes(plan, make_items(24))

@@ -12,9 +12,11 @@ from draftproof.testing.synthetic_knee import (
     make_plan,
     start_run,
 )
+from draftproof.verdict.compute import compute_results
 from draftproof.verdict.knee.outlook import describe_outlook
 from draftproof.verdict.knee.search import replay
 from draftproof.verdict.knee.turns import read_turns
+from draftproof.verdict.unmeasured import CLOSED_ONLY, NO_KNEE
 
 
 def test_the_time_budget_ends_a_search_with_what_is_known():
@@ -120,3 +122,13 @@ def test_a_search_whose_requests_are_worth_too_few_says_so():
         assert told is (one.share.value >= 0.99 and one.effective < wanted)
     assert slow.needed
     assert slow.reason in " ".join(found.notes)
+
+
+def test_a_search_answers_what_the_levels_of_the_plan_leave_open():
+    """A report with a knee does not deny it, and one whose search has not begun does."""
+    run, found = find()
+    assert found.points
+    told = compute_results(run).not_measured
+    assert NO_KNEE not in told
+    assert CLOSED_ONLY not in told
+    assert NO_KNEE in compute_results(start_run(run.plan)).not_measured

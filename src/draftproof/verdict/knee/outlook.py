@@ -25,7 +25,7 @@ def _describe(plan: Plan, knee: Knee) -> str:
         ladder = [grid[point] for point in list_ladder(len(grid), knee.points_per_doubling)]
         climb_s = arms * sum(knee.count_requests(load) / load for load in ladder)
         text += f"; once up the doublings takes at least {_minutes(climb_s)} if every load holds"
-    return f"{text}; no look is begun that would end after {_minutes(knee.time_budget_s)}."
+    return f"{text}; no look is begun that by the estimate would end after {_minutes(knee.time_budget_s)}."
 
 
 def _warn(plan: Plan, knee: Knee, items: Sequence[Item]) -> Iterator[str]:
