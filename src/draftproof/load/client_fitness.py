@@ -181,7 +181,7 @@ def _more_requests(count: int, stretch: Stretch) -> str:
     """Return how much more must be measured, in requests, chunks and, where it is known, seconds."""
     error, rate = stretch.error, stretch.requests_per_s
     chunks = f" ({count * error.chunks // error.requests:,} chunks)" if error.requests else ""
-    seconds = "" if rate is None else f", {math.ceil(count / rate)} s at this load"
+    seconds = "" if rate is None else f", {math.ceil(count / rate)} s more at this load"
     return f"{count} more requests{chunks}{seconds}"
 
 

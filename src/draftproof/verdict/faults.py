@@ -23,6 +23,7 @@ from draftproof.verdict.services.compute import ServiceReadings
 from draftproof.verdict.services.faults import find_service_faults, list_paused, see_speculation
 
 LAGGED_TURNS_LIMIT = 0.2
+_TURNS_NAMED = 3
 LISTED = 10
 CLIENT_LATE = "invalid_client"
 
@@ -196,15 +197,15 @@ def _warn_about_turns(prepared: PreparedRun) -> Iterator[str]:
         "{n} turns were not finished.": sum(not turn.completed for turn in turns),
         "{n} turns have requests but no record of the turn itself.": len(seen - set(prepared.turns)),
         "The client's lag is unknown in {n} turns.": sum(turn.lag_max_ns is None for turn in turns),
-        **{
-            f"{{n}} turns are left out of all times, because {words} in them.": sum(
-                any(fault.kind == kind for fault in turn.faults) for turn in turns
-            )
-            for kind, words in FAULT_WORDS.items()
-        },
         "{n} requests were sent later than the client's limit after they were due.": _count_late(prepared),
     }
     yield from (text.format(n=n) for text, n in counts.items() if n)
+    for kind, words in FAULT_WORDS.items():
+        found = [turn for turn in turns if any(fault.kind == kind for fault in turn.faults)]
+        if found:
+            shown = ", ".join(f"{turn.load}/{turn.block} of {turn.arm}" for turn in found[:_TURNS_NAMED])
+            more = f" and {len(found) - _TURNS_NAMED} more" if len(found) > _TURNS_NAMED else ""
+            yield f"Left out of all times, because {words} there: turn {shown}{more}."
 
 
 def _warn_about_missing(prepared: PreparedRun) -> Iterator[str]:
