@@ -233,7 +233,8 @@ def test_a_short_stretch_has_no_tail_good_or_bad(p99: float) -> None:
     found = judge_stretch(short, PRECISION)
     assert [one.is_shown for one in found] == [False, False]
     assert found[0].text == (
-        "the 99th percentile of first-token errors needs 170 more requests (10,880 chunks), 6 s more at this load"
+        "the 99th percentile of first-token errors needs 170 more requests (10,880 chunks), "
+        "6 s more at this load"
     )
 
 
