@@ -57,11 +57,6 @@ def list_arms(plan: Plan) -> dict[str, Arm]:
     return arms
 
 
-def shares_service(plan: Plan) -> bool:
-    """Tell whether the null arm asks the baseline's very service, which somebody else runs."""
-    return plan.comparison.null_arm and plan.arms.baseline.url is not None
-
-
 def build_command(name: str, arm: Arm, plan: Plan, model: str | None = None) -> tuple[str, ...] | None:
     """Return the launch command with `{port}` in it, None for a service that runs already.
 

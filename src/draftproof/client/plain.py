@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 Frames = tuple[list[bytes], list[int]]
 
-_LAST_OF_ANSWER_IS_NOT = b"}\n\n\r\n"
+_EVENT_END = b"}\n\n\r\n"  # of an event of JSON and its chunk
 _MARKER = b"data: [DONE]"
 _END = b"\n\n\r\n"  # of an event and its chunk
 _MIDDLE = b"\r\ndata: "  # between the chunk's size and the frame
@@ -22,7 +22,7 @@ def ends_plain(read: bytes) -> bool:
     A chunked message ends with an empty line, so that none is over with an event's end; but what is wanted of
     it is over with the end marker, whatever a service writes behind that.
     """
-    return read.endswith(_LAST_OF_ANSWER_IS_NOT) and read.find(_MARKER) < 0  # faster than `in`
+    return read.endswith(_EVENT_END) and read.find(_MARKER) < 0  # faster than `in`
 
 
 def take_frames(reads: Sequence[tuple[bytes, int]]) -> Frames | None:

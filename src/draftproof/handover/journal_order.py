@@ -19,6 +19,7 @@ import msgspec
 
 from draftproof.records import BlockRecord, RequestRecord
 from draftproof.store.journal import Record, iterate_records
+from draftproof.verdict.repeats import identify
 
 _TurnKey = tuple[int, str]  # block, arm
 _Line = RequestRecord | BlockRecord
@@ -72,11 +73,8 @@ def find_repeats(files: Mapping[str, Iterable[Record]]) -> Iterator[str]:
 
 def _identify(record: Record) -> Hashable:
     """Return what no two lines of a journal share."""
-    if isinstance(record, RequestRecord):
-        counted = record.phase == "measure"
-        return record.request_id, *(() if counted else (record.phase, record.scheduled_ns, record.end_ns))
-    if isinstance(record, BlockRecord):
-        return _turn(record), record.boot, record.started_ns, record.ended_ns, record.completed
+    if isinstance(record, RequestRecord | BlockRecord):
+        return type(record).__name__, identify(record)
     return type(record).__name__, msgspec.json.encode(record)
 
 

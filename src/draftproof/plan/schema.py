@@ -287,6 +287,16 @@ class Plan(_Strict):
     judge: Judge | None = None
     knee: Knee | None = None
 
+    @property
+    def last_arms(self) -> tuple[str, ...]:
+        """The arms whose turn in a block comes last: a null arm that asks the baseline's own service.
+
+        In the baseline's turns that service then knows of a block's prompts what the candidate's knows, and
+        not what the null arm has asked. One that is started for the null arm takes any turn.
+        """
+        is_shared = self.comparison.null_arm and self.arms.baseline.url is not None
+        return ("baseline_null",) if is_shared else ()
+
     @model_validator(mode="after")
     def _levels_are_distinct(self) -> Self:
         names = [level.name for level in self.load]

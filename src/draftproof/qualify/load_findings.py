@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from draftproof.arms.launch import list_arms, shares_service
+from draftproof.arms.launch import list_arms
 from draftproof.load.turn import Turn
 from draftproof.manifests import ArmManifest
 from draftproof.plan.load import LoadLevel
@@ -138,7 +138,7 @@ def _judge_addresses(plan: Plan) -> Iterator[LoadFinding]:
 
 
 def _judge_null(plan: Plan) -> Iterator[LoadFinding]:
-    if shares_service(plan):
+    if plan.last_arms:
         yield LoadFinding(
             code="null_asks_again",
             load=None,

@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping
 import aiohttp
 import msgspec
 
-from draftproof.arms.launch import shares_service
 from draftproof.client.transport import HttpTransport
 from draftproof.clock import read_clocks
 from draftproof.errors import EngineError, IncompatibleError
@@ -35,13 +34,10 @@ from draftproof.workload.items import Item
 
 
 def plan_turns(plan: Plan, items: tuple[Item, ...], arms: Collection[str]) -> tuple[Turn, ...]:
-    """Return every turn of a run in order: a pure function of plan, items and seed.
-
-    A null arm that asks the baseline's own service comes last in each block: in the baseline's turns that
-    service then knows of a block's prompts what the candidate's knows, and not what the null arm has asked.
-    """
-    last = ("baseline_null",) if shares_service(plan) and "baseline_null" in arms else ()
-    blocks = plan_blocks(items, plan.load, tuple(arms), plan.seed, plan.workload.segment_by, last=last)
+    """Return every turn of a run in order: a pure function of plan, items and seed."""
+    blocks = plan_blocks(
+        items, plan.load, tuple(arms), plan.seed, plan.workload.segment_by, last=plan.last_arms
+    )
     levels = {level.name: level for level in plan.load}
     return tuple(
         turn

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from draftproof.records import RequestRecord
-from draftproof.verdict.knee.turns import count_in_flight, fell_behind
+from draftproof.verdict.knee.turns import count_in_flight, fell_behind, measure_slowing
 from draftproof.verdict.run_data import PreparedRun, TurnKey
 from draftproof.workload.arrivals import Steady
 
@@ -51,10 +51,13 @@ def group_whole_turns(prepared: PreparedRun, loads: set[str]) -> dict[TurnKey, l
 
 def _find_growth(every: Sequence[RequestRecord]) -> tuple[int, int] | None:
     """Return the requests in flight at the first and at the last due time of a turn that fell behind."""
-    due_ns = [one.scheduled_ns for one in every if one.phase == "measure" and one.conversation_turn == 0]
+    counted = [one for one in every if one.phase == "measure"]
+    ordered = sorted(counted, key=lambda one: one.scheduled_ns)
+    due_ns = [one.scheduled_ns for one in ordered if one.conversation_turn == 0]
     if not due_ns:
         return None
-    first_ns, last_ns = min(due_ns), max(due_ns)
+    first_ns, last_ns = due_ns[0], due_ns[-1]
     completed = sum(first_ns < one.end_ns <= last_ns and one.outcome == "ok" for one in every)
     in_flight = (count_in_flight(every, first_ns), count_in_flight(every, last_ns))
-    return in_flight if fell_behind(len(due_ns), completed, in_flight) else None
+    slowing = measure_slowing(ordered)
+    return in_flight if fell_behind(len(due_ns), completed, in_flight, slowing=slowing) else None

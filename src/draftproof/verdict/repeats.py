@@ -5,7 +5,7 @@ again was copied, by a tool that joined files or by hand. Pure.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Hashable, Iterable
 from typing import TypeVar
 
 import msgspec
@@ -22,7 +22,7 @@ def without_repeats(run: RunData) -> RunData:
     Of counted requests with one id the one that ended first is kept, whatever the order on disk; equal ends
     are told apart by content.
     """
-    records, blocks = _keep_first(run.records, _name_request), _keep_first(run.blocks, _name_turn)
+    records, blocks = _keep_first(run.records), _keep_first(run.blocks)
     if len(records) == len(run.records) and len(blocks) == len(run.blocks):
         return run
     return msgspec.structs.replace(run, records=records, blocks=blocks)
@@ -40,21 +40,22 @@ def warn_about_lines(before: RunData, after: RunData) -> tuple[str, ...]:
     return (f"{lost} lines of turns or uncounted requests repeat another; each counts once.",) if lost else ()
 
 
-def _name_request(record: RequestRecord) -> Hashable:
-    """A request that was stopped is asked again under its id; its own record says when it was asked."""
-    if record.phase == "measure":
-        return record.request_id
-    return (record.request_id, record.phase, record.scheduled_ns, record.end_ns)
+def identify(line: RequestRecord | BlockRecord) -> Hashable:
+    """Return what no two lines of a run share.
+
+    A request that was stopped is asked again under its id; its own record says when it was asked. A turn that
+    was broken off and gone on with has several lines, each with its own times.
+    """
+    if isinstance(line, BlockRecord):
+        own = (line.boot, line.started_ns, line.ended_ns, line.completed)
+        return (line.load, line.block, line.arm, *own)
+    if line.phase == "measure":
+        return line.request_id
+    return (line.request_id, line.phase, line.scheduled_ns, line.end_ns)
 
 
-def _name_turn(block: BlockRecord) -> Hashable:
-    """A turn that was broken off and gone on with has several lines, each with its own times."""
-    own = (block.boot, block.started_ns, block.ended_ns, block.completed)
-    return (block.load, block.block, block.arm, *own)
-
-
-def _keep_first(lines: tuple[_Line, ...], name_of: Callable[[_Line], Hashable]) -> tuple[_Line, ...]:
-    names = [name_of(line) for line in lines]
+def _keep_first(lines: tuple[_Line, ...]) -> tuple[_Line, ...]:
+    names = [identify(line) for line in lines]
     if len(set(names)) == len(names):
         return lines
     same: defaultdict[Hashable, list[_Line]] = defaultdict(list)

@@ -100,7 +100,7 @@ def plan_blocks(
     runs all its blocks. Blocks of one level and repeat differ in size by at most one item, and so does each
     segment's share of them; blocks of a replay are windows of the trace. Within a level every arm takes every
     place in the order equally often, within one: each group of as many blocks as there are arms is a Latin
-    square of rotations of one drawn order. Arms in `last` take no part in that: theirs are the last turns.
+    square of rotations of one drawn order. Those in `last` take no part in that: theirs are the last turns.
 
     Raises:
         UsageError: no items, no arms, arm names that repeat, a replay of items without times, a class that no
@@ -109,6 +109,7 @@ def plan_blocks(
     _check_inputs(items, arms)
     check_size(len(items), levels, len(arms))
     drawn = [arm for arm in arms if arm not in last]
+    last = [arm for arm in arms if arm in last]
     orders = {level.name: _draw_arm_orders(drawn, seed, level.name) for level in levels}
     index = itertools.count()
     return tuple(

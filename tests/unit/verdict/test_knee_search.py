@@ -12,6 +12,7 @@ from draftproof.testing.synthetic_knee import (
     answer_turn,
     make_plan,
     search_to_end,
+    start_run,
 )
 from draftproof.verdict.knee.levels import (
     choose_items,
@@ -62,6 +63,20 @@ def test_every_arm_of_a_look_answers_the_same_prompts_due_at_the_same_times(sear
     for arms in shared:
         first, second = ([one.item_id for one in own] for own in arms.values())
         assert first == second
+
+
+def test_a_null_arm_at_the_baselines_own_service_looks_last():
+    """Before it nobody has asked that service what a look asks."""
+    attached = PLAN.replace(
+        "[arms.baseline]", '[arms.baseline]\nengine = "generic"\nurl = "http://127.0.0.1:1"'
+    )
+    plan = make_plan(attached.replace("null_arm = false", "null_arm = true"))
+    run = start_run(plan)
+    arms = ("baseline", "candidate", "baseline_null")
+    looks = [
+        plan_look(plan, run.items, point=0, number=number, arms=arms, index=number) for number in range(3)
+    ]
+    assert {look.block.arm_order[-1] for look in looks} == {"baseline_null"}
 
 
 def test_a_search_that_was_broken_off_goes_on_where_it_was(searched):
@@ -172,7 +187,9 @@ def test_requests_of_a_queue_without_end_take_longer_and_longer(searched):
         look = plan_look(run.plan, run.items, point=point, number=0, arms=("baseline",), index=index)
         one = answer_turn(heavy, look, "baseline", 0, SLOW)
         seen = [own for own in prepare_run(knee_only(one)).observations if own.record.phase == "measure"]
-        slowing[point] = measure_slowing(sorted(seen, key=lambda own: own.record.scheduled_ns))
+        slowing[point] = measure_slowing(
+            sorted((own.record for own in seen), key=lambda own: own.scheduled_ns)
+        )
     assert abs(slowing[1]) < 0.1
     assert 0.5 < slowing[4] < 1.5
     assert measure_slowing(()) == 0.0

@@ -112,6 +112,17 @@ def test_an_open_loop_beyond_capacity_fills_what_the_service_needs():
     assert found.window_s == pytest.approx(COUNTED * 0.1)
 
 
+def test_an_arm_that_fell_behind_before_anything_counted_is_named():
+    """A long lead leaves a queue that no longer doubles: it grows steadily, and waits grow with it."""
+    spans = [(place * 50 * MS, (place + 1) * 400 * MS) for place in range(80)]
+    run = place(skeleton({}), spans[40 : 40 + COUNTED], (*spans[:40], *spans[40 + COUNTED :]))
+    told = list(warn_about_overload(prepare_run(run)))
+    assert [line[: line.index(" in 1 of")] for line in told] == [
+        "At load load the arm baseline fell behind",
+        "At load load the arm candidate fell behind",
+    ]
+
+
 @pytest.mark.parametrize(("service_ms", "said"), [(200, True), (40, False)])
 def test_an_arm_that_falls_behind_a_steady_rate_is_named(service_ms, said):
     """A queue that grows from request to request is told with its ends, one that does not is not."""

@@ -57,7 +57,9 @@ def plan_look(
     load = knee.grid[point]
     level = knee.level(load, repeats=number + 1)
     chosen = choose_items(items, number, knee.count_requests(load), plan.seed)
-    blocks = plan_blocks(chosen, [level], tuple(arms), plan.seed, plan.workload.segment_by)
+    blocks = plan_blocks(
+        chosen, [level], tuple(arms), plan.seed, plan.workload.segment_by, last=plan.last_arms
+    )
     return Look(
         point=point,
         load=load,

@@ -128,7 +128,13 @@ def _find_saturation(
     if failures > MOST_FAILURES * len(ordered):
         return f"{failures} of {len(ordered)} requests failed"
     offered = sum(one.record.conversation_turn == 0 for one in ordered)
-    if is_open and is_whole and fell_behind(offered, completed, in_flight, slowing=measure_slowing(ordered)):
+    if (
+        is_open
+        and is_whole
+        and fell_behind(
+            offered, completed, in_flight, slowing=measure_slowing([one.record for one in ordered])
+        )
+    ):
         return (
             f"requests in flight grew from {in_flight[0]} to {in_flight[1]} while {completed} of {offered} "
             "were completed"
@@ -152,7 +158,7 @@ def fell_behind(offered: int, completed: int, in_flight: tuple[int, int], *, slo
     return behind and (doubled or grew_on)
 
 
-def measure_slowing(ordered: Sequence[Observation]) -> float:
+def measure_slowing(ordered: Sequence[RequestRecord]) -> float:
     """Return how much longer requests took for each unit of time that they came later.
 
     The median of the last third against that of the first. At λ requests per second a service that completes
@@ -161,7 +167,7 @@ def measure_slowing(ordered: Sequence[Observation]) -> float:
     third = len(ordered) // 3
     if not third:
         return 0.0
-    first, last = ([one.record for one in part] for part in (ordered[:third], ordered[-third:]))
+    first, last = ordered[:third], ordered[-third:]
     later_ns = median(one.scheduled_ns for one in last) - median(one.scheduled_ns for one in first)
     longer_ns = median(map(_took_ns, last)) - median(map(_took_ns, first))
     return longer_ns / later_ns if later_ns > 0 else 0.0
