@@ -18,7 +18,10 @@ def test_a_run_at_a_rate_says_what_its_client_did(stage):
     assert {(one.concurrency, one.offered_rps) for one in results.cells} == {(None, 40.0)}
     for row in results.clients:
         assert row.offered_rps == pytest.approx(40.0)
-        assert row.achieved_rps == pytest.approx(40.0, rel=0.3)
+        assert row.achieved_rps is not None
+        assert row.send_lag_p99_ns is not None
+        if row.send_lag_p99_ns < 2e6:  # a client held up by a busy machine sends late and then in a rush
+            assert row.achieved_rps == pytest.approx(40.0, rel=0.1)
         assert row.connections > 0
         assert row.in_flight_max is not None
         assert row.in_flight_mean is not None
