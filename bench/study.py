@@ -26,6 +26,7 @@ from draftproof.stats.shares import share_interval
 from draftproof.testing.synthetic_runs import build_run, order_turns
 from draftproof.verdict.decision import DecidedRun, decide_run
 from draftproof.verdict.effects import derive_seed
+from draftproof.verdict.results import Cell as DecidedCell
 from draftproof.verdict.results import Effect
 from draftproof.verdict.run_data import ALL_SEGMENTS
 
@@ -46,6 +47,7 @@ class Judged(NamedTuple):
     covered: int
     intervals: int
     is_jointly_covered: bool | None
+    is_false_harm: bool
 
 
 class Task(NamedTuple):
@@ -61,8 +63,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
     if not options.table:
         study = run_study(options.runs, options.processes, options.world or None)
-        OUT.write_text(json.dumps(study, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    write_table(json.loads(OUT.read_text(encoding="utf-8")))
+        if options.world and options.out.exists():
+            study = merge_rows(json.loads(options.out.read_text(encoding="utf-8")), study)
+        options.out.write_text(json.dumps(study, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    if options.out == OUT:
+        write_table(json.loads(OUT.read_text(encoding="utf-8")))
     return 0
 
 
@@ -87,6 +92,12 @@ def run_study(runs: int, processes: int, names: Sequence[str] | None = None) -> 
     }
 
 
+def merge_rows(kept: dict[str, Any], study: dict[str, Any]) -> dict[str, Any]:
+    """Return a kept study with the rows of some worlds replaced or added, in the order of all worlds."""
+    rows = kept["worlds"] | study["worlds"]
+    return kept | {"worlds": rows, "order": [world.name for world in WORLDS if world.name in rows]}
+
+
 def judge_task(task: Task) -> list[Judged]:
     """Judge some runs of a world; called in worker processes."""
     return [judge(task.world, task.truths, decide_one(task.world, index)) for index in task.indices]
@@ -105,7 +116,8 @@ def judge(world: World, truths: dict[Cell, float], decided: DecidedRun) -> Judge
     """Hold a decision against the truth.
 
     False: the envelope takes in a cell of `harms`, or calls one a gain that is not of `gains`. A cell without
-    effect that is shown to be neutral may lie in an envelope: that is what the rules say of it.
+    effect that is shown to be neutral may lie in an envelope: that is what the rules say of it. A false harm
+    is a cell called harm that is not of `harms`.
     """
     inside = dict(_envelope_cells(decided))
     called = {cell for cell, status in inside.items() if status == "gain"}
@@ -120,6 +132,7 @@ def judge(world: World, truths: dict[Cell, float], decided: DecidedRun) -> Judge
         covered=sum(_covers(one, truths, simultaneous=False) for one in single),
         intervals=len(single),
         is_jointly_covered=all(joint) if joint else None,
+        is_false_harm=any(one.status == "harm" and _name(one) not in world.harms for one in decided.cells),
     )
 
 
@@ -127,6 +140,7 @@ def summarise(world: World, judged: Iterable[Judged]) -> dict[str, Any]:
     """Return the row of one world."""
     seen = list(judged)
     runs, wrong = len(seen), sum(one.is_false_adopt for one in seen)
+    blamed = sum(one.is_false_harm for one in seen)
     intervals, covered = sum(one.intervals for one in seen), sum(one.covered for one in seen)
     joint = [one.is_jointly_covered for one in seen if one.is_jointly_covered is not None]
     cells = len(world.gains)
@@ -137,6 +151,8 @@ def summarise(world: World, judged: Iterable[Judged]) -> dict[str, Any]:
         "false_adopt": wrong / runs,
         "false_adopt_count": wrong,
         "false_adopt_upper95": share_interval(wrong, runs, level=0.90).high,
+        "false_harm": blamed / runs,
+        "false_harm_count": blamed,
         "coverage": covered / intervals,
         "intervals": intervals,
         "coverage_simultaneous": sum(joint) / len(joint),
@@ -157,20 +173,22 @@ def write_table(study: dict[str, Any]) -> None:
 
 def render_table(study: dict[str, Any]) -> str:
     """Return the study as a Markdown table."""
-    lines = [
-        "| world | runs | false adopts | at most | 95 % intervals | all at once | power | decisions |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    head = "world, runs, false adopts, at most, false harms, 95 % intervals, all at once, power, decisions"
+    titles = head.split(", ")
+    lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
     lines += [_render_row(name, study["worlds"][name]) for name in study["order"]]
     return "\n".join(lines)
 
 
 def _render_row(name: str, row: dict[str, Any]) -> str:
     power = "no true gain" if row["power"] is None else f"{100 * row['power']:.0f} %"
+    blamed = row.get("false_harm_count")
+    harms = "not counted" if blamed is None else f"{blamed} ({100 * row['false_harm']:.1f} %)"
     decisions = ", ".join(f"{decision} {count}" for decision, count in row["decisions"].items())
     return (
         f"| `{name}` | {row['runs']} | {row['false_adopt_count']} ({100 * row['false_adopt']:.1f} %) "
-        f"| {100 * row['false_adopt_upper95']:.1f} % | {100 * row['coverage']:.1f} % "
+        f"| {100 * row['false_adopt_upper95']:.1f} % "
+        f"| {harms} | {100 * row['coverage']:.1f} % "
         f"| {100 * row['coverage_simultaneous']:.1f} % | {power} | {decisions} |"
     )
 
@@ -194,7 +212,12 @@ def _envelope_cells(decided: DecidedRun) -> Iterator[tuple[Cell, str]]:
     limits = {entry.segment: entry.limit for entry in decided.envelope}
     for cell in decided.cells:
         if cell.segment in limits and limits[cell.segment].covers(cell.size):
-            yield (cell.segment.removeprefix("task="), cell.load), cell.status
+            yield _name(cell), cell.status
+
+
+def _name(cell: DecidedCell) -> Cell:
+    """Return a decided cell as the worlds name it."""
+    return cell.segment.removeprefix("task="), cell.load
 
 
 def _is_deciding(world: World, effect: Effect) -> bool:
@@ -217,6 +240,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--runs", type=int, default=RUNS, help="runs of each world")
     parser.add_argument("--processes", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--world", action="append", help="only this world; may be repeated")
+    parser.add_argument("--out", type=Path, default=OUT, help="with --world, its rows are replaced there")
     parser.add_argument("--table", action="store_true", help="only write the table from bench/study.json")
     return parser.parse_args(arguments)
 

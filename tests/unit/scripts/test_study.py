@@ -6,6 +6,7 @@ import json
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from draftproof.stats.shares import share_interval
@@ -62,6 +63,27 @@ def test_a_false_adopt_is_seen(study):
         assert judge(study, wrong).is_false_adopt
 
 
+def test_a_false_harm_is_seen(study):
+    """A slower cell that the world does not call a harm counts as one when the run calls it harm."""
+    world = find_world(study, "gain_low_loss_high")
+    blamed = study.decide_one(world, 0)
+    cells = tuple(
+        msgspec.structs.replace(cell, status="harm") if cell.load == "high" else cell for cell in blamed.cells
+    )
+    blamed = msgspec.structs.replace(blamed, cells=cells)
+    truths = dict.fromkeys(world.ratios, 1.0)
+    assert not study.judge(world, truths, blamed).is_false_harm
+    assert study.judge(dataclasses.replace(world, harms=frozenset()), truths, blamed).is_false_harm
+
+
+def test_rows_of_some_worlds_replace_their_own_alone(study, kept):
+    """A study of one world leaves the others and their order as they are."""
+    new = {"worlds": {"drift": {"runs": 3}}, "order": ["drift"]}
+    merged = study.merge_rows(kept, new)
+    assert merged["order"] == kept["order"]
+    assert merged["worlds"] == kept["worlds"] | {"drift": {"runs": 3}}
+
+
 def test_thin_worlds_are_not_decided(study):
     """Six prompts show no tail and no share: whatever the times look like, nothing is adopted."""
     world = find_world(study, "thin")
@@ -71,11 +93,12 @@ def test_thin_worlds_are_not_decided(study):
 def test_a_row_counts_what_was_judged(study):
     """Two right runs and a false one of a world with four true gains."""
     world = find_world(study, "gain_10_percent")
-    right = study.Judged("adopt", False, True, 4, 4, 4, True)
-    wrong = study.Judged("adopt_limited", True, False, 1, 2, 4, False)
+    right = study.Judged("adopt", False, True, 4, 4, 4, True, False)
+    wrong = study.Judged("adopt_limited", True, False, 1, 2, 4, False, True)
     row = study.summarise(world, [right, right, wrong])
     assert row["decisions"] == {"adopt": 2, "adopt_limited": 1}
     assert (row["false_adopt_count"], row["false_adopt"]) == (1, pytest.approx(1 / 3))
+    assert (row["false_harm_count"], row["false_harm"]) == (1, pytest.approx(1 / 3))
     assert (row["coverage"], row["coverage_simultaneous"]) == (pytest.approx(10 / 12), pytest.approx(2 / 3))
     assert row["power"] == pytest.approx(9 / 12)
 
@@ -83,7 +106,7 @@ def test_a_row_counts_what_was_judged(study):
 def test_the_limit_is_the_exact_one_sided_one(study):
     """None false in 200 is at most 1 − 0.05^(1/200) = 1.49 % with 95 % (the "rule of three")."""
     world = find_world(study, "no_effect")
-    row = study.summarise(world, [study.Judged("defer", False, True, 0, 4, 4, True)] * 200)
+    row = study.summarise(world, [study.Judged("defer", False, True, 0, 4, 4, True, False)] * 200)
     assert row["false_adopt_upper95"] == pytest.approx(1 - 0.05 ** (1 / 200))
     assert row["power"] is None
 
