@@ -130,7 +130,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     flight; in an open loop those that its own load process had in flight when this one was
     sent, itself included: of several workers never the whole. `connect_ns`: time
     between schedule and sending that went into a new connection, name lookup and TLS included; None on a
-    kept one.
+    kept one. `attempt`: that of its period, see `BlockRecord`.
     """
 
     request_id: str
@@ -170,6 +170,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     top_two_margins: tuple[float | None, ...] | None = None
     conversation_turn: int = 0
     connect_ns: int | None = None
+    attempt: int = 0
 
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
@@ -257,6 +258,39 @@ class WorkerClock(msgspec.Struct, frozen=True, array_like=True):
     error_ns: int
 
 
+class AcceleratorUse(msgspec.Struct, frozen=True, kw_only=True):
+    """One accelerator of the client's host over a measurement period, from samples taken while it was busy.
+
+    `throttled`: samples in which heat or its supply slowed it down. `clock_mhz` is the mean, `power_limit_w`
+    the lowest limit, `temperature_c` the highest reading.
+    """
+
+    index: int
+    samples: int
+    throttled: int | None = None
+    clock_mhz: float | None = None
+    power_limit_w: float | None = None
+    temperature_c: float | None = None
+
+
+class HostUse(msgspec.Struct, frozen=True, kw_only=True):
+    """What the client's host did over a span of `span_s` seconds, all of it in seconds.
+
+    `busy_s`: processor time of all programs; `own_s`: the part of this program, of what it started and of
+    attached services whose processes were found here, None where that cannot be told. `steal_s`: time that
+    the hypervisor gave to others. `pressure_s`: time in which a thread that could run waited for a core
+    (Linux, PSI).
+    """
+
+    span_s: float
+    cores: int
+    busy_s: float
+    own_s: float | None = None
+    steal_s: float | None = None
+    pressure_s: float | None = None
+    accelerators: tuple[AcceleratorUse, ...] = ()
+
+
 class BlockRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One arm's turn inside one block: which requests it owned and how the client itself behaved.
 
@@ -272,7 +306,8 @@ class BlockRecord(msgspec.Struct, frozen=True, kw_only=True):
     answer's end. `clocks`: those of workers on other hosts. `lead_end`: how the lead of an open loop ended:
     at its full length, cut by its bound, or at its bound before as many requests had ended as were in flight;
     None where there was none. `lead_asks_counted`: fill before the counted requests asked the same items,
-    since the workload has no others; None where nothing came before them.
+    since the workload has no others; None where nothing came before them. `host`: what the client's host did
+    meanwhile. `attempt`: 1 where a period was measured once more because the host disturbed the first.
     """
 
     block: int
@@ -306,6 +341,8 @@ class BlockRecord(msgspec.Struct, frozen=True, kw_only=True):
     broken: int | None = None
     lead_end: LeadEnd | None = None
     lead_asks_counted: bool | None = None
+    host: HostUse | None = None
+    attempt: int = 0
 
 
 class TelemetrySample(msgspec.Struct, frozen=True, kw_only=True):
@@ -323,3 +360,23 @@ class TelemetrySample(msgspec.Struct, frozen=True, kw_only=True):
     replica: int = 0
     turn: str | None = None
     mark: Literal["start", "during", "end"] | None = None
+    attempt: int = 0
+
+
+NoticeCode = Literal[
+    "host_busy", "host_slow", "client_late", "drift", "accelerator", "foreign_unknown", "waited", "went_on"
+]
+Severity = Literal["note", "cannot_end_well"]
+
+
+class Notice(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run said of its own chances while it was measured: what is wrong, in figures, and what helps.
+
+    `severity`: with `cannot_end_well` the run ended there, or waited, unless it was told to go on.
+    """
+
+    code: NoticeCode
+    severity: Severity
+    text: str
+    remedy: str
+    at_ns: int = 0

@@ -21,7 +21,7 @@ from draftproof.records import BlockRecord, RequestRecord
 from draftproof.store.journal import Record, iterate_records
 from draftproof.verdict.repeats import identify
 
-_TurnKey = tuple[int, str]  # block, arm
+_TurnKey = tuple[int, str, int]  # block, arm, attempt
 _Line = RequestRecord | BlockRecord
 _TOGETHER_NS = 5_000_000  # ends that one look at many sockets may bring, of a client that is not late
 _UNKNOWN_LAG_NS = 50_000_000  # of a turn without a line of its own: what a client may be late by default
@@ -159,7 +159,7 @@ def _may_restart_part(before: _Line, after: _Line) -> bool:
 
 
 def _turn(record: _Line) -> _TurnKey:
-    return (record.block, record.arm)
+    return (record.block, record.arm, record.attempt)
 
 
 def _ended_ns(record: _Line) -> int:

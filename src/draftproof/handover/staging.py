@@ -10,7 +10,7 @@ from draftproof.errors import StoreError
 from draftproof.handover.contents import list_raw
 from draftproof.handover.journal_order import sort_as_written
 from draftproof.handover.withholding import Withholder
-from draftproof.records import BehaviourProbe, Judgement, RequestRecord, Warmup
+from draftproof.records import BehaviourProbe, Judgement, Notice, RequestRecord, Warmup
 from draftproof.store import RunContents, RunDirectory
 from draftproof.store.compaction import is_compacted
 from draftproof.store.journal import encode_line, iterate_records
@@ -86,10 +86,11 @@ def _write_lines_of_tables(directory: RunDirectory, stage: Path) -> None:
     contents = directory.load()
     records = sort_as_written(contents.records, contents.blocks)
     _write(stage / "journal" / "records.jsonl", map(encode_line, records))
-    beside_requests: dict[str, Sequence[Judgement | BehaviourProbe | Warmup]] = {
+    beside_requests: dict[str, Sequence[Judgement | BehaviourProbe | Warmup | Notice]] = {
         "judgements": contents.judgements,
         "behaviour": contents.behaviours,
         "warmups": contents.warmups,
+        "notices": contents.notices,
     }
     for name, beside in beside_requests.items():
         if beside:

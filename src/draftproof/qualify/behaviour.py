@@ -51,7 +51,7 @@ async def _probe_arm(run: RunDirectory, fleet: Fleet, arm: str) -> None:
         bench = _make_bench(fleet.contacts[arm], fleet.plan, transport, session)
         try:
             async for probe in run_probes(arm, bench, skip=known):
-                run.append_behaviour(mask_struct(probe, fleet.secrets))
+                run.append_beside(mask_struct(probe, fleet.secrets))
         finally:
             await transport.close()
 

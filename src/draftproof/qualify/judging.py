@@ -94,7 +94,7 @@ async def _judge(run: RunDirectory, plan: Plan, tasks: tuple[Task, ...], progres
     for asking in _askings(plan, tasks):
         try:
             async for judgement in asking:
-                run.append_judgement(judgement)
+                run.append_beside(judgement)
                 judged += 1
                 progress.advance(judged, len(tasks), f"{judgement.kind}: {judgement.item_id}")
         except DraftproofError as error:

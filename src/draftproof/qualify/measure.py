@@ -240,7 +240,7 @@ class _Loop:
             await self._warmer.warm(turn, self._fleet.contacts[turn.arm].endpoint)
 
     def _keep_warmup(self, warmup: Warmup) -> None:
-        self._run.append_warmup(warmup)
+        self._run.append_beside(warmup)
         self._progress.warmed_up(warmup)
 
     async def _find_change(self, block: BlockRecord) -> IncompatibleError | None:

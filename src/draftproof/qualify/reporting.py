@@ -74,4 +74,5 @@ def run_data(contents: RunContents) -> "RunData":
         judgements=contents.judgements,
         behaviours=contents.behaviours,
         warmups=contents.warmups,
+        notices=contents.notices,
     )

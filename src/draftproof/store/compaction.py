@@ -1,6 +1,6 @@
 """The compact form of a run: Parquet tables that hold what the journal and the telemetry lines hold.
 
-Three tables are always there, those of judgements, probes and warm-ups only where the journal has any.
+Three tables are always there, those of judgements, probes, warm-ups and notices where the journal has any.
 
 A folder with the tables and without a journal is a whole run that can be read and judged, not continued.
 """
@@ -17,12 +17,14 @@ from draftproof.store.parquet import (
     load_behaviours,
     load_blocks,
     load_judgements,
+    load_notices,
     load_records,
     load_telemetry,
     load_warmups,
     save_behaviours,
     save_blocks,
     save_judgements,
+    save_notices,
     save_records,
     save_telemetry,
     save_warmups,
@@ -32,7 +34,7 @@ from draftproof.store.telemetry_lines import load_samples, order_samples
 JOURNAL_FOLDER, TELEMETRY_FOLDER = "journal", "telemetry"
 RECORDS_NAME, BLOCKS_NAME, TELEMETRY_NAME = "records.parquet", "blocks.parquet", "telemetry.parquet"
 JUDGEMENTS_NAME, BEHAVIOUR_NAME = "judgements.parquet", "behaviour.parquet"
-WARMUPS_NAME = "warmups.parquet"
+WARMUPS_NAME, NOTICES_NAME = "warmups.parquet", "notices.parquet"
 _KEPT_NAMES = ("plan.toml", "workload.jsonl", "results.json", "manifest.json")
 
 
@@ -56,7 +58,7 @@ def load_requests(path: Path) -> JournalContents:
             fix="restore them from a copy.",
         )
     judged, probed = path / JUDGEMENTS_NAME, path / BEHAVIOUR_NAME
-    warmed = path / WARMUPS_NAME
+    warmed, noted = path / WARMUPS_NAME, path / NOTICES_NAME
     return order_records(
         [
             *load_records(path / RECORDS_NAME),
@@ -64,6 +66,7 @@ def load_requests(path: Path) -> JournalContents:
             *(load_judgements(judged) if judged.is_file() else ()),
             *(load_behaviours(probed) if probed.is_file() else ()),
             *(load_warmups(warmed) if warmed.is_file() else ()),
+            *(load_notices(noted) if noted.is_file() else ()),
         ],
         torn_lines=0,
     )
@@ -98,6 +101,8 @@ def write_tables(path: Path, out: Path) -> tuple[Path, Path, Path]:
         save_behaviours(out / BEHAVIOUR_NAME, journal.behaviours)
     if journal.warmups:
         save_warmups(out / WARMUPS_NAME, journal.warmups)
+    if journal.notices:
+        save_notices(out / NOTICES_NAME, journal.notices)
     return paths
 
 

@@ -1,9 +1,8 @@
 """The journal: one request or turn a line, appended as it happens, read back in one fixed order.
 
 Each line is `{"kind": KIND, "v": <schema version>, "crc": <checksum>, "record": {...}}` (store/framing.py),
-KIND being request, block, judgement, behaviour or warmup; judgements of answers, probes of behaviour and
-warm-ups lie in files of their own beside the requests. A file of an older schema version keeps loading:
-fields that came later have defaults.
+KIND being request, block, judgement, behaviour, warmup or notice; all but requests and blocks lie in files of
+their own beside them. A file of an older schema version keeps loading: fields that came later have defaults.
 """
 
 from collections.abc import Iterator
@@ -12,11 +11,19 @@ from typing import Any
 
 import msgspec
 
-from draftproof.records import SCHEMA_VERSION, BehaviourProbe, BlockRecord, Judgement, RequestRecord, Warmup
+from draftproof.records import (
+    SCHEMA_VERSION,
+    BehaviourProbe,
+    BlockRecord,
+    Judgement,
+    Notice,
+    RequestRecord,
+    Warmup,
+)
 from draftproof.store.framing import frame_record, is_sound, line_error, read_sound_lines
 from draftproof.store.lines import LineFile, count_torn_lines
 
-Record = RequestRecord | BlockRecord | Judgement | BehaviourProbe | Warmup
+Record = RequestRecord | BlockRecord | Judgement | BehaviourProbe | Warmup | Notice
 _ENCODER = msgspec.json.Encoder()
 _KINDS: dict[type[Record], str] = {
     RequestRecord: "request",
@@ -24,6 +31,7 @@ _KINDS: dict[type[Record], str] = {
     Judgement: "judgement",
     BehaviourProbe: "behaviour",
     Warmup: "warmup",
+    Notice: "notice",
 }
 
 
@@ -32,7 +40,8 @@ class JournalContents(msgspec.Struct, frozen=True, kw_only=True):
 
     Requests are ordered by block, arm, place in the block and request id; two attempts at the same place
     keep the order in which they were written. Turns are ordered by block, order and arm, judgements by
-    request, check and attempt, probes by arm and time, warm-ups by block, arm and start.
+    request, check and attempt, probes by arm and time, warm-ups by block, arm and start; notices stand as
+    they were written.
     """
 
     records: tuple[RequestRecord, ...]
@@ -41,6 +50,7 @@ class JournalContents(msgspec.Struct, frozen=True, kw_only=True):
     judgements: tuple[Judgement, ...] = ()
     behaviours: tuple[BehaviourProbe, ...] = ()
     warmups: tuple[Warmup, ...] = ()
+    notices: tuple[Notice, ...] = ()
 
 
 class Journal:
@@ -111,6 +121,7 @@ def order_records(records: list[Record], torn_lines: int) -> JournalContents:
     judgements = [record for record in records if isinstance(record, Judgement)]
     probes = [record for record in records if isinstance(record, BehaviourProbe)]
     warmups = [record for record in records if isinstance(record, Warmup)]
+    notices = [record for record in records if isinstance(record, Notice)]
     return JournalContents(
         records=tuple(sorted(requests, key=lambda r: (r.block, r.arm, r.order_in_block, r.request_id))),
         blocks=tuple(sorted(turns, key=lambda turn: (turn.block, turn.order, turn.arm))),
@@ -118,4 +129,5 @@ def order_records(records: list[Record], torn_lines: int) -> JournalContents:
         judgements=tuple(sorted(judgements, key=lambda one: (one.request_id, one.check, one.attempt))),
         behaviours=tuple(sorted(probes, key=lambda one: (one.arm, one.at_ns, one.probe))),
         warmups=tuple(sorted(warmups, key=lambda one: (one.block, one.arm, one.start, one.started_ns))),
+        notices=tuple(notices),
     )

@@ -18,6 +18,7 @@ from draftproof.records import (
     BlockRecord,
     Chunk,
     Judgement,
+    Notice,
     RequestRecord,
     Round,
     TelemetrySample,
@@ -35,6 +36,15 @@ _ROW_GROUP = 131_072
 _INT, _TEXT = pl.Int64(), pl.String()
 _CHUNK = pl.Struct(dict.fromkeys(Chunk.__struct_fields__, _INT))
 _ROUND = pl.Struct(dict.fromkeys(Round.__struct_fields__, _INT))
+_ACCELERATOR = pl.Struct(
+    dict.fromkeys(("index", "samples", "throttled"), _INT)
+    | dict.fromkeys(("clock_mhz", "power_limit_w", "temperature_c"), pl.Float64())
+)
+_HOST = pl.Struct(
+    {"span_s": pl.Float64(), "cores": _INT}
+    | dict.fromkeys(("busy_s", "own_s", "steal_s", "pressure_s"), pl.Float64())
+    | {"accelerators": pl.List(_ACCELERATOR)}
+)
 
 RECORD_SCHEMA: dict[str, pl.DataType] = {
     "request_id": _TEXT,
@@ -96,6 +106,7 @@ RECORD_SCHEMA: dict[str, pl.DataType] = {
     "top_two_margins": pl.List(pl.Float64()),
     "conversation_turn": _INT,
     "connect_ns": _INT,
+    "attempt": _INT,
 }
 BLOCK_SCHEMA: dict[str, pl.DataType] = {
     "block": _INT,
@@ -129,6 +140,8 @@ BLOCK_SCHEMA: dict[str, pl.DataType] = {
     "broken": _INT,
     "lead_end": _TEXT,
     "lead_asks_counted": pl.Boolean(),
+    "host": _HOST,
+    "attempt": _INT,
 }
 TELEMETRY_SCHEMA: dict[str, pl.DataType] = {
     "arm": _TEXT,
@@ -138,6 +151,7 @@ TELEMETRY_SCHEMA: dict[str, pl.DataType] = {
     "replica": _INT,
     "turn": _TEXT,
     "mark": _TEXT,
+    "attempt": _INT,
 }
 
 JUDGEMENT_SCHEMA: dict[str, pl.DataType] = {
@@ -159,6 +173,13 @@ BEHAVIOUR_SCHEMA: dict[str, pl.DataType] = {
     "detail": _TEXT,
     "at_ns": _INT,
     "http_status": _INT,
+}
+NOTICE_SCHEMA: dict[str, pl.DataType] = {
+    "code": _TEXT,
+    "severity": _TEXT,
+    "text": _TEXT,
+    "remedy": _TEXT,
+    "at_ns": _INT,
 }
 WARMUP_SCHEMA: dict[str, pl.DataType] = {
     "arm": _TEXT,
@@ -193,7 +214,11 @@ def save_blocks(path: Path, blocks: Sequence[BlockRecord]) -> None:
         StoreError: the file cannot be written.
     """
     rows = [
-        msgspec.structs.asdict(one) | {"clocks": [msgspec.structs.asdict(clock) for clock in one.clocks]}
+        msgspec.structs.asdict(one)
+        | {
+            "clocks": [msgspec.structs.asdict(clock) for clock in one.clocks],
+            "host": msgspec.to_builtins(one.host),
+        }
         for one in blocks
     ]
     _save(path, rows, BLOCK_SCHEMA)
@@ -242,6 +267,24 @@ def save_warmups(path: Path, warmups: Sequence[Warmup]) -> None:
         for one in warmups
     ]
     _save(path, rows, WARMUP_SCHEMA)
+
+
+def save_notices(path: Path, notices: Sequence[Notice]) -> None:
+    """Write what a run said of its own chances, one notice a row.
+
+    Raises:
+        StoreError: the file cannot be written.
+    """
+    _save(path, [msgspec.structs.asdict(one) for one in notices], NOTICE_SCHEMA)
+
+
+def load_notices(path: Path) -> tuple[Notice, ...]:
+    """Read notices back.
+
+    Raises:
+        StoreError: the file is not such a table.
+    """
+    return _convert(path, _load(path), dict, Notice)
 
 
 def load_warmups(path: Path) -> tuple[Warmup, ...]:

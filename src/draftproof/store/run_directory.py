@@ -3,11 +3,11 @@
     plan.toml          the plan as used
     manifest.json      facts of the run, written before the first request
     workload.jsonl     the chosen items
-    journal/*.jsonl    one request, turn, judgement, probe or warm-up a line, append-only
+    journal/*.jsonl    one request, turn, judgement, probe, warm-up or notice a line, append-only
     telemetry/*.jsonl  samples of the services' metrics
     logs/*.log         what the services wrote
     records.parquet, blocks.parquet, telemetry.parquet   journal and telemetry once more, compact
-    judgements.parquet, behaviour.parquet, warmups.parquet   the same, where there are any
+    judgements.parquet, behaviour.parquet, warmups.parquet, notices.parquet   the same, where there are any
     results.json, envelope.json, report.html   computed from the above, at any time, anywhere
 
 A folder without journal/ and telemetry/ is read from the Parquet tables; such a run cannot be continued.
@@ -30,6 +30,7 @@ from draftproof.records import (
     BehaviourProbe,
     BlockRecord,
     Judgement,
+    Notice,
     RequestRecord,
     TelemetrySample,
     Warmup,
@@ -57,6 +58,12 @@ PLAN_NAME, MANIFEST_NAME, WORKLOAD_NAME = "plan.toml", "manifest.json", "workloa
 RESULTS_NAME, REPORT_NAME, LOCK_NAME = "results.json", "report.html", "run.lock"
 ENVELOPE_NAME = "envelope.json"
 LOG_FOLDER = "logs"
+_BESIDE: dict[type, str] = {
+    Judgement: "judgements",
+    BehaviourProbe: "behaviour",
+    Warmup: "warmups",
+    Notice: "notices",
+}
 
 
 class RunContents(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,6 +80,7 @@ class RunContents(msgspec.Struct, frozen=True, kw_only=True):
     judgements: tuple[Judgement, ...] = ()
     behaviours: tuple[BehaviourProbe, ...] = ()
     warmups: tuple[Warmup, ...] = ()
+    notices: tuple[Notice, ...] = ()
 
 
 class _Version(msgspec.Struct, frozen=True):
@@ -165,35 +173,17 @@ class RunDirectory:
             self._journal = Journal(open_sound_lines(self.path / "journal" / "records.jsonl"))
         return self._journal
 
-    def append_judgement(self, judgement: Judgement) -> None:
-        """Add one judgement to journal/judgements.jsonl.
+    def append_beside(self, record: Judgement | BehaviourProbe | Warmup | Notice) -> None:
+        """Add a line to the file beside the requests that is of its kind, such as journal/warmups.jsonl.
 
         Raises:
             StoreError: as `journal`.
         """
-        self._append_beside("judgements", judgement)
-
-    def append_behaviour(self, probe: BehaviourProbe) -> None:
-        """Add one probe to journal/behaviour.jsonl.
-
-        Raises:
-            StoreError: as `journal`.
-        """
-        self._append_beside("behaviour", probe)
-
-    def append_warmup(self, warmup: Warmup) -> None:
-        """Add one warm-up to journal/warmups.jsonl.
-
-        Raises:
-            StoreError: as `journal`.
-        """
-        self._append_beside("warmups", warmup)
-
-    def _append_beside(self, name: str, record: Judgement | BehaviourProbe | Warmup) -> None:
+        name = _BESIDE[type(record)]
         if name not in self._beside:
             self._check_open_ended()
             self.lock()
-            self._beside[name] = open_sound_lines(self.path / "journal" / f"{name}.jsonl")
+            self._beside[name] = open_sound_lines(self.path / JOURNAL_FOLDER / f"{name}.jsonl")
         self._beside[name].append(encode_line(record))
 
     def lock(self) -> None:
@@ -246,6 +236,7 @@ class RunDirectory:
             judgements=journal.judgements,
             behaviours=journal.behaviours,
             warmups=journal.warmups,
+            notices=journal.notices,
         )
 
     def load_behaviours(self) -> tuple[BehaviourProbe, ...]:

@@ -5,7 +5,15 @@ import msgspec
 from draftproof.manifests import Manifest
 from draftproof.metrics.request import RequestMetrics
 from draftproof.plan.schema import Plan
-from draftproof.records import BehaviourProbe, BlockRecord, Judgement, RequestRecord, TelemetrySample, Warmup
+from draftproof.records import (
+    BehaviourProbe,
+    BlockRecord,
+    Judgement,
+    Notice,
+    RequestRecord,
+    TelemetrySample,
+    Warmup,
+)
 from draftproof.verdict.client_limits import ClientFault
 from draftproof.workload.checks import CheckResult
 from draftproof.workload.conversation import checks_at_turn
@@ -27,6 +35,7 @@ class RunData(msgspec.Struct, frozen=True, kw_only=True):
     judgements: tuple[Judgement, ...] = ()
     behaviours: tuple[BehaviourProbe, ...] = ()
     warmups: tuple[Warmup, ...] = ()
+    notices: tuple[Notice, ...] = ()
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):

@@ -40,9 +40,9 @@ def run(tmp_path):
         run.journal.append(request())
         run.journal.append(turn())
         for one in reversed(JUDGEMENTS):
-            run.append_judgement(one)
+            run.append_beside(one)
         for one in reversed(PROBES):
-            run.append_behaviour(one)
+            run.append_beside(one)
     return RunDirectory.open(tmp_path / "run")
 
 
@@ -62,7 +62,7 @@ def test_a_compacted_run_keeps_them(run, tmp_path):
     assert contents.judgements == JUDGEMENTS
     assert contents.behaviours == PROBES
     with pytest.raises(StoreError, match="compacted"):
-        RunDirectory.open(folder).append_judgement(judgement())
+        RunDirectory.open(folder).append_beside(judgement())
 
 
 def test_a_compacted_run_without_any_has_no_tables_for_them(tmp_path):

@@ -42,7 +42,7 @@ def run(tmp_path):
         run.journal.append(request())
         run.journal.append(turn())
         for one in reversed(WARMUPS):
-            run.append_warmup(one)
+            run.append_beside(one)
     return RunDirectory.open(tmp_path / "run")
 
 

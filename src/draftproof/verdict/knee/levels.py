@@ -138,6 +138,7 @@ def knee_only(run: RunData) -> RunData:
         telemetry=(),
         judgements=(),
         behaviours=(),
+        notices=(),
         items=list_items(run.plan, run.items),
     )
 

@@ -107,7 +107,12 @@ def _split_by_block(blocks: Ints, values: Floats) -> Iterator[tuple[int, Floats]
 def _compare_places(prepared: PreparedRun, load: str, turns: Turns, starts: Starts) -> Iterator[PlaceRow]:
     """Yield the comparison of places over all arms, then that of each arm."""
     free = _free_of_blocks_and_arms(turns)
-    known = [key for key in sorted(free) if (load, *key) in starts]
+    # A period that was measured once more came after its block, in no place of it.
+    known = [
+        key
+        for key in sorted(free)
+        if (load, *key) in starts and starts[load, *key].place < len(prepared.arms)
+    ]
     places = [starts[load, block, arm].place for block, arm in known]
     metric = prepared.plan.comparison.metric
     found = position_effect([math.exp(free[key]) for key in known], places, [block for block, _ in known])
