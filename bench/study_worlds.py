@@ -77,6 +77,7 @@ def true_ratio(world: World, cell: Cell, prompts: int = 400_000) -> float:
         loads=tuple(load for load in world.layout.loads if load[0] == cell[1]),
         prompts=prompts,
         prompts_per_topic=world.layout.prompts_per_topic,
+        copies=world.layout.copies,
         block_size=prompts,
         arms=arms,
     )
@@ -96,7 +97,7 @@ def _metric(world: World, requests: Requests) -> Floats:
 
 def _draw_prompts(world: World, layout: Layout, rng: np.random.Generator) -> dict[str, Floats]:
     count = layout.prompts
-    topics = np.arange(count) // (layout.prompts_per_topic or 1)
+    topics = np.arange(count) // (layout.prompts_per_topic or layout.copies)
     spread = np.hypot(world.ratio_spread, world.topic_spread)
     effect = rng.normal(0, world.ratio_spread, count) + rng.normal(0, world.topic_spread, count)[topics]
     return {
@@ -171,6 +172,7 @@ DEEP = _layout(
     thresholds=THRESHOLDS | {"tail_quantile": "p99"},
 )
 TOPICS = _layout(prompts=60, prompts_per_topic=4, comparison=PLAN | {"cluster_by": "topic"})
+COPIES = _layout(prompts=48, copies=4)
 RIVAL = _layout(arms=("baseline", "candidate", "alternative", "baseline_null"))
 BY_LENGTH = _layout(comparison=PLAN | {"metric": "e2e_from_schedule_ns"})
 
@@ -282,6 +284,14 @@ WORLDS: tuple[World, ...] = (
         gains=ALL,
         layout=TOPICS,
         topic_spread=0.06,
+    ),
+    World(
+        name="copied_prompts",
+        text="No effect beyond the minimum; 12 prompts of a segment, each asked as 4 items word for word.",
+        ratios=_everywhere(0.95, COPIES),
+        layout=COPIES,
+        ratio_spread=0.01,
+        topic_spread=0.08,
     ),
     World(
         name="better_alternative",

@@ -65,13 +65,15 @@ class Layout:
 
     `loads` are (name, concurrency), or (name, arrivals) of an open loop as a plan states them, whose requests
     all meet a service with room. With `prompts_per_topic` the items have a label in the dimension "topic",
-    and so many prompts of a segment share one. `plan` overrides keys of the plan, table by table.
+    and so many prompts of a segment share one. `copies`: so many items of a segment have the same messages.
+    `plan` overrides keys of the plan, table by table.
     """
 
     segments: tuple[str, ...] = ("rewriting", "chat")
     loads: tuple[tuple[str, Load], ...] = (("low", 1), ("high", 8))
     prompts: int = 40
     prompts_per_topic: int | None = None
+    copies: int = 1
     block_size: int = 8
     arms: tuple[str, ...] = ("baseline", "candidate", "baseline_null")
     evidence: str = "representative"
@@ -222,7 +224,7 @@ def _build_items(layout: Layout) -> Iterator[Item]:
             topic = {"topic": name_topic(layout, segment, prompt)} if layout.prompts_per_topic else {}
             yield Item(
                 id=f"{segment}-{prompt}",
-                messages=(Message(role="user", content="hello"),),
+                messages=(Message(role="user", content=f"hello {segment} {prompt // layout.copies}"),),
                 segments={"task": segment, **topic},
                 checks=(ContainsCheck(all_of=("yes",)),),
                 sampling=Sampling(temperature=0.0),

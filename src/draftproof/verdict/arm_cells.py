@@ -50,7 +50,7 @@ def compute_arm_cell(prepared: PreparedRun, arm: str, segment: str, load: str) -
         segment=segment,
         load=load,
         attempted=len(places),
-        prompts=len(np.unique(columns.items[places])),
+        prompts=len(np.unique(columns.prompts[places])),
         outcomes=_count_outcomes(columns, places),
         ttft=_to_percentiles(prepared, on_time, "ttft_from_schedule_ns", (arm, segment, load)),
         tpot=_to_percentiles(prepared, on_time, "tpot_ns", (arm, segment, load)),
@@ -118,8 +118,8 @@ def _to_percentiles(prepared: PreparedRun, places: Ints, metric: str, parts: Seq
     attempted = np.concatenate([answered, failed])
     with_failures = np.concatenate([values[answered], np.full(len(failed), math.inf)])
     level = prepared.plan.comparison.confidence
-    figures = _to_quantiles(with_failures, columns.items[attempted], level)
-    alone = _to_quantiles(values[answered], columns.items[answered], level)
+    figures = _to_quantiles(with_failures, columns.prompts[attempted], level)
+    alone = _to_quantiles(values[answered], columns.prompts[answered], level)
     return Percentiles(
         **figures,
         **{f"ok_{name}": figure for name, figure in alone.items()},
@@ -156,7 +156,7 @@ def _to_mean(prepared: PreparedRun, places: Ints, metric: str, parts: Sequence[s
     valued = places[~np.isnan(values[places])]
     found = mean_interval(
         values[valued],
-        columns.items[valued],
+        columns.prompts[valued],
         resamples=choice.resamples,
         seed=derive_seed(prepared.plan.seed, metric, *parts),
         level=choice.confidence,

@@ -5,7 +5,7 @@ shape (observations,), in the order of `PreparedRun.observations`. Labels are nu
 what they stand for, so that `index_labels` gives the same of either.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from operator import attrgetter
@@ -19,6 +19,7 @@ from draftproof.metrics.service import Objectives, judge_times
 from draftproof.stats.resampling import Floats, Ints
 from draftproof.verdict.observed import Observation
 from draftproof.workload.checks import CheckResult
+from draftproof.workload.clusters import name_clusters
 
 Bools = npt.NDArray[np.bool_]
 CheckCounts = tuple[int, int, int, int]
@@ -37,6 +38,7 @@ class Columns:
         self._figures: dict[str, Floats] = {}
         self._metrics: dict[str, Floats] = {}
         self._clusters: dict[str | None, Ints] = {}
+        self._names: dict[str | None, Mapping[str, str]] = {}
         self._on_time: tuple[Objectives, Floats] | None = None
 
     @cached_property
@@ -301,15 +303,32 @@ class Columns:
             self._metrics[name] = np.where(self.is_ok, self.figure(name), np.nan)
         return self._metrics[name]
 
+    @property
+    def prompts(self) -> Ints:
+        """Number of the prompt: items with the same messages are one, see `name_clusters`."""
+        return self.clusters(None)
+
+    @cached_property
+    def prompt_names(self) -> list[str]:
+        """The names that `prompts` counts."""
+        return sorted(set(self.cluster_names(None).values()))
+
     def clusters(self, cluster_by: str | None) -> Ints:
-        """Return the place of what each observation is resampled with among the sorted labels."""
-        if cluster_by is None:
-            return self.items
+        """Return the number of what each observation is resampled with, in the order of the names."""
         if cluster_by not in self._clusters:
-            self._clusters[cluster_by] = _places(
-                [cluster_label(one, cluster_by) for one in self.observations]
-            )
+            names = self.cluster_names(cluster_by)
+            of_item = _places([names[item_id] for item_id in self.item_ids])
+            self._clusters[cluster_by] = of_item[self.items]
         return self._clusters[cluster_by]
+
+    def cluster_names(self, cluster_by: str | None) -> Mapping[str, str]:
+        """Return item id -> name of what it is resampled with."""
+        if cluster_by not in self._names:
+            first = np.unique(self.items, return_index=True)[1].tolist()
+            found = [self.observations[place] for place in first]
+            named = name_clusters([one.item for one in found], cluster_by)
+            self._names[cluster_by] = {one.record.item_id: named[one.item.id] for one in found}
+        return self._names[cluster_by]
 
     def read(self, read: Callable[[Observation], float | None]) -> Floats:
         """Return what `read` gives of each observation, NaN for None."""
@@ -349,12 +368,6 @@ def number_rows(*parts: Ints) -> Ints:
             lowest = 0
         numbers, width = numbers * span + (part - lowest), width * span
     return numbers
-
-
-def cluster_label(seen: Observation, cluster_by: str | None) -> str:
-    """Return what a request is resampled with: its prompt, or the label that groups it with others."""
-    label = seen.item.segments.get(cluster_by) if cluster_by else None
-    return f"{cluster_by}={label}" if label else seen.record.item_id
 
 
 def _rank(values: Ints) -> Ints:

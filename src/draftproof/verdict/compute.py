@@ -303,7 +303,7 @@ def _warn_about_null(effects: EffectIndex, thresholds: Thresholds, metric: str) 
 def _count(prepared: PreparedRun, pairs: PairTable) -> dict[str, int]:
     return prepared.counts | {
         "failures": int((~prepared.columns.is_ok).sum()),
-        "prompts": len(prepared.columns.item_ids),
+        "prompts": len(prepared.columns.prompt_names),
         "pairs": len(pairs["candidate", "baseline"]),
         "pairs_ok": int(pairs["candidate", "baseline"].is_ok.sum()),
     }

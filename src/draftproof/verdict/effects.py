@@ -14,7 +14,7 @@ from draftproof.stats.bootstrap import RatioEstimate, Statistic, paired_ratio
 from draftproof.stats.multiplicity import simultaneous_intervals
 from draftproof.stats.resampling import Floats, Ints, index_labels
 from draftproof.stats.turns import TurnSpread, turn_spread, widen_by_turns
-from draftproof.verdict.pairs import Comparison, Pair, Pairs, PairTable, cluster_labels
+from draftproof.verdict.pairs import Comparison, Pair, Pairs, PairTable
 from draftproof.verdict.results import Effect, Figure
 from draftproof.verdict.run_data import ALL_SEGMENTS, Observation, PreparedRun
 
@@ -134,10 +134,11 @@ def estimate_ratio(
     "all" is drawn within segments, so their mix stays fixed.
     """
     choice = prepared.plan.comparison
+    names = prepared.columns.cluster_names(choice.cluster_by)
     sample = _Sample(
         above=np.array([read(pair.arm) for pair in pairs], dtype=float),
         below=np.array([read(pair.versus) for pair in pairs], dtype=float),
-        clusters=index_labels(np.array(cluster_labels(pairs, choice.cluster_by), dtype=str)),
+        clusters=index_labels(np.array([names[pair.item_id] for pair in pairs], dtype=str)),
         segments=index_labels(np.array([pair.segment for pair in pairs], dtype=str)),
         blocks=np.array([pair.arm.record.block for pair in pairs], dtype=np.intp),
     )

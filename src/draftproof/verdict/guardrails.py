@@ -19,9 +19,9 @@ from scipy.stats import norm
 from draftproof.plan.schema import Thresholds
 from draftproof.stats.shares import paired_share_difference
 from draftproof.verdict.effects import CellKey, EffectIndex
-from draftproof.verdict.pairs import Pair, Pairs, PairTable
+from draftproof.verdict.pairs import Pairs, PairTable
 from draftproof.verdict.results import Difference, Figure, Reason
-from draftproof.verdict.run_data import ALL_SEGMENTS, Observation, PreparedRun
+from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun
 
 Standing = Literal["held", "open", "violated", "shifted", "noted"]
 QUANTITIES = ("failed_share", "passed_share")
@@ -217,7 +217,7 @@ def _share_text(quantity: str, figure: Figure, margin: float, where: str) -> str
 def _compute_difference(
     prepared: PreparedRun, pairs: Pairs, comparison: tuple[str, str], quantity: str, cell: CellKey
 ) -> Difference:
-    votes = _count_votes(prepared, pairs.cell(*cell), quantity)
+    votes = count_votes(pairs.cell(*cell), quantity, prepared.plan.comparison.cluster_by)
     margin = _margin(prepared.plan.thresholds, quantity)
     return Difference(
         quantity=quantity,
@@ -229,33 +229,19 @@ def _compute_difference(
     )
 
 
-def count_votes(pairs: Iterable[Pair], quantity: str) -> Votes:
-    """Return how often the arm and the other had the quantity, one vote for each prompt.
+def count_votes(pairs: Pairs, quantity: str, cluster_by: str | None = None) -> Votes:
+    """Return how often the arm and the other had the quantity, one vote for each cluster of prompts.
 
     Repeats of a prompt and the turns of a conversation rise and fall together, so they share their prompt's
     vote: five repeats of ten prompts say no more than ten prompts. Exact, so that no order of pairs shows.
     """
-    judged: defaultdict[str, list[tuple[bool, bool]]] = defaultdict(list)
-    for pair in pairs:
-        mine, theirs = _state(pair.arm, quantity), _state(pair.versus, quantity)
-        if mine is not None and theirs is not None:
-            judged[pair.item_id].append((mine, theirs))
-    votes: defaultdict[tuple[bool, bool], Fraction] = defaultdict(Fraction)
-    for states in judged.values():
-        for state in states:
-            votes[state] += Fraction(1, len(states))
-    return votes
-
-
-def _count_votes(prepared: PreparedRun, pairs: Pairs, quantity: str) -> Votes:
-    """Return `count_votes` of pairs of the run."""
-    columns = prepared.columns
+    columns = pairs.columns
     states = np.where(columns.is_ok, 0.0, 1.0) if quantity == "failed_share" else columns.passed
     mine, theirs = pairs.mine, pairs.theirs
     judged = ~(np.isnan(states[mine]) | np.isnan(states[theirs]))
     mine, theirs = mine[judged], theirs[judged]
     kinds = (2 * states[mine] + states[theirs]).astype(np.intp)
-    counts = np.bincount(4 * columns.items[mine] + kinds, minlength=4).reshape(-1)
+    counts = np.bincount(4 * columns.clusters(cluster_by)[mine] + kinds, minlength=4).reshape(-1)
     votes: defaultdict[tuple[bool, bool], Fraction] = defaultdict(Fraction)
     for place in np.flatnonzero(counts).tolist():
         first = place - place % 4
@@ -266,10 +252,6 @@ def _count_votes(prepared: PreparedRun, pairs: Pairs, quantity: str) -> Votes:
 
 def _margin(thresholds: Thresholds, quantity: str) -> float:
     return thresholds.failure_margin if quantity == "failed_share" else thresholds.quality_margin
-
-
-def _state(seen: Observation, quantity: str) -> bool | None:
-    return not seen.is_ok if quantity == "failed_share" else seen.is_passed
 
 
 def _difference_figure(votes: Votes, margin: float, level: float) -> Figure:

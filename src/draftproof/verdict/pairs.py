@@ -13,7 +13,7 @@ import numpy as np
 
 from draftproof.records import RequestRecord
 from draftproof.stats.resampling import Ints
-from draftproof.verdict.columns import Bools, Columns, cluster_label
+from draftproof.verdict.columns import Bools, Columns
 from draftproof.verdict.run_data import ALL_SEGMENTS, Observation, PreparedRun
 
 COMPARISONS: tuple[tuple[str, str], ...] = (
@@ -49,7 +49,7 @@ class Pair(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def item_id(self) -> str:
-        """The item of both, the cluster of every interval."""
+        """The item of both."""
         return self.arm.record.item_id
 
     @property
@@ -72,14 +72,6 @@ def is_same_output(mine: RequestRecord, theirs: RequestRecord) -> bool:
         and mine.reasoning_text == theirs.reasoning_text
         and mine.tool_calls == theirs.tool_calls
     )
-
-
-def cluster_labels(pairs: Iterable[Pair], cluster_by: str | None) -> list[str]:
-    """Return what each pair is resampled with: its prompt, or the label of a dimension that groups prompts.
-
-    A prompt without a label in that dimension stays by itself.
-    """
-    return [cluster_label(pair.arm, cluster_by) for pair in pairs]
 
 
 class Pairs(Sequence[Pair]):
@@ -146,11 +138,11 @@ class Pairs(Sequence[Pair]):
         return self.where(self.is_ok & self.columns.is_greedy[self.mine])
 
     @cached_property
-    def differing_items(self) -> Mapping[str, bool]:
-        """Item -> whether any of its outputs differs, in the order of their ids."""
-        items, names = self.columns.items[self.mine], self.columns.item_ids
-        seen, differing = np.bincount(items), np.bincount(items, weights=~self.is_same)
-        return {names[item]: bool(differing[item]) for item in np.flatnonzero(seen).tolist()}
+    def differing_prompts(self) -> Mapping[str, bool]:
+        """Prompt -> whether any of its outputs differs, in the order of their names."""
+        prompts, names = self.columns.prompts[self.mine], self.columns.prompt_names
+        seen, differing = np.bincount(prompts), np.bincount(prompts, weights=~self.is_same)
+        return {names[prompt]: bool(differing[prompt]) for prompt in np.flatnonzero(seen).tolist()}
 
 
 _NO_PLACES = np.empty(0, dtype=np.intp)

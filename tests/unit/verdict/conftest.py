@@ -168,7 +168,9 @@ class World:
                 yield msgspec.convert(
                     {
                         "id": f"{segment}-{number}",
-                        "messages": [msgspec.to_builtins(Message(role="user", content="hello"))],
+                        "messages": [
+                            msgspec.to_builtins(Message(role="user", content=f"hello {segment} {number}"))
+                        ],
                         "segments": {"task": segment, "language": "en"},
                         "checks": msgspec.to_builtins(checks),
                         "sampling": {"temperature": self.temperature},

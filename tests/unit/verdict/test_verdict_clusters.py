@@ -1,6 +1,7 @@
 """What intervals resample by: prompts, or what the plan says groups them; and the turns they share."""
 
 import hashlib
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -9,9 +10,12 @@ import pytest
 from draftproof.errors import WorkloadError
 from draftproof.plan.loading import LATER_KEYS, load_plan, thresholds_sha256
 from draftproof.qualify.check import choose_items
+from draftproof.testing.builders import build_item
 from draftproof.testing.synthetic_runs import Layout, Requests, build_run, order_turns
+from draftproof.verdict.compute import compute_results
 from draftproof.verdict.decision import decide_run
-from draftproof.verdict.pairs import cluster_labels
+from draftproof.workload.clusters import name_clusters
+from draftproof.workload.items import Message
 
 
 def draw(layout, *, topic=0.0, turn=0.0, seed=1):
@@ -65,13 +69,51 @@ def test_the_sample_floor_counts_groups():
     assert (one.ratio.value, one.ratio.needed) == (None, 1)
 
 
+def named(*items, by=None):
+    """Name clusters of items given as (id, text, segments)."""
+    made = [build_item(name, messages=(Message(role="user", content=text),), segments=labels)
+            for name, text, labels in items]  # fmt: skip
+    return name_clusters(made, by)
+
+
 def test_a_prompt_without_a_label_stays_by_itself():
     """A dimension that an item lacks leaves it its own cluster."""
-    found = decide_run(draw(small())).evidence.pairs["candidate", "baseline"]
-    pairs = [next(pair for pair in found if pair.item_id == name) for name in ("chat-0", "chat-1")]
-    assert cluster_labels(pairs, None) == ["chat-0", "chat-1"]
-    assert cluster_labels(pairs, "topic") == ["topic=chat-topic-0"] * 2
-    assert cluster_labels(pairs, "customer") == ["chat-0", "chat-1"]
+    items: tuple[tuple[str, str, dict[str, str]], ...]
+    items = ("a", "one", {"topic": "x"}), ("b", "two", {"topic": "x"}), ("c", "three", {})
+    assert named(*items) == {"a": "a", "b": "b", "c": "c"}
+    assert named(*items, by="topic") == {"a": "topic=x", "b": "topic=x", "c": "c"}
+    assert named(*items, by="customer") == {"a": "a", "b": "b", "c": "c"}
+
+
+def test_items_with_the_same_messages_are_one_cluster():
+    """A copy of a prompt under another id joins it, and so do all that its label joins."""
+    items: tuple[tuple[str, str, dict[str, str]], ...]
+    items = ("a", "one", {"topic": "x"}), ("b", "two", {"topic": "y"}), ("c", "two", {}), ("d", "one", {})
+    assert named(*items) == {"a": "a", "b": "b", "c": "b", "d": "a"}
+    assert named(*items, ("e", "two", {"topic": "x"}), by="topic") == dict.fromkeys("abcde", "c") | {
+        "a": "c", "d": "c"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [8, 12])
+def test_copies_of_a_prompt_count_once(size):
+    """Twelve prompts asked as four items each are twelve prompts: in effects, shares and percentiles."""
+    run = draw(Layout(segments=("chat",), loads=(("low", 1),), prompts=48, copies=4, block_size=size))
+    evidence = decide_run(run).evidence
+    assert {one.prompts for one in evidence.effects} == {12}
+    assert {one.difference.n for one in evidence.differences} == {12}
+    results = compute_results(run)
+    assert results.counts["prompts"] == 12
+    assert {one.prompts for one in results.arm_cells} == {12}
+
+
+def test_copies_of_a_prompt_widen_the_interval():
+    """What prompts differ by is seen twelve times and not 48 times."""
+    layout = Layout(segments=("chat",), loads=(("low", 1),), prompts=48, copies=4, prompts_per_topic=4)
+    apart = msgspec.structs.replace(
+        draw(layout, topic=0.1), items=tuple(draw(replace(layout, copies=1), topic=0.1).items)
+    )
+    assert width(draw(layout, topic=0.1))[0] > 1.5 * width(apart)[0]
 
 
 def test_turns_that_move_all_requests_widen_the_interval():

@@ -56,12 +56,18 @@ def test_an_effect_is_that_of_its_usable_pairs(prepared, metric):
 
 @pytest.mark.parametrize("quantity", QUANTITIES)
 def test_votes_are_those_of_the_pairs(prepared, quantity):
-    """Every difference rests on one vote for each prompt, as counted pair by pair."""
+    """Every difference rests on one vote for each prompt that both arms have a state of."""
     pairs = pair_observations(prepared)
     for one in compute_differences(prepared, pairs):
         if one.quantity == quantity:
-            inside = in_cell(list(pairs[one.arm, one.versus]), one.segment, one.load)
-            assert one.difference.n == int(sum(count_votes(inside, quantity).values()))
+            inside = pairs[one.arm, one.versus].cell(one.segment, one.load)
+            judged = [
+                pair
+                for pair in inside
+                if quantity == "failed_share" or None not in (pair.arm.is_passed, pair.versus.is_passed)
+            ]
+            assert one.difference.n == len({pair.item_id for pair in judged})
+            assert sum(count_votes(inside, quantity).values()) == one.difference.n
 
 
 def test_hidden_metrics_are_counted_in_answered_pairs(prepared):

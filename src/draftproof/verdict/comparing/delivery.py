@@ -182,11 +182,11 @@ def _estimate(
     statistic: Statistic,
     parts: Sequence[str],
 ) -> RatioEstimate:
-    choice = prepared.plan.comparison
+    choice, names = prepared.plan.comparison, prepared.columns.cluster_names(None)
     return paired_ratio(
         np.array([above for _, above, _ in both], dtype=float),
         np.array([below for _, _, below in both], dtype=float),
-        np.array([pair.item_id for pair, _, _ in both], dtype=str),
+        np.array([names[pair.item_id] for pair, _, _ in both], dtype=str),
         np.array([pair.segment for pair, _, _ in both], dtype=str),
         statistic=statistic,
         resamples=choice.resamples,

@@ -22,7 +22,7 @@ NONE_PAYS = "a step costs more than all its tokens, whatever is accepted"
 NO_DRAFT = "no round of this cell drafted"
 TOO_SLOW = "verification alone takes longer than the tokens are worth"
 
-Owned = Sequence[tuple[str, Round]]  # item, one of its rounds
+Owned = Sequence[tuple[str, Round]]  # prompt, one of its rounds
 RoundTable = Mapping[tuple[str, str, str], Owned]  # arm, segment, load
 
 
@@ -41,9 +41,10 @@ class StepMeans(msgspec.Struct, frozen=True, kw_only=True):
 def collect_rounds(prepared: PreparedRun) -> RoundTable:
     """Return the rounds of answered requests with sound counters, in turns with a client on time."""
     found: defaultdict[tuple[str, str, str], list[tuple[str, Round]]] = defaultdict(list)
+    names = prepared.columns.cluster_names(None)
     for one in prepared.observations:
         if _counts(one):
-            owned = [(one.record.item_id, turn) for turn in one.record.rounds or ()]
+            owned = [(names[one.record.item_id], turn) for turn in one.record.rounds or ()]
             for segment in (ALL_SEGMENTS, one.segment):
                 found[one.record.arm, segment, one.record.load] += owned
     return found
@@ -120,7 +121,9 @@ def _margin(prepared: PreparedRun, candidate: Owned, baseline: Owned) -> Figure:
 
 
 def _totals(owned: Owned, counted: Iterable[int]) -> Totals:
-    return sum_by_cluster(list(counted), [turn.round_ns for _, turn in owned], [item for item, _ in owned])
+    return sum_by_cluster(
+        list(counted), [turn.round_ns for _, turn in owned], [prompt for prompt, _ in owned]
+    )
 
 
 def _typical_length(drafted: Sequence[Round]) -> int | None:

@@ -250,8 +250,8 @@ def _share(
     known = ~(np.isnan(part) | np.isnan(whole))
     if not known.any():
         return Figure(value=None, reason=reason)
-    owners = columns.items[places[known]]
-    totals = sum_by_place(part[known], whole[known], owners, columns.item_ids)
+    owners = columns.prompts[places[known]]
+    totals = sum_by_place(part[known], whole[known], owners, columns.prompt_names)
     return as_figure(ratio_of_totals(totals, scale="logit", level=level, minimum_clusters=floor))
 
 

@@ -93,7 +93,7 @@ def _measure(
     completed = found.is_completed & (found.all_of(good.astype(np.float64)) == 1)
 
     def total(above: Floats, below: npt.NDArray[Any], chosen: Ints) -> Totals:
-        return sum_by_place(above, below, columns.items[chosen], columns.item_ids)
+        return sum_by_place(above, below, columns.prompts[chosen], columns.prompt_names)
 
     return DeviceTime(
         devices=devices,

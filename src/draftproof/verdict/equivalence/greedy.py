@@ -38,7 +38,7 @@ def compare_greedy(
     if not compared:
         return None
     null = None if null_pairs is None else null_pairs.greedy
-    states, null_states = compared.differing_items, None if null is None else null.differing_items
+    states, null_states = compared.differing_prompts, None if null is None else null.differing_prompts
     shared = states.keys() & null_states.keys() if null_states else set()
     return GreedyComparison(
         pairs=len(compared),
@@ -58,10 +58,10 @@ def assess_beyond_null(pairs: Pairs, null_pairs: Pairs | None, level: float) -> 
     McNemar's test in its exact form, one-sided: of the prompts that differ in one of the two only, more than
     half differ in the arm. None without greedy outputs.
     """
-    states = pairs.greedy.differing_items
+    states = pairs.greedy.differing_prompts
     if not states:
         return None
-    null_states = {} if null_pairs is None else null_pairs.greedy.differing_items
+    null_states = {} if null_pairs is None else null_pairs.greedy.differing_prompts
     shared = sorted(states.keys() & null_states.keys())
     arm_only = sum(states[key] and not null_states[key] for key in shared)
     null_only = sum(null_states[key] and not states[key] for key in shared)

@@ -24,7 +24,7 @@ def assess_lengths(pairs: Pairs, *, patterns: int, seed: int, level: float) -> l
     answered, columns = pairs.where(pairs.is_ok), pairs.columns
     if not answered:
         return []
-    places = index_labels(columns.items[answered.mine])
+    places = index_labels(columns.prompts[answered.mine])
     swaps = draw_swaps(int(places.max()) + 1, patterns, seed)
     return [
         _test("output_tokens", answered, columns.metric("output_tokens"), swaps, places=places, level=level),

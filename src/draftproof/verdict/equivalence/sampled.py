@@ -44,7 +44,7 @@ class Draw(NamedTuple):
     """One request as both arms answered it."""
 
     unit: int
-    prompt: tuple[str, str]  # load, item
+    prompt: tuple[str, str]  # load, prompt
     arm: SequenceFeatures
     versus: SequenceFeatures
 
@@ -65,23 +65,24 @@ def collect_draws(pairs: Pairs, *, by_ids: bool) -> DrawSet:
     and the first stands for all: a service that ignores the seed shows one draw, however often it is asked.
     """
     sampled = pairs.where(pairs.is_ok & ~pairs.columns.is_greedy[pairs.mine])
+    names = pairs.columns.cluster_names(None)
     groups: defaultdict[tuple[str, str], list[Pair]] = defaultdict(list)
     for pair in sampled:
-        groups[pair.load, pair.item_id].append(pair)
+        groups[pair.load, names[pair.item_id]].append(pair)
     kept = [pair for group in groups.values() for pair in (group[:1] if _is_repeated(group) else group)]
     keys = sorted({_unit_key(pair) for pair in kept})
     place = {key: index for index, key in enumerate(keys)}
     draws = tuple(
         Draw(
             place[_unit_key(pair)],
-            (pair.load, pair.item_id),
+            (pair.load, names[pair.item_id]),
             describe_sequence(pair.arm.record, by_ids=by_ids),
             describe_sequence(pair.versus.record, by_ids=by_ids),
         )
         for pair in kept
     )
     any_differs = not bool(sampled.is_same.all())
-    return DrawSet(draws, len(keys), len({key[0] for key in keys}), any_differs)
+    return DrawSet(draws, len(keys), len({names[key[0]] for key in keys}), any_differs)
 
 
 def assess_sequences(drawn: DrawSet, *, patterns: int, seed: int, level: float) -> list[EquivalenceTest]:

@@ -6,7 +6,7 @@ whether the service kept up.
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple, TypeVar
 
@@ -15,6 +15,7 @@ from draftproof.plan.schema import Objectives, Plan
 from draftproof.records import BlockRecord, RequestRecord
 from draftproof.verdict.knee.levels import knee_only, prompt_of
 from draftproof.verdict.run_data import Observation, RunData, TurnKey, prepare_run
+from draftproof.workload.clusters import name_clusters
 
 Row = TypeVar("Row")
 NS_PER_S = 1e9
@@ -64,8 +65,11 @@ def read_turns(run: RunData) -> dict[TurnKey, TurnSeen]:
     prepared = prepare_run(knee_only(run))
     seen = _group(prepared.observations, lambda one: _key(one.record))
     every, blocks = _group(prepared.run.records, _key), _group(prepared.run.blocks, _key)
+    names = name_clusters(run.items, run.plan.comparison.cluster_by)
     return {
-        key: _read_turn(run.plan, seen[key], every[key], blocks[key], is_valid=not prepared.turns[key].lagged)
+        key: _read_turn(
+            run.plan, seen[key], every[key], blocks[key], names=names, is_valid=not prepared.turns[key].lagged
+        )
         for key in sorted(blocks)
         if seen.get(key)
     }
@@ -77,6 +81,7 @@ def _read_turn(
     every: Sequence[RequestRecord],
     blocks: Sequence[BlockRecord],
     *,
+    names: Mapping[str, str],
     is_valid: bool,
 ) -> TurnSeen:
     ordered = sorted(seen, key=lambda one: (one.record.scheduled_ns, one.record.request_id))
@@ -93,7 +98,7 @@ def _read_turn(
     return TurnSeen(
         on_time=on_time,
         use=tuple(_deadline_use(one, objectives) for one in ordered),
-        prompts=tuple(_cluster_of(one, plan.comparison.cluster_by) for one in ordered),
+        prompts=tuple(names[prompt_of(one.record.item_id)] for one in ordered),
         good=sum(good),
         conversations=sum(conversations),
         attempted_conversations=len(conversations),
@@ -197,11 +202,6 @@ def _join_conversations(seen: Iterable[Observation], good: Iterable[bool]) -> li
     for one, fine in zip(seen, good, strict=True):
         found[one.record.item_id] = found.get(one.record.item_id, True) and fine
     return list(found.values())
-
-
-def _cluster_of(one: Observation, cluster_by: str | None) -> str:
-    label = one.item.segments.get(cluster_by) if cluster_by else None
-    return f"{cluster_by}={label}" if label else prompt_of(one.record.item_id)
 
 
 def count_in_flight(every: Iterable[RequestRecord], at_ns: int) -> int:

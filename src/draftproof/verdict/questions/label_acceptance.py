@@ -45,7 +45,7 @@ def _summarise(
         load=load,
         dimension=dimension,
         label=label,
-        prompts=len(np.unique(columns.items[places[columns.is_ok[places]]])),
+        prompts=len(np.unique(columns.prompts[places[columns.is_ok[places]]])),
         num_draft_tokens=pooled.num_draft_tokens,
         num_accepted_draft_tokens=pooled.num_accepted_draft_tokens,
         draft_acceptance_rate=pooled.draft_acceptance_rate,

@@ -164,14 +164,14 @@ def _need_of_gain(ask: _Ask, cell: tuple[str, str], have: int, level: float) -> 
     ratio = (1 - question.gain) * noise
     pairs = _pairs_of(ask, cell, metric)
     if question.statistic == "mean":
-        spreads, source = spreads_of_ratio(ask.plan, pairs, metric)
+        spreads, source = spreads_of_ratio(ask.plan, ask.earlier, pairs, metric)
 
         def size(spread: float) -> int:
             return prompts_needed(
                 log_spread=spread, ratio=ratio, margin=margin, level=level, power=question.power
             )
     else:
-        spreads, source = spreads_of_values(pairs, metric)
+        spreads, source = spreads_of_values(ask.earlier, pairs, metric)
 
         def size(spread: float) -> int:
             return tail_prompts_needed(
@@ -223,7 +223,7 @@ def _needs_of_tail(ask: _Ask) -> Iterator[Need]:
     for load in ask.plan.load:
         for metric in TAIL_METRICS:
             pairs = _pairs_of(ask, (ALL_SEGMENTS, load.name), metric)
-            spreads, source = spreads_of_values(pairs, metric)
+            spreads, source = spreads_of_values(ask.earlier, pairs, metric)
             yield _to_need(
                 Need(
                     aim="tail",
@@ -316,7 +316,7 @@ def _pairs_of(ask: _Ask, cell: tuple[str, str], metric: str) -> list[Pair]:
 
 
 def _count_prompts(ask: _Ask, pairs: Sequence[Pair]) -> int | None:
-    return len({pair.item_id for pair in pairs}) if ask.earlier else None
+    return len(set(ask.earlier.name_prompts(pairs))) if ask.earlier else None
 
 
 def _count_requests(ask: _Ask, needs: Sequence[Need], arms: int) -> tuple[int, int] | None:

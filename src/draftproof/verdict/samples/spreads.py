@@ -1,7 +1,7 @@
 """How much prompts spread, for planning: what an earlier run shows, and what is assumed without one. Pure."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -13,7 +13,7 @@ from draftproof.stats.bootstrap import paired_ratio
 from draftproof.stats.planning import spread_of
 from draftproof.verdict.effects import derive_seed, read_metric, usable_pairs
 from draftproof.verdict.guardrails import count_votes
-from draftproof.verdict.pairs import Pair, PairTable, in_cell, pair_observations
+from draftproof.verdict.pairs import Pair, Pairs, PairTable, in_cell, pair_observations
 from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun
 
 # Standard deviations of logarithms. Between prompts of the ratio of two arms: prompts that profit alike, the
@@ -33,8 +33,13 @@ class Earlier(msgspec.Struct, frozen=True, kw_only=True):
     """An earlier run: its pairs, and by how much two equal arms differed at each load (1 where unknown)."""
 
     name: str
-    pairs: Sequence[Pair]
+    pairs: Pairs
     noise: Mapping[str, float]
+
+    def name_prompts(self, pairs: Iterable[Pair]) -> list[str]:
+        """Return the name of each pair's prompt; items with the same messages are one."""
+        names = self.pairs.columns.cluster_names(None)
+        return [names[pair.item_id] for pair in pairs]
 
 
 def read_earlier(prepared: PreparedRun) -> Earlier:
@@ -48,31 +53,31 @@ def read_earlier(prepared: PreparedRun) -> Earlier:
 
 
 def spreads_of_ratio(
-    plan: Plan, pairs: Sequence[Pair], metric: str
+    plan: Plan, earlier: Earlier | None, pairs: Sequence[Pair], metric: str
 ) -> tuple[tuple[float, ...], Literal["run", "assumed"]]:
     """Return the spread between prompts that a run's pairs show and its upper end, else the assumed ones."""
-    prompts = len({pair.item_id for pair in pairs})
-    if prompts < FEWEST_FOR_SPREAD:
+    prompts = earlier.name_prompts(pairs) if earlier else []
+    if len(set(prompts)) < FEWEST_FOR_SPREAD:
         return RATIO_SPREADS, "assumed"
     read = read_metric(metric)
     estimate = paired_ratio(
         np.array([read(pair.arm) for pair in pairs], dtype=float),
         np.array([read(pair.versus) for pair in pairs], dtype=float),
-        np.array([pair.item_id for pair in pairs], dtype=str),
+        np.array(prompts, dtype=str),
         resamples=plan.comparison.resamples,
         seed=derive_seed(plan.seed, "samples", metric, pairs[0].segment, pairs[0].load),
     )
     spread = spread_of(estimate)
-    return (RATIO_SPREADS, "assumed") if spread is None else (_with_upper(spread, prompts), "run")
+    return (RATIO_SPREADS, "assumed") if spread is None else (_with_upper(spread, len(set(prompts))), "run")
 
 
 def spreads_of_values(
-    pairs: Sequence[Pair], metric: str
+    earlier: Earlier | None, pairs: Sequence[Pair], metric: str
 ) -> tuple[tuple[float, ...], Literal["run", "assumed"]]:
     """Return the spread between the baseline's requests and its upper end, else the assumed ones."""
     read = read_metric(metric)
     values = [value for pair in pairs if (value := read(pair.versus)) is not None]
-    prompts = len({pair.item_id for pair in pairs})
+    prompts = len(set(earlier.name_prompts(pairs))) if earlier else 0
     if prompts < FEWEST_FOR_SPREAD:
         return VALUE_SPREADS[metric], "assumed"
     return _with_upper(float(np.std(np.log(values), ddof=1)), prompts), "run"
@@ -88,7 +93,7 @@ def discordant_shares(
     earlier: Earlier | None, load: str, quantity: str, margin: float
 ) -> tuple[tuple[float, ...], int | None]:
     """Return the shares of discordant prompts to reckon with, and how many an earlier run judged."""
-    votes = count_votes(in_cell(earlier.pairs if earlier else (), ALL_SEGMENTS, load), quantity)
+    votes = count_votes(earlier.pairs.cell(ALL_SEGMENTS, load), quantity) if earlier else {}
     n = int(sum(votes.values()))
     if not n:
         return (0.0, margin), (0 if earlier else None)
