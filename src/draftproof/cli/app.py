@@ -20,7 +20,7 @@ from draftproof.cli.explaining import print_explanation, print_questions
 from draftproof.cli.handing_over import package, verify
 from draftproof.cli.judging import judge
 from draftproof.cli.monitoring import rules
-from draftproof.cli.printable import make_printable
+from draftproof.cli.printable import make_printable, print_json, print_text, replace_unencodable
 from draftproof.cli.running import (
     INTERRUPTED_CODE,
     fresh_directory,
@@ -68,7 +68,7 @@ QuietOption = Annotated[
 
 def _version(show: bool) -> None:  # noqa: FBT001 - the signature of a typer callback
     if show:
-        typer.echo(f"draftproof {__version__}")
+        print_text(f"draftproof {__version__}")
         raise typer.Exit
 
 
@@ -149,7 +149,10 @@ def check(plan_file: PlanArgument, *, as_json: JsonOption = False) -> None:
     check_filled_in(plan, str(plan_file))
     with interruptible() as progress:
         report = check_plan(plan, model_resolver(progress), progress)
-    typer.echo(report.json() if as_json else report.text())
+    if as_json:
+        print_json(report)
+    else:
+        print_text(report.text())
     raise typer.Exit(0 if report.is_ready else UsageError.exit_code)
 
 
@@ -188,8 +191,8 @@ def report(run_directory: RunArgument) -> None:
     from draftproof.report.text import render_text  # noqa: PLC0415
 
     results = recompute(run_directory, write=True)
-    typer.echo(render_text(results))
-    typer.echo(f"Report: {run_directory / 'report.html'}")
+    print_text(render_text(results))
+    print_text(f"Report: {run_directory / 'report.html'}")
 
 
 @app.command(
@@ -266,7 +269,7 @@ def fetch() -> None:
     """
     with console_progress() as progress:
         folder = model_resolver(progress)(DEMO_MODEL)
-    typer.echo(folder)
+    print_text(str(folder))
 
 
 app.command(epilog="Example: draftproof serve --port 8000 --speculation ngram --num-spec-tokens 4")(serve)
@@ -274,6 +277,7 @@ app.command(epilog="Example: draftproof serve --port 8000 --speculation ngram --
 
 def main() -> int:
     """Run the command line and return its exit code; every error a user can cause is one sentence."""
+    replace_unencodable()
     try:
         app()
     except DraftproofError as error:

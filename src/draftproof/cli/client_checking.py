@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
 from draftproof.cli.console import console_progress
+from draftproof.cli.printable import print_json, print_text
 from draftproof.errors import UsageError
 
 if TYPE_CHECKING:
@@ -48,9 +48,9 @@ def client_check(
             tell=progress.phase,
         )
     if as_json:
-        typer.echo(msgspec.json.format(msgspec.json.encode(found)).decode())
+        print_json(found)
     else:
-        typer.echo(render_client_check(found))
+        print_text(render_client_check(found))
     raise typer.Exit(0 if found.is_fit else UNFIT_CODE)
 
 

@@ -3,11 +3,10 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
 from draftproof.cli.console import console_progress
-from draftproof.cli.printable import make_printable
+from draftproof.cli.printable import print_json, print_text
 
 if TYPE_CHECKING:
     from draftproof.verdict.run_data import RunData
@@ -40,9 +39,9 @@ def compare(
         progress.phase("Computing both runs again")
         comparison = compare_runs(_load(before), _load(after), arm)
     if as_json:
-        typer.echo(msgspec.json.format(msgspec.json.encode(comparison)).decode())
+        print_json(comparison)
     else:
-        typer.echo(make_printable(render_comparison(comparison)), nl=False)
+        print_text(render_comparison(comparison).rstrip("\n"))
     raise typer.Exit(EXIT_CODES[comparison.conclusion])
 
 

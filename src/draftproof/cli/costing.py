@@ -4,10 +4,10 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 
 from draftproof.cli.console import console_progress
+from draftproof.cli.printable import print_json, print_text
 from draftproof.cli.running import INTERRUPTED_CODE, fresh_directory, model_resolver
 from draftproof.errors import UsageError
 
@@ -97,10 +97,10 @@ def costs(
         sys.stderr.write(_describe_stop(stopped.done, stopped.total, folder))
         raise typer.Exit(INTERRUPTED_CODE) from stopped
     if as_json:
-        typer.echo(msgspec.json.format(msgspec.json.encode(found)).decode())
+        print_json(found)
         return
-    typer.echo(render_costs_text(found))
-    typer.echo(f"Page: {(folder / 'costs.html').resolve()}")
+    print_text(render_costs_text(found))
+    print_text(f"Page: {(folder / 'costs.html').resolve()}")
 
 
 def parse_numbers(text: str, option: str) -> tuple[int, ...]:

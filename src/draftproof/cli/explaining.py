@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
 import typer
+
+from draftproof.cli.printable import print_json, print_text
 
 if TYPE_CHECKING:
     from draftproof.verdict.results import Results
@@ -21,7 +22,10 @@ def print_explanation(run_directory: Path, cell: str | None, *, as_json: bool) -
     from draftproof.verdict.results import EXIT_CODES  # noqa: PLC0415
 
     explanation = explain_run(run_directory, cell)
-    typer.echo(_to_json(explanation) if as_json else render_explanation(explanation))
+    if as_json:
+        print_json(explanation)
+    else:
+        print_text(render_explanation(explanation))
     raise typer.Exit(EXIT_CODES[explanation.decision])
 
 
@@ -29,8 +33,7 @@ def print_questions(results: "Results", *, as_json: bool) -> None:
     """Print the twelve questions with their answers."""
     from draftproof.report.questions import render_questions  # noqa: PLC0415
 
-    typer.echo(_to_json(results.questions) if as_json else render_questions(results))
-
-
-def _to_json(value: object) -> str:
-    return msgspec.json.format(msgspec.json.encode(value)).decode()
+    if as_json:
+        print_json(results.questions)
+    else:
+        print_text(render_questions(results))

@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from draftproof.cli.console import console_progress
-from draftproof.cli.printable import make_printable
+from draftproof.cli.printable import print_json, print_text
 from draftproof.cli.running import interruptible, model_resolver
 from draftproof.errors import UsageError
 
@@ -76,7 +76,10 @@ def package(
     with console_progress() as progress:
         progress.phase("Computing the run again and packing it")
         packed = pack_run(run, out or Path(f"{run.resolve().name}.tar"), options)
-    typer.echo(_encode(packed) if as_json else _describe(packed))
+    if as_json:
+        print_json(packed)
+    else:
+        print_text(_describe(packed))
 
 
 def verify(
@@ -117,11 +120,11 @@ def verify(
         report, opened = verify_package(path, public_key=public_key, signature=signature)
     compared = _compare(opened, deployment) if opened is not None else None
     if as_json:
-        typer.echo(_encode(_Verification(report=report, deployment=compared)))
+        print_json(_Verification(report=report, deployment=compared))
     else:
-        typer.echo(make_printable(describe_report(report)))
+        print_text(describe_report(report))
         if compared is not None:
-            typer.echo(make_printable(describe_deployment(compared)))
+            print_text(describe_deployment(compared))
     if not report.verified:
         raise typer.Exit(NOT_VERIFIED_CODE)
     raise typer.Exit(0 if compared is None or compared.holds else VOID_CODE)
@@ -196,7 +199,3 @@ def _read_salt(path: Path) -> bytes:
             return file.read(_LARGEST_SALT)
     except OSError as error:
         raise UsageError(f"the salt cannot be read ({error.strerror}).", place=str(path)) from error
-
-
-def _encode(value: msgspec.Struct) -> str:
-    return msgspec.json.format(msgspec.json.encode(value, enc_hook=str)).decode()

@@ -9,9 +9,9 @@ from functools import cache
 from pathlib import Path
 
 import msgspec
-import typer
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from draftproof.cli.printable import print_text
 from draftproof.errors import StoreError, UsageError
 from draftproof.plan.loading import load_builtin_plan
 from draftproof.plan.placeholders import PLACEHOLDER
@@ -93,7 +93,7 @@ def initialise(
     except OSError as error:
         raise StoreError(f"cannot write: {error.strerror}", place=str(out)) from error
     first = f"fill in every {PLACEHOLDER} in it, then " if PLACEHOLDER in text else ""
-    typer.echo(f"Wrote {out}. Next: {first}draftproof check {out}")
+    print_text(f"Wrote {out}. Next: {first}draftproof check {out}")
 
 
 def render_new_plan(wanted: Wanted) -> str:

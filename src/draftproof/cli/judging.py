@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from draftproof.cli.printable import make_printable
+from draftproof.cli.printable import print_text
 from draftproof.cli.running import interruptible
 from draftproof.errors import DraftproofError
 
@@ -29,10 +29,10 @@ def judge(
             RunDirectory.open(run_directory).compact()
             recompute(run_directory, write=True)
     if report.wanted:
-        typer.echo(f"Judged {report.judged} of {report.wanted} answers that were not judged yet.")
+        print_text(f"Judged {report.judged} of {report.wanted} answers that were not judged yet.")
     else:
-        typer.echo("Nothing to judge: no answer of this run lacks a judgement.")
+        print_text("Nothing to judge: no answer of this run lacks a judgement.")
     for problem in report.problems:
-        typer.echo(f"  - {make_printable(' '.join(problem.split()))}")
+        print_text(f"  - {' '.join(problem.split())}")
     if report.left:
         raise typer.Exit(DraftproofError.exit_code)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from draftproof.cli.printable import print_text
 from draftproof.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def rules(run_directory: _Run, *, out: _Out = None, job: _Jobs = None, holdout_j
         folder / DASHBOARD_FILE,
         render_dashboard(results, plan, manifest, jobs=jobs, holdout_jobs=holdout),
     )
-    typer.echo("\n".join(_summarise(watch, folder / RULES_FILE, folder / DASHBOARD_FILE)))
+    print_text("\n".join(_summarise(watch, folder / RULES_FILE, folder / DASHBOARD_FILE)))
 
 
 def _check_jobs(jobs: list[str] | None, option: str) -> tuple[str, ...]:

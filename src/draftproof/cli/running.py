@@ -11,10 +11,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-import msgspec
 import typer
 
 from draftproof.cli.console import Display, console_progress
+from draftproof.cli.printable import print_json, print_text
 from draftproof.errors import UsageError
 
 if TYPE_CHECKING:
@@ -51,9 +51,9 @@ def finish(results: "Results", out: Path, *, as_json: bool) -> None:
     if as_json:
         print_verdict(results, as_json=True)
     else:
-        typer.echo(render_text(results))
-        typer.echo(f"Report: {(out / 'report.html').resolve()}")
-        typer.echo(f"Re-compute it anywhere: draftproof report {out}")
+        print_text(render_text(results))
+        print_text(f"Report: {(out / 'report.html').resolve()}")
+        print_text(f"Re-compute it anywhere: draftproof report {out}")
     raise typer.Exit(EXIT_CODES[results.verdict.decision])
 
 
@@ -61,11 +61,11 @@ def print_verdict(results: "Results", *, as_json: bool) -> None:
     """Print the decision, its sentence and its reasons."""
     verdict = results.verdict
     if as_json:
-        typer.echo(msgspec.json.format(msgspec.json.encode(verdict)).decode())
+        print_json(verdict)
         return
-    typer.echo(f"{verdict.decision}: {verdict.sentence}")
+    print_text(f"{verdict.decision}: {verdict.sentence}")
     for reason in verdict.reasons:
-        typer.echo(f"  - {reason.text} [{reason.evidence}]")
+        print_text(f"  - {reason.text} [{reason.evidence}]")
 
 
 def fresh_directory(name: str) -> Path:

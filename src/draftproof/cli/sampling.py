@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
+from draftproof.cli.printable import print_json, print_text
 from draftproof.errors import UsageError
 
 if TYPE_CHECKING:
@@ -69,9 +69,9 @@ def samples(
     question = SampleQuestion(gain=gain, statistic=statistic, power=power)  # type: ignore[arg-type]
     found = plan_samples(plan, items, question, _read_run(run))
     if as_json:
-        typer.echo(msgspec.json.format(msgspec.json.encode(found)).decode())
+        print_json(found)
     else:
-        typer.echo(render_samples(found), nl=False)
+        print_text(render_samples(found).rstrip("\n"))
 
 
 def _shorten(text: str) -> str:

@@ -53,10 +53,6 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
     knee: tuple[str, ...] = ()
     workers: tuple[str, ...] = ()
 
-    def json(self) -> str:
-        """Return the report as JSON."""
-        return msgspec.json.format(msgspec.json.encode(self)).decode()
-
     def text(self) -> str:
         """Return the report for a terminal."""
         lines = [f"Plan {self.plan}: {self.items} items in {len(self.segments)} segments."]
