@@ -3,24 +3,20 @@
 Pure. What is not known is None, never assumed.
 """
 
-from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
 
+from draftproof.arms.features import find_method, list_unsupported
 from draftproof.arms.model_files import ModelFacts
 from draftproof.arms.tokenizers_compat import COMPATIBLE_BY_CONSTRUCTION, TokenizerComparison
 from draftproof.engines.adapter import EngineAdapter
 from draftproof.manifests import ArmManifest, Contract
 from draftproof.plan.schema import Arm, Plan, Scalar
-from draftproof.workload.items import Item
 
 Equivalence = Literal["guaranteed by method", "tested", "assumed", "approximate"]
 
 UNDISCLOSED = "undisclosed"
-METHOD_KEY = "speculation.method"
-# What an item may ask for and an engine may lack.
-RESPONSE_SCHEMA = "response_schema"
 _LAYERS_PREFIX = "layers:"
 _NO_TRAINING = "no training: the target's own layers"
 _STATED_FACTS = ("sha256", "licence", "provenance")
@@ -110,15 +106,10 @@ def build_contract(
         draft_policy=_describe_policy(manifest),
         max_context_tokens=find_context_limit(manifest, target),
         max_output_tokens=plan.workload.max_tokens,
-        unsupported_features=list_unsupported(manifest, adapter),
+        unsupported_features=tuple(one.text for one in list_unsupported(manifest, adapter)),
         fallback="not needed: nothing is drafted" if method == "off" else adapter.facts.fallback,
         confounds=confounds,
     )
-
-
-def find_method(manifest: ArmManifest) -> str | None:
-    """Return the speculation method in force, None where the service does not disclose it."""
-    return _as_text(manifest.settings.get(METHOD_KEY))
 
 
 def decide_equivalence(manifest: ArmManifest, adapter: EngineAdapter) -> Equivalence | None:
@@ -166,20 +157,6 @@ def drafts_target_ids(manifest: ArmManifest, adapter: EngineAdapter) -> bool:
     family = adapter.facts.families.get(method)
     recorded = adapter.name == "reference" and find_stated_drafter(manifest).sha256 is not None
     return method == "off" or family in _IN_TARGET_IDS or recorded
-
-
-def list_unsupported(manifest: ArmManifest, adapter: EngineAdapter) -> tuple[str, ...]:
-    """Return the features that the engine lacks, and those it refuses while speculation is on."""
-    drafts = find_method(manifest) not in {"off", None}
-    return adapter.facts.lacks + (adapter.facts.refuses if drafts else ())
-
-
-def find_unsupported_items(items: Iterable[Item], contract: Contract) -> dict[str, tuple[str, ...]]:
-    """Return feature -> ids of the items that ask for a feature this arm lacks."""
-    if RESPONSE_SCHEMA not in contract.unsupported_features:
-        return {}
-    asking = tuple(item.id for item in items if item.response_schema is not None)
-    return {RESPONSE_SCHEMA: asking} if asking else {}
 
 
 def find_context_limit(manifest: ArmManifest, target: ModelFacts) -> int | None:

@@ -18,10 +18,9 @@ from draftproof.arms.contract import (
     UNDISCLOSED,
     build_contract,
     drafts_target_ids,
-    find_method,
-    find_unsupported_items,
 )
 from draftproof.arms.environment import resolve_references
+from draftproof.arms.features import find_method, find_unsupported_items
 from draftproof.arms.launch import list_arms, plan_section
 from draftproof.arms.manifest import REQUEST_PREFIX, SERVED_MODEL_KEY
 from draftproof.arms.model_files import ModelFacts, load_drafter_facts, load_target_facts
@@ -145,7 +144,8 @@ def run_preflight(
         for probe, contract in zip(probes, contracts, strict=True)
         for finding in (
             *judge_probe(probe, adapter_for(arms[contract.arm].engine)),
-            *judge_contract(contract, items),
+            *judge_features(probe.manifest, arms[contract.arm], items),
+            *judge_contract(contract),
             *judge_context(contract, needs),
         )
     ]
@@ -258,17 +258,24 @@ def _judge_answer(manifest: ArmManifest, probe: ProbeResult, adapter: EngineAdap
     return found
 
 
-def judge_contract(contract: Contract, items: Sequence[Item]) -> list[Finding]:
-    """Find items that ask for what the arm lacks, and a draft with another tokenizer. Pure."""
-    findings = [
-        Finding(
-            code="unsupported_feature",
-            severity="error",
-            arm=contract.arm,
-            text=f"{len(ids)} item(s) ask for {feature}, which {contract.runtime} lacks: {_list(ids)}.",
-        )
-        for feature, ids in find_unsupported_items(items, contract).items()
-    ]
+def judge_features(manifest: ArmManifest, arm: Arm, items: Sequence[Item]) -> list[Finding]:
+    """Find items that ask for what the arm lacks or gives in another way than the target would. Pure."""
+    adapter = adapter_for(arm.engine)
+    findings = []
+    for feature, ids in find_unsupported_items(items, arm.request, manifest, adapter).items():
+        asked = f"{len(ids)} item(s) ask for what {adapter.facts.title}"
+        if feature.is_inexact:
+            text = f"{asked} serves in another way than the target alone: {feature.text} ({_list(ids)})."
+            findings.append(_finding("output_not_equivalent", "warning", manifest, text))
+        else:
+            text = f"{asked} does not give: {feature.text} ({_list(ids)})."
+            findings.append(_finding("unsupported_feature", "error", manifest, text))
+    return findings
+
+
+def judge_contract(contract: Contract) -> list[Finding]:
+    """Find a draft with another tokenizer, and outputs that are not the target's own. Pure."""
+    findings = []
     if contract.tokenizer_compatible is False:
         text = f"the draft has another tokenizer: {'; '.join(contract.tokenizer_differences)}."
         findings.append(Finding(code="tokenizer_mismatch", severity="error", arm=contract.arm, text=text))

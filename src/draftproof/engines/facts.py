@@ -33,6 +33,28 @@ class Confound(msgspec.Struct, frozen=True, kw_only=True):
     methods: tuple[str, ...] = ()
 
 
+class Feature(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that a request may ask for and an engine does not give.
+
+    Attributes:
+        text: the feature and what becomes of it, a phrase for people.
+        fields: the fields of a request that ask for it; one that ends in "." stands for all that begin so.
+            Empty: no request asks for it.
+        methods: the methods it is limited to, as the engine spells them; empty: all.
+        at_most: how many values of a list are taken all the same.
+        at_most_setting: the setting in which a service states another number.
+        is_inexact: whether the request is served and the answer is not quite the target's; else it is refused
+            or ignored.
+    """
+
+    text: str
+    fields: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()
+    at_most: int = 0
+    at_most_setting: str | None = None
+    is_inexact: bool = False
+
+
 class Series(msgspec.Struct, frozen=True, kw_only=True):
     """Sample names of an engine's Prometheus metrics, by quantity.
 
@@ -77,8 +99,8 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
         metrics_path: address of the Prometheus exposition; "" where none is known.
         series: names in that exposition.
         confounds: what else changes with speculation.
-        refuses: request features that are refused, ignored or wrong while speculation is on, a phrase each.
-        lacks: request features that the engine never has, a phrase each.
+        refuses: request features that are refused, ignored or wrong while speculation is on.
+        lacks: request features that the engine never has.
         pausing: settings that let a policy pause drafting by design, key -> the values that do; empty: any
             but off.
         fallback: what happens when the drafter fails or is absent.
@@ -98,8 +120,8 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     metrics_path: str = "/metrics"
     series: Series = Series()
     confounds: tuple[Confound, ...] = ()
-    refuses: tuple[str, ...] = ()
-    lacks: tuple[str, ...] = ()
+    refuses: tuple[Feature, ...] = ()
+    lacks: tuple[Feature, ...] = ()
     pausing: dict[str, tuple[str, ...]] = {}
     fallback: str = "unknown"
     chunk_holds: Literal["step", "token", "unknown"] = "unknown"

@@ -7,7 +7,7 @@ import msgspec
 
 from draftproof.engines.adapter import EngineAdapter, Evidence
 from draftproof.engines.chat.metrics_block import read_metrics
-from draftproof.engines.facts import EngineFacts, Identity, Release, Series, Settings
+from draftproof.engines.facts import EngineFacts, Feature, Identity, Release, Series, Settings
 from draftproof.engines.protocol import Speculation
 from draftproof.engines.reading.bodies import as_table, as_text, decode_object
 from draftproof.workload.items import Item
@@ -70,13 +70,16 @@ REFERENCE = EngineAdapter(
             verify_seconds=("draftproof:verify_seconds_total",),
         ),
         lacks=(
-            "prompt logprobs",
-            "beam search",
-            "lists of banned or allowed tokens",
-            "regex, choice and grammar constraints",
-            "a chat template in the request",
-            "continuing a given answer",
-            "images and audio",
+            Feature(text="prompt logprobs", fields=("prompt_logprobs",)),
+            Feature(text="beam search", fields=("use_beam_search",)),
+            Feature(text="lists of banned or allowed tokens", fields=("allowed_token_ids", "bad_words")),
+            Feature(
+                text="regex, choice and grammar constraints",
+                fields=("guided_regex", "guided_choice", "guided_grammar"),
+            ),
+            Feature(text="a chat template in the request", fields=("chat_template", "chat_template_kwargs")),
+            Feature(text="continuing a given answer", fields=("continue_final_message",)),
+            Feature(text="images and audio"),
         ),
         pausing={"speculation.policy": ("adaptive", "batch", "auto")},
         fallback="a request whose drafter fails is completed by ordinary decoding and counted",

@@ -12,7 +12,16 @@ from collections.abc import Mapping, Sequence
 from draftproof.engines.adapter import EngineAdapter, Evidence
 from draftproof.engines.chat.blocks import EngineBlocks
 from draftproof.engines.chat.metrics_block import MetricsReading
-from draftproof.engines.facts import Confound, EngineFacts, Family, Identity, Release, Series, Settings
+from draftproof.engines.facts import (
+    Confound,
+    EngineFacts,
+    Family,
+    Feature,
+    Identity,
+    Release,
+    Series,
+    Settings,
+)
 from draftproof.engines.reading.bodies import decode_object
 from draftproof.engines.reading.flags import UNCOMPARED_FLAGS, parse_flags
 from draftproof.engines.reading.series import first_sum, parse_series
@@ -216,15 +225,24 @@ _CONFOUNDS = (
     ),
 )
 _REFUSES = (
-    "logprobs are left out with one-model methods, with a line in the log only",
-    "logits post-processors are not supported",
-    "a grammar together with EAGLE-3's dynamic tree lets invalid tokens through (issue 18892)",
+    Feature(text="logprobs are left out with one-model methods, with a line in the log only"),
+    Feature(text="logits post-processors are not supported"),
+    Feature(
+        text="a grammar together with EAGLE-3's dynamic tree lets invalid tokens through (issue 18892)",
+        fields=("response_format",),
+        methods=("Eagle3",),
+        is_inexact=True,
+    ),
 )
 _LACKS = (
-    "request fields beyond its protocol: an unknown one, such as return_token_ids, is refused with 400",
-    "speculation switched per request",
-    "drafted and accepted tokens in an answer; they are counted in the metrics only",
-    "time spent drafting: its overhead reads 0.0 where drafter and target are one model",
+    Feature(
+        text="request fields beyond its protocol: an unknown one, such as return_token_ids, is refused with "
+        "400",
+        fields=("return_token_ids",),
+    ),
+    Feature(text="speculation switched per request"),
+    Feature(text="drafted and accepted tokens in an answer; they are counted in the metrics only"),
+    Feature(text="time spent drafting: its overhead reads 0.0 where drafter and target are one model"),
 )
 
 TENSORRT_LLM = EngineAdapter(

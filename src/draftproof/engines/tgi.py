@@ -16,7 +16,16 @@ from draftproof.engines.chat.blocks import EngineBlocks, Timings
 from draftproof.engines.chat.fold import ChatFold
 from draftproof.engines.chat.frames import ChatFrame, Choice
 from draftproof.engines.chat.metrics_block import MetricsReading, read_metrics
-from draftproof.engines.facts import Confound, EngineFacts, Family, Identity, Release, Series, Settings
+from draftproof.engines.facts import (
+    Confound,
+    EngineFacts,
+    Family,
+    Feature,
+    Identity,
+    Release,
+    Series,
+    Settings,
+)
 from draftproof.engines.protocol import Answer, AnswerFold, CountTokens
 from draftproof.engines.reading.bodies import decode_object
 from draftproof.engines.reading.flags import UNCOMPARED_FLAGS, parse_flags
@@ -163,17 +172,33 @@ _CONFOUNDS = (
     ),
 )
 _REFUSES = (
-    "repetition, presence and frequency penalties judge all drafts of a step by the state before it",
-    "a grammar, and so tools and a response schema, judges all drafts of a step by the state before it",
-    "a seed draws other samples than without drafts",
+    Feature(
+        text="repetition, presence and frequency penalties judge all drafts of a step by the state before it",
+        fields=("repetition_penalty", "presence_penalty", "frequency_penalty"),
+        is_inexact=True,
+    ),
+    Feature(
+        text="a grammar, and so tools and a response schema, judges all drafts of a step by the state before "
+        "it",
+        fields=("tools", "response_format"),
+        is_inexact=True,
+    ),
+    Feature(text="a seed draws other samples than without drafts"),
 )
 _LACKS = (
-    "top_k on chat: it is ignored in silence",
-    "top_p of 1: it is refused, and so never sent",
-    "token counts before the end of the stream, other than its events",
-    "drafted tokens, acceptance by position or by request, cache use and preemptions in the metrics",
-    "speculation switched per request",
-    "more than max_stop_sequences stop strings (4, unless the server says otherwise)",
+    Feature(text="top_k on chat: it is ignored in silence", fields=("top_k",)),
+    Feature(text="top_p of 1: it is refused, and so never sent"),
+    Feature(text="token counts before the end of the stream, other than its events"),
+    Feature(
+        text="drafted tokens, acceptance by position or by request, cache use and preemptions in the metrics"
+    ),
+    Feature(text="speculation switched per request"),
+    Feature(
+        text="more than max_stop_sequences stop strings (4, unless the server says otherwise)",
+        fields=("stop",),
+        at_most=4,
+        at_most_setting="max_stop_sequences",
+    ),
 )
 
 TGI = _Tgi(

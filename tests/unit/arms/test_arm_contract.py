@@ -2,27 +2,22 @@
 
 from typing import Any
 
-import msgspec
 import pytest
-from arm_builders import ATTACHED, NGRAM, OFF, item, manifest, plan
+from arm_builders import ATTACHED, NGRAM, OFF, manifest, plan
 
 from draftproof.arms.contract import (
     build_contract,
     decide_equivalence,
     drafts_target_ids,
-    find_unsupported_items,
-    list_unsupported,
 )
+from draftproof.arms.features import list_unsupported
 from draftproof.arms.model_files import ModelFacts
 from draftproof.arms.tokenizers_compat import TokenizerComparison
 from draftproof.engines import GENERIC, REFERENCE, EngineAdapter, adapter_for
 from draftproof.engines.reference import REFERENCE_ENGINE
-from draftproof.plan.loading import load_builtin_plan
 from draftproof.reference.http.wire import parse_wanted
 from draftproof.reference.http.wire_fields import BadRequestError
 from draftproof.reference.types import SpeculationParams
-from draftproof.workload.reader import load_workload
-from draftproof.workload.segments import select
 
 
 def adapter_of(engine: str) -> EngineAdapter:
@@ -116,42 +111,21 @@ def test_draft_with_another_tokenizer_is_in_the_contract():
     assert made.tokenizer_differences == ("id 1",)
 
 
-def test_demo_asks_for_nothing_that_its_engine_lacks():
-    """The demo's own items pass its own preflight, nine of each of four tasks."""
-    made, _ = load_builtin_plan("demo")
-    choice = made.workload
-    items = select(
-        load_workload(choice.path), choice.where, choice.items_per_segment, choice.segment_by, made.seed
-    )
-    assert len(items) == 4 * 9
-    assert find_unsupported_items(items, contract()) == {}
+VALUES: dict[str, Any] = {"use_beam_search": True, "continue_final_message": True, "chat_template": "x"}
+LACKED = [field for feature in REFERENCE.facts.lacks for field in feature.fields]
 
 
-def test_items_are_found_by_the_contract_of_an_engine_that_lacks_response_schemas():
-    """Only items that ask for a schema are listed, and only where the contract says it is lacking."""
-    items = [item("a"), item("b", response_schema={"type": "object"})]
-    lacking = msgspec.structs.replace(contract(), unsupported_features=("response_schema",))
-    assert find_unsupported_items(items, lacking) == {"response_schema": ("b",)}
-    assert find_unsupported_items(items, contract()) == {}
-    assert find_unsupported_items(items, contract(engine="vllm")) == {}
-
-
-REFUSED: dict[str, dict[str, Any]] = {
-    "prompt logprobs": {"prompt_logprobs": 1},
-    "beam search": {"use_beam_search": True},
-    "lists of banned or allowed tokens": {"allowed_token_ids": [1]},
-    "regex, choice and grammar constraints": {"guided_regex": "a+"},
-    "a chat template in the request": {"chat_template": "x"},
-    "continuing a given answer": {"continue_final_message": True},
-}
-
-
-@pytest.mark.parametrize("feature", sorted(REFUSED))
-def test_what_the_contract_calls_unsupported_is_refused_by_the_engine(feature):
-    """Every feature of the list but media, which is no field, is one that the engine's reader refuses."""
-    assert set(list_unsupported(manifest(), REFERENCE)) == {*REFUSED, "images and audio"}
+@pytest.mark.parametrize("field", LACKED)
+def test_what_the_contract_calls_unsupported_is_refused_by_the_engine(field):
+    """Every field by which a feature of the list is asked for is one that the engine's reader refuses."""
     with pytest.raises(BadRequestError):
-        parse_wanted(REFUSED[feature], SpeculationParams(), "m", chat=True)
+        parse_wanted({field: VALUES.get(field, [1])}, SpeculationParams(), "m", chat=True)
+
+
+def test_only_media_are_lacking_without_a_field():
+    """Of what the reference engine lacks, nothing but images and audio is told by no field."""
+    assert [one.text for one in REFERENCE.facts.lacks if not one.fields] == ["images and audio"]
+    assert contract().unsupported_features == tuple(one.text for one in REFERENCE.facts.lacks)
 
 
 @pytest.mark.parametrize(
@@ -167,12 +141,7 @@ def test_what_the_contract_calls_unsupported_is_refused_by_the_engine(feature):
 def test_the_engine_takes_what_the_contract_does_not_list(body):
     """Schemas, logprobs, choices, penalties and min_p are read by the engine, so no contract denies them."""
     parse_wanted(body, SpeculationParams(), "m", chat=True)
-    assert not set(list_unsupported(manifest(), REFERENCE)) & {
-        "response_schema",
-        "logprobs",
-        "n > 1",
-        "penalties",
-    }
+    assert not set(body) & {field for one in list_unsupported(manifest(), REFERENCE) for field in one.fields}
 
 
 def test_an_attached_head_is_described_by_what_the_service_states():

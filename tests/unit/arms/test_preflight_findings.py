@@ -12,8 +12,9 @@ from draftproof.arms.preflight import (
     Finding,
     PreflightReport,
     judge_context,
-    judge_contract,
+    judge_features,
     judge_probe,
+    run_preflight,
 )
 from draftproof.arms.probe import ProbeResult
 from draftproof.client.exchange import Exchange
@@ -21,6 +22,9 @@ from draftproof.engines import GENERIC, REFERENCE
 from draftproof.engines.proof import Proof
 from draftproof.engines.protocol import Answer
 from draftproof.errors import IncompatibleError, InvalidRunError, UsageError
+from draftproof.plan.loading import parse_plan
+from draftproof.plan.schema import Arm
+from draftproof.workload.items import Sampling
 
 
 def probe(stated, steps: int | None, answer: Answer | None = None, warnings=(), error=None) -> ProbeResult:
@@ -133,13 +137,40 @@ def test_tools_are_part_of_the_prompt():
 
 
 def test_unsupported_feature_is_an_error_with_the_items():
-    """Items that ask for a response schema are named before the run, three of them and a count."""
-    items = [item(f"i{n}", response_schema={}) for n in range(5)]
-    lacking = msgspec.structs.replace(contract_of(64), unsupported_features=("response_schema",))
-    assert judge_contract(contract_of(64), items) == []
-    (finding,) = judge_contract(lacking, items)
-    assert finding.code == "unsupported_feature"
+    """Items that ask for what the engine refuses are named before the run, three of them and a count."""
+    arm = Arm(engine="tgi", url="http://h")
+    off = manifest("baseline", {"speculation.method": "off"})
+    items = [item(f"i{n}", sampling=Sampling(top_k=3)) for n in range(5)]
+    assert judge_features(off, arm, [item()]) == []
+    (finding,) = judge_features(off, arm, items)
+    assert (finding.code, finding.severity) == ("unsupported_feature", "error")
+    assert "top_k" in finding.text
     assert "i0, i1, i2 and 2 more" in finding.text
+
+
+def test_what_is_served_in_another_way_than_the_targets_warns():
+    """TGI checks a schema under drafts by the state before the step: the outputs are not the target's."""
+    arm = Arm(engine="tgi", url="http://h")
+    items = [item(response_schema={"type": "object"})]
+    drafting = manifest("candidate", {"speculation.method": "n-gram"})
+    (finding,) = judge_features(drafting, arm, items)
+    assert (finding.code, finding.severity) == ("output_not_equivalent", "warning")
+    assert judge_features(manifest("baseline", {"speculation.method": "off"}), arm, items) == []
+
+
+def test_preflight_reads_the_items_and_the_plans_request_fields():
+    """A field of `request` that the drafting engine refuses stops the run before its first request."""
+    arms = "".join(
+        f'[arms.{arm}]\nengine = "vllm"\nurl = "http://a"\nrequest = {{ min_p = 0.1 }}\n'
+        for arm in ("baseline", "candidate")
+    )
+    made = parse_plan(f'name = "t"\n[[load]]\nname = "single"\nconcurrency = 1\n{arms}')
+    probes = [
+        probe(manifest(arm, {"speculation.method": method}, engine="vllm", engine_version="0.32.0"), steps)
+        for arm, method, steps in (("baseline", "off", 0), ("candidate", "ngram", 3))
+    ]
+    found = run_preflight(made, probes, [item("x")]).errors
+    assert [(one.code, one.arm) for one in found] == [("unsupported_feature", "candidate")]
 
 
 @pytest.mark.parametrize(

@@ -208,5 +208,5 @@ def test_idle_drafters_are_explained():
 
 def test_the_state_before_a_step_judges_all_its_drafts():
     """Penalties and grammars are listed as wrong under speculation, and no method is called exact."""
-    told = " ".join(TGI.facts.refuses)
+    told = " ".join(one.text for one in TGI.facts.refuses)
     assert ("penalties" in told, "grammar" in told, TGI.facts.is_exact) == (True, True, False)

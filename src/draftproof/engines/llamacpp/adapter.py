@@ -9,7 +9,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from draftproof.engines.adapter import EngineAdapter, Evidence
-from draftproof.engines.facts import Confound, EngineFacts, Family, Identity, Release, Series, Settings
+from draftproof.engines.facts import (
+    Confound,
+    EngineFacts,
+    Family,
+    Feature,
+    Identity,
+    Release,
+    Series,
+    Settings,
+)
 from draftproof.engines.llamacpp.flags import DRAFT_LENGTH, DRAFTER, METHOD, OFF, read_flags
 from draftproof.engines.llamacpp.timings import read_timings
 from draftproof.engines.reading.bodies import as_count, as_table, as_text, decode_body, decode_object
@@ -176,16 +185,19 @@ _CONFOUNDS = (
     ),
 )
 _REFUSES = (
-    "logprobs of accepted drafts are absent from the answer",
-    "images and audio together with speculation end in an error",
-    "the fields speculative.* of a request are ignored in silence",
+    Feature(
+        text="logprobs of accepted drafts are absent from the answer",
+        fields=("logprobs", "top_logprobs", "n_probs"),
+    ),
+    Feature(text="images and audio together with speculation end in an error"),
+    Feature(text="the fields speculative.* of a request are ignored in silence", fields=("speculative.",)),
 )
 _LACKS = (
-    "token ids in a chat stream",
-    "usage of all choices together when n is above 1: each choice states its own",
-    "speculation switched per request",
-    "key-value cache use, preemptions and queueing time in the metrics",
-    "time spent drafting, but for a log line at -lv 4",
+    Feature(text="token ids in a chat stream"),
+    Feature(text="usage of all choices together when n is above 1: each choice states its own"),
+    Feature(text="speculation switched per request"),
+    Feature(text="key-value cache use, preemptions and queueing time in the metrics"),
+    Feature(text="time spent drafting, but for a log line at -lv 4"),
 )
 
 LLAMACPP = EngineAdapter(

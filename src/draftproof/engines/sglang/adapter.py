@@ -11,7 +11,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from draftproof.engines.adapter import EngineAdapter, Evidence
-from draftproof.engines.facts import Confound, EngineFacts, Family, Identity, Release, Series, Settings
+from draftproof.engines.facts import (
+    Confound,
+    EngineFacts,
+    Family,
+    Feature,
+    Identity,
+    Release,
+    Series,
+    Settings,
+)
 from draftproof.engines.reading.bodies import decode_object
 from draftproof.engines.reading.series import sum_series
 from draftproof.engines.sglang.answer import HeldTailFold, read_details
@@ -174,17 +183,37 @@ _CONFOUNDS = (
         methods=("NGRAM",),
     ),
 )
+_PENALTIES = ("frequency_penalty", "presence_penalty", "repetition_penalty")
+_BUT_FOR_BLOCKS = tuple(method for method in _FAMILIES if method not in {"DFLASH", "DSPARK"})
 _REFUSES = (
-    "min_p is ignored in silence",
-    "custom logit processors are ignored in silence, but for DFLASH and DSPARK",
-    "penalties, logit bias and custom logit processors are refused by UNO",
-    "penalties are taken once for all drafts of a step, so the answers are not quite the target's",
-    "return_sampling_mask is refused, but for DFLASH and DSPARK",
+    Feature(text="min_p is ignored in silence", fields=("min_p",)),
+    Feature(
+        text="custom logit processors are ignored in silence, but for DFLASH and DSPARK",
+        fields=("custom_logit_processor",),
+        methods=_BUT_FOR_BLOCKS,
+    ),
+    Feature(
+        text="penalties, logit bias and custom logit processors are refused by UNO",
+        fields=(*_PENALTIES, "logit_bias", "custom_logit_processor"),
+        methods=("UNO",),
+    ),
+    Feature(
+        text="penalties are taken once for all drafts of a step, so the answers are not quite the target's",
+        fields=_PENALTIES,
+        is_inexact=True,
+    ),
+    Feature(
+        text="return_sampling_mask is refused, but for DFLASH and DSPARK",
+        fields=("return_sampling_mask",),
+        methods=_BUT_FOR_BLOCKS,
+    ),
 )
 _LACKS = (
-    "token ids in a chat stream: return_token_ids is refused there",
-    "speculation switched per request",
-    "a counter of drafted or accepted tokens, and acceptance by position, in the metrics",
+    Feature(
+        text="token ids in a chat stream: return_token_ids is refused there", fields=("return_token_ids",)
+    ),
+    Feature(text="speculation switched per request"),
+    Feature(text="a counter of drafted or accepted tokens, and acceptance by position, in the metrics"),
 )
 
 

@@ -13,7 +13,16 @@ import msgspec
 from draftproof.engines.adapter import EngineAdapter, Evidence
 from draftproof.engines.chat.blocks import EngineBlocks
 from draftproof.engines.chat.metrics_block import MetricsReading, read_metrics
-from draftproof.engines.facts import Confound, EngineFacts, Family, Identity, Release, Series, Settings
+from draftproof.engines.facts import (
+    Confound,
+    EngineFacts,
+    Family,
+    Feature,
+    Identity,
+    Release,
+    Series,
+    Settings,
+)
 from draftproof.engines.reading.bodies import as_table, as_text, decode_object
 from draftproof.engines.reading.series import first_sum
 from draftproof.engines.vllm.flags import METHOD, OFF, read_flags
@@ -214,15 +223,18 @@ _CONFOUNDS = (
     ),
 )
 _REFUSES = (
-    "min_p and logit_bias: status 400, and on a stream status 200 with an error event",
-    "custom logits processors: the server does not start",
-    "structured output by lm-format-enforcer",
+    Feature(
+        text="min_p and logit_bias: status 400, and on a stream status 200 with an error event",
+        fields=("min_p", "logit_bias"),
+    ),
+    Feature(text="custom logits processors: the server does not start"),
+    Feature(text="structured output by lm-format-enforcer"),
 )
 _LACKS = (
-    "speculation switched per request",
-    "time spent drafting and verifying, each for itself",
-    "drafted tokens by position",
-    "acceptance of a request with n above 1, or of one that a stop string ended",
+    Feature(text="speculation switched per request"),
+    Feature(text="time spent drafting and verifying, each for itself"),
+    Feature(text="drafted tokens by position"),
+    Feature(text="acceptance of a request with n above 1, or of one that a stop string ended"),
 )
 
 VLLM = EngineAdapter(

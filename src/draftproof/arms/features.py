@@ -1,0 +1,71 @@
+"""What requests ask for and an arm does not give: found before anything is sent (requirement B6). Pure."""
+
+from collections.abc import Iterable, Mapping
+
+from draftproof.engines.adapter import EngineAdapter
+from draftproof.engines.facts import Feature
+from draftproof.manifests import ArmManifest
+from draftproof.plan.schema import Scalar
+from draftproof.workload.items import Item
+
+METHOD_KEY = "speculation.method"
+# With these values a field asks for nothing, beside None and what is empty.
+_NEUTRAL: dict[str, tuple[Scalar, ...]] = {"repetition_penalty": (1, 1.0)}
+
+
+def find_method(manifest: ArmManifest) -> str | None:
+    """Return the speculation method in force, None where the service does not disclose it."""
+    value = manifest.settings.get(METHOD_KEY)
+    return None if value is None else str(value)
+
+
+def list_unsupported(manifest: ArmManifest, adapter: EngineAdapter) -> tuple[Feature, ...]:
+    """Return the features that the engine lacks, and those it refuses while its method drafts."""
+    method = find_method(manifest)
+    if method in {"off", None}:
+        return adapter.facts.lacks
+    return adapter.facts.lacks + tuple(
+        one for one in adapter.facts.refuses if not one.methods or method in one.methods
+    )
+
+
+def find_unsupported_items(
+    items: Iterable[Item], request: Mapping[str, Scalar], manifest: ArmManifest, adapter: EngineAdapter
+) -> dict[Feature, tuple[str, ...]]:
+    """Return feature -> ids of the items whose requests ask for it; features that none asks for are left out.
+
+    Args:
+        items: what is asked.
+        request: the plan's further fields of every request of the arm.
+        manifest: the arm.
+        adapter: its engine.
+    """
+    asked = {item.id: _count_asked(item, request) for item in items}
+    found = {
+        feature: tuple(name for name, fields in asked.items() if _asks(fields, feature, manifest))
+        for feature in list_unsupported(manifest, adapter)
+    }
+    return {feature: ids for feature, ids in found.items() if ids}
+
+
+def _count_asked(item: Item, request: Mapping[str, Scalar]) -> dict[str, int]:
+    """Return the fields by which an item and its arm ask for something, with the number of their values."""
+    stops = max(len(item.stop), *(len(turn.stop or ()) for turn in item.follow_ups), 0)
+    counts = {
+        "top_k": int(item.sampling.top_k > 0),
+        "stop": stops,
+        "tools": len(item.tools),
+        "response_format": int(item.response_schema is not None),
+    }
+    counts |= {key: 1 for key, value in request.items() if value and value not in _NEUTRAL.get(key, ())}
+    return {key: count for key, count in counts.items() if count}
+
+
+def _asks(fields: Mapping[str, int], feature: Feature, manifest: ArmManifest) -> bool:
+    stated = manifest.settings.get(feature.at_most_setting or "")
+    most = stated if isinstance(stated, int) else feature.at_most
+    return any(count > most for field, count in fields.items() if _is_one_of(field, feature.fields))
+
+
+def _is_one_of(field: str, names: Iterable[str]) -> bool:
+    return any(field == name or (name.endswith(".") and field.startswith(name)) for name in names)
