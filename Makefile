@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+RAY_VENV := .venv-ray
 STAMP := $(VENV)/.installed
 MODEL := $(VENV)/.model
 PYTEST := $(BIN)/python -m pytest
@@ -11,7 +12,7 @@ TEST_PROCESSES ?= 3
 VERDICT_IS_FINE = code=$$?; case $$code in 0|10|20|30) ;; *) exit $$code ;; esac
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-quick test test-all check format docs bench bench-engine bench-pacing bench-client bench-records study study-queues drafters clean
+.PHONY: help demo demo-quick test test-all test-ray check format docs bench bench-engine bench-pacing bench-client bench-records study study-queues drafters clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -27,6 +28,11 @@ test: $(MODEL) ## the fast suite
 
 test-all: $(MODEL) ## everything, long forms and the real model included
 	$(PYTEST) -n $(TEST_PROCESSES) -m ""
+
+test-ray: ## the load workers on a Ray cluster of three nodes, in an environment of their own: ten minutes
+	@test -x $(RAY_VENV)/bin/python || $(PYTHON) -m venv $(RAY_VENV)
+	@$(RAY_VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[ray,dev]'
+	$(RAY_VENV)/bin/python -m pytest -n 0 -m "" tests/integration/test_ray_cluster.py
 
 check: $(STAMP) ## format, lint, types, import contracts, generated docs
 	scripts/check
@@ -75,4 +81,4 @@ $(MODEL): $(STAMP)
 	@touch $(MODEL)
 
 clean: ## remove the environment and caches, keep runs
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(RAY_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,8 +1,13 @@
-"""What holds for every test: the signals that a test sends have their usual meaning."""
+"""What holds for every test: signals have their usual meaning, and what was not run is said in one line."""
 
 import signal
+from collections import Counter
 
 import pytest
+
+# Mark of a test that a run leaves out by choice -> what runs it.
+_RUN_BY = {"slow": "make test-all", "live": "make test-all"}
+_LEFT_OUT = "left_out"
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -11,3 +16,41 @@ def _hang_up_is_heeded():
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
+
+
+def pytest_configure(config):
+    config.stash[_KEY] = Counter()
+
+
+def pytest_deselected(items):
+    """Count what is left out by its mark; a worker of xdist collects everything and tells its controller."""
+    for item in items:
+        mark = next((name for name in _RUN_BY if item.get_closest_marker(name)), None)
+        item.config.stash[_KEY][f"{mark} ({_RUN_BY[mark]})" if mark else "deselected"] += 1
+
+
+def pytest_sessionfinish(session):
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput[_LEFT_OUT] = dict(session.config.stash[_KEY])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+    """Every worker collects the same tests, so the largest count is the count."""
+    node.config.stash[_KEY] |= Counter(getattr(node, "workeroutput", {}).get(_LEFT_OUT, {}))
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """Say in one line what was not run, and how to run it."""
+    left_out = config.stash[_KEY] + Counter(map(_read_reason, terminalreporter.stats.get("skipped", ())))
+    if left_out:
+        parts = "; ".join(f"{count} {what}" for what, count in sorted(left_out.items()))
+        terminalreporter.write_line(f"Not run: {parts}.")
+
+
+def _read_reason(report):
+    """Return why a test was skipped, without the word that pytest puts first."""
+    return str(report.longrepr[2]).removeprefix("Skipped: ").rstrip(".")
+
+
+_KEY = pytest.StashKey[Counter[str]]()

@@ -16,8 +16,8 @@ import pytest
 
 from draftproof.store.journal import load_journal
 
-pytest.importorskip("ray")
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytest.importorskip("ray", reason="module needs Ray (make test-ray)")
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 PROGRAM = Path(__file__).with_name("ray_cluster.py")
 ARMS = ("baseline", "candidate")
@@ -69,10 +69,7 @@ def cluster():
     # Ray's sockets lie in its folder, and a socket's path has at most 107 bytes.
     folder = Path("/tmp") / f"dp-ray-{os.getpid()}-{time.monotonic_ns() % 10**6}"  # noqa: S108
     cluster = LocalCluster(3, folder)
-    if not cluster.address:  # Ray gives up on a node that a busy machine starts too slowly
-        cluster.close()
-        cluster = LocalCluster(3, folder)
-    assert cluster.address
+    assert cluster.address, "no cluster of three nodes"
     yield cluster
     cluster.close()
     shutil.rmtree(folder, ignore_errors=True)
