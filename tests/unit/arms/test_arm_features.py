@@ -1,6 +1,7 @@
 """Items and plans that ask for what an engine refuses, ignores or serves otherwise are found before a run."""
 
 from itertools import chain
+from typing import Any
 
 import pytest
 from arm_builders import item, manifest
@@ -13,7 +14,7 @@ from draftproof.workload.reader import load_workload
 from draftproof.workload.segments import select
 
 # What an item asks for by a part of its own; every other field is asked for by the plan's `request`.
-ASKING = {
+ASKING: dict[str, dict[str, Any]] = {
     "top_k": {"sampling": Sampling(top_k=5)},
     "tools": {"tools": ({"type": "function"},)},
     "response_format": {"response_schema": {"type": "object"}},
