@@ -23,6 +23,7 @@ from draftproof.verdict.diagnosis.prompt_overlap import measure_overlaps
 from draftproof.verdict.knee.levels import prompt_of
 from draftproof.verdict.run_data import index_judgements, judge_answer
 from draftproof.workload.items import FollowUp, Item, Message
+from draftproof.workload.near_copies import find_near_copies
 
 MIN_SALT_BYTES = 16
 # Sixteen drawn bytes have fewer different ones less than once in 10^9.
@@ -63,6 +64,7 @@ class Withholder:
         self._items = {item.id: item for item in items}
         self._judged = index_judgements(judgements)
         self._overlaps = measure_overlaps(self._items.values())
+        self._near_copies = find_near_copies(self._items.values())
 
     def digest(self, kind: str, text: str) -> str:
         """Return the digest that stands for a text; "" stays "", for an empty answer is no secret."""
@@ -119,6 +121,7 @@ class Withholder:
             tool_choice=self._choice(item.tool_choice),
             follow_ups=tuple(self._follow_up(one) for one in item.follow_ups),
             withheld_prompt=self._overlaps.get(item.id),
+            withheld_like=self._near_copies.get(item.id),
         )
 
     def _message(self, message: Message) -> Message:

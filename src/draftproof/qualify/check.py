@@ -30,6 +30,7 @@ from draftproof.qualify.progress import Progress
 from draftproof.qualify.stopping import stop_on_signal
 from draftproof.verdict.forecast import forecast_shortfalls
 from draftproof.verdict.knee.outlook import describe_outlook
+from draftproof.verdict.near_copies import foresee_near_copies
 from draftproof.workload.items import Item, Workload
 from draftproof.workload.reader import load_workload
 from draftproof.workload.recordings import Window
@@ -52,6 +53,7 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
     outlooks: tuple[Outlook, ...] = ()
     knee: tuple[str, ...] = ()
     workers: tuple[str, ...] = ()
+    near_copies: tuple[str, ...] = ()
 
     def text(self) -> str:
         """Return the report for a terminal."""
@@ -66,7 +68,7 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
         lines += [f"  {one}" for one in self.knee[:1]]
         lines += [f"  {one}" for one in self.workers]
         lines += [f"{one.severity}: {one.arm}: {one.text}" for one in self.findings]
-        lines += [f"warning: {one}" for one in (*self.load_findings, *self.knee[1:])]
+        lines += [f"warning: {one}" for one in (*self.load_findings, *self.knee[1:], *self.near_copies)]
         lines += [f"forecast: {text}" for text in self.forecasts]
         lines.append("Ready to run." if self.is_ready else "Not ready: see the errors above.")
         return "\n".join(lines)
@@ -162,6 +164,7 @@ async def _check_fleet(
                 *find_beyond_service(plan, fleet.manifests.values()),
             ),
             outlooks=list_outlooks(plan, items),
+            near_copies=tuple(foresee_near_copies(items, plan.comparison.cluster_by)),
         )
 
 

@@ -37,6 +37,7 @@ from draftproof.verdict.equivalence.results import OutputEquivalence
 from draftproof.verdict.faults import Faults, summarise_incomplete
 from draftproof.verdict.filling import warn_about_filling, warn_about_known_prompts
 from draftproof.verdict.knee.compute import compute_knee
+from draftproof.verdict.near_copies import warn_about_near_copies
 from draftproof.verdict.order.compute import compute_order
 from draftproof.verdict.order.wording import warn_about_order
 from draftproof.verdict.overload import warn_about_overload
@@ -241,6 +242,7 @@ def _assemble(
             *warn_about_overload(prepared),
             *warn_about_filling(prepared),
             *warn_about_known_prompts(prepared),
+            *warn_about_near_copies(prepared, pairs["candidate", "baseline"]),
             *warn_about_warmups(one for one in prepared.run.warmups if one.load in prepared.loads),
         ),
         counts=_count(prepared, pairs),

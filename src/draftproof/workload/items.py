@@ -168,7 +168,8 @@ class Item(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     "traffic": "interactive"}. `checks` judge the answer to `messages`, those of a follow-up the answer to it.
     `due_ns` is when a recorded request came, from the first of its trace; None: the workload is no recording.
     `withheld_prompt` stands in a package whose prompts are withheld: the characters of the prompt, and of the
-    longest beginning that it shares with another prompt.
+    longest beginning that it shares with another prompt; `withheld_like` names the item that it is nearly the
+    same as, see `find_near_copies`.
     """
 
     id: str
@@ -183,6 +184,7 @@ class Item(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     response_schema: dict[str, Any] | None = None
     follow_ups: tuple[FollowUp, ...] = ()
     withheld_prompt: tuple[int, int] | None = None
+    withheld_like: str | None = None
     due_ns: int | None = None
 
     @property

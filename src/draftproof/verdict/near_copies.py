@@ -1,0 +1,103 @@
+"""What prompts that are nearly the same text count for: said before a run, measured after it. Pure.
+
+Intervals take every prompt for itself. Near copies whose ratios go together say less: m prompts of one group
+with correlation r count for m / (1 + (m − 1) r), the design effect of cluster samples (Kish 1965). The
+correlation is between groups' share of the variance of the prompts' log ratios.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+
+from draftproof.stats.turns import turn_spread
+from draftproof.verdict.effects import find_usable
+from draftproof.verdict.pairs import Pairs
+from draftproof.verdict.run_data import PreparedRun
+from draftproof.workload.clusters import name_clusters
+from draftproof.workload.items import Item
+from draftproof.workload.near_copies import find_near_copies
+
+# Fewer than that change no interval that anybody would notice.
+LEAST_SHARE = 0.1
+
+
+def foresee_near_copies(items: Iterable[Item], cluster_by: str | None) -> Iterator[str]:
+    """Yield what near copies count for at worst: one prompt for each group."""
+    groups = _group_clusters(tuple(items), cluster_by)
+    if _is_worth_saying(groups):
+        fewest = len(set(groups.values()))
+        yield f"{_describe(groups)}: if they answer alike, {len(groups)} prompts count for {fewest}. {_FIX}"
+
+
+def warn_about_near_copies(prepared: PreparedRun, pairs: Pairs) -> Iterator[str]:
+    """Yield how many prompts the near copies of a run counted for, by how their ratios go together.
+
+    Args:
+        prepared: the run.
+        pairs: of candidate and baseline.
+    """
+    cluster_by = prepared.plan.comparison.cluster_by
+    groups = _group_clusters(prepared.run.items, cluster_by)
+    if not _is_worth_saying(groups):
+        return
+    together = _measure_correlation(prepared, pairs, groups)
+    sizes = Counter(groups.values()).values()
+    if together is None:
+        how = f"whether they answer alike cannot be told here, and then they count for {len(sizes)}"
+    else:
+        count = round(sum(size / (1 + (size - 1) * together) for size in sizes))
+        how = f"their ratios correlate by {together:.2f}, so {len(groups)} prompts count for about {count}"
+    yield f"{_describe(groups)}; {how}. {_FIX}"
+
+
+_FIX = (
+    "Intervals take each for itself: label the template or document as a segment dimension and name it in "
+    "comparison.cluster_by."
+)
+
+
+def _group_clusters(items: tuple[Item, ...], cluster_by: str | None) -> Mapping[str, str]:
+    """Return cluster -> name of the group of near copies that it is in, its own name where it is in none."""
+    names, like = name_clusters(items, cluster_by), find_near_copies(items)
+    groups: dict[str, str] = {}
+    for item in items:
+        groups.setdefault(names[item.id], names[like.get(item.id, item.id)])
+    return groups
+
+
+def _is_worth_saying(groups: Mapping[str, str]) -> bool:
+    return len(groups) - len(set(groups.values())) >= LEAST_SHARE * len(groups)
+
+
+def _describe(groups: Mapping[str, str]) -> str:
+    members: defaultdict[str, list[str]] = defaultdict(list)
+    for cluster, group in groups.items():
+        members[group].append(cluster)
+    shared = [own for own in members.values() if len(own) > 1]
+    first = max(shared, key=len)
+    return (
+        f"{sum(map(len, shared))} of {len(groups)} prompts are near copies of another (one template, or one "
+        f"long beginning; such as {first[0]} and {first[1]})"
+    )
+
+
+def _measure_correlation(prepared: PreparedRun, pairs: Pairs, groups: Mapping[str, str]) -> float | None:
+    """Return the share of the prompts' variance that lies between groups, None where it cannot be told."""
+    columns, choice = prepared.columns, prepared.plan.comparison
+    values = columns.metric(choice.metric)
+    mine, theirs = find_usable(prepared, pairs, values)
+    clusters = columns.clusters(choice.cluster_by)[mine]
+    counts = np.bincount(clusters)
+    met = np.flatnonzero(counts)
+    ratios = np.bincount(clusters, weights=np.log(values[mine] / values[theirs]))[met] / counts[met]
+    names = sorted(set(columns.cluster_names(choice.cluster_by).values()))
+    labels = [groups[names[place]] for place in met.tolist()]
+    segments = np.zeros(len(counts), dtype=np.intp)
+    segments[clusters] = columns.segments[mine]
+    spread = turn_spread(ratios, labels, segments[met])
+    if spread is None:
+        return None
+    means = {kind: ratios[segments[met] == kind].mean() for kind in np.unique(segments[met]).tolist()}
+    whole = float(np.var(ratios - np.array([means[kind] for kind in segments[met].tolist()])))
+    return min(1.0, spread.variance / whole) if whole > 0 else None
