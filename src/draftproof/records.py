@@ -130,7 +130,10 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     flight; in an open loop those that its own load process had in flight when this one was
     sent, itself included: of several workers never the whole. `connect_ns`: time
     between schedule and sending that went into a new connection, name lookup and TLS included; None on a
-    kept one. `attempt`: that of its period, see `BlockRecord`.
+    kept one. `attempt`: that of its period, see `BlockRecord`. `finish_ns`: arrival of the event with the
+    finish reason. `unstreamed_tokens`: those of `output_tokens` that the service says are in no chunk (hidden
+    reasoning). `piece_chars`: where no chunk states its tokens, the characters that each chunk brought, of
+    reasoning, text and tool calls in this order, for a tokenizer to count after the run.
     """
 
     request_id: str
@@ -171,6 +174,20 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     conversation_turn: int = 0
     connect_ns: int | None = None
     attempt: int = 0
+    finish_ns: int | None = None
+    unstreamed_tokens: int = 0
+    piece_chars: tuple[int, ...] | None = None
+
+
+class TokenCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """The tokens of one answer's chunks as the target's tokenizer counted them after the run.
+
+    `end_ns` tells apart two attempts at the request.
+    """
+
+    request_id: str
+    end_ns: int
+    cumulative_tokens: tuple[int, ...]
 
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):

@@ -97,17 +97,17 @@ def test_usage_on_the_closing_chunk_is_no_chunk_of_its_own():
 
 
 @pytest.mark.parametrize(
-    ("stated", "warning"),
+    ("stated", "total", "warning"),
     [
-        (5, "chunks carry 4 tokens by token_ids, usage says 5"),
-        (3, "chunks carry 4 tokens by token_ids, usage says 3"),
+        (5, 5, "chunks carry 4 tokens by token_ids, usage says 5"),
+        (3, 4, "usage says 3 tokens, fewer than 4 streamed, and is not used"),
     ],
 )
-def test_usage_that_contradicts_the_ids_is_named(stated, warning):
-    """The answer's total is the usage, its chunks are counted by ids, and the record names both."""
+def test_usage_that_contradicts_the_ids_is_named(stated, total, warning):
+    """The answer's total is the usage unless more was streamed, and the record names both."""
     frames = (chunk("The", choice_token_ids=[1]), chunk(" fox", choice_token_ids=[2, 3, 4], finish="stop"))
     record = ask_frames(*frames, final(stated), engine="vllm")
-    assert (record.outcome, counts(record), record.output_tokens) == ("ok", [1, 4], stated)
+    assert (record.outcome, counts(record), record.output_tokens) == ("ok", [1, 4], total)
     assert record.warnings == (warning,)
 
 

@@ -63,7 +63,7 @@ class Link:
         return answer
 
     async def set_up(self, secrets):
-        await self.call(self.actor.set_up, msgspec.msgpack.encode(ITEMS), None, secrets)
+        await self.call(self.actor.set_up, msgspec.msgpack.encode(ITEMS), secrets)
         facts = read_facts()
         return msgspec.structs.replace(facts, network=self.network) if self.network else facts
 

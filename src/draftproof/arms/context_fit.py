@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 from tokenizers import Tokenizer
 
+from draftproof.metrics.token_counting import TokenStarts
 from draftproof.workload.items import Item
 
 # A chat template spends a few tokens a message on roles and marks; this is on the safe side of those in use.
@@ -70,11 +71,29 @@ def estimate_tokens(text: str) -> int:
 
 def load_token_counter(folder: Path) -> Callable[[str], int] | None:
     """Return an exact token count from a model folder's tokenizer.json, None where there is no such file."""
+    tokenizer = _load_tokenizer(folder)
+    if tokenizer is None:
+        return None
+    return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+def load_token_starts(folder: Path) -> TokenStarts | None:
+    """Return where tokens of a text begin by a model folder's tokenizer.json, None where there is none."""
+    tokenizer = _load_tokenizer(folder)
+    if tokenizer is None:
+        return None
+    return lambda text: [start for start, _ in tokenizer.encode(text, add_special_tokens=False).offsets]
+
+
+def _load_tokenizer(folder: Path) -> Tokenizer | None:
+    """Return a folder's tokenizer, None without one; limits that its file sets for training are lifted."""
     path = folder / "tokenizer.json"
     if not path.is_file():
         return None
     tokenizer = Tokenizer.from_file(str(path))
-    return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
 
 
 def _count_tools(item: Item, count: Callable[[str], int]) -> int:

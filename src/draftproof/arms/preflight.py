@@ -28,6 +28,7 @@ from draftproof.arms.probe import ProbeResult
 from draftproof.arms.tokenizers_compat import TokenizerComparison, compare_tokenizers
 from draftproof.engines import EngineAdapter, adapter_for
 from draftproof.engines.proof import Proof
+from draftproof.engines.protocol import Answer
 from draftproof.errors import IncompatibleError, InvalidRunError, UsageError
 from draftproof.manifests import ArmManifest, Contract
 from draftproof.plan.schema import Arm, Plan
@@ -131,7 +132,8 @@ def run_preflight(
         check_settings_applied(arms[manifest.arm].settings, manifest)
     check_comparable(manifests, plan.comparison)
     target = load_target_facts(model) if model else None
-    needs = compute_needs(items, plan.workload.max_tokens, load_token_counter(model) if model else None)
+    counter = load_token_counter(model) if model else None
+    needs = compute_needs(items, plan.workload.max_tokens, counter)
     baseline = next(one for one in manifests if one.arm == "baseline")
     contracts = tuple(
         _tell_counts(
@@ -143,7 +145,7 @@ def run_preflight(
         finding
         for probe, contract in zip(probes, contracts, strict=True)
         for finding in (
-            *judge_probe(probe, adapter_for(arms[contract.arm].engine)),
+            *judge_probe(probe, adapter_for(arms[contract.arm].engine), has_tokenizer=counter is not None),
             *judge_features(probe.manifest, arms[contract.arm], items),
             *judge_contract(contract),
             *judge_context(contract, needs),
@@ -172,10 +174,21 @@ def _asked(manifest: ArmManifest) -> dict[str, object]:
     }
 
 
-def judge_probe(probe: ProbeResult, adapter: EngineAdapter) -> list[Finding]:
-    """Compare what the probe saw with what the arm must do and disclose. Pure."""
-    manifest = probe.manifest
-    found = [_judge_proof(manifest, probe), *_judge_answer(manifest, probe, adapter)]
+def judge_probe(probe: ProbeResult, adapter: EngineAdapter, *, has_tokenizer: bool = False) -> list[Finding]:
+    """Compare what the probe saw with what the arm must do and disclose. Pure.
+
+    Args:
+        probe: what the test request showed.
+        adapter: the arm's engine.
+        has_tokenizer: whether the target's tokenizer is at hand, to count after the run what is not counted.
+    """
+    manifest, answer = probe.manifest, probe.exchange.answer
+    is_uncounted = answer.token_source is None and not has_tokenizer
+    found = [
+        _judge_proof(manifest, probe),
+        _find_uncounted(manifest, answer) if is_uncounted else None,
+        *_judge_answer(manifest, probe, adapter),
+    ]
     return [finding for finding in found if finding is not None]
 
 
@@ -226,15 +239,18 @@ def _count_drafts(proof: Proof) -> str:
     return f"{proof.num_accepted_draft_tokens} tokens that were accepted"
 
 
+def _find_uncounted(manifest: ArmManifest, answer: Answer) -> Finding:
+    usage = "only its total is known" if answer.output_tokens is not None else "not even its total is known"
+    text = (
+        f"no chunk of the answer says how many tokens it carries; {usage}. A folder with the target's "
+        "tokenizer.json as target.model counts them after the run."
+    )
+    return _finding("tokens_uncounted", "warning", manifest, text)
+
+
 def _judge_answer(manifest: ArmManifest, probe: ProbeResult, adapter: EngineAdapter) -> list[Finding]:
     """Name what the answer lacks that the measures need, and what the service says at odds with itself."""
     answer, found = probe.exchange.answer, []
-    if answer.token_source is None:
-        usage = (
-            "only its total is known" if answer.output_tokens is not None else "not even its total is known"
-        )
-        text = f"no chunk of the answer says how many tokens it carries; {usage}."
-        found.append(_finding("tokens_uncounted", "warning", manifest, text))
     if len(answer.chunks) >= _MANY_CHUNKS and answer.chunks[0].arrival_ns == answer.chunks[-1].arrival_ns:
         text = (
             f"all {len(answer.chunks)} chunks of the test answer arrived at the same moment: something on "

@@ -14,7 +14,7 @@ from draftproof.engines.chat.fold import ChatFold
 from draftproof.engines.chat.metrics_block import MetricsReading
 from draftproof.engines.chat.payload import build_chat_payload, render_response_schema
 from draftproof.engines.facts import EngineFacts, Identity, Settings
-from draftproof.engines.protocol import Answer, AnswerFold, CountTokens, Speculation
+from draftproof.engines.protocol import Answer, AnswerFold, Speculation
 from draftproof.engines.reading.flags import parse_flags
 from draftproof.errors import PlanError
 from draftproof.workload.items import Item
@@ -82,8 +82,7 @@ class EngineAdapter(msgspec.Struct, frozen=True, kw_only=True):
         find_lossy: what makes the outputs under these settings differ in distribution from the target's own,
             as one phrase; None where nothing is known to.
         render_switch: fields that switch speculation for one request; None: the engine has no such field.
-        count_tokens: counts the tokens of a text, for services that state no counts.
-        fold: makes the fold of one answer from `count_tokens` and `read_blocks`.
+        fold: makes the fold of one answer from `read_blocks`.
     """
 
     facts: EngineFacts
@@ -95,8 +94,7 @@ class EngineAdapter(msgspec.Struct, frozen=True, kw_only=True):
     explain_idle: Callable[[Evidence], str | None] = _explain_nothing
     find_lossy: Callable[[Settings], str | None] = _find_nothing_lossy
     render_switch: Callable[[Speculation], dict[str, Any]] | None = None
-    count_tokens: CountTokens | None = None
-    fold: Callable[[CountTokens | None, Callable[[EngineBlocks], MetricsReading]], AnswerFold] = ChatFold
+    fold: Callable[[Callable[[EngineBlocks], MetricsReading]], AnswerFold] = ChatFold
 
     @property
     def name(self) -> str:
@@ -137,4 +135,4 @@ class EngineAdapter(msgspec.Struct, frozen=True, kw_only=True):
 
     def start_fold(self) -> AnswerFold:
         """Return a fold for one answer."""
-        return self.fold(self.count_tokens, self.read_blocks)
+        return self.fold(self.read_blocks)

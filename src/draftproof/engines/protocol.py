@@ -3,14 +3,12 @@
 Pure: a fold never opens a socket and never reads a clock. The arrival of a frame is an argument.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal, Protocol
 
 import msgspec
 
 from draftproof.records import Chunk, Round, ServerTimings, SpecCounts, TokenSource, ToolCall
-
-CountTokens = Callable[[str], int]
 
 
 class FrameError(ValueError):
@@ -52,6 +50,9 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     fallbacks: int | None = None
     stream_error: str | None = None
     is_refused: bool = False
+    finish_ns: int | None = None
+    unstreamed_tokens: int = 0
+    piece_chars: tuple[int, ...] | None = None
     warnings: tuple[str, ...] = ()
 
 

@@ -6,7 +6,7 @@ docs/engines/tgi.md tells users where each number comes from and where the engin
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -16,6 +16,7 @@ from draftproof.engines.chat.blocks import EngineBlocks, Timings
 from draftproof.engines.chat.fold import ChatFold
 from draftproof.engines.chat.frames import ChatFrame, Choice
 from draftproof.engines.chat.metrics_block import MetricsReading, read_metrics
+from draftproof.engines.chat.token_counts import CountedChunk
 from draftproof.engines.facts import (
     Confound,
     EngineFacts,
@@ -26,7 +27,7 @@ from draftproof.engines.facts import (
     Series,
     Settings,
 )
-from draftproof.engines.protocol import Answer, AnswerFold, CountTokens
+from draftproof.engines.protocol import Answer
 from draftproof.engines.reading.bodies import decode_object
 from draftproof.engines.reading.flags import UNCOMPARED_FLAGS, parse_flags
 from draftproof.engines.reading.series import sum_series
@@ -59,18 +60,14 @@ class _TokenEventFold(ChatFold):
     back; a count that the usage contradicts is not used.
     """
 
-    def __init__(
-        self,
-        count_tokens: CountTokens | None = None,
-        read_blocks: Callable[[EngineBlocks], MetricsReading] = read_metrics,
-    ) -> None:
-        super().__init__(count_tokens, read_blocks)
+    def __init__(self, read_blocks: Callable[[EngineBlocks], MetricsReading] = read_metrics) -> None:
+        super().__init__(read_blocks)
         self._events = 0
 
     def finish(self) -> Answer:
         """Return what was said so far."""
-        if self._tools or self._final_tokens not in {None, self._events}:
-            self._marks = [msgspec.structs.replace(mark, engine=None) for mark in self._marks]
+        if self._tools or self._usage.stated not in {None, self._events}:
+            self._marks = list(_keep_content(self._marks))
         return super().finish()
 
     def _take_choice(self, choice: Choice, frame: ChatFrame, arrival_ns: int) -> None:
@@ -79,10 +76,13 @@ class _TokenEventFold(ChatFold):
         super()._take_choice(choice, counted, arrival_ns)
 
 
-class _Tgi(EngineAdapter, frozen=True, kw_only=True):
-    def start_fold(self) -> AnswerFold:
-        """Return a fold for one answer that counts events."""
-        return _TokenEventFold(self.count_tokens, self.read_blocks)
+def _keep_content(marks: Iterable[CountedChunk]) -> Iterator[CountedChunk]:
+    """Yield the chunks with content of their own, of a stream whose events are not its tokens."""
+    chars = usage = 0
+    for mark in marks:
+        if mark.generated_chars > chars or (mark.usage or 0) > usage:
+            yield msgspec.structs.replace(mark, engine=None)
+        chars, usage = mark.generated_chars, max(mark.usage or 0, usage)
 
 
 def _ask(item: Item) -> dict[str, Any]:
@@ -201,7 +201,8 @@ _LACKS = (
     ),
 )
 
-TGI = _Tgi(
+TGI = EngineAdapter(
+    fold=_TokenEventFold,
     facts=EngineFacts(
         name="tgi",
         title="Hugging Face TGI",

@@ -99,6 +99,7 @@ class Withholder:
             finish_reason=self._reason(record.finish_reason),
             token_ids=None if ids is None else self.chain(ids, record.item_id),
             error=None if record.error is None else self.digest("error", record.error),
+            piece_chars=None,  # the lengths of single tokens tell the text
             malformed_raw=None if record.malformed_raw is None else self.digest("raw", record.malformed_raw),
             warnings=tuple(self._warning(text) for text in record.warnings),
             withheld=Withheld(

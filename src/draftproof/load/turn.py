@@ -166,6 +166,9 @@ def make_record(
         warnings=exchange.warnings,
         conversation_turn=job.conversation_turn,
         connect_ns=exchange.connect_ns,
+        finish_ns=answer.finish_ns,
+        unstreamed_tokens=answer.unstreamed_tokens,
+        piece_chars=answer.piece_chars,
     )
 
 

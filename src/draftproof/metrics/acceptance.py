@@ -86,21 +86,47 @@ def count_speculation(record: RequestRecord) -> SpecCounts:
 def count_decode_steps(record: RequestRecord) -> tuple[int, int] | None:
     """Return (decode steps, tokens they committed) of one request, None where they cannot be told.
 
-    Without rounds the engine's own count of steps holds. Without that: the first token comes from the
-    prefill, every step commits its accepted drafts and one token of the target, so (N − 1) − accepted
-    steps committed N − 1 tokens. Where the stop falls inside an accepted prefix, counters name drafts that
-    were never delivered; steps are then at least the verification steps.
+    Without rounds the engine's own count of steps holds, where tokens and acceptance allow it. Without that
+    the fewest that they allow: (N − 1) − accepted steps committed N − 1 tokens.
     """
     if record.rounds is not None:
         return len(record.rounds), sum(turn.committed for turn in record.rounds)
     tokens, counts = count_output_tokens(record), record.speculation
     if tokens is None or tokens < 1:
         return None
-    if record.decode_steps is not None:
+    bounds = (0, tokens - 1) if counts is None else bound_decode_steps(tokens, counts)
+    if (
+        record.decode_steps is not None
+        and bounds is not None
+        and bounds[0] <= record.decode_steps <= bounds[1]
+    ):
         return record.decode_steps, tokens - 1
-    if counts is None:
+    return None if counts is None or bounds is None else (bounds[0], tokens - 1)
+
+
+def bound_decode_steps(tokens: int, counts: SpecCounts) -> tuple[int, int] | None:
+    """Return the fewest and the most decode steps that an answer of so many tokens and its counters allow.
+
+    The first token comes from the prefill. Every step commits its accepted drafts and one token of the
+    target; an answer may end inside the last one, so that the counters name drafts behind its end, at most
+    those of one step. None where the counters cannot be this answer's.
+    """
+    after, steps, accepted = tokens - 1, counts.num_spec_steps, counts.num_accepted_draft_tokens
+    behind_end = _most_accepted_last(counts)
+    if min(after, steps, accepted) < 0 or steps > after or accepted - behind_end > after - steps:
         return None
-    return max(tokens - 1 - counts.num_accepted_draft_tokens, counts.num_spec_steps), tokens - 1
+    fewest = max(after - accepted, steps)
+    return fewest, min(fewest + behind_end, after)
+
+
+def _most_accepted_last(counts: SpecCounts) -> int:
+    """Return the most drafts that the last verification step may have accepted."""
+    if counts.per_step_accepted:
+        return counts.per_step_accepted[-1]
+    if counts.acceptance_histogram:
+        return max((index for index, count in enumerate(counts.acceptance_histogram) if count), default=0)
+    others = max(counts.num_spec_steps - 1, 0)  # each of them drafted a token at least
+    return max(min(counts.num_accepted_draft_tokens, counts.num_draft_tokens - others), 0)
 
 
 def position_acceptance(steps: Iterable[Step]) -> tuple[float | None, ...]:

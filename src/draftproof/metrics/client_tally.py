@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from draftproof.metrics.acceptance import count_decode_steps, count_speculation
+from draftproof.metrics.acceptance import bound_decode_steps, count_decode_steps, count_speculation
 from draftproof.metrics.request import count_output_tokens
 from draftproof.records import RequestRecord
 
@@ -100,9 +100,8 @@ def _read_steps(record: RequestRecord) -> tuple[int, int, int] | None:
     if record.rounds is not None or counts is None or tokens is None:
         told = count_decode_steps(record)
         return None if told is None else (told[1], told[0], told[0])
-    fewest = max(tokens - 1 - counts.num_accepted_draft_tokens, counts.num_spec_steps)
-    last = counts.per_step_accepted[-1:] or (max(len(counts.acceptance_histogram) - 1, 0),)
-    return tokens - 1, fewest, min(fewest + last[0], max(tokens - 1, fewest))
+    bounds = bound_decode_steps(tokens, counts)
+    return None if bounds is None else (tokens - 1, *bounds)
 
 
 def _counted(record: RequestRecord) -> int | None:

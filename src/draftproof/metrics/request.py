@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from draftproof.records import Chunk, RequestRecord
+from draftproof.records import RequestRecord
 
 TpotBasis = Literal["counted", "single_first_token_assumed"]
 
@@ -63,10 +63,25 @@ def compute_clocks(record: RequestRecord) -> RequestMetrics:
 
 
 def count_output_tokens(record: RequestRecord) -> int | None:
-    """Return the server's final count, else the last cumulative count of the stream, else None."""
-    if record.output_tokens is not None:
+    """Return the server's final count, else the last cumulative count of the stream, else None.
+
+    A count of 0 beside content is a placeholder and no count.
+    """
+    if record.output_tokens or (record.output_tokens is not None and not record.chunks):
         return record.output_tokens
-    return record.chunks[-1].cumulative_tokens if record.chunks else None
+    return (record.chunks[-1].cumulative_tokens or None) if record.chunks else None
+
+
+def is_answered(record: RequestRecord) -> bool:
+    """Tell whether a request was answered to the end, and with something: text, reasoning or a tool call."""
+    return record.outcome == "ok" and not is_empty(record)
+
+
+def is_empty(record: RequestRecord) -> bool:
+    """Tell whether an answer has no content at all; its times are those of no answer."""
+    if record.withheld is not None:
+        return not record.withheld.characters
+    return not (record.text or record.reasoning_text or record.tool_calls)
 
 
 def chunk_gaps_ns(record: RequestRecord) -> tuple[int, ...]:
@@ -123,22 +138,28 @@ def playback_wait_ns(record: RequestRecord, tokens_per_s: float) -> float | None
 
 
 def time_per_output_token_ns(record: RequestRecord) -> tuple[float | None, TpotBasis | None]:
-    """Return the time per output token after the first chunk, ns, and how that chunk's tokens came off."""
-    tokens = count_output_tokens(record)
-    if tokens is None or not record.chunks:
+    """Return the time per output token after the first chunk, ns, and how that chunk's tokens came off.
+
+    Time and tokens are of one span. Counted chunks give the tokens between the first and the last of them.
+    Where only the total is known, the tokens end with the event that says so, and not with the last text; and
+    a total of which some were never streamed belongs to no span.
+    """
+    if not record.chunks:
         return None, None
-    basis, taken_off = _first_chunk_tokens(record.chunks[0])
-    divisor = tokens - taken_off
+    first, last = record.chunks[0], record.chunks[-1]
+    total = count_output_tokens(record)
+    if first.cumulative_tokens is not None and last.cumulative_tokens is not None:
+        basis: TpotBasis = "counted"
+        tokens, end_ns = last.cumulative_tokens - first.cumulative_tokens, last.arrival_ns
+    elif total is not None and not record.unstreamed_tokens:
+        basis = "single_first_token_assumed"
+        tokens, end_ns = total - 1, max(last.arrival_ns, record.finish_ns or 0)
+    else:
+        return None, None
     # A lone chunk spans no time: without counts the formula would give 0 ns per token, which is no rate.
-    if divisor < 1 or len(record.chunks) < 2:
+    if tokens < 1 or len(record.chunks) < 2:
         return None, basis
-    return (record.chunks[-1].arrival_ns - record.chunks[0].arrival_ns) / divisor, basis
-
-
-def _first_chunk_tokens(first: Chunk) -> tuple[TpotBasis, int]:
-    if first.cumulative_tokens is None:
-        return "single_first_token_assumed", 1
-    return "counted", first.cumulative_tokens
+    return (end_ns - first.arrival_ns) / tokens, basis
 
 
 def _elapsed(start_ns: int | None, end_ns: int | None) -> int | None:

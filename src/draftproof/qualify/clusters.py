@@ -1,7 +1,6 @@
 """Load workers on other hosts, as a plan asks for them. What reaches them is imported only then."""
 
 from collections.abc import Collection
-from pathlib import Path
 
 import msgspec
 
@@ -27,13 +26,12 @@ def check_cluster(plan: Plan) -> tuple[str, ...]:
     return Cluster.join(plan.limits.ray).check(plan.load, plan.limits.workers, urls)
 
 
-def make_workers(plan: Plan, items: Collection[Item], model: Path | None) -> MakeWorker | None:
+def make_workers(plan: Plan, items: Collection[Item]) -> MakeWorker | None:
     """Return what makes the run's workers on its cluster, None where they are processes of this host.
 
     Args:
         plan: the plan.
         items: the workload.
-        model: folder of the tokenizer that counts where a service does not.
 
     Raises:
         UsageError: the cluster cannot be joined.
@@ -44,4 +42,4 @@ def make_workers(plan: Plan, items: Collection[Item], model: Path | None) -> Mak
 
     cluster = Cluster.join(plan.limits.ray)
     encoded = msgspec.msgpack.encode(tuple(items))
-    return cluster.make_factory(encoded, plan.load, plan.limits.workers, model)
+    return cluster.make_factory(encoded, plan.load, plan.limits.workers)

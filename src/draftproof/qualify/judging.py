@@ -20,7 +20,7 @@ from draftproof.qualify.judge_model import ask_judge
 from draftproof.qualify.progress import Interrupted, Progress
 from draftproof.qualify.stopping import stop_on_signal, unless_stopped
 from draftproof.records import Judgement
-from draftproof.store import RunDirectory
+from draftproof.store import RunContents, RunDirectory
 from draftproof.workload.items import Check, Item, JudgeCheck, PythonCheck
 from draftproof.workload.judging import Task, list_tasks
 
@@ -59,14 +59,21 @@ async def check_judging(plan: Plan, items: tuple[Item, ...], environment: Mappin
             await process.load()
 
 
-async def judge_run(run: RunDirectory, progress: Progress) -> JudgingReport:
+async def judge_run(
+    run: RunDirectory, progress: Progress, contents: RunContents | None = None
+) -> JudgingReport:
     """Ask for every judgement that a run still lacks and keep each as it comes.
+
+    Args:
+        run: where judgements go.
+        progress: told how the judging goes.
+        contents: what the run holds, None to read it.
 
     Raises:
         StoreError: the run cannot be read, or the judgements not be written.
         Interrupted: stopped by a signal; what was judged is kept.
     """
-    contents = run.load()
+    contents = contents or run.load()
     tasks = list_tasks(contents.records, contents.items, contents.judgements, contents.plan.seed)
     if not tasks:
         return JudgingReport(wanted=0, judged=0)

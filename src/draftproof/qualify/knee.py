@@ -10,6 +10,7 @@ from collections.abc import Iterable
 import msgspec
 
 from draftproof.load.turn import turns_of
+from draftproof.qualify.counting import count_answers
 from draftproof.qualify.fleet import Fleet
 from draftproof.qualify.measure import run_turns
 from draftproof.qualify.progress import Interrupted, Progress
@@ -32,7 +33,7 @@ async def search_knee(run: RunDirectory, fleet: Fleet, progress: Progress, stop:
         Interrupted: stopped before its end.
     """
     tail = JournalTail(run.path / "journal")
-    contents = _keep_knee(run.load())
+    contents = count_answers(run, _keep_knee(run.load()), fleet.model)
     plan, turns = contents.plan, read_turns(run_data(contents))
     search, every = replay(plan, contents.items, turns), list_items(plan, contents.items)
     pool = None if search.next is None else open_pool(run, fleet, every)
@@ -51,6 +52,7 @@ async def search_knee(run: RunDirectory, fleet: Fleet, progress: Progress, stop:
                 pool=pool,
             )
             contents = _extend(_keep_look(contents, look), tail.read())
+            contents = await asyncio.to_thread(count_answers, run, contents, fleet.model)
             turns = turns | read_turns(run_data(contents))
             search = replay(plan, contents.items, turns)
     except Interrupted as stopped:

@@ -20,13 +20,15 @@ from draftproof.build import source_sha256
 from draftproof.clock import wall_anchor
 from draftproof.load.sockets import prepare_descriptors
 from draftproof.manifests import Manifest
+from draftproof.metrics.token_counting import list_uncounted
 from draftproof.plan.loading import plan_sha256, thresholds_sha256
 from draftproof.plan.schema import Plan
 from draftproof.qualify.behaviour import list_unprobed
 from draftproof.qualify.check import ModelResolver, choose_items, preflight, resolve_target
 from draftproof.qualify.clusters import check_cluster
+from draftproof.qualify.counting import count_answers
 from draftproof.qualify.fleet import Fleet, check_same
-from draftproof.qualify.judging import check_judging, run_judging
+from draftproof.qualify.judging import check_judging, judge_run
 from draftproof.qualify.load_findings import LoadFinding, find_beyond_service, find_load_findings
 from draftproof.qualify.measure import measure, plan_turns
 from draftproof.qualify.progress import Interrupted, Progress
@@ -72,7 +74,7 @@ def run_plan(plan: Plan, text: str, out: Path, resolve_model: ModelResolver, pro
         workers=workers,
     )
     uvloop.run(_run_new(job, progress))
-    return _finish(out, progress)
+    return _finish(out, model, progress)
 
 
 def resume_run(out: Path, resolve_model: ModelResolver, progress: Progress) -> Results:
@@ -86,12 +88,14 @@ def resume_run(out: Path, resolve_model: ModelResolver, progress: Progress) -> R
     with RunDirectory.open(out) as run:
         run.lock()
         contents = run.load()
-        if not _is_measured(contents):
+        is_measured, model = _is_measured(contents), None
+        if not is_measured or list_uncounted(contents.records):
+            model = resolve_target(contents.plan, resolve_model)
+        if not is_measured:
             prepare_descriptors(contents.plan)
             check_cluster(contents.plan)
-            model = resolve_target(contents.plan, resolve_model)
             uvloop.run(_run_on(run, contents.plan, contents.items, model, progress))
-    return _finish(out, progress)
+    return _finish(out, model, progress)
 
 
 def _is_measured(contents: RunContents) -> bool:
@@ -170,10 +174,11 @@ async def _measure(
         await search_knee(run, fleet, progress, stop)
 
 
-def _finish(out: Path, progress: Progress) -> Results:
-    run_judging(out, progress)
+def _finish(out: Path, model: Path | None, progress: Progress) -> Results:
+    with RunDirectory.open(out) as run:
+        contents = count_answers(run, run.load(), model)
+        uvloop.run(judge_run(run, progress, contents))
     progress.phase("Computing the verdict")
-    run = RunDirectory.open(out)
     run.compact()
     return recompute(out, write=True)
 

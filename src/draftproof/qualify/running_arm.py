@@ -7,7 +7,6 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
-from draftproof.arms.context_fit import load_token_counter
 from draftproof.arms.environment import (
     check_request_fields,
     collect_secrets,
@@ -22,7 +21,7 @@ from draftproof.arms.process import ArmProcess
 from draftproof.arms.readiness import ReadyProbe
 from draftproof.arms.service import Service, locate_service
 from draftproof.client.transport import HttpTransport
-from draftproof.engines import EngineAdapter, adapter_for
+from draftproof.engines import adapter_for
 from draftproof.engines.reading.flags import is_secret_name, list_secret_values
 from draftproof.errors import EngineError
 from draftproof.load.turn import Endpoint
@@ -74,7 +73,7 @@ class RunningArm:
         self._arm, self._limits, self._environment = arm, plan.limits, environment
         self._headers = resolve_headers(arm.headers, environment, f"{place}.headers")
         check_request_fields(arm.request, f"{place}.request")
-        self.name, self.adapter = name, _choose_adapter(arm, model)
+        self.name, self.adapter = name, adapter_for(arm.engine)
         self.secrets = find_secrets([arm], environment)
         self.process = ArmProcess(
             name,
@@ -188,12 +187,6 @@ def find_secrets(arms: list[Arm], environment: Mapping[str, str]) -> tuple[str, 
     headers += [value for arm in arms for value in list_secret_values(arm.command or ())]
     others = [text for arm in arms for text in (*arm.env.values(), *(arm.command or ()))]
     return collect_secrets(headers, others, environment)
-
-
-def _choose_adapter(arm: Arm, model: Path | None) -> EngineAdapter:
-    """Return the arm's adapter; the target's tokenizer, if at hand, counts where the service does not."""
-    adapter, counter = adapter_for(arm.engine), load_token_counter(model) if model else None
-    return msgspec.structs.replace(adapter, count_tokens=counter) if counter else adapter
 
 
 def _resolve_environment(arm: Arm, environment: Mapping[str, str], place: str) -> dict[str, str]:

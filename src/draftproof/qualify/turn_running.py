@@ -117,7 +117,6 @@ def open_pool(run: RunDirectory, fleet: Fleet, items: Collection[Item]) -> Worke
         tuple(items),
         journal=run.path / "journal",
         secrets=fleet.secrets,
-        tokenizer_folder=fleet.model,
         inherited=() if run.lock_fd is None else (run.lock_fd,),
-        make=make_workers(fleet.plan, items, fleet.model),
+        make=make_workers(fleet.plan, items),
     )

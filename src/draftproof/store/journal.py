@@ -1,8 +1,9 @@
 """The journal: one request or turn a line, appended as it happens, read back in one fixed order.
 
 Each line is `{"kind": KIND, "v": <schema version>, "crc": <checksum>, "record": {...}}` (store/framing.py),
-KIND being request, block, judgement, behaviour, warmup or notice; all but requests and blocks lie in files of
-their own beside them. A file of an older schema version keeps loading: fields that came later have defaults.
+KIND being request, block, judgement, behaviour, warmup, notice or tokens; all but requests and blocks lie in
+files of their own beside them. A file of an older schema version keeps loading: fields that came later have
+defaults.
 """
 
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from draftproof.metrics.token_counting import apply_counts
 from draftproof.records import (
     SCHEMA_VERSION,
     BehaviourProbe,
@@ -18,12 +20,13 @@ from draftproof.records import (
     Judgement,
     Notice,
     RequestRecord,
+    TokenCounts,
     Warmup,
 )
 from draftproof.store.framing import frame_record, is_sound, line_error, read_sound_lines
 from draftproof.store.lines import LineFile, count_torn_lines
 
-Record = RequestRecord | BlockRecord | Judgement | BehaviourProbe | Warmup | Notice
+Record = RequestRecord | BlockRecord | Judgement | BehaviourProbe | Warmup | Notice | TokenCounts
 _ENCODER = msgspec.json.Encoder()
 _KINDS: dict[type[Record], str] = {
     RequestRecord: "request",
@@ -32,6 +35,7 @@ _KINDS: dict[type[Record], str] = {
     BehaviourProbe: "behaviour",
     Warmup: "warmup",
     Notice: "notice",
+    TokenCounts: "tokens",
 }
 
 
@@ -115,8 +119,9 @@ def iterate_records(path: Path) -> Iterator[Record]:
 
 
 def order_records(records: list[Record], torn_lines: int) -> JournalContents:
-    """Sort records into their fixed order."""
-    requests = [record for record in records if isinstance(record, RequestRecord)]
+    """Sort records into their fixed order; tokens counted after the run become part of their requests."""
+    counts = [record for record in records if isinstance(record, TokenCounts)]
+    requests = apply_counts((record for record in records if isinstance(record, RequestRecord)), counts)
     turns = [record for record in records if isinstance(record, BlockRecord)]
     judgements = [record for record in records if isinstance(record, Judgement)]
     probes = [record for record in records if isinstance(record, BehaviourProbe)]

@@ -107,6 +107,9 @@ RECORD_SCHEMA: dict[str, pl.DataType] = {
     "conversation_turn": _INT,
     "connect_ns": _INT,
     "attempt": _INT,
+    "finish_ns": _INT,
+    "unstreamed_tokens": _INT,
+    "piece_chars": pl.List(_INT),
 }
 BLOCK_SCHEMA: dict[str, pl.DataType] = {
     "block": _INT,

@@ -3,7 +3,7 @@
     plan.toml          the plan as used
     manifest.json      facts of the run, written before the first request
     workload.jsonl     the chosen items
-    journal/*.jsonl    one request, turn, judgement, probe, warm-up or notice a line, append-only
+    journal/*.jsonl    one request, turn, judgement, probe, warm-up, notice or count a line, append-only
     telemetry/*.jsonl  samples of the services' metrics
     logs/*.log         what the services wrote
     records.parquet, blocks.parquet, telemetry.parquet   journal and telemetry once more, compact
@@ -33,6 +33,7 @@ from draftproof.records import (
     Notice,
     RequestRecord,
     TelemetrySample,
+    TokenCounts,
     Warmup,
 )
 from draftproof.store.compaction import (
@@ -63,6 +64,7 @@ _BESIDE: dict[type, str] = {
     BehaviourProbe: "behaviour",
     Warmup: "warmups",
     Notice: "notices",
+    TokenCounts: "tokens",
 }
 
 
@@ -173,7 +175,7 @@ class RunDirectory:
             self._journal = Journal(open_sound_lines(self.path / "journal" / "records.jsonl"))
         return self._journal
 
-    def append_beside(self, record: Judgement | BehaviourProbe | Warmup | Notice) -> None:
+    def append_beside(self, record: Judgement | BehaviourProbe | Warmup | Notice | TokenCounts) -> None:
         """Add a line to the file beside the requests that is of its kind, such as journal/warmups.jsonl.
 
         Raises:

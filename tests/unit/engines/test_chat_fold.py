@@ -23,8 +23,8 @@ def closing(usage, **extra):
     return {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": usage}, **extra}
 
 
-def fold(*frames, count_tokens=None):
-    answer = ChatFold(count_tokens)
+def fold(*frames):
+    answer = ChatFold()
     for index, body in enumerate(frames):
         answer.add(json.dumps(body).encode(), index)
     return answer.finish()
@@ -68,7 +68,7 @@ def test_usage_on_the_closing_chunk_alone_is_no_growth():
         ([frame({"content": "a"}, ids=[1, 2], usage=3)], "token_ids", [2]),
         ([frame({"content": "a"}, usage=3, timings={"predicted_n": 4})], "continuous_usage", [3]),
         ([frame({"content": "a"}, timings={"predicted_n": 4})], "engine", [4]),
-        ([frame({"content": "a b"}), frame({"content": " c"})], "tokenizer", [2, 3]),
+        ([frame({"content": "a b"}), frame({"content": " c"})], None, [None, None]),
         (
             [frame({"content": "a"}, ids=[1], usage=1), frame({"content": "b"}, usage=2)],
             "continuous_usage",
@@ -77,8 +77,8 @@ def test_usage_on_the_closing_chunk_alone_is_no_growth():
     ],
 )
 def test_one_source_counts_the_whole_answer(frames, source, expected):
-    """Token ids come before usage, then the engine's counter, then the tokenizer; never two in one."""
-    answer = fold(*frames, count_tokens=lambda text: len(text.split()))
+    """Token ids come before usage, then the engine's counter; never two in one."""
+    answer = fold(*frames)
     assert answer.token_source == source
     assert [chunk.cumulative_tokens for chunk in answer.chunks] == expected
 
@@ -88,6 +88,19 @@ def test_without_any_count_tokens_are_unknown():
     answer = fold(frame({"content": "a"}), frame({"content": "b"}, finish="stop"))
     assert counts(answer) == [(0, None), (1, None)]
     assert (answer.token_source, answer.output_tokens, answer.token_ids) == (None, None, None)
+
+
+def test_what_nobody_counts_keeps_the_lengths_of_its_pieces():
+    """A tokenizer counts them after the run; no tokenizer is asked while the answer arrives."""
+    answer = fold(frame({"reasoning": "hm"}), frame({"content": "a b"}), frame({"content": " c"}), closing(5))
+    assert (answer.piece_chars, answer.token_source) == ((2, 3, 2), None)
+    assert fold(frame({"content": "a"}, ids=[1])).piece_chars is None
+
+
+def test_parts_that_alternate_keep_no_lengths():
+    """A record holds reasoning and text apart, so pieces of one behind the other would be cut elsewhere."""
+    answer = fold(frame({"content": "a"}), frame({"reasoning": "hm"}), frame({"content": "b"}))
+    assert answer.piece_chars is None
 
 
 def test_a_count_that_falls_is_not_used_and_named():

@@ -112,7 +112,7 @@ def test_a_call_that_fails_says_that_the_worker_is_gone(wait_s, said):
         await asyncio.sleep(wait_s)
 
     actor = SimpleNamespace(ping=SimpleNamespace(remote=work))
-    remote = ActorRemote(StandIn(answer), actor, shared=(None, None), levels=LEVELS, workers=1, silent_s=0.05)
+    remote = ActorRemote(StandIn(answer), actor, items=None, levels=LEVELS, workers=1, silent_s=0.05)
     with pytest.raises(WorkerDiedError, match=said):
         asyncio.run(remote.ping())
 

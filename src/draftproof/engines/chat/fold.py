@@ -5,7 +5,6 @@ its frames is gathered and read by that engine's own function.
 """
 
 from collections.abc import Callable, Sequence
-from operator import attrgetter
 
 import msgspec
 
@@ -15,35 +14,32 @@ from draftproof.engines.chat.frames import (
     Choice,
     Delta,
     ToolCallDelta,
-    Usage,
     parse_frame,
     parse_frames,
 )
 from draftproof.engines.chat.margins import MarginFold
-from draftproof.engines.chat.metrics_block import MetricsReading, find_disagreements, read_metrics
-from draftproof.engines.chat.token_counts import Counted, CountedChunk, choose_counts
-from draftproof.engines.protocol import Answer, CountTokens
-from draftproof.records import Chunk, ToolCall
+from draftproof.engines.chat.metrics_block import (
+    MetricsReading,
+    bound_reading,
+    find_disagreements,
+    read_metrics,
+)
+from draftproof.engines.chat.token_counts import Counted, CountedChunk, choose_counts, list_piece_chars
+from draftproof.engines.chat.usage import UsageFold
+from draftproof.engines.protocol import Answer
+from draftproof.records import ToolCall
 
-# These count the answer's own tokens, whatever other choices the request has.
-_OWN_COUNTS = ("token_ids", "tokenizer")
-_ARRIVAL_OF = attrgetter("arrival_ns")
+_REASONING, _TEXT, _CALLS = range(3)  # the order in which a record keeps an answer's parts
 
 
 class ChatFold:
     """Folds the frames of one answer; see `AnswerFold`.
 
     Args:
-        count_tokens: counts the tokens of a text; the last resort for servers that state no counts.
         read_blocks: reads what the engine adds to its frames; by default its `metrics` block.
     """
 
-    def __init__(
-        self,
-        count_tokens: CountTokens | None = None,
-        read_blocks: Callable[[EngineBlocks], MetricsReading] = read_metrics,
-    ) -> None:
-        self._count_tokens = count_tokens
+    def __init__(self, read_blocks: Callable[[EngineBlocks], MetricsReading] = read_metrics) -> None:
         self._read_blocks = read_blocks
         self._marks: list[CountedChunk] = []
         self._ids: list[int] | None = None
@@ -51,11 +47,12 @@ class ChatFold:
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._tools: dict[int, tuple[list[str], list[str]]] = {}
-        self._generated: list[str] = []
         self._generated_chars = 0
-        self._prompt_tokens: int | None = None
-        self._final_tokens: int | None = None
+        self._part = (_REASONING, 0)
+        self._is_in_order = True
+        self._usage = UsageFold()
         self._finish_reason: str | None = None
+        self._finish_ns: int | None = None
         self._metrics: object = None
         self._sglext: object = None
         self._timings: list[Timings] = []
@@ -87,7 +84,7 @@ class ChatFold:
             self._take_error(parsed)
             return
         if parsed.usage is not None:
-            self._take_usage(parsed.usage)
+            self._usage.add(parsed.usage)
         if parsed.metrics is not None or parsed.sglext is not None or parsed.timings is not None:
             self._take_blocks(parsed)
         if not parsed.choices:
@@ -101,14 +98,15 @@ class ChatFold:
 
     def finish(self) -> Answer:
         """Return what was said so far."""
-        counted = choose_counts(self._own_marks(), "".join(self._generated), self._count_tokens)
-        output_tokens = self._count_output(counted)
+        total = None if self._other_choices else self._usage.total(has_content=bool(self._marks))
+        counted = choose_counts(self._own_marks(), total=total, finish_ns=self._finish_ns)
+        output_tokens = _settle_total(total, counted)
         reading = self._read(output_tokens)
         token_ids = None if self._ids is None or self._count_without_ids() else tuple(self._ids)
         return Answer(
-            chunks=tuple(map(Chunk, map(_ARRIVAL_OF, self._marks), counted.cumulative)),
+            chunks=counted.chunks,
             token_source=counted.source,
-            prompt_tokens=self._prompt_tokens,
+            prompt_tokens=self._usage.prompt_tokens,
             output_tokens=output_tokens,
             finish_reason=self._finish_reason,
             text="".join(self._text),
@@ -123,6 +121,9 @@ class ChatFold:
             fallbacks=reading.fallbacks,
             stream_error=self._stream_error,
             is_refused=self._refused,
+            finish_ns=self._finish_ns,
+            unstreamed_tokens=self._usage.unstreamed_tokens(has_reasoning=bool(self._reasoning)),
+            piece_chars=self._piece_chars(counted),
             warnings=self._warnings(reading, counted, output_tokens),
         )
 
@@ -130,12 +131,6 @@ class ChatFold:
         """The first error is the one that ended the answer."""
         if self._stream_error is None:
             self._stream_error, self._refused = frame.error_text, frame.is_refusal and not self._marks
-
-    def _take_usage(self, usage: Usage) -> None:
-        if usage.prompt_tokens is not None:
-            self._prompt_tokens = usage.prompt_tokens
-        if usage.completion_tokens is not None:
-            self._final_tokens = usage.completion_tokens
 
     def _take_blocks(self, frame: ChatFrame) -> None:
         if frame.metrics is not None:
@@ -154,23 +149,21 @@ class ChatFold:
     def _count_without_ids(self) -> int:
         return sum(mark.ids is None for mark in self._marks)
 
-    def _count_output(self, counted: Counted) -> int | None:
-        """Usage is of all choices together: beside further choices only the answer's own count holds."""
-        if self._final_tokens is None or (self._other_choices and counted.source in _OWN_COUNTS):
-            return counted.last
-        return None if self._other_choices else self._final_tokens
+    def _piece_chars(self, counted: Counted) -> tuple[int, ...] | None:
+        """Return what a tokenizer needs to count the chunks that nobody counts."""
+        wanted = counted.source is None and bool(self._marks) and self._is_in_order
+        return list_piece_chars(self._marks) if wanted else None
 
     def _read(self, output_tokens: int | None) -> MetricsReading:
-        return self._read_blocks(
-            EngineBlocks(
-                metrics=self._metrics,
-                sglext=self._sglext,
-                timings=tuple(self._timings),
-                tokens_per_iteration=self._tokens_per_iteration,
-                output_tokens=output_tokens,
-                content_chunks=len(self._marks),
-            )
+        blocks = EngineBlocks(
+            metrics=self._metrics,
+            sglext=self._sglext,
+            timings=tuple(self._timings),
+            tokens_per_iteration=self._tokens_per_iteration,
+            output_tokens=output_tokens,
+            content_chunks=len(self._marks),
         )
+        return bound_reading(self._read_blocks(blocks), output_tokens)
 
     def _take_choice(self, choice: Choice, frame: ChatFrame, arrival_ns: int) -> None:
         """Take a chunk of the answer."""
@@ -180,8 +173,10 @@ class ChatFold:
         usage = None if frame.usage is None else frame.usage.completion_tokens
         engine = None if frame.timings is None else frame.timings.predicted_n
         spoke = choice.delta is not None and self._take_delta(choice.delta)
+        if spoke and usage is None:
+            self._usage.note_uncounted()
         if choice.finish_reason:  # some services state an empty one on every chunk
-            self._finish_reason = choice.finish_reason
+            self._finish_reason, self._finish_ns = choice.finish_reason, arrival_ns
         if choice.avg_decoded_tokens_per_iter is not None:
             self._tokens_per_iteration = choice.avg_decoded_tokens_per_iter
         if spoke or choice.token_ids or self._has_grown(usage, engine):
@@ -217,30 +212,34 @@ class ChatFold:
         )
 
     def _take_delta(self, delta: Delta) -> bool:
-        content = delta.content or ""
+        before = self._generated_chars
         reasoning = delta.reasoning or delta.reasoning_content
-        new = content
         if reasoning:
             self._reasoning.append(reasoning)
-            new = reasoning + content
-        if content:
-            self._text.append(content)
-        if delta.tool_calls:
-            new = "".join((new, *map(self._take_tool_call, delta.tool_calls)))
-        if new:
-            self._generated.append(new)
-            self._generated_chars += len(new)
-            return True
-        return False
+            self._note(len(reasoning), (_REASONING, 0))
+        if delta.content:
+            self._text.append(delta.content)
+            self._note(len(delta.content), (_TEXT, 0))
+        for call in delta.tool_calls or ():
+            self._take_tool_call(call)
+        return self._generated_chars > before
 
-    def _take_tool_call(self, call: ToolCallDelta) -> str:
+    def _note(self, characters: int, part: tuple[int, int]) -> None:
+        """Note new characters of a part of the answer; parts that alternate are kept in another order."""
+        self._generated_chars += characters
+        if part != self._part:
+            self._is_in_order &= part > self._part
+            self._part = part
+
+    def _take_tool_call(self, call: ToolCallDelta) -> None:
         if call.function is None:
-            return ""
+            return
         name, arguments = call.function.name or "", call.function.arguments or ""
         names, pieces = self._tools.setdefault(call.index, ([], []))
         names.append(name)
         pieces.append(arguments)
-        return name + arguments
+        if name or arguments:
+            self._note(len(name) + len(arguments), (_CALLS, call.index))
 
     def _tool_calls(self) -> tuple[ToolCall, ...]:
         return tuple(
@@ -251,13 +250,22 @@ class ChatFold:
         self, reading: MetricsReading, counted: Counted, output_tokens: int | None
     ) -> tuple[str, ...]:
         found = [*counted.warnings, *reading.warnings, *find_disagreements(reading, output_tokens)]
-        if self._final_tokens is not None and counted.last not in {None, self._final_tokens}:
-            found.append(
-                f"chunks carry {counted.last} tokens by {counted.source}, usage says {self._final_tokens}"
-            )
+        found += self._usage.list_faults(has_content=bool(self._marks))
+        stated = self._usage.total(has_content=bool(self._marks))
+        if stated is not None and counted.last is not None and counted.last > stated:
+            found.append(f"usage says {stated} tokens, fewer than {counted.last} streamed, and is not used")
+        elif stated is not None and counted.last not in {None, stated}:
+            found.append(f"chunks carry {counted.last} tokens by {counted.source}, usage says {stated}")
         if self._ids is not None and self._count_without_ids():
             missing, chunks = self._count_without_ids(), len(self._marks)
             found.append(f"token ids are missing from {missing} of {chunks} chunks and are not used")
         if self._other_choices:
             found.append(f"{self._other_choices} chunks of further choices are not part of the answer")
         return tuple(found)
+
+
+def _settle_total(total: int | None, counted: Counted) -> int | None:
+    """Return the answer's tokens: the usage's total, unless more were streamed."""
+    if total is None or counted.last is None:
+        return counted.last if total is None else total
+    return max(total, counted.last)

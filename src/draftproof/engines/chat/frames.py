@@ -1,9 +1,9 @@
 """The frames of a streamed chat completion, as far as they are read.
 
 Types are checked while decoding: a frame of another shape is an error and not a silent zero. Fields that are
-not named here are ignored. `metrics`, `sglext` and `logprobs` stay undecided: engines call their shape
-experimental, and a block that cannot be read must not fail an answer that can. What is decoded from JSON has
-no cycles, so that the types of every chunk are kept from the garbage collector.
+not named here are ignored. `metrics`, `sglext`, `logprobs` and details of the usage stay undecided: engines
+call their shape experimental, and a block that cannot be read must not fail an answer that can. What is
+decoded from JSON has no cycles, so that the types of every chunk are kept from the garbage collector.
 """
 
 from collections.abc import Sequence
@@ -26,6 +26,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
 
     prompt_tokens: Count | None = None
     completion_tokens: Count | None = None
+    completion_tokens_details: Any = None
 
 
 class FunctionDelta(msgspec.Struct, frozen=True):

@@ -11,6 +11,7 @@ import msgspec
 
 from draftproof.engines.chat.blocks import EngineBlocks, ms_to_ns
 from draftproof.engines.chat.frames import Count
+from draftproof.metrics.acceptance import bound_decode_steps
 from draftproof.records import Round, ServerTimings, SpecCounts
 
 
@@ -81,6 +82,29 @@ def parse_metrics(block: Any) -> MetricsReading:
         fallbacks=read.fallbacks,
         warnings=warnings,
     )
+
+
+def bound_reading(reading: MetricsReading, output_tokens: int | None) -> MetricsReading:
+    """Return a reading without what cannot be the answer's: steps out of bounds, placeholder times."""
+    steps, server, found = reading.decode_steps, reading.server, []
+    if steps is not None and (fault := _find_step_fault(steps, reading.speculation, output_tokens)):
+        steps, found = None, [fault]
+    if server.prefill_ns == 0:
+        server, found = ServerTimings(), [*found, "the server's times are 0 and are not used"]
+    warnings = (*reading.warnings, *found)
+    return msgspec.structs.replace(reading, decode_steps=steps, server=server, warnings=warnings)
+
+
+def _find_step_fault(steps: int, counts: SpecCounts | None, output_tokens: int | None) -> str | None:
+    """Return why so many decode steps cannot be, None where they can."""
+    if output_tokens is None:
+        return None if steps >= 0 else f"{steps} decode steps are fewer than none"
+    bounds = (0, output_tokens - 1) if counts is None else bound_decode_steps(output_tokens, counts)
+    if bounds is None:
+        return f"the counters of drafts cannot be those of an answer of {output_tokens} tokens"
+    if bounds[0] <= steps <= bounds[1]:
+        return None
+    return f"{steps} decode steps are not the {bounds[0]} to {bounds[1]} that its tokens and acceptance allow"
 
 
 def find_disagreements(reading: MetricsReading, output_tokens: int | None) -> tuple[str, ...]:

@@ -1,16 +1,17 @@
 """Which count of tokens an answer's chunks are given, out of those its frames state.
 
-One source for the whole answer: counts of two sources in one answer would be neither. A source counts only if
-every content chunk states it, it never falls, and it does not stay at 0.
+One source for the whole answer: counts of two sources in one answer would be neither. A source counts only
+if every content chunk states it, it never falls, and it is that of its chunk: a chunk with content brings a
+token at least, so a first count of 0 is not its own. What no source counts, a tokenizer counts after the run.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from operator import attrgetter
 
 import msgspec
 
-from draftproof.engines.protocol import CountTokens
-from draftproof.records import TokenSource
+from draftproof.records import Chunk, TokenSource
 
 
 class CountedChunk(msgspec.Struct, frozen=True, gc=False):
@@ -27,18 +28,19 @@ class CountedChunk(msgspec.Struct, frozen=True, gc=False):
 
 
 class Counted(msgspec.Struct, frozen=True):
-    """The chosen counts, one for each content chunk; all None without a source."""
+    """The chunks with the chosen counts; all None without a source."""
 
     source: TokenSource | None
-    cumulative: tuple[int | None, ...]
+    chunks: tuple[Chunk, ...]
     warnings: tuple[str, ...] = ()
 
     @property
     def last(self) -> int | None:
         """The answer's tokens by this source."""
-        return self.cumulative[-1] if self.cumulative else None
+        return self.chunks[-1].cumulative_tokens if self.chunks else None
 
 
+_ARRIVAL_OF = attrgetter("arrival_ns")
 _STATED: tuple[tuple[TokenSource, Callable[[CountedChunk], int | None]], ...] = (
     ("token_ids", attrgetter("ids")),
     ("continuous_usage", attrgetter("usage")),
@@ -47,21 +49,93 @@ _STATED: tuple[tuple[TokenSource, Callable[[CountedChunk], int | None]], ...] = 
 
 
 def choose_counts(
-    chunks: Sequence[CountedChunk], generated: str, count_tokens: CountTokens | None
+    marks: Sequence[CountedChunk], *, total: int | None = None, finish_ns: int | None = None
 ) -> Counted:
-    """Return the counts of the first source all chunks have: ids, continuous usage, engine, tokenizer."""
+    """Return the chunks with the counts of the first source that all of them have.
+
+    Args:
+        marks: the content chunks in order.
+        total: the answer's tokens by the closing usage.
+        finish_ns: arrival of the event with the finish reason. Tokens beyond the last count end with it.
+    """
     warnings: list[str] = []
     for source, count_of in _STATED:
-        counts = [count for count in map(count_of, chunks) if count is not None]
-        if not chunks or len(counts) < len(chunks):
+        counts = [count for count in map(count_of, marks) if count is not None]
+        if source != "token_ids" and _lacks_closing(marks, counts, count_of, finish_ns):
+            counts += [] if total is None else [total]
+        if not marks or len(counts) < len(marks):
             continue
-        if counts != sorted(counts):
-            warnings.append(f"the token count by {source} falls in mid-stream and is not used")
-        elif counts[-1] == 0:
-            warnings.append(f"the token count by {source} stays at 0 and is not used")
-        else:
-            return Counted(source, tuple(counts), tuple(warnings))
-    if count_tokens is None or not chunks:
-        return Counted(None, (None,) * len(chunks), tuple(warnings))
-    texts = (generated[: chunk.generated_chars] for chunk in chunks)
-    return Counted("tokenizer", tuple(count_tokens(text) for text in texts), tuple(warnings))
+        fault = _find_fault(counts)
+        if fault is None:
+            return _join(source, marks, counts, _tail(source, marks, counts, total, finish_ns), warnings)
+        shifted = _shift(marks, counts, total) if source != "token_ids" else None
+        if shifted is not None:
+            warnings.append(f"the token count by {source} lags by one chunk and is moved")
+            return _join(source, marks, shifted, (), warnings)
+        warnings.append(f"the token count by {source} {fault} and is not used")
+    return Counted(None, tuple(Chunk(mark.arrival_ns, None) for mark in marks), tuple(warnings))
+
+
+def list_piece_chars(marks: Sequence[CountedChunk]) -> tuple[int, ...]:
+    """Return the characters that each chunk brought."""
+    ends = [0, *(mark.generated_chars for mark in marks)]
+    return tuple(after - before for before, after in pairwise(ends))
+
+
+def _lacks_closing(
+    marks: Sequence[CountedChunk],
+    counts: Sequence[int],
+    count_of: Callable[[CountedChunk], int | None],
+    finish_ns: int | None,
+) -> bool:
+    """Tell whether only the event that ends the answer is without a count: that of it is the total."""
+    is_last = len(counts) == len(marks) - 1 > 0 and count_of(marks[-1]) is None
+    return is_last and marks[-1].arrival_ns == finish_ns
+
+
+def _find_fault(counts: Sequence[int]) -> str | None:
+    if counts != sorted(counts):
+        return "falls in mid-stream"
+    if counts[-1] == 0:
+        return "stays at 0"
+    return "is 0 at a chunk with content" if counts[0] == 0 else None
+
+
+def _shift(marks: Sequence[CountedChunk], counts: Sequence[int], total: int | None) -> list[int] | None:
+    """Return each chunk's count from the next one's, the last from the total; None where that is none either.
+
+    A service that states the tokens before a chunk begins at 0 and never states those of the last chunk.
+    """
+    moved = [*counts[1:], total or 0]
+    last = max((at for at, chars in enumerate(list_piece_chars(marks)) if chars), default=0)
+    brings = moved[last] - (moved[last - 1] if last else 0)
+    return moved if counts[0] == 0 and _find_fault(moved) is None and brings > 0 else None
+
+
+def _tail(
+    source: TokenSource,
+    marks: Sequence[CountedChunk],
+    counts: Sequence[int],
+    total: int | None,
+    finish_ns: int | None,
+) -> tuple[Chunk, ...]:
+    """Return the tokens that only the closing usage reports, at the event that ended them.
+
+    A running count that stops short of the total says that they came after it. Token ids do not: what has no
+    id may have come at any time, and stays out of tokens and time alike.
+    """
+    is_late = finish_ns is not None and finish_ns >= marks[-1].arrival_ns
+    if source == "token_ids" or not is_late or total is None or total <= counts[-1]:
+        return ()
+    return (Chunk(finish_ns or 0, total),)
+
+
+def _join(
+    source: TokenSource,
+    marks: Sequence[CountedChunk],
+    counts: Sequence[int],
+    tail: tuple[Chunk, ...],
+    warnings: Sequence[str],
+) -> Counted:
+    chunks = tuple(map(Chunk, map(_ARRIVAL_OF, marks), counts))
+    return Counted(source, chunks + tail, tuple(warnings))

@@ -39,7 +39,7 @@ def read_timings(blocks: EngineBlocks) -> MetricsReading:
 
     A block without draft counters means that nothing was drafted up to there: the server leaves zeros out.
     """
-    if not blocks.timings:
+    if not blocks.timings or blocks.timings[-1].predicted_n == 0:  # zeros stand where nothing is known
         return MetricsReading()
     last = blocks.timings[-1]
     server = ServerTimings(prefill_ns=ms_to_ns(last.prompt_ms), decode_ns=ms_to_ns(last.predicted_ms))

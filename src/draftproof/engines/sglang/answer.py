@@ -5,17 +5,15 @@ Pure. Fields: release 0.5.23, `SpecTokensDetails` in `srt/entrypoints/openai/pro
 `srt/managers/scheduler_components/batch_result_processor.py`.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from draftproof.engines.chat.blocks import EngineBlocks
 from draftproof.engines.chat.fold import ChatFold
-from draftproof.engines.chat.frames import ChatFrame, Choice
-from draftproof.engines.chat.metrics_block import MetricsReading, read_metrics
+from draftproof.engines.chat.metrics_block import MetricsReading
 from draftproof.engines.chat.token_counts import CountedChunk
-from draftproof.engines.protocol import Answer, CountTokens
+from draftproof.engines.protocol import Answer
 from draftproof.records import SpecCounts
 
 
@@ -28,7 +26,7 @@ class _Details(msgspec.Struct, frozen=True):
 
     spec_verify_ct: int = 0
     spec_num_correct_drafts: int = 0
-    spec_num_proposed_drafts: int = 0
+    spec_num_proposed_drafts: int | None = None
     spec_correct_drafts_histogram: tuple[int, ...] = ()
     spec_cap_lens_histogram: tuple[int, ...] = ()
 
@@ -40,7 +38,7 @@ class _Details(msgspec.Struct, frozen=True):
         return _weigh(self.spec_correct_drafts_histogram)
 
     @property
-    def drafted(self) -> int:
+    def drafted(self) -> int | None:
         """Verified drafts, by the steps' windows where these are stated, else by the engine's estimate."""
         if not self.spec_cap_lens_histogram:
             return self.spec_num_proposed_drafts
@@ -59,16 +57,21 @@ def read_details(blocks: EngineBlocks) -> MetricsReading:
         return MetricsReading(warnings=(f"spec_tokens_details cannot be read: {error}",))
     if not details.spec_verify_ct:
         return MetricsReading()
-    return MetricsReading(
-        speculation=SpecCounts(
-            num_spec_steps=details.spec_verify_ct,
-            num_draft_tokens=details.drafted,
-            num_accepted_draft_tokens=details.accepted,
-            acceptance_histogram=details.spec_correct_drafts_histogram,
-        ),
-        # With several choices the usage is of all of them, the details are of each.
-        decode_steps=_count_steps(details, None if isinstance(block, list) else blocks.output_tokens),
+    # With several choices the usage is of all of them, the details are of each.
+    steps = _count_steps(details, None if isinstance(block, list) else blocks.output_tokens)
+    drafted = details.drafted
+    if drafted is None or drafted < max(details.accepted, details.spec_verify_ct):
+        said = (
+            f"{drafted} drafts cannot hold {details.accepted} accepted ones in {details.spec_verify_ct} steps"
+        )
+        return MetricsReading(decode_steps=steps, warnings=(said,))
+    counts = SpecCounts(
+        num_spec_steps=details.spec_verify_ct,
+        num_draft_tokens=drafted,
+        num_accepted_draft_tokens=details.accepted,
+        acceptance_histogram=details.spec_correct_drafts_histogram,
     )
+    return MetricsReading(speculation=counts, decode_steps=steps)
 
 
 def _find_block(sglext: Any) -> Any:
@@ -92,39 +95,18 @@ def _count_steps(details: _Details, output_tokens: int | None) -> int:
 
 
 class HeldTailFold(ChatFold):
-    """Gives the closing chunk the tokens that the stream held back.
+    """Counts the last chunk of a tool call, and an answer without any content.
 
-    A step without text, such as the end token alone, sends no chunk, and the closing chunk that follows at
-    once states no count; the usage after it does. Likewise the rest of a tool call's arguments is sent when
-    the answer is complete, without a count.
+    The rest of a tool call's arguments is sent when the answer is complete, without a count; the usage after
+    it states it. An answer that is an end token alone has one chunk, the closing one.
     """
-
-    def __init__(
-        self,
-        count_tokens: CountTokens | None = None,
-        read_blocks: Callable[[EngineBlocks], MetricsReading] = read_metrics,
-    ) -> None:
-        super().__init__(count_tokens, read_blocks)
-        self._closed_ns: int | None = None
 
     def finish(self) -> Answer:
         """Return what was said so far."""
-        self._count_tail()
+        total = self._usage.stated
+        if total and self._finish_ns is not None and not self._other_choices:
+            *earlier, last = self._marks or [CountedChunk(self._finish_ns, None, total, None, 0)]
+            if earlier and last.usage is None and all(mark.usage is not None for mark in earlier):
+                last = msgspec.structs.replace(last, usage=total)
+            self._marks = [*earlier, last]
         return super().finish()
-
-    def _take_choice(self, choice: Choice, frame: ChatFrame, arrival_ns: int) -> None:
-        super()._take_choice(choice, frame, arrival_ns)
-        if choice.finish_reason is not None:
-            self._closed_ns = arrival_ns
-
-    def _count_tail(self) -> None:
-        total, closed_ns = self._final_tokens, self._closed_ns
-        if total is None or closed_ns is None or self._other_choices:
-            return
-        *earlier, last = self._marks or [CountedChunk(closed_ns, None, 0, None, 0)]
-        if any(mark.usage is None for mark in earlier):
-            return
-        if last.usage is None and earlier:
-            self._marks[-1] = msgspec.structs.replace(last, usage=total)
-        elif last.usage is not None and last.usage < total:
-            self._marks.append(CountedChunk(closed_ns, None, total, None, self._generated_chars))

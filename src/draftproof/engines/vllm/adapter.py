@@ -34,6 +34,7 @@ from draftproof.engines.vllm.state import (
     read_log,
     read_server_info,
 )
+from draftproof.metrics.acceptance import bound_decode_steps
 from draftproof.workload.items import Item
 
 _FAMILIES: dict[str, Family] = {
@@ -82,16 +83,16 @@ def _ask(_item: Item) -> dict[str, Any]:
 def _read_blocks(blocks: EngineBlocks) -> MetricsReading:
     """Read the `metrics` block; the steps come from the chunks, each of which holds one.
 
-    The block counts drafts that were accepted behind the answer's end, so (N − 1) − accepted is the least
-    that the steps can be. Fewer chunks than that were joined on their way and tell nothing.
+    Fewer chunks than tokens and acceptance allow were joined on their way and tell nothing. More are named:
+    an answer whose tokens come one by one has a chunk for each accepted draft.
     """
     reading = read_metrics(blocks)
     counts, total = reading.speculation, blocks.output_tokens
     if counts is None or total is None:
         return reading
-    steps = blocks.content_chunks - 1
-    least = max(total - 1 - counts.num_accepted_draft_tokens, counts.num_spec_steps)
-    return msgspec.structs.replace(reading, decode_steps=steps) if steps >= least else reading
+    bounds, steps = bound_decode_steps(total, counts), blocks.content_chunks - 1
+    is_joined = bounds is not None and steps < bounds[0]
+    return reading if is_joined else msgspec.structs.replace(reading, decode_steps=steps)
 
 
 def _read_identity(bodies: Mapping[str, bytes]) -> Identity:

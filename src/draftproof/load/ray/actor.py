@@ -9,8 +9,6 @@ import asyncio
 import contextlib
 import resource
 import time
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import msgspec
 
@@ -49,21 +47,15 @@ class LoadActor:
         self._transport = HttpTransport(clock=clock)
         self._shell: WorkerShell | None = None
         self._watch: asyncio.Task[None] | None = None
-        self._folder: TemporaryDirectory[str] | None = None
 
-    async def set_up(
-        self, items: bytes, tokenizer: bytes | None, secrets: tuple[str, ...], descriptors: int = 0
-    ) -> None:
+    async def set_up(self, items: bytes, secrets: tuple[str, ...], descriptors: int = 0) -> None:
         """Take what holds for all turns.
 
         Args:
             items: the whole workload.
-            tokenizer: the tokenizer.json to count with where a service does not, None without one.
             secrets: values masked in every record before it leaves this process.
             descriptors: how many open files this process has to be allowed.
         """
-        if tokenizer is not None:
-            self._folder = _keep_tokenizer(tokenizer)
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         if soft != resource.RLIM_INFINITY and descriptors > soft:
             resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, hard))
@@ -93,7 +85,7 @@ class LoadActor:
         if offset_ns is not None:
             self._offset_ns = offset_ns
         if isinstance(word, TurnOrder):
-            word = self._complete(word, headers)
+            word = _complete(word, headers)
         self._prepared.take(to_worker_time(word, self._offset_ns))
 
     async def poll(self) -> News:
@@ -122,20 +114,10 @@ class LoadActor:
             await self._shell.close()
         await self._transport.close()
         self._spool.close()
-        if self._folder is not None:
-            self._folder.cleanup()
 
     def keep(self, record: RequestRecord) -> None:
         """Keep a record, by the clock of whoever asks, until it is handed over."""
         self._spool.append(encode_line(record_to_our_time(record, self._offset_ns)))
-
-    def _complete(self, order: TurnOrder, headers: Headers) -> TurnOrder:
-        """Return an order with what does not travel in it, and with paths of this host."""
-        folder = self._folder if order.endpoint.tokenizer_folder is not None else None
-        endpoint = msgspec.structs.replace(
-            order.endpoint, headers=headers, tokenizer_folder=None if folder is None else folder.name
-        )
-        return msgspec.structs.replace(order, endpoint=endpoint)
 
     def _reply(self, reply: Reply) -> None:
         if isinstance(reply, Done):
@@ -158,11 +140,9 @@ class LoadActor:
         return self._shell
 
 
-def _keep_tokenizer(tokenizer: bytes) -> "TemporaryDirectory[str]":
-    """Return a folder with the file: tokenizers are loaded by path."""
-    folder = TemporaryDirectory(prefix="draftproof-worker-")
-    Path(folder.name, "tokenizer.json").write_bytes(tokenizer)
-    return folder
+def _complete(order: TurnOrder, headers: Headers) -> TurnOrder:
+    """Return an order with what does not travel in it."""
+    return msgspec.structs.replace(order, endpoint=msgspec.structs.replace(order.endpoint, headers=headers))
 
 
 class _SpoolSink:

@@ -11,7 +11,6 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -122,7 +121,7 @@ class Cluster:
         return (summary, *describe_workers(facts))
 
     def make_factory(
-        self, items: bytes, levels: Sequence[Level], workers: int, tokenizer: Path | None
+        self, items: bytes, levels: Sequence[Level], workers: int
     ) -> Callable[[Setup], RemoteWorker]:
         """Return what makes the workers of a run.
 
@@ -130,13 +129,10 @@ class Cluster:
             items: the workload as msgpack; each node gets it once.
             levels: the load levels.
             workers: how many workers share a turn.
-            tokenizer: folder with a tokenizer.json to count with, None without one.
         """
-        path = None if tokenizer is None else tokenizer / "tokenizer.json"
-        counting = path.read_bytes() if path is not None and path.is_file() else None
-        shared = (self._ray.put(items), self._ray.put(counting))
+        shared = self._ray.put(items)
         return lambda setup: RemoteWorker(
-            setup, ActorRemote(self._ray, self.place(), shared=shared, levels=levels, workers=workers)
+            setup, ActorRemote(self._ray, self.place(), items=shared, levels=levels, workers=workers)
         )
 
     def place(self) -> Any:
@@ -167,7 +163,7 @@ class ActorRemote:
     Args:
         ray: the package.
         actor: its handle.
-        shared: references to the workload and the tokenizer in the cluster's memory.
+        items: a reference to the workload in the cluster's memory.
         levels: the load levels.
         workers: how many workers share a turn.
         silent_s: a call that takes longer, beside what it waits for itself, says that the worker is gone.
@@ -178,12 +174,12 @@ class ActorRemote:
         ray: Any,
         actor: Any,
         *,
-        shared: tuple[Any, Any],
+        items: Any,
         levels: Sequence[Level],
         workers: int,
         silent_s: float = SILENT_S,
     ) -> None:
-        self._ray, self.actor, self._shared = ray, actor, shared
+        self._ray, self.actor, self._items = ray, actor, items
         self._levels, self._workers, self._silent_s = levels, workers, silent_s
 
     async def set_up(self, secrets: tuple[str, ...]) -> HostFacts:
@@ -197,7 +193,7 @@ class ActorRemote:
         facts = msgspec.msgpack.decode(answer, type=HostFacts)
         check_same_program(read_facts(), [facts])
         descriptors = check_sockets(self._levels, [facts] * self._workers)[0]
-        await self._call(self.actor.set_up, *self._shared, secrets, descriptors, wait_s=PLACE_S)
+        await self._call(self.actor.set_up, self._items, secrets, descriptors, wait_s=PLACE_S)
         return facts
 
     async def ping(self) -> int:

@@ -69,6 +69,7 @@ def record_to_our_time(record: RequestRecord, offset_ns: int) -> RequestRecord:
         sent_ns=_shift(record.sent_ns, offset_ns),
         headers_ns=_shift(record.headers_ns, offset_ns),
         end_ns=record.end_ns - offset_ns,
+        finish_ns=_shift(record.finish_ns, offset_ns),
         chunks=tuple(Chunk(one.arrival_ns - offset_ns, one.cumulative_tokens) for one in record.chunks),
     )
 

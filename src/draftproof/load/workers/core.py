@@ -6,14 +6,10 @@ methods from the loop on which `run` is awaited.
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
-import msgspec
-
-from draftproof.arms.context_fit import load_token_counter
 from draftproof.client.wire import Transport
 from draftproof.clock import Clock, monotonic_ns
-from draftproof.engines import EngineAdapter, adapter_for
+from draftproof.engines import adapter_for
 from draftproof.load.driver import prepare_turn, run_performer
 from draftproof.load.part import Part
 from draftproof.load.performing import Performer
@@ -38,7 +34,6 @@ class LoadWorker:
     ) -> None:
         self._items: Mapping[str, Item] = {item.id: item for item in items}
         self._transport, self._sink, self._clock = transport, sink, clock
-        self._adapters: dict[tuple[str, str | None], EngineAdapter] = {}
         self._performer: Performer | None = None
         self._stop = asyncio.Event()
 
@@ -99,17 +94,7 @@ class LoadWorker:
         return Endpoint(
             url=order.url,
             served_model=order.served_model,
-            adapter=self._find_adapter(order.engine, order.tokenizer_folder),
+            adapter=adapter_for(order.engine),
             headers=order.headers,
             request=order.request,
         )
-
-    def _find_adapter(self, engine: str, folder: str | None) -> EngineAdapter:
-        """A tokenizer takes long to load and is the same in every turn."""
-        if (engine, folder) not in self._adapters:
-            counter = load_token_counter(Path(folder)) if folder else None
-            adapter = adapter_for(engine)
-            self._adapters[engine, folder] = (
-                msgspec.structs.replace(adapter, count_tokens=counter) if counter else adapter
-            )
-        return self._adapters[engine, folder]

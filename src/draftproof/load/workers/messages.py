@@ -21,14 +21,13 @@ _LENGTH = struct.Struct(">I")
 
 
 class EndpointOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """An `Endpoint` as data: the adapter by its name, and the folder of a tokenizer to count with."""
+    """An `Endpoint` as data, the adapter by its name."""
 
     engine: str
     url: str
     served_model: str
     headers: tuple[tuple[str, str], ...] = ()
     request: dict[str, Scalar] = {}
-    tokenizer_folder: str | None = None
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):

@@ -27,7 +27,6 @@ class WorkerPool:
         items: the workload.
         journal: folder in which worker k writes records-w<k>.jsonl.
         secrets: values masked in every record.
-        tokenizer_folder: where the tokenizer lies that counts where a service does not.
         inherited: descriptors that a worker keeps open as long as it lives, such as the run's lock.
         make: returns the worker of a setup; None: a process that inherits `inherited`.
     """
@@ -39,12 +38,11 @@ class WorkerPool:
         *,
         journal: Path,
         secrets: tuple[str, ...] = (),
-        tokenizer_folder: Path | None = None,
         inherited: tuple[int, ...] = (),
         make: MakeWorker | None = None,
         clock: Clock = monotonic_ns,
     ) -> None:
-        self._clock, self._tokenizer_folder = clock, tokenizer_folder
+        self._clock = clock
         self._is_started = False
         make = make or (lambda setup: ProcessWorker(setup, inherited))
         self.workers = [
@@ -107,14 +105,12 @@ class WorkerPool:
             await asyncio.gather(*(worker.start() for worker in self.workers))
 
     def _describe(self, endpoint: Endpoint) -> EndpointOrder:
-        counts = endpoint.adapter.count_tokens is not None and self._tokenizer_folder is not None
         return EndpointOrder(
             engine=endpoint.adapter.name,
             url=endpoint.url,
             served_model=endpoint.served_model,
             headers=endpoint.headers,
             request=endpoint.request,
-            tokenizer_folder=str(self._tokenizer_folder) if counts else None,
         )
 
 

@@ -1,0 +1,196 @@
+"""Streams whose counts mislead, read by every adapter: tokens and time of one span, no placeholder zero."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from draftproof.client.exchange import Exchange, ExchangeFold
+from draftproof.client.wire import Ending
+from draftproof.engines import ADAPTERS
+from draftproof.load.turn import Job, Turn, make_record
+from draftproof.metrics.acceptance import count_decode_steps, pool_acceptance
+from draftproof.metrics.request import compute_request_metrics, count_output_tokens
+from draftproof.records import RequestRecord, ServerTimings
+from draftproof.testing.builders import build_item
+
+MS = 1_000_000
+STREAMS = Path(__file__).parents[2] / "fixtures" / "streams"
+EVERY = sorted(ADAPTERS)
+_TURN = Turn(block=0, load="low", concurrency=1, repeat=0, arm="baseline", order=0, item_ids=("i",))
+
+
+def load(name: str) -> list[tuple[float, str]]:
+    return [(delay, text) for delay, text in json.loads((STREAMS / name).read_text())["writes"]]
+
+
+def read(engine: str, writes: list[tuple[float, str]]) -> tuple[RequestRecord, Exchange]:
+    """Return the record and the exchange of an answer whose parts are written after these delays in ms."""
+    fold = ExchangeFold(ADAPTERS[engine].start_fold())
+    fold.on_sent(0)
+    fold.on_headers(200, "text/event-stream", 0)
+    at_ns = 0
+    for delay, text in writes:
+        at_ns += round(delay * MS)
+        fold.on_body(text.encode(), at_ns)
+    exchange = fold.close(Ending(kind="complete", at_ns=at_ns))
+    job = Job(request_id="r", item=build_item("i"), phase="measure", order_in_block=0, seed=None)
+    return make_record(_TURN, job, 0, exchange), exchange
+
+
+def tpot_ms(record: RequestRecord) -> float | None:
+    found = compute_request_metrics(record, 200 * MS).tpot_ns
+    return None if found is None else found / MS
+
+
+def without_running_usage(writes: list[tuple[float, str]]) -> list[tuple[float, str]]:
+    """Return the stream of a service that states the usage on its closing event alone."""
+    return [
+        (delay, text if '"choices":[]' in text else re.sub(r',"usage":\{[^}]*\}', "", text))
+        for delay, text in writes
+    ]
+
+
+def with_visible_tail(writes: list[tuple[float, str]]) -> list[tuple[float, str]]:
+    """Return the stream of a service of the same pace that shows its last tokens with the finish reason."""
+    return [
+        (
+            delay,
+            text.replace(
+                '"delta":{},"finish_reason":"tool_calls"',
+                '"delta":{"content":" end"},"finish_reason":"tool_calls"',
+            ),
+        )
+        for delay, text in writes
+    ]
+
+
+@pytest.mark.parametrize("engine", EVERY)
+def test_tokens_that_only_the_closing_usage_reports_end_with_the_finish_event(engine):
+    """Twenty tokens in 200 ms are 10 ms a token, the eight without content among them."""
+    record, exchange = read(engine, load("hidden-tokens-vllm.json"))
+    assert (exchange.outcome, record.output_tokens) == ("ok", 24)
+    assert tpot_ms(record) == pytest.approx(10.0)
+
+
+@pytest.mark.parametrize("engine", EVERY)
+@pytest.mark.parametrize("counted", [load, lambda name: without_running_usage(load(name))])
+def test_two_services_of_equal_pace_are_equal_whichever_hides_its_tail(engine, counted):
+    """The ratio of a service that hides its last tokens to one that shows them is 1.00, counted or not."""
+    hiding = counted("hidden-tokens-vllm.json")
+    ratio = (tpot_ms(read(engine, hiding)[0]) or 0) / (
+        tpot_ms(read(engine, with_visible_tail(hiding))[0]) or 1
+    )
+    assert ratio == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("engine", EVERY)
+def test_a_count_that_lags_by_one_chunk_is_moved_and_named(engine):
+    """A content chunk brings a token at least, so a first count of 0 is that of the chunk before."""
+    record, _ = read(engine, load("lagging-usage.json"))
+    assert tpot_ms(record) == pytest.approx(10.0)
+    assert [chunk.cumulative_tokens for chunk in record.chunks] == [4, 8, 12, 16]
+    assert record.warnings == ("the token count by continuous_usage lags by one chunk and is moved",)
+
+
+@pytest.mark.parametrize("engine", EVERY)
+@pytest.mark.parametrize(("total", "kept"), [(12, 12), (None, None)])
+def test_a_first_count_of_zero_that_no_lag_explains_is_not_used(engine, total, kept):
+    """Where the running count reaches the total, or there is none, the zero is a placeholder."""
+    closing = f'"completion_tokens":{total}' if total else '"prompt_tokens":7'
+    writes = [
+        (delay, text.replace('"completion_tokens":16', closing)) for delay, text in load("lagging-usage.json")
+    ]
+    record, _ = read(engine, writes)
+    assert (record.token_source, count_output_tokens(record)) == (None, kept or 12)
+    assert (
+        "the token count by continuous_usage is 0 at a chunk with content and is not used" in record.warnings
+    )
+
+
+@pytest.mark.parametrize("engine", EVERY)
+def test_placeholder_zeros_are_no_measurement(engine):
+    """Tokens, prompt and the server's times are unknown where zeros stand, and the totals are named."""
+    record, exchange = read(engine, load("zero-usage-generic.json"))
+    assert exchange.outcome == "ok"
+    assert (count_output_tokens(record), record.output_tokens, record.prompt_tokens) == (None, None, None)
+    assert {chunk.cumulative_tokens for chunk in record.chunks} == {None}
+    assert (tpot_ms(record), record.server, record.decode_steps) == (None, ServerTimings(), None)
+    assert record.speculation is None
+    assert "usage says 0 tokens for an answer with content and is not used" in record.warnings
+
+
+@pytest.mark.parametrize("engine", EVERY)
+def test_better_evidence_outlives_a_closing_zero(engine):
+    """Running counts seen before a closing usage of 0 still date and count the tokens."""
+    writes = [
+        (delay, text.replace('"completion_tokens":24', '"completion_tokens":0'))
+        for delay, text in load("hidden-tokens-vllm.json")
+    ]
+    record, _ = read(engine, writes)
+    assert record.output_tokens == 16
+    assert tpot_ms(record) == pytest.approx(10.0)
+    assert "usage says 0 tokens for an answer with content and is not used" in record.warnings
+
+
+@pytest.mark.parametrize("engine", EVERY)
+def test_a_total_below_what_was_streamed_is_no_total(engine):
+    """Ten tokens by the closing usage, sixteen by the stream: there were sixteen."""
+    writes = [
+        (delay, text.replace('"completion_tokens":24', '"completion_tokens":10'))
+        for delay, text in load("hidden-tokens-vllm.json")
+    ]
+    record, _ = read(engine, writes)
+    assert record.output_tokens == 16
+    assert "usage says 10 tokens, fewer than 16 streamed, and is not used" in record.warnings
+
+
+@pytest.mark.parametrize("engine", EVERY)
+def test_a_usage_that_content_followed_is_no_total(engine):
+    """A count stated once at the beginning says nothing of what came after it."""
+    writes = [(d, t) for d, t in without_running_usage(load("lagging-usage.json"))]
+    first = writes[1][1].replace(
+        '"finish_reason":null}]', '"finish_reason":null}],"usage":{"completion_tokens":1}'
+    )
+    record, _ = read(
+        engine, [writes[0], (30, first), *[(d, re.sub(r',"usage":\{[^}]*\}', "", t)) for d, t in writes[2:]]]
+    )
+    assert (record.output_tokens, tpot_ms(record)) == (None, None)
+
+
+@pytest.mark.parametrize("engine", EVERY)
+def test_tokens_that_no_chunk_carries_give_no_rate(engine):
+    """Of a total that counts hidden reasoning nobody knows which tokens came in the span."""
+    writes = [
+        (
+            delay,
+            text.replace(
+                '"completion_tokens":24',
+                '"completion_tokens":24,"completion_tokens_details":{"reasoning_tokens":8}',
+            ),
+        )
+        for delay, text in without_running_usage(load("hidden-tokens-vllm.json"))
+    ]
+    record, _ = read(engine, writes)
+    assert (record.output_tokens, record.unstreamed_tokens, tpot_ms(record)) == (24, 8, None)
+
+
+@pytest.mark.parametrize("engine", EVERY)
+def test_an_answer_sent_token_by_token_has_the_steps_that_its_acceptance_allows(engine):
+    """Twenty events are not nineteen steps: thirteen accepted drafts leave six, 3.17 tokens each."""
+    record, _ = read(engine, load("token-by-token-vllm.json"))
+    if record.speculation is None:
+        assert record.decode_steps is None
+        return
+    assert count_decode_steps(record) == (6, 19)
+    pooled = pool_acceptance([record])
+    assert pooled is not None
+    assert pooled.tokens_per_decode_step == pytest.approx(3.17, abs=0.005)
+
+
+def test_steps_out_of_bounds_are_named():
+    """What the chunks of one answer would say is kept as a warning, not as a number."""
+    record, _ = read("vllm", load("token-by-token-vllm.json"))
+    assert record.decode_steps is None
+    assert "19 decode steps are not the 6 to 9 that its tokens and acceptance allow" in record.warnings
