@@ -8,8 +8,24 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from draftproof.metrics import host_series as host
 from draftproof.telemetry.prometheus import name_series
+
+# Clock event reasons HwSlowdown, SwThermalSlowdown, HwThermalSlowdown, HwPowerBrakeSlowdown: heat or supply.
+# A software power cap is what a board at full load does, and no event.
+_SLOWED = 0x08 | 0x20 | 0x40 | 0x80
+
+
+class GpuState(msgspec.Struct, frozen=True, kw_only=True):
+    """How a GPU runs now; `throttled` is 1 where heat or its supply slows it down. None: it does not tell."""
+
+    busy_share: float | None
+    clock_mhz: float | None
+    power_limit_w: float | None
+    temperature_c: float | None
+    throttled: int | None
 
 
 class NvmlReader:
@@ -32,6 +48,22 @@ class NvmlReader:
                 if value is not None:
                     found[name_series(name, {"gpu": str(index)})] = value
         return found
+
+    def read_states(self) -> dict[int, GpuState]:
+        """Return how every GPU runs now, by its index."""
+        return {index: self._read_state(device) for index, device in self._devices.items()}
+
+    def _read_state(self, device: Any) -> GpuState:
+        nvml = self._nvml
+        reasons = self._ask(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(device))
+        limit_mw = self._ask(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(device))
+        return GpuState(
+            busy_share=self._ask(lambda: nvml.nvmlDeviceGetUtilizationRates(device).gpu / 100),
+            clock_mhz=self._ask(lambda: nvml.nvmlDeviceGetClockInfo(device, nvml.NVML_CLOCK_SM)),
+            power_limit_w=None if limit_mw is None else limit_mw / 1e3,
+            temperature_c=self._ask(lambda: nvml.nvmlDeviceGetTemperature(device, nvml.NVML_TEMPERATURE_GPU)),
+            throttled=None if reasons is None else int(bool(int(reasons) & _SLOWED)),
+        )
 
     def close(self) -> None:
         """Let go of the library; closing twice is harmless."""

@@ -24,6 +24,7 @@ from draftproof.workload.clusters import name_clusters
 Bools = npt.NDArray[np.bool_]
 CheckCounts = tuple[int, int, int, int]
 NO_BASIS, COUNTED, ASSUMED = 0, 1, 2  # how the tokens of a first chunk came off, see `RequestMetrics`
+FROM_PROMPT = frozenset({"ttft_ns", "ttft_from_schedule_ns", "e2e_ns", "e2e_from_schedule_ns"})
 _LARGEST = 2**62
 _BASES = {None: NO_BASIS, "counted": COUNTED, "single_first_token_assumed": ASSUMED}
 
@@ -62,6 +63,11 @@ class Columns:
     def in_order(self) -> Bools:
         """Whether the record's times run forwards."""
         return np.array([one.in_order for one in self.observations], dtype=np.bool_)
+
+    @cached_property
+    def asks_again(self) -> Bools:
+        """Whether an attempt that does not count asked the same of the arm before: it may know the prompt."""
+        return self._whole("attempt") > 0
 
     @cached_property
     def blocks(self) -> Ints:
@@ -298,9 +304,10 @@ class Columns:
         return self._figures[name]
 
     def metric(self, name: str) -> Floats:
-        """Return a metric of answered requests, NaN where it is not known."""
+        """Return a metric of answered requests, NaN where it is not known or not one of a first asking."""
         if name not in self._metrics:
-            self._metrics[name] = np.where(self.is_ok, self.figure(name), np.nan)
+            counts = self.is_ok & ~self.asks_again if name in FROM_PROMPT else self.is_ok
+            self._metrics[name] = np.where(counts, self.figure(name), np.nan)
         return self._metrics[name]
 
     @property

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from draftproof.verdict.columns import Columns
+from draftproof.verdict.columns import FROM_PROMPT, Columns
 from draftproof.verdict.effects import METRICS, CellKey
 from draftproof.verdict.guardrails import Finding
 from draftproof.verdict.pairs import Pairs
@@ -56,6 +56,8 @@ def judge_coverage(
 def _cover(columns: Columns, pairs: Pairs, metric: str) -> Coverage:
     mine, theirs = pairs.mine, pairs.theirs
     answered = columns.is_ok & columns.timed
+    if metric in FROM_PROMPT:
+        answered &= ~columns.asks_again
     usable = columns.in_order & (columns.metric(metric) > 0)
     known = answered[mine] & answered[theirs] & usable[theirs]
     return Coverage(metric=metric, known=int(known.sum()), hidden=int((known & ~usable[mine]).sum()))

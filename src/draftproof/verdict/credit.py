@@ -5,6 +5,7 @@ margin where end-to-end time decides, times per token reckoned by two formulas, 
 too few to tell what a turn does to all of its prompts.
 """
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable
 
@@ -38,6 +39,7 @@ def judge_credit(
     for cell, finding in (
         *_find_shortened(prepared, pairs, effects),
         *_find_mixed_bases(prepared, pairs[DECISIVE]),
+        *_find_disturbed_more(prepared),
         *(_find_few_turns(prepared, pairs[DECISIVE]) if is_representative else ()),
     ):
         found[cell].append(finding)
@@ -104,6 +106,13 @@ def _find_mixed_bases(prepared: PreparedRun, pairs: Pairs) -> Iterable[tuple[Cel
                 "the other does not, so their times per token are not of one formula."
             )
             yield cell, _open("tpot_basis_differs", text, cell)
+
+
+def _find_disturbed_more(prepared: PreparedRun) -> Iterable[tuple[CellKey, Finding]]:
+    """Find that the host disturbed the candidate more often than chance does: it may disturb itself."""
+    text = prepared.disturbed_more.get("candidate")
+    for cell in itertools.product(prepared.segments, prepared.loads if text else ()):
+        yield cell, _open("disturbed_more", f"{text}, so no gain is credited.", cell)
 
 
 def _find_few_turns(prepared: PreparedRun, pairs: Pairs) -> Iterable[tuple[CellKey, Finding]]:

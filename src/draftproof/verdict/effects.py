@@ -14,6 +14,7 @@ from draftproof.stats.bootstrap import RatioEstimate, Statistic, paired_ratio
 from draftproof.stats.multiplicity import simultaneous_intervals
 from draftproof.stats.resampling import Floats, Ints, index_labels
 from draftproof.stats.turns import TurnSpread, turn_spread, widen_by_turns
+from draftproof.verdict.columns import FROM_PROMPT
 from draftproof.verdict.pairs import Comparison, Pair, Pairs, PairTable
 from draftproof.verdict.results import Effect, Figure
 from draftproof.verdict.run_data import ALL_SEGMENTS, Observation, PreparedRun
@@ -66,7 +67,8 @@ def read_metric(metric: str) -> Reader:
 
 def value_of(seen: Observation, metric: str) -> float | None:
     """Return a metric of an answered request as a float, None where it is not known."""
-    value = getattr(seen.metrics, metric) if seen.is_ok else None
+    is_known = seen.is_ok and not (metric in FROM_PROMPT and seen.record.attempt)
+    value = getattr(seen.metrics, metric) if is_known else None
     return None if value is None else float(value)
 
 

@@ -184,6 +184,7 @@ def _count_asked(prepared: PreparedRun, arm: str, load: str, segment: str, *, en
 
 def _warn(prepared: PreparedRun, pairs: PairTable, readings: ServiceReadings) -> Iterator[str]:
     yield from _warn_about_turns(prepared)
+    yield from (f"{text}." for text in prepared.disturbed_more.values())
     yield from _warn_about_missing(prepared)
     yield from _warn_about_hidden_failures(prepared, pairs)
     yield from _warn_about_speculation(prepared, readings)

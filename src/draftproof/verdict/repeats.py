@@ -47,7 +47,7 @@ def identify(line: RequestRecord | BlockRecord) -> Hashable:
     was broken off and gone on with has several lines, each with its own times.
     """
     if isinstance(line, BlockRecord):
-        own = (line.boot, line.started_ns, line.ended_ns, line.completed)
+        own = (line.attempt, line.boot, line.started_ns, line.ended_ns, line.completed)
         return (line.load, line.block, line.arm, *own)
     if line.phase == "measure":
         return line.request_id

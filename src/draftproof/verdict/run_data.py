@@ -22,6 +22,13 @@ from draftproof.records import (
     RequestRecord,
 )
 from draftproof.stats.resampling import Ints
+from draftproof.verdict.attempts import (
+    Attempts,
+    describe_disturbed_more,
+    find_attempts,
+    keep_counting,
+    warn_about_attempts,
+)
 from draftproof.verdict.client_limits import ClientFault, find_client_faults
 from draftproof.verdict.columns import Bools, Columns, number_rows
 from draftproof.verdict.knee.levels import without_knee
@@ -67,6 +74,7 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     warnings: tuple[str, ...]
     counts: dict[str, int]
     sizes: dict[str, LoadSize]
+    attempts: tuple[Attempts, ...] = ()
 
     @property
     def plan(self) -> Plan:
@@ -81,6 +89,11 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """Tell whether the turn of a request has a record of its own that says it ended."""
         turn = self.turns.get((record.load, record.block, record.arm))
         return turn is not None and turn.completed
+
+    @cached_property
+    def disturbed_more(self) -> dict[str, str]:
+        """The arms that the host disturbed more often than the others, and by how much."""
+        return describe_disturbed_more(self.attempts, (turn.arm for turn in self.turns.values()))
 
     @cached_property
     def ended(self) -> Bools:
@@ -144,9 +157,11 @@ def prepare_run(run: RunData) -> PreparedRun:
     What belongs to a knee search is left out: it is judged apart (verdict/knee).
     """
     written = without_knee(run)
-    run = without_repeats(written)
+    once = without_repeats(written)
+    attempts = find_attempts(once)
+    run = keep_counting(once, attempts)
     distinct = [record for record in run.records if record.phase == "measure"]
-    measured = count_counted(written.records)
+    measured, asked = count_counted(written.records), count_counted(once.records)
     items = {item.id: item for item in run.items}
     loads = {level.name for level in run.plan.load}
     known = [record for record in distinct if _is_known(record, items, loads)]
@@ -158,13 +173,13 @@ def prepare_run(run: RunData) -> PreparedRun:
     counts = {
         "records": len(written.records),
         "not_measured_phase": len(run.records) - len(distinct),
-        "duplicates": measured - len(distinct),
+        "duplicates": measured - asked,
         "unknown": len(distinct) - len(known),
         "repeated": sum(_is_repeat(one, other) for one, other in pairwise(ordered)),
         "measured": len(known),
         "turns": len(turns),
         "turns_lagged": sum(turn.lagged for turn in turns.values()),
-    }
+    } | ({"superseded": asked - len(distinct)} if asked > len(distinct) else {})
     return PreparedRun(
         run=run,
         observations=tuple(observer.observe(record, judged.get(record.request_id)) for record in ordered),
@@ -172,9 +187,14 @@ def prepare_run(run: RunData) -> PreparedRun:
         segments=_distinct(segment_key(item, run.plan.workload.segment_by) for item in run.items),
         loads=tuple(sorted((level.name for level in run.plan.load), key=lambda name: sizes[name].order)),
         arms=_order_arms(run),
-        warnings=(*_warn_about_choice(counts), *warn_about_lines(written, run)),
+        warnings=(
+            *_warn_about_choice(counts),
+            *warn_about_lines(written, once),
+            *warn_about_attempts(attempts),
+        ),
         counts=counts,
         sizes=sizes,
+        attempts=attempts,
     )
 
 

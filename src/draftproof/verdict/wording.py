@@ -33,6 +33,7 @@ WITHHELD_WORDS = {
     "gain_by_length": "shorter answers make the gain",
     "tpot_basis_differs": "times per token by two formulas",
     "turns_unmeasured": "too few turns",
+    "disturbed_more": "the host disturbed the candidate more often than the other arms",
     "null_not_exceeded": "equal arms differ as much",
     "null_unmeasured": "equal arms were not compared",
     "metric_hidden": "times that the candidate hides",

@@ -1,0 +1,145 @@
+"""Periods that the host disturbed and that were measured once more: which attempt counts. Pure.
+
+The second attempt counts where the evidence stored with the first says that the host disturbed it, and not
+because somebody wrote a second one; neither attempt's latency is read. Both stay in the record. Whether one
+arm was disturbed more often than the others is tested, since chance and other programs do not know the arms.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+import msgspec
+from scipy.stats import hypergeom
+
+from draftproof.records import BlockRecord, RequestRecord, TelemetrySample
+from draftproof.stats.multiplicity import holm_adjusted
+from draftproof.verdict.host_evidence import HostEvent, find_host_events
+from draftproof.verdict.observed import RunData, TurnKey
+
+_NAMED = 3
+_MORE_OFTEN_P = 0.05
+
+
+class Attempts(msgspec.Struct, frozen=True, kw_only=True):
+    """The attempts at one period that the host disturbed.
+
+    `first`, `second`: what the host did to them; None: there is no whole second attempt. `counts`: the
+    number of the attempt that enters the effects.
+    """
+
+    load: str
+    block: int
+    arm: str
+    first: tuple[HostEvent, ...]
+    second: tuple[HostEvent, ...] | None
+    counts: int
+
+
+def find_attempts(run: RunData) -> tuple[Attempts, ...]:
+    """Return the periods of the plan's loads whose first attempt the host disturbed, in order."""
+    loads, limit_ms = {level.name for level in run.plan.load}, run.plan.limits.client_lag_ms
+    parts: defaultdict[TurnKey, defaultdict[int, list[BlockRecord]]] = defaultdict(lambda: defaultdict(list))
+    for block in run.blocks:
+        if block.load in loads:
+            parts[block.load, block.block, block.arm][block.attempt].append(block)
+    found = []
+    for (load, block_index, arm), own in sorted(parts.items()):
+        first = find_host_events(own[0], limit_ms)
+        if first and is_whole(own[0]):
+            second = find_host_events(own[1], limit_ms) if is_whole(own[1]) else None
+            found.append(
+                Attempts(
+                    load=load,
+                    block=block_index,
+                    arm=arm,
+                    first=first,
+                    second=second,
+                    counts=0 if second is None else 1,
+                )
+            )
+    return tuple(found)
+
+
+def is_whole(parts: Iterable[BlockRecord]) -> bool:
+    """Tell whether one of the records of an attempt says that it ended."""
+    return any(one.completed for one in parts)
+
+
+def keep_counting(run: RunData, attempts: Iterable[Attempts]) -> RunData:
+    """Return a run in which every period has the attempt that counts, and no line of another one."""
+    second = {(one.load, one.block, one.arm) for one in attempts if one.counts == 1}
+    lines: tuple[BlockRecord | RequestRecord, ...] = (*run.blocks, *run.records)
+    if not any(one.attempt for one in lines):
+        return run
+
+    def counts(line: RequestRecord | BlockRecord) -> bool:
+        return line.attempt == int((line.load, line.block, line.arm) in second)
+
+    return msgspec.structs.replace(
+        run,
+        records=tuple(one for one in run.records if counts(one) or one.phase == "warmup"),
+        blocks=tuple(one for one in run.blocks if counts(one)),
+        telemetry=tuple(one for one in run.telemetry if _is_of(one, second)),
+    )
+
+
+def warn_about_attempts(attempts: Collection[Attempts]) -> Iterator[str]:
+    """Say which periods the host disturbed, which of them count all the same, and whose they are."""
+    again = [one for one in attempts if one.counts == 1]
+    if again:
+        yield (
+            f"{_count(len(again))} measured once more, because the host disturbed the first attempt, which "
+            f"is kept and does not count: {_list(again)}. A service that keeps prompts knew them by then, so "
+            "first tokens and end-to-end times of the second are left out."
+        )
+    still = [one for one in attempts if one.counts == 0 or one.second]
+    if still:
+        yield (
+            f"{_count(len(still))} disturbed by the host, and what was measured then counts: {_list(still)}."
+        )
+
+
+def describe_disturbed_more(attempts: Collection[Attempts], arms: Iterable[str]) -> dict[str, str]:
+    """Return, by arm, that its periods were disturbed more often than chance gives, without a full stop.
+
+    Args:
+        attempts: the disturbed periods.
+        arms: the arm of every period.
+    """
+    periods, disturbed = Counter(arms), Counter(one.arm for one in attempts)
+    return {
+        arm: f"The host disturbed {disturbed[arm]} of {periods[arm]} periods of {arm} and "
+        f"{disturbed.total() - disturbed[arm]} of {periods.total() - periods[arm]} of the other arms "
+        f"(p = {p:.2g}): what disturbs may be the arm itself"
+        for arm, p in find_disturbed_more(disturbed, periods).items()
+    }
+
+
+def find_disturbed_more(disturbed: Mapping[str, int], periods: Mapping[str, int]) -> dict[str, float]:
+    """Return the arms of which more periods were disturbed than chance gives, with their p.
+
+    One-sided exact test of each arm against all others together (hypergeometric), adjusted after Holm.
+    """
+    every, hits = sum(periods.values()), sum(disturbed.values())
+    found = [float(hypergeom.sf(disturbed.get(arm, 0) - 1, every, hits, n)) for arm, n in periods.items()]
+    adjusted = zip(periods, holm_adjusted(found), strict=True)
+    return {arm: p for arm, p in adjusted if p is not None and p < _MORE_OFTEN_P}
+
+
+def _is_of(sample: TelemetrySample, second: Collection[TurnKey]) -> bool:
+    load, _, block = (sample.turn or "").rpartition("/")
+    is_second = block.isdecimal() and (load, int(block), sample.arm) in second
+    return sample.turn is None or sample.attempt == int(is_second)
+
+
+def _count(number: int) -> str:
+    return "1 period was" if number == 1 else f"{number} periods were"
+
+
+def _list(attempts: Collection[Attempts]) -> str:
+    named = [
+        f"{one.load}/{one.block} of {one.arm} ({', '.join(map(str, one.second or one.first))})"
+        for one in list(attempts)[:_NAMED]
+    ]
+    more = f" and {len(attempts) - _NAMED} more" if len(attempts) > _NAMED else ""
+    return ", ".join(named) + more

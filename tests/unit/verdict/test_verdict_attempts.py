@@ -1,0 +1,135 @@
+"""Of a period that was measured twice the host's evidence alone says which attempt counts."""
+
+import msgspec
+import numpy as np
+import pytest
+
+from draftproof.records import TelemetrySample
+from draftproof.testing.disturbed_runs import BUSY, QUIET, add_attempts, note_hosts
+from draftproof.testing.synthetic_runs import Layout, Requests, build_run
+from draftproof.verdict.attempts import find_disturbed_more
+from draftproof.verdict.compute import compute_results
+from draftproof.verdict.decision import decide_run
+from draftproof.verdict.run_data import prepare_run
+
+ARMS = ("baseline", "candidate", "baseline_null")
+LAYOUT = Layout(
+    segments=("chat",),
+    loads=(("low", 1),),
+    prompts=24,
+    block_size=4,
+    evidence="synthetic",
+    thresholds={"failure_margin": 0.5, "quality_margin": 0.5},
+    comparison={"resamples": 200},
+)
+ORDERS = {("low", block): ARMS for block in range(6)}
+FIRST, OTHER = ("low", 0, "candidate"), ("low", 1, "baseline")
+
+
+def made(*, slow=(), factor=3.0, ttft_ms=100.0):
+    """A run of equal arms; the periods in `slow` take `factor` times as long."""
+    blocks = np.arange(24) % 6
+    drawn = {}
+    for arm in ARMS:
+        late = np.isin(blocks, [block for _, block, who in slow if who == arm])
+        drawn[arm, "chat", "low"] = Requests(
+            tpot_ms=np.where(late, factor, 1.0) * (20 + 0.1 * np.arange(24)),
+            ttft_ms=np.full(24, ttft_ms),
+            tokens=np.full(24, 40),
+            is_ok=np.ones(24, dtype=bool),
+        )
+    return build_run(LAYOUT, drawn, ORDERS)
+
+
+def twice(*, uses, again=()):
+    """The first candidate's period is slow in its first attempt and not in its second."""
+    first = note_hosts(made(slow=[FIRST]), uses)
+    return add_attempts(first, note_hosts(made(ttft_ms=30.0), dict(again)), {FIRST})
+
+
+def ratio(run, metric="tpot_ns"):
+    return next(
+        one.ratio.value
+        for one in decide_run(run).evidence.effects
+        if (one.metric, one.arm, one.segment) == (metric, "candidate", "task=chat")
+    )
+
+
+def test_a_disturbed_period_gives_way_to_its_second_attempt():
+    """The host's evidence is stored with the first: the second counts, and the arms are equal."""
+    run = twice(uses={FIRST: BUSY})
+    assert ratio(run) == pytest.approx(1.0)
+    assert prepare_run(run).counts["superseded"] == 4
+
+
+def test_a_slow_period_on_a_quiet_host_keeps_its_place():
+    """Somebody wrote a second attempt and nothing disturbed the first: the arm's own slowness counts."""
+    assert ratio(twice(uses={})) == pytest.approx(ratio(made(slow=[FIRST])))
+    assert ratio(twice(uses={})) > 1.2
+
+
+def test_a_disturbed_period_without_a_second_attempt_counts_and_is_named():
+    """Nothing is thrown away; the report says which period it is and what the host did."""
+    prepared = prepare_run(note_hosts(made(slow=[FIRST]), {FIRST: BUSY}))
+    named = [one for one in prepared.warnings if "what was measured then counts" in one]
+    said = "low/0 of candidate (other programs used 1.3 cores)."
+    assert named == [f"1 period was disturbed by the host, and what was measured then counts: {said}"]
+
+
+def test_a_second_attempt_that_was_disturbed_too_counts_and_is_named():
+    """Which attempt counts does not depend on how either came out."""
+    run = twice(uses={FIRST: BUSY}, again={FIRST: BUSY})
+    assert ratio(run) == pytest.approx(1.0)
+    assert [one for one in prepare_run(run).warnings if "what was measured then counts" in one]
+
+
+def test_a_second_attempt_that_was_broken_off_does_not_count():
+    """The first is whole, so it stays."""
+    run = twice(uses={FIRST: BUSY})
+    blocks = [msgspec.structs.replace(one, completed=False) if one.attempt else one for one in run.blocks]
+    assert ratio(msgspec.structs.replace(run, blocks=tuple(blocks))) > 1.2
+
+
+def test_first_tokens_of_a_second_attempt_are_left_out():
+    """It asks the same prompts: a service that keeps them answers early, and that is no effect."""
+    run = twice(uses={FIRST: BUSY})
+    assert ratio(run, "ttft_from_schedule_ns") == pytest.approx(1.0)
+    assert not any("metric_hidden" in str(cell.reasons) for cell in decide_run(run).cells)
+
+
+def test_counters_of_an_attempt_that_does_not_count_are_left_out():
+    """What a service counted meanwhile belongs to that attempt."""
+    samples = tuple(
+        TelemetrySample(arm="candidate", at_ns=at, values={}, turn="low/0", attempt=at) for at in (0, 1)
+    )
+    kept = prepare_run(msgspec.structs.replace(twice(uses={FIRST: BUSY}), telemetry=samples)).run
+    assert [one.attempt for one in kept.telemetry] == [1]
+
+
+def test_an_arm_that_is_disturbed_more_than_chance_gives_is_named():
+    """Four of six periods of one arm and none of 12 of the others: p = 15 / 3060, times three arms."""
+    periods = {"baseline": 6, "candidate": 6, "baseline_null": 6}
+    assert find_disturbed_more({"candidate": 4}, periods) == {"candidate": pytest.approx(3 * 15 / 3060)}
+    assert find_disturbed_more({"candidate": 2, "baseline": 1}, periods) == {}
+    assert find_disturbed_more({}, periods) == {}
+
+
+def test_a_candidate_that_is_disturbed_more_gains_nothing():
+    """What disturbs may be the arm itself, so its second attempts are credited with no gain."""
+    periods = [("low", block, "candidate") for block in range(4)]
+    gaining = made(slow=[("low", block, "candidate") for block in range(6)], factor=0.7)
+    quiet = decide_run(note_hosts(gaining, {}))
+    run = add_attempts(
+        note_hosts(gaining, dict.fromkeys(periods, BUSY)), note_hosts(gaining, {}), set(periods)
+    )
+    results = compute_results(run)
+    assert (quiet.cells[0].status, results.cells[0].status) == ("gain", "inconclusive")
+    assert "disturbed_more" in {reason.code for reason in results.cells[0].reasons}
+    assert any("4 of 6 periods of candidate and 0 of 12 of the other arms" in one for one in results.warnings)
+
+
+def test_the_order_on_disk_does_not_matter():
+    """Lines of both attempts in any order give the same results."""
+    run = twice(uses={FIRST: BUSY, OTHER: QUIET})
+    turned = msgspec.structs.replace(run, records=run.records[::-1], blocks=run.blocks[::-1])
+    assert compute_results(turned) == compute_results(run)
