@@ -325,6 +325,7 @@ class BlockRecord(msgspec.Struct, frozen=True, kw_only=True):
     None where there was none. `lead_asks_counted`: fill before the counted requests asked the same items,
     since the workload has no others; None where nothing came before them. `host`: what the client's host did
     meanwhile. `attempt`: 1 where a period was measured once more because the host disturbed the first.
+    `process`: how often the run had started the arm by then, None for a service that it only attaches to.
     """
 
     block: int
@@ -360,6 +361,7 @@ class BlockRecord(msgspec.Struct, frozen=True, kw_only=True):
     lead_asks_counted: bool | None = None
     host: HostUse | None = None
     attempt: int = 0
+    process: int | None = None
 
 
 class TelemetrySample(msgspec.Struct, frozen=True, kw_only=True):

@@ -98,6 +98,8 @@ def render_type(node: dict[str, Any]) -> str:
 
 def render_allowed(node: dict[str, Any]) -> str:
     """Return what values are allowed, in words, "" where the type is the only limit."""
+    if "anyOf" in node:
+        return ", or ".join(words for variant in node["anyOf"] if (words := render_allowed(variant)))
     choices = node.get("enum") or ([node["const"]] if "const" in node else [])
     if choices:
         return "one of " + ", ".join(str(choice) for choice in choices)

@@ -217,6 +217,13 @@ class Limits(_Strict):
     warmup_max_s: Number = Field(
         60.0, gt=0, description="No further group begins after so long; the report then warns."
     )
+    restarts: Literal["auto"] | Annotated[Whole, Field(ge=0, le=10_000)] = Field(
+        "auto",
+        description="How often the arms that the run starts are started anew between blocks, spread over the "
+        "run; 0: never. auto: before each block of a load that the running processes have answered already, "
+        "while starts and warm-ups take at most a quarter of the run's time. With placement = "
+        '"one_at_a_time" an arm is started anew for its periods in any case.',
+    )
     lead_max_s: Number = Field(
         30.0,
         gt=0,

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
@@ -29,6 +30,7 @@ class Fleet:
         progress: told which arm is being waited for.
         stop: set when the user wants to leave; ends the wait for arms that start.
         environment: what references in the plan are taken from; None is this program's own.
+        started_before: how often an earlier part of the run has started each arm.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class Fleet:
         stop: asyncio.Event,
         *,
         environment: Mapping[str, str] | None = None,
+        started_before: Mapping[str, int] | None = None,
     ) -> None:
         environment = os.environ if environment is None else environment
         self.plan, self.arms = plan, list_arms(plan)
@@ -57,12 +60,19 @@ class Fleet:
             for name, arm in self.arms.items()
         }
         self._check_placement()
+        self._starts = Counter(started_before)
         self.contacts: dict[str, Contact] = {}
 
     @property
     def takes_turns(self) -> bool:
         """Whether only the arm whose turn it is runs."""
         return self.plan.placement == "one_at_a_time"
+
+    @property
+    def start_s(self) -> float | None:
+        """How long the arms that this run starts took to start; None where they start with each period."""
+        taken = [one.load_time_s for one in self.manifests.values() if one.load_time_s is not None]
+        return sum(taken) if taken and not self.takes_turns else None
 
     @property
     def manifests(self) -> dict[str, ArmManifest]:
@@ -73,7 +83,7 @@ class Fleet:
         try:
             for number, (name, arm) in enumerate(self._running.items()):
                 self._progress.advance(number, len(self._running), f"starting {name}")
-                self.contacts[name] = await arm.start(self.stop)
+                await self._start(name)
                 if self.takes_turns:
                     await arm.process.stop()
             self._progress.advance(len(self._running), len(self._running), "all arms answer")
@@ -96,10 +106,35 @@ class Fleet:
         if not self.takes_turns or self.pid(name) is not None:
             return False
         await asyncio.gather(*(arm.process.stop() for arm in self._running.values()))
-        before = self.contacts[name].manifest
-        self.contacts[name] = await self._running[name].start(self.stop)
-        check_same(before, self.contacts[name].manifest)
+        await self._start_anew(name)
         return True
+
+    async def restart(self) -> tuple[str, ...]:
+        """Stop the arms that this run has started, start them one after the other as at first, return them.
+
+        Raises:
+            EngineError: one does not start.
+            IncompatibleError: one is not what it was at its first start.
+            Interrupted: the user wants to leave.
+        """
+        names = tuple(name for name in self._running if self.pid(name) is not None)
+        await asyncio.gather(*(self._running[name].process.stop() for name in names))
+        for name in names:
+            await self._start_anew(name)
+        return names
+
+    def process(self, name: str) -> int | None:
+        """Return how many times the run has started an arm, None for one that it only attaches to."""
+        return None if self.arms[name].url is not None else self._starts[name]
+
+    async def _start_anew(self, name: str) -> None:
+        before = self.contacts[name].manifest
+        await self._start(name)
+        check_same(before, self.contacts[name].manifest)
+
+    async def _start(self, name: str) -> None:
+        self._starts[name] += 1
+        self.contacts[name] = await self._running[name].start(self.stop)
 
     async def meet_again(self, name: str) -> None:
         """Wait for an arm that could not be reached, for as long as for one that starts, and ask what it is.

@@ -8,7 +8,7 @@ import aiohttp
 import msgspec
 
 from draftproof.client.transport import HttpTransport
-from draftproof.clock import read_clocks
+from draftproof.clock import monotonic_ns, read_clocks
 from draftproof.errors import EngineError, IncompatibleError
 from draftproof.load.driver import LoadSettings
 from draftproof.load.turn import Turn, turns_of
@@ -19,6 +19,7 @@ from draftproof.qualify.board import Board, WatchedSink, WatchedTransport
 from draftproof.qualify.fleet import Fleet
 from draftproof.qualify.masking import MaskingSink
 from draftproof.qualify.progress import Interrupted, Progress
+from draftproof.qualify.restarting import Restarts
 from draftproof.qualify.resuming import list_missing_turns
 from draftproof.qualify.turn_clocks import note_clocks
 from draftproof.qualify.turn_running import TurnRunner
@@ -202,18 +203,19 @@ class _Loop:
         self._warmer = Warmer(
             plan.limits, route, self._keep_warmup, before=contents.warmups, known_ids=answered
         )
+        self._restarts = Restarts(plan.limits.restarts, tuple(turns), fleet.start_s)
 
     async def take(self, turn: Turn) -> bool:
         """Run one turn and return whether it was completed."""
-        self.board.set_state(turn.arm, "starting")
-        if await self._fleet.ensure(turn.arm):
-            self._warmer.forget(turn.arm)
+        await self._start(turn)
         await self._warm_up(turn)
         self.board.begin_turn(turn)
         async with self._sampler.turn(self._target(turn.arm), f"{turn.load}/{turn.block}", self._stop):
             before = read_clocks()
             outcome = await self._runner.run(turn, self._stop)
             block = note_clocks(outcome.block, before, read_clocks())
+        block = msgspec.structs.replace(block, process=self._fleet.process(turn.arm))
+        self._restarts.count_period((block.ended_ns - block.started_ns) / 1e9)
         change = await self._find_change(block)
         if change is not None:
             block = msgspec.structs.replace(block, completed=False, note=note_change(change.message))
@@ -233,6 +235,34 @@ class _Loop:
         await self._session.close()
         self._host.close()
 
+    async def _start(self, turn: Turn) -> None:
+        """Let the turn's arm run, and all arms as new processes where they are due."""
+        self.board.set_state(turn.arm, "starting")
+        if await self._fleet.ensure(turn.arm):
+            self._warmer.forget(turn.arm)
+        if not self._restarts.is_due(turn) or self._stop.is_set():
+            return
+        began_ns = monotonic_ns()
+        for arm in await self._restart_arms():
+            self._warmer.forget(arm)
+        self._restarts.count_start(turn.load, (monotonic_ns() - began_ns) / 1e9)
+
+    async def _restart_arms(self) -> tuple[str, ...]:
+        """Start anew what this run has started.
+
+        Raises:
+            EngineError: an arm does not start.
+            IncompatibleError: an arm is not what it was.
+        """
+        try:
+            return await self._fleet.restart()
+        except (EngineError, IncompatibleError) as error:
+            error.fix = (
+                f"{(error.fix or 'see its log').rstrip('.')}; continue with: draftproof run --resume "
+                f"{self._run.path}. limits.restarts = 0 in a new run keeps the first processes."
+            )
+            raise
+
     async def _warm_up(self, turn: Turn) -> None:
         """Warm an arm up at a level once per start; warm-up requests are recorded and never counted."""
         if self._warmer.needs(turn) and not self._stop.is_set():
@@ -240,6 +270,8 @@ class _Loop:
             await self._warmer.warm(turn, self._fleet.contacts[turn.arm].endpoint)
 
     def _keep_warmup(self, warmup: Warmup) -> None:
+        if self._fleet.process(warmup.arm) is not None:
+            self._restarts.count_warmup((warmup.ended_ns - warmup.started_ns) / 1e9)
         self._run.append_beside(warmup)
         self._progress.warmed_up(warmup)
 

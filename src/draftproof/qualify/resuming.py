@@ -8,7 +8,7 @@ another file, and somebody may have taken a damaged line out.
 from collections.abc import Collection, Iterable, Mapping
 
 from draftproof.load.turn import Turn
-from draftproof.records import BlockRecord
+from draftproof.records import BlockRecord, Warmup
 from draftproof.workload.items import Item
 
 
@@ -33,6 +33,27 @@ def list_missing_turns(
         if (turn.block, turn.arm) not in ended
         or any(name not in recorded for name in list_request_ids(turn, items))
     ]
+
+
+def count_starts(blocks: Iterable[BlockRecord], warmups: Iterable[Warmup]) -> dict[str, int]:
+    """Return how often an earlier part of a run has started each arm, as far as its records tell."""
+    found: dict[str, int] = {}
+    for arm, number in (
+        *((one.arm, one.process or 0) for one in blocks),
+        *((w.arm, w.start) for w in warmups),
+    ):
+        found[arm] = max(found.get(arm, 0), number)
+    return found
+
+
+def has_other_blocks(turns: Iterable[Turn], blocks: Iterable[BlockRecord]) -> bool:
+    """Tell whether periods were measured that the plan's order of blocks does not have.
+
+    An earlier version ran all blocks of a level before those of the next: its numbers mean other items.
+    """
+    planned = {(turn.load, turn.block, turn.arm) for turn in turns}
+    loads = {load for load, _, _ in planned}
+    return any((one.load, one.block, one.arm) not in planned for one in blocks if one.load in loads)
 
 
 def list_request_ids(turn: Turn, items: Mapping[str, Item]) -> list[str]:

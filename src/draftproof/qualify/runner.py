@@ -7,6 +7,7 @@ in the journal, the services are stopped, and the run can be resumed.
 import asyncio
 import os
 import platform
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -18,6 +19,7 @@ from draftproof.arms.launch import list_arms
 from draftproof.arms.preflight import PreflightReport
 from draftproof.build import source_sha256
 from draftproof.clock import wall_anchor
+from draftproof.errors import IncompatibleError
 from draftproof.load.sockets import prepare_descriptors
 from draftproof.manifests import Manifest
 from draftproof.metrics.token_counting import list_uncounted
@@ -33,7 +35,7 @@ from draftproof.qualify.load_findings import LoadFinding, find_beyond_service, f
 from draftproof.qualify.measure import measure, plan_turns
 from draftproof.qualify.progress import Interrupted, Progress
 from draftproof.qualify.reporting import recompute
-from draftproof.qualify.resuming import list_missing_turns
+from draftproof.qualify.resuming import count_starts, has_other_blocks, list_missing_turns
 from draftproof.qualify.stopping import stop_on_signal
 from draftproof.records import SCHEMA_VERSION
 from draftproof.store import LOG_FOLDER, RunContents, RunDirectory
@@ -94,7 +96,7 @@ def resume_run(out: Path, resolve_model: ModelResolver, progress: Progress) -> R
         if not is_measured:
             prepare_descriptors(contents.plan)
             check_cluster(contents.plan)
-            uvloop.run(_run_on(run, contents.plan, contents.items, model, progress))
+            uvloop.run(_run_on(run, contents, model, progress))
     return _finish(out, model, progress)
 
 
@@ -105,10 +107,27 @@ def _is_measured(contents: RunContents) -> bool:
     """
     arms = list_arms(contents.plan)
     turns = plan_turns(contents.plan, contents.items, arms)
+    if has_other_blocks(turns, contents.blocks):
+        return _is_measured_otherwise(contents, len(turns))
     items, recorded = {item.id: item for item in contents.items}, {one.request_id for one in contents.records}
     if list_missing_turns(turns, items, contents.blocks, recorded) or not _is_knee_found(contents):
         return False
     return not contents.behaviours or not list_unprobed(contents.plan, arms, contents.behaviours)
+
+
+def _is_measured_otherwise(contents: RunContents, wanted: int) -> bool:
+    """Tell whether no period is missing of a run that an earlier version made.
+
+    Raises:
+        IncompatibleError: one is.
+    """
+    if len({(one.load, one.block, one.arm) for one in contents.blocks if one.completed}) >= wanted:
+        return True
+    raise IncompatibleError(
+        f"draftproof {contents.manifest.draftproof_version} began this run and orders blocks otherwise.",
+        place="manifest.json",
+        fix="continue it with that version, or start a new run.",
+    )
 
 
 def _is_knee_found(contents: RunContents) -> bool:
@@ -144,21 +163,28 @@ async def _run_new(job: _Job, progress: Progress) -> None:
                 await _measure(run, fleet, job.items, progress, stop)
 
 
-async def _run_on(
-    run: RunDirectory, plan: Plan, items: tuple[Item, ...], model: Path | None, progress: Progress
-) -> None:
-    before = {arm.arm: arm for arm in run.load_manifest().arms}
+async def _run_on(run: RunDirectory, contents: RunContents, model: Path | None, progress: Progress) -> None:
+    before = {arm.arm: arm for arm in contents.manifest.arms}
+    started = count_starts(contents.blocks, contents.warmups)
     with stop_on_signal() as stop:
-        async with _started(plan, model, run.path, progress, stop) as fleet:
-            preflight(fleet, items, model).raise_errors()
+        async with _started(contents.plan, model, run.path, progress, stop, started=started) as fleet:
+            preflight(fleet, contents.items, model).raise_errors()
             for name, now in fleet.manifests.items():
                 check_same(before[name], now)
-            await _measure(run, fleet, items, progress, stop)
+            await _measure(run, fleet, contents.items, progress, stop)
 
 
-def _started(plan: Plan, model: Path | None, out: Path, progress: Progress, stop: asyncio.Event) -> Fleet:
+def _started(
+    plan: Plan,
+    model: Path | None,
+    out: Path,
+    progress: Progress,
+    stop: asyncio.Event,
+    *,
+    started: Mapping[str, int] | None = None,
+) -> Fleet:
     progress.phase("Starting the arms")
-    return Fleet(plan, model, out / LOG_FOLDER, progress, stop)
+    return Fleet(plan, model, out / LOG_FOLDER, progress, stop, started_before=started)
 
 
 async def _measure(

@@ -145,6 +145,7 @@ BLOCK_SCHEMA: dict[str, pl.DataType] = {
     "lead_asks_counted": pl.Boolean(),
     "host": _HOST,
     "attempt": _INT,
+    "process": _INT,
 }
 TELEMETRY_SCHEMA: dict[str, pl.DataType] = {
     "arm": _TEXT,

@@ -2,7 +2,8 @@
 
 Pure. Items are cut into blocks that hold every segment in equal shares; inside a block each arm answers the
 same items in the same order, one arm after the other, so that slow drift of the machine meets all arms alike.
-In an open loop they are due at the same times too.
+In an open loop they are due at the same times too. The blocks of the levels alternate, so that each level
+meets every hour of the run, and every process of an arm that is started anew between blocks.
 """
 
 import itertools
@@ -12,6 +13,7 @@ from typing import Protocol
 import msgspec
 
 from draftproof.errors import UsageError
+from draftproof.workload.arm_orders import draw_arm_orders
 from draftproof.workload.arrivals import (
     NS_PER_S,
     OpenLoop,
@@ -85,6 +87,9 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     lead: OpenLoop | None = None
 
 
+_Cut = tuple[LoadLevel, int, int, tuple[Item, ...]]  # level, repeat, number, items
+
+
 def plan_blocks(
     items: Sequence[Item],
     levels: Sequence[LoadLevel],
@@ -96,11 +101,10 @@ def plan_blocks(
 ) -> tuple[Block, ...]:
     """Return the blocks of a run in the order in which they are run.
 
-    Repeats come one after the other; inside a repeat the levels follow in a drawn order, and each level
-    runs all its blocks. Blocks of one level and repeat differ in size by at most one item, and so does each
-    segment's share of them; blocks of a replay are windows of the trace. Within a level every arm takes every
-    place in the order equally often, within one: each group of as many blocks as there are arms is a Latin
-    square of rotations of one drawn order. Those in `last` take no part in that: theirs are the last turns.
+    Repeats come one after the other; inside a repeat the levels alternate, block by block, in a drawn order
+    that turns round each time. Blocks of one level and repeat differ in size by at most one item, and so does
+    each segment's share of them; blocks of a replay are windows of the trace. For the order of the arms see
+    `arm_orders.py`; those in `last` come last in every block.
 
     Raises:
         UsageError: no items, no arms, arm names that repeat, a replay of items without times, a class that no
@@ -108,23 +112,25 @@ def plan_blocks(
     """
     _check_inputs(items, arms)
     check_size(len(items), levels, len(arms))
-    drawn = [arm for arm in arms if arm not in last]
-    last = [arm for arm in arms if arm in last]
-    orders = {level.name: _draw_arm_orders(drawn, seed, level.name) for level in levels}
-    index = itertools.count()
+    cut = list(_order_blocks(items, levels, seed, segment_by))
+    orders = draw_arm_orders(
+        [level.name for level, *_ in cut],
+        [arm for arm in arms if arm not in last],
+        seed,
+        last=[arm for arm in arms if arm in last],
+    )
     return tuple(
         Block(
-            index=next(index),
+            index=index,
             load=level.name,
             concurrency=level.concurrency,
             repeat=repeat,
             item_ids=tuple(item.id for item in own),
-            arm_order=(*next(orders[level.name]), *last),
+            arm_order=order,
             due_ns=_find_due(own, level, (seed, level.name, repeat, number)),
             lead=_find_lead(own, level),
         )
-        for repeat, level in _order_levels(levels, seed)
-        for number, own in enumerate(_cut(items, level, repeat, seed, segment_by))
+        for index, ((level, repeat, number, own), order) in enumerate(zip(cut, orders, strict=True))
     )
 
 
@@ -164,12 +170,20 @@ def check_size(items: int, levels: Sequence[LoadLevel], arms: int) -> None:
         )
 
 
-def _order_levels(levels: Sequence[LoadLevel], seed: int) -> Iterator[tuple[int, LoadLevel]]:
+def _order_blocks(
+    items: Sequence[Item], levels: Sequence[LoadLevel], seed: int, segment_by: Sequence[str]
+) -> Iterator[_Cut]:
+    """Yield the blocks in the order in which they are run; those of each level are spread over a repeat."""
     by_name = {level.name: level for level in levels}
     for repeat in range(max((level.repeats for level in levels), default=0)):
         names = [level.name for level in levels if repeat < level.repeats]
-        for name in order_by_seed(names, "levels", seed, repeat):
-            yield repeat, by_name[name]
+        found: list[tuple[tuple[float, int], _Cut]] = []
+        for rank, name in enumerate(order_by_seed(names, "levels", seed, repeat)):
+            own = _cut(items, by_name[name], repeat, seed, segment_by)
+            for number, block in enumerate(own):
+                when = ((number + 0.5) / len(own), -rank if number % 2 else rank)
+                found.append((when, (by_name[name], repeat, number, block)))
+        yield from (block for _, block in sorted(found, key=lambda one: one[0]))
 
 
 def _cut(
@@ -298,12 +312,3 @@ def _find_lead(own: Sequence[Item], level: LoadLevel) -> OpenLoop | None:
         return None
     rps = rate_at_start_rps(level.open_loop.profile)
     return OpenLoop(profile=Steady(rps=rps), spacing=level.open_loop.spacing) if rps > 0 else None
-
-
-def _draw_arm_orders(arms: Sequence[str], seed: int, load: str) -> Iterator[tuple[str, ...]]:
-    """Yield arm orders without end: squares of rotations of a drawn order, the rotations in drawn turn."""
-    for square in itertools.count():
-        base = order_by_seed(arms, "arms", seed, load, square)
-        for arm in order_by_seed(arms, "rotation", seed, load, square):
-            start = base.index(arm)
-            yield tuple(base[start:] + base[:start])

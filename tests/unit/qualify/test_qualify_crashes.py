@@ -31,7 +31,7 @@ from draftproof.plan.loading import parse_plan, plan_sha256, thresholds_sha256
 from draftproof.qualify import Quiet
 from draftproof.qualify import measure as measuring
 from draftproof.qualify.reporting import recompute
-from draftproof.qualify.resuming import list_request_ids
+from draftproof.qualify.resuming import count_starts, list_request_ids
 from draftproof.records import SCHEMA_VERSION, RequestRecord
 from draftproof.store import RunDirectory
 from draftproof.testing.builders import build_item
@@ -89,9 +89,10 @@ def story_of(request: WireRequest) -> Story:
 
 
 class ScriptedFleet:
-    """Two services that always run."""
+    """Two services that always run, and are started anew in no time."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, started_before: dict[str, int]) -> None:
+        self.start_s, self._starts = 0.0, {arm: started_before.get(arm, 0) + 1 for arm in ARMS}
         self.plan, self.arms = parse_plan(text), dict.fromkeys(ARMS)
         self.secrets: tuple[str, ...] = ()
         self.takes_turns = False
@@ -104,6 +105,13 @@ class ScriptedFleet:
             )
             for port, arm in enumerate(ARMS, start=1)
         }
+
+    async def restart(self) -> tuple[str, ...]:
+        self._starts = {arm: number + 1 for arm, number in self._starts.items()}
+        return ARMS
+
+    def process(self, name: str) -> int:
+        return self._starts[name]
 
     async def ensure(self, _name: str) -> bool:
         return False
@@ -153,7 +161,8 @@ def go_on(path: Path, prepare: Callable[[RunDirectory], None] = lambda _run: Non
     """Measure what a run lacks, as `draftproof run --resume` does."""
     with RunDirectory.open(path) as run:
         prepare(run)
-        fleet: Any = ScriptedFleet((path / "plan.toml").read_text())
+        contents = run.load()
+        fleet: Any = ScriptedFleet(contents.plan_text, count_starts(contents.blocks, contents.warmups))
         done, total = asyncio.run(measuring.measure(run, fleet, ITEMS, Quiet(), asyncio.Event()))
     assert done == total
 
@@ -220,6 +229,21 @@ def test_a_run_that_nothing_disturbs_asks_everything_once(whole):
     assert outcomes["candidate", "row", 1, "http_error"] == 3
     assert outcomes["candidate", "row", 2, "cancelled"] == 3
     assert all(one.outcome == "ok" for one in records if one.arm == "baseline")
+
+
+def test_every_period_knows_the_process_that_answered(whole, place):
+    """A new start before each second block of a load; a resumed run counts on, and no number comes twice."""
+    blocks = RunDirectory.open(whole).load().blocks
+    assert {one.process for one in blocks} == {1, 2}
+    assert all(one.process == first.process for one in blocks for first in blocks if one.block == first.block)
+    data = (whole / JOURNAL).read_bytes()
+    path = cut_copy(whole, place / "run", data[: boundaries(data)[-2]])
+    before = RunDirectory.open(path).load().blocks
+    go_on(path)
+    after = [one for one in RunDirectory.open(path).load().blocks if one not in before]
+    known = count_starts(before, ())
+    assert after
+    assert all(one.process == known[one.arm] + 1 for one in after)
 
 
 @pytest.mark.parametrize("part", range(8))

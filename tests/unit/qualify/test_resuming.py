@@ -4,7 +4,12 @@ import msgspec
 import pytest
 
 from draftproof.load.turn import Turn
-from draftproof.qualify.resuming import list_missing_turns, list_request_ids
+from draftproof.qualify.resuming import (
+    count_starts,
+    has_other_blocks,
+    list_missing_turns,
+    list_request_ids,
+)
 from draftproof.testing.builders import build_block_record, build_item
 from draftproof.workload.items import FollowUp
 
@@ -50,3 +55,21 @@ def test_a_turn_that_lacks_a_request_is_gone_on_with_whatever_its_line_says(lost
 def test_turns_are_asked_in_their_order():
     """Nothing recorded: all of them, as the plan has them."""
     assert missing(lines=(), recorded=frozenset()) == [(one.block, one.arm) for one in TURNS]
+
+
+def test_blocks_in_another_order_are_of_another_version():
+    """A number that means another load's block is not continued; those of a knee search are no part."""
+    assert not has_other_blocks(TURNS, LINES)
+    assert not has_other_blocks(TURNS, (*LINES, build_block_record(block=7, arm="baseline", load="knee-4")))
+    high = msgspec.structs.replace(TURNS[0], block=7, load="high")
+    assert has_other_blocks(
+        (*TURNS, high), (*LINES, build_block_record(block=1, arm="baseline", load="high"))
+    )
+
+
+def test_starts_are_counted_from_whatever_tells_of_them():
+    """The highest number of an arm, from its periods or its warm-ups; 0 for what is attached to."""
+    first, second = (build_block_record(block=0, arm="baseline", load="low") for _ in range(2))
+    second = msgspec.structs.replace(second, process=3)
+    assert count_starts((first, second), ()) == {"baseline": 3}
+    assert count_starts((first,), ()) == {"baseline": 0}
