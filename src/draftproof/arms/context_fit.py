@@ -57,7 +57,7 @@ def compute_needs(
 
 def _list_texts(item: Item) -> list[str]:
     later = [text for one in item.follow_ups for text in (*one.tool_results, one.content)]
-    return [*(message.content for message in item.messages), *later]
+    return [*(message.text for message in item.messages), *later]
 
 
 def estimate_tokens(text: str) -> int:

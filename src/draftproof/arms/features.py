@@ -1,8 +1,10 @@
 """What requests ask for and an arm does not give: found before anything is sent (requirement B6). Pure."""
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from draftproof.engines.adapter import EngineAdapter
+from draftproof.engines.chat.payload import build_chat_payload
 from draftproof.engines.facts import Feature
 from draftproof.manifests import ArmManifest
 from draftproof.plan.schema import Scalar
@@ -10,7 +12,10 @@ from draftproof.workload.items import Item
 
 METHOD_KEY = "speculation.method"
 # With these values a field asks for nothing, beside None and what is empty.
-_NEUTRAL: dict[str, tuple[Scalar, ...]] = {"repetition_penalty": (1, 1.0)}
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "repetition_penalty": (1, 1.0),
+    "response_format": ({"type": "text"},),
+}
 
 
 def find_method(manifest: ArmManifest) -> str | None:
@@ -48,6 +53,29 @@ def find_unsupported_items(
     return {feature: ids for feature, ids in found.items() if ids}
 
 
+def find_replaced_fields(
+    items: Iterable[Item], request: Mapping[str, Scalar], adapter: EngineAdapter
+) -> dict[str, tuple[str, ...]]:
+    """Return field -> ids of the items of which another value is sent than their own.
+
+    Args:
+        items: what is asked.
+        request: the plan's further fields of every request of the arm.
+        adapter: its engine, which asks for what measuring needs.
+    """
+    found: dict[str, list[str]] = {}
+    for item in items:
+        own = build_chat_payload(item, seed=item.sampling.seed, served_model="", max_tokens=None)
+        by_engine = {key: value for key, value in adapter.ask(item).items() if key in item.request}
+        if item.response_schema is not None:
+            by_engine.pop("response_format", None)  # the same schema in the engine's own words
+        sent = by_engine | dict(request)
+        for key in sent.keys() & own.keys():
+            if sent[key] != own[key]:
+                found.setdefault(key, []).append(item.id)
+    return {key: tuple(found[key]) for key in sorted(found)}
+
+
 def _count_asked(item: Item, request: Mapping[str, Scalar]) -> dict[str, int]:
     """Return the fields by which an item and its arm ask for something, with the number of their values."""
     stops = max(len(item.stop), *(len(turn.stop or ()) for turn in item.follow_ups), 0)
@@ -57,7 +85,8 @@ def _count_asked(item: Item, request: Mapping[str, Scalar]) -> dict[str, int]:
         "tools": len(item.tools),
         "response_format": int(item.response_schema is not None),
     }
-    counts |= {key: 1 for key, value in request.items() if value and value not in _NEUTRAL.get(key, ())}
+    given = item.request | dict(request)
+    counts |= {key: 1 for key, value in given.items() if value and value not in _NEUTRAL.get(key, ())}
     return {key: count for key, count in counts.items() if count}
 
 

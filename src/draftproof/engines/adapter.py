@@ -12,7 +12,7 @@ import msgspec
 from draftproof.engines.chat.blocks import EngineBlocks
 from draftproof.engines.chat.fold import ChatFold
 from draftproof.engines.chat.metrics_block import MetricsReading
-from draftproof.engines.chat.payload import build_chat_payload, render_response_schema
+from draftproof.engines.chat.payload import build_chat_payload
 from draftproof.engines.facts import EngineFacts, Identity, Settings
 from draftproof.engines.protocol import Answer, AnswerFold, Speculation
 from draftproof.engines.reading.flags import parse_flags
@@ -120,8 +120,6 @@ class EngineAdapter(msgspec.Struct, frozen=True, kw_only=True):
                 ignores unknown fields in silence.
         """
         payload = build_chat_payload(item, seed=seed, served_model=served_model, max_tokens=max_tokens)
-        if item.response_schema is not None:
-            payload["response_format"] = render_response_schema(item.response_schema)
         payload |= self.ask(item)
         if speculation is None:
             return payload

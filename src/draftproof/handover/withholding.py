@@ -120,16 +120,18 @@ class Withholder:
             tools=tuple(self._document("tool", tool) for tool in item.tools),
             response_schema=None if schema is None else self._document("schema", schema),
             tool_choice=self._choice(item.tool_choice),
+            request=self._document("request", item.request) if item.request else {},
             follow_ups=tuple(self._follow_up(one) for one in item.follow_ups),
             withheld_prompt=self._overlaps.get(item.id),
             withheld_like=self._near_copies.get(item.id),
         )
 
     def _message(self, message: Message) -> Message:
-        call = message.tool_call_id
+        call, name = message.tool_call_id, message.name
         return msgspec.structs.replace(
             message,
-            content=self.digest("message", message.content),
+            content=None if message.content is None else self.digest("message", message.text),
+            name=None if name is None else self.digest("name", name),
             tool_calls=tuple(self._document("call", one) for one in message.tool_calls),
             tool_call_id=None if call is None else self.digest("call", call),
         )

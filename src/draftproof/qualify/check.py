@@ -24,6 +24,7 @@ from draftproof.qualify.load_findings import (
     Outlook,
     find_beyond_service,
     find_load_findings,
+    list_notes,
     list_outlooks,
 )
 from draftproof.qualify.progress import Progress
@@ -124,14 +125,15 @@ def check_plan(plan: Plan, resolve_model: ModelResolver, progress: Progress) -> 
         EngineError: a service does not start or answer.
         Interrupted: stopped by a signal.
     """
-    _, items = choose_items(plan)
+    workload, items = choose_items(plan)
     find_load_findings(plan, items)  # a load that cannot be made is told before a service is started
     prepare_descriptors(plan)
     workers = check_cluster(plan)
     model = resolve_target(plan, resolve_model)
     with TemporaryDirectory(prefix="draftproof-check-") as folder:
         report = uvloop.run(_check(plan, items, model, Path(folder), progress))
-    return msgspec.structs.replace(report, workers=workers)
+    findings = (*list_notes(workload), *report.load_findings)
+    return msgspec.structs.replace(report, workers=workers, load_findings=findings)
 
 
 async def _check(

@@ -17,13 +17,13 @@ from draftproof.plan.load import LoadLevel
 from draftproof.plan.schema import Plan
 from draftproof.qualify.measure import plan_turns
 from draftproof.workload.arrivals import NS_PER_S, OnOff, OpenLoop, Ramp, Steady, Steps, mean_rate_rps
-from draftproof.workload.items import Item
+from draftproof.workload.items import Item, Workload
 from draftproof.workload.recordings import has_filler
 
 LoadCode = Literal[
     "shape_cut", "turn_long", "replay_of_one", "classes_leave_out", "beyond_service", "prompts_invented",
     "answers_capped", "turns_untimed", "one_over_tls", "lead_asks_counted",
-    "null_asks_again",
+    "null_asks_again", "line_changed",
 ]  # fmt: skip
 _OF_ARMS = ("one_over_tls", "null_asks_again")
 # Beyond it the arms of a block lie so far apart that slow drift of the machine is no longer alike for them.
@@ -88,6 +88,11 @@ def list_outlooks(plan: Plan, items: tuple[Item, ...]) -> tuple[Outlook, ...]:
         for level in plan.load
         if (own := by_load.get(level.name))
     )
+
+
+def list_notes(workload: Workload) -> tuple[LoadFinding, ...]:
+    """Return what of the workload's file is not sent as it stands."""
+    return tuple(LoadFinding(code="line_changed", load=None, text=text) for text in workload.notes)
 
 
 def find_load_findings(plan: Plan, items: tuple[Item, ...]) -> tuple[LoadFinding, ...]:

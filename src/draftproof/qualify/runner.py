@@ -31,7 +31,7 @@ from draftproof.qualify.clusters import check_cluster
 from draftproof.qualify.counting import count_answers
 from draftproof.qualify.fleet import Fleet, check_same
 from draftproof.qualify.judging import check_judging, judge_run
-from draftproof.qualify.load_findings import LoadFinding, find_beyond_service, find_load_findings
+from draftproof.qualify.load_findings import LoadFinding, find_beyond_service, find_load_findings, list_notes
 from draftproof.qualify.measure import measure, plan_turns
 from draftproof.qualify.progress import Interrupted, Progress
 from draftproof.qualify.reporting import recompute
@@ -60,7 +60,7 @@ def run_plan(plan: Plan, text: str, out: Path, resolve_model: ModelResolver, pro
     """
     RunDirectory.check_free(out)
     workload, items = choose_items(plan)
-    findings = find_load_findings(plan, items)
+    findings = (*list_notes(workload), *find_load_findings(plan, items))
     prepare_descriptors(plan)
     workers = check_cluster(plan)
     model = resolve_target(plan, resolve_model)

@@ -5,7 +5,7 @@ Pure. A fault is one sentence that names the key; the reader adds file and line.
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from draftproof.workload.checks import REGEX_FLAGS
@@ -18,11 +18,13 @@ from draftproof.workload.items import (
     JsonSchemaCheck,
     JudgeCheck,
     LengthCheck,
+    Message,
     NumericCheck,
     PythonCheck,
     RegexCheck,
     ToolCallCheck,
 )
+from draftproof.workload.request_fields import find_request_faults
 
 _FUNCTION = re.compile(r"[^:]+:[A-Za-z_]\w*")
 _PLACEHOLDERS = re.compile(r"\{([^{}]*)\}")
@@ -35,10 +37,7 @@ def find_faults(item: Item) -> Iterator[str]:
     """Yield the faults of an item, none if it can be used."""
     if not item.id.strip():
         yield "id is empty"
-    if not item.messages:
-        yield "messages is empty"
-    elif not item.messages[-1].content.strip():
-        yield "the last message is empty"
+    yield from _find_faults_of_messages(item.messages)
     if item.max_tokens < 1:
         yield f"max_tokens must be 1 or more, got {item.max_tokens}"
     if item.due_ns is not None and item.due_ns < 0:
@@ -47,10 +46,26 @@ def find_faults(item: Item) -> Iterator[str]:
     yield from _find_faults_of_checks(item.checks, "checks")
     for index, follow_up in enumerate(item.follow_ups):
         yield from _find_follow_up_faults(follow_up, f"follow_ups[{index}]")
+    yield from find_request_faults(item.request)
     if item.response_schema is not None:
         fault = _find_schema_fault(item.response_schema)
         if fault:
             yield f"response_schema: {fault}"
+
+
+def _find_faults_of_messages(messages: Sequence[Message]) -> Iterator[str]:
+    """A request ends with something to answer; only the assistant, when it calls tools, says nothing."""
+    if not messages:
+        yield "messages is empty"
+        return
+    for index, one in enumerate(messages):
+        if one.content is None and not (one.role == "assistant" and one.tool_calls):
+            yield f"messages[{index}] has no content, and only an assistant that calls tools says nothing"
+    last = messages[-1]
+    if last.role == "assistant":
+        yield "the last message is the assistant's, so nothing is asked: end with the question"
+    elif not last.text.strip() and last.role not in {"tool", "function"}:
+        yield "the last message is empty"
 
 
 def encloses_repeat(pattern: str) -> bool:

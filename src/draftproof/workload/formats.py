@@ -1,78 +1,252 @@
 """Reading one line of a workload file in the native form, ShareGPT's, or that of an OpenAI batch file.
 
-Pure: a decoded JSON value in, an item out. The form is told from the keys of the object.
+Pure: a decoded JSON value in, an item out, with a remark on whatever is not sent as it stands. The form is
+told from the keys of the object. A key whose value is null is a key that is absent, in every form.
 """
 
-from typing import Any
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import msgspec
 
-from draftproof.workload.items import Item
+from draftproof.workload.items import DEFAULT_LIMIT, Item
+from draftproof.workload.request_fields import LEFT_TO_PLAN, split_request
 from draftproof.workload.segments import UNLABELLED
 
-_SHAREGPT_ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant"}
+_ROLES = (
+    dict.fromkeys(("human", "user"), "user")
+    | dict.fromkeys(("gpt", "chatgpt", "assistant", "bing", "bard", "model"), "assistant")
+    | dict.fromkeys(("tool", "observation", "function_response"), "tool")
+    | {"system": "system"}
+)
+_SPEAKER_KEYS = ("from", "role", "value", "content")
+_MESSAGE_KEYS = ("name", "tool_calls", "tool_call_id")
+_MEDIA = ("image", "images", "video", "videos", "audio", "audios")
+_BATCH_KEYS = ("custom_id", "method", "url", "body")
 _SAMPLING_KEYS = ("temperature", "top_p", "top_k", "seed")
+_ENCODER = msgspec.json.Encoder(order="sorted")
+NO_LIMIT = f"no limit is stated, and max_tokens = {DEFAULT_LIMIT} is sent"
+NO_TEMPERATURE = "no temperature is stated, and 0 (greedy) is sent"
+ANSWER_LEFT_OUT = "the answer after the last question is left out"
 
 
-def parse_item(value: object) -> Item:
-    """Return the item that a decoded line states; an item without labels gets {"task": "unlabelled"}.
+class Line(NamedTuple):
+    """An item, and what of its line is not sent as it stands, a phrase each."""
+
+    item: Item
+    remarks: tuple[str, ...] = ()
+
+
+def parse_line(value: object, position: int) -> Line:
+    """Return the item that a decoded line states.
+
+    Args:
+        value: the line, decoded.
+        position: which item of its file it is; with a hash of the line it names one that has no id.
 
     Raises:
         msgspec.ValidationError: a key that is not known, or a value of the wrong type.
     """
-    if isinstance(value, dict) and "conversations" in value:
-        value = _convert_sharegpt(value)
-    elif isinstance(value, dict) and "custom_id" in value:
-        value = _convert_batch(value)
-    item = msgspec.convert(value, Item)
-    return item if item.segments else msgspec.structs.replace(item, segments={"task": UNLABELLED})
+    if not isinstance(value, dict):
+        return Line(msgspec.convert(value, Item))
+    stated = _without_nulls(value)
+    named = {"id": name_item(position, stated), "segments": {}}
+    if "conversations" in stated:
+        converted, remarks = _convert_sharegpt(stated)
+    elif "custom_id" in stated or ("url" in stated and "body" in stated):
+        converted, remarks = _convert_batch(stated)
+    else:
+        converted, remarks = _clean_native(stated), ()
+    item = msgspec.convert(named | converted, Item)
+    return Line(item if item.segments else _label(item, {"task": UNLABELLED}), remarks)
 
 
-def _convert_sharegpt(value: dict[str, Any]) -> dict[str, Any]:
-    """Keep the turns up to the last one of the person; what the assistant said after it is left out."""
+def name_item(position: int, stated: Mapping[str, Any]) -> str:
+    """Return the id of an item that has none: its place among the items, and a hash of what its line says."""
+    return f"i{position:06}-{hashlib.sha256(_ENCODER.encode(stated)).hexdigest()[:8]}"
+
+
+def _label(item: Item, segments: dict[str, str]) -> Item:
+    return msgspec.structs.replace(item, segments=segments)
+
+
+def _without_nulls(value: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: part for key, part in value.items() if part is not None}
+
+
+def _clean(value: Any, *keys: str) -> Any:
+    """Return an object without nulls, also in the objects that its `keys` list; other values stay."""
+    if not isinstance(value, dict):
+        return value
+    cleaned = _without_nulls(value)
+    for key in keys:
+        if isinstance(cleaned.get(key), list):
+            cleaned[key] = [_clean(one) for one in cleaned[key]]
+    return cleaned
+
+
+def _clean_native(value: dict[str, Any]) -> dict[str, Any]:
+    cleaned: dict[str, Any] = _clean(value, "checks")
+    cleaned |= {key: _clean(cleaned[key]) for key in ("sampling", "segments") if key in cleaned}
+    if isinstance(cleaned.get("follow_ups"), list):
+        cleaned["follow_ups"] = [_clean(one, "checks") for one in cleaned["follow_ups"]]
+    return cleaned | _clean_messages(cleaned)
+
+
+def _clean_messages(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the messages of a line, if it has a list of them."""
+    messages = value.get("messages")
+    if not isinstance(messages, list):
+        return {}
+    return {"messages": [_clean_message(one, f"messages[{index}]") for index, one in enumerate(messages)]}
+
+
+def _clean_message(message: Any, place: str) -> Any:
+    """Return a message whose single text part is its text; empty lists say nothing, as nulls do."""
+    if not isinstance(message, dict):
+        return message
+    cleaned = {
+        key: part for key, part in message.items() if part is not None and (part != [] or key == "content")
+    }
+    content = cleaned.get("content")
+    if isinstance(content, list):
+        _check_parts(content, f"{place}.content")
+        cleaned["content"] = content[0].get("text") if _is_plain(content) else content
+    return cleaned
+
+
+def _is_plain(parts: list[Any]) -> bool:
+    return len(parts) == 1 and parts[0].keys() == {"type", "text"}
+
+
+def _check_parts(parts: list[Any], place: str) -> None:
+    for index, part in enumerate(parts):
+        kind = part.get("type") if isinstance(part, dict) else part
+        if kind != "text":
+            raise msgspec.ValidationError(f"{place}[{index}] is of type {kind!r}, and only text can be sent")
+
+
+def _convert_sharegpt(value: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Keep the turns up to the last one of the person; the column `system` is the first message."""
     turns = msgspec.convert(value["conversations"], list[dict[str, Any]])
-    messages = [
-        {"role": _SHAREGPT_ROLES.get(str(turn.get("from")), turn.get("from")), "content": turn.get("value")}
-        for turn in turns
-    ]
+    _refuse_media(value)
+    messages = [*_read_system(value, turns), *(_read_turn(turn, index) for index, turn in enumerate(turns))]
+    unused = [f"`{key}`" for key in value if key not in {"id", "conversations", "system", "tools", *_MEDIA}]
+    unused += [f"`{key}` of a turn" for key in dict.fromkeys(_unused_of_turns(turns))]
+    remarks = [NO_LIMIT, *(f"{name} is not used" for name in unused)]
     while messages and messages[-1]["role"] == "assistant":
         messages.pop()
-    return {"id": str(value.get("id", "")), "messages": messages, "segments": {}}
+        remarks.append(ANSWER_LEFT_OUT)
+    converted = {"messages": _clean_messages({"messages": messages})["messages"], "tools": _read_tools(value)}
+    return converted | _read_id(value.get("id")), tuple(dict.fromkeys(remarks))
 
 
-def _convert_batch(value: dict[str, Any]) -> dict[str, Any]:
-    """Take the chat request of an OpenAI batch line; the model it names is left to the plan."""
+def _read_id(given: object) -> dict[str, str]:
+    if given is None or given == "":
+        return {}
+    if isinstance(given, bool) or not isinstance(given, str | int):
+        raise msgspec.ValidationError(f"id = {given!r} is neither text nor a whole number")
+    return {"id": str(given)}
+
+
+def _refuse_media(value: Mapping[str, Any]) -> None:
+    if shown := [key for key in _MEDIA if value.get(key)]:
+        raise msgspec.ValidationError(f"`{shown[0]}` belongs to the conversation, and only text can be sent")
+
+
+def _read_system(value: Mapping[str, Any], turns: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    system = value.get("system")
+    if not system:
+        return
+    if not isinstance(system, str):
+        raise msgspec.ValidationError(f"Expected `str` in `system`, got {system!r}")
+    first = _read_turn(turns[0], 0) if turns else {}
+    if first.get("role") != "system":
+        yield {"role": "system", "content": system}
+    elif first["content"] != system:
+        raise msgspec.ValidationError("`system` and the first turn are two system messages")
+
+
+def _read_turn(turn: Mapping[str, Any], index: int) -> dict[str, Any]:
+    stated = _without_nulls(turn)
+    place = f"conversations[{index}]"
+    for one, other in (("from", "role"), ("value", "content")):
+        if one in stated and other in stated and stated[one] != stated[other]:
+            raise msgspec.ValidationError(f"{place} has `{one}` and `{other}`")
+    speaker = stated.get("from", stated.get("role"))
+    if not isinstance(speaker, str) or speaker not in _ROLES:
+        raise msgspec.ValidationError(f"{place} is from {speaker!r}, which is none of {', '.join(_ROLES)}")
+    content = stated.get("value", stated.get("content"))
+    extra = {key: stated[key] for key in _MESSAGE_KEYS if key in stated}
+    return {"role": _ROLES[speaker], "content": content} | extra
+
+
+def _unused_of_turns(turns: list[dict[str, Any]]) -> Iterator[str]:
+    for turn in turns:
+        yield from (key for key in _without_nulls(turn) if key not in {*_SPEAKER_KEYS, *_MESSAGE_KEYS})
+
+
+def _read_tools(value: Mapping[str, Any]) -> Any:
+    """Return the column `tools`: a list, or its JSON as text; a bare function is a tool of this type."""
+    tools = value.get("tools") or []
+    if isinstance(tools, str):
+        try:
+            tools = msgspec.json.decode(tools)
+        except msgspec.DecodeError as error:
+            raise msgspec.ValidationError(f"`tools` is text that is not JSON ({error})") from None
+    listed = msgspec.convert(tools, list[dict[str, Any]])
+    return [one if "type" in one else {"type": "function", "function": one} for one in listed]
+
+
+def _convert_batch(value: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Take the chat request of an OpenAI batch line; fields without a key in an item go out as given."""
+    if unknown := [key for key in value if key not in _BATCH_KEYS]:
+        raise msgspec.ValidationError(f"A batch line has no `{unknown[0]}` beside {', '.join(_BATCH_KEYS)}")
     body = value.get("body")
-    if value.get("url") != "/v1/chat/completions" or not isinstance(body, dict):
-        raise msgspec.ValidationError("A batch line needs url `/v1/chat/completions` and an object in `body`")
-    messages = msgspec.convert(body.get("messages", []), list[dict[str, Any]])
+    is_chat = value.get("url") == "/v1/chat/completions" and value.get("method", "POST") == "POST"
+    if not is_chat or not isinstance(body, dict):
+        raise msgspec.ValidationError(
+            "A batch line needs method POST, url `/v1/chat/completions` and an object in `body`"
+        )
+    body = _without_nulls(body)
+    request, left = split_request(body)
+    converted = {
+        "messages": _clean_messages(body).get("messages", body.get("messages", [])),
+        "sampling": {key: body[key] for key in _SAMPLING_KEYS if key in body},
+        "request": request,
+    }
     optional = {
-        "max_tokens": body.get("max_completion_tokens", body.get("max_tokens")),
-        "sampling": {key: body[key] for key in _SAMPLING_KEYS if body.get(key) is not None},
+        "id": value.get("custom_id"),
+        "max_tokens": _read_limit(body),
         "stop": [body["stop"]] if isinstance(body.get("stop"), str) else body.get("stop"),
         "tools": body.get("tools"),
         "tool_choice": body.get("tool_choice"),
         "response_schema": _read_response_schema(body.get("response_format")),
     }
-    return {
-        "id": value["custom_id"],
-        "messages": [_join_parts(message) for message in messages],
-        "segments": {},
-    } | {key: part for key, part in optional.items() if part is not None}
+    return converted | _without_nulls(optional), tuple(_remark_on_batch(body, left))
 
 
-def _join_parts(message: dict[str, Any]) -> dict[str, Any]:
-    """Join text parts into one string; parts of another kind stay and fail the type check."""
-    content = message.get("content")
-    if not isinstance(content, list):
-        return message
-    texts = [part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "text"]
-    if len(texts) < len(content):
-        return message
-    return message | {"content": "".join(str(text) for text in texts)}
+def _read_limit(body: Mapping[str, Any]) -> Any:
+    limits = [body[key] for key in ("max_completion_tokens", "max_tokens") if key in body]
+    if len(limits) > 1 and limits[0] != limits[1]:
+        raise msgspec.ValidationError(
+            f"max_completion_tokens = {limits[0]!r} and max_tokens = {limits[1]!r} are two limits"
+        )
+    return limits[0] if limits else None
+
+
+def _remark_on_batch(body: Mapping[str, Any], left: tuple[str, ...]) -> Iterator[str]:
+    for key in left:
+        yield f"`{key}` is left to the plan: {LEFT_TO_PLAN[key]}"
+    if "max_tokens" not in body and "max_completion_tokens" not in body:
+        yield NO_LIMIT
+    if "temperature" not in body:
+        yield NO_TEMPERATURE
 
 
 def _read_response_schema(response_format: object) -> object:
+    """Return the schema that a response format states, which goes out as given beside it."""
     if not isinstance(response_format, dict):
         return None
     wrapped = response_format.get("json_schema")

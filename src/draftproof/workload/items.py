@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 import msgspec
 
+DEFAULT_LIMIT = 64  # tokens of an answer where an item states no limit
+
 
 class ExactCheck(msgspec.Struct, frozen=True, kw_only=True, tag="exact", forbid_unknown_fields=True):
     """The answer, stripped, equals `value`."""
@@ -126,13 +128,31 @@ DeferredCheck = PythonCheck | JudgeCheck
 Check = TextCheck | ToolCallCheck | FinishReasonCheck | StopCheck | DeferredCheck
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A chat message of the OpenAI form; `tool_call_id` names the call that a tool's message answers."""
+class TextPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One of several texts of a message; how they are joined is the service's."""
 
-    role: Literal["system", "user", "assistant", "tool"]
-    content: str
+    type: Literal["text"]
+    text: str
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A chat message of the OpenAI form; `tool_call_id` names the call that a tool's message answers.
+
+    `content` is None where the assistant said nothing but called tools.
+    """
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | tuple[TextPart, ...] | None = None
+    name: str | None = None
     tool_calls: tuple[dict[str, Any], ...] = ()
     tool_call_id: str | None = None
+
+    @property
+    def text(self) -> str:
+        """What the message says, "" where it says nothing."""
+        if self.content is None or isinstance(self.content, str):
+            return self.content or ""
+        return "\n".join(part.text for part in self.content)
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -169,19 +189,21 @@ class Item(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     `due_ns` is when a recorded request came, from the first of its trace; None: the workload is no recording.
     `withheld_prompt` stands in a package whose prompts are withheld: the characters of the prompt, and of the
     longest beginning that it shares with another prompt; `withheld_like` names the item that it is nearly the
-    same as, see `find_near_copies`.
+    same as, see `find_near_copies`. `request` are further fields of the request, sent as they stand
+    (`request_fields.py`).
     """
 
     id: str
     messages: tuple[Message, ...]
     segments: dict[str, str]
     checks: tuple[Check, ...] = ()
-    max_tokens: int = 64
+    max_tokens: int = DEFAULT_LIMIT
     sampling: Sampling = Sampling()
     stop: tuple[str, ...] = ()
     tools: tuple[dict[str, Any], ...] = ()
     tool_choice: str | dict[str, Any] | None = None
     response_schema: dict[str, Any] | None = None
+    request: dict[str, Any] = {}
     follow_ups: tuple[FollowUp, ...] = ()
     withheld_prompt: tuple[int, int] | None = None
     withheld_like: str | None = None
@@ -194,7 +216,10 @@ class Item(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True):
-    """A named, versioned and hashed list of items, in file order."""
+    """A named, versioned and hashed list of items, in file order.
+
+    `notes` say what of the file is not sent as it stands, a sentence each.
+    """
 
     name: str
     version: str
@@ -202,3 +227,4 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     evidence: Literal["representative", "synthetic", "smoke"]
     sha256: str
     items: tuple[Item, ...]
+    notes: tuple[str, ...] = ()

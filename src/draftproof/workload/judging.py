@@ -65,7 +65,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def question(self) -> str:
         """What was asked up to this turn: all messages that no model wrote."""
-        opening = [one.content for one in self.item.messages if one.role != "assistant"]
+        opening = [one.text for one in self.item.messages if one.role != "assistant"]
         return "\n\n".join([*opening, *(one.content for one in self.item.follow_ups[: self.turn])])
 
     @property

@@ -43,7 +43,7 @@ def find_near_copies(items: Iterable[Item]) -> dict[str, str]:
 
 def _read_texts(items: Iterable[Item]) -> Mapping[str, str]:
     """Return item id -> the messages that no other item has, or all of them if that leaves none."""
-    contents = {item.id: [one.content for one in item.messages if one.content] for item in items}
+    contents = {item.id: [one.text for one in item.messages if one.text] for item in items}
     holders = Counter(text for own in contents.values() for text in set(own))
     return {
         name: "\n".join([text for text in own if holders[text] == 1] or own) for name, own in contents.items()

@@ -6,7 +6,9 @@ line are in `formats.py` and `timed_lines.py`, those of a trace in `traces.py`.
 
 import hashlib
 import json
+import math
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from importlib import resources
 from pathlib import Path
@@ -22,6 +24,7 @@ from draftproof.workload.timed_lines import TimedItem, parse_timed_item, set_due
 from draftproof.workload.traces import is_trace, read_trace
 
 BUILTIN_PREFIX = "builtin:"
+_SHOWN = 40  # characters of a value that a sentence quotes
 _ENCODER = msgspec.json.Encoder(order="sorted")
 
 
@@ -49,7 +52,7 @@ def load_workload(source: str | Path, window: Window | None = None) -> Workload:
         WorkloadError: anything that makes the file unusable, with file, line and fix.
     """
     path = _find_builtin(str(source)) if str(source).startswith(BUILTIN_PREFIX) else Path(source)
-    items = _load_items(path, window)
+    items, notes = _load_items(path, window)
     header = _load_header(path)
     return Workload(
         name=header.name,
@@ -58,19 +61,20 @@ def load_workload(source: str | Path, window: Window | None = None) -> Workload:
         evidence=header.evidence,
         sha256=compute_sha256(items),
         items=items,
+        notes=notes,
     )
 
 
-def _load_items(path: Path, window: Window | None) -> tuple[Item, ...]:
+def _load_items(path: Path, window: Window | None) -> tuple[tuple[Item, ...], tuple[str, ...]]:
     raw = _read_bytes(path).removeprefix(b"\xef\xbb\xbf")
     head = raw.lstrip().partition(b"\n")[0].strip()
     if is_trace(head.decode("utf-8", "replace")) or path.suffix == ".csv":
-        return _load_trace(raw, path, window)
+        return _load_trace(raw, path, window), ()
     lines = list(_read_lines(raw, path))
     if not lines:
         raise WorkloadError("the file holds no item", place=str(path), fix="write one item a line.")
-    items = _read_items(lines)
-    return items if window is None else _cut_items(items, window, path)
+    items, notes = _read_items(lines)
+    return items if window is None else _cut_items(items, window, path), notes
 
 
 def _load_trace(raw: bytes, path: Path, window: Window | None) -> tuple[Item, ...]:
@@ -145,9 +149,9 @@ def _read_array(raw: bytes, path: Path) -> Iterator[tuple[str, int, object]]:
 
 def _decode_line(raw: bytes, place: str) -> object:
     try:
-        value = json.loads(raw.decode("utf-8"), parse_constant=_refuse_constant)
+        value = _DECODER.decode(raw.decode("utf-8"))
         # An escaped half of a surrogate pair parses, but no text holds it: it fails here, not in the request.
-        json.dumps(value, ensure_ascii=False).encode("utf-8")
+        msgspec.json.encode(value)
     except UnicodeDecodeError as error:
         raise WorkloadError(
             f"byte {error.start + 1} is not valid UTF-8", place=place, fix="save the file as UTF-8."
@@ -171,12 +175,35 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-def _read_items(lines: list[tuple[str, int, object]]) -> tuple[Item, ...]:
+def _parse_integer(text: str) -> int:
+    """A longer number would be another one once it was stored and read again."""
+    number = int(text)
+    if not -(1 << 63) <= number < 1 << 64:
+        raise ValueError(f"{text[:_SHOWN]} has more than 64 bits")
+    return number
+
+
+def _parse_float(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{text[:_SHOWN]} is too large")
+    return number
+
+
+_DECODER = json.JSONDecoder(
+    parse_constant=_refuse_constant, parse_int=_parse_integer, parse_float=_parse_float
+)
+
+
+def _read_items(lines: list[tuple[str, int, object]]) -> tuple[tuple[Item, ...], tuple[str, ...]]:
+    """Return the items, and what of their lines is not sent as it stands, the lines counted."""
     places: dict[str, str] = {}
     items = []
-    for place, number, value in lines:
-        timed = _read_item(value, number, place)
+    remarks: Counter[str] = Counter()
+    for position, (place, number, value) in enumerate(lines, start=1):
+        timed = _read_item(value, number, position, place)
         item = timed.item
+        remarks.update(timed.remarks)
         if item.id in places:
             raise WorkloadError(
                 f"the id {item.id!r} is already used at {places[item.id]}",
@@ -185,12 +212,13 @@ def _read_items(lines: list[tuple[str, int, object]]) -> tuple[Item, ...]:
             )
         places[item.id] = place
         items.append((place, timed))
-    return set_due(items)
+    notes = tuple(f"in {count} of {len(lines)} lines {text}." for text, count in remarks.items())
+    return set_due(items), notes
 
 
-def _read_item(value: object, number: int, place: str) -> TimedItem:
+def _read_item(value: object, number: int, position: int, place: str) -> TimedItem:
     try:
-        timed = parse_timed_item(value, number)
+        timed = parse_timed_item(value, number, position)
     except msgspec.ValidationError as error:
         raise WorkloadError(_sentence(str(error)), place=place, fix=_suggest_fix(str(error))) from error
     for fault in find_faults(timed.item):

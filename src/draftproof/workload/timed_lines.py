@@ -11,23 +11,26 @@ from typing import Any
 import msgspec
 
 from draftproof.errors import WorkloadError
-from draftproof.workload.formats import parse_item
+from draftproof.workload.formats import NO_LIMIT, parse_line
 from draftproof.workload.items import Item
 from draftproof.workload.recordings import label_lengths, name_line
 from draftproof.workload.traces import TIME_KEYS, check_span, count_tokens, read_moment_ns
 
 _EXTRA_KEYS = (*TIME_KEYS, "class", "prompt_tokens", "output_tokens")
-_LIMIT_KEYS = ("max_tokens", "max_completion_tokens")
 
 
 class TimedItem(msgspec.Struct, frozen=True):
-    """An item, and when it was recorded, in ns from an origin of its file; None: not recorded."""
+    """An item, and when it was recorded, in ns from an origin of its file; None: not recorded.
+
+    `remarks`: what of its line is not sent as it stands.
+    """
 
     item: Item
     at_ns: int | None = None
+    remarks: tuple[str, ...] = ()
 
 
-def parse_timed_item(value: object, number: int) -> TimedItem:
+def parse_timed_item(value: object, number: int, position: int) -> TimedItem:
     """Return the item that a decoded line states, and when it came.
 
     The recorded length of an answer is its limit where the line states none.
@@ -35,28 +38,30 @@ def parse_timed_item(value: object, number: int) -> TimedItem:
     Args:
         value: the line, decoded.
         number: which line it is; it names a recorded request that has no id.
+        position: which item it is; it names one without time and id.
 
     Raises:
         msgspec.ValidationError: a key that is not known, or a value that cannot be used.
     """
-    if not isinstance(value, dict) or not any(key in value for key in TIME_KEYS):
-        return TimedItem(parse_item(value))
+    if not isinstance(value, dict) or not any(value.get(key) is not None for key in TIME_KEYS):
+        line = parse_line(value, position)
+        return TimedItem(line.item, remarks=line.remarks)
     try:
         at_ns, output_tokens = read_moment_ns(value), _count(value, "output_tokens")
         labels = _make_labels(value, output_tokens)
     except (ValueError, TypeError, OverflowError) as error:
         raise msgspec.ValidationError(str(error)) from None
     rest = {key: part for key, part in value.items() if key not in _EXTRA_KEYS}
-    if "custom_id" not in rest:
-        rest = {"id": name_line(number)} | rest
-        rest |= {} if "conversations" in rest else {"segments": rest.get("segments", {})}
-    item = parse_item(rest)
+    if rest.get("id") is None and "body" not in rest:
+        rest["id"] = name_line(number)
+    item, remarks = parse_line(rest, position)
     if item.due_ns is not None:
         raise msgspec.ValidationError("due_ns beside another time of the request")
     item = msgspec.structs.replace(item, segments=labels | item.segments)
     if output_tokens is not None and not _states_limit(rest):
         item = msgspec.structs.replace(item, max_tokens=max(output_tokens, 1))
-    return TimedItem(item, at_ns)
+        remarks = tuple(one for one in remarks if one != NO_LIMIT)
+    return TimedItem(item, at_ns, remarks)
 
 
 def set_due(timed: Sequence[tuple[str, TimedItem]]) -> tuple[Item, ...]:
@@ -100,4 +105,5 @@ def _count(value: Mapping[str, Any], key: str) -> int | None:
 
 def _states_limit(value: Mapping[str, Any]) -> bool:
     body = value.get("body")
-    return any(key in part for part in (value, body) if isinstance(part, dict) for key in _LIMIT_KEYS)
+    parts = (value, body if isinstance(body, dict) else {})
+    return any(part.get(key) is not None for part in parts for key in ("max_tokens", "max_completion_tokens"))

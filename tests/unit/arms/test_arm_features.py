@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from arm_builders import item, manifest
 
-from draftproof.arms.features import find_unsupported_items, list_unsupported
+from draftproof.arms.features import find_replaced_fields, find_unsupported_items, list_unsupported
 from draftproof.engines import ADAPTERS, REFERENCE, adapter_for
 from draftproof.plan.loading import load_builtin_plan
 from draftproof.workload.items import FollowUp, Sampling
@@ -102,3 +102,30 @@ def test_an_arm_that_does_not_draft_has_the_engines_own_gaps_only():
     assert list_unsupported(manifest(settings={}), vllm) == vllm.facts.lacks
     drafting = list_unsupported(manifest(settings={"speculation.method": "ngram"}), vllm)
     assert drafting == vllm.facts.lacks + vllm.facts.refuses
+
+
+def test_a_field_of_an_item_asks_for_a_feature():
+    """A line's further fields count as those of the plan do; a text format asks for nothing."""
+    asking = item("a", request={"min_p": 0.1})
+    plain = item("b", request={"response_format": {"type": "text"}})
+    assert found("sglang", "EAGLE3", items=[asking, plain])["min_p is ignored in silence"] == ("a",)
+    assert find_unsupported_items([plain], {}, manifest("candidate"), adapter_for("tensorrt-llm")) == {}
+
+
+def test_a_field_that_an_arm_is_sent_otherwise_is_found():
+    """The plan's request and what the engine is asked for stand above an item's own fields."""
+    items = [item("a", request={"min_p": 0.1, "return_token_ids": False}), item("b")]
+    assert find_replaced_fields(items, {"min_p": 0.2}, adapter_for("vllm")) == {
+        "min_p": ("a",), "return_token_ids": ("a",),
+    }  # fmt: skip
+    assert find_replaced_fields(items, {"temperature": 0.8}, adapter_for("generic")) == {
+        "temperature": ("a", "b")
+    }
+
+
+def test_a_schema_in_the_words_of_an_engine_is_not_replaced():
+    """TGI takes the same schema under other names."""
+    schema = {"type": "object"}
+    given = {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}
+    items = [item("a", response_schema=schema, request=given)]
+    assert find_replaced_fields(items, {}, adapter_for("tgi")) == {}

@@ -192,7 +192,7 @@ def test_every_kind_of_check_and_turn_can_be_withheld():
             "id": "i",
             "segments": {},
             "messages": [
-                {"role": "user", "content": word},
+                {"role": "user", "name": word, "content": [{"type": "text", "text": word}]},
                 {"role": "assistant", "content": word, "tool_calls": [{"id": word}]},
                 {"role": "tool", "content": word, "tool_call_id": word},
             ],
@@ -201,6 +201,7 @@ def test_every_kind_of_check_and_turn_can_be_withheld():
             "tools": [{"function": {"name": word}}],
             "response_schema": {"const": word},
             "tool_choice": {"function": {"name": word}},
+            "request": {word: word},
         },
         Item,
     )

@@ -8,7 +8,7 @@ from draftproof.records import ToolCall
 from draftproof.testing.builders import build_item
 from draftproof.workload.answers import AnswerView
 from draftproof.workload.conversation import NO_RESULT, item_at_turn
-from draftproof.workload.formats import parse_item
+from draftproof.workload.formats import parse_line
 from draftproof.workload.items import FinishReasonCheck, FollowUp
 from draftproof.workload.reader import compute_sha256
 
@@ -76,7 +76,7 @@ def test_follow_ups_are_read_from_a_line_and_belong_to_the_workloads_hash():
             {"role": "user", "content": "and?", "checks": [{"type": "finish_reason", "any_of": ["stop"]}]}
         ],
     }
-    item = parse_item(line)
+    item = parse_line(line, 1).item
     bare = msgspec.structs.replace(item, follow_ups=())
     assert item.turns == 2
     assert item.follow_ups[0].checks == (FinishReasonCheck(any_of=("stop",)),)

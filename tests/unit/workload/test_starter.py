@@ -29,7 +29,7 @@ SCRIPTS = {"ar": "[\u0621-\u064a]", "zh": "[\u4e00-\u9fff]", "en": "[A-Za-z]"}
 
 
 def text_of(item: Item) -> str:
-    return "\n".join(message.content for message in item.messages)
+    return "\n".join(message.text for message in item.messages)
 
 
 def test_header_claims_no_more_than_synthetic_evidence():

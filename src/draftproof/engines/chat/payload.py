@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from draftproof.workload.items import Item
+from draftproof.workload.items import Item, Message
 
 
 def build_chat_payload(
@@ -18,7 +18,7 @@ def build_chat_payload(
     sampling = item.sampling
     payload: dict[str, Any] = {
         "model": served_model,
-        "messages": msgspec.to_builtins(list(item.messages)),
+        "messages": [_render_message(one) for one in item.messages],
         "stream": True,
         "stream_options": {"include_usage": True, "continuous_usage_stats": True},
         "max_tokens": item.max_tokens if max_tokens is None else min(item.max_tokens, max_tokens),
@@ -32,7 +32,17 @@ def build_chat_payload(
         "tools": list(item.tools) or None,
         "tool_choice": item.tool_choice,
     }
-    return payload | {key: value for key, value in optional.items() if value is not None}
+    stated = {key: value for key, value in optional.items() if value is not None}
+    if item.response_schema is not None:
+        stated["response_format"] = render_response_schema(item.response_schema)
+    return payload | stated | item.request
+
+
+def _render_message(message: Message) -> dict[str, Any]:
+    """A message without content says so: the protocol has null there."""
+    rendered: dict[str, Any] = msgspec.to_builtins(message)
+    rendered.setdefault("content", None)
+    return rendered
 
 
 def render_response_schema(schema: dict[str, Any]) -> dict[str, Any]:

@@ -67,6 +67,7 @@ def _contents(prepared: PreparedRun) -> dict[str, bytes]:
                 item.tools,
                 item.response_schema,
                 *([item.tool_choice, item.follow_ups] if item.tool_choice or item.follow_ups else ()),
+                *([item.request] if item.request else ()),
             ],
             order="sorted",
         )

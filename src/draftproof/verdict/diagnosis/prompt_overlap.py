@@ -29,7 +29,7 @@ def measure_overlaps(items: Iterable[Item]) -> dict[str, tuple[int, int]]:
 
 def render_prompt(item: Item) -> str:
     """Return the messages of an item as one text; a role is one letter, so that it counts next to nothing."""
-    return "".join(f"{one.role[0]}{one.content}{_END}" for one in item.messages)
+    return "".join(f"{one.role[0]}{one.text}{_END}" for one in item.messages)
 
 
 def common_prefix_share(items: Iterable[Item]) -> float | None:
