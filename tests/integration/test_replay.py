@@ -90,7 +90,7 @@ def test_a_package_without_prompts_keeps_when_they_came(stage):
     withheld = [Withholder(bytes(range(32)), items).item(item) for item in items]
     assert [item.due_ns for item in withheld] == [item.due_ns for item in items]
     assert [item.segments for item in withheld] == [item.segments for item in items]
-    words = set(items[0].messages[0].content.split())
+    words = set(items[0].messages[0].text.split())
     assert not words & set(msgspec.json.encode(withheld[0].messages).decode().split('"'))
 
 

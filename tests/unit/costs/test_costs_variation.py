@@ -75,7 +75,7 @@ def test_arms_that_cannot_be_varied_are_one_sentence(arm, words):
 def test_requests_of_a_wave_differ_and_repeat_themselves():
     """No two prompts of a wave are alike, and each holds the same sentence many times."""
     items = build_items(16, 40)
-    prompts = [item.messages[0].content for item in items]
+    prompts = [item.messages[0].text for item in items]
     assert len(set(prompts)) == 16
     assert {item.max_tokens for item in items} == {40}
     assert all(prompt.count("counts the boats") >= 5 for prompt in prompts)
