@@ -20,7 +20,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from study_worlds import WORLDS, Cell, World, draw_requests, true_ratio
+from study_worlds import WORLDS as TIME_WORLDS
+from study_worlds import Cell, World, draw_requests, true_ratio
+from study_worlds_counting import COUNTING_WORLDS
 
 from draftproof.stats.shares import share_interval
 from draftproof.testing.synthetic_runs import build_run, order_turns
@@ -30,6 +32,7 @@ from draftproof.verdict.results import Cell as DecidedCell
 from draftproof.verdict.results import Effect
 from draftproof.verdict.run_data import ALL_SEGMENTS
 
+WORLDS = (*TIME_WORLDS, *COUNTING_WORLDS)
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "bench" / "study.json"
 METHOD = ROOT / "docs" / "method.md"
@@ -109,7 +112,8 @@ def decide_one(world: World, index: int) -> DecidedRun:
     rng = np.random.default_rng(seed)
     orders = order_turns(world.layout, rng)
     drawn = draw_requests(world, world.layout, orders, rng)
-    return decide_run(build_run(world.layout, drawn, orders, seed=seed))
+    run = build_run(world.layout, drawn, orders, seed=seed)
+    return decide_run(run if world.rewrite is None else world.rewrite(run))
 
 
 def judge(world: World, truths: dict[Cell, float], decided: DecidedRun) -> Judged:

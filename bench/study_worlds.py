@@ -6,12 +6,13 @@ means is below 1 − minimum gain and no guardrail is worse than its margin. `ha
 damage.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from draftproof.testing.synthetic_runs import Floats, Layout, Requests
+from draftproof.verdict.run_data import RunData
 
 Cell = tuple[str, str]  # segment, load
 
@@ -32,6 +33,7 @@ class World:
     the candidate's answer lengths. `lost`: share of prompts, the slowest, that the candidate fails. `drift`:
     log growth of all times over the run, with `turn_noise` shared by all requests of a turn. `heavy`: request
     noise of Student's t with 3 degrees of freedom. `topic_spread`: log spread of the ratio between topics.
+    `alter` changes an arm's drawn requests, and so what is true; `rewrite` changes how the records tell it.
     """
 
     name: str
@@ -51,6 +53,8 @@ class World:
     drift: float = 0.0
     turn_noise: float = 0.0
     heavy: bool = False
+    alter: Callable[[str, Requests], Requests] | None = None
+    rewrite: Callable[[RunData], RunData] | None = None
 
 
 def draw_requests(
@@ -65,7 +69,8 @@ def draw_requests(
             for arm in layout.arms:
                 effect = _log_effect(world, arm, (segment, load), prompts["effect"])
                 log_time = prompts["tpot"] + effect + turns[arm, load] + _noise(world, layout.prompts, rng)
-                drawn[arm, segment, load] = _make_requests(world, arm, log_time, prompts, rng)
+                made = _make_requests(world, arm, log_time, prompts, rng)
+                drawn[arm, segment, load] = made if world.alter is None else world.alter(arm, made)
     return drawn
 
 

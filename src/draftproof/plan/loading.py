@@ -21,7 +21,12 @@ from draftproof.plan.schema import Arm, Plan
 BUILTIN_PREFIX = "builtin:"
 _BUILTIN_NAMES = ("demo", "demo-quick")
 # Deciding keys that came after the first plans: (table, key).
-LATER_KEYS = (("thresholds", "tail_quantile"), ("thresholds", "tail_margin"), ("comparison", "cluster_by"))
+LATER_KEYS = (
+    ("thresholds", "tail_quantile"),
+    ("thresholds", "tail_margin"),
+    ("thresholds", "token_limit_margin"),
+    ("comparison", "cluster_by"),
+)
 _DRAFTER_SETTING = "drafter"
 _TOML_POSITION = re.compile(
     r"^(?P<what>.*) \(at (?:line (?P<line>\d+), column \d+|(?P<end>end of document))\)$"

@@ -79,6 +79,7 @@ METRICS: dict[str, str] = {
 QUANTITIES: dict[str, str] = {
     "failed_share": "Failed requests",
     "passed_share": "Answers that pass their checks",
+    "limit_share": "Answers that end at the token limit",
 }
 
 OUTCOMES: tuple[str, ...] = ("ok", "rejected", "http_error", "timeout", "cut", "malformed", "cancelled")
@@ -103,6 +104,7 @@ THRESHOLDS: dict[str, str] = {
     "failure_margin": "The share of failed requests may grow by at most this",
     "quality_margin": "The share of passed checks may fall by at most this",
     "output_length_margin": "The mean output length may shift by at most this share",
+    "token_limit_margin": "The share of answers that end at the token limit may shift by at most this",
     "dominated_margin": "The alternative dominates where it beats the candidate by more than this share",
     "critical_errors": "New failures of critical checks allowed per load level",
 }

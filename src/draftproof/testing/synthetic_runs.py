@@ -77,6 +77,7 @@ class Layout:
     block_size: int = 8
     arms: tuple[str, ...] = ("baseline", "candidate", "baseline_null")
     evidence: str = "representative"
+    temperature: float = 0.0
     thresholds: dict[str, Any] = field(default_factory=dict)
     comparison: dict[str, Any] = field(default_factory=dict)
 
@@ -172,7 +173,8 @@ def _build_record(
         "token_source": "continuous_usage",
         "prompt_tokens": PROMPT_TOKENS,
         "output_tokens": tokens,
-        "text": "yes",
+        "finish_reason": "stop",
+        "text": "yes" + " ok" * (tokens - 1),
         "speculation": SpecCounts(
             steps, DRAFTED_PER_STEP * steps, ACCEPTED_PER_STEP * steps, (0, 0, steps) if steps else ()
         ),
@@ -227,7 +229,7 @@ def _build_items(layout: Layout) -> Iterator[Item]:
                 messages=(Message(role="user", content=f"hello {segment} {prompt // layout.copies}"),),
                 segments={"task": segment, **topic},
                 checks=(ContainsCheck(all_of=("yes",)),),
-                sampling=Sampling(temperature=0.0),
+                sampling=Sampling(temperature=layout.temperature),
             )
 
 

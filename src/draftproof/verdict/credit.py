@@ -1,7 +1,7 @@
 """What keeps a gain from being credited although its interval is clear. Pure.
 
-Each rule names a way in which an arm looks faster without being so: answers that got shorter within their
-margin where end-to-end time decides, times per token reckoned by two formulas, and turns of which there are
+Each rule names a way in which an arm looks faster without being so: answers whose length shifts within its
+margin, times per token reckoned by two formulas, and turns of which there are
 too few to tell what a turn does to all of its prompts.
 """
 
@@ -10,17 +10,20 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 import numpy as np
+from msgspec.structs import replace
 
 from draftproof.stats.turns import MINIMUM_BLOCKS
 from draftproof.verdict.cells import compute_noise, decide_effect, describe
 from draftproof.verdict.columns import NO_BASIS
-from draftproof.verdict.effects import CellKey, EffectIndex, Reader, compare_arms, value_of
+from draftproof.verdict.effects import CellKey, EffectIndex, compare_arms
+from draftproof.verdict.equal_length import read_at_equal_length
 from draftproof.verdict.guardrails import Finding
-from draftproof.verdict.pairs import Pair, Pairs, PairTable
-from draftproof.verdict.results import Reason
-from draftproof.verdict.run_data import ALL_SEGMENTS, Observation, PreparedRun
+from draftproof.verdict.pairs import Pairs, PairTable
+from draftproof.verdict.results import Figure, Reason
+from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun
+from draftproof.verdict.wording import METRIC_WORDS
 
-E2E, AT_EQUAL_LENGTH = "e2e_from_schedule_ns", "e2e_at_equal_length_ns"
+E2E = "e2e_from_schedule_ns"
 DECISIVE = ("candidate", "baseline")
 
 
@@ -37,7 +40,7 @@ def judge_credit(
     """
     found: defaultdict[CellKey, list[Finding]] = defaultdict(list)
     for cell, finding in (
-        *_find_shortened(prepared, pairs, effects),
+        *_find_by_length(prepared, pairs[DECISIVE], effects),
         *_find_mixed_bases(prepared, pairs[DECISIVE]),
         *_find_disturbed_more(prepared),
         *(_find_few_turns(prepared, pairs[DECISIVE]) if is_representative else ()),
@@ -46,48 +49,57 @@ def judge_credit(
     return {cell: tuple(findings) for cell, findings in found.items()}
 
 
-def read_at_equal_length(pairs: Iterable[Pair]) -> Reader:
-    """Return what reads end-to-end time as if the arm's answers had the length of their partners.
-
-    e2e + tpot × (N of the partner − N) for the arm, plain end-to-end time for the partner. None where one of
-    these is not known.
-    """
-    partners = {(pair.arm.record.arm, pair.arm.key): pair.versus for pair in pairs}
-
-    def read(seen: Observation) -> float | None:
-        partner, whole = partners.get((seen.record.arm, seen.key)), value_of(seen, E2E)
-        if partner is None or whole is None:
-            return whole
-        rate, tokens = value_of(seen, "tpot_ns"), value_of(seen, "output_tokens")
-        wanted = value_of(partner, "output_tokens")
-        if rate is None or tokens is None or wanted is None:
-            return None
-        return whole + rate * (wanted - tokens)
-
-    return read
-
-
-def _find_shortened(
-    prepared: PreparedRun, pairs: PairTable, effects: EffectIndex
+def _find_by_length(
+    prepared: PreparedRun, pairs: Pairs, effects: EffectIndex
 ) -> Iterable[tuple[CellKey, Finding]]:
-    """Find cells whose end-to-end time falls only because the answers are shorter than the baseline's."""
-    if prepared.plan.comparison.metric != E2E:
-        return
-    decisive, thresholds = pairs[DECISIVE], prepared.plan.thresholds
-    read = read_at_equal_length(decisive)
-    for one in compare_arms(prepared, decisive, DECISIVE, AT_EQUAL_LENGTH, prepared.columns.read(read)):
-        if one.segment == ALL_SEGMENTS:
+    """Find gains that do not survive the shift of length: less its upper limit, and over shared tokens."""
+    metric, thresholds = prepared.plan.comparison.metric, prepared.plan.thresholds
+    words = METRIC_WORDS[metric]
+    common = _compare_at_equal_length(prepared, pairs, metric)
+    for segment, load in _list_cells(prepared):
+        cell = (segment, load)
+        noise = compute_noise(effects.get((metric, "baseline_null", "baseline", ALL_SEGMENTS, load)))
+        gain = effects[(metric, *DECISIVE, *cell)].simultaneous
+        shift = compute_length_shift(effects[("output_tokens", *DECISIVE, *cell)].ratio, metric)
+        if decide_effect(gain, thresholds, noise) != "gain" or gain.high is None:
             continue
-        noise = compute_noise(effects.get((E2E, "baseline_null", "baseline", ALL_SEGMENTS, one.load)))
-        raw = effects[(E2E, *DECISIVE, one.segment, one.load)].simultaneous
-        if decide_effect(raw, thresholds, noise) != "gain":
-            continue
-        if decide_effect(one.simultaneous, thresholds, noise) != "gain":
+        text = None
+        if decide_effect(common.get(cell, gain), thresholds, noise) != "gain":
             text = (
-                "At the length of the baseline's answers end-to-end time is "
-                f"{describe(one.simultaneous)} of the baseline's: the rest of the gain is shorter answers."
+                f"Over the tokens that both answers have, {words} is {describe(common[cell])} of the "
+                "baseline's: the rest of the gain is the length of answers."
             )
-            yield (one.segment, one.load), _open("gain_by_length", text, (one.segment, one.load))
+        elif decide_effect(replace(gain, high=gain.high + shift), thresholds, noise) != "gain":
+            text = (
+                f"Answers may differ from the baseline's in length by {100 * shift:.1f} %; less that, "
+                f"{words} of {describe(gain)} is no gain beyond the minimum."
+            )
+        if text:
+            yield cell, _open("gain_by_length", text, cell)
+
+
+def compute_length_shift(ratio: Figure, metric: str) -> float:
+    """Return the upper limit of the shift of length as a share of the baseline's; 0 where it is not known.
+
+    Shorter answers end sooner. A time per token can also fall because cheap tokens are added.
+    """
+    if ratio.low is None or ratio.high is None:
+        return 0.0  # the guardrail of length withholds then
+    longer = ratio.high - 1 if metric != E2E else 0.0
+    return max(0.0, 1 - ratio.low, longer)
+
+
+def _compare_at_equal_length(prepared: PreparedRun, pairs: Pairs, metric: str) -> dict[CellKey, Figure]:
+    """Return the simultaneous interval at equal length by cell; none where all answers have equal lengths."""
+    values = read_at_equal_length(pairs, metric)
+    if values is None:
+        return {}
+    found = compare_arms(prepared, pairs, DECISIVE, f"{metric} at equal length", values)
+    return {(one.segment, one.load): one.simultaneous for one in found}
+
+
+def _list_cells(prepared: PreparedRun) -> list[CellKey]:
+    return [(segment, load) for load in prepared.loads for segment in prepared.segments]
 
 
 def _find_mixed_bases(prepared: PreparedRun, pairs: Pairs) -> Iterable[tuple[CellKey, Finding]]:

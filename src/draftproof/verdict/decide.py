@@ -26,7 +26,7 @@ from draftproof.plan.schema import Thresholds
 from draftproof.verdict.load_size import Axis, LoadLimit
 from draftproof.verdict.results import Cell, Decision
 
-SETTLED_CODES = frozenset({"dominated", "output_length_shift"})
+SETTLED_CODES = frozenset({"dominated", "output_length_shift", "token_limit_shift"})
 
 
 def decide(cells: Sequence[Cell], thresholds: Thresholds, *, is_complete: bool) -> Decision:

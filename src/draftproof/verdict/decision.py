@@ -152,7 +152,14 @@ def judge_cells(run: RunEvidence, effects: Sequence[Effect]) -> tuple[Cell, ...]
         for segment in prepared.segments:
             cell = (segment, load)
             findings = (
-                *judge_guardrails(cell, by_effect, by_difference, run.critical, thresholds),
+                *judge_guardrails(
+                    cell,
+                    by_effect,
+                    by_difference,
+                    run.critical,
+                    thresholds,
+                    withholds=run.is_representative,
+                ),
                 *judge_coverage(cell, run.hidden, thresholds.failure_margin),
                 *judge_contexts(cell, run.bands),
                 *judge_equivalence(cell, run.equivalence),

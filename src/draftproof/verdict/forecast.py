@@ -145,10 +145,13 @@ def _too_few_pairs(plan: Plan, items: Sequence[Item], asked: Iterable[_Asked]) -
 
 
 def _pairs_missing(plan: Plan, asked: _Asked) -> Iterator[str]:
-    shares = (
-        ("failure_margin", plan.thresholds.failure_margin, len(asked.items)),
-        ("quality_margin", plan.thresholds.quality_margin, asked.checked),
-    )
+    thresholds = plan.thresholds
+    shares = [
+        ("failure_margin", thresholds.failure_margin, len(asked.items)),
+        ("quality_margin", thresholds.quality_margin, asked.checked),
+    ]
+    if plan.evidence == "representative":  # other evidence notes ends of answers that are not shown
+        shares.append(("token_limit_margin", thresholds.token_limit_margin, len(asked.items)))
     for name, margin, count in shares:
         needed = pairs_needed_for_margin(margin, plan.comparison.confidence) if margin > 0 else None
         if count and needed is not None and count < needed:

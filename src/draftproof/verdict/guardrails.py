@@ -17,15 +17,40 @@ import numpy as np
 from scipy.stats import norm
 
 from draftproof.plan.schema import Thresholds
+from draftproof.stats.resampling import Floats
 from draftproof.stats.shares import paired_share_difference
+from draftproof.verdict.columns import Bools
 from draftproof.verdict.effects import CellKey, EffectIndex
 from draftproof.verdict.pairs import Pairs, PairTable
 from draftproof.verdict.results import Difference, Figure, Reason
 from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun
 
 Standing = Literal["held", "open", "violated", "shifted", "noted"]
-QUANTITIES = ("failed_share", "passed_share")
+ENDS_NOT_SHOWN = "token_limit_not_shown"
 SUSPECT_PROMPTS = 2  # a single prompt more or less is chance
+
+
+class ShareRule(msgspec.Struct, frozen=True):
+    """How a difference of shares is evaluated. `margin` names the threshold.
+
+    `sign`: 1 where more is worse, −1 where less is worse, 0 where a shift either way keeps a gain from being
+    credited.
+    """
+
+    code: str
+    words: str
+    margin: str
+    sign: int
+
+
+SHARE_RULES = {
+    "failed_share": ShareRule("guardrail_failures", "share of failed requests", "failure_margin", 1),
+    "passed_share": ShareRule("guardrail_checks", "share of answers passing checks", "quality_margin", -1),
+    "limit_share": ShareRule(
+        "token_limit", "share of answers that end at the token limit", "token_limit_margin", 0
+    ),
+}
+QUANTITIES = tuple(SHARE_RULES)
 
 DifferenceIndex = Mapping[tuple[str, str, str, str, str], Difference]
 Votes = Mapping[tuple[bool, bool], Fraction]  # (state of the arm, of the other) -> prompts
@@ -35,8 +60,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """Where one guardrail stands in one cell.
 
     `held`: non-inferior. `violated`: the whole interval lies beyond the margin. `shifted`: the answers'
-    length changed by more than the margin, so a gain is not credited. `open`: the interval does not tell.
-    `noted`: it does not tell, and with such evidence this is said beside a gain instead of withholding it.
+    length or their ends changed by more than the margin, so a gain is not credited. `open`: the interval does
+    not tell. `noted`: it does not tell, and with such evidence this is said beside a gain instead of
+    withholding it.
     """
 
     standing: Standing
@@ -98,30 +124,29 @@ def judge_guardrails(
     differences: DifferenceIndex,
     critical: Mapping[CellKey, int],
     thresholds: Thresholds,
+    *,
+    withholds: bool,
 ) -> tuple[Finding, ...]:
-    """Return where every guardrail of the candidate against the baseline stands in a cell."""
+    """Return where every guardrail of the candidate against the baseline stands in a cell.
+
+    `withholds`: whether ends of answers that are not shown to be the baseline's keep a gain from being
+    credited; else they are noted.
+    """
     ratio = {
         metric: effects[(metric, "candidate", "baseline", *cell)].ratio
         for metric in ("ttft_from_schedule_ns", "e2e_from_schedule_ns", "output_tokens")
     }
     return (
-        judge_failures(cell, differences, thresholds.failure_margin),
-        judge_checks(cell, differences, thresholds.quality_margin),
+        *(
+            judge_share(cell, differences, quantity, thresholds)
+            for quantity in ("failed_share", "passed_share")
+        ),
+        judge_ends(cell, differences, thresholds, withholds=withholds),
         judge_critical(cell, critical, thresholds.critical_errors),
         judge_time("ttft", cell, ratio["ttft_from_schedule_ns"], thresholds.ttft_margin),
         judge_time("e2e", cell, ratio["e2e_from_schedule_ns"], thresholds.e2e_margin),
         judge_length(cell, ratio["output_tokens"], thresholds.output_length_margin),
     )
-
-
-def judge_failures(cell: CellKey, differences: DifferenceIndex, margin: float) -> Finding:
-    """Judge the share of failed requests: non-inferior at the load, violated in the cell or at the load."""
-    return _judge_share(cell, differences, "failed_share", margin, sign=1)
-
-
-def judge_checks(cell: CellKey, differences: DifferenceIndex, margin: float) -> Finding:
-    """Judge the share of answers that pass their checks; a share that cannot be judged is never held."""
-    return _judge_share(cell, differences, "passed_share", margin, sign=-1)
 
 
 def judge_critical(cell: CellKey, critical: Mapping[CellKey, int], allowed: int) -> Finding:
@@ -160,28 +185,47 @@ def judge_length(cell: CellKey, ratio: Figure, margin: float) -> Finding:
     return _find("held" if held else "open", code, span, row)
 
 
-def _judge_share(
-    cell: CellKey, differences: DifferenceIndex, quantity: str, margin: float, *, sign: int
+def judge_share(
+    cell: CellKey, differences: DifferenceIndex, quantity: str, thresholds: Thresholds
 ) -> Finding:
-    """Judge a difference of shares; `sign` 1 where more is worse, −1 where less is worse."""
+    """Judge a share: non-inferior over the load, violated or shifted in the cell or over the load.
+
+    A share that cannot be compared is never held.
+    """
     segment, load = cell
-    code = {"failed_share": "guardrail_failures", "passed_share": "guardrail_checks"}[quantity]
+    rule, margin = SHARE_RULES[quantity], margin_of(thresholds, quantity)
     here = differences[quantity, "candidate", "baseline", segment, load].difference
     pooled = differences[quantity, "candidate", "baseline", ALL_SEGMENTS, load].difference
-    worse_here, worse_pooled = _worsening(here, sign), _worsening(pooled, sign)
-    row = _row(f"differences {quantity}", cell)
-    if worse_here is not None and worse_here[0] > margin:
-        return _find("violated", code, _share_text(quantity, here, margin, f"in {segment}"), row)
-    text = _share_text(quantity, pooled, margin, "over all segments")
-    row = _row(f"differences {quantity}", (ALL_SEGMENTS, load))
-    if worse_pooled is None:
-        return _find("open", code, text, row)
-    if worse_pooled[0] > margin and here.value is not None and sign * here.value > margin:
-        return _find("violated", code, text, row)
-    if worse_pooled[1] <= margin and _is_suspect(here, margin, sign):
-        text = _share_text(quantity, here, margin, f"in {segment}, though it holds over the load")
-        return _find("open", code, text, _row(f"differences {quantity}", cell))
-    return _find("held" if worse_pooled[1] <= margin else "open", code, text, row)
+    in_cell, over_load = (
+        _row(f"differences {quantity}", cell),
+        _row(f"differences {quantity}", (ALL_SEGMENTS, load)),
+    )
+    worst: Standing = "violated" if rule.sign else "shifted"
+    code = rule.code if rule.sign else f"{rule.code}_shift"
+    if _is_beyond(here, margin, rule.sign):
+        return _find(worst, code, _share_text(rule, here, margin, f"in {segment}"), in_cell)
+    text = _share_text(rule, pooled, margin, "over all segments")
+    if _is_beyond(pooled, margin, rule.sign) and _worse(here, rule.sign) > margin:
+        return _find(worst, code, text, over_load)
+    if not _is_within(pooled, margin, rule.sign):
+        return _find("open", rule.code, text, over_load)
+    if _is_suspect(here, margin, rule.sign):
+        text = _share_text(rule, here, margin, f"in {segment}, though it holds over the load")
+        return _find("open", rule.code, text, in_cell)
+    return _find("held", rule.code, text, over_load)
+
+
+def judge_ends(
+    cell: CellKey, differences: DifferenceIndex, thresholds: Thresholds, *, withholds: bool
+) -> Finding:
+    """Judge the share of answers that end at the token limit; a shift that shows always withholds a gain."""
+    found = judge_share(cell, differences, "limit_share", thresholds)
+    places = (cell, (ALL_SEGMENTS, cell[1]))
+    here = [differences["limit_share", "candidate", "baseline", *one].difference for one in places]
+    shows = max(_worse(one, 0) for one in here) > thresholds.token_limit_margin
+    if found.standing != "open" or withholds or shows:
+        return found
+    return Finding(standing="noted", reason=msgspec.structs.replace(found.reason, code=ENDS_NOT_SHOWN))
 
 
 def _is_suspect(here: Figure, margin: float, sign: int) -> bool:
@@ -190,23 +234,35 @@ def _is_suspect(here: Figure, margin: float, sign: int) -> bool:
     Its interval cannot tell, being that of few prompts; but what holds over the load is then no evidence for
     this cell, or an average over many segments would hide one.
     """
-    worse = sign * (here.value or 0.0)
+    worse = _worse(here, sign)
     return worse > margin and worse * (here.n or 0) >= SUSPECT_PROMPTS
 
 
-def _worsening(figure: Figure, sign: int) -> tuple[float, float] | None:
-    """Return the interval of the worsening, least first, None where there is none."""
+def _worse(figure: Figure, sign: int) -> float:
+    """Return by how much a share is worse than the other arm's, or how far off where both ways count."""
+    value = figure.value or 0.0
+    return sign * value if sign else abs(value)
+
+
+def _is_beyond(figure: Figure, margin: float, sign: int) -> bool:
+    """Return whether the whole interval lies beyond the margin, on the side that counts."""
     if figure.low is None or figure.high is None:
-        return None
-    return (figure.low, figure.high) if sign > 0 else (-figure.high, -figure.low)
+        return False
+    return (sign >= 0 and figure.low > margin) or (sign <= 0 and figure.high < -margin)
 
 
-def _share_text(quantity: str, figure: Figure, margin: float, where: str) -> str:
-    words = {"failed_share": "share of failed requests", "passed_share": "share of answers passing checks"}
+def _is_within(figure: Figure, margin: float, sign: int) -> bool:
+    """Return whether the whole interval lies within the margin, on the side that counts."""
+    if figure.low is None or figure.high is None:
+        return False
+    return (sign < 0 or figure.high <= margin) and (sign > 0 or figure.low >= -margin)
+
+
+def _share_text(rule: ShareRule, figure: Figure, margin: float, where: str) -> str:
     if figure.value is None or figure.low is None or figure.high is None:
-        return f"the {words[quantity]} could not be compared {where}: {figure.reason}"
+        return f"the {rule.words} could not be compared {where}: {figure.reason}"
     text = (
-        f"the {words[quantity]} differs from the baseline's by {100 * figure.value:+.1f} points "
+        f"the {rule.words} differs from the baseline's by {100 * figure.value:+.1f} points "
         f"({100 * figure.low:+.1f} to {100 * figure.high:+.1f}) {where}, {100 * margin:.1f} are allowed"
     )
     if figure.needed:
@@ -218,7 +274,7 @@ def _compute_difference(
     prepared: PreparedRun, pairs: Pairs, comparison: tuple[str, str], quantity: str, cell: CellKey
 ) -> Difference:
     votes = count_votes(pairs.cell(*cell), quantity, prepared.plan.comparison.cluster_by)
-    margin = _margin(prepared.plan.thresholds, quantity)
+    margin = margin_of(prepared.plan.thresholds, quantity)
     return Difference(
         quantity=quantity,
         arm=comparison[0],
@@ -235,13 +291,11 @@ def count_votes(pairs: Pairs, quantity: str, cluster_by: str | None = None) -> V
     Repeats of a prompt and the turns of a conversation rise and fall together, so they share their prompt's
     vote: five repeats of ten prompts say no more than ten prompts. Exact, so that no order of pairs shows.
     """
-    columns = pairs.columns
-    states = np.where(columns.is_ok, 0.0, 1.0) if quantity == "failed_share" else columns.passed
-    mine, theirs = pairs.mine, pairs.theirs
-    judged = ~(np.isnan(states[mine]) | np.isnan(states[theirs]))
-    mine, theirs = mine[judged], theirs[judged]
-    kinds = (2 * states[mine] + states[theirs]).astype(np.intp)
-    counts = np.bincount(4 * columns.clusters(cluster_by)[mine] + kinds, minlength=4).reshape(-1)
+    mine, theirs = _read_states(pairs, quantity)
+    judged = ~(np.isnan(mine) | np.isnan(theirs))
+    kinds = (2 * mine[judged] + theirs[judged]).astype(np.intp)
+    clusters = pairs.columns.clusters(cluster_by)[pairs.mine[judged]]
+    counts = np.bincount(4 * clusters + kinds, minlength=4).reshape(-1)
     votes: defaultdict[tuple[bool, bool], Fraction] = defaultdict(Fraction)
     for place in np.flatnonzero(counts).tolist():
         first = place - place % 4
@@ -250,8 +304,36 @@ def count_votes(pairs: Pairs, quantity: str, cluster_by: str | None = None) -> V
     return votes
 
 
-def _margin(thresholds: Thresholds, quantity: str) -> float:
-    return thresholds.failure_margin if quantity == "failed_share" else thresholds.quality_margin
+def margin_of(thresholds: Thresholds, quantity: str) -> float:
+    """Return the margin of a share."""
+    margin: float = getattr(thresholds, SHARE_RULES[quantity].margin)
+    return margin
+
+
+def _read_states(pairs: Pairs, quantity: str) -> tuple[Floats, Floats]:
+    """Return of both requests of each pair 1 where it has the quantity, 0 where not, NaN where unknown."""
+    columns, mine, theirs = pairs.columns, pairs.mine, pairs.theirs
+    if quantity == "failed_share":
+        failed = np.where(columns.is_ok, 0.0, 1.0)
+        return failed[mine], failed[theirs]
+    if quantity == "passed_share":
+        return columns.passed[mine], columns.passed[theirs]
+    return _read_limits(columns.is_cut[mine], columns.is_cut[theirs], pairs.is_ok)
+
+
+def _read_limits(mine: Floats, theirs: Floats, is_ok: Bools) -> tuple[Floats, Floats]:
+    """Return which answered requests ended at the limit.
+
+    Where one arm alone does not say how an answer ended, it is taken to be cut: an arm that hides its cuts
+    would otherwise take their pairs out.
+    """
+    known = is_ok & ~(np.isnan(mine) & np.isnan(theirs))
+    return _fill(mine, known), _fill(theirs, known)
+
+
+def _fill(states: Floats, known: Bools) -> Floats:
+    filled: Floats = np.where(known, np.where(np.isnan(states), 1.0, states), np.nan)
+    return filled
 
 
 def _difference_figure(votes: Votes, margin: float, level: float) -> Figure:

@@ -124,6 +124,7 @@ class World:
             token_source="continuous_usage" if ok else None,
             prompt_tokens=60 if ok else None,
             output_tokens=tokens if ok else None,
+            finish_reason="stop" if ok else None,
             text=self.text(case) if ok else "",
             token_ids=tuple(self.text(case).encode().ljust(tokens, b".")[:tokens]) if ok else None,
             **(self._speculation(case, committed) if ok else {}),

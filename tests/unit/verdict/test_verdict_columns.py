@@ -57,15 +57,18 @@ def test_an_effect_is_that_of_its_usable_pairs(prepared, metric):
 @pytest.mark.parametrize("quantity", QUANTITIES)
 def test_votes_are_those_of_the_pairs(prepared, quantity):
     """Every difference rests on one vote for each prompt that both arms have a state of."""
+    is_judged = {
+        "failed_share": lambda _: True,
+        "passed_share": lambda pair: None not in (pair.arm.is_passed, pair.versus.is_passed),
+        "limit_share": lambda pair: (
+            pair.is_ok and {pair.arm.record.finish_reason} | {pair.versus.record.finish_reason} != {None}
+        ),
+    }
     pairs = pair_observations(prepared)
     for one in compute_differences(prepared, pairs):
         if one.quantity == quantity:
             inside = pairs[one.arm, one.versus].cell(one.segment, one.load)
-            judged = [
-                pair
-                for pair in inside
-                if quantity == "failed_share" or None not in (pair.arm.is_passed, pair.versus.is_passed)
-            ]
+            judged = [pair for pair in inside if is_judged[quantity](pair)]
             assert one.difference.n == len({pair.item_id for pair in judged})
             assert sum(count_votes(inside, quantity).values()) == one.difference.n
 

@@ -20,6 +20,7 @@ BLOCKING = {
     "ttft_margin": "first token +{share}",
     "tail_margin": "time per token or first token at the tail +{share}",
     "output_length_margin": "mean answer length ±{share}",
+    "token_limit_margin": "answers that end at the token limit ±{points} points",
     "failure_margin": "failed requests +{points} points",
     "quality_margin": "passed checks −{points} points",
     "critical_errors": "more than {count} new critical errors",
