@@ -1,9 +1,10 @@
 """What may be compared: arms that differ only where the plan declares it. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from draftproof.arms.features import METHOD_KEY
 from draftproof.errors import IncompatibleError
 from draftproof.manifests import ArmManifest
 from draftproof.plan.schema import Comparison, Scalar
@@ -80,8 +81,15 @@ def check_comparable(manifests: Sequence[ArmManifest], comparison: Comparison) -
             )
 
 
-def check_settings_applied(wanted: Mapping[str, Scalar], manifest: ArmManifest) -> None:
+def check_settings_applied(
+    wanted: Mapping[str, Scalar], manifest: ArmManifest, name_method: Callable[[str], str] = str
+) -> None:
     """Do nothing if the service runs with the settings that the plan states.
+
+    Args:
+        wanted: the plan's settings.
+        manifest: what the service is.
+        name_method: a method to the name that the engine maps it to.
 
     Raises:
         IncompatibleError: names every setting that is in force otherwise, with both values.
@@ -90,7 +98,8 @@ def check_settings_applied(wanted: Mapping[str, Scalar], manifest: ArmManifest) 
     other = [
         f"{key} (plan {value}, service {in_force.get(key, _ABSENT)})"
         for key, value in wanted.items()
-        if in_force.get(key) != value and (key, value) not in _LEFT_TO_SERVICE
+        if in_force.get(key) not in {value, name_method(str(value)) if key == METHOD_KEY else value}
+        and (key, value) not in _LEFT_TO_SERVICE
     ]
     if other:
         raise IncompatibleError(

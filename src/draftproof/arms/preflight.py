@@ -130,7 +130,8 @@ def run_preflight(
     arms = list_arms(plan)
     manifests = [probe.manifest for probe in probes]
     for manifest in manifests:
-        check_settings_applied(arms[manifest.arm].settings, manifest)
+        arm = arms[manifest.arm]
+        check_settings_applied(arm.settings, manifest, adapter_for(arm.engine).facts.name_method)
     check_comparable(manifests, plan.comparison)
     target = load_target_facts(model) if model else None
     counter = load_token_counter(model) if model else None

@@ -4,6 +4,8 @@ Pure data. A fact that a release lacks is simply not found; nothing here is a pr
 not listed as checked.
 """
 
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from typing import Literal
 
 import msgspec
@@ -84,6 +86,12 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     verify_seconds: tuple[str, ...] = ()
 
 
+def resolve_alias(method: str, aliases: Mapping[str, str]) -> str:
+    """Return the name that aliases give a method, the method itself where none fits."""
+    found = (name for pattern, name in aliases.items() if fnmatchcase(method, pattern))
+    return next(found, method)
+
+
 class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Facts of one engine.
 
@@ -92,6 +100,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
         title: its name for people.
         checked: releases the adapter was checked against.
         families: method, as the engine spells it, to the proposal family it belongs to.
+        aliases: other spellings of a method, with * for any letters, to the one the engine maps them to.
         identity_paths: addresses below the base whose answers `read_identity` reads.
         ready_paths: asked in order until one exists; 200 there means ready.
         environment_prefixes: how the variables begin that the engine reads from its environment.
@@ -113,6 +122,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     checked: tuple[Release, ...] = ()
     families: dict[str, Family] = {}
+    aliases: dict[str, str] = {}
     identity_paths: tuple[str, ...] = ("/version",)
     ready_paths: tuple[str, ...] = ("/health", "/v1/models")
     environment_prefixes: tuple[str, ...] = ()
@@ -126,6 +136,10 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     fallback: str = "unknown"
     chunk_holds: Literal["step", "token", "unknown"] = "unknown"
     is_exact: bool = False
+
+    def name_method(self, method: str) -> str:
+        """Return a method under the name that the engine itself maps it to."""
+        return resolve_alias(method, self.aliases)
 
     def name_pausing_policy(self, settings: Settings) -> str | None:
         """Return the setting in force that lets drafting pause, as "key = value", None where none does."""

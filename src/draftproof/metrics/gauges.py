@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import msgspec
 
-from draftproof.engines.reading.series import parse_series, sum_series
+from draftproof.engines.reading.series import list_facts, sum_series
 from draftproof.metrics import host_series as host
 from draftproof.metrics.telemetry import Stretch, TurnSamples
 
@@ -48,12 +48,7 @@ def read_mean(names: Sequence[str]) -> Read:
 
 def mean_series(values: Mapping[str, float], wanted: str) -> float | None:
     """Return the mean over the series of a name with the labels of `wanted`, None where there is none."""
-    name, labels = parse_series(wanted)
-    found = [
-        value
-        for series, value in values.items()
-        if (has := parse_series(series))[0] == name and labels.items() <= has[1].items()
-    ]
+    found = list_facts(values, wanted)
     return sum(found) / len(found) if found else None
 
 

@@ -50,6 +50,10 @@ VLLM = Signals(
     },
 )
 
+# With --enable-metrics-for-all-schedulers every rank states what its scheduler does; an empty priority is the
+# total beside its parts.
+_RANKS = ("tp_rank", "pp_rank", "moe_ep_rank")
+
 SGLANG = Signals(
     title="SGLang",
     tokens=(Sample("sglang:generation_tokens_total"),),
@@ -68,9 +72,9 @@ SGLANG = Signals(
     drafting=Sample("sglang:spec_verify_calls_total", is_optional=True),
     acceptance_gauge=Sample("sglang:spec_accept_length"),
     cache_usage=Sample("sglang:token_usage"),
-    preemptions=Sample("sglang:num_retracted_requests_total"),
-    running=Sample("sglang:num_running_reqs"),
-    waiting=Sample("sglang:num_queue_reqs"),
+    preemptions=Sample("sglang:num_retracted_requests_total", replica_labels=_RANKS),
+    running=Sample("sglang:num_running_reqs", 'priority=""', replica_labels=_RANKS),
+    waiting=Sample("sglang:num_queue_reqs", 'priority=""', replica_labels=_RANKS),
     model_label="model_name",
     caveats={
         "time_per_token_seconds": (

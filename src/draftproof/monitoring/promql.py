@@ -33,6 +33,12 @@ def select(sample: Sample, jobs: Sequence[str]) -> str:
     return f"{sample.name}{{{','.join(filter(None, (select_jobs(jobs), sample.matchers)))}}}"
 
 
+def once(sample: Sample, expression: str) -> str:
+    """Return an expression over a sample's series with replicas of one fact taken once."""
+    labels = ", ".join(sample.replica_labels)
+    return f"max without ({labels}) ({expression})" if labels else expression
+
+
 def increase(samples: Samples, jobs: Sequence[str], window_s: int) -> str:
     """Return by how much counters rose in the window, over all replicas; resets are allowed for."""
     parts = [_one_increase(sample, jobs, window_s) for sample in samples]
@@ -40,7 +46,7 @@ def increase(samples: Samples, jobs: Sequence[str], window_s: int) -> str:
 
 
 def _one_increase(sample: Sample, jobs: Sequence[str], window_s: int) -> str:
-    total = f"sum(increase({select(sample, jobs)}[{window_s}s]))"
+    total = f"sum({once(sample, f'increase({select(sample, jobs)}[{window_s}s])')})"
     return f"({total} or vector(0))" if sample.is_optional else total
 
 

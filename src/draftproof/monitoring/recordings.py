@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from draftproof.monitoring.promql import (
     increase,
+    once,
     quantile,
     quote,
     select,
@@ -154,7 +155,7 @@ def _mean_in_flight(signals: Signals, jobs: Sequence[str], plan: Plan) -> str | 
         return None
     window_s = plan.rollback.window_s
     parts = (
-        f"sum by (instance) (avg_over_time({select(sample, jobs)}[{window_s}s]))"
+        f"sum by (instance) ({once(sample, f'avg_over_time({select(sample, jobs)}[{window_s}s])')})"
         for sample in (signals.running, signals.waiting)
     )
     return "\n+ ".join(parts)
@@ -174,7 +175,7 @@ def _request_rate(signals: Signals, jobs: Sequence[str], plan: Plan) -> str | No
 
 
 def _sum_by_replica(sample: Sample, jobs: Sequence[str]) -> str:
-    return f"sum by (instance) ({select(sample, jobs)})"
+    return f"sum by (instance) ({once(sample, select(sample, jobs))})"
 
 
 def _restarts(signals: Signals, jobs: Sequence[str], plan: Plan) -> str | None:

@@ -12,11 +12,13 @@ class Sample(NamedTuple):
     """One sample name, with label matchers in PromQL where only some of its series count.
 
     `is_optional`: the series may not exist before its first event, which then means none so far.
+    `replica_labels`: series that differ in these alone state one fact, which counts once.
     """
 
     name: str
     matchers: str = ""
     is_optional: bool = False
+    replica_labels: tuple[str, ...] = ()
 
 
 Samples = tuple[Sample, ...]

@@ -17,11 +17,6 @@ class Exposition(msgspec.Struct, frozen=True):
     values: dict[str, float]
     counting: frozenset[str]
 
-    def total(self, name: str) -> float | None:
-        """Return the sum over all label sets of a sample name, None where there is none."""
-        found = [value for series, value in self.values.items() if series.partition("{")[0] == name]
-        return sum(found) if found else None
-
 
 def parse_exposition(text: str) -> Exposition:
     """Return the samples of a Prometheus text; timestamps and exemplars are dropped.

@@ -4,6 +4,7 @@ import pytest
 from arm_builders import ATTACHED, NGRAM, OFF, manifest, plan
 
 from draftproof.arms.comparability import check_comparable, check_settings_applied, find_differences
+from draftproof.engines.vllm import VLLM
 from draftproof.errors import IncompatibleError
 
 
@@ -122,3 +123,11 @@ def test_kernels_left_to_the_service_are_any():
         check_settings_applied(
             {"speculation.policy": "auto"}, manifest(settings={"speculation.policy": "fixed"})
         )
+
+
+def test_a_plan_may_spell_the_method_as_the_engine_takes_it():
+    """A method that the engine maps to another name is in force under that name."""
+    running = manifest(settings={"speculation.method": "mtp"})
+    check_settings_applied({"speculation.method": "qwen3_5_mtp"}, running, VLLM.facts.name_method)
+    with pytest.raises(IncompatibleError, match="eagle3"):
+        check_settings_applied({"speculation.method": "eagle3"}, running, VLLM.facts.name_method)

@@ -97,7 +97,7 @@ def test_margins_without_token_ids_belong_to_no_token():
 def test_margins_are_as_long_as_the_token_ids(chunks):
     """However chunks come, with log-probabilities or without: one entry for each token id, or None."""
     bodies = [
-        frame(list(range(size)), {"content": [entry(-0.1, -0.2)] * size} if told else None)
+        frame(list(range(size)), {"content": [entry(-0.7, -0.9)] * size} if told else None)
         for size, told in chunks
     ]
     answer = fold(*bodies)
@@ -117,3 +117,37 @@ def test_the_stores_keep_margins_and_old_records_load(tmp_path):
     old = {key: value for key, value in msgspec.to_builtins(with_it).items() if key != "top_two_margins"}
     assert msgspec.convert(old, RequestRecord).top_two_margins is None
     assert b"0.25,null" in encode_line(with_it)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        (0.0, -9999.0),
+        (0.0, -3.4028234663852886e38),
+        (0.0, -65504.0),
+        (-0.1, -1e9),
+        (0.0, 0.0),
+        (-0.1, -0.1),
+        (0.3, -1.0),
+        (1.0, 0.5),
+        (-9999.0, -9999.0),
+    ],
+)
+def test_a_stand_in_is_no_measurement(values):
+    """Minus infinity in disguise, two sure tokens at once and a positive value tell no margin."""
+    answer = fold(frame([1, 2], {"content": [entry(*values), entry(-0.2, -1.9)]}))
+    assert answer.top_two_margins == (None, 1.7)
+
+
+@pytest.mark.parametrize(
+    ("values", "margin"),
+    [((0.0, -30.0), 30.0), ((-0.6931, -0.6931), 0.0), ((0.0, -400.0), 400.0), ((-5.0, -9.0), 4.0)],
+)
+def test_what_two_tokens_can_have_is_kept(values, margin):
+    """A sure token, an even race and an unlikely pair of a broad distribution are measurements."""
+    assert fold(frame([1], {"content": [entry(*values)]})).top_two_margins == (margin,)
+
+
+def test_a_stand_in_behind_the_two_likeliest_takes_nothing_away():
+    """Only the two that make the margin have to be measured."""
+    assert fold(frame([1], {"content": [entry(-0.2, -1.9, -9999.0)]})).top_two_margins == (1.7,)

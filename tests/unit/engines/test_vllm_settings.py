@@ -70,6 +70,66 @@ def test_a_draft_model_is_the_drafter():
     )
 
 
+# `MTPModelTypes` of vllm/config/speculative.py; a later release's names end the same way.
+HEADS = (
+    *(
+        "deepseek_mtp",
+        "dots3_note_mtp",
+        "mimo_mtp",
+        "mimo_v2_mtp",
+        "glm4_moe_mtp",
+        "glm4_moe_lite_mtp",
+        "glm_ocr_mtp",
+    ),
+    *(
+        "ernie_mtp",
+        "nemotron_h_mtp",
+        "exaone_moe_mtp",
+        "exaone4_5_mtp",
+        "qwen3_next_mtp",
+        "qwen4_exp_mtp",
+        "qwen3_5_mtp",
+    ),
+    *(
+        "longcat_flash_mtp",
+        "bailing_hybrid_v3_mtp",
+        "minimax_m3_mtp",
+        "bailing_hybrid_mtp",
+        "mtp",
+        "kimi_k3_mtp",
+    ),
+    *(
+        "pangu_ultra_moe_mtp",
+        "step3p5_mtp",
+        "hy_v3_mtp",
+        "hy_v4_mtp",
+        "gemma4_mtp",
+        "inkling_mtp",
+        "glm5_next_mtp",
+    ),
+)
+
+
+@pytest.mark.parametrize("method", HEADS)
+def test_every_name_of_a_models_own_heads_is_mtp(method):
+    """Each is replaced by mtp, whether the whole configuration or its method alone is given."""
+    whole = read("-sc", f'{{"method":"{method}","num_speculative_tokens":1}}')
+    assert whole == read("--speculative-config.method", method, "--spec-tokens", "1")
+    assert whole["speculation.method"] == "mtp"
+    assert VLLM.facts.families[VLLM.facts.name_method(method)] == "attached"
+
+
+@pytest.mark.parametrize("method", ["ngram", "eagle3", "draft_model", "suffix", "dflash"])
+def test_a_name_of_its_own_stays(method):
+    """Only what vLLM maps is mapped."""
+    assert read("--spec-method", method)["speculation.method"] == method
+
+
+def test_the_bracketed_lookup_is_ngram():
+    """The name is taken for a method as for a model."""
+    assert read("-sc", '{"method":"[ngram]","num_speculative_tokens":3}')["speculation.method"] == "ngram"
+
+
 def test_a_method_that_vllm_would_infer_stays_open():
     """It depends on the draft's own configuration; only the n-gram model's name is a method's name."""
     assert read("--spec-model", "/models/draft", "--spec-tokens", "3") == {

@@ -202,6 +202,21 @@ def test_an_envelope_by_rate_is_watched_by_rate(engine):
     assert "DraftproofLoadBeyondEnvelope" not in alerts
 
 
+def test_ranks_that_state_one_fact_are_not_added_up():
+    """SGLang's schedulers of one service state the same requests: once, without the parts of the total."""
+    text = rules_text(make_plan("sglang"))
+    exprs = " ".join(rule["expr"] for rule in parse_rules(text))
+    for name in ("num_running_reqs", "num_queue_reqs", "num_retracted_requests_total"):
+        places = [at.start() for at in re.finditer(f"sglang:{name}", exprs)]
+        assert places
+        for at in places:
+            assert (
+                "max without (tp_rank, pp_rank, moe_ep_rank)" in exprs[max(0, at - 80) : at]
+                or "!=" in exprs[at : at + 90]
+            )
+    assert 'priority=""' in exprs
+
+
 def test_an_engine_that_counts_no_requests_says_that_its_rate_is_not_watched():
     """Without a counter of requests there is no series to hold against the envelope's rate."""
     text = rate_text("llamacpp")

@@ -34,13 +34,6 @@ def test_counters_and_histograms_count_and_gauges_do_not():
     assert {"wait_seconds_sum", "wait_seconds_count"} <= exposition.counting
 
 
-def test_total_sums_label_sets_and_is_none_without_any():
-    """A total over no series is not known, not zero."""
-    exposition = parse_exposition(TEXT)
-    assert exposition.total("draftproof:requests_total") == 4.0
-    assert exposition.total("draftproof:requests") is None
-
-
 def test_delta_is_what_was_gained():
     """A counter's gain is the difference; a series that appears started from zero."""
     before = parse_exposition("# TYPE a_total counter\na_total 3\n")

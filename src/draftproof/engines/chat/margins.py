@@ -8,6 +8,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+# A log-probability so low is none: it stands for minus infinity or for a masked token (OpenAI and vLLM write
+# -9999.0, llama.cpp float32's lowest value), while a model's logits lie within some hundred nats.
+_LOWEST = -1000.0
+# Both of two tokens cannot be likelier than one together; half precision rounds a sum of one by as much.
+_MOST_PROBABILITY = 1.01
 # Four decimals of a nat are finer than any rounding of a model, and keep a record small.
 _DECIMALS = 4
 
@@ -49,7 +54,14 @@ def _read_margin(entry: Any) -> float | None:
     if not isinstance(top, list):
         return None
     values = sorted((value for one in top if (value := _read_logprob(one)) is not None), reverse=True)
-    return round(values[0] - values[1], _DECIMALS) if len(values) > 1 else None
+    if len(values) < 2 or not _may_be_measured(*values[:2]):
+        return None
+    return round(values[0] - values[1], _DECIMALS)
+
+
+def _may_be_measured(first: float, second: float) -> bool:
+    """Tell whether two log-probabilities, the greater first, can be of two tokens of one distribution."""
+    return first <= 0 and second > _LOWEST and math.exp(first) + math.exp(second) <= _MOST_PROBABILITY
 
 
 def _read_logprob(entry: Any) -> float | None:

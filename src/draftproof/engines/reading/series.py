@@ -1,6 +1,8 @@
 """Sums over the series of a Prometheus exposition, given as series -> value. Pure.
 
-A series is a sample name with its labels in alphabetical order, as `telemetry.prometheus` writes it.
+A series is a sample name with its labels in alphabetical order, as `telemetry.prometheus` writes it. Shards
+of work (data-parallel ranks, engines) are added up. Replicas of one fact are not: the ranks of tensor,
+pipeline, expert and context parallelism work on the same requests, and each states them.
 """
 
 import re
@@ -9,6 +11,10 @@ from functools import lru_cache
 
 import msgspec
 
+# SGLang with --enable-metrics-for-all-schedulers, `srt/observability/metrics_collector.py`.
+_REPLICA = re.compile(r"(.*_)?(tp|pp|ep|cp|dcp|pcp)_rank")
+# Beside the total, under an empty label, SGLang states the parts of it by priority.
+_PARTS = ("priority",)
 _LABEL = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)=("(?:[^"\\]|\\.)*")')
 
 
@@ -27,10 +33,19 @@ def _unquote(quoted: str) -> str:
         return quoted[1:-1]
 
 
+def list_facts(values: Mapping[str, float], wanted: str) -> list[float]:
+    """Return the values of a name's series that have the labels of `wanted`, one for each fact.
+
+    Of replicas, which may be read a moment apart, the largest counts.
+    """
+    name, labels = parse_series(wanted)
+    found = [(parse_series(one)[1], value) for one, value in values.items() if _matches(one, name, labels)]
+    return list(_merge(found).values())
+
+
 def sum_series(values: Mapping[str, float], wanted: str) -> float | None:
     """Return the sum over all series of a name that have the labels of `wanted`, None where there is none."""
-    name, labels = parse_series(wanted)
-    found = [value for series, value in values.items() if _matches(series, name, labels)]
+    found = list_facts(values, wanted)
     return sum(found) if found else None
 
 
@@ -48,12 +63,27 @@ def sum_parts(values: Mapping[str, float], names: Sequence[str]) -> float | None
 
 def sum_by_label(values: Mapping[str, float], name: str, label: str) -> dict[str, float]:
     """Return value of `label` -> sum over the series of `name` that have it."""
+    found = [
+        (labels, value)
+        for one, value in values.items()
+        if label in (labels := parse_series(one)[1]) and _matches(one, name, {})
+    ]
     sums: dict[str, float] = {}
-    for series, value in values.items():
-        found, labels = parse_series(series)
-        if found.removesuffix("_total") == name.removesuffix("_total") and label in labels:
-            sums[labels[label]] = sums.get(labels[label], 0.0) + value
+    for key, value in _merge(found).items():
+        of = dict(key)[label]
+        sums[of] = sums.get(of, 0.0) + value
     return sums
+
+
+def _merge(found: Sequence[tuple[Mapping[str, str], float]]) -> dict[frozenset[tuple[str, str]], float]:
+    """Return labels -> value, without replicas and without the parts of a total."""
+    facts: dict[frozenset[tuple[str, str]], float] = {}
+    totals = {part for part in _PARTS if any(labels.get(part) == "" for labels, _ in found)}
+    for labels, value in found:
+        if not any(labels.get(part) for part in totals):
+            key = frozenset(one for one in labels.items() if not _REPLICA.fullmatch(one[0]))
+            facts[key] = max(value, facts.get(key, value))
+    return facts
 
 
 def _matches(series: str, name: str, labels: Mapping[str, str]) -> bool:

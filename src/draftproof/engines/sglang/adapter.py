@@ -24,7 +24,7 @@ from draftproof.engines.facts import (
 from draftproof.engines.reading.bodies import decode_object
 from draftproof.engines.reading.series import sum_series
 from draftproof.engines.sglang.answer import HeldTailFold, read_details
-from draftproof.engines.sglang.settings import METHOD, OFF, name_settings, read_flags
+from draftproof.engines.sglang.settings import ALIASES, METHOD, OFF, name_settings, read_flags
 from draftproof.workload.items import Item
 
 _FAMILIES: dict[str, Family] = {
@@ -224,6 +224,7 @@ SGLANG = EngineAdapter(
         title="SGLang",
         checked=(Release("0.5.23", "source"),),
         families=_FAMILIES,
+        aliases=ALIASES,
         identity_paths=("/server_info", "/get_server_info", "/v1/models"),
         environment_prefixes=("SGLANG_", "SGL_"),
         ready_paths=("/health", "/v1/models"),

@@ -6,7 +6,7 @@ Names and defaults: release 0.5.23, `srt/arg_groups/fields/spec.py` and `srt/arg
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from draftproof.engines.facts import Settings
+from draftproof.engines.facts import Settings, resolve_alias
 from draftproof.engines.reading.flags import UNCOMPARED_FLAGS, flatten, parse_flags
 
 METHOD, OFF, DRAFTER = "speculation.method", "off", "drafter"
@@ -39,7 +39,7 @@ _SWITCHES = frozenset(
 _UNCOMPARED = UNCOMPARED_FLAGS | {
     *("enable_metrics", "decode_log_interval", "log_requests", "log_requests_level", "m"),
 }
-_ALIASES = {"NEXTN": "EAGLE"}
+ALIASES = {"NEXTN": "EAGLE"}
 _NGRAM_WINDOW = 12  # a window holds the target's own token besides the drafts
 
 
@@ -63,7 +63,7 @@ def name_settings(arguments: Mapping[str, Any]) -> Settings:
     if method is None:
         kept = {key: value for key, value in settings.items() if not _is_about_drafting(key)}
         return kept | {METHOD: OFF}
-    settings[METHOD] = _ALIASES.get(str(method).upper(), str(method).upper())
+    settings[METHOD] = resolve_alias(str(method).upper(), ALIASES)
     length = _find_draft_length(str(settings[METHOD]), settings)
     drafting = {
         key: value for key, value in settings.items() if value is not None or not _is_about_drafting(key)

@@ -25,7 +25,7 @@ from draftproof.engines.facts import (
 )
 from draftproof.engines.reading.bodies import as_table, as_text, decode_object
 from draftproof.engines.reading.series import first_sum
-from draftproof.engines.vllm.flags import METHOD, OFF, read_flags
+from draftproof.engines.vllm.flags import ALIASES, METHOD, OFF, read_flags
 from draftproof.engines.vllm.state import (
     CACHE_TOKENS,
     CUDAGRAPH_MODE,
@@ -244,6 +244,7 @@ VLLM = EngineAdapter(
         title="vLLM",
         checked=(Release("0.32", "live"),),
         families=_FAMILIES,
+        aliases=ALIASES,
         identity_paths=("/version", "/v1/models", _SERVER_INFO),
         environment_prefixes=("VLLM_",),
         ready_paths=("/health", "/v1/models"),

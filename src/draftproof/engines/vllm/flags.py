@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from draftproof.engines.facts import Settings
+from draftproof.engines.facts import Settings, resolve_alias
 from draftproof.engines.reading.flags import UNCOMPARED_FLAGS, flatten, parse_flags
 
 METHOD, DRAFT_LENGTH, DRAFTER = "speculation.method", "speculation.num_spec_tokens", "drafter"
@@ -16,6 +16,9 @@ OFF = "off"
 _CONFIG = "speculative_config"
 _Value = str | int | float | bool | None
 _NGRAM_MODELS = ("ngram", "[ngram]")
+# vLLM replaces every name of a model's own heads by mtp (`SpeculativeConfig.__post_init__`). A bracket is
+# escaped, for it would begin a set of letters.
+ALIASES = {"*_mtp": "mtp", "[[]ngram]": "ngram"}
 # One flag has several spellings; two arms that spell it differently are still alike.
 _SPELLINGS: dict[str, tuple[str, ...]] = {
     _CONFIG: ("sc",),
@@ -92,6 +95,9 @@ def name_speculation(flat: Settings) -> Settings:
             settings[_SPEC_NAMES.get(inner, f"speculation.{inner}")] = value
         else:
             settings[_SPEC_NAMES.get(key, key) if key.startswith("per_request_spec") else key] = value
+    method = settings.get(METHOD)
+    if isinstance(method, str):
+        settings[METHOD] = resolve_alias(method, ALIASES)
     if settings.get(DRAFTER) in _NGRAM_MODELS:
         settings.setdefault(METHOD, "ngram")
         del settings[DRAFTER]
