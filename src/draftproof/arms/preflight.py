@@ -217,16 +217,27 @@ def _judge_drafting(manifest: ArmManifest, proof: Proof, method: str | None) -> 
             "state switches speculation on."
         )
         return _finding("speculation_undeclared", "error", manifest, text)
-    if proof.state == "idle" or (proof.state == "undisclosed" and proof.cause is not None):
+    if proof.state == "idle":
         text = f"speculation is not active: {which} drafted no token for an answer that repeats its prompt."
         return _finding("speculation_inactive", "error", manifest, text + why)
+    if proof.is_off:
+        return _finding("speculation_inactive", "error", manifest, f"speculation is not active.{why}")
     if proof.state == "never_accepted":
         text = f"none of {proof.num_draft_tokens} drafted tokens was accepted: {which} is not the target's."
         return _finding("speculation_never_accepts", "error", manifest, text + why)
     if proof.state == "undisclosed":
-        text = f"speculation is not proven: {proof.source}."
-        return _finding("speculation_unproven", "warning", manifest, text)
+        return _finding("speculation_unproven", "warning", manifest, _describe_unproven(manifest, proof))
     return None
+
+
+def _describe_unproven(manifest: ArmManifest, proof: Proof) -> str:
+    """Say what counts nothing: that is no sign that the drafter is idle."""
+    likely = f" A likely cause: {proof.cause.rstrip('.')}." if proof.cause else ""
+    key = f"arms.{plan_section(manifest.arm)}.metrics_urls"
+    return (
+        f"speculation is not proven: {proof.source}.{likely} Where a front end answers, name the engine's "
+        f"own address in {key}."
+    )
 
 
 def _has_drafted(proof: Proof) -> bool:

@@ -82,6 +82,7 @@ async def probe_service(
         answer=exchange.answer,
         before=before,
         after=after,
+        metrics_urls=service.metrics_urls,
         bodies=await fetch_bodies(session, service),
         log=read_log(),
     )

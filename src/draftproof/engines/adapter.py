@@ -28,6 +28,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         answer: the answer to the test request, folded; None where none came.
         before: series -> value scraped before the test request, None where there are no metrics.
         after: the same, scraped after it.
+        metrics_urls: where these were scraped.
         bodies: path -> body of the identity addresses, fetched after the test request.
         log: what the service has written so far, "" where it was not started here.
     """
@@ -36,6 +37,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     answer: Answer | None = None
     before: Mapping[str, float] | None = None
     after: Mapping[str, float] | None = None
+    metrics_urls: tuple[str, ...] = ()
     bodies: Mapping[str, bytes] = {}
     log: str = ""
 
@@ -77,8 +79,10 @@ class EngineAdapter(msgspec.Struct, frozen=True, kw_only=True):
             `Identity.settings`, every other flag under its own name.
         read_log: what the service wrote while starting to settings that only the log tells, such as a
             scheduler mode that speculation switches off.
-        explain_idle: why a service that should speculate does not, as one phrase that names the cause; None
-            where the evidence shows no cause.
+        explain_off: what shows that a service does not speculate although nothing counts its drafts, as one
+            phrase; None where nothing does. That nothing counts them shows nothing.
+        explain_idle: why a service that should speculate does not, as one phrase that names the cause, or a
+            likely one; None where the evidence shows no cause.
         find_lossy: what makes the outputs under these settings differ in distribution from the target's own,
             as one phrase; None where nothing is known to.
         render_switch: fields that switch speculation for one request; None: the engine has no such field.
@@ -91,6 +95,7 @@ class EngineAdapter(msgspec.Struct, frozen=True, kw_only=True):
     read_identity: Callable[[Mapping[str, bytes]], Identity] = _read_no_identity
     read_flags: Callable[[Sequence[str]], Settings] = parse_flags
     read_log: Callable[[str], Settings] = _read_no_log
+    explain_off: Callable[[Evidence], str | None] = _explain_nothing
     explain_idle: Callable[[Evidence], str | None] = _explain_nothing
     find_lossy: Callable[[Settings], str | None] = _find_nothing_lossy
     render_switch: Callable[[Speculation], dict[str, Any]] | None = None

@@ -1,18 +1,19 @@
 """Whether a service really speculates, judged from a test request. Pure.
 
 The order of trust is that of the metrics page: the answer's own record, then the gain of the service's
-counters over the test request. What discloses nothing is undisclosed and never taken for off.
+counters over the test request. What discloses nothing is undisclosed and never taken for off; `is_off` says
+that something else shows it to be, such as its command or its log.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import msgspec
 
 from draftproof.engines.adapter import EngineAdapter, Evidence
 from draftproof.engines.facts import Series
-from draftproof.engines.reading.series import first_sum
+from draftproof.engines.reading.series import first_sum, sum_series
 
 # With fewer drafts a good drafter may have none accepted by bad luck.
 ENOUGH_DRAFTS = 12
@@ -23,7 +24,7 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
 
     `idle` is a service that could have drafted and did not; `never_accepted` one of whose drafts not a single
     one was taken. Counts are None where nothing discloses them. `cause` names why, where the engine's adapter
-    knows; `source` says what was read.
+    knows or guesses; `source` says what was read. `is_off`: not counted, and shown all the same not to draft.
     """
 
     state: Literal["drafting", "never_accepted", "idle", "undisclosed"]
@@ -32,20 +33,39 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
     num_draft_tokens: int | None = None
     num_accepted_draft_tokens: int | None = None
     cause: str | None = None
+    is_off: bool = False
 
 
 def prove_speculation(adapter: EngineAdapter, evidence: Evidence) -> Proof:
     """Return what the evidence shows of a service's speculation."""
     proof = _read_answer(evidence) or _read_counters(adapter.facts.series, evidence)
     if proof is None:
+        off = adapter.explain_off(evidence)
         return Proof(
             state="undisclosed",
-            source="neither the answer nor the service's metrics count drafts",
-            cause=adapter.explain_idle(evidence),
+            source=_describe_silence(adapter, evidence),
+            cause=off or adapter.explain_idle(evidence),
+            is_off=off is not None,
         )
     if proof.state == "drafting":
         return proof
     return msgspec.structs.replace(proof, cause=adapter.explain_idle(evidence))
+
+
+def _describe_silence(adapter: EngineAdapter, evidence: Evidence) -> str:
+    """Say what counts no drafts: metrics that were read, by their address, or none at all."""
+    if evidence.after is None:
+        return "neither the answer nor the service's metrics count drafts"
+    where = f" at {', '.join(evidence.metrics_urls)}" if evidence.metrics_urls else ""
+    lacks = "no counters of drafts"
+    if all(sum_series(evidence.after, name) is None for name in _list_names(adapter.facts.series)):
+        lacks += f" and no other series of {adapter.facts.title}"
+    return f"the answer counts no drafts, and the metrics{where} have {lacks}"
+
+
+def _list_names(series: Series) -> Iterator[str]:
+    for field in msgspec.structs.asdict(series).values():
+        yield from field or ()
 
 
 def _read_answer(evidence: Evidence) -> Proof | None:

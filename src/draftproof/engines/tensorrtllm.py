@@ -173,11 +173,17 @@ def _read_log(text: str) -> Settings:
     return settings
 
 
-def _explain_idle(evidence: Evidence) -> str | None:
+def _explain_off(evidence: Evidence) -> str | None:
     if found := _GATE.search(evidence.log):
         return f"the speculation gate has switched drafting off for good ({found[1].strip()})"
     if evidence.settings.get(_METHOD) == _OFF:
         return "the server runs without a speculative_config"
+    return None
+
+
+def _explain_idle(evidence: Evidence) -> str | None:
+    if (off := _explain_off(evidence)) is not None:
+        return off
     if evidence.after is None:
         return f"there are no metrics at {_METRICS}: the config file lacks return_perf_metrics: true"
     if first_sum(evidence.after, _DRAFTED) is None:
@@ -284,6 +290,7 @@ TENSORRT_LLM = EngineAdapter(
     read_identity=_read_identity,
     read_flags=_read_flags,
     read_log=_read_log,
+    explain_off=_explain_off,
     explain_idle=_explain_idle,
     find_lossy=_find_lossy,
 )

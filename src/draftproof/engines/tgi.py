@@ -136,9 +136,14 @@ def _read_log(text: str) -> Settings:
     return settings
 
 
+def _explain_off(evidence: Evidence) -> str | None:
+    is_off = _OFF in {evidence.settings.get(_METHOD), _read_log(evidence.log).get(_METHOD)}
+    return "the server runs without --speculate" if is_off else None
+
+
 def _explain_idle(evidence: Evidence) -> str | None:
-    if evidence.settings.get(_METHOD) == _OFF or _read_log(evidence.log).get(_METHOD) == _OFF:
-        return "the server runs without --speculate"
+    if (off := _explain_off(evidence)) is not None:
+        return off
     if evidence.before is None or evidence.after is None:
         return None
     before, after = (sum_series(scrape, _ACCEPTED) for scrape in (evidence.before, evidence.after))
@@ -230,5 +235,6 @@ TGI = EngineAdapter(
     read_identity=_read_identity,
     read_flags=_read_flags,
     read_log=_read_log,
+    explain_off=_explain_off,
     explain_idle=_explain_idle,
 )

@@ -241,11 +241,23 @@ def _warn_about_hidden_failures(prepared: PreparedRun, pairs: PairTable) -> Iter
 
 def _warn_about_speculation(prepared: PreparedRun, readings: ServiceReadings) -> Iterator[str]:
     if _steps_of_arm(prepared, readings, "candidate") is None and prepared.of_arm("candidate"):
-        yield "The candidate discloses no speculation counters: whether it speculates was not verified."
+        yield (
+            f"The candidate discloses no speculation counters, {_name_silent(prepared)}: whether it "
+            "speculates was not verified."
+        )
     for arm in prepared.arms:
         count = sum(one.record.fallbacks or 0 for one in prepared.of_arm(arm))
         if count:
             yield f"The arm {arm} fell back to ordinary decoding {count} times."
+
+
+def _name_silent(prepared: PreparedRun) -> str:
+    """Say where no drafts are counted."""
+    urls = prepared.plan.arms.candidate.metrics_urls
+    where = (
+        f"the metrics at {', '.join(urls)}" if urls else "its metrics (metrics_urls names other addresses)"
+    )
+    return f"neither in its answers nor in {where}"
 
 
 def _warn_about_records(prepared: PreparedRun) -> Iterator[str]:

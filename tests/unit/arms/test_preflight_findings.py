@@ -18,8 +18,8 @@ from draftproof.arms.preflight import (
 )
 from draftproof.arms.probe import ProbeResult
 from draftproof.client.exchange import Exchange
-from draftproof.engines import GENERIC, REFERENCE
-from draftproof.engines.proof import Proof
+from draftproof.engines import ADAPTERS, GENERIC, REFERENCE, Evidence
+from draftproof.engines.proof import Proof, prove_speculation
 from draftproof.engines.protocol import Answer
 from draftproof.errors import IncompatibleError, InvalidRunError, UsageError
 from draftproof.plan.loading import parse_plan
@@ -226,15 +226,78 @@ def test_a_release_that_was_never_checked_is_told(version, warned):
 
 
 def test_an_idle_drafter_is_told_with_its_cause():
-    """The engine's own explanation stands in the message; an undisclosed arm with a cause is idle too."""
-    for state in ("idle", "undisclosed"):
+    """The engine's own explanation stands in the message; so for an uncounted arm that is known to be off."""
+    found: tuple[tuple[Any, bool], ...] = (("idle", False), ("undisclosed", True))
+    for state, is_off in found:
         idle = msgspec.structs.replace(
             probe(manifest("candidate", NGRAM), None),
-            proof=Proof(state=state, source="x", cause="no --spec-type was given"),
+            proof=Proof(state=state, source="x", cause="no --spec-type was given", is_off=is_off),
         )
         (finding,) = judge_probe(idle, GENERIC)
         assert finding.code == "speculation_inactive"
         assert "Cause: no --spec-type was given." in finding.text
+
+
+FRONT_END = {"http_requests_total": 7.0, "process_start_time_seconds": 1.0}
+ADDRESS = "http://front:8080/metrics"
+METHODS = {
+    "vllm": "ngram",
+    "sglang": "EAGLE3",
+    "llamacpp": "ngram-simple",
+    "tensorrt-llm": "NGram",
+    "tgi": "n-gram",
+}
+
+
+@pytest.mark.parametrize("engine", sorted({*METHODS, "reference"}))
+@pytest.mark.parametrize("output_tokens", [1, 48])
+def test_metrics_without_counters_are_no_sign_of_an_idle_drafter(engine, output_tokens):
+    """A front end's metrics leave speculation unproven: a warning that names them and the key."""
+    settings: dict[str, Any] = {"speculation.method": METHODS.get(engine, "ngram")}
+    seen = Evidence(
+        settings=settings,
+        answer=Answer(output_tokens=output_tokens),
+        before=FRONT_END,
+        after=FRONT_END,
+        metrics_urls=(ADDRESS,),
+    )
+    proof = prove_speculation(ADAPTERS[engine], seen)
+    assert (proof.state, proof.is_off) == ("undisclosed", False)
+    silent = msgspec.structs.replace(probe(manifest("candidate", settings), None), proof=proof)
+    (finding,) = [one for one in judge_probe(silent, GENERIC) if one.code.startswith("speculation")]
+    assert (finding.code, finding.severity) == ("speculation_unproven", "warning")
+    for said in (ADDRESS, "no counters of drafts", "no other series of", "arms.candidate.metrics_urls"):
+        assert said in finding.text
+    PreflightReport(contracts=(), findings=(finding,)).raise_errors()
+
+
+def test_an_engines_own_metrics_without_its_counters_say_so():
+    """Log statistics are off in vLLM: no counters, which is not a count of none."""
+    there = {'vllm:num_requests_running{engine="0"}': 0.0}
+    seen = Evidence(
+        settings={"speculation.method": "ngram"}, before=there, after=there, metrics_urls=(ADDRESS,)
+    )
+    proof = prove_speculation(ADAPTERS["vllm"], seen)
+    assert proof.source.endswith(f"the metrics at {ADDRESS} have no counters of drafts")
+    assert "log stats are off" in str(proof.cause)
+
+
+@pytest.mark.parametrize(
+    ("engine", "fields", "cause"),
+    [
+        ("vllm", {"settings": {"speculation.method": "off"}}, "without a --speculative-config"),
+        ("sglang", {"settings": {"speculation.method": "off"}}, "without --speculative-algorithm"),
+        ("tensorrt-llm", {"log": "[SpeculationGate] Speculative decoding disabled: low"}, "for good"),
+        ("tgi", {"settings": {"speculation.method": "off"}}, "without --speculate"),
+        ("llamacpp", {"log": "failed to load draft model"}, "could not be loaded"),
+    ],
+)
+def test_what_shows_that_nothing_drafts_needs_no_counters(engine, fields, cause):
+    """A command or a log that says so is evidence, whatever the metrics lack."""
+    seen = Evidence(**({"settings": {}, "before": FRONT_END, "after": FRONT_END} | fields))
+    proof = prove_speculation(ADAPTERS[engine], seen)
+    assert (proof.state, proof.is_off) == ("undisclosed", True)
+    assert cause in str(proof.cause)
 
 
 @pytest.mark.parametrize(

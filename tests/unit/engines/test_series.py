@@ -74,7 +74,7 @@ def test_replicas_of_one_fact_are_taken_once(name):
 @pytest.mark.parametrize("name", ["dp_rank", "engine"])
 def test_shards_of_work_are_added_up(name):
     """Data-parallel ranks and engines have requests of their own, each in several replicas."""
-    values = {}
+    values: dict[str, float] = {}
     for shard in range(2):
         for tp in range(4):
             values |= rank("running", 1.0 + shard, tp_rank=tp, **{name: shard})

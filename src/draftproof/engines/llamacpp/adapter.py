@@ -102,19 +102,26 @@ def _read_log(text: str) -> Settings:
     return settings
 
 
-def _explain_idle(evidence: Evidence) -> str | None:
+def _explain_off(evidence: Evidence) -> str | None:
     """Name the trap by its own words in the log, else by the settings, else by what the slots say."""
     method = evidence.settings.get(METHOD)
     from_log = _explain_from_log(evidence.log)
     if from_log is not None:
         return from_log
     if method not in {None, OFF}:
-        return _explain_no_match(str(method), evidence.settings)
+        return None
     if DRAFTER in evidence.settings:
         return "a draft model is given without --spec-type draft-simple: it is loaded and never asked"
     if evidence.log:
         return "no --spec-type is given, so nothing drafts"
     return "its slots do not speculate" if _cannot_speculate(evidence.bodies) else None
+
+
+def _explain_idle(evidence: Evidence) -> str | None:
+    if (off := _explain_off(evidence)) is not None:
+        return off
+    method = evidence.settings.get(METHOD)
+    return None if method in {None, OFF} else _explain_no_match(str(method), evidence.settings)
 
 
 def _explain_no_match(method: str, settings: Settings) -> str:
@@ -234,6 +241,7 @@ LLAMACPP = EngineAdapter(
     read_identity=_read_identity,
     read_flags=read_flags,
     read_log=_read_log,
+    explain_off=_explain_off,
     explain_idle=_explain_idle,
     find_lossy=_find_lossy,
 )

@@ -102,12 +102,17 @@ def _read_log(text: str) -> Settings:
     return settings
 
 
-def _explain_idle(evidence: Evidence) -> str | None:
-    method = evidence.settings.get(METHOD)
-    if method == OFF:
+def _explain_off(evidence: Evidence) -> str | None:
+    if evidence.settings.get(METHOD) == OFF:
         return "the server runs without --speculative-algorithm"
     if _has_adapted_to_zero(evidence):
         return "the adaptive table has set the draft length to zero at this batch size"
+    return None
+
+
+def _explain_idle(evidence: Evidence) -> str | None:
+    if (off := _explain_off(evidence)) is not None:
+        return off
     answer = evidence.answer
     counts = None if answer is None else answer.speculation
     if counts is not None and counts.num_spec_steps and not counts.num_accepted_draft_tokens:
@@ -257,6 +262,7 @@ SGLANG = EngineAdapter(
     read_identity=_read_identity,
     read_flags=read_flags,
     read_log=_read_log,
+    explain_off=_explain_off,
     explain_idle=_explain_idle,
     find_lossy=_find_lossy,
 )

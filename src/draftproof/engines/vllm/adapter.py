@@ -107,14 +107,19 @@ def _read_identity(bodies: Mapping[str, bytes]) -> Identity:
     )
 
 
-def _explain_idle(evidence: Evidence) -> str | None:
-    settings = evidence.settings
-    method = settings.get(METHOD)
-    if method == OFF:
+def _explain_off(evidence: Evidence) -> str | None:
+    if evidence.settings.get(METHOD) == OFF:
         return "vLLM runs without a --speculative-config, so nothing drafts"
-    if _drafts_for_one(settings.get(_SCHEDULE)) == 0:
+    if _drafts_for_one(evidence.settings.get(_SCHEDULE)) == 0:
         return "num_speculative_tokens_per_batch_size gives 0 drafts to a batch of one request"
-    drafted = _count_drafts(evidence)
+    return None
+
+
+def _explain_idle(evidence: Evidence) -> str | None:
+    if (off := _explain_off(evidence)) is not None:
+        return off
+    settings, drafted = evidence.settings, _count_drafts(evidence)
+    method = settings.get(METHOD)
     if evidence.after is not None and drafted is None:
         return "the metrics have no counters of drafts: speculation is not configured, or log stats are off"
     if drafted:
@@ -261,6 +266,7 @@ VLLM = EngineAdapter(
     read_identity=_read_identity,
     read_flags=read_flags,
     read_log=read_log,
+    explain_off=_explain_off,
     explain_idle=_explain_idle,
     find_lossy=_find_lossy,
 )
