@@ -34,7 +34,10 @@ class ArmManifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Contract(msgspec.Struct, frozen=True, kw_only=True):
-    """Compatibility contract of one arm (requirements B1-B9); unknown facts are None."""
+    """Compatibility contract of one arm (requirements B1-B9); unknown facts are None.
+
+    `forced` are the differences from the baseline that the method forces, as the plan declares them.
+    """
 
     arm: ArmName
     target_model: str
@@ -61,6 +64,7 @@ class Contract(msgspec.Struct, frozen=True, kw_only=True):
     unsupported_features: tuple[str, ...]
     fallback: str
     confounds: tuple[str, ...] = ()
+    forced: tuple[str, ...] = ()
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,6 +18,8 @@ _LEFT_TO_SERVICE = frozenset({("kernels", "auto")})
 # The plan names a drafter; the reference engine states the list of those it was given, as JSON text.
 _DRAFTER, _DRAFTERS = "drafter", "drafters"
 _SHOWN_CHARS = 60
+# Settings that are fields of every request, and variables of the launched command.
+REQUEST_PREFIX, ENVIRONMENT_PREFIX = "request.", "env."
 UNKNOWN = "unknown"  # a version that a service does not tell
 _ABSENT = "absent"
 
@@ -58,13 +60,36 @@ def list_declared(arm: str, comparison: Comparison) -> tuple[str, ...]:
 
     A key stands for itself and for all below it: `drafter` also for `drafter.attached.sha256`.
     """
-    if arm == "candidate":
-        return comparison.candidate_may_differ
-    return comparison.alternative_may_differ if arm == "alternative" else ()
+    chosen = {"candidate": comparison.candidate_may_differ, "alternative": comparison.alternative_may_differ}
+    return (*chosen.get(arm, ()), *list_forced(arm, comparison))
 
 
-def check_comparable(manifests: Sequence[ArmManifest], comparison: Comparison) -> None:
+def list_forced(arm: str, comparison: Comparison) -> dict[str, str]:
+    """Return the setting keys that an arm's method forces by the plan's word, each with its reason."""
+    forced = comparison.forced_by_method
+    return {"candidate": forced.candidate, "alternative": forced.alternative}.get(arm, {})
+
+
+def describe_forced(baseline: ArmManifest, other: ArmManifest, comparison: Comparison) -> tuple[str, ...]:
+    """Return what the arm's method forces and how it differs from the baseline, a phrase for each key."""
+    found = find_differences(baseline, other)
+    return tuple(
+        f"{key} ({_show_changes(found, key) or 'no difference shows'}): {why.rstrip('.')}"
+        for key, why in list_forced(other.arm, comparison).items()
+    )
+
+
+def check_comparable(
+    manifests: Sequence[ArmManifest],
+    comparison: Comparison,
+    known_forced: Mapping[str, Mapping[str, str]] | None = None,
+) -> None:
     """Do nothing if every arm differs from the baseline only where declared.
+
+    Args:
+        manifests: the arms.
+        comparison: what the plan declares.
+        known_forced: arm -> keys that its engine is known to set by itself for its method, for the remedy.
 
     Raises:
         IncompatibleError: names the arm, every undeclared key and both values.
@@ -77,7 +102,11 @@ def check_comparable(manifests: Sequence[ArmManifest], comparison: Comparison) -
             raise IncompatibleError(
                 f"it differs from arms.baseline in what the plan does not declare: {pairs}.",
                 place=f"arms.{other.arm}",
-                fix=_suggest(other.arm, [difference.key for difference in undeclared]),
+                fix=_suggest(
+                    other.arm,
+                    [difference.key for difference in undeclared],
+                    (known_forced or {}).get(other.arm, {}),
+                ),
             )
 
 
@@ -153,9 +182,20 @@ def _short(value: str) -> str:
     return value if len(value) <= _SHOWN_CHARS else value[:_SHOWN_CHARS] + "…"
 
 
-def _suggest(arm: str, keys: Sequence[str]) -> str:
-    if arm in {"candidate", "alternative"}:
-        declared = dict.fromkeys(_DRAFTER if _covers([_DRAFTER], key) else key for key in keys)
-        listed = ", ".join(f'"{key}"' for key in declared)
-        return f"make them equal, or add {listed} to comparison.{arm}_may_differ."
-    return "start both services the same way: this arm is the baseline once more."
+def _show_changes(found: Sequence[SettingDifference], key: str) -> str:
+    return ", ".join(f"{one.baseline} -> {_short(one.other)}" for one in found if _covers([key], one.key))
+
+
+def _suggest(arm: str, keys: Sequence[str], known_forced: Mapping[str, str]) -> str:
+    """Return the remedy: what the method forces is declared and not taken from the baseline."""
+    if arm not in {"candidate", "alternative"}:
+        return "start both services the same way: this arm is the baseline once more."
+    forced = [key for key in keys if key in known_forced]
+    others = dict.fromkeys(
+        _DRAFTER if _covers([_DRAFTER], key) else key for key in keys if key not in known_forced
+    )
+    parts = [f'write {key} = "{known_forced[key]}" into comparison.forced_by_method.{arm}' for key in forced]
+    if others:
+        listed = ", ".join(f'"{key}"' for key in others)
+        parts.append(f"make them equal, or add {listed} to comparison.{arm}_may_differ")
+    return "; ".join(parts) + "."

@@ -63,6 +63,7 @@ def build_contract(
     draft: ModelFacts | None = None,
     tokenizers: TokenizerComparison | None = None,
     confounds: tuple[str, ...] = (),
+    forced: tuple[str, ...] = (),
 ) -> Contract:
     """Return the contract of one arm.
 
@@ -75,6 +76,7 @@ def build_contract(
         draft: facts of the drafter's folder, where there is one.
         tokenizers: comparison of target and draft, where the drafter has a tokenizer.
         confounds: what else changes with speculation, a sentence each.
+        forced: what the method forces, as the plan declares it.
     """
     target = target or ModelFacts()
     method, stated = find_method(manifest), find_stated_drafter(manifest)
@@ -109,6 +111,7 @@ def build_contract(
         unsupported_features=tuple(one.text for one in list_unsupported(manifest, adapter)),
         fallback="not needed: nothing is drafted" if method == "off" else adapter.facts.fallback,
         confounds=confounds,
+        forced=forced,
     )
 
 

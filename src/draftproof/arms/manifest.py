@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import aiohttp
 import msgspec
 
-from draftproof.arms.comparability import UNKNOWN
+from draftproof.arms.comparability import ENVIRONMENT_PREFIX, REQUEST_PREFIX, UNKNOWN
 from draftproof.arms.service import Service, explain_no_model, fetch_answer
 from draftproof.engines import ADAPTERS, GENERIC
 from draftproof.engines.facts import EngineFacts, Identity, Settings
@@ -39,7 +39,6 @@ __all__ = [
 
 SERVED_MODEL_KEY = "served_model"
 MODELS_PATH = "/v1/models"
-REQUEST_PREFIX, ENVIRONMENT_PREFIX = "request.", "env."
 _TIMEOUT_S = 10.0
 # vLLM's /server_info gathers the environment at its first call, which takes its time.
 _IDENTITY_TIMEOUT_S = 30.0

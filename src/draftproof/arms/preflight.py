@@ -11,8 +11,13 @@ from typing import Literal
 
 import msgspec
 
-from draftproof.arms.comparability import check_comparable, check_settings_applied
-from draftproof.arms.confounds import describe_confounds
+from draftproof.arms.comparability import (
+    REQUEST_PREFIX,
+    check_comparable,
+    check_settings_applied,
+    describe_forced,
+)
+from draftproof.arms.confounds import describe_confounds, find_known_forced, find_pinned
 from draftproof.arms.context_fit import ContextNeed, compute_needs, load_token_counter
 from draftproof.arms.contract import (
     UNDISCLOSED,
@@ -22,7 +27,7 @@ from draftproof.arms.contract import (
 from draftproof.arms.environment import resolve_references
 from draftproof.arms.features import find_method, find_replaced_fields, find_unsupported_items
 from draftproof.arms.launch import list_arms, plan_section
-from draftproof.arms.manifest import REQUEST_PREFIX, SERVED_MODEL_KEY
+from draftproof.arms.manifest import SERVED_MODEL_KEY
 from draftproof.arms.model_files import ModelFacts, load_drafter_facts, load_target_facts
 from draftproof.arms.probe import ProbeResult
 from draftproof.arms.tokenizers_compat import TokenizerComparison, compare_tokenizers
@@ -51,6 +56,7 @@ Code = Literal[
     "release_unchecked",
     "answer_at_odds",
     "same_service",
+    "baseline_pinned",
     "answer_at_once",
 ]
 # Fewer chunks may well come of one step.
@@ -132,7 +138,9 @@ def run_preflight(
     for manifest in manifests:
         arm = arms[manifest.arm]
         check_settings_applied(arm.settings, manifest, adapter_for(arm.engine).facts.name_method)
-    check_comparable(manifests, plan.comparison)
+    adapters = {name: adapter_for(arm.engine) for name, arm in arms.items()}
+    known = {one.arm: find_known_forced(adapters[one.arm], find_method(one)) for one in manifests}
+    check_comparable(manifests, plan.comparison, known)
     target = load_target_facts(model) if model else None
     counter = load_token_counter(model) if model else None
     needs = compute_needs(items, plan.workload.max_tokens, counter)
@@ -154,6 +162,7 @@ def run_preflight(
         )
     ]
     findings += [found for one in manifests if (found := judge_address(baseline, one)) is not None]
+    findings += judge_pinned(baseline, plan.arms.baseline, manifests, adapters)
     return PreflightReport(contracts=contracts, findings=tuple(findings))
 
 
@@ -165,6 +174,29 @@ def judge_address(baseline: ArmManifest, other: ArmManifest) -> Finding | None:
         return None
     text = f"the address {other.url} is the baseline's, and the same is asked there: both are one service."
     return _finding("same_service", "warning", other, text)
+
+
+def judge_pinned(
+    baseline: ArmManifest,
+    stated: Arm,
+    manifests: Sequence[ArmManifest],
+    adapters: Mapping[str, EngineAdapter],
+) -> list[Finding]:
+    """Find a baseline that is told to do without what the candidate's method rules out. Pure."""
+    pinned: dict[str, str] = {}
+    for one in manifests:
+        pinned |= find_pinned(baseline, stated, one, adapters[one.arm])
+    return [
+        _finding(
+            "baseline_pinned",
+            "warning",
+            baseline,
+            f"{key} is set as the method would force it ({why}), so the candidate is compared with a slower "
+            f"service than one with its defaults. Leave {key} to the baseline and declare it in "
+            "comparison.forced_by_method.",
+        )
+        for key, why in pinned.items()
+    ]
 
 
 def _asked(manifest: ArmManifest) -> dict[str, object]:
@@ -360,9 +392,16 @@ def _build(
     folders = draft_folder and draft_folder.is_dir() and model and model.is_dir()
     if draft_folder and model and folders and not drafts_target_ids(manifest, adapter):
         tokenizers = compare_tokenizers(model, draft_folder)
-    confounds = describe_confounds(baseline, manifest, adapter, find_method(manifest))
     return build_contract(
-        manifest, plan, arm, adapter, target=target, draft=draft, tokenizers=tokenizers, confounds=confounds
+        manifest,
+        plan,
+        arm,
+        adapter,
+        target=target,
+        draft=draft,
+        tokenizers=tokenizers,
+        confounds=describe_confounds(baseline, manifest, adapter),
+        forced=describe_forced(baseline, manifest, plan.comparison),
     )
 
 

@@ -11,7 +11,9 @@ from pathlib import Path
 import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from draftproof.arms.confounds import find_known_forced
 from draftproof.cli.printable import print_text
+from draftproof.engines import adapter_for
 from draftproof.errors import StoreError, UsageError
 from draftproof.plan.loading import load_builtin_plan
 from draftproof.plan.placeholders import PLACEHOLDER
@@ -37,6 +39,18 @@ _WORDS = {
     "mtp": "multi-token prediction",
     "attached": "a trained head",
     "self": "early-exit drafting",
+}
+# How an engine spells a method in the settings of a running service, where it is not the method's name here.
+_SPELLINGS = {
+    "sglang": {"ngram": "NGRAM", "draft_model": "STANDALONE", "eagle3": "EAGLE3", "mtp": "EAGLE"},
+    "tensorrt-llm": {"ngram": "NGram", "draft_model": "Draft_Target", "eagle3": "Eagle3", "mtp": "MTP"},
+    "llamacpp": {
+        "ngram": "ngram-simple",
+        "draft_model": "draft-simple",
+        "eagle3": "draft-eagle3",
+        "mtp": "draft-mtp",
+    },
+    "tgi": {"ngram": "n-gram"},
 }
 _NEEDS_DRAFT = ("draft_model", "eagle3")
 _REFERENCE = "reference"
@@ -117,11 +131,19 @@ def render_new_plan(wanted: Wanted) -> str:
         "draft": draft,
         "draft_is_local": draft is not None and Path(draft).exists(),
         "trace": wanted.trace,
+        "forced": _list_forced(wanted.engine, method),
     }
     template = _environment().get_template(f"{wanted.engine}.toml.j2")
     # The head says whether anything is left to fill in, which the text without that sentence tells.
     has_marks = PLACEHOLDER in template.render(values, placeholders=False)
     return template.render(values, placeholders=has_marks)
+
+
+def _list_forced(engine: str, method: str | None) -> dict[str, str]:
+    """Return what the engine is known to change by itself for the method, each with the reason."""
+    if method is None:
+        return {}
+    return find_known_forced(adapter_for(engine), _SPELLINGS.get(engine, {}).get(method, method))
 
 
 def _choose_method(wanted: Wanted) -> str | None:

@@ -25,12 +25,16 @@ class Release(msgspec.Struct, frozen=True):
 class Confound(msgspec.Struct, frozen=True, kw_only=True):
     """Something besides the drafts that changes when speculation is switched on.
 
-    `settings` are the keys of a manifest that show it, where any does. `pin` says how to hold it still in
-    both arms. `methods` limits it to some methods as the engine spells them; empty: all.
+    `settings` are the keys of a manifest that show it, where any does. `forces` are those that the method
+    sets by itself, with the value that it sets (None: one of its own choice); a plan declares them in
+    `comparison.forced_by_method`. `pin` says how to hold it still: of what a method forces in a copy of the
+    baseline only, for the baseline itself is today's service. `methods` limits it to some methods as the
+    engine spells them; empty: all.
     """
 
     text: str
     settings: tuple[str, ...] = ()
+    forces: Settings = {}
     pin: str | None = None
     methods: tuple[str, ...] = ()
 

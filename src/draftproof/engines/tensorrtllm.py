@@ -210,18 +210,19 @@ _CONFOUNDS = (
     Confound(
         text="the overlap scheduler is switched off",
         settings=("disable_overlap_scheduler",),
-        pin="write disable_overlap_scheduler: true into the config file of both arms",
+        forces={"disable_overlap_scheduler": True},
+        pin="disable_overlap_scheduler: true in its config file",
         methods=("NGram", "User_Provided", "AUTO"),
     ),
     Confound(
         text="the drafter's weights and cache leave less cache for the target",
         settings=("free_gpu_memory_fraction",),
-        pin="write kv_cache_config: {max_tokens: N} into the config file of both arms",
+        pin="kv_cache_config: {max_tokens: N} in the config file of every arm",
         methods=("Draft_Target", "DraftTarget", "PARD", "Eagle", "Eagle3", "MTP", "DFlash", "DSpark"),
     ),
     Confound(
         text="the lookup pool is shared by all requests and outlives them, so drafts depend on earlier ones",
-        pin="write is_public_pool: false (NGram) or leave enable_global_pool out (SA)",
+        pin="is_public_pool: false (NGram), or no enable_global_pool (SA)",
         methods=("NGram", "SA", "AUTO"),
     ),
     Confound(

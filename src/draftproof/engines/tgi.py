@@ -48,6 +48,8 @@ _STATED = ("max_concurrent_requests", "max_input_tokens", "max_stop_sequences")
 _SPECULATES = re.compile(r"Using speculation (\S+) with (\d+) input ids")
 _CHUNKING = re.compile(r"Using prefill chunking = (True|False)")
 _ATTENTION = re.compile(r"Using attention (\S+) - Prefix caching (\S+)")
+# What the memory that is left holds: a consequence of the settings, unless the command states it.
+_BATCH_ROOM = "capacity.max_batch_total_tokens"
 _BUDGET = re.compile(r"Setting max batch total tokens to (\d+)")
 # TGI's counters have no `_total`; the reader of the exposition gives it to every counter.
 _ACCEPTED = "tgi_request_skipped_tokens_sum"
@@ -132,7 +134,7 @@ def _read_log(text: str) -> Settings:
     if found := _SPECULATES.search(text):
         settings |= {_METHOD: found[1], _DRAFT_LENGTH: int(found[2])}
     if found := _BUDGET.search(text):
-        settings["max_batch_total_tokens"] = int(found[1])
+        settings[_BATCH_ROOM] = int(found[1])
     return settings
 
 
@@ -156,17 +158,18 @@ _CONFOUNDS = (
     Confound(
         text="prefill is no longer split into chunks",
         settings=("prefill_chunking",),
-        pin="set PREFILL_CHUNKING=0 in the environment of both arms",
+        forces={"prefill_chunking": False, "env.PREFILL_CHUNKING": "0"},
+        pin="PREFILL_CHUNKING=0 in its environment",
     ),
     Confound(
         text="each request reserves room for the drafts of a step, so fewer requests fit in a batch",
-        settings=("max_batch_total_tokens",),
-        pin="give --max-batch-total-tokens in both arms, with room for the drafts",
+        settings=(_BATCH_ROOM, "max_batch_total_tokens"),
+        pin="--max-batch-total-tokens in every arm, with room for the drafts",
     ),
     Confound(
         text="heads take memory that the cache of the baseline has",
-        settings=("max_batch_total_tokens",),
-        pin="give --max-batch-total-tokens in both arms",
+        settings=(_BATCH_ROOM, "max_batch_total_tokens"),
+        pin="--max-batch-total-tokens in every arm",
         methods=("medusa", "mlp_speculator"),
     ),
     Confound(

@@ -210,6 +210,6 @@ def _reduce(facts: ArmFacts, hidden: set[str]) -> ArmFacts:
     if facts.manifest is None:
         return facts
     settings = {key: value for key, value in _settings(facts.manifest).items() if key not in hidden}
-    contract = facts.contract and msgspec.structs.replace(facts.contract, confounds=())
+    contract = facts.contract and msgspec.structs.replace(facts.contract, confounds=(), forced=())
     manifest = msgspec.structs.replace(facts.manifest, settings=settings, command=None, url="")
     return ArmFacts(manifest=manifest, contract=contract)

@@ -26,6 +26,7 @@ LATER_KEYS = (
     ("thresholds", "tail_margin"),
     ("thresholds", "token_limit_margin"),
     ("comparison", "cluster_by"),
+    ("comparison", "forced_by_method"),
 )
 _DRAFTER_SETTING = "drafter"
 _TOML_POSITION = re.compile(

@@ -118,6 +118,19 @@ class Arms(_Strict):
     alternative: Arm | None = None
 
 
+class ForcedByMethod(_Strict):
+    """Settings that an arm's method changes by itself, with the reason; the change is charged to the arm."""
+
+    candidate: dict[str, str] = Field(
+        default_factory=dict,
+        description="What the candidate's method forces, key -> why, such as async_scheduling = \"n-gram "
+        "lookup rules it out\". The baseline keeps today's value; a key covers those below it.",
+    )
+    alternative: dict[str, str] = Field(
+        default_factory=dict, description="The same for an alternative that drafts."
+    )
+
+
 class Comparison(_Strict):
     """How arms are compared. Fixed before anything is measured."""
 
@@ -138,6 +151,7 @@ class Comparison(_Strict):
     alternative_may_differ: tuple[str, ...] = Field(
         (), description="Setting keys in which the alternative may differ; a key covers those below it."
     )
+    forced_by_method: ForcedByMethod = ForcedByMethod()
     null_arm: Flag = Field(True, description="Run the baseline twice to see how much two equal arms differ.")
     metric: Literal["tpot_ns", "e2e_from_schedule_ns"] = Field(
         "tpot_ns", description="The per-request quantity that decides gain or harm."

@@ -33,6 +33,7 @@ _FEW_KEPT = 0.5
 _LIMIT_KEYS = (
     "max_num_seqs",
     "max_running_requests",
+    "capacity.max_running_requests",
     "max_batch_size",
     "n_slots",
     "parallel",

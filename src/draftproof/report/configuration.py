@@ -46,6 +46,7 @@ _CONTRACT_FACTS: tuple[tuple[str, Callable[[Contract], str | bool | None]], ...]
     ("Longest output (tokens)", lambda c: format_count(c.max_output_tokens)),
     ("Not supported", lambda c: "; ".join(c.unsupported_features) or None),
     ("Fallback", lambda c: c.fallback),
+    ("Forced by the method, charged to the arm", lambda c: "; ".join(c.forced) or None),
 )
 
 

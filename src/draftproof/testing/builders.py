@@ -147,6 +147,7 @@ def build_contract(**fields: Any) -> Contract:
     """Return a contract about which little is known."""
     values: dict[str, Any] = dict.fromkeys(Contract.__struct_fields__) | {
         "confounds": (),
+        "forced": (),
         "arm": "baseline",
         "target_model": "tiny",
         "drafter_kind": "none",

@@ -5,9 +5,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from draftproof.arms.comparability import find_undeclared
+from draftproof.arms.comparability import check_comparable, find_undeclared
+from draftproof.arms.confounds import find_known_forced, find_pinned
 from draftproof.arms.environment import resolve_headers
 from draftproof.arms.launch import build_command, list_arms
 from draftproof.cli.initialising import METHODS, Wanted, render_new_plan
@@ -87,6 +89,53 @@ def test_arms_of_a_new_plan_differ_only_where_it_declares_it(engine, method):
         assert find_undeclared(read(plan, "baseline"), read(plan, name), plan.comparison) == ()
 
 
+SPELLED = {
+    "ngram": {"ngram", "NGRAM", "NGram", "n-gram", "ngram-simple"},
+    "mtp": {"mtp", "EAGLE", "MTP", "draft-mtp"},
+}
+
+
+@pytest.mark.parametrize(("engine", "method"), VARIANTS)
+def test_a_new_plan_takes_nothing_from_the_baseline_that_its_method_rules_out(engine, method):
+    """No arm but the candidate is told to do without what the method forces, in flags or environment."""
+    plan, adapter = filled(engine, method), ADAPTERS["generic" if engine == "openai" else engine]
+    drafting = msgspec.structs.replace(read(plan, "candidate"), settings={})  # whichever method it is
+    for name in ("baseline", "alternative"):
+        if name in list_arms(plan):
+            pinned = find_pinned(read(plan, name), list_arms(plan)[name], drafting, adapter)
+            assert pinned == {}
+
+
+@pytest.mark.parametrize(
+    ("engine", "method", "forced"),
+    [
+        ("vllm", "ngram", "async_scheduling"),
+        ("sglang", "ngram", "max_running_requests"),
+        ("sglang", "ngram", "attention_backend"),
+        ("sglang", "eagle3", "mem_fraction_static"),
+        ("tensorrt-llm", "ngram", "disable_overlap_scheduler"),
+        ("tgi", "ngram", "prefill_chunking"),
+    ],
+)
+def test_a_new_plan_declares_what_its_method_forces(engine, method, forced):
+    """The difference that the engine makes by itself is declared, with the reason, and stops nothing."""
+    plan = filled(engine, method)
+    assert plan.comparison.forced_by_method.candidate[forced]
+    today = read(plan, "baseline")
+    drafting = msgspec.structs.replace(today, arm="candidate", settings=today.settings | {forced: "other"})
+    check_comparable([today, drafting], plan.comparison)
+
+
+@pytest.mark.parametrize(("engine", "method"), VARIANTS)
+def test_a_new_plan_declares_only_what_its_engine_is_known_to_force(engine, method):
+    """Every declared key is one of the adapter's for that method, and no method forces nothing it lacks."""
+    declared = filled(engine, method).comparison.forced_by_method.candidate
+    adapter = ADAPTERS["generic" if engine == "openai" else engine]
+    spelled = [one for one in (*SPELLED.get(str(method), ()), method) if one in adapter.facts.families]
+    known = find_known_forced(adapter, spelled[0]) if spelled else {}
+    assert declared == known or method in {"draft_model", "eagle3"}
+
+
 @pytest.mark.parametrize(("engine", "method"), VARIANTS)
 def test_candidate_and_alternative_of_a_new_plan_really_differ_from_the_baseline(engine, method):
     """No arm is the baseline by mistake: its command, address, settings or environment is another one."""
@@ -145,7 +194,8 @@ def test_a_new_plan_asks_enough_to_credit_a_gain_and_no_more_than_a_service_take
             if isinstance(value := settings.get(key), int)
         ]
         assert all((level.concurrency or 0) <= limit for level, limit in product(plan.load, allowed))
-        assert allowed or engine in {"openai", "tgi"}
+        # The defaults of the others allow 48 and more.
+        assert bool(allowed) is (engine in {"llamacpp", "reference"})
 
 
 @pytest.mark.parametrize(("engine", "method"), VARIANTS)

@@ -183,8 +183,8 @@ def test_the_log_tells_method_and_what_else_changed():
     """Method, length, chunking, attention and the token budget stand in the start's log."""
     on, off = (TGI.read_log(read_payload("tgi", f"log_{name}.txt").decode()) for name in ("ngram", "off"))
     assert on == {**ON, "attention": "flashinfer", "prefix_caching": True, "prefill_chunking": False,
-                  "max_batch_total_tokens": 131072}  # fmt: skip
-    assert (off["speculation.method"], off["prefill_chunking"], off["max_batch_total_tokens"]) == (
+                  "capacity.max_batch_total_tokens": 131072}  # fmt: skip
+    assert (off["speculation.method"], off["prefill_chunking"], off["capacity.max_batch_total_tokens"]) == (
         "off",
         True,
         140288,

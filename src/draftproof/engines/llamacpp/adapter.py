@@ -163,18 +163,18 @@ _CONFOUNDS = (
     Confound(
         text="a draft model has a key-value cache of its own, as long as the target's, so memory grows",
         settings=("ctx_size", "max_model_len"),
-        pin="give -c and -np in both arms and -fit off, else the context may be made smaller to make room",
+        pin="-c and -np in every arm and -fit off, else the context may be made smaller to make room",
         methods=("draft-simple", "draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark"),
     ),
     Confound(
         text="room for the logits of every draft of every slot is reserved, so memory grows with the drafts",
         settings=("parallel", "n_slots"),
-        pin="give -np in both arms",
+        pin="-np in every arm",
     ),
     Confound(
         text="drafts of all slots are made in one call and verified in a batch with other slots' tokens",
         settings=("batch_size", "ubatch_size"),
-        pin="give -b and -ub in both arms, with room for slots × (draft length + 1)",
+        pin="-b and -ub in every arm, with room for slots × (draft length + 1)",
     ),
     Confound(
         text="the n-gram pool outlives requests: a prompt asked again is drafted from its earlier answer",
@@ -188,7 +188,7 @@ _CONFOUNDS = (
     Confound(
         text="the state of finished prompts is copied to host memory, a draft model's too",
         settings=("cache_ram",),
-        pin="give -cram 0 in both arms",
+        pin="-cram 0 in every arm",
     ),
 )
 _REFUSES = (

@@ -47,6 +47,7 @@ _STATED = (
     "enable_deterministic_inference",
 )
 _CONCURRENCY = "effective_max_running_requests_per_dp"
+_RUNNING, _DEFAULT_RUNNING = "capacity.max_running_requests", 48
 _RESET_CONCURRENCY = re.compile(r"Max running requests is reset to (\d+) for speculative decoding")
 _NO_ADAPTING = re.compile(r"speculative_adaptive disabled: (.+?)\. Falling back")
 _ACTIVE_STEPS = "sglang:spec_num_steps"
@@ -79,13 +80,13 @@ def _read_card(bodies: Mapping[str, bytes]) -> dict[str, Any]:
 
 
 def _read_arguments(stated: dict[str, Any]) -> Settings:
-    """Return the arguments in force; what the scheduler does overrides what it was told."""
+    """Return the arguments in force, and what the scheduler makes of them on the memory that it finds."""
     wanted = {key: stated[key] for key in _STATED if key in stated}
     drafting = {key: value for key, value in stated.items() if key.startswith("speculative_")}
     states = stated.get("internal_states")
     state = states[0] if isinstance(states, list) and states and isinstance(states[0], dict) else {}
     if isinstance(state.get(_CONCURRENCY), int):
-        wanted["max_running_requests"] = state[_CONCURRENCY]
+        wanted[_RUNNING] = state[_CONCURRENCY]
     return name_settings(wanted | drafting)
 
 
@@ -151,35 +152,45 @@ _WITH_WEIGHTS = ("STANDALONE", "EAGLE", "EAGLE3", "FROZEN_KV_MTP", "DFLASH", "DS
 _CONFOUNDS = (
     Confound(
         text="unless --max-running-requests is given, at most 48 requests run at once",
-        settings=("max_running_requests",),
-        pin="give --max-running-requests in both arms",
+        settings=("max_running_requests", _RUNNING),
+        forces={"max_running_requests": _DEFAULT_RUNNING},
+        pin=f"--max-running-requests {_DEFAULT_RUNNING}",
     ),
     Confound(
         text="mixed chunked prefill is switched off",
         settings=("enable_mixed_chunk",),
-        pin="leave --enable-mixed-chunk out of both arms",
+        forces={"enable_mixed_chunk": False},
+        pin="no --enable-mixed-chunk",
         methods=_MIXED,
     ),
     Confound(
         text="in a step that mixes prefill with decoding, running requests decode one token without drafts",
         settings=("enable_mixed_chunk",),
-        pin="leave --enable-mixed-chunk out of both arms",
+        pin="no --enable-mixed-chunk in any arm",
         methods=("EAGLE", "EAGLE3", "DFLASH", "DSPARK"),
     ),
     Confound(
         text="on a CPU the overlap schedule is switched off",
         settings=("disable_overlap_schedule",),
-        pin="give --disable-overlap-schedule in both arms",
+        forces={"disable_overlap_schedule": True},
+        pin="--disable-overlap-schedule",
     ),
     Confound(
-        text="the share of memory for weights and cache, where the server chooses it, may be another one",
+        text="the share of memory that the server chooses for weights and cache may be another",
         settings=("mem_fraction_static",),
-        pin="give --mem-fraction-static in both arms",
+        forces={"mem_fraction_static": None},
+        pin="the candidate's --mem-fraction-static",
+    ),
+    Confound(
+        text="a tree of drafts rules out the default attention kernels on Hopper and Blackwell",
+        settings=("attention_backend",),
+        forces={"attention_backend": None},
+        pin="the candidate's --attention-backend",
     ),
     Confound(
         text="the drafter's weights and its cache, one slot for each slot of the target, leave less cache",
         settings=("max_total_tokens",),
-        pin="give --max-total-tokens in both arms",
+        pin="--max-total-tokens in every arm",
         methods=_WITH_WEIGHTS,
     ),
     Confound(

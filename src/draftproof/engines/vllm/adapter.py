@@ -183,49 +183,59 @@ def _find_lossy(settings: Settings) -> str | None:
 
 _CONFOUNDS = (
     Confound(
-        text="asynchronous scheduling, on by default on a GPU, is switched off by these methods",
+        text="asynchronous scheduling, on by default on a GPU, is switched off",
         settings=("async_scheduling",),
-        pin="give --no-async-scheduling in every arm",
+        forces={"async_scheduling": False},
+        pin="--no-async-scheduling",
         methods=("ngram", "suffix", "medusa", "mlp_speculator", "custom_class", "extract_hidden_states"),
     ),
     Confound(
-        text="model runner V2, on by default where Triton runs, is left for V1 by these methods",
+        text="model runner V2, on by default where Triton runs, is left for V1",
         settings=(RUNNER,),
-        pin="set VLLM_USE_V2_MODEL_RUNNER=0 in the environment of every arm",
+        forces={RUNNER: "V1", "env.VLLM_USE_V2_MODEL_RUNNER": "0"},
+        pin="VLLM_USE_V2_MODEL_RUNNER=0 in its environment",
         methods=("suffix", "medusa", "mlp_speculator", "custom_class"),
     ),
     Confound(
         text="parallel drafting, and a draft model of another vocabulary, leave model runner V2 for V1",
         settings=(RUNNER,),
-        pin="set VLLM_USE_V2_MODEL_RUNNER=0 in the environment of every arm",
+        forces={RUNNER: "V1", "env.VLLM_USE_V2_MODEL_RUNNER": "0"},
+        pin="VLLM_USE_V2_MODEL_RUNNER=0 in its environment",
         methods=("draft_model", *_HEADS),
     ),
     Confound(
         text="the drafter's layers take part of the key-value cache, so fewer tokens fit",
         settings=(CACHE_TOKENS,),
-        pin="give --num-gpu-blocks-override in every arm; the drafter's memory then comes on top",
+        pin="--num-gpu-blocks-override in every arm; the drafter's memory then comes on top",
         methods=("draft_model", "dflash", "dspark", *_HEADS),
     ),
     Confound(
         text="every running request takes further token slots of a step's budget, so less prefill fits in it",
         settings=(SCHEDULED_TOKENS, "max_num_batched_tokens"),
-        pin="give --max-num-batched-tokens in every arm, with room for max_num_seqs × (draft length + 1)",
+        pin="--max-num-batched-tokens in every arm, with room for max_num_seqs × (draft length + 1)",
     ),
     Confound(
         text="the last block of a cached prefix is computed anew, so fewer prefix tokens are reused",
         settings=("enable_prefix_caching",),
-        pin="give --no-enable-prefix-caching in every arm, or declare it",
+        pin="--no-enable-prefix-caching in every arm",
         methods=(*_HEADS, "dflash", "dspark"),
     ),
     Confound(
         text="a draft length by batch size forces CUDA graphs to PIECEWISE on model runner V1, and is "
         "replaced by the fixed length when data_parallel_size is above 1",
         settings=(CUDAGRAPH_MODE, "data_parallel_size"),
-        pin="give --compilation-config.cudagraph_mode PIECEWISE in every arm, and one data-parallel rank",
+        forces={CUDAGRAPH_MODE: "PIECEWISE"},
+        pin="--compilation-config.cudagraph_mode PIECEWISE",
+    ),
+    Confound(
+        text="verification lacks full CUDA graphs on some attention back ends",
+        settings=(CUDAGRAPH_MODE,),
+        forces={CUDAGRAPH_MODE: "PIECEWISE"},
+        pin="--compilation-config.cudagraph_mode PIECEWISE",
     ),
     Confound(
         text="on a CPU without Intel's OpenMP in LD_PRELOAD verification is slowed more than plain decoding",
-        pin="set LD_PRELOAD to libiomp5.so in the environment of every arm",
+        pin="LD_PRELOAD of libiomp5.so in the environment of every arm",
     ),
 )
 _REFUSES = (

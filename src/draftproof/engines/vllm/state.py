@@ -23,7 +23,10 @@ _SPECULATION = re.compile(r"\bspeculative_config=SpeculativeConfig\((.*?)\), tok
 _SPEC_FIELD = re.compile(r"(method|model|num_spec_tokens)=(?:'([^']*)'|(\d+))")
 _SPEC_KEYS = {"method": METHOD, "model": DRAFTER, "num_spec_tokens": DRAFT_LENGTH}
 _CUDAGRAPH = re.compile(r"'cudagraph_mode': <CUDAGraphMode\.(\w+):")
-_CUDAGRAPH_OVERRIDE = re.compile(r"Overriding cudagraph_mode from \w+ to (\w+)")
+_CUDAGRAPH_OVERRIDE = re.compile(
+    r"Overriding cudagraph_mode from \w+ to (\w+)|CUDAGraphMode\.\w+ is not supported [^\n]*; setting "
+    r"cudagraph_mode=(\w+)"
+)
 _CACHE = re.compile(r"KV cache size: (\d[\d,]*) tokens")
 _SCHEDULED = re.compile(r"max_num_scheduled_tokens is set to (\d+)")
 _ASYNC_OFF = re.compile(r"Async scheduling [^\n]*(?:will be|is) disabled")
@@ -68,8 +71,8 @@ def read_log(text: str) -> Settings:
     settings: Settings = {}
     if found := _ENGINE_LINE.search(text):
         settings |= _read_engine_line(found[1])
-    if found := _CUDAGRAPH_OVERRIDE.search(text):
-        settings[CUDAGRAPH_MODE] = found[1]
+    for found in _CUDAGRAPH_OVERRIDE.finditer(text):
+        settings[CUDAGRAPH_MODE] = found[1] or found[2]
     if found := _CACHE.search(text):
         settings[CACHE_TOKENS] = int(found[1].replace(",", ""))
     if found := _SCHEDULED.search(text):

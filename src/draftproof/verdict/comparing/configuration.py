@@ -87,6 +87,7 @@ def _compare_contract_lists(
         "tokenizer_differences": "contract",
         "unsupported_features": "contract",
         "confounds": "confounds",
+        "forced": "confounds",
     }
     for name, group in names.items():
         yield from _compare_lists(
