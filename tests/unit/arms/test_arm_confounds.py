@@ -8,19 +8,21 @@ from draftproof.arms.comparability import check_comparable, describe_forced, fin
 from draftproof.arms.confounds import describe_confounds, find_known_forced, find_pinned
 from draftproof.arms.preflight import judge_pinned
 from draftproof.engines import ADAPTERS, adapter_for
+from draftproof.engines.facts import Settings
 from draftproof.errors import IncompatibleError
+from draftproof.manifests import ArmManifest
 from draftproof.plan.schema import Arm
 
 VLLM = adapter_for("vllm")
 NO_OVERLAP = "disable_overlap_scheduler"
-TODAY = {"speculation.method": "off", "async_scheduling": True}
-LOOKUP = {"speculation.method": "ngram", "async_scheduling": False}
+TODAY: Settings = {"speculation.method": "off", "async_scheduling": True}
+LOOKUP: Settings = {"speculation.method": "ngram", "async_scheduling": False}
 DECLARED = plan(
     '[comparison.forced_by_method.candidate]\nasync_scheduling = "n-gram lookup rules it out."\n'
 ).comparison
 
 
-def arms(baseline=TODAY, candidate=LOOKUP):
+def arms(baseline: Settings = TODAY, candidate: Settings = LOOKUP) -> tuple[ArmManifest, ArmManifest]:
     return manifest(settings=baseline), manifest("candidate", candidate)
 
 
