@@ -131,11 +131,20 @@ def init(
         Path | None,
         typer.Option(help="Recorded requests that the plan replays (docs/load.md).", show_default=False),
     ] = None,
+    timestamp_unit: Annotated[
+        str | None,
+        typer.Option(help="s, ms, us or ns: unit of its times where they do not say it.", show_default=False),
+    ] = None,
+    block_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens of an entry of its hash_ids.", show_default="by its lengths"),
+    ] = None,
 ) -> None:
     """Write a commented plan to start from: for an engine and a method, or the demo's plan."""
-    from draftproof.cli.initialising import initialise  # noqa: PLC0415
+    from draftproof.cli.initialising import initialise, read_units  # noqa: PLC0415
 
-    initialise(out, engine=engine, method=method, model=model, draft=draft, trace=trace)
+    units = read_units(timestamp_unit, block_tokens)
+    initialise(out, engine=engine, method=method, model=model, draft=draft, trace=trace, units=units)
 
 
 @app.command(epilog="Example: draftproof check plan.toml")

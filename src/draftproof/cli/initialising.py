@@ -18,6 +18,7 @@ from draftproof.errors import StoreError, UsageError
 from draftproof.plan.loading import load_builtin_plan
 from draftproof.plan.placeholders import PLACEHOLDER
 from draftproof.plan.rendering import render_string
+from draftproof.workload.moments import NS_PER, Units
 from draftproof.workload.reader import load_workload
 from draftproof.workload.recordings import Window
 
@@ -60,7 +61,7 @@ _DEMO_MODEL = "builtin:smollm2-135m-instruct"
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """What a plan is asked for: engine, method, target, and drafter (a path or an id); None is left open.
 
-    `trace`: a file of recorded requests that the plan replays.
+    `trace`: a file of recorded requests that the plan replays, with the `units` that it does not say.
     """
 
     engine: str
@@ -68,6 +69,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     draft: str | None = None
     trace: str | None = None
+    units: Units = Units()
 
 
 def initialise(
@@ -78,6 +80,7 @@ def initialise(
     model: str | None,
     draft: str | None,
     trace: Path | None = None,
+    units: Units | None = None,
 ) -> None:
     """Write a new plan and say what to do next; a file that is there is never overwritten.
 
@@ -97,7 +100,14 @@ def initialise(
         # A plan names such a service generic, a person by the protocol that it speaks.
         engine = "openai" if engine == "generic" else engine
         text = render_new_plan(
-            Wanted(engine=engine, method=method, model=model, draft=draft, trace=_check_trace(trace))
+            Wanted(
+                engine=engine,
+                method=method,
+                model=model,
+                draft=draft,
+                trace=_check_trace(trace, units or Units()),
+                units=units or Units(),
+            )
         )
     try:
         with out.open("x", encoding="utf-8") as stream:
@@ -108,6 +118,20 @@ def initialise(
         raise StoreError(f"cannot write: {error.strerror}", place=str(out)) from error
     first = f"fill in every {PLACEHOLDER} in it, then " if PLACEHOLDER in text else ""
     print_text(f"Wrote {out}. Next: {first}draftproof check {out}")
+
+
+def read_units(timestamp: str | None, block_tokens: int | None) -> Units:
+    """Return what is said of a recording on the command line.
+
+    Raises:
+        UsageError: a unit that there is not.
+    """
+    for unit in NS_PER:
+        if timestamp == unit:
+            return Units(timestamp=unit, block_tokens=block_tokens)
+    if timestamp is not None:
+        raise UsageError(f"is {timestamp!r}", place="--timestamp-unit", fix=f"use one of: {_list(NS_PER)}")
+    return Units(block_tokens=block_tokens)
 
 
 def render_new_plan(wanted: Wanted) -> str:
@@ -132,6 +156,7 @@ def render_new_plan(wanted: Wanted) -> str:
         "draft_is_local": draft is not None and Path(draft).exists(),
         "trace": wanted.trace,
         "forced": _list_forced(wanted.engine, method),
+        "units": wanted.units,
     }
     template = _environment().get_template(f"{wanted.engine}.toml.j2")
     # The head says whether anything is left to fill in, which the text without that sentence tells.
@@ -173,11 +198,15 @@ def _choose_method(wanted: Wanted) -> str | None:
     return method
 
 
-def _check_trace(path: Path | None) -> str | None:
+def _check_trace(path: Path | None, units: Units) -> str | None:
     """Return the absolute path of a recording, after its beginning has been read as one."""
     if path is None:
+        if units != Units():
+            raise UsageError(
+                "--timestamp-unit and --block-tokens are a recording's.", fix="name it with --trace"
+            )
         return None
-    first = load_workload(path, Window(requests=1)).items[0]
+    first = load_workload(path, Window(requests=1), units).items[0]
     if first.due_ns is None:
         raise UsageError(
             "its requests have no times", place=str(path), fix="state at_s in every line (docs/load.md)"

@@ -43,6 +43,18 @@ class WorkloadChoice(_Strict):
         "builtin:starter", description="A JSONL file, a trace (docs/load.md), or builtin:starter."
     )
     window: RecordedWindow | None = None
+    timestamp_unit: Literal["s", "ms", "us", "ns"] | None = Field(
+        None,
+        description="Unit of a recording's `timestamp` where that is a bare number which does not say it "
+        "(docs/load.md).",
+    )
+    block_tokens: Whole | None = Field(
+        None,
+        ge=1,
+        le=1_000_000,
+        description="Tokens of the prompt for each entry of a trace's `hash_ids`, where its lengths do not "
+        "show it.",
+    )
     where: dict[str, list[str]] = Field(
         default_factory=dict, description="Keep items whose segment label is in the list, by dimension."
     )

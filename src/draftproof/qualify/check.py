@@ -33,6 +33,7 @@ from draftproof.verdict.forecast import forecast_shortfalls
 from draftproof.verdict.knee.outlook import describe_outlook
 from draftproof.verdict.near_copies import foresee_near_copies
 from draftproof.workload.items import Item, Workload
+from draftproof.workload.moments import Units
 from draftproof.workload.reader import load_workload
 from draftproof.workload.recordings import Window
 from draftproof.workload.segments import check_dimensions, compute_coverage, select
@@ -84,7 +85,8 @@ def choose_items(plan: Plan) -> tuple[Workload, tuple[Item, ...]]:
     """Return the workload and the items that the plan chooses from it."""
     chosen = plan.workload
     window = None if chosen.window is None else Window(**chosen.window.model_dump())
-    workload = load_workload(chosen.path, window)
+    units = Units(timestamp=chosen.timestamp_unit, block_tokens=chosen.block_tokens)
+    workload = load_workload(chosen.path, window, units)
     named = plan.comparison.cluster_by
     check_dimensions(workload, (named,) if named else ())
     return workload, select(workload, chosen.where, chosen.items_per_segment, chosen.segment_by, plan.seed)

@@ -8,7 +8,6 @@ extendable hash (SHAKE-256) chooses a word: the same text on every machine and w
 import hashlib
 from collections.abc import Iterator, Sequence
 
-BLOCK_TOKENS = 512  # a block of the Mooncake traces (Qin et al. 2024, section 4)
 _TEXT = (
     "added allow allows along among answer area author average avoid away back birds block blue body "
     "books break build built call came card cause cell change chapter check city class close code color "
@@ -30,27 +29,28 @@ _TEXT = (
 _WORDS = tuple(_TEXT.split())
 
 
-def make_filler(tokens: int, name: str, blocks: Sequence[int] = ()) -> str:
+def make_filler(tokens: int, name: str, blocks: Sequence[int] = (), block_tokens: int = 1) -> str:
     """Return a text of `tokens` words that depends on its arguments alone.
 
     Args:
         tokens: how many words; at least one is written.
         name: what the words are drawn by where `blocks` do not say: texts of two names begin differently.
-        blocks: identities of the text's blocks of `BLOCK_TOKENS` words. Two texts whose first blocks have the
-            same identities begin alike for so many words, and differ from there.
+        blocks: identities of the text's blocks. Two texts whose first blocks have the same identities begin
+            alike for so many words, and differ from there.
+        block_tokens: words of a block.
     """
     tokens = max(tokens, 1)
     words: list[str] = []
-    for number, count in zip(blocks, _split(tokens), strict=False):
+    for number, count in zip(blocks, _split(tokens, block_tokens), strict=False):
         words += _draw(count, "block", number)
     words += _draw(tokens - len(words), "text", name)
     return " ".join(words)
 
 
-def _split(tokens: int) -> Iterator[int]:
+def _split(tokens: int, block_tokens: int) -> Iterator[int]:
     """Yield the words of each block of a text, the last one as long as is left."""
-    for start in range(0, tokens, BLOCK_TOKENS):
-        yield min(BLOCK_TOKENS, tokens - start)
+    for start in range(0, tokens, block_tokens):
+        yield min(block_tokens, tokens - start)
 
 
 def _draw(count: int, *parts: str | int) -> Iterator[str]:

@@ -19,6 +19,7 @@ import msgspec
 from draftproof.errors import WorkloadError
 from draftproof.workload.faults import find_faults
 from draftproof.workload.items import Item, Workload
+from draftproof.workload.moments import Unit, Units, check_unit_is_used
 from draftproof.workload.recordings import Window, cut, make_items
 from draftproof.workload.timed_lines import TimedItem, parse_timed_item, set_due
 from draftproof.workload.traces import is_trace, read_trace
@@ -37,7 +38,7 @@ class WorkloadHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     evidence: Literal["representative", "synthetic", "smoke"] = "smoke"
 
 
-def load_workload(source: str | Path, window: Window | None = None) -> Workload:
+def load_workload(source: str | Path, window: Window | None = None, units: Units | None = None) -> Workload:
     """Load a workload from a file, or a shipped one by name, e.g. "builtin:starter".
 
     Lines of a JSONL file hold items, ShareGPT conversations or OpenAI batch requests, with the time at which
@@ -47,12 +48,13 @@ def load_workload(source: str | Path, window: Window | None = None) -> Workload:
     Args:
         source: the file or the name.
         window: the part of a recording that is used; the hash is that of this part. None: all of it.
+        units: what the plan says of a recording because its file does not; None: nothing.
 
     Raises:
         WorkloadError: anything that makes the file unusable, with file, line and fix.
     """
     path = _find_builtin(str(source)) if str(source).startswith(BUILTIN_PREFIX) else Path(source)
-    items, notes = _load_items(path, window)
+    items, notes = _load_items(path, window, units or Units())
     header = _load_header(path)
     return Workload(
         name=header.name,
@@ -65,19 +67,21 @@ def load_workload(source: str | Path, window: Window | None = None) -> Workload:
     )
 
 
-def _load_items(path: Path, window: Window | None) -> tuple[tuple[Item, ...], tuple[str, ...]]:
+def _load_items(path: Path, window: Window | None, units: Units) -> tuple[tuple[Item, ...], tuple[str, ...]]:
     raw = _read_bytes(path).removeprefix(b"\xef\xbb\xbf")
     head = raw.lstrip().partition(b"\n")[0].strip()
     if is_trace(head.decode("utf-8", "replace")) or path.suffix == ".csv":
-        return _load_trace(raw, path, window), ()
+        return _load_trace(raw, path, window, units)
     lines = list(_read_lines(raw, path))
     if not lines:
         raise WorkloadError("the file holds no item", place=str(path), fix="write one item a line.")
-    items, notes = _read_items(lines)
+    items, notes = _read_items(lines, units, str(path))
     return items if window is None else _cut_items(items, window, path), notes
 
 
-def _load_trace(raw: bytes, path: Path, window: Window | None) -> tuple[Item, ...]:
+def _load_trace(
+    raw: bytes, path: Path, window: Window | None, units: Units
+) -> tuple[tuple[Item, ...], tuple[str, ...]]:
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -87,10 +91,11 @@ def _load_trace(raw: bytes, path: Path, window: Window | None) -> tuple[Item, ..
             place=f"{path}:{number}",
             fix="save the file as UTF-8.",
         ) from error
-    arrivals = read_trace(text, str(path))
+    arrivals, unused = read_trace(text, str(path), units)
     if window is not None:
         arrivals = arrivals[cut([one.due_ns for one in arrivals], window, str(path))]
-    return make_items(arrivals, str(path))
+    notes = (f"the trace has further keys, which are not used: {', '.join(unused)}.",) if unused else ()
+    return make_items(arrivals, str(path)), notes
 
 
 def _cut_items(items: Sequence[Item], window: Window, path: Path) -> tuple[Item, ...]:
@@ -195,13 +200,15 @@ _DECODER = json.JSONDecoder(
 )
 
 
-def _read_items(lines: list[tuple[str, int, object]]) -> tuple[tuple[Item, ...], tuple[str, ...]]:
+def _read_items(
+    lines: list[tuple[str, int, object]], units: Units, name: str
+) -> tuple[tuple[Item, ...], tuple[str, ...]]:
     """Return the items, and what of their lines is not sent as it stands, the lines counted."""
     places: dict[str, str] = {}
     items = []
     remarks: Counter[str] = Counter()
     for position, (place, number, value) in enumerate(lines, start=1):
-        timed = _read_item(value, number, position, place)
+        timed = _read_item(value, number, position, place, units.timestamp)
         item = timed.item
         remarks.update(timed.remarks)
         if item.id in places:
@@ -212,13 +219,17 @@ def _read_items(lines: list[tuple[str, int, object]]) -> tuple[tuple[Item, ...],
             )
         places[item.id] = place
         items.append((place, timed))
+    check_unit_is_used(units.timestamp, [one.moment.form for _, one in items if one.moment], name)
     notes = tuple(f"in {count} of {len(lines)} lines {text}." for text, count in remarks.items())
     return set_due(items), notes
 
 
-def _read_item(value: object, number: int, position: int, place: str) -> TimedItem:
+def _read_item(value: object, number: int, position: int, place: str, unit: Unit | None) -> TimedItem:
     try:
-        timed = parse_timed_item(value, number, position)
+        timed = parse_timed_item(value, number, position, unit)
+    except WorkloadError as error:
+        error.place = place
+        raise
     except msgspec.ValidationError as error:
         raise WorkloadError(_sentence(str(error)), place=place, fix=_suggest_fix(str(error))) from error
     for fault in find_faults(timed.item):

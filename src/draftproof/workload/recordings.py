@@ -13,7 +13,8 @@ import msgspec
 from draftproof.errors import WorkloadError
 from draftproof.workload.filler import make_filler
 from draftproof.workload.items import Item, Message
-from draftproof.workload.traces import NS_PER_S, TracedArrival
+from draftproof.workload.moments import NS_PER_S
+from draftproof.workload.traces import TracedArrival
 
 PROMPTS, FILLER = "prompts", "filler"
 # Some 300 MB of text, in memory and in the run's workload.jsonl.
@@ -129,7 +130,7 @@ def _name(arrival: TracedArrival) -> str:
 
 def _make_item(arrival: TracedArrival) -> Item:
     name = _name(arrival)
-    text = make_filler(arrival.prompt_tokens or 0, name, arrival.shared_blocks)
+    text = make_filler(arrival.prompt_tokens or 0, name, arrival.shared_blocks, arrival.block_tokens or 1)
     labels = {"task": "recorded"} | label_lengths(arrival.prompt_tokens, arrival.output_tokens)
     if arrival.traffic_class:
         labels["class"] = arrival.traffic_class

@@ -13,24 +13,25 @@ import msgspec
 from draftproof.errors import WorkloadError
 from draftproof.workload.formats import NO_LIMIT, parse_line
 from draftproof.workload.items import Item
+from draftproof.workload.moments import TIME_KEYS, Moment, Unit, check_forms, check_span, read_moment
 from draftproof.workload.recordings import label_lengths, name_line
-from draftproof.workload.traces import TIME_KEYS, check_span, count_tokens, read_moment_ns
+from draftproof.workload.traces import count_tokens
 
 _EXTRA_KEYS = (*TIME_KEYS, "class", "prompt_tokens", "output_tokens")
 
 
 class TimedItem(msgspec.Struct, frozen=True):
-    """An item, and when it was recorded, in ns from an origin of its file; None: not recorded.
+    """An item, and when it was recorded; None: not recorded.
 
     `remarks`: what of its line is not sent as it stands.
     """
 
     item: Item
-    at_ns: int | None = None
+    moment: Moment | None = None
     remarks: tuple[str, ...] = ()
 
 
-def parse_timed_item(value: object, number: int, position: int) -> TimedItem:
+def parse_timed_item(value: object, number: int, position: int, unit: Unit | None = None) -> TimedItem:
     """Return the item that a decoded line states, and when it came.
 
     The recorded length of an answer is its limit where the line states none.
@@ -39,6 +40,7 @@ def parse_timed_item(value: object, number: int, position: int) -> TimedItem:
         value: the line, decoded.
         number: which line it is; it names a recorded request that has no id.
         position: which item it is; it names one without time and id.
+        unit: of a `timestamp` that is a bare number.
 
     Raises:
         msgspec.ValidationError: a key that is not known, or a value that cannot be used.
@@ -47,7 +49,7 @@ def parse_timed_item(value: object, number: int, position: int) -> TimedItem:
         line = parse_line(value, position)
         return TimedItem(line.item, remarks=line.remarks)
     try:
-        at_ns, output_tokens = read_moment_ns(value), _count(value, "output_tokens")
+        moment, output_tokens = read_moment(value, unit), _count(value, "output_tokens")
         labels = _make_labels(value, output_tokens)
     except (ValueError, TypeError, OverflowError) as error:
         raise msgspec.ValidationError(str(error)) from None
@@ -61,7 +63,7 @@ def parse_timed_item(value: object, number: int, position: int) -> TimedItem:
     if output_tokens is not None and not _states_limit(rest):
         item = msgspec.structs.replace(item, max_tokens=max(output_tokens, 1))
         remarks = tuple(one for one in remarks if one != NO_LIMIT)
-    return TimedItem(item, at_ns, remarks)
+    return TimedItem(item, moment, remarks)
 
 
 def set_due(timed: Sequence[tuple[str, TimedItem]]) -> tuple[Item, ...]:
@@ -71,22 +73,23 @@ def set_due(timed: Sequence[tuple[str, TimedItem]]) -> tuple[Item, ...]:
         timed: place of each line, and its item.
 
     Raises:
-        WorkloadError: some lines have a time and some have none.
+        WorkloadError: some lines have a time and some have none, or times of several forms.
     """
-    if all(one.at_ns is None for _, one in timed):
+    moments = [(one.moment, one.item, place) for place, one in timed if one.moment is not None]
+    if not moments:
         return tuple(one.item for _, one in timed)
     for place, one in timed:
-        if one.at_ns is None:
+        if one.moment is None:
             raise WorkloadError(
                 "this line has no time, and others of the file have one",
                 place=place,
                 fix="state at_s or timestamp in every line, or in none.",
             )
-    moments = sorted(((one.at_ns or 0, one.item) for _, one in timed), key=lambda moment: moment[0])
-    first_ns = moments[0][0]
-    latest = max(timed, key=lambda one: one[1].at_ns or 0)
-    check_span((latest[1].at_ns or 0) - first_ns, latest[0])
-    return tuple(msgspec.structs.replace(item, due_ns=at_ns - first_ns) for at_ns, item in moments)
+    check_forms((moment, place) for moment, _, place in moments)
+    moments.sort(key=lambda one: one[0].ns)
+    first_ns, (last, _, place) = moments[0][0].ns, moments[-1]
+    check_span(last.ns - first_ns, place)
+    return tuple(msgspec.structs.replace(item, due_ns=moment.ns - first_ns) for moment, item, _ in moments)
 
 
 def _make_labels(value: Mapping[str, Any], output_tokens: int | None) -> dict[str, str]:

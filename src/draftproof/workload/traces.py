@@ -1,10 +1,13 @@
 """Recorded arrivals: reading common public trace formats into one shape.
 
-Pure. Four formats without prompts, told apart by their first line, never by the file's name:
+Pure. Formats without prompts, told apart by their first line, never by the file's name:
 
-- Azure LLM inference traces (2023, 2024): CSV with TIMESTAMP, ContextTokens, GeneratedTokens;
+- Azure LLM inference traces (2023, 2024): CSV with TIMESTAMP (a date), ContextTokens, GeneratedTokens;
 - BurstGPT (Wang et al. 2024): CSV with Timestamp in seconds, Request tokens, Response tokens;
-- Mooncake (Qin et al. 2024): JSONL with timestamp in milliseconds, input_length, output_length, hash_ids;
+- Qwen-Bailian (Wang et al. 2025): JSONL with timestamp in seconds, input_length, output_length, hash_ids of
+  16 tokens each, chat_id, parent_chat_id, turn, type;
+- the same four keys without the others: Mooncake (Qin et al. 2024) counts milliseconds and blocks of 512,
+  vLLM's timed traces seconds and 16, GuideLLM seconds and 512, so the plan says which (`moments.Units`);
 - draftproof's own: JSONL with at_s or timestamp and, as far as known, prompt_tokens, output_tokens, item_id,
   class.
 
@@ -14,26 +17,39 @@ requests with their prompts are items of a workload with a time (`timed_lines.py
 
 import csv
 import io
+import itertools
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime
-from functools import lru_cache
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
 from draftproof.errors import WorkloadError
+from draftproof.workload.block_size import BLOCK_KEY, decide_block_tokens
+from draftproof.workload.moments import (
+    TIME_KEYS,
+    Form,
+    Moment,
+    Units,
+    check_forms,
+    check_span,
+    check_unit_is_used,
+    quote,
+    read_date,
+    read_moment,
+    scale,
+)
 
-NS_PER_S = 1_000_000_000
-TIME_KEYS = ("at_s", "timestamp")
-PROMPT_KEYS = ("messages", "conversations", "custom_id")
-_FRACTION_DIGITS = 9
-_LATEST_S = 1e11  # a time in seconds beyond it, some 3,000 years on, is one in milliseconds
-LONGEST_SPAN_S = 1_000_000_000  # of a recording, some 30 years: what workload.window can name
+PROMPT_KEYS = ("messages", "conversations", "custom_id", "body")
 _MOST_TOKENS = 1_000_000_000
-_SHOWN = 60  # characters of a value that a sentence quotes
-_OWN_KEYS = frozenset({*TIME_KEYS, "prompt_tokens", "output_tokens", "item_id", "class"})
+_AZURE_KEYS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+_BURSTGPT_KEYS = ("Timestamp", "Request tokens", "Response tokens", "Log Type")
+_BLOCK_KEYS = (*TIME_KEYS, "input_length", "output_length", "hash_ids")
+_BAILIAN_KEYS = ("chat_id", "parent_chat_id", "turn")
+_UNSAID = Units()
+_BAILIAN = Units(timestamp="s", block_tokens=16)
+_OWN_KEYS = (*TIME_KEYS, "prompt_tokens", "output_tokens", "item_id", "class")
 _FORMATS = (
     "TIMESTAMP,ContextTokens,GeneratedTokens (Azure), Timestamp,…,Request tokens,Response tokens (BurstGPT), "
     'JSON lines with "timestamp" and "input_length" (Mooncake) or with "at_s"'
@@ -46,7 +62,7 @@ class TracedArrival(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One recorded arrival: `due_ns` from the first of the trace; what the trace does not tell is None.
 
     `line`: where it stands in the file, from 1. `shared_blocks`: identities of the prompt's blocks where the
-    trace tells which prompts begin alike.
+    trace tells which prompts begin alike, each of `block_tokens` tokens.
     """
 
     due_ns: int
@@ -56,6 +72,22 @@ class TracedArrival(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     item_id: str | None = None
     traffic_class: str | None = None
     shared_blocks: tuple[int, ...] = ()
+    block_tokens: int | None = None
+
+
+class Trace(NamedTuple):
+    """The arrivals of a trace in the order of their times, the first at 0, and the keys that are not used."""
+
+    arrivals: tuple[TracedArrival, ...]
+    unused: tuple[str, ...] = ()
+
+
+class _Format(NamedTuple):
+    """How the rows of a format are read, which keys are, and what the format says of its units."""
+
+    read: Callable[[Row, Units], tuple[Form, TracedArrival]]
+    keys: tuple[str, ...]
+    units: Units = _UNSAID
 
 
 def is_trace(head: str) -> bool:
@@ -65,53 +97,58 @@ def is_trace(head: str) -> bool:
             row = json.loads(head)
         except (ValueError, RecursionError):
             return False
-        return any(key in row for key in TIME_KEYS) and not any(key in row for key in PROMPT_KEYS)
+        return choose_format(row) is not None
     return _choose_columns(head) is not None
 
 
-def read_trace(text: str, name: str = "trace") -> tuple[TracedArrival, ...]:
-    """Return the arrivals of a trace in the order of their times, the first at 0.
+def read_trace(text: str, name: str = "trace", units: Units = _UNSAID) -> Trace:
+    """Return the arrivals of a trace.
+
+    Args:
+        text: the trace.
+        name: its file.
+        units: what the plan says of it.
 
     Raises:
-        WorkloadError: an unknown format, or a line that cannot be read, with its number.
+        WorkloadError: an unknown format, a line that cannot be read, with its number, or a unit that neither
+            the file nor the plan says.
     """
-    read, rows = _choose(text, name)
-    found = []
+    form, rows = _choose(text, name)
+    return read_rows(form, rows, name, units)
+
+
+def read_rows(form: _Format, rows: Iterable[tuple[int, Row]], name: str, units: Units) -> Trace:
+    """Return the arrivals of numbered rows; see `read_trace`."""
+    known = Units(
+        timestamp=units.timestamp or form.units.timestamp,
+        block_tokens=units.block_tokens or form.units.block_tokens,
+    )
+    found, keys = [], dict.fromkeys(form.keys)
     for number, row in rows:
-        try:
-            found.append((read(row), number))
-        except (KeyError, ValueError, TypeError, OverflowError) as error:
-            what = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
-            raise WorkloadError(
-                f"this line of the trace cannot be read: {what}",
-                place=f"{name}:{number}",
-                fix="correct the line or remove it.",
-            ) from None
+        keys |= dict.fromkeys(row)
+        found.append((*_read_row(form, row, known, f"{name}:{number}"), number))
     if not found:
         raise WorkloadError(
             "the trace has no arrival", place=name, fix="give a trace with one line a request."
         )
-    found.sort(key=lambda numbered: numbered[0].due_ns)
-    first_ns = found[0][0].due_ns
-    check_span(found[-1][0].due_ns - first_ns, f"{name}:{found[-1][1]}")
-    return tuple(
-        msgspec.structs.replace(one, due_ns=one.due_ns - first_ns, line=number) for one, number in found
-    )
-
-
-def check_span(span_ns: int, place: str) -> None:
-    """Refuse a recording so long that one of its times must be wrong.
-
-    Raises:
-        WorkloadError: it spans more than `LONGEST_SPAN_S`.
-    """
-    if span_ns > LONGEST_SPAN_S * NS_PER_S:
+    check_forms((Moment(one.due_ns, written), f"{name}:{number}") for written, one, number in found)
+    check_unit_is_used(units.timestamp, {written for written, _, _ in found}, name)
+    prompts = ((one.prompt_tokens, len(one.shared_blocks), number) for _, one, number in found)
+    block_tokens = decide_block_tokens(known.block_tokens, prompts, name)
+    if units.block_tokens is not None and block_tokens is None:
         raise WorkloadError(
-            f"this request came {span_ns / NS_PER_S:.3g} s after the first, and a recording spans "
-            f"{LONGEST_SPAN_S:,} s at most",
-            place=place,
-            fix="correct the first or the last time, or state all in one unit.",
+            "the plan states a block size, and this trace has no hash_ids",
+            place=f"{name}, {BLOCK_KEY}",
+            fix=f"leave {BLOCK_KEY} out.",
         )
+    found.sort(key=lambda numbered: numbered[1].due_ns)
+    first_ns = found[0][1].due_ns
+    check_span(found[-1][1].due_ns - first_ns, f"{name}:{found[-1][2]}")
+    arrivals = tuple(
+        msgspec.structs.replace(one, due_ns=one.due_ns - first_ns, line=number, block_tokens=block_tokens)
+        for _, one, number in found
+    )
+    return Trace(arrivals, tuple(key for key in keys if key not in form.keys))
 
 
 def compress(arrivals: tuple[TracedArrival, ...], speed: float) -> tuple[TracedArrival, ...]:
@@ -125,52 +162,58 @@ def compress(arrivals: tuple[TracedArrival, ...], speed: float) -> tuple[TracedA
     return tuple(msgspec.structs.replace(one, due_ns=round(one.due_ns / speed)) for one in arrivals)
 
 
-def read_moment_ns(row: Row) -> int | None:
-    """Return when a line of our own form was recorded, in ns from an origin of its file; None: not said.
-
-    `at_s` counts seconds. `timestamp` is a date and time, or seconds.
-
-    Raises:
-        ValueError: two times, or one in milliseconds.
-        TypeError: a value of another kind.
-    """
-    given = [key for key in TIME_KEYS if row.get(key) is not None]
-    if not given:
+def choose_format(row: Row) -> _Format | None:
+    """Return the format of a trace by the keys of its first row, None for no known one."""
+    if _has(row, ("TIMESTAMP",)) and row.keys() >= set(_AZURE_KEYS):
+        return _Format(_read_azure, _AZURE_KEYS)
+    if row.keys() >= set(_BURSTGPT_KEYS[:3]):
+        return _Format(_read_burstgpt, _BURSTGPT_KEYS)
+    if _has(row, PROMPT_KEYS) or not _has(row, TIME_KEYS):
         return None
-    if len(given) > 1:
-        raise ValueError(f"{' and '.join(given)} are two times of one request")
-    value = row[given[0]]
-    if isinstance(value, str) and given[0] == "timestamp":
-        return _parse_timestamp(value)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{given[0]} = {_quote(value)} is no time")
-    if abs(value) > _LATEST_S:
-        raise ValueError(f"{given[0]} = {_quote(value)} seems to be in milliseconds, and seconds are read")
-    return _seconds(value)
+    if "input_length" not in row:
+        return _Format(_read_own, _OWN_KEYS)
+    if row.keys() >= set(_BAILIAN_KEYS):
+        return _Format(_read_blocks_of_tokens, (*_BLOCK_KEYS, "type"), _BAILIAN)
+    return _Format(_read_blocks_of_tokens, _BLOCK_KEYS)
 
 
-def _choose(text: str, name: str) -> tuple[Callable[[Row], TracedArrival], Iterator[tuple[int, Row]]]:
+def _has(row: Row, keys: Iterable[str]) -> bool:
+    return any(row.get(key) is not None for key in keys)
+
+
+def _read_row(form: _Format, row: Row, units: Units, place: str) -> tuple[Form, TracedArrival]:
+    try:
+        return form.read(row, units)
+    except WorkloadError as error:
+        error.place = place
+        raise
+    except (KeyError, ValueError, TypeError, OverflowError) as error:
+        what = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
+        raise WorkloadError(
+            f"this line of the trace cannot be read: {what}",
+            place=place,
+            fix="correct the line or remove it.",
+        ) from None
+
+
+def _choose(text: str, name: str) -> tuple[_Format, Iterator[tuple[int, Row]]]:
     head = text.lstrip("\ufeff \t\r\n").partition("\n")[0].strip()
     if head.startswith("{"):
-        is_mooncake = '"input_length"' in head
-        return (_read_mooncake if is_mooncake else _read_own), _json_rows(text, name)
-    read = _choose_columns(head)
-    if read is None:
+        rows = _json_rows(text, name)
+        number, first = next(rows)
+        return choose_format(first) or _Format(_read_own, _OWN_KEYS), itertools.chain([(number, first)], rows)
+    form = _choose_columns(head)
+    if form is None:
         raise WorkloadError(
             f"the trace begins with {head[:60]!r}, which is none of the known forms",
             place=f"{name}:1",
             fix=f"use one of: {_FORMATS}.",
         )
-    return read, _csv_rows(text, name)
+    return form, _csv_rows(text, name)
 
 
-def _choose_columns(head: str) -> Callable[[Row], TracedArrival] | None:
-    columns = {column.strip().strip('"') for column in head.split(",")}
-    if {"TIMESTAMP", "ContextTokens", "GeneratedTokens"} <= columns:
-        return _read_azure
-    if {"Timestamp", "Request tokens", "Response tokens"} <= columns:
-        return _read_burstgpt
-    return None
+def _choose_columns(head: str) -> _Format | None:
+    return choose_format({column.strip().strip('"'): "" for column in head.split(",")})
 
 
 def _csv_rows(text: str, name: str) -> Iterator[tuple[int, Row]]:
@@ -179,15 +222,22 @@ def _csv_rows(text: str, name: str) -> Iterator[tuple[int, Row]]:
     try:
         for row in reader:
             if columns and row:
+                _check_width(row, columns)
                 yield reader.line_num, dict(zip(columns, row, strict=False))
             elif any(map(str.strip, row)):
                 columns = [column.strip() for column in row]
+                _check_width(columns, tuple(set(columns)))
     except csv.Error as error:
         raise WorkloadError(
             f"this line of the trace is no CSV: {error}",
             place=f"{name}:{reader.line_num}",
-            fix="correct the line; a quote may not be closed.",
+            fix="correct the table; a quote may not be closed.",
         ) from None
+
+
+def _check_width(row: Sequence[str], columns: Sequence[str]) -> None:
+    if len(row) > len(columns):
+        raise csv.Error("it has more cells than columns with names of their own")
 
 
 def _json_rows(text: str, name: str) -> Iterator[tuple[int, Row]]:
@@ -210,59 +260,73 @@ def _json_rows(text: str, name: str) -> Iterator[tuple[int, Row]]:
         yield number, row
 
 
-def _read_azure(row: Row) -> TracedArrival:
-    return TracedArrival(
-        due_ns=_parse_timestamp(row["TIMESTAMP"]),
+def _read_azure(row: Row, _units: Units) -> tuple[Form, TracedArrival]:
+    moment = read_date(str(row["TIMESTAMP"]))
+    return moment.form, TracedArrival(
+        due_ns=moment.ns,
         prompt_tokens=count_tokens(row["ContextTokens"]),
         output_tokens=count_tokens(row["GeneratedTokens"]),
     )
 
 
-def _read_burstgpt(row: Row) -> TracedArrival:
-    return TracedArrival(
-        due_ns=_seconds(row["Timestamp"]),
+def _read_burstgpt(row: Row, _units: Units) -> tuple[Form, TracedArrival]:
+    return "at_s", TracedArrival(
+        due_ns=scale(row["Timestamp"], "s"),
         prompt_tokens=count_tokens(row["Request tokens"]),
         output_tokens=count_tokens(row["Response tokens"]),
         traffic_class=row.get("Log Type") or None,
     )
 
 
-def _read_mooncake(row: Row) -> TracedArrival:
-    return TracedArrival(
-        due_ns=round(_seconds(row["timestamp"]) / 1000),
+def _read_blocks_of_tokens(row: Row, units: Units) -> tuple[Form, TracedArrival]:
+    moment = _read_time(row, units)
+    return moment.form, TracedArrival(
+        due_ns=moment.ns,
         prompt_tokens=count_tokens(row["input_length"]),
         output_tokens=count_tokens(row["output_length"]),
-        shared_blocks=_read_blocks(row.get("hash_ids", [])),
+        traffic_class=_read_text(row, "type"),
+        shared_blocks=_read_blocks(row.get("hash_ids")),
     )
 
 
-def _read_own(row: Row) -> TracedArrival:
-    if unknown := sorted(row.keys() - _OWN_KEYS):
+def _read_own(row: Row, units: Units) -> tuple[Form, TracedArrival]:
+    if unknown := sorted(key for key, value in row.items() if key not in _OWN_KEYS and value is not None):
         where = "; a file whose first line has no prompt has none" if unknown[0] in PROMPT_KEYS else ""
         raise ValueError(f"{unknown[0]!r} is not one of {', '.join(sorted(_OWN_KEYS))}{where}")
-    due_ns = read_moment_ns(row)
-    if due_ns is None:
-        raise KeyError("at_s")
-    item_id, traffic_class = row.get("item_id"), row.get("class")
-    if not isinstance(traffic_class, str | None):
-        raise TypeError(f"class = {_quote(traffic_class)} is no text")
+    moment, item_id = _read_time(row, units), row.get("item_id")
     if isinstance(item_id, bool) or not isinstance(item_id, str | int | None):
-        raise TypeError(f"item_id = {_quote(item_id)} is no text")
-    for text in (traffic_class, item_id):
-        _check_text(text)
-    return TracedArrival(
-        due_ns=due_ns,
+        raise TypeError(f"item_id = {quote(item_id)} is no text")
+    _check_text(item_id)
+    return moment.form, TracedArrival(
+        due_ns=moment.ns,
         prompt_tokens=None if row.get("prompt_tokens") is None else count_tokens(row["prompt_tokens"]),
         output_tokens=None if row.get("output_tokens") is None else count_tokens(row["output_tokens"]),
         item_id=None if item_id is None else str(item_id),
-        traffic_class=traffic_class,
+        traffic_class=_read_text(row, "class"),
     )
 
 
+def _read_time(row: Row, units: Units) -> Moment:
+    moment = read_moment(row, units.timestamp)
+    if moment is None:
+        raise KeyError("at_s")
+    return moment
+
+
+def _read_text(row: Row, key: str) -> str | None:
+    text = row.get(key)
+    if not isinstance(text, str | None):
+        raise TypeError(f"{key} = {quote(text)} is no text")
+    _check_text(text)
+    return text
+
+
 def _read_blocks(blocks: object) -> tuple[int, ...]:
-    if not isinstance(blocks, list):
-        raise TypeError(f"hash_ids = {_quote(blocks)} is no list")
-    return tuple(map(int, blocks))
+    if blocks is None:
+        return ()
+    if not isinstance(blocks, list) or not all(type(one) is int for one in blocks):
+        raise TypeError(f"hash_ids = {quote(blocks)} is no list of whole numbers")
+    return tuple(blocks)
 
 
 def _check_text(text: object) -> None:
@@ -270,20 +334,7 @@ def _check_text(text: object) -> None:
     try:
         str(text).encode()
     except UnicodeEncodeError:
-        raise ValueError(f"{_quote(text)} is no valid text") from None
-
-
-def _quote(value: object) -> str:
-    shown = ascii(value) if isinstance(value, str) else repr(value)
-    return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"
-
-
-def _seconds(value: str | float) -> int:
-    """Return a number of seconds in ns, exact to a microsecond for times since 1970."""
-    seconds = float(value)
-    if not math.isfinite(seconds * NS_PER_S):
-        raise ValueError(f"{_quote(value)} is no time")
-    return round(seconds * NS_PER_S)
+        raise ValueError(f"{quote(text)} is no valid text") from None
 
 
 def count_tokens(value: str | float) -> int:
@@ -294,19 +345,5 @@ def count_tokens(value: str | float) -> int:
     """
     number = math.nan if isinstance(value, bool) else float(value)
     if not (number.is_integer() and 0 <= number <= _MOST_TOKENS):
-        raise ValueError(f"{_quote(value)} is no number of tokens")
+        raise ValueError(f"{quote(value)} is no number of tokens")
     return int(number)
-
-
-def _parse_timestamp(value: str) -> int:
-    """Return a date and time in ns; the traces write seven digits of a second and sometimes an offset."""
-    whole, _, rest = value.strip().partition(".")
-    digits = rest[: len(rest) - len(rest.lstrip("0123456789"))]
-    fraction_ns = int(digits[:_FRACTION_DIGITS].ljust(_FRACTION_DIGITS, "0")) if digits else 0
-    return _parse_second(whole + rest[len(digits) :]) * NS_PER_S + fraction_ns
-
-
-@lru_cache(maxsize=1024)  # requests of one second stand together
-def _parse_second(value: str) -> int:
-    moment = datetime.fromisoformat(value)
-    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())

@@ -10,6 +10,7 @@ from draftproof.plan.loading import parse_plan
 from draftproof.plan.rendering import render_plan
 from draftproof.qualify.load_findings import find_load_findings
 from draftproof.testing.builders import build_item
+from draftproof.workload.moments import Units
 from draftproof.workload.reader import load_workload
 
 PAGE = (Path(__file__).parents[3] / "docs" / "load.md").read_text(encoding="utf-8")
@@ -21,7 +22,9 @@ settings = { "speculation.method" = "ngram" }
 """
 LINES = re.findall(r"^(\{.*\})$", PAGE, re.MULTILINE)
 TRACES = [
-    row.split("|")[2].strip() for row in PAGE.splitlines() if re.match(r"\| (Azure|Burst|Moon|draftp)", row)
+    row.split("|")[2].strip()
+    for row in PAGE.splitlines()
+    if re.match(r"\| (Azure|Burst|Qwen|Moon|draftp)", row)
 ]
 
 
@@ -59,10 +62,11 @@ def test_the_example_traces_are_read(tmp_path, cell):
     """The first lines of each form are a trace of one request."""
     path = tmp_path / "trace.txt"
     path.write_text("\n".join(re.findall(r"`(.*?)`", cell)) + "\n")
-    (item,) = load_workload(path).items
+    units = Units(timestamp="ms") if '"input_length": 955' in cell else None
+    (item,) = load_workload(path, units=units).items
     assert item.segments["prompts"] == "filler"
 
 
 def test_the_page_has_all_forms_of_traces():
-    """Four forms, each with its example."""
-    assert len(TRACES) == 4
+    """Five forms, each with its example."""
+    assert len(TRACES) == 5

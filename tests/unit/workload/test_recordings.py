@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftproof.errors import WorkloadError
-from draftproof.workload.filler import BLOCK_TOKENS, make_filler
+from draftproof.workload.filler import make_filler
+from draftproof.workload.moments import Units
 from draftproof.workload.reader import load_workload
 from draftproof.workload.recordings import Window, cap_evidence, cut, has_filler
 
@@ -20,12 +21,13 @@ BURSTGPT = """Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Ty
 45,ChatGPT,1087,230,1317,API log
 """
 MOONCAKE = (
-    '{"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47]}\n'
+    '{"timestamp": 27482, "input_length": 955, "output_length": 52, "hash_ids": [46, 47]}\n'
     '{"timestamp": 30535, "input_length": 12, "output_length": 3, "hash_ids": [46]}\n'
 )
+MS = Units(timestamp="ms")
 LOG: list[dict[str, object]] = [
     {"at_s": 4, "messages": [{"role": "user", "content": "later"}], "output_tokens": 9, "class": "chat"},
-    {"timestamp": 3, "id": "x", "conversations": [{"from": "human", "value": "hi"}], "prompt_tokens": 2},
+    {"at_s": 3, "id": "x", "conversations": [{"from": "human", "value": "hi"}], "prompt_tokens": 2},
 ]
 
 
@@ -48,12 +50,12 @@ def words_of(item):
     [
         (AZURE, "t.csv", [(0, 44, 374), (4_314_579_000, 109, 396)]),
         (BURSTGPT, "any.txt", [(0, 18, 472), (40_000_000_000, 230, 1087)]),
-        (MOONCAKE, "t.jsonl", [(0, 52, 6955), (3_053_000_000, 3, 12)]),
+        (MOONCAKE, "t.jsonl", [(0, 52, 955), (3_053_000_000, 3, 12)]),
     ],
 )
 def test_a_public_trace_is_a_workload(tmp_path, text, name, wanted):
     """Times, limits and prompts of the recorded lengths, whatever the file is called."""
-    items = load_workload(write(tmp_path, text, name)).items
+    items = load_workload(write(tmp_path, text, name), units=MS if text == MOONCAKE else None).items
     assert [(item.due_ns, item.max_tokens, len(words_of(item))) for item in items] == wanted
     assert has_filler(items)
 
@@ -82,11 +84,11 @@ def test_prompts_share_what_the_trace_says_they_share(tmp_path):
         json.dumps({"timestamp": 0, "input_length": length, "output_length": 5, "hash_ids": ids}) + "\n"
         for length, ids in rows
     )
-    first, second, other, whole = map(words_of, load_workload(write(tmp_path, text)).items)
+    first, second, other, whole = map(words_of, load_workload(write(tmp_path, text), units=MS).items)
     assert first[:1024] == second[:1024] == whole
     assert first[1024:1030] != second[1024:1030]
     assert other[:6] != first[:6]
-    assert other[BLOCK_TOKENS:] == first[BLOCK_TOKENS:700]
+    assert other[512:] == first[512:700]
     assert [len(one) for one in (first, second, other)] == [1200, 1500, 700]
 
 
@@ -99,7 +101,7 @@ def test_filler_is_the_same_everywhere():
     """The words are pinned: another machine or version must ask the very same."""
     assert make_filler(6, "r00000002") == make_filler(9, "r00000002").rsplit(" ", 3)[0]
     assert make_filler(5, "a") == "major process level table flow"
-    assert make_filler(5, "a", [7]) == "rule quick measure what remove"
+    assert make_filler(5, "a", [7], 512) == "rule quick measure what remove"
 
 
 def test_recorded_requests_keep_their_prompts(tmp_path):
@@ -126,7 +128,7 @@ def test_a_batch_request_may_have_a_time(tmp_path):
         write_lines(
             tmp_path,
             line | {"timestamp": "2026-01-02T03:04:05.5Z", "output_tokens": 50},
-            line | {"custom_id": "c", "timestamp": "2026-01-02 03:04:07"},
+            line | {"custom_id": "c", "timestamp": "2026-01-02 03:04:07Z"},
         )
     ).items
     assert (one.max_tokens, one.due_ns, two.due_ns) == (7, 0, 1_500_000_000)
@@ -213,7 +215,8 @@ ITEM = {"id": "a", "messages": [{"role": "user", "content": "Hi"}], "segments": 
     [
         ([LOG[0], ITEM], None, ":2", "has no time"),
         ([LOG[0] | {"timestamp": 4}], None, ":1", "two times"),
-        ([LOG[1] | {"timestamp": 1.7e12}], None, ":1", "milliseconds"),
+        ([{"timestamp": 1.7e12} | LOG[1] | {"at_s": None}], None, ":1", "milliseconds"),
+        ([LOG[0] | {"at_s": 1.7e12}], None, ":1", "milliseconds"),
         ([LOG[0] | {"at_s": True}], None, ":1", "no time"),
         ([LOG[0] | {"due_ns": 3}], None, ":1", "due_ns beside"),
         ([LOG[0] | {"class": 3}], None, ":1", "no text"),
