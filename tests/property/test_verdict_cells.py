@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from draftproof.plan.schema import Thresholds
-from draftproof.verdict.cells import decide_effect, estimate_prompts_needed, exceeds_null, is_dominated
+from draftproof.verdict.cells import decide_effect, exceeds_null, is_dominated
 from draftproof.verdict.decide import decide, find_limits
 from draftproof.verdict.results import Cell, EnvelopeEntry, Figure, Reason
 from draftproof.verdict.wording import list_reasons, name_segment, render_sentence
@@ -133,23 +133,6 @@ def test_widening_an_interval_never_turns_one_claim_into_another(figure, factor)
         return
     wide = Figure(value=figure.value, low=figure.low / factor, high=figure.high * factor)
     assert decide_effect(wide, THRESHOLDS) in (decide_effect(figure, THRESHOLDS), "inconclusive")
-
-
-@given(figures(), st.integers(6, 60))
-def test_the_estimate_of_prompts_settles_the_cell(figure, prompts):
-    """An interval narrowed as by the estimated number of prompts is inconclusive no more."""
-    needed = estimate_prompts_needed(figure, prompts, THRESHOLDS)
-    if figure.value is None:
-        assert needed is None
-        return
-    assert needed is not None
-    if needed == 0 or needed >= 10_000:
-        return
-    narrow = math.sqrt(prompts / (prompts + needed)) * math.log(figure.high / figure.value) * (1 - 1e-9)
-    settled = Figure(
-        value=figure.value, low=figure.value * math.exp(-narrow), high=figure.value * math.exp(narrow)
-    )
-    assert decide_effect(settled, THRESHOLDS) != "inconclusive"
 
 
 @given(figures(), figures())

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from draftproof.verdict.samples.spreads import Earlier
 
 STATISTICS = ("mean", "p50", "p95", "p99")
-DEFAULT_GAIN = 0.10
 _SHOWN_CHARACTERS = 24
 
 _Plan = Annotated[Path, typer.Argument(help="A plan file (TOML), or builtin:demo.", show_default=False)]
@@ -24,7 +23,10 @@ _Run = Annotated[
         show_default=False,
     ),
 ]
-_Gain = Annotated[float, typer.Option("--gain", help="True gain to be seen: 0.10 is 10 % less time.")]
+_Gain = Annotated[
+    float | None,
+    typer.Option("--gain", help="True gain to be seen: 0.10 is 10 % less time.", show_default="0.10"),
+]
 _Quantile = Annotated[
     str | None,
     typer.Option(
@@ -41,7 +43,7 @@ def samples(
     plan_file: _Plan,
     *,
     run: _Run = None,
-    gain: _Gain = DEFAULT_GAIN,
+    gain: _Gain = None,
     quantile: _Quantile = None,
     power: _Power = 0.8,
     as_json: _Json = False,
@@ -54,7 +56,7 @@ def samples(
     from draftproof.plan.loading import load_plan  # noqa: PLC0415
     from draftproof.qualify.check import choose_items  # noqa: PLC0415
     from draftproof.report.samples import render_samples  # noqa: PLC0415
-    from draftproof.verdict.samples.compute import plan_samples  # noqa: PLC0415
+    from draftproof.verdict.samples.compute import default_question, plan_samples  # noqa: PLC0415
     from draftproof.verdict.samples.results import SampleQuestion  # noqa: PLC0415
 
     plan, _ = load_plan(plan_file)
@@ -66,6 +68,7 @@ def samples(
             fix="such as p95",
         )
     _, items = choose_items(plan)
+    gain = default_question(plan).gain if gain is None else gain
     question = SampleQuestion(gain=gain, statistic=statistic, power=power)  # type: ignore[arg-type]
     found = plan_samples(plan, items, question, _read_run(run))
     if as_json:

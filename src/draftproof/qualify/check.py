@@ -29,9 +29,10 @@ from draftproof.qualify.load_findings import (
 )
 from draftproof.qualify.progress import Progress
 from draftproof.qualify.stopping import stop_on_signal
-from draftproof.verdict.forecast import forecast_shortfalls
 from draftproof.verdict.knee.outlook import describe_outlook
 from draftproof.verdict.near_copies import foresee_near_copies
+from draftproof.verdict.samples.compute import default_question, plan_samples
+from draftproof.verdict.samples.missing import describe_blocked
 from draftproof.workload.items import Item, Workload
 from draftproof.workload.moments import Units
 from draftproof.workload.reader import load_workload
@@ -51,6 +52,7 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
     contracts: tuple[Contract, ...]
     findings: tuple[Finding, ...]
     forecasts: tuple[str, ...]
+    blocked: str | None = None
     load_findings: tuple[LoadFinding, ...] = ()
     outlooks: tuple[Outlook, ...] = ()
     knee: tuple[str, ...] = ()
@@ -72,8 +74,15 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
         lines += [f"{one.severity}: {one.arm}: {one.text}" for one in self.findings]
         lines += [f"warning: {one}" for one in (*self.load_findings, *self.knee[1:], *self.near_copies)]
         lines += [f"forecast: {text}" for text in self.forecasts]
-        lines.append("Ready to run." if self.is_ready else "Not ready: see the errors above.")
+        lines.append(self.ending)
         return "\n".join(lines)
+
+    @property
+    def ending(self) -> str:
+        """Whether it can run, and the first thing that would keep it from an answer."""
+        if not self.is_ready:
+            return "Not ready: see the errors above."
+        return f"It can run, but {self.blocked}" if self.blocked else "Ready to run."
 
     @property
     def is_ready(self) -> bool:
@@ -151,6 +160,7 @@ async def _check_fleet(
     fleet: Fleet, items: tuple[Item, ...], model: Path | None, progress: Progress
 ) -> CheckReport:
     plan = fleet.plan
+    found = plan_samples(plan, items, default_question(plan))
     async with fleet:
         progress.phase("Checking contract, compatibility and comparability")
         report = preflight(fleet, items, model)
@@ -161,7 +171,8 @@ async def _check_fleet(
             differences=_differences(fleet.manifests),
             contracts=tuple(report.contracts),
             findings=tuple(report.findings),
-            forecasts=forecast_shortfalls(plan, items),
+            forecasts=tuple(one.text for one in found.shortfalls),
+            blocked=describe_blocked(found),
             knee=describe_outlook(plan, items),
             load_findings=(
                 *find_load_findings(plan, items),

@@ -4,7 +4,6 @@ Pure. The rules are those of docs/metrics.md, Effects. The order matters: a faul
 gain, and whatever stays open makes a cell inconclusive.
 """
 
-import math
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -17,8 +16,6 @@ from draftproof.verdict.guardrails import Finding
 from draftproof.verdict.load_size import LoadSize
 from draftproof.verdict.results import Cell, CellStatus, Effect, Figure, Reason
 from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun
-
-FAR_TOO_MANY = 10_000
 
 
 class CellEvidence(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,16 +72,12 @@ def gather_evidence(
 def decide_cell(evidence: CellEvidence, thresholds: Thresholds, metric: str, size: LoadSize) -> Cell:
     """Return the cell with its status and every reason for it."""
     status, reasons = _decide_status(evidence, thresholds, metric)
-    needed = estimate_prompts_needed(evidence.effect, evidence.prompts, thresholds)
-    effect = evidence.effect
-    if status == "inconclusive" and effect.value is not None and needed:
-        effect = msgspec.structs.replace(effect, needed=needed)
     return Cell(
         segment=evidence.cell[0],
         load=evidence.cell[1],
         concurrency=size.concurrency,
         status=status,
-        effect=effect,
+        effect=evidence.effect,
         alternative_effect=evidence.alternative_effect,
         reasons=(*reasons, *_list_noted(evidence.findings, status)),
         guardrails=tuple(_state_guardrail(finding) for finding in evidence.findings),
@@ -126,25 +119,6 @@ def decide_effect(effect: Figure, thresholds: Thresholds, noise: float = 1.0) ->
         return "gain"
     inside = effect.low >= 1 - thresholds.minimum_gain and effect.high <= 1 + thresholds.harm_margin
     return "neutral" if inside else "inconclusive"
-
-
-def estimate_prompts_needed(effect: Figure, prompts: int, thresholds: Thresholds) -> int | None:
-    """Estimate how many more prompts would move the whole interval off the nearest margin.
-
-    The half-width of an interval of log ratios shrinks with the square root of the number of prompts; what is
-    needed is a half-width no larger than the distance from the value to the margin it must clear. An
-    estimate, no promise: it takes the present value for the true one. None without an interval, 0 if none
-    are needed.
-    """
-    if not effect.value or not effect.low or not effect.high:
-        return None
-    margins = [math.log(1 - thresholds.minimum_gain), math.log(1 + thresholds.harm_margin)]
-    value = math.log(effect.value)
-    distance = min(abs(value - margin) for margin in margins)
-    half_width = (math.log(effect.high) - math.log(effect.low)) / 2
-    if distance * math.sqrt(FAR_TOO_MANY) <= half_width:
-        return FAR_TOO_MANY
-    return min(max(math.ceil(prompts * (half_width / distance) ** 2) - prompts, 0), FAR_TOO_MANY)
 
 
 def is_null_at_odds(null_effect: Figure | None, thresholds: Thresholds) -> bool:
@@ -313,9 +287,6 @@ def _explain_effect(
             "which two equal arms differ at this load."
         )
         return Reason(code="within_noise", text=text, evidence=row)
-    if standing == "inconclusive":
-        needed = estimate_prompts_needed(effect, evidence.prompts, thresholds)
-        text += f"; by its width about {_count(needed)} more prompts would settle it (an estimate)"
     return Reason(code=f"effect_{standing}", text=text + ".", evidence=row)
 
 
@@ -326,12 +297,6 @@ def describe(figure: Figure | None) -> str:
     if figure.low is None or figure.high is None:
         return f"{figure.value:.2f}"
     return f"{figure.value:.2f} ({figure.low:.2f} to {figure.high:.2f})"
-
-
-def _count(needed: int | None) -> str:
-    if needed is None:
-        return "an unknown number of"
-    return f"{FAR_TOO_MANY} or more" if needed >= FAR_TOO_MANY else f"{needed:,}"
 
 
 def _row(what: str, evidence: CellEvidence) -> str:

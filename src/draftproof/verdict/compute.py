@@ -3,7 +3,7 @@
 Pure and deterministic: the same records in any order give the same bytes.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -50,6 +50,9 @@ from draftproof.verdict.rivals.estimators import compute_estimator_rows
 from draftproof.verdict.rivals.judge import judge_by_rivals
 from draftproof.verdict.rounding import round_figures
 from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun, RunData
+from draftproof.verdict.samples.compute import plan_from_run
+from draftproof.verdict.samples.missing import describe_missing, find_more
+from draftproof.verdict.samples.results import SamplePlan
 from draftproof.verdict.services.agreement import compare_sources, list_disagreements
 from draftproof.verdict.services.compute import (
     ServiceReadings,
@@ -86,8 +89,10 @@ def compute_results(run: RunData) -> Results:
     )
     arm_cells = compute_arm_cells(prepared)
     margins = index_margins(compute_break_evens(prepared, collect_rounds(prepared)))
+    found = plan_from_run(prepared, pairs)
     cells = _explain_cells(decided.cells, index_arm_cells(arm_cells), margins, faults.paused)
-    results = _assemble(decided, arm_cells=arm_cells, margins=margins, cells=cells)
+    cells = _add_needed(cells, found)
+    results = _assemble(decided, arm_cells=arm_cells, margins=margins, cells=cells, found=found)
     results = _add_tails(_add_order(results, prepared, pairs), prepared, evidence.tails)
     results = _add_equivalence(results, evidence.equivalence)
     results = add_behaviour(results, prepared)
@@ -201,8 +206,28 @@ def _explain_cells(
     return tuple(explained)
 
 
+def _add_needed(cells: Iterable[Cell], found: SamplePlan | None) -> tuple[Cell, ...]:
+    """Add to every undecided cell how many more prompts would show a gain there."""
+    return tuple(
+        msgspec.structs.replace(
+            cell,
+            effect=msgspec.structs.replace(
+                cell.effect, needed=find_more(found, (cell.segment, cell.load)) or None
+            ),
+        )
+        if found is not None and cell.status == "inconclusive" and cell.effect.value is not None
+        else cell
+        for cell in cells
+    )
+
+
 def _assemble(
-    decided: DecidedRun, *, arm_cells: tuple[ArmCell, ...], margins: MarginIndex, cells: tuple[Cell, ...]
+    decided: DecidedRun,
+    *,
+    arm_cells: tuple[ArmCell, ...],
+    margins: MarginIndex,
+    cells: tuple[Cell, ...],
+    found: SamplePlan | None,
 ) -> Results:
     evidence = decided.evidence
     prepared, pairs, faults, bands = evidence.prepared, evidence.pairs, evidence.faults, evidence.bands
@@ -231,7 +256,7 @@ def _assemble(
         estimators=compute_estimator_rows(prepared),
         cells=cells,
         diagnosis=diagnose(prepared, by_effect, faults),
-        verdict=_word_verdict(decided, cells, arm_cells, margins),
+        verdict=_word_verdict(decided, cells, arm_cells, margins, found),
         not_measured=(*list_unmeasured(prepared), *list_unresolved(prepared, bands)),
         warnings=(
             *manifest.findings,
@@ -256,7 +281,11 @@ def _assemble(
 
 
 def _word_verdict(
-    decided: DecidedRun, cells: tuple[Cell, ...], arm_cells: Sequence[ArmCell], margins: MarginIndex
+    decided: DecidedRun,
+    cells: tuple[Cell, ...],
+    arm_cells: Sequence[ArmCell],
+    margins: MarginIndex,
+    found: SamplePlan | None,
 ) -> Verdict:
     prepared, faults, bands = decided.evidence.prepared, decided.evidence.faults, decided.evidence.bands
     decision, envelope = decided.decision, decided.envelope
@@ -271,12 +300,23 @@ def _word_verdict(
     return Verdict(
         decision=decision,
         sentence=render_sentence(
-            decision, evidence, cells=cells, envelope=envelope, metric=metric, reasons=reasons
+            decision,
+            evidence,
+            cells=cells,
+            envelope=envelope,
+            metric=metric,
+            reasons=reasons,
+            missing=_describe_missing(cells, found),
         ),
         evidence_level=EVIDENCE_WORDS[evidence],
         reasons=reasons,
         envelope=envelope,
     )
+
+
+def _describe_missing(cells: Iterable[Cell], found: SamplePlan | None) -> str | None:
+    undecided = [(cell.segment, cell.load) for cell in cells if cell.status == "inconclusive"]
+    return None if found is None else describe_missing(found, undecided)
 
 
 def _warn(prepared: PreparedRun, effects: EffectIndex, faults: Faults) -> Iterator[str]:

@@ -14,6 +14,8 @@ from draftproof.plan.schema import Plan
 from draftproof.stats.quantile_ratio import tail_floor
 from draftproof.stats.turns import MINIMUM_BLOCKS
 from draftproof.verdict.guardrails import pairs_needed_for_margin
+from draftproof.verdict.run_data import ALL_SEGMENTS as ALL
+from draftproof.verdict.samples.results import Shortfall
 from draftproof.verdict.tails import tail_share
 from draftproof.workload.blocks import choose_items, choose_over_repeats
 from draftproof.workload.items import Item
@@ -33,19 +35,19 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
         return sum(bool(item.checks) for item in self.items)
 
 
-def forecast_shortfalls(plan: Plan, items: Sequence[Item]) -> tuple[str, ...]:
-    """Return in words why a run of these items could credit no gain, however fast the candidate is.
+def forecast_shortfalls(plan: Plan, items: Sequence[Item]) -> tuple[Shortfall, ...]:
+    """Return why a run of these items could credit no gain, however fast the candidate is; widest first.
 
     Raises:
         UsageError: a load level names a class that no item has.
     """
     asked = [_list_asked(plan, level, items) for level in plan.load]
     return (
+        *_too_few_pairs(plan, items, asked),
+        *_too_few_blocks(plan, asked),
+        *_too_short_a_tail(plan, items, asked),
         *_too_few_prompts(plan, items),
         *_too_few_of_a_class(plan, items, asked),
-        *_too_few_pairs(plan, items, asked),
-        *_too_short_a_tail(plan, items, asked),
-        *_too_few_blocks(plan, asked),
     )
 
 
@@ -59,25 +61,27 @@ def _list_asked(plan: Plan, level: LoadLevel, items: Sequence[Item]) -> _Asked:
     )
 
 
-def _too_few_prompts(plan: Plan, items: Sequence[Item]) -> Iterator[str]:
+def _too_few_prompts(plan: Plan, items: Sequence[Item]) -> Iterator[Shortfall]:
     floor = plan.comparison.minimum_prompts
     for segment, count in _count_segments(plan, items):
         if count < floor:
-            yield f"{segment} has {count} prompts and needs {floor - count} more to be judged at all."
+            text = f"{segment} has {count} prompts and needs {floor - count} more to be judged at all."
+            yield Shortfall(text=text, segment=segment, load=ALL, more=floor - count)
 
 
-def _too_few_of_a_class(plan: Plan, items: Sequence[Item], asked: Iterable[_Asked]) -> Iterator[str]:
+def _too_few_of_a_class(plan: Plan, items: Sequence[Item], asked: Iterable[_Asked]) -> Iterator[Shortfall]:
     """Say which segments have enough items, of which the shares of a level's classes leave too few."""
     floor, every = plan.comparison.minimum_prompts, dict(_count_segments(plan, items))
     for one in asked:
         for segment, count in _count_segments(plan, one.items):
             if count < floor <= every[segment]:
                 lacking = _lacking(plan.workload.segment_by[0], items, one, floor / count)
-                yield (
+                text = (
                     f"At load {one.level.name} the shares of its classes leave {segment} {count} of "
                     f"{every[segment]} prompts, and it needs {floor - count} more to be judged at all: give "
                     f"its class a larger share, or add {lacking}."
                 )
+                yield Shortfall(text=text, segment=segment, load=one.level.name, more=floor - count)
 
 
 def _count_segments(plan: Plan, items: Iterable[Item]) -> list[tuple[str, int]]:
@@ -99,52 +103,58 @@ def _count_labels(dimension: str, items: Iterable[Item]) -> Mapping[str | None, 
     return Counter(item.segments.get(dimension) for item in items)
 
 
-def _too_short_a_tail(plan: Plan, items: Sequence[Item], asked: Iterable[_Asked]) -> Iterator[str]:
+def _too_short_a_tail(plan: Plan, items: Sequence[Item], asked: Iterable[_Asked]) -> Iterator[Shortfall]:
     """Only representative evidence lets a tail that is not shown withhold a gain."""
     quantile = plan.thresholds.tail_quantile
     floor = tail_floor(tail_share(plan.thresholds), plan.comparison.confidence)
     if plan.evidence != "representative":
         return
     if len(items) < floor:
-        yield (
+        text = (
             f"{len(items)} prompts cannot show {quantile} to be within tail_margin at any load: at least "
             f"{floor - len(items)} more are needed, so no gain can be credited."
         )
+        yield Shortfall(text=text, segment=ALL, load=ALL, more=floor - len(items))
         return
     for one in asked:
         if (count := len(one.items)) < floor:
-            yield (
+            yield _at_load(
+                one,
                 f"At load {one.level.name} the {count} prompts that the shares of its classes leave cannot "
                 f"show {quantile} to be within tail_margin: at least {floor - count} more are needed, so no "
-                "gain can be credited."
+                "gain can be credited.",
+                floor - count,
             )
 
 
-def _too_few_blocks(plan: Plan, asked: Iterable[_Asked]) -> Iterator[str]:
+def _too_few_blocks(plan: Plan, asked: Iterable[_Asked]) -> Iterator[Shortfall]:
     """Only representative evidence lets turns that nobody can tell from prompts withhold a gain."""
     for one in asked:
         if plan.evidence == "representative" and 0 < one.blocks < MINIMUM_BLOCKS:
-            yield (
+            yield _at_load(
+                one,
                 f"Load {one.level.name} has {one.blocks} of at least {MINIMUM_BLOCKS} blocks, so what a turn "
                 "does to all of its prompts cannot be told and no gain can be credited: set a smaller "
-                "block_size."
+                "block_size.",
             )
 
 
-def _too_few_pairs(plan: Plan, items: Sequence[Item], asked: Iterable[_Asked]) -> Iterator[str]:
+def _too_few_pairs(plan: Plan, items: Sequence[Item], asked: Iterable[_Asked]) -> Iterator[Shortfall]:
     checked = any(item.checks for item in items)
     if not checked:
-        yield "No item has a check: quality cannot be compared, so no gain can be credited."
+        text = "No item has a check: quality cannot be compared, so no gain can be credited."
+        yield Shortfall(text=text, segment=ALL, load=ALL)
     for one in asked:
         if checked and not one.checked:
-            yield (
+            yield _at_load(
+                one,
                 f"At load {one.level.name} no item that the shares of its classes leave has a check: quality "
-                "cannot be compared there, so no gain can be credited."
+                "cannot be compared there, so no gain can be credited.",
             )
         yield from _pairs_missing(plan, one)
 
 
-def _pairs_missing(plan: Plan, asked: _Asked) -> Iterator[str]:
+def _pairs_missing(plan: Plan, asked: _Asked) -> Iterator[Shortfall]:
     thresholds = plan.thresholds
     shares = [
         ("failure_margin", thresholds.failure_margin, len(asked.items)),
@@ -155,7 +165,13 @@ def _pairs_missing(plan: Plan, asked: _Asked) -> Iterator[str]:
     for name, margin, count in shares:
         needed = pairs_needed_for_margin(margin, plan.comparison.confidence) if margin > 0 else None
         if count and needed is not None and count < needed:
-            yield (
+            yield _at_load(
+                asked,
                 f"At load {asked.level.name} {count} prompts cannot show {name} = {margin:g}, even without "
-                f"one difference: {needed - count} more are needed, so no gain can be credited."
+                f"one difference: {needed - count} more are needed, so no gain can be credited.",
+                needed - count,
             )
+
+
+def _at_load(asked: _Asked, text: str, more: int | None = None) -> Shortfall:
+    return Shortfall(text=text, segment=ALL, load=asked.level.name, more=more)

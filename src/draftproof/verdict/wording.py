@@ -70,8 +70,12 @@ def render_sentence(
     envelope: Sequence[EnvelopeEntry],
     metric: str,
     reasons: Sequence[Reason],
+    missing: str | None = None,
 ) -> str:
-    """Return the decision in one sentence with its main figures."""
+    """Return the decision in one sentence with its main figures.
+
+    `missing` is what the undecided cells lack most, see `describe_missing`.
+    """
     words = METRIC_WORDS[metric]
     level = EVIDENCE_WORDS[evidence]
     if decision == "adopt":
@@ -82,7 +86,7 @@ def render_sentence(
         return f"Defer ({level}): {_render_deferred(cells, words, reasons)}."
     if decision == "invalid":
         return f"Invalid run: {_first_text(reasons, 'nothing may be concluded')}."
-    return f"Inconclusive ({level}): {_render_inconclusive(cells, words, reasons)}."
+    return f"Inconclusive ({level}): {_render_inconclusive(cells, words, reasons, missing)}."
 
 
 def list_reasons(
@@ -175,13 +179,15 @@ def _render_deferred(cells: Sequence[Cell], words: str, reasons: Sequence[Reason
     return text
 
 
-def _render_inconclusive(cells: Sequence[Cell], words: str, reasons: Sequence[Reason]) -> str:
+def _render_inconclusive(
+    cells: Sequence[Cell], words: str, reasons: Sequence[Reason], missing: str | None
+) -> str:
     for reason in reasons:
         if reason.code in ("incomplete", "gain_above_gap", "invalid_client"):
             return reason.text.rstrip(".")
     undecided = [cell for cell in cells if cell.status == "inconclusive"]
     text = f"{len(undecided)} of {len(cells)} cells do not tell whether {words} falls at no cost"
-    return text + _render_withheld(undecided) + _render_needed(undecided)
+    return text + _render_withheld(undecided) + (f"; {missing}" if missing else "")
 
 
 def _render_withheld(undecided: Iterable[Cell]) -> str:
@@ -189,18 +195,6 @@ def _render_withheld(undecided: Iterable[Cell]) -> str:
     held = [cell for cell in undecided if _withheld(cell)]
     names = dict.fromkeys(WITHHELD_WORDS[reason.code] for cell in held for reason in _withheld(cell))
     return f"; {len(held)} would gain if this were settled: {', '.join(names)}" if held else ""
-
-
-def _render_needed(undecided: Iterable[Cell]) -> str:
-    """Say which of the cells whose own interval is too wide is nearest to a decision, and how near."""
-    open_cells = [cell for cell in undecided if cell.effect.needed and not _withheld(cell)]
-    if not open_cells:
-        return ""
-    nearest = min(open_cells, key=lambda cell: (cell.effect.needed or 0, cell.size.order, cell.segment))
-    return (
-        f"; nearest to an answer is {name_segment(nearest.segment)} at {nearest.size.label}, "
-        f"with about {nearest.effect.needed} more prompts (an estimate)"
-    )
 
 
 def _withheld(cell: Cell) -> list[Reason]:

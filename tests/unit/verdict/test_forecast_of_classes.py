@@ -15,7 +15,7 @@ def foretell(world):
         run = world(segments=SEGMENTS, items_per_segment=items_per_segment, **changes).run()
         level = run.plan.load[0].model_copy(update={"classes": classes, "repeats": repeats})
         plan = run.plan.model_copy(update={"load": (level, *run.plan.load[1:])})
-        return forecast_shortfalls(plan, run.items)
+        return [one.text for one in forecast_shortfalls(plan, run.items)]
 
     return tell
 
@@ -66,5 +66,5 @@ def test_blocks_are_counted_by_what_a_level_asks(world):
     for share in (20.0, 1.0):
         change = {"block_size": 32, "classes": {"chat": share, "batch": 1.0}}
         plan = run.plan.model_copy(update={"load": (run.plan.load[0].model_copy(update=change),)})
-        told[share] = any("block_size" in text for text in forecast_shortfalls(plan, run.items))
+        told[share] = any("block_size" in one.text for one in forecast_shortfalls(plan, run.items))
     assert told == {20.0: True, 1.0: False}

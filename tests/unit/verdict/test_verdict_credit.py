@@ -179,7 +179,7 @@ def test_too_few_blocks_are_told_before_the_run(world):
     for size in (20, 8):
         loads = [level.model_copy(update={"block_size": size}) for level in run.plan.load]
         texts = forecast_shortfalls(run.plan.model_copy(update={"load": loads}), run.items)
-        told[size] = any("block_size" in text for text in texts)
+        told[size] = any("block_size" in one.text for one in texts)
     assert told == {20: True, 8: False}
 
 

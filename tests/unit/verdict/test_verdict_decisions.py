@@ -279,7 +279,7 @@ def test_a_noisy_cell_is_inconclusive_and_says_how_many_prompts_it_needs(world, 
     assert cell.status == "inconclusive"
     assert cell.effect.needed is not None
     assert cell.effect.needed > 0
-    assert "estimate" in cell.reasons[0].text
+    assert "more prompts (an estimate)" in results.verdict.sentence
     assert results.verdict.decision == "inconclusive"
 
 

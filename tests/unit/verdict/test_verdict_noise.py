@@ -61,7 +61,7 @@ def test_the_margin_moves_by_the_noise(world):
 def test_a_plan_without_checks_is_told_before_it_runs(world):
     """Items without checks, and too few pairs for a margin, are said in words before anything is measured."""
     run = world(has_checks=False, thresholds={"failure_margin": 0.02}).run()
-    texts = forecast_shortfalls(run.plan, run.items)
+    texts = [one.text for one in forecast_shortfalls(run.plan, run.items)]
     assert any(text.startswith("No item has a check") for text in texts)
     missing = pairs_needed_for_margin(0.02, 0.95) - len(run.items)
     assert any("failure_margin = 0.02" in text and f"{missing} more" in text for text in texts)
@@ -71,7 +71,7 @@ def test_a_plan_without_checks_is_told_before_it_runs(world):
 def test_a_workload_too_small_for_its_tail_is_told_where_that_withholds_a_gain(world, evidence, told):
     """Forty prompts cannot show p95, whose interval takes fifty: ten more, for representative traffic."""
     run = world(evidence=evidence).run()
-    texts = [text for text in forecast_shortfalls(run.plan, run.items) if "p95" in text]
+    texts = [one.text for one in forecast_shortfalls(run.plan, run.items) if "p95" in one.text]
     assert bool(texts) is told
     assert all("10 more" in text for text in texts)
 

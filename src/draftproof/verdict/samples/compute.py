@@ -22,17 +22,18 @@ from draftproof.stats.planning import (
     share_pairs_needed,
     tail_prompts_needed,
 )
-from draftproof.verdict.effects import read_metric, usable_pairs
-from draftproof.verdict.pairs import Pair, in_cell
-from draftproof.verdict.run_data import ALL_SEGMENTS
+from draftproof.verdict.forecast import forecast_shortfalls
+from draftproof.verdict.pairs import PairTable
+from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun
 from draftproof.verdict.samples.results import Need, SamplePlan, SampleQuestion
 from draftproof.verdict.samples.spreads import (
     Earlier,
     discordant_shares,
+    read_earlier,
     spreads_of_ratio,
     spreads_of_values,
 )
-from draftproof.verdict.samples.wording import describe_samples
+from draftproof.verdict.samples.wording import METRIC_WORDS, describe_samples
 from draftproof.verdict.tails import TAIL_METRICS, tail_share
 from draftproof.workload.blocks import check_size, choose_items, choose_over_repeats
 from draftproof.workload.items import Item
@@ -48,6 +49,8 @@ Sizer = Callable[[float], int]  # from a spread to a number
 
 # Beyond it an aim is a slip of the pen, and in whole percent it would read as all of the time.
 LARGEST_GAIN = 0.95
+HOW_TO_KNOW = "let the service report usage or token ids, or name a tokenizer (target.model)"
+DEFAULT_GAIN, DEFAULT_POWER = 0.10, 0.8
 
 
 class _Ask(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -84,6 +87,13 @@ class _Ask(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return Counter(segment_key(item, self.plan.workload.segment_by) for item in items)
 
 
+def default_question(plan: Plan) -> SampleQuestion:
+    """Return what is asked where nobody names a gain: one that an interval can show to beat the least."""
+    least = plan.thresholds.minimum_gain
+    gain = DEFAULT_GAIN if least < DEFAULT_GAIN else (least + LARGEST_GAIN) / 2
+    return SampleQuestion(gain=round(gain, 3), statistic=plan.comparison.statistic, power=DEFAULT_POWER)
+
+
 def plan_samples(
     plan: Plan, items: Sequence[Item], question: SampleQuestion, earlier: Earlier | None = None
 ) -> SamplePlan:
@@ -114,9 +124,19 @@ def plan_samples(
         needs=needs,
         requests=arms * sum(_count_asked(plan, level, items) for level in plan.load),
         requests_needed=_count_requests(ask, needs, arms),
+        shortfalls=forecast_shortfalls(plan, items),
+        is_representative=plan.evidence == "representative",
         sentence="",
     )
     return msgspec.structs.replace(found, sentence=describe_samples(found))
+
+
+def plan_from_run(prepared: PreparedRun, pairs: PairTable) -> SamplePlan | None:
+    """Return what a run's own question takes by its own spreads, None where no gain could be asked for."""
+    plan = prepared.plan
+    if plan.thresholds.minimum_gain >= LARGEST_GAIN:
+        return None
+    return plan_samples(plan, prepared.run.items, default_question(plan), read_earlier(prepared, pairs))
 
 
 def _count_asked(plan: Plan, level: LoadLevel, items: Sequence[Item]) -> int:
@@ -162,16 +182,15 @@ def _need_of_gain(ask: _Ask, cell: tuple[str, str], have: int, level: float) -> 
     margin = ask.plan.thresholds.minimum_gain
     noise = ask.earlier.noise.get(cell[1], 1.0) if ask.earlier else 1.0
     ratio = (1 - question.gain) * noise
-    pairs = _pairs_of(ask, cell, metric)
     if question.statistic == "mean":
-        spreads, source = spreads_of_ratio(ask.plan, ask.earlier, pairs, metric)
+        spreads, source = spreads_of_ratio(ask.plan, ask.earlier, cell, metric)
 
         def size(spread: float) -> int:
             return prompts_needed(
                 log_spread=spread, ratio=ratio, margin=margin, level=level, power=question.power
             )
     else:
-        spreads, source = spreads_of_values(ask.earlier, pairs, metric)
+        spreads, source = spreads_of_values(ask.earlier, cell, metric)
 
         def size(spread: float) -> int:
             return tail_prompts_needed(
@@ -184,7 +203,9 @@ def _need_of_gain(ask: _Ask, cell: tuple[str, str], have: int, level: float) -> 
             )
 
     reason = None
-    if ratio >= 1 - margin:
+    if ask.earlier and ask.earlier.is_unknown(cell, metric):
+        reason = f"no answered request of the run shows {METRIC_WORDS[metric]}; {HOW_TO_KNOW}"
+    elif ratio >= 1 - margin:
         reason = (
             f"equal arms differ by {100 * (noise - 1):.1f} % at this load, so such a gain is within noise"
         )
@@ -198,7 +219,7 @@ def _need_of_gain(ask: _Ask, cell: tuple[str, str], have: int, level: float) -> 
             unit="prompts",
             level=level,
             have=have,
-            measured=_count_prompts(ask, pairs),
+            measured=_count_prompts(ask, cell, metric),
             spreads=spreads,
             needed=(),
             more=None,
@@ -222,8 +243,8 @@ def _needs_of_tail(ask: _Ask) -> Iterator[Need]:
 
     for load in ask.plan.load:
         for metric in TAIL_METRICS:
-            pairs = _pairs_of(ask, (ALL_SEGMENTS, load.name), metric)
-            spreads, source = spreads_of_values(ask.earlier, pairs, metric)
+            cell = (ALL_SEGMENTS, load.name)
+            spreads, source = spreads_of_values(ask.earlier, cell, metric)
             yield _to_need(
                 Need(
                     aim="tail",
@@ -234,11 +255,14 @@ def _needs_of_tail(ask: _Ask) -> Iterator[Need]:
                     unit="prompts",
                     level=level,
                     have=len(ask.by_load[load.name]),
-                    measured=_count_prompts(ask, pairs),
+                    measured=_count_prompts(ask, cell, metric),
                     spreads=spreads,
                     needed=(),
                     more=None,
                     source=source,
+                    reason=f"no answered request of the run shows it; {HOW_TO_KNOW}"
+                    if ask.earlier and ask.earlier.is_unknown(cell, metric)
+                    else None,
                 ),
                 size,
             )
@@ -309,14 +333,8 @@ def _to_need(need: Need, size: Sizer, floor: int = 0) -> Need:
     return msgspec.structs.replace(need, needed=needed, more=max(0, needed[-1] - have))
 
 
-def _pairs_of(ask: _Ask, cell: tuple[str, str], metric: str) -> list[Pair]:
-    if ask.earlier is None:
-        return []
-    return usable_pairs(in_cell(ask.earlier.pairs, *cell), read_metric(metric))
-
-
-def _count_prompts(ask: _Ask, pairs: Sequence[Pair]) -> int | None:
-    return len(set(ask.earlier.name_prompts(pairs))) if ask.earlier else None
+def _count_prompts(ask: _Ask, cell: tuple[str, str], metric: str) -> int | None:
+    return ask.earlier.count_prompts(cell, metric) if ask.earlier else None
 
 
 def _count_requests(ask: _Ask, needs: Sequence[Need], arms: int) -> tuple[int, int] | None:

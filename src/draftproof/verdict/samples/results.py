@@ -42,10 +42,28 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
 
 
+class Shortfall(msgspec.Struct, frozen=True, kw_only=True):
+    """Why no gain could be credited however fast the candidate is: in a segment, at a load, or in "all".
+
+    `more` is how many prompts it lacks at least, None where no number of prompts mends it.
+    """
+
+    text: str
+    segment: str
+    load: str
+    more: int | None = None
+
+    def blocks(self, segment: str, load: str) -> bool:
+        """Return whether it stands in the way of one cell."""
+        return self.segment in (segment, "all") and self.load in (load, "all")
+
+
 class SamplePlan(msgspec.Struct, frozen=True, kw_only=True):
     """Every need of a plan, and the measured requests over all arms and loads: now, and with all needs met.
 
     `requests_needed` is for the smallest and the largest spreads; None where a need cannot be met at all.
+    `shortfalls` are what even the best outcome would lack, largest first. `is_representative`: a tail that is
+    not shown withholds a gain.
     """
 
     plan: str
@@ -57,4 +75,6 @@ class SamplePlan(msgspec.Struct, frozen=True, kw_only=True):
     needs: tuple[Need, ...]
     requests: int
     requests_needed: tuple[int, int] | None
+    shortfalls: tuple[Shortfall, ...]
+    is_representative: bool
     sentence: str

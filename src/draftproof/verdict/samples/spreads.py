@@ -1,7 +1,7 @@
 """How much prompts spread, for planning: what an earlier run shows, and what is assumed without one. Pure."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -11,9 +11,10 @@ from scipy import stats
 from draftproof.plan.schema import Plan
 from draftproof.stats.bootstrap import paired_ratio
 from draftproof.stats.planning import spread_of
-from draftproof.verdict.effects import derive_seed, read_metric, usable_pairs
+from draftproof.stats.resampling import Ints
+from draftproof.verdict.effects import CellKey, derive_seed, find_usable, read_metric, usable_pairs
 from draftproof.verdict.guardrails import count_votes
-from draftproof.verdict.pairs import Pair, Pairs, PairTable, in_cell, pair_observations
+from draftproof.verdict.pairs import Pairs, PairTable, in_cell, pair_observations
 from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun
 
 # Standard deviations of logarithms. Between prompts of the ratio of two arms: prompts that profit alike, the
@@ -32,54 +33,65 @@ FEWEST_FOR_SPREAD = 3
 class Earlier(msgspec.Struct, frozen=True, kw_only=True):
     """An earlier run: its pairs, and by how much two equal arms differed at each load (1 where unknown)."""
 
-    name: str
+    prepared: PreparedRun
     pairs: Pairs
     noise: Mapping[str, float]
 
-    def name_prompts(self, pairs: Iterable[Pair]) -> list[str]:
-        """Return the name of each pair's prompt; items with the same messages are one."""
-        names = self.pairs.columns.cluster_names(None)
-        return [names[pair.item_id] for pair in pairs]
+    @property
+    def name(self) -> str:
+        """What the run is called."""
+        return self.prepared.run.manifest.run_name
+
+    def usable(self, cell: CellKey, metric: str) -> tuple[Ints, Ints]:
+        """Return where both requests of the usable pairs of a cell are in the columns."""
+        return find_usable(self.prepared, self.pairs.cell(*cell), self.prepared.columns.metric(metric))
+
+    def count_prompts(self, cell: CellKey, metric: str) -> int:
+        """Return how many prompts of a cell have a usable pair."""
+        return len(np.unique(self.prepared.columns.prompts[self.usable(cell, metric)[0]]))
+
+    def is_unknown(self, cell: CellKey, metric: str) -> bool:
+        """Return whether a cell has answered pairs of which none shows the metric."""
+        answered = self.pairs.cell(*cell).is_ok
+        return bool(answered.any()) and not self.count_prompts(cell, metric)
 
 
-def read_earlier(prepared: PreparedRun) -> Earlier:
-    """Return what an earlier run tells."""
-    pairs = pair_observations(prepared)
+def read_earlier(prepared: PreparedRun, pairs: PairTable | None = None) -> Earlier:
+    """Return what an earlier run tells; `pairs` are the run's, where they are known."""
+    pairs = pairs or pair_observations(prepared)
     return Earlier(
-        name=prepared.run.manifest.run_name,
+        prepared=prepared,
         pairs=pairs["candidate", "baseline"],
         noise={load: _read_noise(prepared, pairs, load) for load in prepared.loads},
     )
 
 
 def spreads_of_ratio(
-    plan: Plan, earlier: Earlier | None, pairs: Sequence[Pair], metric: str
+    plan: Plan, earlier: Earlier | None, cell: CellKey, metric: str
 ) -> tuple[tuple[float, ...], Literal["run", "assumed"]]:
     """Return the spread between prompts that a run's pairs show and its upper end, else the assumed ones."""
-    prompts = earlier.name_prompts(pairs) if earlier else []
-    if len(set(prompts)) < FEWEST_FOR_SPREAD:
+    if earlier is None or (prompts := earlier.count_prompts(cell, metric)) < FEWEST_FOR_SPREAD:
         return RATIO_SPREADS, "assumed"
-    read = read_metric(metric)
+    columns = earlier.prepared.columns
+    values, (mine, theirs) = columns.metric(metric), earlier.usable(cell, metric)
     estimate = paired_ratio(
-        np.array([read(pair.arm) for pair in pairs], dtype=float),
-        np.array([read(pair.versus) for pair in pairs], dtype=float),
-        np.array(prompts, dtype=str),
+        values[mine],
+        values[theirs],
+        columns.prompts[mine],
         resamples=plan.comparison.resamples,
-        seed=derive_seed(plan.seed, "samples", metric, pairs[0].segment, pairs[0].load),
+        seed=derive_seed(plan.seed, "samples", metric, *cell),
     )
     spread = spread_of(estimate)
-    return (RATIO_SPREADS, "assumed") if spread is None else (_with_upper(spread, len(set(prompts))), "run")
+    return (RATIO_SPREADS, "assumed") if spread is None else (_with_upper(spread, prompts), "run")
 
 
 def spreads_of_values(
-    earlier: Earlier | None, pairs: Sequence[Pair], metric: str
+    earlier: Earlier | None, cell: CellKey, metric: str
 ) -> tuple[tuple[float, ...], Literal["run", "assumed"]]:
     """Return the spread between the baseline's requests and its upper end, else the assumed ones."""
-    read = read_metric(metric)
-    values = [value for pair in pairs if (value := read(pair.versus)) is not None]
-    prompts = len(set(earlier.name_prompts(pairs))) if earlier else 0
-    if prompts < FEWEST_FOR_SPREAD:
+    if earlier is None or (prompts := earlier.count_prompts(cell, metric)) < FEWEST_FOR_SPREAD:
         return VALUE_SPREADS[metric], "assumed"
+    values = earlier.prepared.columns.metric(metric)[earlier.usable(cell, metric)[1]]
     return _with_upper(float(np.std(np.log(values), ddof=1)), prompts), "run"
 
 

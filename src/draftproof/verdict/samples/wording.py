@@ -11,7 +11,10 @@ METRIC_WORDS = {"tpot_ns": "time per token", "e2e_from_schedule_ns": "end-to-end
 def describe_samples(found: SamplePlan) -> str:
     """Say whether the workload suffices for the gain, what else is short, and how many requests it takes."""
     gains = [need for need in found.needs if need.aim == "gain"]
-    return " ".join((_describe_gain(found, gains), _describe_rest(found), _describe_requests(found)))
+    blocked = (one.text for one in found.shortfalls[:1])
+    return " ".join(
+        (*blocked, _describe_gain(found, gains), _describe_rest(found), _describe_requests(found))
+    )
 
 
 def _describe_gain(found: SamplePlan, gains: Sequence[Need]) -> str:
