@@ -207,7 +207,8 @@ def _need_of_gain(ask: _Ask, cell: tuple[str, str], have: int, level: float) -> 
         reason = f"no answered request of the run shows {METRIC_WORDS[metric]}; {HOW_TO_KNOW}"
     elif ratio >= 1 - margin:
         reason = (
-            f"equal arms differ by {100 * (noise - 1):.1f} % at this load, so such a gain is within noise"
+            f"equal arms differ by {100 * (noise - 1):.1f} % at this load, as much as such a gain: a quieter "
+            "host or more blocks would lower that"
         )
     return _to_need(
         Need(
