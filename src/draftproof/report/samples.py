@@ -8,7 +8,7 @@ from draftproof.verdict.samples.results import Need, SamplePlan
 _TITLES = {
     "gain": "A gain in every cell ({level} simultaneous)",
     "tail": "The tail is no worse than its margin, over each load ({level})",
-    "share": "Failures and checks are no worse than their margins, over each load ({level})",
+    "share": "Failures, checks and ends of answers are no worse than their margins, over each load ({level})",
 }
 
 
@@ -16,7 +16,7 @@ def render_samples(found: SamplePlan) -> str:
     """Render what a plan takes; the same answer gives the same text."""
     gains = [need for need in found.needs if need.aim == "gain"]
     tails = [need for need in found.needs if need.aim == "tail"]
-    shares = [need for need in found.needs if need.aim in ("failures", "checks")]
+    shares = [need for need in found.needs if need.aim in ("failures", "checks", "limit")]
     parts = (
         wrap(found.sentence),
         _table("gain", gains, found),

@@ -266,7 +266,7 @@ def _share_text(rule: ShareRule, figure: Figure, margin: float, where: str) -> s
         f"({100 * figure.low:+.1f} to {100 * figure.high:+.1f}) {where}, {100 * margin:.1f} are allowed"
     )
     if figure.needed:
-        text += f"; about {figure.needed} more prompts would be needed to show it"
+        text += f"; at least {figure.needed} more prompts are needed to show it"
     return text
 
 

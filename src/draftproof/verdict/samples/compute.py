@@ -39,9 +39,11 @@ from draftproof.workload.blocks import check_size, choose_items, choose_over_rep
 from draftproof.workload.items import Item
 from draftproof.workload.segments import segment_key
 
-SHARES: dict[str, tuple[Literal["failures", "checks"], str]] = {
+ShareAim = Literal["failures", "checks", "limit"]
+SHARES: dict[str, tuple[ShareAim, str]] = {
     "failed_share": ("failures", "failure_margin"),
     "passed_share": ("checks", "quality_margin"),
+    "limit_share": ("limit", "token_limit_margin"),
 }
 
 Sizer = Callable[[float], int]  # from a spread to a number
@@ -270,7 +272,7 @@ def _needs_of_tail(ask: _Ask) -> Iterator[Need]:
 
 
 def _needs_of_shares(ask: _Ask) -> Iterator[Need]:
-    """Yield what it takes to show, over a load, that failures and failed checks did not grow too much."""
+    """Yield what it takes to show, over a load, that no share of answers moved beyond its margin."""
     for load in ask.plan.load:
         asked = ask.by_load[load.name]
         checked = sum(bool(item.checks) for item in asked)
@@ -285,7 +287,7 @@ def _need_of_share(
     load: LoadLevel,
     quantity: str,
     *,
-    aim: Literal["failures", "checks"],
+    aim: ShareAim,
     margin: float,
     prompts: int,
 ) -> Need:

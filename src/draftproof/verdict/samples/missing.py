@@ -55,8 +55,8 @@ def find_more(found: SamplePlan, cell: CellKey) -> int | None:
 
 
 def _concerns(found: SamplePlan, need: Need, cells: Collection[CellKey]) -> bool:
-    """Return whether a need decides any of the cells; a tail withholds only with representative evidence."""
-    if need.aim == "tail" and not found.is_representative:
+    """Return whether a need decides any of the cells; some withhold only with representative evidence."""
+    if need.aim in ("tail", "limit") and not found.is_representative:
         return False
     return any(need.segment in (segment, ALL_SEGMENTS) and need.load == load for segment, load in cells)
 
@@ -72,5 +72,6 @@ def _name_need(found: SamplePlan, need: Need) -> str:
         "tail": "that the tail is no worse",
         "failures": "that failures are no more",
         "checks": "that answers pass their checks as often",
+        "limit": "that as many answers end at the token limit",
     }
     return f"{names[need.aim]} at load {need.load}"

@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-Aim = Literal["gain", "tail", "failures", "checks"]
+Aim = Literal["gain", "tail", "failures", "checks", "limit"]
 Statistic = Literal["mean", "p50", "p95", "p99"]
 
 

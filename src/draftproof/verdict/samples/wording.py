@@ -40,10 +40,15 @@ def _describe_gain(found: SamplePlan, gains: Sequence[Need]) -> str:
 
 
 def _describe_rest(found: SamplePlan) -> str:
-    names = {"tail": "the tail", "failures": "failed requests", "checks": "passed checks"}
+    names = {
+        "tail": "the tail",
+        "failures": "failed requests",
+        "checks": "passed checks",
+        "limit": "ends of answers",
+    }
     short = [need for need in found.needs if need.aim != "gain" and (need.more or need.reason)]
     if not short:
-        return "Tail, failures and checks are covered."
+        return "Tail, failures, checks and ends of answers are covered."
     listed = ", ".join(dict.fromkeys(names[need.aim] for need in short))
     return f"Too few, too, for {listed}." if any(n.more for n in found.needs) else f"Not shown: {listed}."
 
