@@ -7,6 +7,7 @@ as it is.
 import msgspec
 
 from draftproof.verdict.load_size import LoadSize
+from draftproof.workload.segments import show_labels, split_key
 
 POOLED = "all"
 
@@ -131,10 +132,8 @@ def metric_label(metric: str) -> str:
 
 
 def segment_label(segment: str) -> str:
-    """Return "code edit · ar" for "task=code_edit,language=ar"; the pooled row is "All segments"."""
-    if segment == POOLED:
-        return "All segments"
-    return " · ".join(part.partition("=")[2] or part for part in segment.split(",")).replace("_", " ")
+    """Return "code_edit · ar" for "task=code_edit,language=ar"; the pooled row is "All segments"."""
+    return "All segments" if segment == POOLED else show_labels(segment, " · ")
 
 
 def segment_heading(segments: tuple[str, ...]) -> str:
@@ -150,5 +149,4 @@ def load_label(load: str, size: LoadSize | None) -> str:
 
 
 def _dimensions(segment: str) -> str:
-    parts = [part.partition("=") for part in segment.split(",")]
-    return " · ".join(name for name, _, _ in parts) if all(equals for _, equals, _ in parts) else ""
+    return " · ".join(name for name, _ in split_key(segment))

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from draftproof.verdict.decide import find_limits
 from draftproof.verdict.load_size import LoadLimit, LoadSize
 from draftproof.verdict.results import Cell, Decision, EnvelopeEntry, Reason
+from draftproof.workload.segments import show_labels
 
 LEVELS = ("smoke", "synthetic", "representative")
 EVIDENCE_WORDS = {
@@ -59,7 +60,7 @@ def weakest_evidence(*levels: str) -> str:
 
 def name_segment(segment: str) -> str:
     """Return the labels of a segment key: "task=rewriting,language=ar" is "rewriting/ar"."""
-    return "/".join(part.partition("=")[2] or part for part in segment.split(","))
+    return show_labels(segment, "/")
 
 
 def render_sentence(
@@ -138,7 +139,8 @@ def _render_group(limits: Mapping[str, LoadLimit], own: LoadLimit) -> str:
 
 def _render_outside(cells: Sequence[Cell], limits: Mapping[str, LoadLimit]) -> str:
     """Say which segments and which loads are left out altogether."""
-    segments = [name for name in _segment_names(cells) if name not in map(name_segment, limits)]
+    outside = dict.fromkeys(cell.segment for cell in cells if cell.segment not in limits)
+    segments = [name_segment(segment) for segment in outside]
     sizes = {cell.size for cell in cells if not any(limit.covers(cell.size) for limit in limits.values())}
     parts = [f"for {_join(segments, 'or')}"] if segments else []
     parts += [f"at {_list_sizes(sizes)}"] if sizes else []

@@ -18,6 +18,7 @@ import msgspec
 
 from draftproof.errors import WorkloadError
 from draftproof.workload.faults import find_faults
+from draftproof.workload.ids import check_ids
 from draftproof.workload.items import Item, Workload
 from draftproof.workload.moments import Unit, Units, check_unit_is_used
 from draftproof.workload.recordings import Window, cut, make_items
@@ -219,6 +220,7 @@ def _read_items(
             )
         places[item.id] = place
         items.append((place, timed))
+    check_ids(places, name)
     check_unit_is_used(units.timestamp, [one.moment.form for _, one in items if one.moment], name)
     notes = tuple(f"in {count} of {len(lines)} lines {text}." for text, count in remarks.items())
     return set_due(items), notes

@@ -12,6 +12,7 @@ import msgspec
 
 from draftproof.errors import WorkloadError
 from draftproof.workload.filler import make_filler
+from draftproof.workload.ids import check_ids
 from draftproof.workload.items import Item, Message
 from draftproof.workload.moments import NS_PER_S
 from draftproof.workload.traces import TracedArrival
@@ -122,6 +123,7 @@ def _check_names(arrivals: Sequence[TracedArrival], place: str) -> None:
                 fix="give each request its own item_id, or none.",
             )
         lines[name] = arrival.line
+    check_ids(lines, place)
 
 
 def _name(arrival: TracedArrival) -> str:

@@ -3,6 +3,8 @@
 Pure and seeded. Dimensions and labels are whatever the items carry; no label has a meaning here.
 """
 
+import json
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -13,6 +15,12 @@ from draftproof.workload.items import Item, Workload
 from draftproof.workload.ordering import order_by_seed
 
 UNLABELLED = "unlabelled"
+_SIGNS = re.compile(r'[,="\x00-\x1f\x7f-\x9f\u2028\u2029]')
+# What a page does not show: ends and rows of spaces, other white space, controls, characters of no width.
+_HIDDEN = re.compile(r"^ | $|  |[^\S ]|[\x00-\x1f\x7f-\x9f\u200b\u2060\ufeff]")
+_WORD = r'("(?:[^"\\]|\\.)*"|[^,="]*)'
+_PAIR = re.compile(f"{_WORD}={_WORD}")
+_KEY = re.compile(f"{_WORD}={_WORD}(?:,{_WORD}={_WORD})*")
 
 
 class Coverage(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,8 +38,53 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def segment_key(item: Item, segment_by: Sequence[str]) -> str:
-    """Return the segment's name, e.g. "task=rewriting,language=ar", in the order of `segment_by`."""
-    return ",".join(f"{name}={item.segments.get(name, UNLABELLED)}" for name in segment_by)
+    """Return the segment's name, e.g. "task=rewriting,language=ar", in the order of `segment_by`.
+
+    A name or label that holds a sign of this form stands in quotes, so that no two segments have one key.
+    """
+    return ",".join(
+        f"{_protect(name)}={_protect(item.segments.get(name, UNLABELLED))}" for name in segment_by
+    )
+
+
+def split_key(key: str) -> tuple[tuple[str, str], ...]:
+    """Return the dimensions of a segment's key with their labels, none for what is no such key."""
+    if not _KEY.fullmatch(key):
+        return ()
+    return tuple((_bare(name), _bare(label)) for name, label in _PAIR.findall(key))
+
+
+def show_labels(key: str, joiner: str) -> str:
+    """Return the labels of a segment's key as a person reads them, joined: "rewriting/ar".
+
+    Labels are shown as given. One that could be taken for another, since it is empty, holds the joiner or
+    spaces that a page does not show, or is the name of all segments together, stands in quotes.
+    """
+    labels = [label for _, label in split_key(key)]
+    if not labels:
+        return key
+    parts = {joiner.strip()} if len(labels) > 1 else set()
+    return joiner.join(_quote(label) if _is_unclear(label, parts) else label for label in labels)
+
+
+def _protect(text: str) -> str:
+    return _quote(text) if _SIGNS.search(text) else text
+
+
+def _bare(text: str) -> str:
+    bare: str = json.loads(text) if text.startswith('"') else text
+    return bare
+
+
+def _quote(text: str) -> str:
+    return json.dumps(text, ensure_ascii=bool(_HIDDEN.search(text)))
+
+
+def _is_unclear(label: str, joiners: Iterable[str]) -> bool:
+    is_pooled = label.casefold() in {"all", "all segments"}
+    return (
+        not label or is_pooled or bool(_HIDDEN.search(label)) or any(one in label for one in ('"', *joiners))
+    )
 
 
 def group_by_segment(items: Iterable[Item], segment_by: Sequence[str]) -> dict[str, list[Item]]:

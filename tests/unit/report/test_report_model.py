@@ -169,17 +169,17 @@ def test_envelope_entries_of_one_limit_share_a_line():
         EnvelopeEntry(segment="task=code_edit", max_concurrency=8, max_context_tokens=1024),
     )
     assert describe_envelope(entries) == (
-        "up to 8 requests in flight, context up to 1,024 tokens: rewriting, code edit",
+        "up to 8 requests in flight, context up to 1,024 tokens: rewriting, code_edit",
         "up to 1 request in flight: chat",
     )
 
 
 @pytest.mark.parametrize(
     ("segment", "label"),
-    [("all", "All segments"), ("task=code_edit,language=ar", "code edit · ar"), ("anything", "anything")],
+    [("all", "All segments"), ("task=code_edit,language=ar", "code_edit · ar"), ("anything", "anything")],
 )
 def test_segments_read_as_words(segment, label):
-    """Labels drop the dimension and keep an unusual name as it is."""
+    """Labels are as given, without their dimension; an unusual name stays as it is."""
     assert segment_label(segment) == label
 
 

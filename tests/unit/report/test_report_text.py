@@ -18,7 +18,7 @@ def test_the_decision_is_the_first_thing_said():
 def test_every_cell_has_its_line():
     """Status, change and interval of each segment and load are listed."""
     text = render_text(build_results(segments=2, loads=2))
-    lines = [line for line in text.splitlines() if line.startswith(("  rewriting", "  grounded answer"))]
+    lines = [line for line in text.splitlines() if line.startswith(("  rewriting", "  grounded_answer"))]
     assert len(lines) == 4
     assert all("%" in line and "[" in line for line in lines)
 

@@ -132,6 +132,15 @@ def test_duplicate_ids_name_both_lines(tmp_path):
     assert "w.jsonl:1" in error.message
 
 
+@pytest.mark.parametrize("other", ["a+1", "a#fill3", "a#measure12.1", "a~2", "a+1#fill3"])
+def test_an_id_that_a_run_makes_itself_is_refused(tmp_path, other):
+    """A later turn of a conversation, a request that does not count and a copy have such names."""
+    error = fault_of(write(tmp_path, ITEM, ITEM | {"id": other}))
+    assert repr(other) in error.message
+    assert "'a'" in error.message
+    assert load_workload(write(tmp_path, ITEM | {"id": other}, ITEM | {"id": "a+b"})).items
+
+
 def test_invalid_utf8_names_the_line(tmp_path):
     """A byte that is not UTF-8 is reported with its line."""
     path = tmp_path / "w.jsonl"

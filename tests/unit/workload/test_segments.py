@@ -1,10 +1,19 @@
 """Claims about choosing and counting items by segment."""
 
+from pathlib import Path
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from draftproof.errors import WorkloadError
+from draftproof.report.labels import segment_label
+from draftproof.verdict.wording import name_segment
 from draftproof.workload.items import Item, LengthCheck, Message, Workload
-from draftproof.workload.segments import compute_coverage, segment_key, select
+from draftproof.workload.reader import load_workload
+from draftproof.workload.segments import compute_coverage, segment_key, select, show_labels, split_key
+
+FILES = Path(__file__).parents[2] / "fixtures" / "files"
 
 
 def make_item(name: str, **segments: str) -> Item:
@@ -27,6 +36,57 @@ def test_key_names_dimensions_in_order():
     item = make_item("a", task="chat", language="ar")
     assert segment_key(item, ("language", "task")) == "language=ar,task=chat"
     assert segment_key(item, ("tier",)) == "tier=unlabelled"
+
+
+HARD = st.text(st.sampled_from(' ,="\\/·_a\n\u00a0@'), max_size=4) | st.sampled_from(
+    ["all", "All segments", "é 日本"]
+)
+
+
+@settings(max_examples=300)
+@given(st.lists(st.tuples(HARD, HARD), min_size=2, max_size=2, unique=True))
+def test_no_two_segments_have_one_name(labels):
+    """Whatever the labels hold, keys and what is shown differ, and a key tells its labels."""
+    items = [make_item("i", a=one, b=other) for one, other in labels]
+    for dimensions, count in ((("a", "b"), 2), (("a",), len({one for one, _ in labels}))):
+        keys = [segment_key(item, dimensions) for item in items]
+        assert len(set(keys)) == count
+        assert [split_key(key) for key in keys] == [
+            tuple((name, item.segments[name]) for name in dimensions) for item in items
+        ]
+        for joiner in ("/", " · "):
+            shown = [show_labels(key, joiner) for key in keys]
+            assert len({" ".join(text.split()) for text in [*shown, "all", "All segments"]}) == count + 2
+
+
+def test_the_handed_names_are_shown_as_given():
+    """Labels with commas, equals signs and underscores are seven cells, each by its own name."""
+    items = load_workload(FILES / "segment-names.jsonl").items
+    keys = list(compute_coverage(items, ("task",)).by_segment)
+    shown = [show_labels(key, "/") for key in keys]
+    assert sorted(shown) == sorted(
+        ["arts, k=5", "arts, n=5", "k_a", "k a", "Q&A, tier=gold", "Q&A, plan=gold", '""']
+    )
+    assert shown == [segment_label(key) for key in keys] == [name_segment(key) for key in keys]
+
+
+@pytest.mark.parametrize(
+    ("key", "shown"),
+    [
+        ("all", "all"),
+        ("task=all", '"all"'),
+        ("task=rewriting,language=ar", "rewriting/ar"),
+        ('task="a,b=c",language=ar', "a,b=c/ar"),
+        ("task=a/b", "a/b"),
+        ("task=a/b,language=ar", '"a/b"/ar'),
+        ("task=a b ", '"a b "'),
+        ("task=a\u00a0b", '"a\\u00a0b"'),
+        ("an old name", "an old name"),
+    ],
+)
+def test_labels_are_shown_as_given_unless_they_could_be_taken_for_others(key, shown):
+    """Quotes stand only where a label would be mistaken."""
+    assert show_labels(key, "/") == shown
 
 
 def test_where_keeps_only_matching_items():
