@@ -1,7 +1,7 @@
 """Ids of items that a run could not tell from names that it makes itself.
 
-Pure. A request is named by its item and a mark: `+1` is a later turn of a conversation, `#fill3` a request that
-does not count, `~2` an item's copy in a search for the knee.
+Pure. A request is named by its item and a mark: `+1` is a later turn of a conversation, `#fill3` a request
+that does not count, `~2` an item's copy in a search for the knee.
 """
 
 import re

@@ -40,17 +40,20 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True):
 def segment_key(item: Item, segment_by: Sequence[str]) -> str:
     """Return the segment's name, e.g. "task=rewriting,language=ar", in the order of `segment_by`.
 
-    A name or label that holds a sign of this form stands in quotes, so that no two segments have one key.
+    Names and labels with signs of this form stand in quotes where the key would be another segment's without.
     """
-    return ",".join(
-        f"{_protect(name)}={_protect(item.segments.get(name, UNLABELLED))}" for name in segment_by
-    )
+    pairs = tuple((name, item.segments.get(name, UNLABELLED)) for name in segment_by)
+    plain = ",".join(f"{name}={label}" for name, label in pairs)
+    if split_key(plain) == pairs:
+        return plain
+    return ",".join(f"{_protect(name)}={_protect(label)}" for name, label in pairs)
 
 
 def split_key(key: str) -> tuple[tuple[str, str], ...]:
     """Return the dimensions of a segment's key with their labels, none for what is no such key."""
     if not _KEY.fullmatch(key):
-        return ()
+        name, equals, label = key.partition("=")
+        return ((name, label),) if equals else ()
     return tuple((_bare(name), _bare(label)) for name, label in _PAIR.findall(key))
 
 
