@@ -20,6 +20,7 @@ Figures (above 1 the engine is faster, except tpot_vs_vllm):
   efficiency                         measured speed-up over the bound of acceptance and pass times
   overhead_share                     share of rounds outside target and drafter passes
   streams8_vs_1                      tokens per second of eight streams over one
+  neighbour_slowdown                 a decode step beside loops that never wait, over the step alone
   floors, memory, steps              weights read once; bytes held; cost of a step by batch and draft length
 A drafter that does not ship is left out, with the reason. A missed wanted value is printed, and no failure.
 """
@@ -49,6 +50,7 @@ from families import (
 )
 from floors import describe_floors, measure_bandwidth
 from memory import describe_memory
+from neighbour import NeighbourPlan, measure_neighbour
 from peers import (
     describe_ordinary,
     describe_peer,
@@ -96,6 +98,7 @@ class Extent:
     megabytes: int = 256
     memory_tokens: int = 256
     steps: StepPlan = field(default_factory=StepPlan)
+    neighbour: NeighbourPlan = field(default_factory=NeighbourPlan)
 
 
 QUICK = Extent(
@@ -111,6 +114,7 @@ QUICK = Extent(
     megabytes=64,
     memory_tokens=40,
     steps=StepPlan((1, 2), (0, 4), 2, 1),
+    neighbour=NeighbourPlan((1, 4), 2, 1),
 )
 
 
@@ -259,6 +263,8 @@ def run_engine(bench: Bench, ordinary: Calls) -> None:
     with bench.section("step costs"):
         rows = measure_steps(engine.target, engine.config.model_path, extent.steps)
         report["steps"] = {"context_tokens": CONTEXT_TOKENS, "rows": rows}
+    with bench.section("a neighbour on the processors"):
+        report["neighbour_slowdown"] = measure_neighbour(engine, extent.neighbour)
 
 
 def describe_run(
@@ -279,7 +285,11 @@ def describe_run(
             "missing": bench.reasons,
             "model": Path(bench.engine.config.model_path).name,
         },
-        "extent": {name: getattr(bench.extent, name) for name in Extent.__slots__ if name != "steps"},
+        "extent": {
+            name: getattr(bench.extent, name)
+            for name in Extent.__slots__
+            if name not in ("steps", "neighbour")
+        },
     }
 
 

@@ -29,6 +29,8 @@ def _wanted(report: Report) -> Iterator[tuple[str, str, float, float | None]]:
         yield f"efficiency, {name}", ">=", 0.9, figures.get("efficiency")
     for name, share in report["overhead_share"].items():
         yield f"overhead_share, {name}", "<=", 0.05, share
+    neighbour = report.get("neighbour_slowdown")
+    yield "neighbour_slowdown, one", "<=", 2.5, None if neighbour is None else neighbour["worst"]["one"]
     yield "cache grows with tokens in use", ">=", 1, int(report["memory"]["target"]["cache_grows_with_use"])
 
 

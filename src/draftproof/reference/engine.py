@@ -173,8 +173,10 @@ class Engine:
     @torch.inference_mode()
     def step(self) -> Outputs:
         """Run one forward pass and return what it delivered, at most one output per request."""
-        if not self.has_work:
-            return []
+        with self.target.torch_threads():
+            return self._step() if self.has_work else []
+
+    def _step(self) -> Outputs:
         timer = LapTimer(self._clock)
         decoding = [sequence for sequence in self._scheduler.running if not sequence.prefill_left]
         timer.lap("schedule")

@@ -118,7 +118,7 @@ def test_verifying_drafts_gives_the_bits_of_single_steps(native, family, threads
     (alone,) = _logits(target, [text], [1])
     cache, position = SequenceCache(target.cache_shape), 0
     try:
-        torch.set_num_threads(threads)
+        native.threads = threads
         for drafts in (1, 2, 3, 4, 5, 6, 7, 11):
             wrong = [(token_id + 1) % 256 for token_id in text[position + 1 : position + 4]]
             target.forward([text[position], *wrong], [(cache, len(wrong) + 1)], [0])
@@ -128,7 +128,7 @@ def test_verifying_drafts_gives_the_bits_of_single_steps(native, family, threads
             assert torch.equal(logits, alone[position : position + drafts])
             position += len(piece)
     finally:
-        torch.set_num_threads(1)
+        native.threads = 1
     assert position == 39
 
 

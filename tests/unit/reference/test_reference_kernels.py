@@ -111,11 +111,11 @@ def test_a_row_of_a_product_does_not_depend_on_the_others(
     alone = torch.cat([product(slice(row, row + 1)) for row in range(count)])
     assert torch.equal(together, alone)
     try:
-        torch.set_num_threads(2)
+        native.threads = 2
         assert torch.equal(together, product(slice(None)))
         assert torch.equal(together[:1], product(slice(0, 1)))
     finally:
-        torch.set_num_threads(1)
+        native.threads = 1
 
 
 def test_products_of_signed_zeros_denormals_and_no_rows(native) -> None:
@@ -303,10 +303,10 @@ def test_attention_of_a_row_does_not_depend_on_the_others(
     caches = _caches(_cache_shape(kv_heads, size), spans)
     batch = RaggedBatch([(cache, count) for cache, (_, count) in zip(caches, spans, strict=True)])
     try:
-        torch.set_num_threads(2)
+        native.threads = 2
         together = native.attend(qkv, angles, batch, 0, shape)
     finally:
-        torch.set_num_threads(1)
+        native.threads = 1
     row = 0
     for cache, (_, count) in zip(_caches(_cache_shape(kv_heads, size), spans), spans, strict=True):
         for _ in range(count):

@@ -12,8 +12,14 @@
 // in 16 bits; the arithmetic is always float32.
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cmath>
+#include <condition_variable>
 #include <cstdint>
+#include <mutex>
+#include <system_error>
+#include <thread>
 #include <vector>
 #ifdef __FMA__
 #include <immintrin.h>
@@ -28,10 +34,138 @@
 
 namespace {
 
+// A number that threads wait for. They look at it a little while, then sleep: another program gets their processor.
+class Signal {
+ public:
+  operator uint32_t() const { return value_; }
+  void set(uint32_t value) { value_ = value; }
+  uint32_t add(uint32_t more) { return value_ += more; }
+  void wake() {
+    if (!sleepers_) return;
+    std::lock_guard<std::mutex> lock(mutex_);
+    changed_.notify_all();
+  }
+  template <class Done> void wait(const Done& done) {
+    for (const auto end = Clock::now() + kLook; !done(value_); pause())
+      if (Clock::now() > end) return sleep(done);
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  // Longer than what lies between two calls of a pass: waking a thread takes as long as a small call.
+  static constexpr std::chrono::microseconds kLook{100};
+
+  template <class Done> void sleep(const Done& done) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    sleepers_++;
+    changed_.wait(lock, [&] { return done(value_); });
+    sleepers_--;
+  }
+
+  static void pause() {  // leaves a core's other thread the execution units
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+  }
+
+  alignas(64) std::atomic<uint32_t> value_{0};
+  std::atomic<int> sleepers_{0};
+  alignas(64) std::mutex mutex_;
+  std::condition_variable changed_;
+};
+
+// Threads that share out one call after another. Each begins with a share of its own, part by part, and goes on with what
+// is left of the others': a thread that is kept from its processor holds up the part it is in and no other. Which
+// thread computes a part changes no bit of it.
+class Team {
+ public:
+  // Calls work(part) for each part, on up to `threads` threads, and returns when all are done.
+  template <class Work> void share(long parts, int threads, const Work& work) {
+    threads = std::min(threads, kMost);
+    std::unique_lock<std::mutex> alone(calling_, std::defer_lock);
+    if (threads < 2 || parts < 2 || !alone.try_lock()) {  // the team serves one call at a time
+      for (long part = 0; part < parts; part++) work(part);
+      return;
+    }
+    hire(threads);
+    publish({&work, [](const void* all, long part) { (*static_cast<const Work*>(all))(part); }, parts, threads});
+    take_parts(0, threads);
+    left_.wait([](uint32_t left) { return left == 0; });
+  }
+
+ private:
+  struct Call {
+    const void* work;
+    void (*run)(const void*, long);
+    long parts;
+    int threads;
+  };
+  struct alignas(64) Share { std::atomic<uint64_t> unclaimed{0}; };  // number of the call, then how many parts
+  static constexpr int kMost = 256;  // threads
+
+  void hire(int threads) {
+    invited_ = threads;
+    for (; hired_ < threads; hired_++) try {
+      std::thread([this, rank = hired_] { help(rank); }).detach();
+    } catch (const std::system_error&) {}  // nobody waits for a helper that is not there
+  }
+
+  void publish(const Call& call) {
+    call_ = call;
+    left_.set(static_cast<uint32_t>(call.parts));
+    const uint64_t number = number_ + 1;
+    for (int i = 0; i < call.threads; i++)
+      shares_[i].unclaimed = number << 32 | static_cast<uint64_t>(end_of(i) - end_of(i - 1));
+    number_.add(1);
+    number_.wake();
+  }
+
+  long end_of(int share) const { return call_.parts * (share + 1) / call_.threads; }
+
+  [[noreturn]] void help(int rank) {
+    for (uint32_t seen = 0;; seen = number_) {
+      if (const int threads = invited_; rank < threads) take_parts(rank, threads);
+      number_.wait([&](uint32_t number) { return number != seen; });
+    }
+  }
+
+  // Computes parts, those of its own share first, until none is unclaimed.
+  void take_parts(int rank, int shares) {
+    uint32_t taken = 0;
+    for (int i = 0; i < shares; i++) taken += take_share((rank + i) % shares);
+    if (taken && left_.add(-taken) == 0) left_.wake();
+  }
+
+  // A claim holds only for the call it was made in, and that call stays until its last part is done.
+  uint32_t take_share(int share) {
+    uint32_t taken = 0;
+    uint64_t unclaimed = shares_[share].unclaimed;
+    while (const uint32_t left = static_cast<uint32_t>(unclaimed)) {
+      if (!shares_[share].unclaimed.compare_exchange_weak(unclaimed, unclaimed - 1)) continue;
+      call_.run(call_.work, end_of(share) - left);
+      taken++;
+      unclaimed = shares_[share].unclaimed;
+    }
+    return taken;
+  }
+
+  std::mutex calling_;
+  int hired_ = 1;  // the caller is one of them
+  std::atomic<int> invited_{0};
+  Call call_{};
+  Signal left_, number_;  // parts that are not done; number of the call
+  Share shares_[kMost];
+};
+
+Team& team = *new Team;  // never destroyed: its threads may outlive `main`
+
 typedef float Lanes __attribute__((vector_size(32), aligned(4), may_alias));
 typedef uint32_t Words __attribute__((vector_size(32), aligned(4), may_alias));
 typedef int32_t Ints __attribute__((vector_size(32)));
 constexpr long kLanes = 8, kBlock = 16, kMaxRows = 6;
+constexpr long kParts = 4;  // of a thread's share of a product
 constexpr long kAhead = 64;  // inputs between use and prefetch: 2 kB of bfloat16 hide a memory access
 
 inline Lanes load(const float* p) { return *reinterpret_cast<const Lanes*>(p); }
@@ -149,15 +283,18 @@ template <class Weight>
 void linear(const float* rows, const Weight* weights, const float* bias, float* out, long count, long inputs,
             long outputs, bool add, int threads) {
   const long blocks = (outputs + kBlock - 1) / kBlock, block_size = inputs * stride_of<Weight>();
-#pragma omp parallel for num_threads(threads) schedule(static)
-  for (long part = 0; part < threads; part++) {
-    long b = blocks * part / threads;
-    const long end = blocks * (part + 1) / threads;
+  const long least = count == 1 ? 4 : 1;  // one row alone needs several blocks to keep the multipliers busy
+  const long shares = std::min<long>(threads, std::max(1L, blocks / 4));
+  team.share(shares * kParts, shares, [&](long part) {
+    const long first = blocks * (part / kParts) / shares, last = blocks * (part / kParts + 1) / shares;
+    const long size = (last - first + kParts * least - 1) / (kParts * least) * least;
+    long b = first + part % kParts * size;
+    const long end = std::min(b + size, last);
     while (b < end) {
       const Weight* block = weights + b * block_size;
       const float* offset = bias ? bias + b * kBlock : nullptr;
       const long valid = outputs - b * kBlock;
-      if (count == 1 && end - b >= 4) {  // one row alone needs several blocks to keep the multipliers busy
+      if (count == 1 && end - b >= 4) {
         tile<Weight, 4, 1>(rows, block, offset, out + b * kBlock, inputs, outputs, valid, add);
         b += 4;
       } else {
@@ -165,7 +302,7 @@ void linear(const float* rows, const Weight* weights, const float* bias, float* 
         b += 1;
       }
     }
-  }
+  });
 }
 
 // e^x to about 2e-7 relative (range reduction by ln 2, Taylor series of degree 7 on the rest); 0 for x < -87, infinite
@@ -289,12 +426,12 @@ void draftproof_rms_norm(const float* rows, const float* weight, float* out, lon
 
 // out[count, width] = silu(gate) * up, from rows of [gate, up].
 void draftproof_silu_mul(const float* gate_up, float* out, long count, long width, int threads) {
-#pragma omp parallel for num_threads(threads) schedule(static) if (count > 4)
-  for (long m = 0; m < count; m++)
+  team.share(count, count > 4 ? threads : 1, [&](long m) {
     for (long i = 0; i < width; i += kLanes) {
       const Lanes gate = load(gate_up + m * 2 * width + i), up = load(gate_up + m * 2 * width + width + i);
       store(out + m * width + i, gate / (splat(1.0f) + exponential(-gate)) * up);
     }
+  });
 }
 
 // One layer's attention over a ragged batch. Sequence s brings counts[s] new rows of qkv[tokens, (queries + 2 groups) *
@@ -314,38 +451,36 @@ void draftproof_attend(const float* qkv, const float* angles, float* out, const 
     longest = std::max(longest, lengths[s] + counts[s]);
   }
   const long total = static_cast<long>(rows.size());
-#pragma omp parallel num_threads(threads)
-  {
-    std::vector<float> normed(size), query(size), scores(longest + kLanes);
-#pragma omp for collapse(2) schedule(static)
-    for (long t = 0; t < total; t++)
-      for (long g = 0; g < heads->groups; g++) {
-        const float* key = qkv + t * width + (heads->queries + g) * size;
-        const float* value = key + heads->groups * size;
-        const Row row = rows[t];
-        const long at = (g * row.capacity + row.position) * size;
-        if (heads->key_norm) {
-          normalise(key, heads->key_norm, normed.data(), size, heads->eps);
-          key = normed.data();
-        }
-        rotate(key, angles + t * size, row.keys + at, size);
-        std::copy(value, value + size, row.values + at);
+  std::vector<float> normed(size);
+  for (long t = 0; t < total; t++)
+    for (long g = 0; g < heads->groups; g++) {
+      const float* key = qkv + t * width + (heads->queries + g) * size;
+      const float* value = key + heads->groups * size;
+      const Row row = rows[t];
+      const long at = (g * row.capacity + row.position) * size;
+      if (heads->key_norm) {
+        normalise(key, heads->key_norm, normed.data(), size, heads->eps);
+        key = normed.data();
       }
-#pragma omp for collapse(2) schedule(dynamic)
-    for (long t = 0; t < total; t++)
-      for (long h = 0; h < heads->queries; h++) {
-        const float* from = qkv + t * width + h * size;
-        const Row row = rows[t];
-        const long base = (h / group) * row.capacity * size;
-        if (heads->query_norm) {
-          normalise(from, heads->query_norm, normed.data(), size, heads->eps);
-          from = normed.data();
-        }
-        rotate(from, angles + t * size, query.data(), size);
-        attend_one(query.data(), row.keys + base, row.values + base, scores.data(),
-                   out + (t * heads->queries + h) * size, row.position + 1, size, heads->scale);
-      }
-  }
+      rotate(key, angles + t * size, row.keys + at, size);
+      std::copy(value, value + size, row.values + at);
+    }
+  team.share(total * heads->queries, threads, [&](long part) {
+    thread_local std::vector<float> room;
+    room.resize(2 * size + longest + kLanes);
+    float *normed = room.data(), *query = normed + size, *scores = query + size;
+    const long t = part / heads->queries, h = part % heads->queries;
+    const float* from = qkv + t * width + h * size;
+    const Row row = rows[t];
+    const long base = (h / group) * row.capacity * size;
+    if (heads->query_norm) {
+      normalise(from, heads->query_norm, normed, size, heads->eps);
+      from = normed;
+    }
+    rotate(from, angles + t * size, query, size);
+    attend_one(query, row.keys + base, row.values + base, scores, out + (t * heads->queries + h) * size,
+               row.position + 1, size, heads->scale);
+  });
 }
 
 }  // extern "C"

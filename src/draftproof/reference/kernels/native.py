@@ -22,7 +22,10 @@ from draftproof.reference.kernels.protocol import Attention, Linear
 from draftproof.reference.models.ragged import RaggedBatch
 
 _SOURCE = Path(__file__).with_name("kernels.cpp")
-_FLAGS = ("-O3", "-march=native", "-fopenmp", "-shared", "-fPIC", "-fno-math-errno", "-ffp-contract=off")
+_FLAGS = (
+    *("-std=gnu++17", "-O3", "-march=native", "-pthread"),
+    *("-shared", "-fPIC", "-fno-math-errno", "-ffp-contract=off"),
+)
 _COMPILE_S, _ASK_S = 120, 10
 _LANES, _BLOCK = 8, 16
 
@@ -42,6 +45,8 @@ class _Heads(ctypes.Structure):
 class NativeKernels:
     """The compiled kernels; float32 rows on a CPU, weights in bfloat16 where that loses nothing.
 
+    They compute on threads of their own, as many as torch has when they are loaded.
+
     Args:
         library: path of the shared library.
     """
@@ -51,6 +56,7 @@ class NativeKernels:
 
     def __init__(self, library: Path) -> None:
         self._library = ctypes.CDLL(str(library))
+        self.threads = torch.get_num_threads()
         pointer, count, number = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
         signatures: dict[str, tuple[type, ...]] = {
             "pack_bf16": (pointer, pointer, count, count),
@@ -107,7 +113,7 @@ class NativeKernels:
             layer.inputs,
             layer.outputs,
             add_to is not None,
-            torch.get_num_threads(),
+            self.threads,
         )
         return out
 
@@ -128,9 +134,7 @@ class NativeKernels:
         count, both = gate_up.shape
         _check_whole(both, 2 * _LANES)
         out = gate_up.new_empty(count, both // 2)
-        self._library.draftproof_silu_mul(
-            gate_up.data_ptr(), out.data_ptr(), count, both // 2, torch.get_num_threads()
-        )
+        self._library.draftproof_silu_mul(gate_up.data_ptr(), out.data_ptr(), count, both // 2, self.threads)
         return out
 
     def attend(
@@ -161,7 +165,7 @@ class NativeKernels:
             table.lengths,
             table.counts,
             table.capacities,
-            torch.get_num_threads(),
+            self.threads,
         )
         return out
 

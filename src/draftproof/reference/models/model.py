@@ -17,6 +17,7 @@ from transformers.utils import logging as transformers_logging
 
 from draftproof.errors import EngineError, UsageError
 from draftproof.reference.kernels import Kernels, select_kernels
+from draftproof.reference.kernels.native import NativeKernels
 from draftproof.reference.kernels.portable import PortableKernels
 from draftproof.reference.models.attention import hook_model
 from draftproof.reference.models.cache import CacheShape, SequenceCache
@@ -93,6 +94,17 @@ class TargetModel:
     def kernels_name(self) -> str:
         """Which arithmetic runs: native, portable, or the layer code of transformers."""
         return "transformers" if self.decoder is None else self.decoder.kernels.name
+
+    @contextmanager
+    def torch_threads(self) -> Iterator[None]:
+        """Keep torch to one thread where the kernels have their own, which its idle ones would hold up."""
+        usual = torch.get_num_threads()
+        if self.kernels_name == NativeKernels.name:
+            torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(usual)
 
     def decode(self, token_ids: list[int]) -> str:
         """Return the text of token ids, special tokens left out."""
