@@ -36,7 +36,8 @@ class ArmManifest(msgspec.Struct, frozen=True, kw_only=True):
 class Contract(msgspec.Struct, frozen=True, kw_only=True):
     """Compatibility contract of one arm (requirements B1-B9); unknown facts are None.
 
-    `forced` are the differences from the baseline that the method forces, as the plan declares them.
+    `forced` are the differences from the baseline that the method forces, as the plan declares them;
+    `topology` the devices of the arm and where its drafter runs.
     """
 
     arm: ArmName
@@ -65,6 +66,7 @@ class Contract(msgspec.Struct, frozen=True, kw_only=True):
     fallback: str
     confounds: tuple[str, ...] = ()
     forced: tuple[str, ...] = ()
+    topology: str | None = None
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):

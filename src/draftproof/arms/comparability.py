@@ -110,6 +110,20 @@ def check_comparable(
             )
 
 
+def check_devices(manifest: ArmManifest, granted: int, used: int | None) -> None:
+    """Do nothing if a service takes no more devices than its budget, or does not tell how many.
+
+    Raises:
+        IncompatibleError: names both numbers.
+    """
+    if used is not None and used > granted:
+        raise IncompatibleError(
+            f"the service takes {used} devices by its settings, and its budget is {granted}.",
+            place=f"arms.{manifest.arm}.devices",
+            fix=f"state devices = {used}, or start the service on {granted}.",
+        )
+
+
 def check_settings_applied(
     wanted: Mapping[str, Scalar], manifest: ArmManifest, name_method: Callable[[str], str] = str
 ) -> None:

@@ -12,6 +12,7 @@ from draftproof.arms.model_files import ModelFacts
 from draftproof.arms.tokenizers_compat import COMPATIBLE_BY_CONSTRUCTION, TokenizerComparison
 from draftproof.engines.adapter import EngineAdapter
 from draftproof.manifests import ArmManifest, Contract
+from draftproof.plan.budget import describe_topology
 from draftproof.plan.schema import Arm, Plan, Scalar
 
 Equivalence = Literal["guaranteed by method", "tested", "assumed", "approximate"]
@@ -112,6 +113,7 @@ def build_contract(
         fallback="not needed: nothing is drafted" if method == "off" else adapter.facts.fallback,
         confounds=confounds,
         forced=forced,
+        topology=describe_topology(arm, drafts=method not in {"off", None}),
     )
 
 

@@ -14,6 +14,7 @@ import msgspec
 from draftproof.arms.comparability import (
     REQUEST_PREFIX,
     check_comparable,
+    check_devices,
     check_settings_applied,
     describe_forced,
 )
@@ -137,7 +138,9 @@ def run_preflight(
     manifests = [probe.manifest for probe in probes]
     for manifest in manifests:
         arm = arms[manifest.arm]
-        check_settings_applied(arm.settings, manifest, adapter_for(arm.engine).facts.name_method)
+        facts = adapter_for(arm.engine).facts
+        check_settings_applied(arm.settings, manifest, facts.name_method)
+        check_devices(manifest, arm.devices, facts.count_devices(manifest.settings))
     adapters = {name: adapter_for(arm.engine) for name, arm in arms.items()}
     known = {one.arm: find_known_forced(adapters[one.arm], find_method(one)) for one in manifests}
     check_comparable(manifests, plan.comparison, known)

@@ -150,12 +150,14 @@ def init(
 @app.command(epilog="Example: draftproof check plan.toml")
 def check(plan_file: PlanArgument, *, as_json: JsonOption = False) -> None:
     """Start the arms, check contract, compatibility and comparability, and stop before measuring."""
+    from draftproof.plan.budget import check_budgets  # noqa: PLC0415
     from draftproof.plan.loading import load_plan  # noqa: PLC0415
     from draftproof.plan.placeholders import check_filled_in  # noqa: PLC0415
     from draftproof.qualify import check_plan  # noqa: PLC0415
 
     plan, _ = load_plan(plan_file)
     check_filled_in(plan, str(plan_file))
+    check_budgets(plan)
     with interruptible() as progress:
         report = check_plan(plan, model_resolver(progress), progress)
     if as_json:
@@ -177,6 +179,7 @@ def run(
     quiet: QuietOption = False,
 ) -> None:
     """Run the whole qualification of a plan, or continue an interrupted one. Exits like `verdict`."""
+    from draftproof.plan.budget import check_budgets  # noqa: PLC0415
     from draftproof.plan.loading import load_plan  # noqa: PLC0415
     from draftproof.plan.placeholders import check_filled_in  # noqa: PLC0415
 
@@ -190,6 +193,7 @@ def run(
     assert plan_file is not None  # noqa: S101 - narrowed by the check above
     plan, text = load_plan(plan_file)
     check_filled_in(plan, str(plan_file))
+    check_budgets(plan)
     run_new(plan, text, out or fresh_directory(f"{plan.name}-run"), as_json=as_json, quiet=quiet)
 
 

@@ -4,6 +4,7 @@ Pure data. A fact that a release lacks is simply not found; nothing here is a pr
 not listed as checked.
 """
 
+import math
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Literal
@@ -118,6 +119,9 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             but off.
         fallback: what happens when the drafter fails or is absent.
         chunk_holds: what one content chunk of the stream carries.
+        device_factors: settings whose product is the number of devices of a service.
+        inner_factors: factor -> the setting with which it lies within the others and multiplies nothing.
+        device_lists: settings that list devices, whose names together are those of the service.
         is_exact: whether this project's own tests show that every method's drafts are verified without any
             change of the distribution; of an engine that only says so it is an assumption.
     """
@@ -139,6 +143,9 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     pausing: dict[str, tuple[str, ...]] = {}
     fallback: str = "unknown"
     chunk_holds: Literal["step", "token", "unknown"] = "unknown"
+    device_factors: tuple[str, ...] = ()
+    inner_factors: dict[str, str] = {}
+    device_lists: tuple[str, ...] = ()
     is_exact: bool = False
 
     def name_method(self, method: str) -> str:
@@ -152,6 +159,20 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
             if value in values if values else value not in {None, False, "", "off"}:
                 return f"{key} = {value}"
         return None
+
+    def count_devices(self, settings: Settings) -> int | None:
+        """Return the devices that a service takes by its settings, None where they do not tell."""
+        listed = [text for key in self.device_lists if isinstance(text := settings.get(key), str)]
+        names = {name.strip() for text in listed for name in text.split(",")} - {"", "none"}
+        if names:
+            return len(names)
+        factors = [
+            value
+            for key in self.device_factors
+            if isinstance(value := settings.get(key), int)
+            and settings.get(self.inner_factors.get(key, "")) is not True
+        ]
+        return math.prod(factors) if factors else None
 
     def find_release(self, version: str) -> Release | None:
         """Return the checked release that `version` belongs to, None for one that was never checked.

@@ -286,6 +286,7 @@ TENSORRT_LLM = EngineAdapter(
         },
         fallback="none; a gate on acceptance, where configured, switches drafting off for good",
         chunk_holds="step",
+        device_factors=("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size"),
     ),
     read_blocks=_read_passes,
     read_identity=_read_identity,

@@ -233,6 +233,7 @@ TGI = EngineAdapter(
         lacks=_LACKS,
         fallback="none; look-up always proposes something, heads are skipped in large batches",
         chunk_holds="token",
+        device_factors=("num_shard",),
     ),
     ask=_ask,
     read_identity=_read_identity,

@@ -27,6 +27,7 @@ LATER_KEYS = (
     ("thresholds", "token_limit_margin"),
     ("comparison", "cluster_by"),
     ("comparison", "forced_by_method"),
+    ("comparison", "unequal_budgets"),
 )
 _DRAFTER_SETTING = "drafter"
 _TOML_POSITION = re.compile(

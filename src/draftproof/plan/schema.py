@@ -113,13 +113,28 @@ class Arm(_Strict):
         1,
         ge=1,
         le=100_000,
-        description="Devices in the arm's budget, the one that hosts a drafter included; costs count each.",
+        description="Devices in the arm's budget, the one that hosts a drafter included; costs count each. "
+        "Arms with other numbers are compared only with comparison.unequal_budgets.",
+    )
+    drafter_devices: Whole = Field(
+        0,
+        ge=0,
+        le=100_000,
+        description="Of `devices`, those that host the drafter and nothing else; 0: it shares the target's.",
     )
     drafter: dict[str, str] = Field(
         default_factory=dict,
         description="Facts of the drafter for the contract: identity, provenance, licence, path; "
         "what is left out is taken from what the service states.",
     )
+
+    @model_validator(mode="after")
+    def _target_has_a_device(self) -> Self:
+        if self.drafter_devices >= self.devices:
+            raise ValueError(
+                f"drafter_devices is {self.drafter_devices} of {self.devices} devices: the target needs one"
+            )
+        return self
 
 
 class Arms(_Strict):
@@ -164,6 +179,11 @@ class Comparison(_Strict):
         (), description="Setting keys in which the alternative may differ; a key covers those below it."
     )
     forced_by_method: ForcedByMethod = ForcedByMethod()
+    unequal_budgets: Flag = Field(
+        False,
+        description="Compare arms with other numbers of devices. A gain then needs less device time per "
+        "output token too: a faster answer on more devices is none.",
+    )
     null_arm: Flag = Field(True, description="Run the baseline twice to see how much two equal arms differ.")
     metric: Literal["tpot_ns", "e2e_from_schedule_ns"] = Field(
         "tpot_ns", description="The per-request quantity that decides gain or harm."

@@ -65,6 +65,7 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
         for contract in self.contracts:
             lines.append(f"  {contract.arm}: {contract.algorithm}")
             lines += [f"    differs from the baseline: {one}" for one in self.differences[contract.arm]]
+            lines += [f"    forced by its method and charged to it: {one}" for one in contract.forced]
             lines.append(
                 f"    equivalence: {contract.equivalence or 'not known'}; fallback: {contract.fallback}"
             )

@@ -42,6 +42,7 @@ _CONTRACT_FACTS: tuple[tuple[str, Callable[[Contract], str | bool | None]], ...]
     ("Same output as the target", lambda c: c.equivalence),
     ("Draft tokens", lambda c: format_count(c.num_spec_tokens)),
     ("Draft policy", lambda c: c.draft_policy),
+    ("Devices", lambda c: c.topology),
     ("Longest context (tokens)", lambda c: format_count(c.max_context_tokens)),
     ("Longest output (tokens)", lambda c: format_count(c.max_output_tokens)),
     ("Not supported", lambda c: "; ".join(c.unsupported_features) or None),

@@ -10,6 +10,7 @@ from functools import cached_property
 import msgspec
 
 from draftproof.verdict.behaviour.judge import judge_probes, judge_unjudged
+from draftproof.verdict.budgets import compare_with_alternative, judge_budgets
 from draftproof.verdict.cells import decide_cell, gather_evidence
 from draftproof.verdict.contexts import compute_context_bands, judge_contexts
 from draftproof.verdict.coverage import Coverage, count_hidden, judge_coverage
@@ -22,6 +23,7 @@ from draftproof.verdict.equivalence.assess import compute_equivalence
 from draftproof.verdict.equivalence.guardrail import judge_equivalence
 from draftproof.verdict.equivalence.results import OutputEquivalence
 from draftproof.verdict.faults import Faults, count_verification_steps, find_faults
+from draftproof.verdict.figure import Figure
 from draftproof.verdict.guardrails import (
     Finding,
     compute_differences,
@@ -81,6 +83,16 @@ class RunEvidence(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """Whether the run's traffic stands for the operator's own."""
         stated = self.prepared.plan.evidence, self.prepared.run.manifest.evidence
         return weakest_evidence(*stated) == "representative"
+
+    @cached_property
+    def budgets(self) -> Mapping[CellKey, tuple[Finding, ...]]:
+        """Where device time stands, by cell, for arms with other numbers of devices."""
+        return judge_budgets(self.prepared)
+
+    @cached_property
+    def versus_alternative(self) -> Mapping[str, Figure]:
+        """Device time against an alternative with another number of devices, by load."""
+        return compare_with_alternative(self.prepared)
 
     @cached_property
     def credit(self) -> Mapping[CellKey, tuple[Finding, ...]]:
@@ -167,7 +179,12 @@ def judge_cells(run: RunEvidence, effects: Sequence[Effect]) -> tuple[Cell, ...]
                 *regressions,
                 *run.unjudged.get(cell, ()),
                 *run.credit.get(cell, ()),
+                *run.budgets.get(cell, ()),
             )
             evidence = gather_evidence(prepared, cell, by_effect, findings, faults, steps=run.steps[cell])
+            if (figure := run.versus_alternative.get(load)) is not None:
+                evidence = msgspec.structs.replace(
+                    evidence, versus_alternative=figure, pooled_versus_alternative=figure
+                )
             decided.append(decide_cell(evidence, thresholds, metric, prepared.sizes[load]))
     return tuple(decided)

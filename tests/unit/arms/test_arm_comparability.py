@@ -3,7 +3,13 @@
 import pytest
 from arm_builders import ATTACHED, NGRAM, OFF, manifest, plan
 
-from draftproof.arms.comparability import check_comparable, check_settings_applied, find_differences
+from draftproof.arms.comparability import (
+    check_comparable,
+    check_devices,
+    check_settings_applied,
+    find_differences,
+)
+from draftproof.engines import adapter_for
 from draftproof.engines.vllm import VLLM
 from draftproof.errors import IncompatibleError
 
@@ -131,3 +137,34 @@ def test_a_plan_may_spell_the_method_as_the_engine_takes_it():
     check_settings_applied({"speculation.method": "qwen3_5_mtp"}, running, VLLM.facts.name_method)
     with pytest.raises(IncompatibleError, match="eagle3"):
         check_settings_applied({"speculation.method": "eagle3"}, running, VLLM.facts.name_method)
+
+
+@pytest.mark.parametrize(
+    ("engine", "settings", "devices"),
+    [
+        ("vllm", {"tensor_parallel_size": 4, "pipeline_parallel_size": 2}, 8),
+        ("vllm", {"tensor_parallel_size": 2, "data_parallel_size": 3}, 6),
+        ("sglang", {"tp_size": 4, "pp_size": 1, "dp_size": 2}, 8),
+        ("sglang", {"tp_size": 4, "pp_size": 1, "dp_size": 2, "enable_dp_attention": True}, 4),
+        ("tensorrt-llm", {"tensor_parallel_size": 2, "context_parallel_size": 2}, 4),
+        ("tgi", {"num_shard": 2}, 2),
+        ("llamacpp", {"device": "CUDA0", "speculation.draft_device": "CUDA1"}, 2),
+        ("llamacpp", {"device": "CUDA0,CUDA1", "speculation.draft_device": "CUDA1"}, 2),
+        ("llamacpp", {"device": "none"}, None),
+        ("vllm", {}, None),
+        ("generic", {"tensor_parallel_size": 8}, None),
+    ],
+)
+def test_devices_are_counted_from_the_settings(engine, settings, devices):
+    """Parallel sizes multiply, but for one that lies within another; lists of devices are joined."""
+    assert adapter_for(engine).facts.count_devices(settings) == devices
+
+
+def test_an_arm_that_takes_more_devices_than_its_budget_stops_the_comparison():
+    """Both numbers are named; fewer than granted, or none told, is no fault."""
+    with pytest.raises(
+        IncompatibleError, match=r"arms\.candidate\.devices: the service takes 8 devices .* is 1"
+    ):
+        check_devices(manifest("candidate"), 1, 8)
+    for used in (1, 8, None):
+        check_devices(manifest("candidate"), 8, used)

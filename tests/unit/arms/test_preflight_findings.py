@@ -173,6 +173,16 @@ def test_preflight_reads_the_items_and_the_plans_request_fields():
     assert [(one.code, one.arm) for one in found] == [("unsupported_feature", "candidate")]
 
 
+def test_preflight_counts_the_devices_of_every_arm():
+    """A command with eight-fold tensor parallelism takes eight devices; a budget of one stops the run."""
+    arms = "".join(f'[arms.{arm}]\nengine = "vllm"\nurl = "http://a"\n' for arm in ("baseline", "candidate"))
+    made = parse_plan(f'name = "t"\n[[load]]\nname = "single"\nconcurrency = 1\n{arms}')
+    settings = {"speculation.method": "off", "tensor_parallel_size": 8}
+    stated = manifest("baseline", settings, engine="vllm", engine_version="0.32.0")
+    with pytest.raises(IncompatibleError, match="takes 8 devices"):
+        run_preflight(made, [probe(stated, 0)], [item("x")])
+
+
 @pytest.mark.parametrize(
     ("code", "kind", "exit_code"),
     [

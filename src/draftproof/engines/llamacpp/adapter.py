@@ -235,6 +235,7 @@ LLAMACPP = EngineAdapter(
         lacks=_LACKS,
         fallback="a drafter that cannot be started is left out; the server runs on and only the log tells",
         chunk_holds="token",
+        device_lists=("device", "speculation.draft_device"),
     ),
     ask=_ask,
     read_blocks=read_timings,

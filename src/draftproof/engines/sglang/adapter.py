@@ -40,7 +40,8 @@ _FAMILIES: dict[str, Family] = {
 # Of several hundred start arguments those that bear on speed, memory or sampling; `speculative_*` join them.
 _STATED = (
     *("model_path", "revision", "load_format", "dtype", "quantization", "kv_cache_dtype", "device"),
-    *("tp_size", "pp_size", "dp_size", "page_size", "mem_fraction_static", "max_running_requests"),
+    *("tp_size", "pp_size", "dp_size", "enable_dp_attention", "page_size", "mem_fraction_static"),
+    "max_running_requests",
     *("max_total_tokens", "chunked_prefill_size", "max_prefill_tokens", "schedule_policy"),
     *("attention_backend", "sampling_backend", "grammar_backend", "stream_interval"),
     *("disable_radix_cache", "disable_cuda_graph", "disable_overlap_schedule", "enable_mixed_chunk"),
@@ -267,6 +268,8 @@ SGLANG = EngineAdapter(
         pausing={"speculation.adaptive": ()},
         fallback="a drafter that cannot be loaded stops the start; there is no fallback per request",
         chunk_holds="step",
+        device_factors=("tp_size", "pp_size", "dp_size"),
+        inner_factors={"dp_size": "enable_dp_attention"},
     ),
     ask=_ask,
     read_blocks=read_details,

@@ -270,6 +270,7 @@ VLLM = EngineAdapter(
         pausing={_SCHEDULE: ()},
         fallback="a drafter that cannot be loaded stops the start; a step without a draft decodes ordinarily",
         chunk_holds="step",
+        device_factors=("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"),
     ),
     ask=_ask,
     read_blocks=_read_blocks,

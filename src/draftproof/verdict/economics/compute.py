@@ -106,6 +106,18 @@ def compute_economics(
     )
 
 
+def compare_device_time(prepared: PreparedRun, arm: str, versus: str) -> dict[str, tuple[Figure, float]]:
+    """Return load -> device time per output token, arm / versus, and the ratio of two equal arms there."""
+    books = Books(prepared=prepared, times=measure_device_time(prepared), services={}, differences={})
+    return {
+        load: (
+            _ratio(books, books.times[arm, load], books.times[versus, load], of_good=False),
+            _noise(books, [load]) or 1.0,
+        )
+        for load in prepared.loads
+    }
+
+
 def _use(books: Books, place: Place) -> ArmUse:
     time, service = books.times[place], books.services.get(place)
     per_token = service.energy_per_output_token_joules if service else None
