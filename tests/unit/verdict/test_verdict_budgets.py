@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from test_economics import with_windows
+from windowed_runs import with_windows
 
 from draftproof.verdict.compute import compute_results
 
