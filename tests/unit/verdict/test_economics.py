@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from windowed_runs import with_windows
+from windowed_runs import move, with_windows
 
 from draftproof.plan.prices import Prices, Work
 from draftproof.verdict.compute import compute_results
