@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-os.environ.setdefault("GOMP_SPINCOUNT", "100000")  # waiting threads stay awake between two products
+os.environ.setdefault("GOMP_SPINCOUNT", "5000")  # waiting threads stay awake between two products
 
 if TYPE_CHECKING:  # torch takes seconds to import, and the environment is set first
     from draftproof.reference.models.model import TargetModel

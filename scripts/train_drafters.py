@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-os.environ.setdefault("GOMP_SPINCOUNT", "100000")  # waiting threads stay awake between two products
+os.environ.setdefault("GOMP_SPINCOUNT", "5000")  # waiting threads stay awake between two products
 
 
 def main() -> None:
