@@ -72,15 +72,25 @@ def count_output_tokens(record: RequestRecord) -> int | None:
     return (record.chunks[-1].cumulative_tokens or None) if record.chunks else None
 
 
+def name_outcome(record: RequestRecord) -> str:
+    """Return what a request came to: its outcome, or "empty" for an answer to the end without content."""
+    return "empty" if record.outcome == "ok" and is_empty(record) else record.outcome
+
+
 def is_answered(record: RequestRecord) -> bool:
     """Tell whether a request was answered to the end, and with something: text, reasoning or a tool call."""
     return record.outcome == "ok" and not is_empty(record)
 
 
 def is_empty(record: RequestRecord) -> bool:
-    """Tell whether an answer has no content at all; its times are those of no answer."""
+    """Tell whether an answer has no content: nothing arrived, or no text of it (an end token has none).
+
+    Of a withheld one whose characters nobody noted, tokens tell it.
+    """
+    if not record.chunks:
+        return True
     if record.withheld is not None:
-        return not record.withheld.characters
+        return not record.withheld.characters and (count_output_tokens(record) or 0) <= 1
     return not (record.text or record.reasoning_text or record.tool_calls)
 
 

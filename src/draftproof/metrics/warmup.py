@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from draftproof.metrics.request import compute_request_metrics
+from draftproof.metrics.request import compute_request_metrics, is_answered
 from draftproof.records import RequestRecord, WarmupGroup
 
 MOST_GROUPS = 10
@@ -51,7 +51,7 @@ class WarmupRule(msgspec.Struct, frozen=True, kw_only=True):
 def summarise_group(records: Iterable[RequestRecord]) -> WarmupGroup:
     """Return the medians over the answered requests of a group; first token from the time of sending."""
     asked = list(records)
-    answered = [compute_request_metrics(one, 0) for one in asked if one.outcome == "ok"]
+    answered = [compute_request_metrics(one, 0) for one in asked if is_answered(one)]
     return WarmupGroup(
         requests=len(asked),
         answered=len(answered),

@@ -14,7 +14,7 @@ import msgspec
 from draftproof.client.wire import Ending, Listener, Transport, WireRequest
 from draftproof.clock import Clock, monotonic_ns
 from draftproof.load.turn import Sink, Turn
-from draftproof.metrics.request import compute_clocks
+from draftproof.metrics.request import compute_clocks, name_outcome
 from draftproof.metrics.service import Objectives, is_on_time
 from draftproof.qualify.time_left import LevelFacts, Pace, Place
 from draftproof.records import BlockRecord, RequestRecord
@@ -63,13 +63,15 @@ class Tally:
         """Count one request."""
         clocks = compute_clocks(record)
         self.done += 1
-        if record.outcome != "ok":
-            self.failures[record.outcome] = self.failures.get(record.outcome, 0) + 1
-        if objectives is not None and (met := is_on_time(record, clocks, objectives)) is not None:
+        outcome = name_outcome(record)
+        if outcome != "ok":
+            self.failures[outcome] = self.failures.get(outcome, 0) + 1
+        met = None if objectives is None else outcome == "ok" and is_on_time(record, clocks, objectives)
+        if met is not None:
             self.judged += 1
             self.on_time += met
         self.tokens += clocks.output_tokens or 0
-        if record.outcome == "ok":
+        if outcome == "ok":
             self.tpot_ns.add(clocks.tpot_ns)
             self.ttft_ns.add(clocks.ttft_from_schedule_ns)
 

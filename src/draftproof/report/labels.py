@@ -93,6 +93,7 @@ OUTCOME_LABELS: dict[str, str] = {
     "cut": "Stream cut",
     "malformed": "Malformed",
     "cancelled": "Cancelled",
+    "empty": "Empty answer",
 }
 
 THRESHOLDS: dict[str, str] = {

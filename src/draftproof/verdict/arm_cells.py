@@ -13,6 +13,7 @@ import numpy as np
 from draftproof.metrics.acceptance import pool_acceptance
 from draftproof.metrics.percentiles import percentile
 from draftproof.metrics.progress import committed_progress
+from draftproof.metrics.request import name_outcome
 from draftproof.stats.bootstrap import mean_interval
 from draftproof.stats.quantiles import QuantileEstimate, quantile_intervals
 from draftproof.stats.resampling import Floats, Ints
@@ -80,7 +81,9 @@ def compute_arm_cell(prepared: PreparedRun, arm: str, segment: str, load: str) -
 
 
 def _count_outcomes(columns: Columns, places: Ints) -> dict[str, int]:
-    counts = Counter(columns.records[place].outcome for place in places[~columns.is_ok[places]].tolist())
+    counts = Counter(
+        name_outcome(columns.records[place]) for place in places[~columns.is_ok[places]].tolist()
+    )
     answered = int(columns.is_ok[places].sum())
     return dict(sorted((counts + Counter({"ok": answered})).items()))
 

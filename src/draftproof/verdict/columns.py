@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from draftproof.metrics.identities import acceptance_faults
+from draftproof.metrics.request import is_answered
 from draftproof.metrics.service import Objectives, judge_times
 from draftproof.stats.resampling import Floats, Ints
 from draftproof.verdict.observed import Observation
@@ -44,8 +45,8 @@ class Columns:
 
     @cached_property
     def is_ok(self) -> Bools:
-        """Whether the request was answered to the end."""
-        return np.array([one.outcome == "ok" for one in self.records], dtype=np.bool_)
+        """Whether the request was answered to the end, and with content."""
+        return np.array([is_answered(one) for one in self.records], dtype=np.bool_)
 
     @cached_property
     def passed(self) -> Floats:

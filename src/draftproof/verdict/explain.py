@@ -11,6 +11,7 @@ import msgspec
 
 from draftproof.errors import UsageError
 from draftproof.metrics.percentiles import percentile
+from draftproof.metrics.request import name_outcome
 from draftproof.verdict.decision_results import ContextBand, GuardrailStanding
 from draftproof.verdict.effects import read_metric, usable_pairs
 from draftproof.verdict.load_size import LoadSize
@@ -225,7 +226,7 @@ def _view_request(seen: Observation, places: Places) -> RequestView:
         arm=record.arm,
         block=record.block,
         repeat=record.repeat,
-        outcome=record.outcome,
+        outcome=name_outcome(record),
         timed=seen.timed,
         tpot_ns=metrics.tpot_ns,
         ttft_from_schedule_ns=metrics.ttft_from_schedule_ns,

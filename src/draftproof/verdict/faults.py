@@ -11,6 +11,7 @@ import numpy as np
 
 from draftproof.metrics.acceptance import count_speculation
 from draftproof.metrics.identities import acceptance_faults, timeline_faults
+from draftproof.metrics.request import is_empty, name_outcome
 from draftproof.records import RequestRecord
 from draftproof.verdict.client_wording import FAULT_WORDS, describe_client_faults
 from draftproof.verdict.cold import find_cold_spells, warn_about_cold, withhold_for_cold
@@ -229,8 +230,8 @@ def _warn_about_hidden_failures(prepared: PreparedRun, pairs: PairTable) -> Iter
         for pair in hidden[:LISTED]:
             record = pair.arm.record
             yield (
-                f"The {arm} failed ({record.outcome}) where the baseline answered: item {record.item_id}, "
-                f"load {record.load}, block {record.block}."
+                f"The {arm} failed ({name_outcome(record)}) where the baseline answered: "
+                f"item {record.item_id}, load {record.load}, block {record.block}."
             )
         if len(hidden) > LISTED:
             yield f"The {arm} failed where the baseline answered in {len(hidden) - LISTED} more pairs."
@@ -275,13 +276,13 @@ def _warn_about_records(prepared: PreparedRun) -> Iterator[str]:
 
 def _is_plain(record: RequestRecord) -> bool:
     """Tell whether an answer has content and nothing that could be at odds beside its times and counters."""
-    return bool(record.chunks) and record.token_ids is None and not record.warnings
+    return not is_empty(record) and record.token_ids is None and not record.warnings
 
 
 def name_broken_identities(record: RequestRecord) -> tuple[str, ...]:
     """Return, in words, the identities a record breaks; none for a record that agrees with itself."""
     found = [*timeline_faults(record), *acceptance_faults(record), *record.warnings]
-    if record.outcome == "ok" and not record.chunks:
+    if name_outcome(record) == "empty":
         found.append("an answer marked ok has no content")
     ids, told = record.token_ids, record.output_tokens
     if record.outcome == "ok" and ids is not None and told is not None and len(ids) != told:

@@ -3,7 +3,7 @@
 import msgspec
 
 from draftproof.manifests import Manifest
-from draftproof.metrics.request import RequestMetrics
+from draftproof.metrics.request import RequestMetrics, is_answered
 from draftproof.plan.schema import Plan
 from draftproof.records import (
     BehaviourProbe,
@@ -72,8 +72,8 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def is_ok(self) -> bool:
-        """Whether the request was answered to the end."""
-        return self.record.outcome == "ok"
+        """Whether the request was answered to the end, and with content."""
+        return is_answered(self.record)
 
     @property
     def key(self) -> PairKey:

@@ -5,10 +5,12 @@ import pytest
 from draftproof.metrics.request import (
     compute_request_metrics,
     count_output_tokens,
+    is_empty,
     itl_arrival_ns,
     playback_wait_ns,
     tokens_per_chunk,
 )
+from draftproof.records import ToolCall, Withheld
 
 MS = 1_000_000
 
@@ -84,3 +86,52 @@ def test_a_reader_without_speed_is_refused(build_record):
     """A reading speed of zero is a mistake of the caller."""
     with pytest.raises(ValueError, match="tokens_per_s"):
         playback_wait_ns(build_record([(0, 1)]), 0.0)
+
+
+def test_tokens_and_time_are_of_one_span(build_record):
+    """Counted chunks give the tokens between them, whatever the closing usage adds."""
+    metrics = compute_request_metrics(build_record([(0, 2), (40, 6)], output_tokens=30), 200 * MS)
+    assert (metrics.tpot_ns, metrics.output_tokens) == (10 * MS, 30)
+
+
+def test_a_total_alone_ends_with_the_finish_reason(build_record):
+    """Without counts the tokens of the closing usage have come when the service says that it is done."""
+    fields = {"output_tokens": 11, "finish_ns": 100 * MS}
+    assert (
+        compute_request_metrics(build_record([(0, None), (60, None)], **fields), 200 * MS).tpot_ns == 10 * MS
+    )
+    # A finish reason before the last text, or none, ends nothing.
+    early = build_record([(0, None), (60, None)], output_tokens=11, finish_ns=0)
+    assert compute_request_metrics(early, 200 * MS).tpot_ns == 6 * MS
+
+
+def test_a_total_of_which_a_part_was_never_streamed_gives_no_rate(build_record):
+    """Hidden tokens are in the total and in no span; counted chunks need no total."""
+    fields = {"output_tokens": 11, "unstreamed_tokens": 6}
+    assert compute_request_metrics(build_record([(0, None), (60, None)], **fields), 200 * MS).tpot_ns is None
+    assert compute_request_metrics(build_record([(0, 1), (60, 5)], **fields), 200 * MS).tpot_ns == 15 * MS
+
+
+def test_a_total_of_zero_beside_content_is_a_placeholder(build_record):
+    """Records of earlier versions may hold one; an answer of nothing has zero tokens."""
+    assert count_output_tokens(build_record([(0, None)], output_tokens=0)) is None
+    assert count_output_tokens(build_record([(0, 3)], output_tokens=0)) == 3
+    assert count_output_tokens(build_record(output_tokens=0)) == 0
+
+
+@pytest.mark.parametrize(
+    ("chunks", "fields", "empty"),
+    [
+        ((), {"text": "lost"}, True),
+        (((0, 1),), {}, True),
+        (((0, 1),), {"text": "yes"}, False),
+        (((0, 1),), {"reasoning_text": "hm"}, False),
+        (((0, 1),), {"tool_calls": (ToolCall("find", ""),)}, False),
+        (((0, 1),), {"withheld": Withheld(characters=3)}, False),
+        (((0, 1),), {"withheld": Withheld()}, True),
+        (((0, 9),), {"withheld": Withheld()}, False),
+    ],
+)
+def test_an_answer_without_text_reasoning_or_call_is_empty(build_record, chunks, fields, empty):
+    """An end token is no content; of a withheld answer characters or tokens tell."""
+    assert is_empty(build_record(chunks, **fields)) is empty

@@ -258,3 +258,34 @@ def test_a_mix_of_classes_is_whole_when_its_items_were_asked(world):
     assert planned[level.name, f"task={segments[1]}"] == counts[segments[1]] * level.repeats
     assert planned[level.name, f"task={segments[0]}"] == round(counts[segments[1]] / 4) * level.repeats
     assert planned[plan.load[1].name, f"task={segments[0]}"] == counts[segments[0]] * plan.load[1].repeats
+
+
+def test_an_empty_answer_is_not_a_fast_one(world):
+    """A candidate that answers nothing to some prompts gains nothing by it: named, counted, a failure."""
+
+    def says(case):
+        return "" if case.arm == "candidate" and case.number % 4 == 0 else "yes"
+
+    results = compute_results(world(tpot_ms=fast, text=says).run())
+    cells = [one for one in results.arm_cells if one.arm == "candidate"]
+    assert {name for one in cells for name in one.outcomes} == {"ok", "empty"}
+    assert all(one.outcomes["empty"] == one.attempted // 4 for one in cells)
+    assert results.verdict.decision not in {"adopt", "adopt_limited"}
+    (share,) = {
+        one.difference.value
+        for one in results.differences
+        if (one.quantity, one.arm, one.versus) == ("failed_share", "candidate", "baseline")
+    }
+    assert share == pytest.approx(0.25)
+    assert any(
+        "The candidate failed (empty) where the baseline answered" in text for text in results.warnings
+    )
+
+
+def test_arms_that_answer_nothing_alike_differ_in_nothing(world):
+    """Prompts that both arms answer with nothing are failures of both and no difference between them."""
+    results = compute_results(
+        world(tpot_ms=fast, text=lambda case: "" if case.number % 8 == 0 else "yes").run()
+    )
+    shares = {one.difference.value for one in results.differences if one.quantity == "failed_share"}
+    assert shares == {0.0}

@@ -86,7 +86,7 @@ def _read_turn(
 ) -> TurnSeen:
     ordered = sorted(seen, key=lambda one: (one.record.scheduled_ns, one.record.request_id))
     objectives = plan.objectives
-    on_time = tuple(is_on_time(one.record, one.metrics, objectives) for one in ordered)
+    on_time = tuple(one.is_ok and is_on_time(one.record, one.metrics, objectives) for one in ordered)
     good = [fine is True and one.is_passed is not False for fine, one in zip(on_time, ordered, strict=True)]
     conversations = _join_conversations(ordered, good)
     from_ns, due_ns = ordered[0].record.scheduled_ns, ordered[-1].record.scheduled_ns
