@@ -4,7 +4,14 @@ from typing import Literal
 
 import msgspec
 
-from draftproof.records import ArmName, Outcome
+from draftproof.records import ArmName, Outcome, TokenSource
+
+_COUNTED_BY = {
+    "token_ids": "token ids in every chunk",
+    "continuous_usage": "usage at every chunk",
+    "engine": "the engine's counter at every chunk",
+    "tokenizer": "the target's tokenizer, after the run",
+}
 
 
 class ColdStart(msgspec.Struct, frozen=True, kw_only=True):
@@ -13,6 +20,25 @@ class ColdStart(msgspec.Struct, frozen=True, kw_only=True):
     outcome: Outcome
     ttft_ns: int | None
     e2e_ns: int | None
+
+
+class Counting(msgspec.Struct, frozen=True, kw_only=True):
+    """How an arm's answers are counted, by its answer to the test request.
+
+    `asked` are the fields beyond the protocol that the service was asked for and accepted. `token_source` is
+    None where no chunk is counted; `has_total` says whether the closing usage states the answer's tokens.
+    """
+
+    asked: tuple[str, ...] = ()
+    token_source: TokenSource | None = None
+    has_total: bool = False
+
+    @property
+    def text(self) -> str:
+        """What counts the tokens, and which fields were accepted, in words."""
+        total = "the closing usage alone" if self.has_total else "nothing"
+        asked = f" (accepted: {', '.join(self.asked)})" if self.asked else ""
+        return _COUNTED_BY.get(self.token_source or "", total) + asked
 
 
 class ArmManifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +57,7 @@ class ArmManifest(msgspec.Struct, frozen=True, kw_only=True):
     load_time_s: float | None = None
     resident_bytes: int | None = None
     cold: ColdStart | None = None
+    counting: Counting | None = None
 
 
 class Contract(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 from draftproof.metrics.token_counting import TokenStarts
 from draftproof.workload.items import Item
 
+TOKENIZER_NAME = "tokenizer.json"
 # A chat template spends a few tokens a message on roles and marks; this is on the safe side of those in use.
 _TEMPLATE_TOKENS_PER_MESSAGE = 8
 _ASCII_CHARACTERS_PER_TOKEN = 4
@@ -87,7 +88,7 @@ def load_token_starts(folder: Path) -> TokenStarts | None:
 
 def _load_tokenizer(folder: Path) -> Tokenizer | None:
     """Return a folder's tokenizer, None without one; limits that its file sets for training are lifted."""
-    path = folder / "tokenizer.json"
+    path = folder / TOKENIZER_NAME
     if not path.is_file():
         return None
     tokenizer = Tokenizer.from_file(str(path))

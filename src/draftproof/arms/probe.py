@@ -29,18 +29,22 @@ _TEXT = "The red lamp stands on the long table. The blue lamp stands on the long
 _PROMPT = f"Copy this text word for word, and then copy it once more.\n\n{_TEXT * 3}"
 PROBE_ITEM = Item(id="probe", segments={}, messages=(Message(role="user", content=_PROMPT),), max_tokens=48)
 _SHOWN_CHARS = 200
+_OK_STATUS, _ERROR_STATUS = 200, 400
+# Refusals of the caller, the address or the moment: another request would meet them too.
+_NO_MATTER_OF_FIELDS = frozenset({401, 402, 403, 404, 405, 407, 408, 429, 502, 503, 504})
 
 
 class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
     """The arm as it is now, the exchange of the probe, what it proves, and why metrics could not be read.
 
-    The last is None where they could.
+    The last is None where they could. `accepted` are the adapter's optional fields that the service takes.
     """
 
     manifest: ArmManifest
     exchange: Exchange
     proof: Proof
     metrics_error: str | None = None
+    accepted: tuple[str, ...] = ()
 
     @property
     def cold(self) -> ColdStart:
@@ -66,14 +70,20 @@ async def probe_service(
 ) -> ProbeResult:
     """Send the probe between two scrapes, then ask the service what it is.
 
-    The counters are those of the whole service. A service writes the last of its settings into its log when
-    it is about to serve, which is why it is described after its first answer.
+    It asks for the optional fields of the adapter that the service accepts, see `_find_accepted`. The
+    counters are those of the whole service. A service writes the last of its settings into its log when it is
+    about to serve, which is why it is described after its first answer.
 
     Raises:
         EngineError: the service refuses the request, does not answer it, or answers something else.
     """
     before, error = await _scrape(session, service)
-    exchange = mask_struct(await _send(endpoint, transport, timeout_s, clock), service.secrets)
+
+    async def ask(fields: tuple[str, ...]) -> Exchange:
+        asked = msgspec.structs.replace(endpoint, accepted=fields)
+        return mask_struct(await _send(asked, transport, timeout_s, clock), service.secrets)
+
+    accepted, exchange = await _find_accepted(_list_optional(endpoint), ask)
     _check_answered(service, endpoint, exchange)
     after, error_after = await _scrape(session, service)
     manifest = await describe()
@@ -87,7 +97,44 @@ async def probe_service(
         log=read_log(),
     )
     proof = prove_speculation(service.adapter, evidence)
-    return ProbeResult(manifest=manifest, exchange=exchange, proof=proof, metrics_error=error or error_after)
+    return ProbeResult(
+        manifest=manifest,
+        exchange=exchange,
+        proof=proof,
+        metrics_error=error or error_after,
+        accepted=accepted,
+    )
+
+
+def _list_optional(endpoint: Endpoint) -> tuple[str, ...]:
+    """Return the optional fields to try; what the plan states itself is left out."""
+    optional = endpoint.adapter.optional
+    return tuple(name for name in optional if not endpoint.request.keys() & optional[name].keys())
+
+
+async def _find_accepted(
+    names: tuple[str, ...], ask: Callable[[tuple[str, ...]], Awaitable[Exchange]]
+) -> tuple[tuple[str, ...], Exchange]:
+    """Return the optional fields that a service accepts, and its answer: all, else one that it takes alone.
+
+    Between the two it is asked for none, so that one that refuses every request is not asked over and over.
+    """
+    exchange = await ask(names)
+    if not names or not _may_refuse_fields(exchange):
+        return names, exchange
+    plain = await ask(())
+    for name in names if plain.outcome == "ok" and len(names) > 1 else ():
+        exchange = await ask((name,))
+        if exchange.outcome == "ok":
+            return (name,), exchange
+    return (), plain
+
+
+def _may_refuse_fields(exchange: Exchange) -> bool:
+    """Tell whether an answer may be the refusal of a field, as a status or in a stream that began well."""
+    status = exchange.http_status or 0
+    is_error = status == _OK_STATUS or status >= _ERROR_STATUS
+    return exchange.outcome == "http_error" and is_error and status not in _NO_MATTER_OF_FIELDS
 
 
 async def _send(endpoint: Endpoint, transport: Transport, timeout_s: float, clock: Clock) -> Exchange:

@@ -72,6 +72,8 @@ class EngineAdapter(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         facts: what holds before the engine is asked.
         ask: fields of a request beyond the common ones, for an item. They may replace common ones.
+        optional: name -> fields of a request that bring counts, and that a service which is only known by its
+            protocol may refuse: whether it does is tried before the run.
         read_blocks: the engine's own blocks of one answer's frames to counters, rounds and timings.
         read_identity: path -> body of `facts.identity_paths` (missing where the service has no such path, and
             "/v1/models" always asked for) to what the service says of itself.
@@ -91,6 +93,7 @@ class EngineAdapter(msgspec.Struct, frozen=True, kw_only=True):
 
     facts: EngineFacts
     ask: Callable[[Item], dict[str, Any]] = _ask_nothing
+    optional: Mapping[str, dict[str, Any]] = {}
     read_blocks: Callable[[EngineBlocks], MetricsReading] = _read_no_blocks
     read_identity: Callable[[Mapping[str, bytes]], Identity] = _read_no_identity
     read_flags: Callable[[Sequence[str]], Settings] = parse_flags

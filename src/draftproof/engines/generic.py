@@ -1,7 +1,8 @@
 """A service that is only known to speak the protocol of OpenAI's chat completions.
 
-It is asked for nothing beyond that protocol, because a strict service refuses a field it does not know. What
-it does not disclose stays unknown: the mechanism is recorded as undisclosed and only delivery is measured.
+A strict service refuses a field it does not know, so what lies beyond that protocol is tried before the run
+and asked only where it is accepted. What the service does not disclose stays unknown: the mechanism is
+recorded as undisclosed and only delivery is measured.
 """
 
 from typing import Any
@@ -20,5 +21,11 @@ def _ask(_item: Item) -> dict[str, Any]:
 GENERIC = EngineAdapter(
     facts=EngineFacts(name="generic", title="OpenAI-compatible service", metrics_path=""),
     ask=_ask,
+    optional={
+        "stream_options.continuous_usage_stats": {
+            "stream_options": {"include_usage": True, "continuous_usage_stats": True}
+        },
+        "return_token_ids": {"return_token_ids": True},
+    },
     read_blocks=read_metrics,
 )

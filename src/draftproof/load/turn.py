@@ -25,7 +25,8 @@ EARLIER_FAILED = "an earlier turn of this conversation failed, so this one was n
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     """Where an arm answers and how it is asked.
 
-    `url` is the base address, with or without /v1; `request` are the plan's further fields of every request.
+    `url` is the base address, with or without /v1; `request` are the plan's further fields of every request,
+    `accepted` the names of the adapter's optional ones that the service accepts.
     """
 
     url: str
@@ -33,6 +34,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     adapter: EngineAdapter
     headers: tuple[tuple[str, str], ...] = ()
     request: dict[str, Scalar] = {}
+    accepted: tuple[str, ...] = ()
 
     @property
     def chat_url(self) -> str:
@@ -44,6 +46,8 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
         asked = self.adapter.build_payload(
             item, seed=seed, served_model=self.served_model, max_tokens=max_tokens
         )
+        for name in self.accepted:
+            asked |= self.adapter.optional[name]
         return asked | self.request
 
 

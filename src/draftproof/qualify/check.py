@@ -58,6 +58,7 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
     knee: tuple[str, ...] = ()
     workers: tuple[str, ...] = ()
     near_copies: tuple[str, ...] = ()
+    counting: dict[str, str] = {}
 
     def text(self) -> str:
         """Return the report for a terminal."""
@@ -66,6 +67,8 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
             lines.append(f"  {contract.arm}: {contract.algorithm}")
             lines += [f"    differs from the baseline: {one}" for one in self.differences[contract.arm]]
             lines += [f"    forced by its method and charged to it: {one}" for one in contract.forced]
+            if contract.arm in self.counting:
+                lines.append(f"    tokens counted by {self.counting[contract.arm]}")
             lines.append(
                 f"    equivalence: {contract.equivalence or 'not known'}; fallback: {contract.fallback}"
             )
@@ -181,6 +184,7 @@ async def _check_fleet(
             ),
             outlooks=list_outlooks(plan, items),
             near_copies=tuple(foresee_near_copies(items, plan.comparison.cluster_by)),
+            counting={name: one.counting.text for name, one in fleet.manifests.items() if one.counting},
         )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
+from draftproof.arms.context_fit import TOKENIZER_NAME
 from draftproof.arms.environment import (
     check_request_fields,
     collect_secrets,
@@ -25,7 +26,7 @@ from draftproof.engines import adapter_for
 from draftproof.engines.reading.flags import is_secret_name, list_secret_values
 from draftproof.errors import EngineError
 from draftproof.load.turn import Endpoint
-from draftproof.manifests import ArmManifest
+from draftproof.manifests import ArmManifest, Counting
 from draftproof.plan.schema import Arm, Plan
 from draftproof.qualify.masking import masked_errors
 from draftproof.qualify.stopping import unless_stopped
@@ -74,6 +75,7 @@ class RunningArm:
         self._headers = resolve_headers(arm.headers, environment, f"{place}.headers")
         check_request_fields(arm.request, f"{place}.request")
         self.name, self.adapter = name, adapter_for(arm.engine)
+        self._has_tokenizer = model is not None and (model / TOKENIZER_NAME).is_file()
         self.secrets = find_secrets([arm], environment)
         self.process = ArmProcess(
             name,
@@ -161,13 +163,22 @@ class RunningArm:
                 )
             finally:
                 await transport.close()
-        return Contact(service=service, endpoint=endpoint, probe=self._keep_cold(probe))
+        endpoint = msgspec.structs.replace(endpoint, accepted=probe.accepted)
+        return Contact(service=service, endpoint=endpoint, probe=self._complete(probe))
 
-    def _keep_cold(self, probe: ProbeResult) -> ProbeResult:
-        """What ran before this program came has long answered its first request."""
-        if self.process.pid is None:
-            return probe
-        manifest = msgspec.structs.replace(probe.manifest, cold=probe.cold)
+    def _complete(self, probe: ProbeResult) -> ProbeResult:
+        """Say in the manifest how answers are counted and how the first one was.
+
+        What ran before this program came has long answered its first request.
+        """
+        answer = probe.exchange.answer
+        counting = Counting(
+            asked=probe.accepted,
+            token_source=answer.token_source or ("tokenizer" if self._has_tokenizer else None),
+            has_total=answer.output_tokens is not None,
+        )
+        cold = None if self.process.pid is None else probe.cold
+        manifest = msgspec.structs.replace(probe.manifest, counting=counting, cold=cold)
         return msgspec.structs.replace(probe, manifest=manifest)
 
     def _describe_start(self) -> Started:

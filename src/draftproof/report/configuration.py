@@ -19,7 +19,10 @@ _ARM_FACTS: tuple[tuple[str, Callable[[ArmManifest], str]], ...] = (
     ("Command", lambda arm: " ".join(arm.command) if arm.command else MISSING),
     ("Load time (s)", lambda arm: format_significant(arm.load_time_s)),
     ("Resident memory", lambda arm: format_bytes(arm.resident_bytes)),
+    ("Tokens counted by", lambda arm: arm.counting.text if arm.counting else MISSING),
 )
+# Runs from before these were noted have no such row.
+_LATER_FACTS = frozenset({"Tokens counted by"})
 # Addresses, commands and start-up costs differ by nature; only settings, engine and version are compared.
 _COMPARED_FACTS = frozenset({"Engine", "Engine version"})
 
@@ -96,9 +99,11 @@ def _filled(*groups: Group) -> tuple[Group, ...]:
 
 
 def _fact_group(arms: tuple[ArmManifest, ...]) -> Group:
+    facts = [(label, [fact(arm) for arm in arms]) for label, fact in _ARM_FACTS]
     rows = tuple(
-        _side_by_side(label, [fact(arm) for arm in arms], compare=label in _COMPARED_FACTS)
-        for label, fact in _ARM_FACTS
+        _side_by_side(label, values, compare=label in _COMPARED_FACTS)
+        for label, values in facts
+        if label not in _LATER_FACTS or set(values) != {MISSING}
     )
     return Group(title="Service", rows=rows)
 

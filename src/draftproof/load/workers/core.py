@@ -97,4 +97,5 @@ class LoadWorker:
             adapter=adapter_for(order.engine),
             headers=order.headers,
             request=order.request,
+            accepted=order.accepted,
         )

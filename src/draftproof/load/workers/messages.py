@@ -28,6 +28,7 @@ class EndpointOrder(msgspec.Struct, frozen=True, kw_only=True):
     served_model: str
     headers: tuple[tuple[str, str], ...] = ()
     request: dict[str, Scalar] = {}
+    accepted: tuple[str, ...] = ()
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):

@@ -111,6 +111,7 @@ class WorkerPool:
             served_model=endpoint.served_model,
             headers=endpoint.headers,
             request=endpoint.request,
+            accepted=endpoint.accepted,
         )
 
 
