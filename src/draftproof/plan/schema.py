@@ -40,7 +40,9 @@ class WorkloadChoice(_Strict):
     """Which items are asked, and which segment dimensions form the cells of the verdict."""
 
     path: str = Field(
-        "builtin:starter", description="A JSONL file, a trace (docs/load.md), or builtin:starter."
+        "builtin:starter",
+        description="A JSONL file (docs/workloads.md), a trace (docs/load.md), either of them packed with "
+        "gzip or as a Parquet table, or builtin:starter.",
     )
     window: RecordedWindow | None = None
     timestamp_unit: Literal["s", "ms", "us", "ns"] | None = Field(

@@ -21,6 +21,7 @@ from draftproof.workload.faults import find_faults
 from draftproof.workload.ids import check_ids
 from draftproof.workload.items import Item, Workload
 from draftproof.workload.moments import Unit, Units, check_unit_is_used
+from draftproof.workload.packed import bare_path, read_unpacked
 from draftproof.workload.recordings import Window, cut, make_items
 from draftproof.workload.timed_lines import TimedItem, parse_timed_item, set_due
 from draftproof.workload.traces import is_trace, read_trace
@@ -69,9 +70,10 @@ def load_workload(source: str | Path, window: Window | None = None, units: Units
 
 
 def _load_items(path: Path, window: Window | None, units: Units) -> tuple[tuple[Item, ...], tuple[str, ...]]:
-    raw = _read_bytes(path).removeprefix(b"\xef\xbb\xbf")
+    raw = read_unpacked(path).removeprefix(b"\xef\xbb\xbf")
     head = raw.lstrip().partition(b"\n")[0].strip()
-    if is_trace(head.decode("utf-8", "replace")) or path.suffix == ".csv":
+    is_table = bare_path(path).suffix == ".csv" and not head.startswith((b"{", b"["))
+    if is_table or is_trace(head.decode("utf-8", "replace")):
         return _load_trace(raw, path, window, units)
     lines = list(_read_lines(raw, path))
     if not lines:
@@ -125,15 +127,6 @@ def _find_builtin(source: str) -> Path:
     if f"{BUILTIN_PREFIX}{path.stem}" not in names:
         raise WorkloadError("no workload of this name ships", place=source, fix=f"use {' or '.join(names)}.")
     return path
-
-
-def _read_bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise WorkloadError(
-            f"the file cannot be read ({error.strerror})", place=str(path), fix="check the path."
-        ) from error
 
 
 def _read_lines(raw: bytes, path: Path) -> Iterator[tuple[str, int, object]]:
@@ -252,12 +245,12 @@ def _suggest_fix(message: str) -> str:
 
 
 def _load_header(path: Path) -> WorkloadHeader:
-    header_path = path.with_suffix(".meta.toml")
+    header_path = bare_path(path).with_suffix(".meta.toml")
     if not header_path.is_file():
-        return WorkloadHeader(name=path.stem, version="unversioned", licence="unstated")
+        return WorkloadHeader(name=bare_path(path).stem, version="unversioned", licence="unstated")
     try:
-        return msgspec.convert(tomllib.loads(_read_bytes(header_path).decode("utf-8")), WorkloadHeader)
-    except (ValueError, msgspec.ValidationError) as error:
+        return msgspec.convert(tomllib.loads(header_path.read_text("utf-8")), WorkloadHeader)
+    except (OSError, ValueError, msgspec.ValidationError) as error:
         raise WorkloadError(
             f"the header is not valid ({_sentence(str(error))})",
             place=str(header_path),

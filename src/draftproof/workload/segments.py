@@ -75,7 +75,10 @@ def _protect(text: str) -> str:
 
 
 def _bare(text: str) -> str:
-    bare: str = json.loads(text) if text.startswith('"') else text
+    try:
+        bare: str = json.loads(text) if text.startswith('"') else text
+    except ValueError:
+        return text
     return bare
 
 
