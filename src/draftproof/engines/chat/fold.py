@@ -29,7 +29,7 @@ from draftproof.engines.chat.usage import UsageFold
 from draftproof.engines.protocol import Answer
 from draftproof.records import ToolCall
 
-_REASONING, _TEXT, _CALLS = range(3)  # the order in which a record keeps an answer's parts
+_REASONING, _TEXT, _CALLS = range(3)  # the order in which a record keeps an answer's parts, calls by index
 
 
 class ChatFold:
@@ -48,7 +48,7 @@ class ChatFold:
         self._reasoning: list[str] = []
         self._tools: dict[int, tuple[list[str], list[str]]] = {}
         self._generated_chars = 0
-        self._part = (_REASONING, 0)
+        self._part = _REASONING
         self._is_in_order = True
         self._usage = UsageFold()
         self._finish_reason: str | None = None
@@ -215,21 +215,23 @@ class ChatFold:
         before = self._generated_chars
         reasoning = delta.reasoning or delta.reasoning_content
         if reasoning:
+            self._enter(_REASONING)
             self._reasoning.append(reasoning)
-            self._note(len(reasoning), (_REASONING, 0))
+            self._generated_chars += len(reasoning)
         if delta.content:
+            if self._part != _TEXT:
+                self._enter(_TEXT)
             self._text.append(delta.content)
-            self._note(len(delta.content), (_TEXT, 0))
-        for call in delta.tool_calls or ():
-            self._take_tool_call(call)
+            self._generated_chars += len(delta.content)
+        if delta.tool_calls:
+            for call in delta.tool_calls:
+                self._take_tool_call(call)
         return self._generated_chars > before
 
-    def _note(self, characters: int, part: tuple[int, int]) -> None:
-        """Note new characters of a part of the answer; parts that alternate are kept in another order."""
-        self._generated_chars += characters
-        if part != self._part:
-            self._is_in_order &= part > self._part
-            self._part = part
+    def _enter(self, part: int) -> None:
+        """Note that the answer goes on in a part; parts that alternate are kept in another order."""
+        self._is_in_order &= part >= self._part
+        self._part = part
 
     def _take_tool_call(self, call: ToolCallDelta) -> None:
         if call.function is None:
@@ -239,7 +241,8 @@ class ChatFold:
         names.append(name)
         pieces.append(arguments)
         if name or arguments:
-            self._note(len(name) + len(arguments), (_CALLS, call.index))
+            self._enter(_CALLS + call.index)
+            self._generated_chars += len(name) + len(arguments)
 
     def _tool_calls(self) -> tuple[ToolCall, ...]:
         return tuple(
