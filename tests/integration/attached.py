@@ -71,9 +71,10 @@ class Attached:
         arm: str = "",
         request_s: float = 5,
         ready_s: float = 300,
+        after: str = "",
     ) -> tuple[int, str, str]:
         """Return exit code, output and errors of a command on a plan that attaches to `url`."""
-        plan = self.write_plan(url, engine=engine, arm=arm, request_s=request_s, ready_s=ready_s)
+        plan = self.write_plan(url, engine=engine, arm=arm, request_s=request_s, ready_s=ready_s, after=after)
         out = ("--out", self.out) if command == "run" else ()
         return self._call(command, plan, *out, *options)
 
@@ -85,10 +86,11 @@ class Attached:
         arm: str = "",
         request_s: float = 5,
         ready_s: float = 300,
+        after: str = "",
     ) -> Path:
         path = self.folder / "plan.toml"
         text = PLAN.format(url=url, engine=engine, arm=arm, request_s=request_s, ready_s=ready_s)
-        path.write_text(text)
+        path.write_text(text + after)
         return path
 
     def refuse(self, url: str, **options: Any) -> tuple[int, str]:

@@ -40,7 +40,7 @@ class SseDecoder:
         self._partial: list[bytes] = []
         self._data: list[bytes] = []
         self._event = b""
-        self._pending_bytes = 0
+        self._pending_bytes = self._data_bytes = 0
         self._after_cr = False
         self._at_start = True
         self.is_between = True
@@ -62,7 +62,7 @@ class SseDecoder:
         self._partial.clear()
         self._after_cr = joined.endswith(b"\r")
         events = self._take_lines(joined.splitlines(keepends=True))
-        self._pending_bytes = sum(map(len, self._partial)) + sum(map(len, self._data))
+        self._pending_bytes = sum(map(len, self._partial)) + self._data_bytes
         self.is_between = not (self._pending_bytes or self._event or self._after_cr)
         self._check_limit()
         return events
@@ -106,6 +106,7 @@ class SseDecoder:
         name, _, value = line.partition(b":")
         if name == b"data":
             self._data.append(value.removeprefix(b" "))
+            self._data_bytes += len(self._data[-1])
         elif name == b"event":
             self._event = value.removeprefix(b" ")
         elif name not in _IGNORED_FIELDS:
@@ -114,7 +115,7 @@ class SseDecoder:
 
     def _dispatch(self, *, complete: bool) -> SseEvent | None:
         lines, kind = self._data, self._event
-        self._data, self._event = [], b""
+        self._data, self._event, self._data_bytes = [], b"", 0
         if not lines:
             return None
         name = kind.decode("utf-8", "replace") or "message"

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 _REPLACEMENT = "\ufffd"  # what decoders write for bytes that are not (yet) a character
 _WINDOW_TOKENS = 16  # tokens decoded again for each new one, before the window moves on
+_MOST_BYTES = 4  # of a character, each of which may be a token
 
 Decode = Callable[[list[int]], str]
 
@@ -17,38 +18,49 @@ class IncrementalDecoder:
 
     def __init__(self, decode: Decode) -> None:
         self._decode = decode
-        self._token_ids: list[int] = []
-        self._window_start = 0
-        self._complete_end = 0  # tokens before it end in a finished character
+        self._window: list[int] = []
+        self._text = ""  # of the window
+        self._complete_end = 0  # tokens of the window before it end in a finished character
         self._shown = 0  # characters of the window given out
 
     def push(self, token_id: int) -> str:
         """Take one token and return the text that is now certain."""
-        self._token_ids.append(token_id)
-        text = self._decode(self._token_ids[self._window_start :])
+        text = self._decode([*self._window, token_id])
         unfinished = text.endswith(_REPLACEMENT)
+        if text == self._text and not unfinished:  # a token without text adds none later either
+            return ""
+        self._window.append(token_id)
+        self._text = text
         fresh = self._show_up_to(text, len(text) - unfinished)
+        if len(self._window) > _WINDOW_TOKENS:
+            self._move_window(unfinished=unfinished)
         if not unfinished:
-            self._move_window()
+            self._complete_end = len(self._window)
         return fresh
 
     def flush(self) -> str:
         """Return what was held back; the output ends here."""
-        text = self._decode(self._token_ids[self._window_start :])
-        return self._show_up_to(text, len(text))
+        return self._show_up_to(self._text, len(self._text))
 
     def _show_up_to(self, text: str, end: int) -> str:
         fresh = text[self._shown : end]
         self._shown = max(self._shown, end)
         return fresh
 
-    def _move_window(self) -> None:
-        """Start at the last finished character, with text before the next token for decoders that need it."""
-        if len(self._token_ids) - self._window_start > _WINDOW_TOKENS:
-            context = self._decode(self._token_ids[self._complete_end :])
-            if context:
-                self._window_start, self._shown = self._complete_end, len(context)
-        self._complete_end = len(self._token_ids)
+    def _move_window(self, *, unfinished: bool) -> None:
+        """Start at the last finished character, with text before the next token for decoders that need it.
+
+        Bytes that never become a character have none: the window then starts before every byte that the last
+        character may have begun with, where that cuts no other.
+        """
+        starts = range(len(self._window) - _MOST_BYTES, 0, -1) if unfinished else (self._complete_end,)
+        for start in list(starts)[:_MOST_BYTES]:
+            context = self._decode(self._window[start:])
+            before = len(self._text) - len(context)
+            if context and self._text.endswith(context) and before <= self._shown:
+                self._window, self._text = self._window[start:], context
+                self._shown -= before
+                return
 
 
 class StopMatcher:

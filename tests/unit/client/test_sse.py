@@ -117,3 +117,23 @@ def test_the_limit_is_for_one_event_and_not_for_the_stream():
     """Many events may together exceed the limit."""
     decoder = SseDecoder(limit_bytes=40)
     assert sum(len(decoder.feed(b"data: 0123456789\n\n")) for _ in range(20)) == 20
+
+
+def test_the_cost_of_a_line_does_not_grow_with_its_event():
+    """An event that comes line by line is not counted again at every line."""
+
+    class Watched(list[bytes]):
+        visits = 0
+
+        def __iter__(self):
+            Watched.visits += len(self)
+            return super().__iter__()
+
+    decoder = SseDecoder()
+    decoder.feed(b"data: x\n")
+    decoder._data = Watched(decoder._data)
+    for _ in range(1000):
+        decoder.feed(b"data: x\n")
+    assert Watched.visits == 0
+    (event,) = decoder.feed(b"\n")
+    assert event.data == b"\n".join([b"x"] * 1001)

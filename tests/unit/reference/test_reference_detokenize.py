@@ -1,5 +1,6 @@
 """Text that arrives token by token: complete characters only, stop strings never shown, nothing lost."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_engine import byte_tokenizer
@@ -35,6 +36,42 @@ def test_pieces_join_to_the_one_shot_decoding_of_any_bytes(token_ids) -> None:
     decoder = IncrementalDecoder(decode)
     pieces = [decoder.push(token_id) for token_id in token_ids]
     assert "".join([*pieces, decoder.flush()]) == decode(token_ids)
+
+
+class Counting:
+    """Decodes and counts the tokens that it is given."""
+
+    def __init__(self, decode):
+        self._decode, self.tokens = decode, 0
+
+    def __call__(self, token_ids):
+        self.tokens += len(token_ids)
+        return self._decode(token_ids)
+
+
+def skip_evens(token_ids):
+    """Decode with half of the vocabulary special: even ids have no text."""
+    return "".join(chr(97 + one % 26) for one in token_ids if one % 2)
+
+
+ENDLESS = {
+    "text": (decode, encode("every word is one of many ") * 20),
+    "bytes of no character": (decode, encode("日")[:1] * 500),
+    "halves of characters": (decode, encode("日")[:2] * 250),
+    "tokens without text": (skip_evens, [1] + [2] * 500),
+    "text between tokens without": (skip_evens, [1, 2, 2, 2, 3] * 100),
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_the_cost_of_a_token_does_not_grow_with_the_output(name) -> None:
+    """Each token is decoded again a bounded number of times, whatever the output is made of."""
+    how, token_ids = ENDLESS[name]
+    counting = Counting(how)
+    decoder = IncrementalDecoder(counting)
+    pieces = [decoder.push(token_id) for token_id in token_ids]
+    assert "".join([*pieces, decoder.flush()]) == how(token_ids)
+    assert counting.tokens < 40 * len(token_ids)
 
 
 def test_unfinished_character_is_held_until_it_is_whole() -> None:

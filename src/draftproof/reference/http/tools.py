@@ -13,6 +13,7 @@ from draftproof.reference.http.wire_fields import BadRequestError
 
 FORCING = "tool_choice"
 _NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+_LONGEST_HEAD = 4096  # characters; behind them a text becomes no call
 _HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"arguments"\s*:\s*(?=\{)')
 
 
@@ -71,24 +72,31 @@ class CallText:
     def __init__(self) -> None:
         self.name: str | None = None
         self.complete = False
-        self._held = ""
+        self._held: list[str] = []
+        self._held_chars = 0
         self._depth = 0
         self._in_string = self._escaped = False
 
     def push(self, text: str) -> str:
         """Take text and return the part of the arguments in it, as it was written."""
         if self.name is None:
-            self._held += text
-            head = _HEAD.match(self._held)
+            head = self._find_head(text)
             if head is None:
                 return ""
-            self.name, text, self._held = str(json.loads(head[1])), self._held[head.end() :], ""
+            self.name, text, self._held = str(json.loads(head[1])), head.string[head.end() :], []
         return text[: self._arguments_end(text)]
 
     def flush(self) -> str:
         """Return text that never became a call."""
-        held, self._held = self._held, ""
+        held, self._held = "".join(self._held), []
         return held
+
+    def _find_head(self, text: str) -> re.Match[str] | None:
+        """Hold more text and look for the call's head, as long as there may yet be one."""
+        is_late = self._held_chars > _LONGEST_HEAD
+        self._held.append(text)
+        self._held_chars += len(text)
+        return None if is_late else _HEAD.match("".join(self._held))
 
     def _arguments_end(self, text: str) -> int:
         """Return how many characters of `text` belong to the arguments, an object."""
