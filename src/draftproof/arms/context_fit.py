@@ -1,13 +1,16 @@
 """Whether every item fits the context of every arm, before the first request. Pure but for one file read."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
 from tokenizers import Tokenizer
 
+from draftproof.arms.environment import resolve_references
+from draftproof.errors import PlanError
 from draftproof.metrics.token_counting import TokenStarts
+from draftproof.plan.schema import Plan
 from draftproof.workload.items import Item
 
 TOKENIZER_NAME = "tokenizer.json"
@@ -70,28 +73,65 @@ def estimate_tokens(text: str) -> int:
     return math.ceil(ascii_characters / _ASCII_CHARACTERS_PER_TOKEN) + len(text) - ascii_characters
 
 
+def find_tokenizer(plan: Plan, model: Path | None, environment: Mapping[str, str]) -> Path | None:
+    """Return the file of the tokenizer that counts what no service counts; None where there is none.
+
+    Args:
+        plan: the plan.
+        model: the target's folder or file, None where it is not at hand.
+        environment: what references in the plan are taken from.
+
+    Raises:
+        PlanError: the plan names a tokenizer and there is none.
+    """
+    stated, place = plan.target.tokenizer, "target.tokenizer"
+    if stated is None:
+        path = None if model is None else model / TOKENIZER_NAME
+        return path if path is not None and path.is_file() else None
+    path = Path(resolve_references(stated, environment, place)).expanduser()
+    path = path / TOKENIZER_NAME if path.is_dir() else path
+    if not path.is_file():
+        raise PlanError(
+            f"there is no file {path}.", place=place, fix=f"name a {TOKENIZER_NAME} or its folder."
+        )
+    return path
+
+
 def load_token_counter(folder: Path) -> Callable[[str], int] | None:
-    """Return an exact token count from a model folder's tokenizer.json, None where there is no such file."""
+    """Return an exact token count from a tokenizer.json, given as it is or by its folder; None without one.
+
+    Raises:
+        PlanError: the file is no tokenizer.
+    """
     tokenizer = _load_tokenizer(folder)
     if tokenizer is None:
         return None
     return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
 
 
-def load_token_starts(folder: Path) -> TokenStarts | None:
-    """Return where tokens of a text begin by a model folder's tokenizer.json, None where there is none."""
-    tokenizer = _load_tokenizer(folder)
-    if tokenizer is None:
-        return None
+def load_token_starts(file: Path) -> TokenStarts:
+    """Return where the tokens of a text begin, by a tokenizer.json.
+
+    Raises:
+        PlanError: the file is no tokenizer.
+    """
+    tokenizer = _read_tokenizer(file)
     return lambda text: [start for start, _ in tokenizer.encode(text, add_special_tokens=False).offsets]
 
 
-def _load_tokenizer(folder: Path) -> Tokenizer | None:
-    """Return a folder's tokenizer, None without one; limits that its file sets for training are lifted."""
-    path = folder / TOKENIZER_NAME
-    if not path.is_file():
-        return None
-    tokenizer = Tokenizer.from_file(str(path))
+def _load_tokenizer(path: Path) -> Tokenizer | None:
+    file = path if path.name.endswith(".json") else path / TOKENIZER_NAME
+    return _read_tokenizer(file) if file.is_file() else None
+
+
+def _read_tokenizer(file: Path) -> Tokenizer:
+    """Return a file's tokenizer; limits that it sets for training are lifted."""
+    try:
+        tokenizer = Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises plain Exception for any bad file
+        raise PlanError(
+            f"this is not a tokenizer ({error}).", place=str(file), fix=f"name a {TOKENIZER_NAME}."
+        ) from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer

@@ -19,7 +19,7 @@ from draftproof.arms.comparability import (
     describe_forced,
 )
 from draftproof.arms.confounds import describe_confounds, find_known_forced, find_pinned
-from draftproof.arms.context_fit import ContextNeed, compute_needs, load_token_counter
+from draftproof.arms.context_fit import ContextNeed, compute_needs, find_tokenizer, load_token_counter
 from draftproof.arms.contract import (
     UNDISCLOSED,
     build_contract,
@@ -145,7 +145,8 @@ def run_preflight(
     known = {one.arm: find_known_forced(adapters[one.arm], find_method(one)) for one in manifests}
     check_comparable(manifests, plan.comparison, known)
     target = load_target_facts(model) if model else None
-    counter = load_token_counter(model) if model else None
+    tokenizer = find_tokenizer(plan, model, os.environ)
+    counter = load_token_counter(tokenizer) if tokenizer else None
     needs = compute_needs(items, plan.workload.max_tokens, counter)
     baseline = next(one for one in manifests if one.arm == "baseline")
     contracts = tuple(
@@ -290,8 +291,8 @@ def _count_drafts(proof: Proof) -> str:
 def _find_uncounted(manifest: ArmManifest, answer: Answer) -> Finding:
     usage = "only its total is known" if answer.output_tokens is not None else "not even its total is known"
     text = (
-        f"no chunk of the answer says how many tokens it carries; {usage}. A folder with the target's "
-        "tokenizer.json as target.model counts them after the run."
+        f"no chunk of the answer says how many tokens it carries; {usage}. The target's tokenizer.json, "
+        "named by target.tokenizer, counts them after the run."
     )
     return _finding("tokens_uncounted", "warning", manifest, text)
 

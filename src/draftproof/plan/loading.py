@@ -169,6 +169,8 @@ def _resolve_paths(plan: Plan, folder: Path) -> Plan:
         workload = workload.model_copy(update={"path": _absolute(workload.path, folder)})
     if _is_path(target.model, folder):
         target = target.model_copy(update={"model": _absolute(target.model, folder)})
+    if target.tokenizer is not None:
+        target = target.model_copy(update={"tokenizer": _absolute(target.tokenizer, folder)})
     arms = plan.arms.model_copy(
         update={name: _resolve_arm(arm, folder) for name, arm in plan.arms if isinstance(arm, Arm)}
     )

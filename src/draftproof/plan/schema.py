@@ -34,6 +34,11 @@ class Target(_Strict):
         "theirs from their own command, and the report shows the one that a service states.",
     )
     licence: str | None = Field(None, description="Licence of the weights (SPDX id where there is one).")
+    tokenizer: str | None = Field(
+        None,
+        description="A tokenizer.json, or a folder with one, that counts after the run what no service "
+        "counts; a path is taken from the plan's folder. None: that of the folder `model`, if it has one.",
+    )
 
 
 class WorkloadChoice(_Strict):

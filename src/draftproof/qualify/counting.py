@@ -13,21 +13,21 @@ from draftproof.records import TokenCounts
 from draftproof.store import RunContents, RunDirectory
 
 
-def count_answers(run: RunDirectory, contents: RunContents, model: Path | None) -> RunContents:
+def count_answers(run: RunDirectory, contents: RunContents, tokenizer: Path | None) -> RunContents:
     """Count what can be counted, keep it, and return the contents with it.
 
     Args:
         run: where the counts go.
         contents: records of the run.
-        model: folder of the target's tokenizer, None where it is not at hand.
+        tokenizer: the target's tokenizer.json, None where it is not at hand.
 
     Raises:
         StoreError: the counts cannot be written.
     """
     uncounted = list_uncounted(contents.records)
-    starts_of = load_token_starts(model) if model is not None and uncounted else None
-    if starts_of is None:
+    if tokenizer is None or not uncounted:
         return contents
+    starts_of = load_token_starts(tokenizer)
     found = list[TokenCounts]()
     for record in uncounted:
         cumulative = count_tokens(record, starts_of)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from draftproof.arms.comparability import find_differences
+from draftproof.arms.context_fit import find_tokenizer
 from draftproof.arms.launch import list_arms, plan_section
 from draftproof.errors import EngineError, IncompatibleError, PlanError
 from draftproof.manifests import ArmManifest
@@ -47,6 +48,7 @@ class Fleet:
         environment = os.environ if environment is None else environment
         self.plan, self.arms = plan, list_arms(plan)
         self._progress, self.stop, self.model = progress, stop, model
+        self.tokenizer = find_tokenizer(plan, model, environment)
         self.secrets = find_secrets(list(self.arms.values()), environment)
         self._running = {
             name: RunningArm(
@@ -54,6 +56,7 @@ class Fleet:
                 arm,
                 plan,
                 model=model,
+                tokenizer=self.tokenizer,
                 log_path=log_folder / f"{name}.log",
                 environment=environment,
             )

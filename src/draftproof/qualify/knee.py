@@ -33,7 +33,7 @@ async def search_knee(run: RunDirectory, fleet: Fleet, progress: Progress, stop:
         Interrupted: stopped before its end.
     """
     tail = JournalTail(run.path / "journal")
-    contents = count_answers(run, _keep_knee(run.load()), fleet.model)
+    contents = count_answers(run, _keep_knee(run.load()), fleet.tokenizer)
     plan, turns = contents.plan, read_turns(run_data(contents))
     search, every = replay(plan, contents.items, turns), list_items(plan, contents.items)
     pool = None if search.next is None else open_pool(run, fleet, every)
@@ -52,7 +52,7 @@ async def search_knee(run: RunDirectory, fleet: Fleet, progress: Progress, stop:
                 pool=pool,
             )
             contents = _extend(_keep_look(contents, look), tail.read())
-            contents = await asyncio.to_thread(count_answers, run, contents, fleet.model)
+            contents = await asyncio.to_thread(count_answers, run, contents, fleet.tokenizer)
             turns = turns | read_turns(run_data(contents))
             search = replay(plan, contents.items, turns)
     except Interrupted as stopped:

@@ -15,6 +15,7 @@ import psutil
 import uvloop
 
 from draftproof import __version__
+from draftproof.arms.context_fit import find_tokenizer
 from draftproof.arms.launch import list_arms
 from draftproof.arms.preflight import PreflightReport
 from draftproof.build import source_sha256
@@ -202,7 +203,10 @@ async def _measure(
 
 def _finish(out: Path, model: Path | None, progress: Progress) -> Results:
     with RunDirectory.open(out) as run:
-        contents = count_answers(run, run.load(), model)
+        contents = run.load()
+        if list_uncounted(contents.records):
+            tokenizer = find_tokenizer(contents.plan, model, os.environ)
+            contents = count_answers(run, contents, tokenizer)
         uvloop.run(judge_run(run, progress, contents))
     progress.phase("Computing the verdict")
     run.compact()

@@ -7,7 +7,6 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
-from draftproof.arms.context_fit import TOKENIZER_NAME
 from draftproof.arms.environment import (
     check_request_fields,
     collect_secrets,
@@ -53,6 +52,7 @@ class RunningArm:
         arm: the plan's section.
         plan: the plan.
         model: the target's folder or file, None where it is not at hand.
+        tokenizer: what counts after the run where this arm does not.
         log_path: where the arm's output goes.
         environment: what references in the plan are taken from.
 
@@ -67,6 +67,7 @@ class RunningArm:
         plan: Plan,
         *,
         model: Path | None,
+        tokenizer: Path | None = None,
         log_path: Path,
         environment: Mapping[str, str],
     ) -> None:
@@ -75,7 +76,7 @@ class RunningArm:
         self._headers = resolve_headers(arm.headers, environment, f"{place}.headers")
         check_request_fields(arm.request, f"{place}.request")
         self.name, self.adapter = name, adapter_for(arm.engine)
-        self._has_tokenizer = model is not None and (model / TOKENIZER_NAME).is_file()
+        self._has_tokenizer = tokenizer is not None
         self.secrets = find_secrets([arm], environment)
         self.process = ArmProcess(
             name,

@@ -51,7 +51,7 @@ Sizer = Callable[[float], int]  # from a spread to a number
 
 # Beyond it an aim is a slip of the pen, and in whole percent it would read as all of the time.
 LARGEST_GAIN = 0.95
-HOW_TO_KNOW = "let the service report usage or token ids, or name a tokenizer (target.model)"
+HOW_TO_KNOW = "let the service report usage or token ids, or name a tokenizer (target.tokenizer)"
 DEFAULT_GAIN, DEFAULT_POWER = 0.10, 0.8
 
 
