@@ -33,6 +33,7 @@ class World:
     the candidate's answer lengths. `lost`: share of prompts, the slowest, that the candidate fails. `drift`:
     log growth of all times over the run, with `turn_noise` shared by all requests of a turn. `heavy`: request
     noise of Student's t with 3 degrees of freedom. `topic_spread`: log spread of the ratio between topics.
+    `is_bounded`: the deciding metric is known within bounds, so its intervals cover more than they say.
     `alter` changes an arm's drawn requests, and so what is true; `rewrite` changes how the records tell it.
     """
 
@@ -53,6 +54,7 @@ class World:
     drift: float = 0.0
     turn_noise: float = 0.0
     heavy: bool = False
+    is_bounded: bool = False
     alter: Callable[[str, Requests], Requests] | None = None
     rewrite: Callable[[RunData], RunData] | None = None
 

@@ -1,10 +1,12 @@
 """Worlds in which tokens, ends and first chunks are stated so that a service looks faster than it is.
 
-No token comes sooner in any of them: a time per token falls because slow ones were left out.
+No token comes sooner but in one of them: a time per token falls because tokens came with the first chunk, or
+because slow ones were left out.
 """
 
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -14,7 +16,10 @@ from draftproof.records import Chunk, RequestRecord
 from draftproof.testing.synthetic_runs import Requests
 from draftproof.verdict.run_data import RunData
 
+BUNDLE = 4  # tokens that the joining arm sends in one event
+CHARACTERS = 3  # of a token in the texts of synthetic runs
 KEPT, SLOW_TAIL = 0.92, 4.0  # share of an answer; how many times as long a token takes after that
+LATE_FIRST_MS, SHORT_ANSWERS, LONGER = 400.0, (16, 48), 4
 
 
 def cut_slow_tail(arm: str, drawn: Requests) -> Requests:
@@ -26,9 +31,25 @@ def cut_slow_tail(arm: str, drawn: Requests) -> Requests:
     return drawn._replace(tpot_ms=drawn.tpot_ms * (1 + (SLOW_TAIL - 1) * slow))
 
 
+def shorten_answers(arm: str, drawn: Requests) -> Requests:  # noqa: ARG001
+    """Give every answer 16 to 48 tokens and its first one after 400 ms."""
+    lengths = SHORT_ANSWERS[0] + drawn.tokens % (SHORT_ANSWERS[1] - SHORT_ANSWERS[0] + 1)
+    return drawn._replace(tokens=lengths, ttft_ms=drawn.ttft_ms + LATE_FIRST_MS)
+
+
+def lengthen_answers(arm: str, drawn: Requests) -> Requests:  # noqa: ARG001
+    """Make every answer four times as long."""
+    return drawn._replace(tokens=drawn.tokens * LONGER)
+
+
 def mark_ends(run: RunData, reason: str) -> RunData:
     """Give the candidate's ends their reason, and the others' slow tails chunks of their own."""
     return _rewrite(run, partial(_mark_end, reason=reason))
+
+
+def bundle_events(run: RunData, arms: tuple[str, ...], tokens: int = BUNDLE) -> RunData:
+    """Let no chunk say its tokens, and let some arms send several tokens in one event, the first one too."""
+    return _rewrite(run, lambda one: _tell_by_closing_usage(one, tokens if one.arm in arms else 1))
 
 
 def _rewrite(run: RunData, change: Callable[[RequestRecord], RequestRecord]) -> RunData:
@@ -44,6 +65,20 @@ def _mark_end(one: RequestRecord, *, reason: str) -> RequestRecord:
     before = (last - first) * (kept - 1) / (kept - 1 + SLOW_TAIL * (tokens - kept))
     chunks = (one.chunks[0], Chunk(first + round(before), kept), one.chunks[-1])
     return msgspec.structs.replace(one, chunks=chunks)
+
+
+def _tell_by_closing_usage(one: RequestRecord, bundle: int) -> RequestRecord:
+    """Send tokens of even pace in bundles: each arrives with the last of its bundle."""
+    tokens, first, last = one.output_tokens or 0, one.chunks[0].arrival_ns, one.chunks[-1].arrival_ns
+    pace = (last - first) / max(1, tokens - 1)
+    sent = [*range(bundle, tokens, bundle), tokens]
+    return msgspec.structs.replace(
+        one,
+        chunks=tuple(Chunk(first + round(pace * (count - 1)), None) for count in sent),
+        piece_chars=tuple(CHARACTERS * (after - before) for before, after in pairwise((0, *sent))),
+        token_source=None,
+        speculation=None,
+    )
 
 
 NO_GAIN = dict.fromkeys(ALL, 1.0)
@@ -79,5 +114,35 @@ COUNTING_WORLDS: tuple[World, ...] = (
         ratio_spread=0.02,
         alter=cut_slow_tail,
         rewrite=partial(mark_ends, reason="stop"),
+    ),
+    World(
+        name="bundled_events",
+        text="Equal services, closing usage only, 16 to 48 tokens; the candidate sends four in one event.",
+        ratios=NO_GAIN,
+        layout=STANDARD,
+        is_bounded=True,
+        ratio_spread=0.02,
+        alter=shorten_answers,
+        rewrite=partial(bundle_events, arms=("candidate",)),
+    ),
+    World(
+        name="bundled_baseline",
+        text="As before, but the baseline joins its events: the candidate looks slower.",
+        ratios=NO_GAIN,
+        layout=STANDARD,
+        is_bounded=True,
+        ratio_spread=0.02,
+        alter=shorten_answers,
+        rewrite=partial(bundle_events, arms=("baseline", "baseline_null")),
+    ),
+    World(
+        name="gain_by_closing_usage",
+        text="40 % faster, 160 tokens and more; closing usage only, the candidate sends two in one event.",
+        ratios=dict.fromkeys(ALL, 0.6),
+        gains=ALL,
+        layout=STANDARD,
+        is_bounded=True,
+        alter=lengthen_answers,
+        rewrite=partial(bundle_events, arms=("candidate",), tokens=2),
     ),
 )

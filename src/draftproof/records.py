@@ -105,12 +105,14 @@ class WithheldSequence(msgspec.Struct, frozen=True, kw_only=True):
 class Withheld(msgspec.Struct, frozen=True, kw_only=True):
     """What statistics need of an answer whose texts were replaced by salted digests.
 
-    `checks` in the order of the item's; `characters` of all generated text, see `count_characters`.
+    `checks` in the order of the item's; `characters` of all generated text, see `count_characters`;
+    `first_bytes` of the first chunk's text, see `count_first_bytes`.
     """
 
     checks: tuple[WithheldCheck, ...] = ()
     characters: int = 0
     sequence: WithheldSequence | None = None
+    first_bytes: int | None = None
 
 
 class RequestRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -88,6 +88,7 @@ def test_requests_are_on_time_on_columns_as_one_by_one(requests, ttft_ms, tpot_m
         np.array([len(record.chunks) for record in records], dtype=np.intp),
         ttft_ns=np.array([one.ttft_from_schedule_ns for one in measured], dtype=np.float64),
         tpot_ns=np.array([one.tpot_ns for one in measured], dtype=np.float64),
+        tpot_most_ns=np.array([one.tpot_most_ns for one in measured], dtype=np.float64),
         e2e_ns=np.array([one.e2e_from_schedule_ns for one in measured], dtype=np.float64),
         tokens=np.array([one.output_tokens for one in measured], dtype=np.float64),
         objectives=objectives,

@@ -17,6 +17,7 @@ import msgspec
 
 from draftproof.errors import UsageError
 from draftproof.metrics.delivery import count_characters
+from draftproof.metrics.request import count_first_bytes
 from draftproof.metrics.sequence import describe_sequence
 from draftproof.records import Judgement, RequestRecord, ToolCall, Withheld, WithheldCheck, WithheldSequence
 from draftproof.verdict.diagnosis.prompt_overlap import measure_overlaps
@@ -106,6 +107,7 @@ class Withholder:
                 checks=() if item is None else tuple(self._outcomes(item, record)),
                 characters=count_characters(record),
                 sequence=self._sequence(record),
+                first_bytes=count_first_bytes(record),
             ),
         )
 

@@ -19,8 +19,9 @@ class RequestMetrics(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What one request shows. Times in ns.
 
     `tpot_basis` says how the first chunk's tokens were taken off: "counted" from the stream, or
-    "single_first_token_assumed" where the stream gives no counts. `icl_ns` are the gaps between content
-    chunks; `longest_stall_ns` is the largest of them, above the stall threshold or not.
+    "single_first_token_assumed" where the stream gives no counts: time per token then lies between `tpot_ns`,
+    with one token in the first chunk, and `tpot_most_ns`, with as many as it may hold. `icl_ns` are the gaps
+    between content chunks; `longest_stall_ns` is the largest of them, above the stall threshold or not.
     """
 
     ttft_ns: int | None
@@ -33,6 +34,7 @@ class RequestMetrics(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     icl_ns: tuple[int, ...]
     stall_count: int
     longest_stall_ns: int | None
+    tpot_most_ns: float | None = None
 
 
 def compute_request_metrics(record: RequestRecord, stall_threshold_ns: int) -> RequestMetrics:
@@ -52,14 +54,15 @@ def compute_request_metrics(record: RequestRecord, stall_threshold_ns: int) -> R
         icl_ns=gaps,
         stall_count=sum([gap > stall_threshold_ns for gap in gaps]) if longest > stall_threshold_ns else 0,
         longest_stall_ns=longest if gaps else None,
+        tpot_most_ns=_longest_per_token_ns(record, tpot_ns, tpot_basis),
     )
 
 
 def compute_clocks(record: RequestRecord) -> RequestMetrics:
-    """Return the metrics of one request without gaps and stalls: the cost does not grow with the answer."""
+    """Return the metrics of one request without gaps, stalls and bounds: the cost does not grow with it."""
     ends = record.chunks if len(record.chunks) < 3 else (record.chunks[0], record.chunks[-1])
     clocks = compute_request_metrics(msgspec.structs.replace(record, chunks=ends), 0)
-    return msgspec.structs.replace(clocks, icl_ns=(), stall_count=0, longest_stall_ns=None)
+    return msgspec.structs.replace(clocks, icl_ns=(), stall_count=0, longest_stall_ns=None, tpot_most_ns=None)
 
 
 def count_output_tokens(record: RequestRecord) -> int | None:
@@ -170,6 +173,40 @@ def time_per_output_token_ns(record: RequestRecord) -> tuple[float | None, TpotB
     if tokens < 1 or len(record.chunks) < 2:
         return None, basis
     return (end_ns - first.arrival_ns) / tokens, basis
+
+
+def most_first_tokens(record: RequestRecord, total: int) -> int:
+    """Return the most tokens that a first chunk may hold whose tokens nobody counts, at least 1.
+
+    Each of the other chunks brings a token at least, and each token of the first one a byte of its text.
+    Where the engine counts its decode steps and every step has a chunk after the first, that holds the one
+    token of the prefill.
+    """
+    others = len(record.chunks) - 1
+    if record.decode_steps is not None and record.decode_steps <= others:
+        return 1
+    return max(1, min(total - others, count_first_bytes(record) or total))
+
+
+def count_first_bytes(record: RequestRecord) -> int | None:
+    """Return the bytes (UTF-8) of the first chunk's text; None without text or where its length is lost."""
+    if record.withheld is not None:
+        return record.withheld.first_bytes
+    if not record.piece_chars:
+        return None
+    calls = (part for call in record.tool_calls for part in (call.name, call.arguments))
+    generated = "".join((record.reasoning_text, record.text, *calls))
+    return len(generated[: record.piece_chars[0]].encode("utf-8", "surrogatepass")) or None
+
+
+def _longest_per_token_ns(
+    record: RequestRecord, tpot_ns: float | None, basis: TpotBasis | None
+) -> float | None:
+    """Return the time per token with as many tokens in the first chunk as it may hold, ns."""
+    total = count_output_tokens(record)
+    if tpot_ns is None or total is None or basis != "single_first_token_assumed":
+        return tpot_ns
+    return tpot_ns * (total - 1) / (total - most_first_tokens(record, total))
 
 
 def _elapsed(start_ns: int | None, end_ns: int | None) -> int | None:

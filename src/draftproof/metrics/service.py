@@ -36,13 +36,14 @@ def is_on_time(record: RequestRecord, metrics: RequestMetrics, objectives: Objec
     """Tell whether the request succeeded and met every objective; None where that cannot be told.
 
     First token and end count from the scheduled time: a late send is the user's wait too. An answer that
-    came whole in its first chunk leaves no further token to wait for and meets any time per token.
+    came whole in its first chunk leaves no further token to wait for and meets any time per token. A time per
+    token that is known within bounds meets a deadline with all of them, or misses it with all of them.
     """
     if record.outcome != "ok":
         return False
     met = (
         _meets(metrics.ttft_from_schedule_ns, objectives.ttft_ms, vacuous=False),
-        _meets(metrics.tpot_ns, objectives.tpot_ms, vacuous=_nothing_to_wait_for(record, metrics)),
+        _meets_within(metrics, objectives.tpot_ms, vacuous=_nothing_to_wait_for(record, metrics)),
         _meets(metrics.e2e_from_schedule_ns, objectives.e2e_ms, vacuous=False),
     )
     if False in met:
@@ -56,6 +57,7 @@ def judge_times(
     *,
     ttft_ns: Floats,
     tpot_ns: Floats,
+    tpot_most_ns: Floats,
     e2e_ns: Floats,
     tokens: Floats,
     objectives: Objectives,
@@ -66,16 +68,19 @@ def judge_times(
         is_ok: whether each was answered to the end, shape (requests,) as all of these.
         chunks: how many chunks of content it has.
         ttft_ns: from the scheduled time to the first chunk, NaN where not known, as all that follow.
-        tpot_ns: time per output token.
+        tpot_ns: time per output token, at least.
+        tpot_most_ns: at most.
         e2e_ns: from the scheduled time to the end.
         tokens: output tokens.
         objectives: the deadlines.
     """
     nothing_to_wait_for = (chunks == 1) | (~np.isnan(tokens) & np.isnan(tpot_ns))
+    least, most = _meet(tpot_ns, objectives.tpot_ms), _meet(tpot_most_ns, objectives.tpot_ms)
+    within = np.where(least == most, least, np.nan)
     met = np.stack(
         [
             _meet(ttft_ns, objectives.ttft_ms),
-            np.where(np.isnan(tpot_ns) & nothing_to_wait_for, 1.0, _meet(tpot_ns, objectives.tpot_ms)),
+            np.where(np.isnan(tpot_ns) & nothing_to_wait_for, 1.0, within),
             _meet(e2e_ns, objectives.e2e_ms),
         ]
     )
@@ -94,6 +99,12 @@ def _meet(values_ns: Floats, limit_ms: float | None) -> Floats:
 
 def _nothing_to_wait_for(record: RequestRecord, metrics: RequestMetrics) -> bool:
     return len(record.chunks) == 1 or (metrics.output_tokens is not None and metrics.tpot_ns is None)
+
+
+def _meets_within(metrics: RequestMetrics, limit_ms: float | None, *, vacuous: bool) -> bool | None:
+    least = _meets(metrics.tpot_ns, limit_ms, vacuous=vacuous)
+    most = _meets(metrics.tpot_most_ns, limit_ms, vacuous=vacuous)
+    return least if least == most else None
 
 
 def _meets(value_ns: float | None, limit_ms: float | None, *, vacuous: bool) -> bool | None:

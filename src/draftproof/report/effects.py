@@ -5,6 +5,7 @@ Pure view of `Results.effects`. The deciding metric comes first; the margins of 
 
 import msgspec
 
+from draftproof.report.basis import describe_basis
 from draftproof.report.charts import Axis, Whisker, ratio_axis, whisker
 from draftproof.report.grouping import (
     choose_segments,
@@ -41,6 +42,7 @@ class EffectRow(msgspec.Struct, frozen=True, kw_only=True):
     simultaneous_mark: str
     pairs: str
     mark: str
+    basis: str = ""
 
 
 class EffectGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,6 +178,7 @@ def _row(effect: Effect, axis: Axis, notes: Footnotes) -> EffectRow:
         simultaneous_mark=_mark_apart(simultaneous.reason, ratio.reason, notes),
         pairs=f"{effect.pairs:,} / {effect.prompts:,}",
         mark=notes.mark(ratio.reason) if ratio.reason else "",
+        basis=describe_basis([effect]),
     )
 
 

@@ -131,10 +131,10 @@ def _prompt(prompt: PromptView, explanation: Explanation, *, whole: bool) -> Ite
 
 
 def _request(request: RequestView, metric: str) -> str:
-    times = [
+    times = [_rate(request)]
+    times += [
         f"{name} {_ms(value)}"
         for name, value in (
-            ("tpot", request.tpot_ns),
             ("ttft", request.ttft_from_schedule_ns),
             *((("e2e", request.e2e_from_schedule_ns),) if metric.startswith("e2e") else ()),
         )
@@ -143,6 +143,13 @@ def _request(request: RequestView, metric: str) -> str:
     error = f", {request.error}" if request.error else ""
     place = ", ".join(request.places) or "not found on disk"
     return f"{request.arm} {request.request_id} [{place}]: {request.outcome}, {', '.join(times)}{late}{error}"
+
+
+def _rate(request: RequestView) -> str:
+    """Return the time per token; as an interval where the tokens of the first chunk are not counted."""
+    least, most = request.tpot_ns, request.tpot_most_ns
+    reach = f" to {_ms(most)}, first chunk not counted" if least != most and most is not None else ""
+    return f"tpot {_ms(least)}{reach}"
 
 
 def _ms(value_ns: float | None) -> str:

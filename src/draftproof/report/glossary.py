@@ -4,7 +4,7 @@ GLOSSARY: tuple[tuple[str, str, str], ...] = (
     (
         "Time per token",
         "tpot_ns = (last content chunk − first content chunk) / (output tokens − tokens in the first chunk)",
-        "The rate of generation of one request. Right when a chunk carries several tokens.",
+        "The rate of generation of one request; an interval where nobody counts its first chunk.",
     ),
     (
         "Time to first token",

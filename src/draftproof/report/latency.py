@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from draftproof.report.basis import describe_arm_basis
 from draftproof.report.grouping import (
     label_column,
     make_panels,
@@ -64,6 +65,7 @@ def build_latency(results: Results) -> tuple[LatencyPart, ...]:
             "Time per token",
             "(last content chunk − first content chunk) / (output tokens − tokens in it), per request",
             lambda cell: cell.tpot,
+            basis=describe_arm_basis,
         ),
         _part(
             results,
@@ -88,26 +90,37 @@ def _part(
     definition: str,
     pick: Callable[[ArmCell], Percentiles],
     *,
+    basis: Callable[[ArmCell], str] | None = None,
     first_open: bool = True,
 ) -> LatencyPart:
     tables = [
-        (title_of_load(results, load), _table(results, load, title, pick)) for load in order_loads(results)
+        (title_of_load(results, load), _table(results, load, title, pick, basis=basis))
+        for load in order_loads(results)
     ]
     return LatencyPart(title=title, definition=definition, panels=make_panels(tables, first_open=first_open))
 
 
-def _table(results: Results, load: str, title: str, pick: Callable[[ArmCell], Percentiles]) -> Table:
+def _table(
+    results: Results,
+    load: str,
+    title: str,
+    pick: Callable[[ArmCell], Percentiles],
+    *,
+    basis: Callable[[ArmCell], str] | None,
+) -> Table:
     notes = Footnotes()
-    groups = segment_groups(results, load, lambda cell: _row(cell, pick(cell), notes))
+    groups = segment_groups(results, load, lambda cell: _row(cell, pick(cell), notes, basis))
     return Table(
         caption=f"{title}, {title_of_load(results, load)}",
-        columns=_COLUMNS,
+        columns=(*_COLUMNS, *((label_column("Basis"),) if basis else ())),
         groups=groups,
         notes=notes.notes(),
     )
 
 
-def _row(cell: ArmCell, percentiles: Percentiles, notes: Footnotes) -> Row:
+def _row(
+    cell: ArmCell, percentiles: Percentiles, notes: Footnotes, basis: Callable[[ArmCell], str] | None
+) -> Row:
     p = percentiles
     figures = (p.p50, p.p95, p.p99, p.ok_p50, p.ok_p95, p.ok_p99, p.mean_ok)
     return Row(
@@ -115,6 +128,7 @@ def _row(cell: ArmCell, percentiles: Percentiles, notes: Footnotes) -> Row:
             text_cell(arm_label(cell.arm), head=True, tone=f"arm {cell.arm}"),
             count_cell(cell.attempted),
             *(figure_cell(figure, format_ms, notes) for figure in figures),
+            *((text_cell(basis(cell)),) if basis else ()),
         )
     )
 

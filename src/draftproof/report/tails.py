@@ -3,6 +3,7 @@
 Pure view of `Results.tail_effects`.
 """
 
+from draftproof.report.basis import describe_basis
 from draftproof.report.grouping import (
     candidate_ratios,
     choose_segments,
@@ -55,7 +56,7 @@ def tails_sentence(results: Results) -> str:
     """Say what is compared, the margin, and in how many cells the tail is not shown to hold."""
     if not results.tail_effects:
         return "These results hold no comparison of the tail; re-compute them with draftproof report."
-    margin = results.thresholds.get("tail_margin")
+    margin, basis = results.thresholds.get("tail_margin"), describe_basis(results.tail_effects)
     allowed = "" if margin is None else f" It may grow by at most {format_share(margin)}."
     unseen = sum(any(r.code == _NOT_SHOWN for r in cell.reasons) for cell in results.cells)
     shown = (
@@ -67,6 +68,7 @@ def tails_sentence(results: Results) -> str:
     return (
         f"{_quantile(results)} of the same pairs, every failed request counted as infinitely slow, shown "
         f"over the whole load and blamed on a cell only where its own requests agree.{allowed}{shown}"
+        f"{f' Time per token: {basis}.' if basis else ''}"
     )
 
 

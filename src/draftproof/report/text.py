@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from draftproof.report.acceptance import is_drafting
+from draftproof.report.basis import describe_basis, describe_deciding_basis
 from draftproof.report.delivery import (
     DELIVERY_COLUMNS,
     delivery_hints,
@@ -97,7 +98,10 @@ def _reason(reason: Reason) -> str:
 
 def _envelope(results: Results) -> list[str]:
     metric = f"{metric_label(results.metric).lower()}, {statistic_label(results.statistic)}"
-    title = f"Envelope (change of {metric}, against the baseline, {results.confidence * 100:g}% simultaneous)"
+    title = (
+        f"Envelope (change of {metric}{describe_deciding_basis(results)}, against the baseline, "
+        f"{results.confidence * 100:g}% simultaneous)"
+    )
     entries = bullets(f"May run {line}." for line in describe_envelope(results.verdict.envelope))
     if len(results.cells) > _LISTED_CELLS:
         return section(title, [*_statuses_by_segment(results), *entries])
@@ -155,15 +159,16 @@ def _effects(results: Results) -> list[str]:
             comparison_label(effect.arm, effect.versus),
             format_ratio(effect.ratio.value),
             format_interval(effect.ratio, format_ratio) or needed_text(effect.ratio),
+            describe_basis([effect]),
         )
         for metric in metrics
         for load in order_loads(results)
         for effect in _in_arm_order(results, pooled, metric, load)
     ]
-    header = ("Metric", "Load", "Arm", "Ratio", "Interval")
-    return section(
-        "Ratios between arms, all segments (below 1 is faster)", align([header, *rows]) if rows else []
-    )
+    header = ("Metric", "Load", "Arm", "Ratio", "Interval", "Basis")
+    shown = len(header) if any(row[-1] for row in rows) else len(header) - 1
+    table = align([row[:shown] for row in (header, *rows)]) if rows else []
+    return section("Ratios between arms, all segments (below 1 is faster)", table)
 
 
 def _metric_rank(metric: str) -> int:

@@ -101,6 +101,7 @@ RECORD_SCHEMA: dict[str, pl.DataType] = {
                     "bigrams": pl.List(_INT),
                 }
             ),
+            "first_bytes": _INT,
         }
     ),
     "top_two_margins": pl.List(pl.Float64()),

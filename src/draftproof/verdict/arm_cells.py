@@ -18,7 +18,7 @@ from draftproof.stats.bootstrap import mean_interval
 from draftproof.stats.quantiles import QuantileEstimate, quantile_intervals
 from draftproof.stats.resampling import Floats, Ints
 from draftproof.stats.shares import share_interval
-from draftproof.verdict.columns import Columns
+from draftproof.verdict.columns import ASSUMED, Columns
 from draftproof.verdict.effects import derive_seed
 from draftproof.verdict.figure import as_figure
 from draftproof.verdict.results import Acceptance, ArmCell, CheckSummary, Figure, Percentiles, Progress
@@ -77,7 +77,21 @@ def compute_arm_cell(prepared: PreparedRun, arm: str, segment: str, load: str) -
             )
         ),
         fallbacks=_count_fallbacks(columns.fallbacks[places]),
+        tpot_bases=_count_bases(columns, answered),
+        tpot_most=_to_longest(prepared, answered, (arm, segment, load)),
     )
+
+
+def _count_bases(columns: Columns, answered: Ints) -> dict[str, int]:
+    bases = [columns.observations[place].metrics for place in answered.tolist()]
+    return dict(sorted(Counter(one.tpot_basis for one in bases if one.tpot_ns and one.tpot_basis).items()))
+
+
+def _to_longest(prepared: PreparedRun, answered: Ints, parts: Sequence[str]) -> Figure | None:
+    """Return the mean time per token with as many tokens in first chunks as may be; None if counted."""
+    if not (prepared.columns.tpot_basis[answered] == ASSUMED).any():
+        return None
+    return _to_mean(prepared, answered, "tpot_most_ns", parts)
 
 
 def _count_outcomes(columns: Columns, places: Ints) -> dict[str, int]:

@@ -271,8 +271,8 @@ def _explain_effect(
 ) -> Reason:
     effect, row = evidence.effect, _row(f"{metric} candidate / baseline", evidence)
     if effect.value is None or effect.low is None:
-        text = f"The effect cannot be stated: {effect.reason}."
-        return Reason(code="no_effect_estimate", text=text, evidence=row)
+        text = f"The effect cannot be stated: {effect.reason}{_advise(effect)}."
+        return Reason(code="no_effect_estimate", text=text, evidence=row, remedy=effect.remedy)
     words = {
         "gain": f"wholly below {1 - thresholds.minimum_gain:.2f}",
         "harm": f"wholly above {1 + thresholds.harm_margin:.2f}",
@@ -287,7 +287,14 @@ def _explain_effect(
             "which two equal arms differ at this load."
         )
         return Reason(code="within_noise", text=text, evidence=row)
-    return Reason(code=f"effect_{standing}", text=text + ".", evidence=row)
+    text += _advise(effect) if standing == "inconclusive" else ""
+    remedy = effect.remedy if standing == "inconclusive" else None
+    return Reason(code=f"effect_{standing}", text=text + ".", evidence=row, remedy=remedy)
+
+
+def _advise(effect: Figure) -> str:
+    """Say what helps where no number of prompts does."""
+    return f"; no number of prompts changes that: {effect.remedy}" if effect.remedy else ""
 
 
 def describe(figure: Figure | None) -> str:

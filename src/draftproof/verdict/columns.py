@@ -291,6 +291,7 @@ class Columns:
                     self.chunks,
                     ttft_ns=self.figure("ttft_from_schedule_ns"),
                     tpot_ns=self.figure("tpot_ns"),
+                    tpot_most_ns=self.figure("tpot_most_ns"),
                     e2e_ns=self.figure("e2e_from_schedule_ns"),
                     tokens=self.figure("output_tokens"),
                     objectives=objectives,

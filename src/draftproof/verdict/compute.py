@@ -3,6 +3,7 @@
 Pure and deterministic: the same records in any order give the same bytes.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
@@ -215,10 +216,14 @@ def _add_needed(cells: Iterable[Cell], found: SamplePlan | None) -> tuple[Cell, 
                 cell.effect, needed=find_more(found, (cell.segment, cell.load)) or None
             ),
         )
-        if found is not None and cell.status == "inconclusive" and cell.effect.value is not None
+        if found is not None and _awaits_prompts(cell)
         else cell
         for cell in cells
     )
+
+
+def _awaits_prompts(cell: Cell) -> bool:
+    return cell.status == "inconclusive" and cell.effect.value is not None and cell.effect.remedy is None
 
 
 def _assemble(
@@ -315,8 +320,11 @@ def _word_verdict(
 
 
 def _describe_missing(cells: Iterable[Cell], found: SamplePlan | None) -> str | None:
-    undecided = [(cell.segment, cell.load) for cell in cells if cell.status == "inconclusive"]
-    return None if found is None else describe_missing(found, undecided)
+    undecided = [cell for cell in cells if cell.status == "inconclusive"]
+    remedies = Counter(cell.effect.remedy for cell in undecided if cell.effect.remedy)
+    if remedies:
+        return f"no number of prompts changes that: {remedies.most_common(1)[0][0]}"
+    return None if found is None else describe_missing(found, [(one.segment, one.load) for one in undecided])
 
 
 def _warn(prepared: PreparedRun, effects: EffectIndex, faults: Faults) -> Iterator[str]:

@@ -7,12 +7,14 @@ move it to another band. Bands only ever restrict: they take contexts away from 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
+from draftproof.verdict.bounds import span_limits
 from draftproof.verdict.cells import compute_noise, decide_effect
 from draftproof.verdict.decision_results import ContextBand
 from draftproof.verdict.effects import (
     CellKey,
     EffectIndex,
     estimate_ratio,
+    list_bound_readers,
     read_metric,
     usable_pairs,
 )
@@ -125,8 +127,12 @@ def _judge_band(
     inside = usable_pairs((pair for pair in pairs if pair.item_id in items), read_metric(metric))
     # The place is part of the seed, so every band has draws of its own.
     named = (cell[0], f"{cell[1]} band {number + 1} of {len(bands)}")
-    found = estimate_ratio(prepared, inside, COMPARED, metric, named, read=read_metric(metric))
-    figure = Figure(value=found.value, low=found.low, high=found.high)
+    found, *others = [
+        estimate_ratio(prepared, inside, COMPARED, metric, named, read=read)
+        for read in (read_metric(metric), *list_bound_readers(inside, metric))
+    ]
+    low, high = span_limits((found, *others))
+    figure = Figure(value=found.value, low=low, high=high)
     reading = decide_effect(figure, prepared.plan.thresholds, noise)
     return ContextBand(
         segment=cell[0],
@@ -138,8 +144,8 @@ def _judge_band(
         prompts=found.n_clusters,
         pairs=found.n_pairs,
         ratio=found.value,
-        low=found.low,
-        high=found.high,
+        low=low,
+        high=high,
         level=found.level,
         reading="inconclusive" if reading == "invalid" else reading,
         reason=found.reason,

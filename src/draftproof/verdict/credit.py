@@ -1,8 +1,8 @@
 """What keeps a gain from being credited although its interval is clear. Pure.
 
 Each rule names a way in which an arm looks faster without being so: answers whose length shifts within its
-margin, times per token reckoned by two formulas, and turns of which there are
-too few to tell what a turn does to all of its prompts.
+margin, tokens that were counted or joined otherwise, and turns of which there are too few to tell what a turn
+does to all of its prompts.
 """
 
 import itertools
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from draftproof.stats.turns import MINIMUM_BLOCKS
 from draftproof.verdict.cells import compute_noise, decide_effect, describe
-from draftproof.verdict.columns import NO_BASIS
+from draftproof.verdict.counting import read_tokens_per_character
 from draftproof.verdict.effects import CellKey, EffectIndex, compare_arms
 from draftproof.verdict.equal_length import read_at_equal_length
 from draftproof.verdict.guardrails import Finding
@@ -23,7 +23,7 @@ from draftproof.verdict.results import Figure, Reason
 from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun
 from draftproof.verdict.wording import METRIC_WORDS
 
-E2E = "e2e_from_schedule_ns"
+TPOT, E2E = "tpot_ns", "e2e_from_schedule_ns"
 DECISIVE = ("candidate", "baseline")
 
 
@@ -41,7 +41,8 @@ def judge_credit(
     found: defaultdict[CellKey, list[Finding]] = defaultdict(list)
     for cell, finding in (
         *_find_by_length(prepared, pairs[DECISIVE], effects),
-        *_find_mixed_bases(prepared, pairs[DECISIVE]),
+        *_find_contradicted(prepared, pairs[DECISIVE], effects),
+        *_find_by_counting(prepared, pairs[DECISIVE], effects),
         *_find_disturbed_more(prepared),
         *(_find_few_turns(prepared, pairs[DECISIVE]) if is_representative else ()),
     ):
@@ -54,28 +55,41 @@ def _find_by_length(
 ) -> Iterable[tuple[CellKey, Finding]]:
     """Find gains that do not survive the shift of length: less its upper limit, and over shared tokens."""
     metric, thresholds = prepared.plan.comparison.metric, prepared.plan.thresholds
+    gains = dict(_list_gains(prepared, effects))
+    common = _compare_at_equal_length(prepared, pairs, metric) if gains else {}
     words = METRIC_WORDS[metric]
-    common = _compare_at_equal_length(prepared, pairs, metric)
-    for segment, load in _list_cells(prepared):
-        cell = (segment, load)
-        noise = compute_noise(effects.get((metric, "baseline_null", "baseline", ALL_SEGMENTS, load)))
-        gain = effects[(metric, *DECISIVE, *cell)].simultaneous
+    for cell, gain in gains.items():
+        noise = _noise_at(prepared, effects, cell[1])
         shift = compute_length_shift(effects[("output_tokens", *DECISIVE, *cell)].ratio, metric)
-        if decide_effect(gain, thresholds, noise) != "gain" or gain.high is None:
-            continue
         text = None
         if decide_effect(common.get(cell, gain), thresholds, noise) != "gain":
             text = (
                 f"Over the tokens that both answers have, {words} is {describe(common[cell])} of the "
                 "baseline's: the rest of the gain is the length of answers."
             )
-        elif decide_effect(replace(gain, high=gain.high + shift), thresholds, noise) != "gain":
+        elif decide_effect(replace(gain, high=(gain.high or 0.0) + shift), thresholds, noise) != "gain":
             text = (
                 f"Answers may differ from the baseline's in length by {100 * shift:.1f} %; less that, "
                 f"{words} of {describe(gain)} is no gain beyond the minimum."
             )
         if text:
             yield cell, _open("gain_by_length", text, cell)
+
+
+def _list_gains(prepared: PreparedRun, effects: EffectIndex) -> Iterable[tuple[CellKey, Figure]]:
+    """Return the cells whose effect is a gain, with its interval."""
+    metric = prepared.plan.comparison.metric
+    for load in prepared.loads:
+        noise = _noise_at(prepared, effects, load)
+        for segment in prepared.segments:
+            gain = effects[(metric, *DECISIVE, segment, load)].simultaneous
+            if decide_effect(gain, prepared.plan.thresholds, noise) == "gain":
+                yield (segment, load), gain
+
+
+def _noise_at(prepared: PreparedRun, effects: EffectIndex, load: str) -> float:
+    metric = prepared.plan.comparison.metric
+    return compute_noise(effects.get((metric, "baseline_null", "baseline", ALL_SEGMENTS, load)))
 
 
 def compute_length_shift(ratio: Figure, metric: str) -> float:
@@ -98,26 +112,74 @@ def _compare_at_equal_length(prepared: PreparedRun, pairs: Pairs, metric: str) -
     return {(one.segment, one.load): one.simultaneous for one in found}
 
 
-def _list_cells(prepared: PreparedRun) -> list[CellKey]:
-    return [(segment, load) for load in prepared.loads for segment in prepared.segments]
+def _find_contradicted(
+    prepared: PreparedRun, pairs: Pairs, effects: EffectIndex
+) -> Iterable[tuple[CellKey, Finding]]:
+    """Find gains of time per token that end-to-end time does not show, whatever their cause.
 
-
-def _find_mixed_bases(prepared: PreparedRun, pairs: Pairs) -> Iterable[tuple[CellKey, Finding]]:
-    """Find cells in which the arms' times per token are reckoned by different formulas."""
-    if prepared.plan.comparison.metric != "tpot_ns":
+    With a share f of the baseline's time after its first token, an end-to-end ratio R implies that this part
+    takes 1 − (1 − R)/f of its time. Where that is more than the gain says, beyond both intervals, and no gain
+    itself, tokens were counted, joined or left out otherwise, but none came sooner.
+    """
+    if prepared.plan.comparison.metric != TPOT:
         return
-    bases = prepared.columns.tpot_basis
-    for cell, inside in pairs.cells.items():
-        mine, theirs = bases[inside.mine], bases[inside.theirs]
-        known = inside.is_ok & (mine != NO_BASIS) & (theirs != NO_BASIS)
-        differing, compared = int((known & (mine != theirs)).sum()), int(known.sum())
-        is_mixed = differing > prepared.plan.thresholds.failure_margin * compared
-        if cell[0] != ALL_SEGMENTS and is_mixed:
+    for cell, gain in _list_gains(prepared, effects):
+        whole, share = effects[(E2E, *DECISIVE, *cell)].ratio, _share_after_first(pairs.cell(*cell))
+        implied = _imply(whole, share)
+        if implied.low is None or gain.high is None or implied.low <= gain.high:
+            continue
+        noise = _noise_at(prepared, effects, cell[1])
+        if decide_effect(implied, prepared.plan.thresholds, noise) != "gain":
             text = (
-                f"In {differing} of {compared} pairs one arm counts the tokens of its first chunk and "
-                "the other does not, so their times per token are not of one formula."
+                f"Time per token is {describe(gain)} of the baseline's, so end-to-end time would be "
+                f"{1 - share * (1 - (gain.value or 0)):.2f}, but it is {describe(whole)}."
             )
-            yield cell, _open("tpot_basis_differs", text, cell)
+            yield cell, _open("contradicted_end_to_end", text, cell)
+
+
+def _share_after_first(pairs: Pairs) -> float:
+    """Return the share of the other arm's end-to-end time that lies after its first token; 0 if unknown."""
+    columns, theirs = pairs.columns, pairs.theirs[pairs.is_ok]
+    whole, first = columns.metric(E2E)[theirs], columns.metric("ttft_from_schedule_ns")[theirs]
+    known = ~np.isnan(first) & columns.timed[theirs]
+    total = float(whole[known].sum())
+    return 1.0 - float(first[known].sum()) / total if total > 0 else 0.0
+
+
+def _imply(whole: Figure, share: float) -> Figure:
+    """Return what an end-to-end ratio implies for the part after the first token, None where it has none."""
+    if whole.value is None or whole.low is None or whole.high is None or share <= 0:
+        return Figure(value=None)
+    value, low, high = (1 - (1 - ratio) / share for ratio in (whole.value, whole.low, whole.high))
+    return Figure(value=value, low=low, high=high, level=whole.level, n=whole.n)
+
+
+def _find_by_counting(
+    prepared: PreparedRun, pairs: Pairs, effects: EffectIndex
+) -> Iterable[tuple[CellKey, Finding]]:
+    """Find gains of time per token that are none for each character of text, where tokens hold less of it.
+
+    An arm that states more tokens for its text looks faster by as much.
+    """
+    gains = dict(_list_gains(prepared, effects)) if prepared.plan.comparison.metric == TPOT else {}
+    density = read_tokens_per_character(prepared.columns)
+    if not gains or np.array_equal(density[pairs.mine], density[pairs.theirs], equal_nan=True):
+        return
+    values = prepared.columns.metric(TPOT) * density
+    by_text = compare_arms(prepared, pairs, DECISIVE, "time per character", values)
+    tokens = compare_arms(prepared, pairs, DECISIVE, "tokens per character", density)
+    for one, counted in zip(by_text, tokens, strict=True):
+        cell, low = (one.segment, one.load), counted.ratio.low
+        if cell not in gains or low is None or low <= 1:
+            continue
+        noise = _noise_at(prepared, effects, one.load)
+        if decide_effect(one.simultaneous, prepared.plan.thresholds, noise) != "gain":
+            text = (
+                f"The candidate states {describe(counted.ratio)} times the baseline's tokens for the same "
+                f"amount of text, and time per character is {describe(one.simultaneous)} of the baseline's: "
+                "the rest of the gain is how tokens are counted."
+            )
+            yield cell, _open("gain_by_counting", text, cell)
 
 
 def _find_disturbed_more(prepared: PreparedRun) -> Iterable[tuple[CellKey, Finding]]:

@@ -111,9 +111,12 @@ def _is_settled(cell: Cell) -> bool:
 
 
 def _may_gain(cell: Cell, thresholds: Thresholds) -> bool:
-    if cell.status != "inconclusive" or _is_settled(cell) or cell.effect.value is None:
+    effect = cell.effect
+    if cell.status != "inconclusive" or _is_settled(cell) or effect.value is None:
         return False
-    return cell.effect.value < 1 - thresholds.minimum_gain
+    # Of an effect that no number of prompts settles the interval is all there is.
+    least = effect.low if effect.remedy and effect.low is not None else effect.value
+    return least < 1 - thresholds.minimum_gain
 
 
 def _is_no_gain(cell: Cell, thresholds: Thresholds) -> bool:

@@ -6,20 +6,26 @@ out here is counted by the failure guardrail, so a failure never makes an arm lo
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from draftproof.stats.bootstrap import RatioEstimate, Statistic, paired_ratio
 from draftproof.stats.multiplicity import simultaneous_intervals
 from draftproof.stats.resampling import Floats, Ints, index_labels
 from draftproof.stats.turns import TurnSpread, turn_spread, widen_by_turns
+from draftproof.verdict.bounds import BOUNDED, note_basis, read_bounds, span_bounds
 from draftproof.verdict.columns import FROM_PROMPT
+from draftproof.verdict.missing import Missing, explain_missing
 from draftproof.verdict.pairs import Comparison, Pair, Pairs, PairTable
 from draftproof.verdict.results import Effect, Figure
 from draftproof.verdict.run_data import ALL_SEGMENTS, Observation, PreparedRun
 
 METRICS = ("tpot_ns", "ttft_from_schedule_ns", "e2e_from_schedule_ns", "output_tokens")
+# Two equal services send their first chunks alike: what is not known of them is in neither's ratio.
+NULL: Comparison = ("baseline_null", "baseline")
 POOLED_REASON = "pooled over segments: shown beside them, no part of the family that decides"
 
 CellKey = tuple[str, str]  # segment, load
@@ -43,9 +49,7 @@ def compute_effects(prepared: PreparedRun, pairs: PairTable) -> tuple[Effect, ..
         effect
         for comparison in pairs
         for metric in METRICS
-        for effect in compare_arms(
-            prepared, pairs[comparison], comparison, metric, prepared.columns.metric(metric)
-        )
+        for effect in compare_metric(prepared, pairs[comparison], comparison, metric)
     )
 
 
@@ -75,6 +79,29 @@ def value_of(seen: Observation, metric: str) -> float | None:
 def statistic_of(metric: str, planned: Statistic) -> Statistic:
     """Return the statistic of a metric: the plan's for times; the length of answers is always a mean."""
     return "mean" if metric == "output_tokens" else planned
+
+
+def compare_metric(prepared: PreparedRun, pairs: Pairs, comparison: Comparison, metric: str) -> list[Effect]:
+    """Return the effects on a metric of the records; on one that is known within bounds, over all of them."""
+    found = []
+    for one in compare_arms(prepared, pairs, comparison, metric, prepared.columns.metric(metric)):
+        inside = pairs.cell(one.segment, one.load)
+        found.append(note_basis(_explain(one, explain_missing(inside, metric)), inside))
+    bounds = None if comparison == NULL else read_bounds(pairs, metric)
+    if bounds is None:
+        return found
+    least, most = (compare_arms(prepared, pairs, comparison, metric, values) for values in bounds)
+    thresholds = prepared.plan.thresholds
+    margins = (1 - thresholds.minimum_gain, 1 + thresholds.harm_margin)
+    return [span_bounds(*one, margins) for one in zip(found, least, most, strict=True)]
+
+
+def _explain(effect: Effect, missing: Missing | None) -> Effect:
+    """Return an effect that no number of prompts would make known, with the reason and what helps."""
+    if missing is None:
+        return effect
+    figure = replace(effect.ratio, needed=None, reason=missing.reason, remedy=missing.remedy)
+    return replace(effect, ratio=figure, simultaneous=figure)
 
 
 def compare_arms(
@@ -120,6 +147,23 @@ def has_value(seen: Observation, read: Reader) -> bool:
     """Return whether `read` gives a positive number and the request's times do not run backwards."""
     value = read(seen)
     return value is not None and value > 0 and seen.in_order
+
+
+def list_bound_readers(pairs: Sequence[Pair], metric: str) -> tuple[Reader, ...]:
+    """Return what reads the values of the least and of the greatest ratio that bounds allow; none if known.
+
+    As `read_bounds`, of pairs one by one.
+    """
+    assumed = "single_first_token_assumed"
+    seen = (one for pair in pairs for one in (pair.arm, pair.versus))
+    if metric != BOUNDED or not any(one.metrics.tpot_basis == assumed for one in seen):
+        return ()
+    mine = pairs[0].arm.record.arm
+
+    def read(seen: Observation, *, is_most: bool) -> float | None:
+        return value_of(seen, "tpot_most_ns" if (seen.record.arm == mine) is is_most else metric)
+
+    return tuple(partial(read, is_most=is_most) for is_most in (False, True))
 
 
 def estimate_ratio(

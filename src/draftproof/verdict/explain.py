@@ -39,6 +39,7 @@ class RequestView(msgspec.Struct, frozen=True, kw_only=True):
     e2e_from_schedule_ns: int | None
     output_tokens: int | None
     error: str | None
+    tpot_most_ns: float | None = None
 
 
 class PromptView(msgspec.Struct, frozen=True, kw_only=True):
@@ -233,6 +234,7 @@ def _view_request(seen: Observation, places: Places) -> RequestView:
         e2e_from_schedule_ns=metrics.e2e_from_schedule_ns,
         output_tokens=metrics.output_tokens,
         error=record.error,
+        tpot_most_ns=metrics.tpot_most_ns,
     )
 
 

@@ -15,6 +15,7 @@ from draftproof.metrics.request import is_empty, name_outcome
 from draftproof.records import RequestRecord
 from draftproof.verdict.client_wording import FAULT_WORDS, describe_client_faults
 from draftproof.verdict.cold import find_cold_spells, warn_about_cold, withhold_for_cold
+from draftproof.verdict.counting import find_miscounted, list_miscounts, warn_about_miscounts
 from draftproof.verdict.effects import CellKey
 from draftproof.verdict.guardrails import list_hidden_failures
 from draftproof.verdict.pairs import NO_PAIRS, PairTable
@@ -51,8 +52,15 @@ def find_faults(prepared: PreparedRun, pairs: PairTable, readings: ServiceReadin
     told = find_service_faults(prepared, readings)
     spells = find_cold_spells(prepared)
     cold = withhold_for_cold(spells, prepared.plan.thresholds)
+    miscounts = list_miscounts(prepared, pairs)
+    miscounted = find_miscounted(miscounts, prepared)
     by_load = {
-        load: (*_find_unfit_client(prepared, load), *told.get(load, ()), *cold.get(load, ()))
+        load: (
+            *_find_unfit_client(prepared, load),
+            *told.get(load, ()),
+            *cold.get(load, ()),
+            *miscounted.get(load, ()),
+        )
         for load in prepared.loads
     }
     return Faults(
@@ -62,6 +70,7 @@ def find_faults(prepared: PreparedRun, pairs: PairTable, readings: ServiceReadin
         warnings=(
             *_warn(prepared, pairs, readings),
             *warn_about_cold([one for one in spells if one.load not in cold]),
+            *warn_about_miscounts(miscounts, prepared),
         ),
         paused=list_paused(prepared, readings),
     )

@@ -7,7 +7,10 @@ from draftproof.stats.totals import TotalsEstimate
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
-    """One number: `value` with its interval [`low`, `high`] at `level`, from `n` samples."""
+    """One number: `value` with its interval [`low`, `high`] at `level`, from `n` samples.
+
+    `needed`: how many more samples would help. `remedy`: what helps where no number of samples does.
+    """
 
     value: float | None
     low: float | None = None
@@ -16,6 +19,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     n: int = 0
     needed: int | None = None
     reason: str | None = None
+    remedy: str | None = None
 
 
 def as_figure(found: MeanEstimate | TotalsEstimate) -> Figure:

@@ -34,23 +34,31 @@ class ShareRule(msgspec.Struct, frozen=True):
     """How a difference of shares is evaluated. `margin` names the threshold.
 
     `sign`: 1 where more is worse, −1 where less is worse, 0 where a shift either way keeps a gain from being
-    credited.
+    credited. `unknown` says why no pair tells, `remedy` what would help then.
     """
 
     code: str
     words: str
     margin: str
     sign: int
+    unknown: str = "no pair was judged in both arms"
+    remedy: str | None = None
 
 
 SHARE_RULES = {
     "failed_share": ShareRule("guardrail_failures", "share of failed requests", "failure_margin", 1),
     "passed_share": ShareRule("guardrail_checks", "share of answers passing checks", "quality_margin", -1),
     "limit_share": ShareRule(
-        "token_limit", "share of answers that end at the token limit", "token_limit_margin", 0
+        "token_limit",
+        "share of answers that end at the token limit",
+        "token_limit_margin",
+        0,
+        "no pair of answers says how it ended",
+        "have the service state a finish reason",
     ),
 }
 QUANTITIES = tuple(SHARE_RULES)
+SHOWN_SHARES = ("failed_share", "passed_share")
 
 DifferenceIndex = Mapping[tuple[str, str, str, str, str], Difference]
 Votes = Mapping[tuple[bool, bool], Fraction]  # (state of the arm, of the other) -> prompts
@@ -137,10 +145,7 @@ def judge_guardrails(
         for metric in ("ttft_from_schedule_ns", "e2e_from_schedule_ns", "output_tokens")
     }
     return (
-        *(
-            judge_share(cell, differences, quantity, thresholds)
-            for quantity in ("failed_share", "passed_share")
-        ),
+        *(judge_share(cell, differences, quantity, thresholds) for quantity in SHOWN_SHARES),
         judge_ends(cell, differences, thresholds, withholds=withholds),
         judge_critical(cell, critical, thresholds.critical_errors),
         judge_time("ttft", cell, ratio["ttft_from_schedule_ns"], thresholds.ttft_margin),
@@ -166,7 +171,7 @@ def judge_time(name: str, cell: CellKey, ratio: Figure, margin: float) -> Findin
     words = {"ttft": "time to first token", "e2e": "end-to-end time"}[name]
     code, row = f"guardrail_{name}", _row(f"effects {name}", cell)
     if ratio.value is None or ratio.low is None or ratio.high is None:
-        return _find("open", code, f"{words} could not be compared: {ratio.reason}", row)
+        return _find_unknown(code, f"{words} could not be compared", ratio, row)
     span = f"{words} is {_span(ratio)} of the baseline's, at most {1 + margin:.2f} is allowed"
     if ratio.low > 1 + margin:
         return _find("violated", code, span, row)
@@ -177,7 +182,7 @@ def judge_length(cell: CellKey, ratio: Figure, margin: float) -> Finding:
     """Judge the mean length of answers: a shift beyond the margin either way means no gain is credited."""
     code, row = "output_length", _row("effects output_tokens", cell)
     if ratio.value is None or ratio.low is None or ratio.high is None:
-        return _find("open", code, f"output length could not be compared: {ratio.reason}", row)
+        return _find_unknown(code, "output length could not be compared", ratio, row)
     span = f"answers are {_span(ratio)} of the baseline's in length, a shift of {margin:.2f} is allowed"
     if ratio.low > 1 + margin or ratio.high < 1 - margin:
         return _find("shifted", code + "_shift", span + "; a gain is not credited", row)
@@ -207,6 +212,9 @@ def judge_share(
     text = _share_text(rule, pooled, margin, "over all segments")
     if _is_beyond(pooled, margin, rule.sign) and _worse(here, rule.sign) > margin:
         return _find(worst, code, text, over_load)
+    if pooled.value is None:
+        text = f"the {rule.words} could not be compared over all segments"
+        return _find_unknown(rule.code, text, pooled, over_load)
     if not _is_within(pooled, margin, rule.sign):
         return _find("open", rule.code, text, over_load)
     if _is_suspect(here, margin, rule.sign):
@@ -281,7 +289,9 @@ def _compute_difference(
         versus=comparison[1],
         segment=cell[0],
         load=cell[1],
-        difference=_difference_figure(votes, margin, prepared.plan.comparison.confidence),
+        difference=_difference_figure(
+            SHARE_RULES[quantity], votes, margin, prepared.plan.comparison.confidence
+        ),
     )
 
 
@@ -336,10 +346,10 @@ def _fill(states: Floats, known: Bools) -> Floats:
     return filled
 
 
-def _difference_figure(votes: Votes, margin: float, level: float) -> Figure:
+def _difference_figure(rule: ShareRule, votes: Votes, margin: float, level: float) -> Figure:
     n = int(sum(votes.values()))
     if n == 0:
-        return Figure(value=None, level=level, reason="no pair was judged in both arms")
+        return Figure(value=None, level=level, reason=rule.unknown, remedy=rule.remedy)
     both, arm_only, versus_only, neither = (
         float(votes.get(state, 0)) for state in ((True, True), (True, False), (False, True), (False, False))
     )
@@ -352,6 +362,16 @@ def _difference_figure(votes: Votes, margin: float, level: float) -> Figure:
 
 def _find(standing: Standing, code: str, text: str, evidence: str) -> Finding:
     return Finding(standing=standing, reason=Reason(code=code, text=text + ".", evidence=evidence))
+
+
+def _find_unknown(code: str, text: str, ratio: Figure, evidence: str) -> Finding:
+    """Return the finding of a ratio that is not known, with what helps where no number of prompts does."""
+    found = _find("open", code, f"{text}: {ratio.reason}", evidence)
+    if ratio.remedy is None:
+        return found
+    text = f"{text}: {ratio.reason}; no number of prompts changes that: {ratio.remedy}."
+    reason = msgspec.structs.replace(found.reason, text=text, remedy=ratio.remedy)
+    return msgspec.structs.replace(found, reason=reason)
 
 
 def _row(table: str, cell: CellKey) -> str:

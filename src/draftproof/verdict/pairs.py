@@ -67,6 +67,11 @@ def is_same_output(mine: RequestRecord, theirs: RequestRecord) -> bool:
     """Return whether both outputs are the same: in token ids where both have them, else in text and tools."""
     if mine.token_ids is not None and theirs.token_ids is not None:
         return mine.token_ids == theirs.token_ids
+    return is_same_text(mine, theirs)
+
+
+def is_same_text(mine: RequestRecord, theirs: RequestRecord) -> bool:
+    """Return whether two outputs read the same: text, reasoning and tool calls."""
     return (
         mine.text == theirs.text
         and mine.reasoning_text == theirs.reasoning_text

@@ -94,7 +94,9 @@ class CheckSummary(msgspec.Struct, frozen=True, kw_only=True):
 class ArmCell(msgspec.Struct, frozen=True, kw_only=True):
     """One arm in one cell (segment × load). Segment "all" pools the segments and never hides them.
 
-    `ttft` and `e2e` count from the scheduled time. Shares are parts of the summed end-to-end time of answered
+    `ttft` and `e2e` count from the scheduled time. `tpot_bases` counts the times per token by `tpot_basis`;
+    where first chunks are not counted, `tpot_most` is the mean with as many tokens in them as they may hold,
+    and `tpot` the one with one token. Shares are parts of the summed end-to-end time of answered
     requests. `checks` counts single checks; those of a failed request count as judged and not passed.
     """
 
@@ -120,12 +122,16 @@ class ArmCell(msgspec.Struct, frozen=True, kw_only=True):
     progress: Progress | None
     checks: CheckSummary
     fallbacks: int | None
+    tpot_bases: dict[str, int] = {}
+    tpot_most: Figure | None = None
 
 
 class Effect(msgspec.Struct, frozen=True, kw_only=True):
     """Ratio `arm` / `versus` of the same statistic in one cell; for latencies < 1 is better.
 
-    `ratio` has the interval of one comparison, `simultaneous` the one that holds over all cells at once.
+    `ratio` has the interval of one comparison, `simultaneous` the one that holds over all cells at once. Of a
+    time per token that is known within bounds both reach over all of them, `value` being the ratio with one
+    token in each first chunk that nobody counts; `assumed_pairs` have such a chunk, None for other metrics.
     """
 
     metric: str
@@ -138,6 +144,7 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
     simultaneous: Figure
     pairs: int
     prompts: int
+    assumed_pairs: int | None = None
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,11 +191,15 @@ class EstimatorRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reason(msgspec.Struct, frozen=True, kw_only=True):
-    """Why: a machine-readable code, a sentence, and the table row it rests on."""
+    """Why: a machine-readable code, a sentence, and the table row it rests on.
+
+    `remedy`: what helps where no number of prompts does; None where more of them may.
+    """
 
     code: str
     text: str
     evidence: str
+    remedy: str | None = None
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):

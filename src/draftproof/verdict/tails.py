@@ -16,7 +16,9 @@ from draftproof.metrics.percentiles import percentile
 from draftproof.plan.schema import Thresholds
 from draftproof.stats.quantile_ratio import paired_quantile_ratio
 from draftproof.stats.resampling import Floats, Ints
+from draftproof.verdict.bounds import note_basis, read_bounds, span_bounds
 from draftproof.verdict.effects import (
+    NULL,
     CellKey,
     EffectIndex,
     index_effects,
@@ -127,6 +129,8 @@ def more_requests(effect: Effect, margin: float) -> int | None:
     nothing is known, 0 where none are needed.
     """
     ratio, limit = effect.ratio, math.log(1 + margin)
+    if ratio.remedy:
+        return None
     if ratio.value is None:
         return math.ceil(ratio.needed * effect.pairs / max(1, effect.prompts)) if ratio.needed else None
     if ratio.high is None or math.log(ratio.value) >= limit:
@@ -141,9 +145,32 @@ def more_requests(effect: Effect, margin: float) -> int | None:
 def _compute_effect(
     prepared: PreparedRun, pairs: Pairs, comparison: Comparison, metric: str, cell: CellKey
 ) -> Effect:
+    """Return the ratio of a tail; of a metric that is known within bounds, over all of them."""
+
+    def estimate(values: Floats) -> Effect:
+        return _estimate(prepared, pairs.cell(*cell), comparison, metric, cell, values=values)
+
+    found = note_basis(estimate(prepared.columns.metric(metric)), pairs.cell(*cell))
+    bounds = None if comparison == NULL else read_bounds(pairs.cell(*cell), metric)
+    if bounds is None:
+        return found
+    least, most = map(estimate, bounds)
+    margins = (1 + prepared.plan.thresholds.tail_margin,)
+    return span_bounds(found, least, most, margins)
+
+
+def _estimate(
+    prepared: PreparedRun,
+    pairs: Pairs,
+    comparison: Comparison,
+    metric: str,
+    cell: CellKey,
+    *,
+    values: Floats,
+) -> Effect:
     choice, thresholds = prepared.plan.comparison, prepared.plan.thresholds
-    mine, theirs = _select(prepared, pairs.cell(*cell), metric)
-    values = _values(prepared, metric)
+    mine, theirs = _select(prepared, pairs, metric)
+    values = _or_infinite(values)
     estimate = paired_quantile_ratio(
         values[mine],
         values[theirs],
@@ -164,6 +191,11 @@ def _compute_effect(
     )
 
 
+def _or_infinite(values: Floats) -> Floats:
+    """Return the values, infinite where a request has none."""
+    return np.where(np.isnan(values), math.inf, values)
+
+
 def _select(prepared: PreparedRun, pairs: Pairs, metric: str) -> tuple[Ints, Ints]:
     """Return where the requests of timed pairs stand of which each failed or has the metric."""
     columns = prepared.columns
@@ -173,14 +205,8 @@ def _select(prepared: PreparedRun, pairs: Pairs, metric: str) -> tuple[Ints, Int
     return mine[kept], theirs[kept]
 
 
-def _values(prepared: PreparedRun, metric: str) -> Floats:
-    """Return a metric of every request, infinite where it has none."""
-    values = prepared.columns.metric(metric)
-    return np.where(np.isnan(values), math.inf, values)
-
-
 def _point(prepared: PreparedRun, pairs: Pairs, metric: str, q: float) -> float | None:
-    values = _values(prepared, metric)
+    values = _or_infinite(prepared.columns.metric(metric))
     above, below = (percentile(values[chosen], q) for chosen in _select(prepared, pairs, metric))
     if above is None or below is None or math.isinf(below):
         return None
@@ -224,6 +250,8 @@ def _describe(effect: Effect, thresholds: Thresholds) -> str:
 
 
 def _advise(effect: Effect, thresholds: Thresholds) -> str:
+    if effect.ratio.remedy:
+        return f"; no number of requests changes that: {effect.ratio.remedy}"
     needed = more_requests(effect, thresholds.tail_margin)
     aim = "allow it" if effect.ratio.value is None else "show it"
     return f"; about {needed:,} more requests per arm would {aim} (an estimate)" if needed else ""

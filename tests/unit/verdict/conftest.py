@@ -125,7 +125,8 @@ class World:
             prompt_tokens=60 if ok else None,
             output_tokens=tokens if ok else None,
             finish_reason="stop" if ok else None,
-            text=self.text(case) if ok else "",
+            # As much text as there are tokens: equal texts have equal counts. No text is none.
+            text=self.text(case).ljust(tokens, ".") if ok and self.text(case) else "",
             token_ids=tuple(self.text(case).encode().ljust(tokens, b".")[:tokens]) if ok else None,
             **(self._speculation(case, committed) if ok else {}),
             server=ServerTimings(queue_ns=MS, prefill_ns=first - start - 2 * MS, decode_ns=end - first),

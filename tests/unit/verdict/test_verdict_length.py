@@ -122,6 +122,22 @@ def test_a_shift_of_ends_is_a_guardrail_of_its_own(world, ends, standing):
         assert cell.status == ("inconclusive" if standing == "shifted" else "gain")
 
 
+def test_ends_that_no_service_states_have_a_remedy(world):
+    """With representative evidence unknown ends withhold a gain, and no number of prompts is asked."""
+    run = world(
+        tpot_ms=lambda case: 12.0 if case.arm == "candidate" else 20.0,
+        loads=(("low", 1),),
+        items_per_segment=60,
+        evidence="representative",
+    ).run()
+    records = tuple(msgspec.structs.replace(one, finish_reason=None) for one in run.records)
+    for cell in decide_run(msgspec.structs.replace(run, records=records)).cells:
+        (found,) = [one for one in cell.reasons if one.code == "token_limit"]
+        assert cell.status == "inconclusive"
+        assert found.remedy == "have the service state a finish reason"
+        assert found.remedy in found.text
+
+
 def test_ends_that_are_not_shown_withhold_with_representative_evidence(world):
     """Of 20 prompts nobody can tell 10 points: noted beside a gain, and with representative evidence none."""
     standings = {}

@@ -166,4 +166,11 @@ def _play(record, case):
     start = record.scheduled_ns
     chunks = tuple(Chunk(start + round(at * MS), count) for at, count in case["content_chunks_ms"])
     tokens = case["usage_completion_tokens"]
-    return _replace(record, chunks=chunks, output_tokens=tokens, end_ns=chunks[-1].arrival_ns, token_ids=None)
+    return _replace(
+        record,
+        chunks=chunks,
+        output_tokens=tokens,
+        text="yes".ljust(tokens, "."),
+        end_ns=chunks[-1].arrival_ns,
+        token_ids=None,
+    )

@@ -68,7 +68,7 @@ def _pooled_ratio(effects: EffectIndex, metric: str, load: str) -> Figure | None
 
 
 def _inverse(ratio: Figure | None) -> float | None:
-    return 1 / ratio.value if ratio and ratio.value else None
+    return 1 / ratio.value if ratio and ratio.value and not ratio.remedy else None
 
 
 def _describe(
