@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Sequence
 
-from draftproof.monitoring.signals import DecodeTime, Sample, Samples
+from draftproof.engines.signals import DecodeTime, Sample, Samples
 
 _SPECIAL = re.compile(r"[\\^$.|?*+()\[\]{}]")
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
+from draftproof.engines.signals import Sample, Signals
 from draftproof.monitoring.promql import (
     increase,
     once,
@@ -11,7 +12,6 @@ from draftproof.monitoring.promql import (
     share_of,
     time_per_token,
 )
-from draftproof.monitoring.signals import Sample, Signals
 from draftproof.monitoring.watch import ArmRole, Recording
 from draftproof.plan.rollback_limits import TAIL_SHARES, floor_of_tail, tail_of
 from draftproof.plan.schema import Plan

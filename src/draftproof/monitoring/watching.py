@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Sequence
 
 from draftproof.engines import adapter_for
+from draftproof.engines.engine_signals import find_signals
+from draftproof.engines.signals import Signals
 from draftproof.manifests import Manifest
 from draftproof.monitoring.alerts import list_cautions, list_triggers
 from draftproof.monitoring.blind_spots import list_blind_spots, list_unseen
-from draftproof.monitoring.engine_signals import find_signals
 from draftproof.monitoring.limits import find_load_limits, list_unrated, list_unset
 from draftproof.monitoring.recordings import FAILED_EXCESS, SLOWDOWN, record_arm, record_pair
-from draftproof.monitoring.signals import Signals
 from draftproof.monitoring.watch import Recording, Unwatched, Watch
 from draftproof.plan.rollback_limits import Limit, find_limits, tail_of
 from draftproof.plan.schema import Plan

@@ -18,8 +18,8 @@ from watched_runs import (
     rules_text,
 )
 
+from draftproof.engines.engine_signals import find_signals
 from draftproof.monitoring import render_rules, watch_run
-from draftproof.monitoring.engine_signals import find_signals
 from draftproof.monitoring.promql import quote, select_jobs
 from draftproof.verdict.results import EnvelopeEntry
 

@@ -11,9 +11,12 @@ import msgspec
 import pytest
 
 from draftproof.engines import adapter_for
+from draftproof.monitoring import watch_run
 from draftproof.qualify import recompute
 from draftproof.store import RunDirectory
 from draftproof.verdict.evidence import find_evidence, list_references
+from draftproof.verdict.questions.ask import answer_questions
+from draftproof.verdict.questions.rollback_words import list_triggers
 from draftproof.verdict.results import Results
 
 RUNS = Path(__file__).parents[2] / "fixtures" / "runs"
@@ -98,3 +101,112 @@ def test_every_reference_leads_to_a_row(judged):
     contents = run.load()
     for reference in set(list_references(results)):
         assert find_evidence(results, reference, manifest=contents.manifest, plan=contents.plan), reference
+
+
+@pytest.fixture(scope="module")
+def answers(judged):
+    """The twelve answers of a recorded run, by key."""
+    _, results = judged
+    return {one.key: one for one in results.questions}
+
+
+def percent(share):
+    return f"{100 * share:.0f} %"
+
+
+def test_the_answers_on_acceptance_give_the_share_that_the_run_shows(judged, answers):
+    """Every label's share is in its row; nothing is undisclosed that a row or a counter discloses."""
+    _, results = judged
+    cells = [one for one in results.arm_cells if (one.arm, one.segment) == ("candidate", "all")]
+    shown = {one.load: one.acceptance.draft_acceptance_rate for one in cells if one.acceptance is not None}
+    assert shown
+    assert answers["acceptance"].standing != "open"
+    load = next(load for load in shown if f"at load {load}" in answers["acceptance"].answer)
+    assert answers["acceptance"].answer.startswith(f"{percent(shown[load])} of drafted tokens")
+
+
+def test_without_a_count_in_the_answers_the_counters_share_is_given(judged):
+    """The service's counters tell the acceptance that the report shows; only the labels are missing."""
+    run, results = judged
+    bare = msgspec.structs.replace(results, label_acceptance=())
+    asked = answer_questions(bare, run.load().plan, run.load_manifest())
+    found = next(one for one in asked if one.key == "acceptance")
+    counted = {
+        one.load: one.draft_acceptance_rate
+        for one in results.services
+        if one.arm == "candidate" and one.draft_acceptance_rate is not None
+    }
+    assert bool(counted) is (found.standing == "partly")
+    for load, share in counted.items():
+        assert f"{percent(share)} of drafted tokens are accepted at load {load}" in found.answer
+        assert find_evidence(results, f"counters: candidate, load {load}")
+
+
+def test_the_answers_on_time_are_those_of_the_diagnosis(judged, answers):
+    """Shares of decoding, bounds and ceilings are the rows' own."""
+    _, results = judged
+    for row in results.diagnosis:
+        if f"load {row.load}" in answers["delay"].answer:
+            assert f"{percent(row.decode_share)} of a request's time is decoding at load {row.load}" in (
+                answers["delay"].answer
+            )
+        if f"load {row.load}" in answers["bound"].answer:
+            assert f"{row.bound} at load {row.load}" in answers["bound"].answer
+
+
+def test_the_answer_on_the_highest_load_is_that_of_its_cells(judged, answers):
+    """Statuses are counted from the cells, the ratio is the effect's, what is open is in their reasons."""
+    _, results = judged
+    last = results.loads[-1][0]
+    cells = [one for one in results.cells if one.load == last]
+    for status in {one.status for one in cells}:
+        count = sum(one.status == status for one in cells)
+        assert f"{count} {status}" in answers["high_batch"].answer
+    (effect,) = [
+        one
+        for one in results.effects
+        if (one.metric, one.arm, one.versus, one.segment, one.load)
+        == (results.metric, "candidate", "baseline", "all", last)
+    ]
+    assert f"{effect.ratio.value:.2f} ({effect.ratio.low:.2f}" in answers["high_batch"].answer
+    asked = " ".join(answers["high_batch"].missing)
+    codes = {reason.code for cell in cells for reason in cell.reasons}
+    assert "more prompts" not in asked
+    if any(cell.status == "inconclusive" for cell in cells):
+        assert any(code in asked for code in codes)
+
+
+def test_the_answers_on_the_pair_are_those_of_the_contract(judged, answers):
+    """Algorithm, runtime, licences and the way of switching off are the contract's words."""
+    run, _ = judged
+    contract = next(one for one in run.load_manifest().contracts if one.arm == "candidate")
+    assert contract.algorithm in answers["method"].answer
+    assert f"{contract.runtime} {contract.runtime_version}" in answers["method"].answer
+    assert str(contract.target_licence) in answers["compatible"].answer
+    assert contract.fallback in answers["disable"].answer
+
+
+def test_the_answer_on_rollback_says_of_each_trigger_what_the_rules_do(judged):
+    """What it calls watched is an alert of `rules`; what it calls unwatched is none."""
+    run, results = judged
+    contents = run.load()
+    plan = type(contents.plan).model_validate(
+        contents.plan.model_dump(mode="json") | {"rollback": {"holdout_share": 0.05, "max_ttft_ms": 500.0}}
+    )
+    watch = watch_run(results, plan, run.load_manifest())
+    alerts = {alert.name for alert in watch.alerts}
+    for one in list_triggers(plan):
+        assert (ALERTS[one.limit] in alerts) is (one.unwatched is None), one.words
+
+
+ALERTS = {
+    "tail_ttft_s": "DraftproofFirstTokenTail",
+    "tail_tpot_s": "DraftproofTokenTail",
+    "slowdown": "DraftproofNetSlowdown",
+    "failed_share": "DraftproofFailures",
+    "failed_excess": "DraftproofFailures",
+    "cache_usage": "DraftproofCachePressure",
+    "preemptions": "DraftproofPreemptions",
+    "acceptance_length": "DraftproofLowAcceptance",
+    "critical_errors": "none",
+}

@@ -9,6 +9,7 @@ from draftproof.manifests import Contract
 from draftproof.report.questions import render_questions
 from draftproof.verdict.compute import compute_results
 from draftproof.verdict.questions.ask import QUESTIONS, answer_questions
+from draftproof.verdict.services.results import ServiceUse
 
 CONTRACT = Contract(
     arm="candidate",
@@ -170,39 +171,58 @@ def test_rollback_limits_are_answered_only_when_the_plan_states_them(bare):
     """Defaults that nobody wrote down are no decision of the team."""
     run, _ = bare
     assert ask(bare, "thresholds").standing == "partly"
-    fresh = type(run.plan).model_validate(
-        run.plan.model_dump(mode="json", exclude={"rollback", "approval"})
-        | {"rollback": {"max_tpot_ms": 50.0}}
-    )
-    found = ask(bare, "thresholds", plan=fresh)
+    stated = {"max_tpot_ms": 50.0, "holdout_share": 0.05}
+    found = ask(bare, "thresholds", plan=on_vllm(run, rollback=stated))
     assert found.standing == "answered"
     assert "time per token at p95 above 50 ms;" in found.answer
+    assert found.missing == ("A watch over more than 0 critical errors of the application in 300 s.",)
+
+
+def on_vllm(run, **tables):
+    """Return the plan of a run for an engine whose metrics tell everything, with further tables."""
+    arms = run.plan.arms.model_dump(mode="json")
+    arms = {name: arm and {**arm, "engine": "vllm", "url": "http://a"} for name, arm in arms.items()}
+    return planned(run, arms=arms, **tables)
 
 
 def test_rollback_is_told_in_words_with_units_and_what_the_rules_derive(bare):
     """Each limit has its unit; one that [rollback] leaves open has its source, or is said to be missing."""
     run, _ = bare
     stated = {"max_ttft_ms": 500.0, "max_failed_share": 0.02, "critical_errors": 1, "cache_for_s": 120}
-    fresh = planned(run, rollback=stated, objectives={"tpot_ms": 40.0})
+    fresh = on_vllm(run, rollback=stated | {"holdout_share": 0.05}, objectives={"tpot_ms": 40.0})
     told = ask(bare, "thresholds", plan=fresh).answer
     for words in (
         "first token at p95 above 500 ms;",
         "time per token at p95 above 40 ms (from objectives.tpot_ms);",
         "time per token above 1.05 times the hold-out's (from 1 + thresholds.harm_margin);",
         "failed requests above 2 %;",
-        "more than 1 critical errors of the application in 300 s;",
         "key-value cache above 95 % for 120 s.",
+        "No rule watches: more than 1 critical errors of the application in 300 s (no engine judges",
         "preemptions above 0.1 per finished request.",
         "needs 30 finished requests",
     ):
         assert words in told
     assert not any(key in told for key in type(fresh.rollback).model_fields)
-    told = ask(bare, "thresholds", plan=planned(run, rollback={"holdout_share": 0.1})).answer
+    told = ask(bare, "thresholds", plan=on_vllm(run, rollback={"holdout_share": 0.1})).answer
     assert (
         "No limit on first token at p95: neither rollback.max_ttft_ms nor objectives.ttft_ms is set." in told
     )
     assert "hold-out's share by 10 points (from thresholds.failure_margin)" in told
     assert "10 % of the traffic" in told
+
+
+def test_a_trigger_that_no_rule_can_watch_is_not_called_a_rollback(bare):
+    """The reference engine exports no cache usage, and nobody keeps a hold-out: both are said to be blind."""
+    run, _ = bare
+    found = ask(bare, "thresholds", plan=planned(run, rollback={"max_tpot_ms": 50.0}))
+    rolls_back = found.answer.split("Rolls back by")[1].split(" No rule watches: ")[0]
+    assert "time per token at p95 above 50 ms" in rolls_back
+    assert "cache" not in rolls_back
+    assert "hold-out's" not in rolls_back
+    assert ": the engine exports no share of its key-value cache)" in found.answer
+    assert "(the plan states no rollback.holdout_share to compare with)" in found.answer
+    assert found.standing == "partly"
+    assert any("key-value cache" in text for text in found.missing)
 
 
 def test_each_margin_that_blocks_is_told_with_its_own_value(bare):
@@ -214,6 +234,53 @@ def test_each_margin_that_blocks_is_told_with_its_own_value(bare):
     assert "at the tail +25 %, mean answer length ±10 %" in told
     told = ask(bare, "thresholds", thresholds=values, metric="e2e_from_schedule_ns").answer
     assert "end-to-end time wholly beyond +5 %, first token" in told
+
+
+def test_a_baseline_that_does_not_say_whether_it_drafts_is_no_service_without_speculation(bare):
+    """What no contract tells is not claimed: neither "off" nor "the same service"."""
+    answer = ask(bare, "disable").answer
+    assert "whether it speculates, it does not say" in answer
+    assert "With speculation off" not in answer
+
+
+def test_a_trigger_of_which_the_run_has_no_value_is_said_to_be_unknown(bare):
+    """A changed drafter cannot be told where its hash is not known; a lookup has none to know."""
+    run, _ = bare
+    plan = planned(run, approval={"owner": "team-a"})
+    bare_drafter = msgspec.structs.replace(CONTRACT, drafter_sha256=None)
+    found = ask(bare, "lifecycle", plan=plan, contract=bare_drafter)
+    assert "voids the approval (not known of this run: drafter hash)" in found.answer
+    assert "A service or files that tell drafter hash." in found.missing
+    lookup = msgspec.structs.replace(bare_drafter, drafter_kind="ngram")
+    assert "not known" not in ask(bare, "lifecycle", plan=plan, contract=lookup).answer
+
+
+def test_counters_answer_where_the_answers_do_not_tell(bare, world):
+    """The share that the service's counters tell is given; none and zero are told apart."""
+    _, results = bare
+    mine = compute_results(world(accepted=lambda _: None, items_per_segment=8).run())
+    assert not mine.label_acceptance
+    row = ServiceUse(**(dict.fromkeys(ServiceUse.__struct_fields__) | {"arm": "candidate", "load": "low"}))
+    told = msgspec.structs.replace(row, draft_acceptance_rate=0.55, num_draft_tokens=100.0)
+    found = ask(bare, "acceptance", label_acceptance=(), services=(told,))
+    assert found.answer.startswith("55 % of drafted tokens are accepted at load low, by the service's")
+    assert (found.standing, found.evidence) == ("partly", ("counters: candidate, load low",))
+    silent = ask(bare, "acceptance", label_acceptance=(), services=(row,))
+    assert silent.answer == "The candidate discloses no acceptance."
+    idle = msgspec.structs.replace(row, num_draft_tokens=0.0)
+    found = ask(bare, "acceptance", label_acceptance=(), services=(idle,))
+    assert found.answer == "The candidate drafted nothing."
+    later = tuple(one for one in results.label_acceptance if one.load == "high")
+    assert "at load high" in ask(bare, "acceptance", label_acceptance=later).answer
+
+
+def test_no_ratio_is_given_where_every_cell_is_invalid(bare):
+    """A comparison that does not hold is quoted by no answer."""
+    _, results = bare
+    broken = tuple(msgspec.structs.replace(cell, status="invalid") for cell in results.cells)
+    found = ask(bare, "high_batch", cells=broken)
+    assert "candidate / baseline" not in found.answer
+    assert "2 invalid" in found.answer
 
 
 def test_a_switch_that_nobody_rehearsed_is_no_full_answer(bare):

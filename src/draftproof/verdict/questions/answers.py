@@ -41,6 +41,11 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         """The loads and their sizes, closed loops by requests in flight, then open ones by rate."""
         return tuple(sorted(self.results.sizes.items(), key=lambda level: level[1].order))
 
+    def drafts(self, arm: str) -> bool | None:
+        """Return whether an arm's contract says that it drafts, None where it does not tell."""
+        kind = next((one.drafter_kind for one in self.manifest.contracts if one.arm == arm), UNDISCLOSED)
+        return None if kind == UNDISCLOSED else kind != "none"
+
     def arm(self, name: str) -> ArmManifest | None:
         """Return what the run wrote down of an arm."""
         return next((one for one in self.manifest.arms if one.arm == name), None)
@@ -52,9 +57,9 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
             (one for one in self.results.arm_cells if (one.arm, one.segment, one.load) == wanted), None
         )
 
-    def effect_at(self, load: str) -> Effect | None:
-        """Return the deciding effect at a load over all segments."""
-        wanted = (self.results.metric, "candidate", "baseline", ALL_SEGMENTS, load)
+    def effect_at(self, load: str, arm: str = "candidate") -> Effect | None:
+        """Return the deciding effect of an arm at a load over all segments."""
+        wanted = (self.results.metric, arm, "baseline", ALL_SEGMENTS, load)
         return next(
             (
                 one

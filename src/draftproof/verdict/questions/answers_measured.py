@@ -4,8 +4,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from draftproof.verdict.decision_results import LabelAcceptance
+from draftproof.verdict.load_size import LoadSize
 from draftproof.verdict.questions.answers import Answer, Source, grade, write_ratio, write_share
-from draftproof.verdict.results import Diagnosis
+from draftproof.verdict.results import Cell, Diagnosis
 
 GIB = 2**30
 ASKED_DIMENSIONS = {
@@ -74,14 +75,14 @@ def answer_resources(source: Source) -> Answer:
 
 def answer_acceptance(source: Source) -> Answer:
     """Give the span of accepted shares over the labels of every dimension that was asked for."""
-    load = source.loads[0][0]
-    rows = [one for one in source.results.label_acceptance if one.load == load and one.num_draft_tokens]
-    if not rows:
-        return Answer(
-            standing="open",
-            answer="The candidate discloses no acceptance, or drafted nothing.",
-            missing=("An engine that counts drafted and accepted tokens per request.",),
-        )
+    found = source.results.label_acceptance
+    drafted = [
+        load for load, _ in source.loads if any(one.load == load and one.num_draft_tokens for one in found)
+    ]
+    if not drafted:
+        return _answer_by_counters(source)
+    load = drafted[0]
+    rows = [one for one in found if one.load == load and one.num_draft_tokens]
     by_kind = {
         kind: [one for one in rows if one.dimension in dimensions]
         for kind, dimensions in ASKED_DIMENSIONS.items()
@@ -110,6 +111,27 @@ def answer_acceptance(source: Source) -> Answer:
     )
 
 
+def _answer_by_counters(source: Source) -> Answer:
+    """Give the share that the service's own counters tell, where no answer tells it; they know no labels."""
+    counted = [one for one in source.results.services if one.arm == "candidate"]
+    told = [one for one in counted if one.draft_acceptance_rate is not None]
+    missing = ("An engine that counts drafted and accepted tokens per request.",)
+    if not told:
+        idle = any(one.num_draft_tokens == 0 for one in counted)
+        text = "The candidate drafted nothing." if idle else "The candidate discloses no acceptance."
+        return Answer(standing="open", answer=text, missing=missing)
+    parts = [
+        f"{write_share(one.draft_acceptance_rate)} of drafted tokens are accepted at load {one.load}"
+        for one in told
+    ]
+    return Answer(
+        standing="partly",
+        answer=f"{'; '.join(parts)}, by the service's counters, which know no task, language or length.",
+        evidence=tuple(f"counters: candidate, load {one.load}" for one in told),
+        missing=missing,
+    )
+
+
 def answer_high_batch(source: Source) -> Answer:
     """Say what became of the effect at the highest measured load against the lowest."""
     axis = source.loads[0][1].axis  # the two axes do not compare: closed loops where there are any
@@ -120,11 +142,14 @@ def answer_high_batch(source: Source) -> Answer:
     statuses = ", ".join(f"{n} {status}" for status, n in sorted(counts.items()))
     effects = {load: source.effect_at(load) for load in (first, last)}
     text = f"At {high.label}, the most that was measured, the cells are {statuses}"
-    if (there := effects[last]) is not None and there.ratio.value is not None:
+    is_valid = any(one.status != "invalid" for one in cells)
+    if is_valid and (there := effects[last]) is not None and there.ratio.value is not None:
         text += f", and candidate / baseline over all segments is {write_ratio(there.ratio)}"
         if first != last and (here := effects[first]) is not None and here.ratio.value is not None:
             text += f" against {write_ratio(here.ratio)} at {low.label}"
-    decided = counts["gain"] + counts["harm"] + counts["neutral"] == len(cells)
+    text += _describe_null(source, last, high) if is_valid else ""
+    still = [one for one in cells if one.status in {"inconclusive", "invalid"}]
+    decided = not still
     return Answer(
         standing=grade((bool(cells), first != last, decided)),
         answer=text + ".",
@@ -134,9 +159,23 @@ def answer_high_batch(source: Source) -> Answer:
         ),
         missing=(
             *(("A second, higher [[load]] level.",) if first == last else ()),
-            *(() if decided else (f"Enough prompts to decide every cell at load {last}.",)),
+            *((f"What keeps cells open at load {last}: {_list_codes(still)}.",) if still else ()),
         ),
     )
+
+
+def _describe_null(source: Source, load: str, size: LoadSize) -> str:
+    """Return how far two equal arms are apart at a load, which the ratio beside it has to beat."""
+    null = source.effect_at(load, arm="baseline_null")
+    if null is None or null.ratio.value is None:
+        return ""
+    return f"; baseline_null / baseline, two equal arms, is {write_ratio(null.ratio)} at {size.label}"
+
+
+def _list_codes(cells: Iterable[Cell]) -> str:
+    """Return the codes of the reasons that keep cells open, as the cells themselves give them."""
+    codes = dict.fromkeys(reason.code for cell in cells for reason in cell.reasons)
+    return ", ".join(code for code in codes if not code.startswith("step_")) or "no reason is given"
 
 
 def answer_media(source: Source) -> Answer:
@@ -166,16 +205,20 @@ def _others(row: Diagnosis) -> str:
 
 def _compare_memory(source: Source) -> tuple[str | None, tuple[str, ...]]:
     stated = {name: source.arm(name) for name in ("baseline", "candidate")}
-    held: dict[str, float] = {
+    gpu = {name: most for name in stated if (most := _most_gpu_memory(source, name)) is not None}
+    resident: dict[str, float] = {
         name: one.resident_bytes for name, one in stated.items() if one and one.resident_bytes
     }
-    rows: tuple[str, ...] = ("manifest: baseline", "manifest: candidate")
-    kind = "resident memory when loaded"
-    if len(held) < 2:
-        held = {name: most for name in stated if (most := _most_gpu_memory(source, name)) is not None}
-        rows, kind = ("services: baseline, all loads", "services: candidate, all loads"), "GPU memory at most"
-    if len(held) < 2:
+    kinds = [
+        ("GPU memory at most", gpu, ("services: baseline, all loads", "services: candidate, all loads")),
+        ("resident memory when loaded", resident, ("manifest: baseline", "manifest: candidate")),
+    ]
+    if source.plan.placement == "together":
+        kinds.reverse()  # a device that all arms share tells nothing of one of them
+    known = [one for one in kinds if len(one[1]) == len(stated)]
+    if not known:
         return None, ()
+    kind, held, rows = known[0]
     more = held["candidate"] - held["baseline"]
     text = (
         f"The candidate's {kind} is {held['candidate'] / GIB:.2f} GiB, {abs(more) / GIB:.2f} GiB "

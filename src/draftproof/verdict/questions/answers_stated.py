@@ -1,10 +1,12 @@
 """Answers to the review questions that rest on the contract and on the plan. Pure."""
 
+from collections.abc import Iterable
+
 from draftproof.manifests import Contract
 from draftproof.verdict.equivalence.results import ALL_LOADS
 from draftproof.verdict.load_size import widest_limit
 from draftproof.verdict.questions.answers import UNDISCLOSED, Answer, Source, grade, write_share
-from draftproof.verdict.questions.rollback_words import describe_rollback
+from draftproof.verdict.questions.rollback_words import CRITICAL, describe_rollback, list_triggers
 
 NO_CONTRACT = Answer(
     standing="open",
@@ -108,23 +110,31 @@ def answer_disable(source: Source) -> Answer:
     answered = sum(cell.outcomes.get("ok", 0) for cell in seen)
     told = contract is not None and contract.fallback != "unknown"
     fallback = f" When a drafter fails: {contract.fallback}." if contract and told else ""
-    text = (
-        f"With speculation off the same service, the baseline, answered {answered} of {asked} requests."
-        if asked
-        else "No service without speculation was measured."
-    )
+    is_off = source.drafts("baseline") is False
+    text = _describe_plain_service(answered, asked, is_off=is_off)
     return Answer(
-        standing=grade((answered > 0, told, False)),  # no run rehearses the switch itself
+        standing=grade((is_off and answered > 0, told, False)),  # no run rehearses the switch itself
         answer=text + fallback,
         evidence=(
             *(f"outcomes: baseline, all × {load}" for load, _ in source.loads),
             *(("contracts: candidate",) if contract else ()),
         ),
         missing=(
+            *(() if is_off else ("A baseline that is known not to draft.",)),
             *(() if told else ("What the engine does when its drafter fails: it states nothing.",)),
             "A rehearsal of switching: requests lost and time to recover were not measured.",
         ),
     )
+
+
+def _describe_plain_service(answered: int, asked: int, *, is_off: bool) -> str:
+    if not asked:
+        return "No service without speculation was measured."
+    if not is_off:
+        return (
+            f"The baseline answered {answered} of {asked} requests; whether it speculates, it does not say."
+        )
+    return f"With speculation off the same service, the baseline, answered {answered} of {asked} requests."
 
 
 def answer_lifecycle(source: Source) -> Answer:
@@ -142,16 +152,39 @@ def answer_lifecycle(source: Source) -> Answer:
     }
     told = [words[name].format(value) for name, value in stated.items() if value]
     triggers = approval.change_triggers if told else ()
+    blind = [name for name in triggers if name in _list_untold(source.contract)]
     if triggers:
-        told.append(f"a change of {', '.join(triggers).replace('_', ' ')} voids the approval")
+        unknown = f" (not known of this run: {_name(blind)})" if blind else ""
+        told.append(f"a change of {_name(triggers)} voids the approval{unknown}")
     return Answer(
         standing=grade(bool(value) for value in stated.values()),
         answer=_sentence("; ".join(told))
         if told
         else "The plan names no owner, no way back and no retirement.",
         evidence=("plan: approval",) if told else (),
-        missing=tuple(f"approval.{name} in the plan." for name, value in stated.items() if not value),
+        missing=(
+            *(f"approval.{name} in the plan." for name, value in stated.items() if not value),
+            *((f"A service or files that tell {_name(blind)}.",) if blind else ()),
+        ),
     )
+
+
+def _list_untold(contract: Contract | None) -> tuple[str, ...]:
+    """Return the change triggers that this run has no value of, so that no later change of them shows."""
+    if contract is None:
+        return ("version", "model_hash", "drafter_hash", "tokenizer")
+    has_weights = contract.drafter_kind not in WITHOUT_WEIGHTS
+    told = {
+        "version": contract.runtime_version not in {"", "unknown"},
+        "model_hash": contract.target_sha256 is not None,
+        "drafter_hash": contract.drafter_sha256 is not None or not has_weights,
+        "tokenizer": contract.tokenizer_sha256 is not None,
+    }
+    return tuple(name for name, is_told in told.items() if not is_told)
+
+
+def _name(triggers: Iterable[str]) -> str:
+    return ", ".join(triggers).replace("_", " ")
 
 
 def answer_thresholds(source: Source) -> Answer:
@@ -168,18 +201,24 @@ def answer_thresholds(source: Source) -> Answer:
         if name in values and not (name == "e2e_margin" and source.results.metric != "tpot_ns")
     ]
     is_stated = "rollback" in source.plan.model_fields_set
+    blind = [one for one in list_triggers(source.plan) if one.unwatched] if is_stated else []
     limits = describe_rollback(source.plan) if is_stated else ""
     highest = widest_limit(one.limit for one in source.results.verdict.envelope)
     edge = (
         f" Outside the envelope, above {highest.label} at the latest, ordinary decoding." if highest else ""
     )
     return Answer(
-        standing=grade((bool(blocks), is_stated)),
+        standing=grade((bool(blocks), is_stated and not any(one.limit != CRITICAL for one in blind))),
         answer=f"Blocks: {', '.join(blocks)}.{limits}{edge}",
         evidence=("thresholds", *(("plan: rollback",) if is_stated else ())),
-        missing=()
-        if is_stated
-        else ("The plan's [rollback] table: what is watched and when it is switched off.",),
+        missing=(
+            *(
+                ()
+                if is_stated
+                else ("The plan's [rollback] table: what is watched and when it is switched off.",)
+            ),
+            *(f"A watch over {one.words}." for one in blind),
+        ),
     )
 
 

@@ -5,7 +5,7 @@ TensorRT-LLM `tensorrt_llm/metrics/collector.py`; llama.cpp b11434 `tools/server
 counters have no ending `_total`; a parser that adds one does not change what Prometheus stores.
 """
 
-from draftproof.monitoring.signals import DecodeTime, Sample, Signals
+from draftproof.engines.signals import DecodeTime, Sample, Signals
 
 _STEP_GAPS = (
     "vllm:inter_token_latency_seconds has one observation a decode step and not a token: "
