@@ -1,6 +1,7 @@
 """The twelve review questions: answered from what a run holds, or left open with what would answer them."""
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -260,7 +261,8 @@ def test_counters_answer_where_the_answers_do_not_tell(bare, world):
     _, results = bare
     mine = compute_results(world(accepted=lambda _: None, items_per_segment=8).run())
     assert not mine.label_acceptance
-    row = ServiceUse(**(dict.fromkeys(ServiceUse.__struct_fields__) | {"arm": "candidate", "load": "low"}))
+    values: dict[str, Any] = dict.fromkeys(ServiceUse.__struct_fields__)
+    row = ServiceUse(**(values | {"arm": "candidate", "load": "low"}))
     told = msgspec.structs.replace(row, draft_acceptance_rate=0.55, num_draft_tokens=100.0)
     found = ask(bare, "acceptance", label_acceptance=(), services=(told,))
     assert found.answer.startswith("55 % of drafted tokens are accepted at load low, by the service's")
