@@ -9,6 +9,7 @@ from draftproof.engines.facts import Feature
 from draftproof.manifests import ArmManifest
 from draftproof.plan.schema import Scalar
 from draftproof.workload.items import Item
+from draftproof.workload.request_fields import LEFT_TO_PLAN, OWN_KEYS
 
 METHOD_KEY = "speculation.method"
 # With these values a field asks for nothing, beside None and what is empty.
@@ -51,6 +52,18 @@ def find_unsupported_items(
         for feature in list_unsupported(manifest, adapter)
     }
     return {feature: ids for feature, ids in found.items() if ids}
+
+
+def find_unknown_fields(
+    items: Iterable[Item], request: Mapping[str, Scalar], adapter: EngineAdapter
+) -> dict[str, tuple[str, ...]]:
+    """Return field -> ids of the items whose requests have it, if the engine ignores it in silence."""
+    known = adapter.facts.request_fields | OWN_KEYS.keys() | LEFT_TO_PLAN.keys()
+    found: dict[str, list[str]] = {}
+    for item in items if adapter.facts.request_fields else ():
+        for key in sorted((item.request.keys() | request.keys()) - known):
+            found.setdefault(key, []).append(item.id)
+    return {key: tuple(ids) for key, ids in found.items()}
 
 
 def find_replaced_fields(

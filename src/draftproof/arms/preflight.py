@@ -26,7 +26,12 @@ from draftproof.arms.contract import (
     drafts_target_ids,
 )
 from draftproof.arms.environment import resolve_references
-from draftproof.arms.features import find_method, find_replaced_fields, find_unsupported_items
+from draftproof.arms.features import (
+    find_method,
+    find_replaced_fields,
+    find_unknown_fields,
+    find_unsupported_items,
+)
 from draftproof.arms.launch import list_arms, plan_section
 from draftproof.arms.manifest import SERVED_MODEL_KEY
 from draftproof.arms.model_files import ModelFacts, load_drafter_facts, load_target_facts
@@ -48,6 +53,7 @@ Code = Literal[
     "speculation_undeclared",
     "unsupported_feature",
     "field_replaced",
+    "field_unknown",
     "context_too_long",
     "context_unknown",
     "tokenizer_mismatch",
@@ -335,6 +341,10 @@ def judge_features(manifest: ArmManifest, arm: Arm, items: Sequence[Item]) -> li
         else:
             text = f"{asked} does not give: {feature.text} ({_list(ids)})."
             findings.append(_finding("unsupported_feature", "error", manifest, text))
+    for field, ids in find_unknown_fields(items, arm.request, adapter).items():
+        asked = f"{len(ids)} item(s) state `{field}`"
+        text = f"{asked}, which {adapter.facts.title} does not know and ignores ({_list(ids)})."
+        findings.append(_finding("field_unknown", "warning", manifest, text))
     for field, ids in find_replaced_fields(items, arm.request, adapter).items():
         text = f"{len(ids)} item(s) state another `{field}` than this arm is sent ({_list(ids)})."
         findings.append(_finding("field_replaced", "warning", manifest, text))

@@ -115,6 +115,8 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
         confounds: what else changes with speculation.
         refuses: request features that are refused, ignored or wrong while speculation is on.
         lacks: request features that the engine never has.
+        request_fields: fields of its chat requests beyond those that an item has keys of its own for; others
+            are ignored in silence. Empty: not known, or it refuses others itself.
         pausing: settings that let a policy pause drafting by design, key -> the values that do; empty: any
             but off.
         fallback: what happens when the drafter fails or is absent.
@@ -140,6 +142,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     confounds: tuple[Confound, ...] = ()
     refuses: tuple[Feature, ...] = ()
     lacks: tuple[Feature, ...] = ()
+    request_fields: frozenset[str] = frozenset()
     pausing: dict[str, tuple[str, ...]] = {}
     fallback: str = "unknown"
     chunk_holds: Literal["step", "token", "unknown"] = "unknown"

@@ -193,7 +193,16 @@ _REFUSES = (
     ),
     Feature(text="a seed draws other samples than without drafts"),
 )
+# Of `ChatRequest`, router/src/lib.rs; it has `logit_bias` and `n` too, and uses neither.
+_REQUEST_FIELDS = frozenset(
+    ("frequency_penalty", "logprobs", "presence_penalty", "response_format", "tool_prompt", "top_logprobs")
+)
 _LACKS = (
+    Feature(
+        text="presence_penalty: it is taken for a repetition penalty of 2 more",
+        fields=("presence_penalty",),
+        is_inexact=True,
+    ),
     Feature(text="top_k on chat: it is ignored in silence", fields=("top_k",)),
     Feature(text="top_p of 1: it is refused, and so never sent"),
     Feature(text="token counts before the end of the stream, other than its events"),
@@ -231,6 +240,7 @@ TGI = EngineAdapter(
         confounds=_CONFOUNDS,
         refuses=_REFUSES,
         lacks=_LACKS,
+        request_fields=_REQUEST_FIELDS,
         fallback="none; look-up always proposes something, heads are skipped in large batches",
         chunk_holds="token",
         device_factors=("num_shard",),

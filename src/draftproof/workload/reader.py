@@ -233,7 +233,8 @@ def _read_item(value: object, number: int, position: int, place: str, unit: Unit
 
 
 def _sentence(message: str) -> str:
-    return message[:1].lower() + message[1:]
+    """Names of keys that a message quotes may have lines of their own."""
+    return " ".join((message[:1].lower() + message[1:]).split())
 
 
 def _suggest_fix(message: str) -> str:

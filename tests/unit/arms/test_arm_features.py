@@ -6,7 +6,12 @@ from typing import Any
 import pytest
 from arm_builders import item, manifest
 
-from draftproof.arms.features import find_replaced_fields, find_unsupported_items, list_unsupported
+from draftproof.arms.features import (
+    find_replaced_fields,
+    find_unknown_fields,
+    find_unsupported_items,
+    list_unsupported,
+)
 from draftproof.engines import ADAPTERS, REFERENCE, adapter_for
 from draftproof.plan.loading import load_builtin_plan
 from draftproof.workload.items import FollowUp, Sampling
@@ -129,3 +134,19 @@ def test_a_schema_in_the_words_of_an_engine_is_not_replaced():
     given = {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}}
     items = [item("a", response_schema=schema, request=given)]
     assert find_replaced_fields(items, {}, adapter_for("tgi")) == {}
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tgi"])
+def test_a_field_that_an_engine_ignores_in_silence_is_found(engine):
+    """Of an item and of the plan; fields of its own protocol, and engines that say so themselves, are not."""
+    items = [item("a", request={"house_rule": 1, "frequency_penalty": 0.5}), item("b")]
+    found = find_unknown_fields(items, {"guess": True, "temperature": 1.0}, adapter_for(engine))
+    assert found == {"guess": ("a", "b"), "house_rule": ("a",)}
+    assert find_unknown_fields(items, {"guess": True}, adapter_for("tensorrt-llm")) == {}
+
+
+def test_what_every_handed_parameter_becomes_is_said_for_tgi():
+    """TGI's chat requests have few fields, and every other one is named."""
+    request = {"min_p": 0.1, "logit_bias": {"5": -100}, "ignore_eos": True, "repetition_penalty": 1.3}
+    found = find_unknown_fields([item("a", request=request)], {}, adapter_for("tgi"))
+    assert set(found) == set(request)

@@ -225,6 +225,19 @@ _REFUSES = (
         methods=_BUT_FOR_BLOCKS,
     ),
 )
+# Of `ChatCompletionRequest`, python/sglang/srt/entrypoints/openai/protocol.py.
+_REQUEST_FIELDS = frozenset(
+    (
+        "cache_salt", "chat_template_kwargs", "continue_final_message", "custom_logit_processor",
+        "custom_params", "ebnf", "extra_key", "frequency_penalty", "ignore_eos", "input_ids", "logit_bias",
+        "logprobs", "lora_path", "min_p", "min_tokens", "n", "ngram_corpus_id", "no_stop_trim",
+        "parallel_tool_calls", "presence_penalty", "priority", "reasoning", "reasoning_effort", "regex",
+        "repetition_penalty", "response_format", "return_hidden_states", "return_meta_info",
+        "return_token_ids", "rid", "routed_dp_rank", "separate_reasoning", "session_id", "session_params",
+        "skip_special_tokens", "stop_regex", "stop_token_ids", "stream_reasoning", "task", "top_logprobs",
+        "user",
+    )
+)  # fmt: skip
 _LACKS = (
     Feature(
         text="token ids in a chat stream: return_token_ids is refused there", fields=("return_token_ids",)
@@ -265,6 +278,7 @@ SGLANG = EngineAdapter(
         confounds=_CONFOUNDS,
         refuses=_REFUSES,
         lacks=_LACKS,
+        request_fields=_REQUEST_FIELDS,
         pausing={"speculation.adaptive": ()},
         fallback="a drafter that cannot be loaded stops the start; there is no fallback per request",
         chunk_holds="step",

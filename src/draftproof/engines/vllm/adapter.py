@@ -246,6 +246,21 @@ _REFUSES = (
     Feature(text="custom logits processors: the server does not start"),
     Feature(text="structured output by lm-format-enforcer"),
 )
+# Of `ChatCompletionRequest`, vllm/entrypoints/openai/chat_completion/protocol.py.
+_REQUEST_FIELDS = frozenset(
+    (
+        "add_generation_prompt", "add_special_tokens", "allowed_token_ids", "bad_words", "cache_salt",
+        "chat_template", "chat_template_kwargs", "continue_final_message", "documents", "echo",
+        "ec_transfer_params", "frequency_penalty", "ignore_eos", "include_reasoning",
+        "include_stop_str_in_output", "kv_transfer_params", "length_penalty", "logit_bias",
+        "logprob_token_ids", "logprobs", "media_io_kwargs", "min_p", "min_tokens", "mm_processor_kwargs",
+        "n", "parallel_tool_calls", "presence_penalty", "priority", "prompt_logprobs", "reasoning_effort",
+        "repetition_detection", "repetition_penalty", "request_id", "response_format", "return_token_ids",
+        "return_tokens_as_token_ids", "session_id", "skip_special_tokens", "spaces_between_special_tokens",
+        "stop_token_ids", "stream_interval", "structured_outputs", "thinking_token_budget", "top_logprobs",
+        "truncate_prompt_tokens", "truncation_side", "use_beam_search", "user", "vllm_xargs",
+    )
+)  # fmt: skip
 _LACKS = (
     Feature(text="speculation switched per request"),
     Feature(text="time spent drafting and verifying, each for itself"),
@@ -267,6 +282,7 @@ VLLM = EngineAdapter(
         confounds=_CONFOUNDS,
         refuses=_REFUSES,
         lacks=_LACKS,
+        request_fields=_REQUEST_FIELDS,
         pausing={_SCHEDULE: ()},
         fallback="a drafter that cannot be loaded stops the start; a step without a draft decodes ordinarily",
         chunk_holds="step",
