@@ -5,6 +5,7 @@ record has none, the server's counters are used, with its lists of steps where i
 which records belong together.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -120,13 +121,12 @@ def bound_decode_steps(tokens: int, counts: SpecCounts) -> tuple[int, int] | Non
 
 
 def _most_accepted_last(counts: SpecCounts) -> int:
-    """Return the most drafts that the last verification step may have accepted."""
+    """Return the most drafts that the last verification step may have accepted, unlisted the mean draft."""
     if counts.per_step_accepted:
         return counts.per_step_accepted[-1]
     if counts.acceptance_histogram:
         return max((index for index, count in enumerate(counts.acceptance_histogram) if count), default=0)
-    others = max(counts.num_spec_steps - 1, 0)  # each of them drafted a token at least
-    return max(min(counts.num_accepted_draft_tokens, counts.num_draft_tokens - others), 0)
+    return math.ceil(counts.num_draft_tokens / counts.num_spec_steps) if counts.num_spec_steps > 0 else 0
 
 
 def position_acceptance(steps: Iterable[Step]) -> tuple[float | None, ...]:

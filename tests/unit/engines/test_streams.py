@@ -194,3 +194,54 @@ def test_steps_out_of_bounds_are_named():
     record, _ = read("vllm", load("token-by-token-vllm.json"))
     assert record.decode_steps is None
     assert "19 decode steps are not the 6 to 9 that its tokens and acceptance allow" in record.warnings
+
+
+SPEC_BLOCK = (
+    '"sglext":{"spec_tokens_details":{"spec_verify_ct":%d,"spec_num_correct_drafts":%d,'
+    '"spec_num_proposed_drafts":%d}}'
+)
+
+
+def closing(*, choice: str = "", block: str = "", tokens: int = 20) -> list[tuple[float, str]]:
+    """Return a stream of as many tokens, with an engine's own words beside the finish reason or the usage."""
+    one = '"delta":{"content":"a"},"finish_reason":null'
+    last = f'"delta":{{}},"finish_reason":"stop"{choice}'
+    usage = f'"usage":{{"prompt_tokens":7,"completion_tokens":{tokens}}}'
+    return [
+        *((10, f'data: {{"choices":[{{"index":0,{one}}}]}}\n\n') for _ in range(4)),
+        (0, f'data: {{"choices":[{{"index":0,{last}}}]}}\n\n'),
+        (0, f'data: {{"choices":[],{usage}{block and "," + block}}}\n\ndata: [DONE]\n\n'),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("engine", "writes", "said"),
+    [
+        ("sglang", closing(block=SPEC_BLOCK % (30, 5, 90)), "cannot be those of an answer of 20 tokens"),
+        ("sglang", closing(block=SPEC_BLOCK % (5, 80, 90)), "cannot be those of an answer of 20 tokens"),
+        ("tensorrt-llm", closing(choice=',"avg_decoded_tokens_per_iter":4000.0'), "-1 decode steps are not"),
+        (
+            "tensorrt-llm",
+            closing(choice=',"avg_decoded_tokens_per_iter":0.9991', tokens=1111),
+            "1111 decode steps",
+        ),
+    ],
+)
+def test_every_engines_steps_are_bounded_and_named(engine, writes, said):
+    """Counters of another answer, a quotient next to nothing and one below a token a step give no steps."""
+    record, exchange = read(engine, writes)
+    assert (exchange.outcome, record.decode_steps) == ("ok", None)
+    assert any(said in warning for warning in record.warnings), record.warnings
+
+
+def test_an_estimate_that_was_not_stated_is_no_zero():
+    """A release of SGLang without its estimate of drafts has no counters, and its steps all the same."""
+    block = '"sglext":{"spec_tokens_details":{"spec_verify_ct":5,"spec_num_correct_drafts":13}}'
+    record, _ = read("sglang", closing(block=block))
+    assert (record.speculation, record.decode_steps) == (None, 6)
+
+
+def test_accepted_drafts_that_are_not_stated_are_no_rejections():
+    """A release that states its steps alone says nothing of acceptance."""
+    record, _ = read("sglang", closing(block='"sglext":{"spec_tokens_details":{"spec_verify_ct":5}}'))
+    assert (record.speculation, record.decode_steps, record.warnings) == (None, None, ())

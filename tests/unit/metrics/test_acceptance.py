@@ -3,6 +3,7 @@
 import pytest
 
 from draftproof.metrics.acceptance import (
+    bound_decode_steps,
     count_decode_steps,
     count_rejection_positions,
     count_speculation,
@@ -138,3 +139,39 @@ def test_the_engine_s_own_count_of_steps_comes_before_the_rule(build_record):
     pooled = pool_acceptance([record])
     assert pooled is not None
     assert (pooled.tokens_per_decode_step, pooled.draft_acceptance_rate) == (2.0, None)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "counts", "bounds"),
+    [
+        (20, SpecCounts(5, 15, 13, (0, 0, 2, 3)), (6, 9)),
+        (20, SpecCounts(5, 15, 13, (0, 0, 2, 3, 0, 0)), (6, 9)),  # no step accepted more than three
+        (20, SpecCounts(5, 15, 13, (), (3, 3, 3, 3, 3), (3, 3, 3, 3, 1)), (6, 7)),
+        (20, SpecCounts(5, 15, 13), (6, 9)),  # without a list the last step drafted as much as the mean
+        (20, SpecCounts(0, 0, 0), (19, 19)),
+        (10, SpecCounts(2, 8, 8, (0, 0, 0, 0, 2)), (2, 6)),  # the answer ended inside the last step
+        (1, SpecCounts(0, 0, 0), (0, 0)),
+        (20, SpecCounts(30, 60, 10, (25, 0, 5)), None),  # more steps than tokens
+        (20, SpecCounts(5, 99, 90, (0,) * 18 + (5,)), None),  # more accepted than the answer can hold
+        (0, SpecCounts(0, 0, 0), None),
+        (20, SpecCounts(-1, 0, 0), None),
+    ],
+)
+def test_tokens_and_acceptance_bound_the_steps_on_both_sides(tokens, counts, bounds):
+    """Never more steps than tokens and acceptance allow, never fewer than none."""
+    assert bound_decode_steps(tokens, counts) == bounds
+
+
+@pytest.mark.parametrize(("stated", "found"), [(5, 6), (6, 6), (9, 9), (10, 6), (19, 6), (-1, 6)])
+def test_a_count_out_of_bounds_gives_way_to_the_rule(build_record, stated, found):
+    """Records of earlier versions may hold a count of chunks that is none of steps."""
+    record = build_record(
+        output_tokens=20, decode_steps=stated, speculation=SpecCounts(5, 15, 13, (0, 0, 2, 3))
+    )
+    assert count_decode_steps(record) == (found, 19)
+
+
+@pytest.mark.parametrize(("stated", "found"), [(19, (19, 19)), (20, None), (-1, None)])
+def test_without_counters_tokens_alone_bound_the_steps(build_record, stated, found):
+    """A count beyond the answer's tokens is none."""
+    assert count_decode_steps(build_record(output_tokens=20, decode_steps=stated)) == found

@@ -25,14 +25,14 @@ class _Details(msgspec.Struct, frozen=True):
     """
 
     spec_verify_ct: int = 0
-    spec_num_correct_drafts: int = 0
+    spec_num_correct_drafts: int | None = None
     spec_num_proposed_drafts: int | None = None
     spec_correct_drafts_histogram: tuple[int, ...] = ()
     spec_cap_lens_histogram: tuple[int, ...] = ()
 
     @property
-    def accepted(self) -> int:
-        """Accepted drafts without the target's own tokens."""
+    def accepted(self) -> int | None:
+        """Accepted drafts without the target's own tokens; what a release does not state is not none."""
         if not self.spec_correct_drafts_histogram:
             return self.spec_num_correct_drafts
         return _weigh(self.spec_correct_drafts_histogram)
@@ -55,20 +55,18 @@ def read_details(blocks: EngineBlocks) -> MetricsReading:
         details = msgspec.convert(stated, _Details)
     except msgspec.ValidationError as error:
         return MetricsReading(warnings=(f"spec_tokens_details cannot be read: {error}",))
-    if not details.spec_verify_ct:
+    verified, accepted, drafted = details.spec_verify_ct, details.accepted, details.drafted
+    if not verified or accepted is None:
         return MetricsReading()
     # With several choices the usage is of all of them, the details are of each.
-    steps = _count_steps(details, None if isinstance(block, list) else blocks.output_tokens)
-    drafted = details.drafted
-    if drafted is None or drafted < max(details.accepted, details.spec_verify_ct):
-        said = (
-            f"{drafted} drafts cannot hold {details.accepted} accepted ones in {details.spec_verify_ct} steps"
-        )
+    steps = _count_steps(verified, accepted, None if isinstance(block, list) else blocks.output_tokens)
+    if drafted is None or drafted < max(accepted, verified):
+        said = f"{drafted} drafts cannot hold {accepted} accepted ones in {verified} steps"
         return MetricsReading(decode_steps=steps, warnings=(said,))
     counts = SpecCounts(
-        num_spec_steps=details.spec_verify_ct,
+        num_spec_steps=verified,
         num_draft_tokens=drafted,
-        num_accepted_draft_tokens=details.accepted,
+        num_accepted_draft_tokens=accepted,
         acceptance_histogram=details.spec_correct_drafts_histogram,
     )
     return MetricsReading(speculation=counts, decode_steps=steps)
@@ -82,16 +80,14 @@ def _weigh(histogram: tuple[int, ...]) -> int:
     return sum(index * count for index, count in enumerate(histogram))
 
 
-def _count_steps(details: _Details, output_tokens: int | None) -> int:
+def _count_steps(verified: int, accepted: int, output_tokens: int | None) -> int:
     """Return the decode steps: verified ones, and one for each token that no verified step explains.
 
     Such tokens come from steps that mix prefill with decoding, where nothing is drafted and the engine counts
     no verification. The first token of an answer is the prefill's.
     """
-    if output_tokens is None:
-        return details.spec_verify_ct
-    explained = details.accepted + details.spec_verify_ct
-    return details.spec_verify_ct + max(0, output_tokens - 1 - explained)
+    unexplained = 0 if output_tokens is None else output_tokens - 1 - accepted - verified
+    return verified + max(0, unexplained)
 
 
 class HeldTailFold(ChatFold):
