@@ -385,7 +385,7 @@ class TelemetrySample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 NoticeCode = Literal[
-    "host_busy", "host_slow", "client_late", "drift", "accelerator", "foreign_unknown", "waited", "went_on"
+    "host_busy", "host_stolen", "client_late", "drift", "accelerator", "foreign_unknown", "waited", "went_on"
 ]
 Severity = Literal["note", "cannot_end_well"]
 

@@ -39,6 +39,7 @@ quality_margin = 1.0
 request_s = {request_s}
 warmup_requests = 1
 client_lag_ms = 5000.0
+repeat_disturbed = false
 ready_s = {ready_s}
 behaviour_probes = false
 """

@@ -14,7 +14,7 @@ import pytest
 from draftproof.cli import main
 from draftproof.engines.reading.flags import parse_flags
 from draftproof.plan.loading import load_plan
-from draftproof.qualify import Quiet, resume_run, run_plan
+from draftproof.qualify import Patience, Progress, Quiet, resume_run, run_plan
 from draftproof.verdict.results import Results
 
 MARK = "DRAFTPROOF_TEST_STAGE"
@@ -66,6 +66,7 @@ request_s = 10.0
 warmup_requests = 1
 warmup_max_s = 0.001  # one group alone, so that a test knows how many requests a service has answered
 client_lag_ms = 5000.0
+repeat_disturbed = {repeat_disturbed}
 stall_ms = 5000.0
 behaviour_probes = {probes}
 """
@@ -82,6 +83,8 @@ DEFAULTS = {
     "baseline_settings": "",
     "candidate_settings": "",
     "probes": "false",
+    # Whoever else uses the cores of a test machine adds no request to a run whose requests are counted.
+    "repeat_disturbed": "false",
 }
 
 
@@ -146,10 +149,10 @@ class Stage:
         """Finish the run in this process, which has the library loaded already."""
         return resume_run(self.out, self.no_model, Quiet())
 
-    def run(self, **plan) -> Results:
+    def run(self, progress: Progress | None = None, patience: Patience | None = None, **plan) -> Results:
         """Run a plan to its end in this process."""
         checked, text = load_plan(self.plan(**plan))
-        return run_plan(checked, text, self.out, self.no_model, Quiet())
+        return run_plan(checked, text, self.out, self.no_model, progress or Quiet(), patience=patience)
 
     @staticmethod
     def no_model(name):

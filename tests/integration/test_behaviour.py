@@ -41,6 +41,7 @@ quality_margin = 1.0
 request_s = 10.0
 warmup_requests = 1
 client_lag_ms = 5000.0
+repeat_disturbed = false
 {more}
 """
 WEATHER = {

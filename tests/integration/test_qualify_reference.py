@@ -32,6 +32,7 @@ resamples = 200
 [limits]
 warmup_requests = 1
 client_lag_ms = 5000.0
+repeat_disturbed = false
 """
 TEMPLATE = "{% for message in messages %}{{ message.content }}\n{% endfor %}"
 

@@ -48,6 +48,7 @@ request_s = 5.0
 warmup_requests = 1
 warmup_max_s = 0.001
 client_lag_ms = 5000.0
+repeat_disturbed = false
 behaviour_probes = false
 """
 ITEMS = 9

@@ -5,6 +5,8 @@ only by `serve` and by runs on the reference engine.
 """
 
 import sys
+from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,6 +29,7 @@ from draftproof.cli.running import (
     interruptible,
     model_resolver,
     print_verdict,
+    read_patience,
     run_new,
 )
 from draftproof.cli.running import resume as resume_
@@ -34,9 +37,14 @@ from draftproof.cli.sampling import samples
 from draftproof.cli.serving import DEMO_MODEL, serve
 from draftproof.errors import DraftproofError, UsageError
 
+WAIT_OPTION, WAIT_MINUTES = "--wait-for-quiet", 60
+
 
 class _Commands(typer.core.TyperGroup):
     """Leaves with one exit code wherever Ctrl-C ends a command at once; its traceback helps nobody."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, give_minutes(args))
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -44,6 +52,16 @@ class _Commands(typer.core.TyperGroup):
         except KeyboardInterrupt as stopped:
             _say("stopped.", INTERRUPTED_CODE)
             raise typer.Exit(INTERRUPTED_CODE) from stopped
+
+
+def give_minutes(args: Iterable[str]) -> list[str]:
+    """Return arguments in which the wait for a quiet host has its minutes; the library knows no other way."""
+    given = list(args)
+    is_alone = [
+        word == WAIT_OPTION and not after.replace(".", "", 1).isdecimal()
+        for word, after in pairwise([*given, ""])
+    ]
+    return [f"{word}={WAIT_MINUTES}" if alone else word for word, alone in zip(given, is_alone, strict=True)]
 
 
 app = typer.Typer(
@@ -63,6 +81,22 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for scripts
 QuietOption = Annotated[
     bool,
     typer.Option("--quiet", "-q", help="No live view on a terminal, and no lines for a log elsewhere."),
+]
+
+
+WaitOption = Annotated[
+    float | None,
+    typer.Option(
+        WAIT_OPTION,
+        metavar="[MINUTES]",
+        min=0,
+        help="Wait for other programs to leave the cores free, before the run and in it, so long at most "
+        f"(alone: {WAIT_MINUTES}).",
+        show_default=False,
+    ),
+]
+KeepGoingOption = Annotated[
+    bool, typer.Option("--keep-going", help="Measure on where the run cannot end well any more.")
 ]
 
 
@@ -91,6 +125,8 @@ def demo(
     ] = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
+    wait_for_quiet: WaitOption = None,
+    keep_going: KeepGoingOption = False,
 ) -> None:
     """Qualify n-gram speculative decoding on a small real model; ends with a verdict and a report.
 
@@ -99,7 +135,9 @@ def demo(
     from draftproof.plan.loading import load_builtin_plan  # noqa: PLC0415
 
     plan, text = load_builtin_plan("demo-quick" if quick else "demo")
-    run_new(plan, text, out or fresh_directory("demo-run"), as_json=as_json, quiet=quiet)
+    patience = read_patience(wait_for_quiet, keep_going=keep_going)
+    out = out or fresh_directory("demo-run")
+    run_new(plan, text, out, as_json=as_json, quiet=quiet, patience=patience)
 
 
 @app.command(epilog="Example: draftproof init --engine vllm --method ngram --model ./my-model")
@@ -177,6 +215,8 @@ def run(
     *,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
+    wait_for_quiet: WaitOption = None,
+    keep_going: KeepGoingOption = False,
 ) -> None:
     """Run the whole qualification of a plan, or continue an interrupted one. Exits like `verdict`."""
     from draftproof.plan.budget import check_budgets  # noqa: PLC0415
@@ -185,16 +225,18 @@ def run(
 
     if (plan_file is None) == (resume is None):
         raise UsageError("name either a plan file or --resume RUN", fix="draftproof run PLAN --out DIR")
+    patience = read_patience(wait_for_quiet, keep_going=keep_going)
     if resume is not None:
         if out is not None:
             raise UsageError("--resume continues in its own directory", fix="leave --out away")
-        resume_(resume, as_json=as_json, quiet=quiet)
+        resume_(resume, as_json=as_json, quiet=quiet, patience=patience)
         return
     assert plan_file is not None  # noqa: S101 - narrowed by the check above
     plan, text = load_plan(plan_file)
     check_filled_in(plan, str(plan_file))
     check_budgets(plan)
-    run_new(plan, text, out or fresh_directory(f"{plan.name}-run"), as_json=as_json, quiet=quiet)
+    out = out or fresh_directory(f"{plan.name}-run")
+    run_new(plan, text, out, as_json=as_json, quiet=quiet, patience=patience)
 
 
 @app.command(epilog="Example: draftproof report demo-run")

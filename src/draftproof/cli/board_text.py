@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from draftproof.qualify.board import ArmView, BoardView, TurnView
-from draftproof.records import Warmup
+from draftproof.records import Notice, Warmup
 
 MISSING = "–"
 Span = tuple[str, str]  # text, style
@@ -149,6 +149,12 @@ def describe_warmup(warmup: Warmup) -> str:
         f"warm-up {warmup.load} {warmup.arm}: {warmup.requests} requests in {seconds:.1f} s, "
         f"{standing}{change}"
     )
+
+
+def describe_notice(notice: Notice) -> str:
+    """Return what a run says of its own chances: what is wrong, what becomes of it, what helps."""
+    over = " The run cannot end well and ends here." if notice.severity == "cannot_end_well" else ""
+    return f"{notice.text}{over} What helps: {notice.remedy}."
 
 
 def _describe_run(view: BoardView) -> list[str]:

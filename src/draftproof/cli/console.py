@@ -28,7 +28,7 @@ from draftproof.cli.printable import make_printable
 if TYPE_CHECKING:
     from draftproof.cli.live import LiveView
     from draftproof.qualify.board import Board, TurnView
-    from draftproof.records import Warmup
+    from draftproof.records import Notice, Warmup
 
 STEP_LINE_S = 30.0
 
@@ -75,6 +75,12 @@ class ConsoleProgress:
 
     def turn_ended(self, turn: "TurnView") -> None:
         """Say nothing: the view shows the turn."""
+
+    def noticed(self, notice: "Notice") -> None:
+        """Print it above the view, where it stays."""
+        from draftproof.cli.board_text import describe_notice  # noqa: PLC0415 - as above
+
+        self._bars.console.print(describe_notice(notice), style="bold yellow", markup=False)
 
     def end_view(self) -> None:
         """Clear the live view, if one is shown, and bring the bar back."""
@@ -138,6 +144,12 @@ class LineProgress:
 
         self._write(describe_turn(turn))
 
+    def noticed(self, notice: "Notice") -> None:
+        """Write it."""
+        from draftproof.cli.board_text import describe_notice  # noqa: PLC0415 - as above
+
+        self._write(describe_notice(notice))
+
     def _write(self, text: str) -> None:
         """A reader that has gone, or a full disk behind a log, must not end a run."""
         self._last_s = self._clock()
@@ -169,6 +181,9 @@ class QuietProgress:
         """Say nothing."""
 
     def turn_ended(self, turn: "TurnView") -> None:
+        """Say nothing."""
+
+    def noticed(self, notice: "Notice") -> None:
         """Say nothing."""
 
 

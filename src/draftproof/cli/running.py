@@ -19,33 +19,55 @@ from draftproof.errors import UsageError
 
 if TYPE_CHECKING:
     from draftproof.plan.schema import Plan
-    from draftproof.qualify import Interrupted
+    from draftproof.qualify import Interrupted, Patience
     from draftproof.verdict.results import Results
 
 INTERRUPTED_CODE = 130
 
 
-def run_new(plan: "Plan", text: str, out: Path, *, as_json: bool, quiet: bool = False) -> None:
+def run_new(
+    plan: "Plan",
+    text: str,
+    out: Path,
+    *,
+    as_json: bool,
+    quiet: bool = False,
+    patience: "Patience | None" = None,
+) -> None:
     """Run a plan into a new directory, print the outcome and exit with the verdict's code."""
     from draftproof.qualify import run_plan  # noqa: PLC0415
 
     with interruptible(out, lines=True, quiet=quiet) as progress:
-        results = run_plan(plan, text, out, model_resolver(progress), progress)
+        results = run_plan(plan, text, out, model_resolver(progress), progress, patience=patience)
     finish(results, out, as_json=as_json)
 
 
-def resume(out: Path, *, as_json: bool, quiet: bool = False) -> None:
+def resume(out: Path, *, as_json: bool, quiet: bool = False, patience: "Patience | None" = None) -> None:
     """Continue a run, print the outcome and exit with the verdict's code."""
     from draftproof.qualify import resume_run  # noqa: PLC0415
 
     with interruptible(out, lines=True, quiet=quiet) as progress:
-        results = resume_run(out, model_resolver(progress), progress)
+        results = resume_run(out, model_resolver(progress), progress, patience=patience)
     finish(results, out, as_json=as_json)
+
+
+def read_patience(wait_min: float | None, *, keep_going: bool) -> "Patience":
+    """Return what becomes of a run that cannot end well.
+
+    Raises:
+        UsageError: it is to wait and to go on.
+    """
+    from draftproof.qualify import Patience  # noqa: PLC0415
+
+    if wait_min is not None and keep_going:
+        raise UsageError("--wait-for-quiet and --keep-going exclude each other", fix="give one of them")
+    return Patience(wait_s=None if wait_min is None else 60 * wait_min, keep_going=keep_going)
 
 
 def finish(results: "Results", out: Path, *, as_json: bool) -> None:
     """Print the outcome of a run and exit with the verdict's code."""
     from draftproof.report.text import render_text  # noqa: PLC0415
+    from draftproof.verdict.notices import ENDED_EARLY  # noqa: PLC0415
     from draftproof.verdict.results import EXIT_CODES  # noqa: PLC0415
 
     if as_json:
@@ -54,6 +76,8 @@ def finish(results: "Results", out: Path, *, as_json: bool) -> None:
         print_text(render_text(results))
         print_text(f"Report: {(out / 'report.html').resolve()}")
         print_text(f"Re-compute it anywhere: draftproof report {out}")
+        if any(reason.code == ENDED_EARLY for reason in results.verdict.reasons):
+            print_text(f"Go on: draftproof run --resume {out} --wait-for-quiet")
     raise typer.Exit(EXIT_CODES[results.verdict.decision])
 
 

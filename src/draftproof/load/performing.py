@@ -186,6 +186,7 @@ def _describe(performer: Performer, started_ns: int, health: HealthReading) -> B
         load=turn.load,
         arm=turn.arm,
         order=turn.order,
+        attempt=turn.attempt,
         started_ns=started_ns,
         ended_ns=performer.clock(),
         completed=is_over,

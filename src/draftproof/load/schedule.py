@@ -224,5 +224,6 @@ def warmup_turn(turn: Turn, count: int) -> Turn:
         repeat=turn.repeat,
         arm=turn.arm,
         order=turn.order,
+        attempt=turn.attempt,
         item_ids=tuple(ids[index % len(ids)] for index in range(count)) if ids else (),
     )

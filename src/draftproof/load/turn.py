@@ -1,7 +1,7 @@
 """What one arm does in its turn of a block: the order, the requests, and the facts a record is made of.
 
-Pure. Request ids are `load/block/repeat/arm/item`, with `+1` and so on for the later turns of a conversation
-and a suffix for requests that are not counted.
+Pure. Request ids are `load/block/repeat/arm/item`, with `+1` and so on for the later turns of a conversation,
+`arm~1` where the turn is taken once more, and a suffix for requests that are not counted.
 """
 
 from typing import Any, Protocol
@@ -56,7 +56,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 
     Closed loop: with `concurrency` requests in flight. Open loop: `concurrency` is None and each item is due
     at `due_ns`, after a lead at the rate of `lead`; at most `max_in_flight` requests are open. `think_s`:
-    mean time of thought before the next request of a slot or a conversation.
+    mean time of thought before the next request of a slot or a conversation. `attempt`: 1 where the turn is
+    taken once more, because the host disturbed it.
     """
 
     block: int
@@ -70,11 +71,13 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     lead: OpenLoop | None = None
     max_in_flight: int = 4096
     think_s: float = 0.0
+    attempt: int = 0
 
     @property
     def key(self) -> str:
         """The part that all request ids of this turn share."""
-        return f"{self.load}/{self.block}/{self.repeat}/{self.arm}"
+        again = f"~{self.attempt}" if self.attempt else ""
+        return f"{self.load}/{self.block}/{self.repeat}/{self.arm}{again}"
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,6 +173,7 @@ def make_record(
         warnings=exchange.warnings,
         conversation_turn=job.conversation_turn,
         connect_ns=exchange.connect_ns,
+        attempt=turn.attempt,
         finish_ns=answer.finish_ns,
         unstreamed_tokens=answer.unstreamed_tokens,
         piece_chars=answer.piece_chars,

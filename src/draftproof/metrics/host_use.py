@@ -52,6 +52,12 @@ def is_crowded(use: HostUse) -> bool:
     return taken_cores(use) >= CROWDED_SHARE * use.cores
 
 
+def is_idle(use: HostUse) -> bool:
+    """Tell whether others leave the cores free, of a span in which nothing is asked of any arm."""
+    taken = (foreign_cores(use) or 0.0) + stolen_cores(use)
+    return taken < min(BUSY_SHARE * use.cores, MOST_BUSY_CORES)
+
+
 def is_filled_by_own(use: HostUse) -> bool | None:
     """Tell whether own processes filled the host by themselves, None where it cannot be told."""
     if use.own_s is None or use.span_s < LEAST_SPAN_S:

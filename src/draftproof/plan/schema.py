@@ -283,6 +283,12 @@ class Limits(_Strict):
         "while starts and warm-ups take at most a quarter of the run's time. With placement = "
         '"one_at_a_time" an arm is started anew for its periods in any case.',
     )
+    repeat_disturbed: Flag = Field(
+        True,
+        description="Measure a period once more, right after its block, where the host disturbed it (other "
+        "programs, stolen time, a late client, sleep, throttling; never the arm's own times): at most a "
+        "fifth of a load's periods.",
+    )
     lead_max_s: Number = Field(
         30.0,
         gt=0,

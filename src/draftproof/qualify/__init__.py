@@ -4,13 +4,14 @@ Owns the order of events and nothing else; every step is a call of the package t
 """
 
 from draftproof.qualify.check import CheckReport, check_plan
-from draftproof.qualify.progress import Interrupted, Progress, Quiet
+from draftproof.qualify.progress import Interrupted, Patience, Progress, Quiet
 from draftproof.qualify.reporting import explain_run, recompute
 from draftproof.qualify.runner import resume_run, run_plan
 
 __all__ = [
     "CheckReport",
     "Interrupted",
+    "Patience",
     "Progress",
     "Quiet",
     "check_plan",

@@ -23,7 +23,7 @@ from draftproof.verdict.client_wording import FAULT_WORDS
 from draftproof.workload.items import Item
 
 ArmState = Literal["waiting", "starting", "warming up", "measuring", "ended"]
-TurnKey = tuple[int, str]  # block, arm
+TurnKey = tuple[int, str, int]  # block, arm, attempt
 _STEPS = 100  # buckets of a median for each factor of e: it is right within half a per cent
 
 
@@ -136,8 +136,8 @@ class Board:
     Args:
         turns: every turn of the run, in order.
         items: the workload's items by id; a conversation counts as many requests as it has turns.
-        finished: (block, arm) of turns that were complete before.
-        recorded: (block, arm) -> counted requests that an earlier part of the run has recorded.
+        finished: turns that were complete before.
+        recorded: counted requests of a turn that an earlier part of the run has recorded.
         objectives: deadlines, None where the plan states none.
         client_lag_ms: how late the client may be before a turn's times do not count.
         is_stopping: tells whether the user wants to leave.
@@ -179,7 +179,7 @@ class Board:
     def add_turns(self, turns: Iterable[Turn], finished: Collection[TurnKey] = ()) -> None:
         """Plan further turns."""
         for turn in turns:
-            is_over = (turn.block, turn.arm) in finished
+            is_over = (turn.block, turn.arm, turn.attempt) in finished
             left = 0 if is_over else self._count_open(turn)
             self._turns += 1
             self._ended += is_over
@@ -288,7 +288,7 @@ class Board:
 
     def _count_open(self, turn: Turn) -> int:
         """Return the counted requests of a turn that no earlier part of the run has recorded."""
-        return max(self._count(turn) - self._recorded.get((turn.block, turn.arm), 0), 0)
+        return max(self._count(turn) - self._recorded.get((turn.block, turn.arm, turn.attempt), 0), 0)
 
     def _count(self, turn: Turn) -> int:
         return sum(self._items[item_id].turns for item_id in turn.item_ids)

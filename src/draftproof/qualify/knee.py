@@ -12,6 +12,7 @@ import msgspec
 from draftproof.load.turn import turns_of
 from draftproof.qualify.counting import count_answers
 from draftproof.qualify.fleet import Fleet
+from draftproof.qualify.host_watch import HostWatch
 from draftproof.qualify.measure import run_turns
 from draftproof.qualify.progress import Interrupted, Progress
 from draftproof.qualify.reporting import run_data
@@ -25,7 +26,7 @@ from draftproof.verdict.knee.turns import read_turns
 from draftproof.verdict.knee.wording import name_arm, write_load
 
 
-async def search_knee(run: RunDirectory, fleet: Fleet, progress: Progress, stop: asyncio.Event) -> None:
+async def search_knee(run: RunDirectory, fleet: Fleet, progress: Progress, watch: HostWatch) -> None:
     """Take every look that the search of a run still lacks.
 
     Raises:
@@ -39,7 +40,7 @@ async def search_knee(run: RunDirectory, fleet: Fleet, progress: Progress, stop:
     pool = None if search.next is None else open_pool(run, fleet, every)
     try:
         while (look := search.next) is not None:
-            _check_stop(run, search, stop)
+            _check_stop(run, search, watch.halt)
             progress.phase(describe_look(contents, look))
             await run_turns(
                 run,
@@ -48,7 +49,7 @@ async def search_knee(run: RunDirectory, fleet: Fleet, progress: Progress, stop:
                 items=every,
                 contents=contents,
                 progress=progress,
-                stop=stop,
+                watch=watch,
                 pool=pool,
             )
             contents = _extend(_keep_look(contents, look), tail.read())

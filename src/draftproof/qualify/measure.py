@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import groupby
 
 import aiohttp
 import msgspec
@@ -17,8 +18,10 @@ from draftproof.plan.schema import Plan
 from draftproof.qualify.behaviour import list_unprobed, probe_arm
 from draftproof.qualify.board import Board, WatchedSink, WatchedTransport
 from draftproof.qualify.fleet import Fleet
+from draftproof.qualify.host_watch import HostWatch
 from draftproof.qualify.masking import MaskingSink
 from draftproof.qualify.progress import Interrupted, Progress
+from draftproof.qualify.repeating import list_repeats
 from draftproof.qualify.restarting import Restarts
 from draftproof.qualify.resuming import list_missing_turns
 from draftproof.qualify.turn_clocks import note_clocks
@@ -52,9 +55,11 @@ def plan_turns(plan: Plan, items: tuple[Item, ...], arms: Collection[str]) -> tu
 
 
 async def measure(
-    run: RunDirectory, fleet: Fleet, items: tuple[Item, ...], progress: Progress, stop: asyncio.Event
+    run: RunDirectory, fleet: Fleet, items: tuple[Item, ...], progress: Progress, watch: HostWatch
 ) -> tuple[int, int]:
     """Run what is missing of a run; return how many of all turns are complete.
+
+    Ends early where the watch halts the run.
 
     Raises:
         EngineError: an arm's service ended; its unanswered requests are recorded as failures.
@@ -63,21 +68,26 @@ async def measure(
         Interrupted: stopped while an arm started or was probed.
     """
     turns = plan_turns(fleet.plan, items, fleet.arms)
-    loop = _Loop(run, fleet, turns, items, contents=run.load(), progress=progress, stop=stop)
+    loop, stop = (
+        _Loop(run, fleet, turns, items, contents=run.load(), progress=progress, watch=watch),
+        watch.halt,
+    )
     last_of = {turn.arm: turn for turn in loop.missing}
     done = len(turns) - len(loop.missing)
     progress.watch(loop.board)
     try:
-        for turn in loop.missing:
+        for turn in loop.list_left(turns):
             if stop.is_set():
                 break
             progress.advance(done, len(turns), f"{turn.load}: {turn.arm}")
-            done += await loop.take(turn)
+            is_complete = await loop.take(turn)
+            done += is_complete and not turn.attempt
             if fleet.takes_turns and turn is last_of[turn.arm]:
                 await _probe(run, fleet, (turn.arm,), progress, stop)
                 progress.phase("Measuring")
                 progress.watch(loop.board)
         if done == len(turns):
+            loop.check_repeated()
             await _probe(run, fleet, fleet.arms, progress, stop)
     except Interrupted as stopped:
         raise Interrupted(run.path, done, len(turns)) from stopped
@@ -95,7 +105,7 @@ async def run_turns(
     items: Collection[Item],
     contents: RunContents,
     progress: Progress,
-    stop: asyncio.Event,
+    watch: HostWatch,
     pool: WorkerPool | None = None,
 ) -> None:
     """Run what is missing of some turns that are not of the plan's levels.
@@ -107,18 +117,18 @@ async def run_turns(
         items: every item that they ask.
         contents: what the run holds of turns of this kind.
         progress: told how the turns go.
-        stop: set when the user wants to leave.
+        watch: sees what the host does, and halts the run.
         pool: load workers that go on after these turns; None: those of the plan, for these turns alone.
 
     Raises:
         DraftproofError: as `measure`.
         Interrupted: stopped while an arm started.
     """
-    loop = _Loop(run, fleet, turns, items, contents=contents, progress=progress, stop=stop, pool=pool)
+    loop = _Loop(run, fleet, turns, items, contents=contents, progress=progress, watch=watch, pool=pool)
     progress.watch(loop.board)
     try:
         for turn in loop.missing:
-            if not stop.is_set():
+            if not watch.halt.is_set():
                 await loop.take(turn)
     finally:
         await loop.close()
@@ -132,8 +142,10 @@ def _make_board(
     return Board(
         turns,
         items,
-        finished={(one.block, one.arm) for one in contents.blocks if one.completed},
-        recorded=Counter((one.block, one.arm) for one in contents.records if one.phase == "measure"),
+        finished={(one.block, one.arm, one.attempt) for one in contents.blocks if one.completed},
+        recorded=Counter(
+            (one.block, one.arm, one.attempt) for one in contents.records if one.phase == "measure"
+        ),
         objectives=plan.objectives if has_objectives else None,
         client_lag_ms=plan.limits.client_lag_ms,
         is_stopping=stop.is_set,
@@ -172,16 +184,17 @@ class _Loop:
         *,
         contents: RunContents,
         progress: Progress,
-        stop: asyncio.Event,
+        watch: HostWatch,
         pool: WorkerPool | None = None,
     ) -> None:
+        stop = watch.halt
         by_id = {item.id: item for item in items}
         answered = {
             one.request_id: view_answer(one) if one.outcome == "ok" else None for one in contents.records
         }
         self.board = board = _make_board(turns, by_id, contents, stop)
         self.missing = list_missing_turns(turns, by_id, contents.blocks, answered)
-        self._run, self._fleet, self._stop, self._progress = run, fleet, stop, progress
+        self._run, self._fleet, self._stop, self._progress, self._watch = run, fleet, stop, progress, watch
         self._transport = WatchedTransport(HttpTransport(), board)
         self._session = aiohttp.ClientSession()
         self._host = HostReader()
@@ -204,23 +217,47 @@ class _Loop:
             plan.limits, route, self._keep_warmup, before=contents.warmups, known_ids=answered
         )
         self._restarts = Restarts(plan.limits.restarts, tuple(turns), fleet.start_s)
+        self._repeats = list_repeats(fleet.plan, turns, contents.blocks)
+
+    def list_left(self, turns: Iterable[Turn]) -> Iterator[Turn]:
+        """Yield what is missing of some turns, and after each block those of it that are taken once more."""
+        missing = {turn.key for turn in self.missing}
+        for _, block in groupby(turns, key=lambda turn: turn.block):
+            own = tuple(block)
+            yield from (turn for turn in own if turn.key in missing)
+            again = self._repeats.list_due(own)
+            self.board.add_turns(again)
+            yield from again
+
+    def check_repeated(self) -> None:
+        """Do nothing if no period is left that is to be taken once more.
+
+        Raises:
+            Interrupted: one is, so that the run was stopped.
+        """
+        if any(self._repeats.list_all_due()):
+            raise Interrupted
 
     async def take(self, turn: Turn) -> bool:
         """Run one turn and return whether it was completed."""
         await self._start(turn)
         await self._warm_up(turn)
         self.board.begin_turn(turn)
-        async with self._sampler.turn(self._target(turn.arm), f"{turn.load}/{turn.block}", self._stop):
+        async with self._sampler.turn(self._target(turn), f"{turn.load}/{turn.block}", self._stop):
             before = read_clocks()
-            outcome = await self._runner.run(turn, self._stop)
+            async with self._watch.span() as span:
+                outcome = await self._runner.run(turn, self._stop)
             block = note_clocks(outcome.block, before, read_clocks())
-        block = msgspec.structs.replace(block, process=self._fleet.process(turn.arm))
+        block = msgspec.structs.replace(block, process=self._fleet.process(turn.arm), host=span.use)
         self._restarts.count_period((block.ended_ns - block.started_ns) / 1e9)
         change = await self._find_change(block)
         if change is not None:
             block = msgspec.structs.replace(block, completed=False, note=note_change(change.message))
         self._run.journal.append(block)
-        self._progress.turn_ended(self.board.end_turn(block))
+        self._repeats.note(block)
+        view = self.board.end_turn(block)
+        self._progress.turn_ended(view)
+        await self._watch.period_ended(block, view)
         self._runner.raise_error(outcome)
         if change is not None:
             raise change
@@ -267,7 +304,8 @@ class _Loop:
         """Warm an arm up at a level once per start; warm-up requests are recorded and never counted."""
         if self._warmer.needs(turn) and not self._stop.is_set():
             self.board.set_state(turn.arm, "warming up")
-            await self._warmer.warm(turn, self._fleet.contacts[turn.arm].endpoint)
+            async with self._watch.span():
+                await self._warmer.warm(turn, self._fleet.contacts[turn.arm].endpoint)
 
     def _keep_warmup(self, warmup: Warmup) -> None:
         if self._fleet.process(warmup.arm) is not None:
@@ -308,13 +346,14 @@ class _Loop:
             if block.unreached or not await self._fleet.is_there(arm):
                 raise
 
-    def _target(self, arm: str) -> Target:
-        """Return what is sampled of an arm as it runs now."""
-        service = self._fleet.contacts[arm].service
+    def _target(self, turn: Turn) -> Target:
+        """Return what is sampled of a turn's arm as it runs now."""
+        service = self._fleet.contacts[turn.arm].service
         return Target(
-            arm=arm,
+            arm=turn.arm,
+            attempt=turn.attempt,
             urls=service.metrics_urls,
             series=service.adapter.facts.series,
             headers=service.headers,
-            pid=self._fleet.pid(arm),
+            pid=self._fleet.pid(turn.arm),
         )

@@ -3,8 +3,17 @@
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
+
 from draftproof.qualify.board import Board, TurnView
-from draftproof.records import Warmup
+from draftproof.records import Notice, Warmup
+
+
+class Patience(msgspec.Struct, frozen=True, kw_only=True):
+    """What becomes of a run that cannot end well: it ends, waits so long for a quiet host, or goes on."""
+
+    wait_s: float | None = None
+    keep_going: bool = False
 
 
 class Interrupted(Exception):  # noqa: N818 - not an error: the user stopped the run
@@ -41,6 +50,10 @@ class Progress(Protocol):
         """An arm's turn of a block has ended."""
         ...
 
+    def noticed(self, notice: Notice) -> None:
+        """The run has something to say of its own chances."""
+        ...
+
 
 class Quiet:
     """Says nothing."""
@@ -58,4 +71,7 @@ class Quiet:
         """Say nothing."""
 
     def turn_ended(self, turn: TurnView) -> None:
+        """Say nothing."""
+
+    def noticed(self, notice: Notice) -> None:
         """Say nothing."""

@@ -26,11 +26,11 @@ def list_missing_turns(
         blocks: the records of turns, finished or not.
         recorded: ids of the requests that are recorded.
     """
-    ended = {(one.block, one.arm) for one in blocks if one.completed}
+    ended = {(one.block, one.arm, one.attempt) for one in blocks if one.completed}
     return [
         turn
         for turn in turns
-        if (turn.block, turn.arm) not in ended
+        if (turn.block, turn.arm, turn.attempt) not in ended
         or any(name not in recorded for name in list_request_ids(turn, items))
     ]
 

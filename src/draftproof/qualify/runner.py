@@ -8,6 +8,7 @@ import asyncio
 import os
 import platform
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -19,7 +20,7 @@ from draftproof.arms.context_fit import find_tokenizer
 from draftproof.arms.launch import list_arms
 from draftproof.arms.preflight import PreflightReport
 from draftproof.build import source_sha256
-from draftproof.clock import wall_anchor
+from draftproof.clock import monotonic_ns, wall_anchor
 from draftproof.errors import IncompatibleError
 from draftproof.load.sockets import prepare_descriptors
 from draftproof.manifests import Manifest
@@ -31,22 +32,36 @@ from draftproof.qualify.check import ModelResolver, choose_items, preflight, res
 from draftproof.qualify.clusters import check_cluster
 from draftproof.qualify.counting import count_answers
 from draftproof.qualify.fleet import Fleet, check_same
+from draftproof.qualify.host_watch import HostWatch
 from draftproof.qualify.judging import check_judging, judge_run
 from draftproof.qualify.load_findings import LoadFinding, find_beyond_service, find_load_findings, list_notes
 from draftproof.qualify.measure import measure, plan_turns
-from draftproof.qualify.progress import Interrupted, Progress
+from draftproof.qualify.progress import Interrupted, Patience, Progress
+from draftproof.qualify.repeating import list_repeats
 from draftproof.qualify.reporting import recompute
 from draftproof.qualify.resuming import count_starts, has_other_blocks, list_missing_turns
 from draftproof.qualify.stopping import stop_on_signal
+from draftproof.qualify.watching_host import make_watch, running_arms
 from draftproof.records import SCHEMA_VERSION
 from draftproof.store import LOG_FOLDER, RunContents, RunDirectory
+from draftproof.verdict.notices import find_ending, note_going_on
 from draftproof.verdict.results import Results
 from draftproof.workload.items import Item, Workload
 from draftproof.workload.recordings import cap_evidence
 
 
-def run_plan(plan: Plan, text: str, out: Path, resolve_model: ModelResolver, progress: Progress) -> Results:
+def run_plan(
+    plan: Plan,
+    text: str,
+    out: Path,
+    resolve_model: ModelResolver,
+    progress: Progress,
+    *,
+    patience: Patience | None = None,
+) -> Results:
     """Run a plan into a new directory and return its results.
+
+    A run that cannot end well ends early: what it has is kept, and the results say why.
 
     Args:
         plan: the checked plan, paths resolved.
@@ -54,6 +69,7 @@ def run_plan(plan: Plan, text: str, out: Path, resolve_model: ModelResolver, pro
         out: the run directory; must be empty or absent.
         resolve_model: turns the plan's target into a folder of files.
         progress: told where the run is.
+        patience: what becomes of a run that cannot end well; None: it ends.
 
     Raises:
         DraftproofError: anything a user can mend; what was measured is kept.
@@ -76,11 +92,13 @@ def run_plan(plan: Plan, text: str, out: Path, resolve_model: ModelResolver, pro
         findings=findings,
         workers=workers,
     )
-    uvloop.run(_run_new(job, progress))
-    return _finish(out, model, progress)
+    is_over = uvloop.run(_run_new(job, progress, patience or Patience()))
+    return _finish(out, model, progress, is_over=is_over)
 
 
-def resume_run(out: Path, resolve_model: ModelResolver, progress: Progress) -> Results:
+def resume_run(
+    out: Path, resolve_model: ModelResolver, progress: Progress, *, patience: Patience | None = None
+) -> Results:
     """Continue an interrupted run where its journal ends and return its results.
 
     Raises:
@@ -92,13 +110,14 @@ def resume_run(out: Path, resolve_model: ModelResolver, progress: Progress) -> R
         run.lock()
         contents = run.load()
         is_measured, model = _is_measured(contents), None
+        is_over = is_measured
         if not is_measured or list_uncounted(contents.records):
             model = resolve_target(contents.plan, resolve_model)
         if not is_measured:
             prepare_descriptors(contents.plan)
             check_cluster(contents.plan)
-            uvloop.run(_run_on(run, contents, model, progress))
-    return _finish(out, model, progress)
+            is_over = uvloop.run(_run_on(run, contents, model, progress, patience or Patience()))
+    return _finish(out, model, progress, is_over=is_over)
 
 
 def _is_measured(contents: RunContents) -> bool:
@@ -112,6 +131,8 @@ def _is_measured(contents: RunContents) -> bool:
         return _is_measured_otherwise(contents, len(turns))
     items, recorded = {item.id: item for item in contents.items}, {one.request_id for one in contents.records}
     if list_missing_turns(turns, items, contents.blocks, recorded) or not _is_knee_found(contents):
+        return False
+    if any(list_repeats(contents.plan, turns, contents.blocks).list_all_due()):
         return False
     return not contents.behaviours or not list_unprobed(contents.plan, arms, contents.behaviours)
 
@@ -153,29 +174,41 @@ class _Job(msgspec.Struct, frozen=True, kw_only=True):
     workers: tuple[str, ...]
 
 
-async def _run_new(job: _Job, progress: Progress) -> None:
+async def _run_new(job: _Job, progress: Progress, patience: Patience) -> bool:
+    """Run a new run; return whether it came to its end."""
     await check_judging(job.plan, job.items, os.environ)
     with stop_on_signal() as stop:
-        async with _started(job.plan, job.model, job.out, progress, stop) as fleet:
+        watch = make_watch(job.plan, job.items, progress, patience)
+        make = partial(_make_fleet, job.plan, job.model, job.out, progress)
+        async with running_arms(make, watch, progress, stop) as fleet:
             report = preflight(fleet, job.items, job.model)
             report.raise_errors()
             manifest = _manifest(job, fleet, report)
             with RunDirectory.create(job.out, job.text, job.plan, manifest, job.items) as run:
-                await _measure(run, fleet, job.items, progress, stop)
+                watch.keep_in(run.append_beside)
+                return await _measure(run, fleet, job.items, watch, stop)
 
 
-async def _run_on(run: RunDirectory, contents: RunContents, model: Path | None, progress: Progress) -> None:
+async def _run_on(
+    run: RunDirectory, contents: RunContents, model: Path | None, progress: Progress, patience: Patience
+) -> bool:
+    """Go on with a run; return whether it came to its end."""
     before = {arm.arm: arm for arm in contents.manifest.arms}
     started = count_starts(contents.blocks, contents.warmups)
     with stop_on_signal() as stop:
-        async with _started(contents.plan, model, run.path, progress, stop, started=started) as fleet:
+        watch = make_watch(contents.plan, contents.items, progress, patience)
+        watch.keep_in(run.append_beside)
+        make = partial(_make_fleet, contents.plan, model, run.path, progress, started=started)
+        async with running_arms(make, watch, progress, stop) as fleet:
             preflight(fleet, contents.items, model).raise_errors()
             for name, now in fleet.manifests.items():
                 check_same(before[name], now)
-            await _measure(run, fleet, contents.items, progress, stop)
+            if find_ending(contents.notices) is not None:
+                run.append_beside(note_going_on(monotonic_ns()))
+            return await _measure(run, fleet, contents.items, watch, stop)
 
 
-def _started(
+def _make_fleet(
     plan: Plan,
     model: Path | None,
     out: Path,
@@ -184,30 +217,51 @@ def _started(
     *,
     started: Mapping[str, int] | None = None,
 ) -> Fleet:
-    progress.phase("Starting the arms")
     return Fleet(plan, model, out / LOG_FOLDER, progress, stop, started_before=started)
 
 
 async def _measure(
-    run: RunDirectory, fleet: Fleet, items: tuple[Item, ...], progress: Progress, stop: asyncio.Event
-) -> None:
+    run: RunDirectory, fleet: Fleet, items: tuple[Item, ...], watch: HostWatch, stop: asyncio.Event
+) -> bool:
+    """Measure what is missing; return whether all is measured, False where the run cannot end well.
+
+    Raises:
+        DraftproofError: as `measure`.
+        Interrupted: the user wants to leave.
+    """
+    while True:
+        try:
+            await _measure_all(run, fleet, items, watch)
+        except Interrupted:
+            if watch.ending is None or stop.is_set():
+                raise
+            if not await watch.wait_for_quiet(stop):
+                return False
+        else:
+            return True
+
+
+async def _measure_all(run: RunDirectory, fleet: Fleet, items: tuple[Item, ...], watch: HostWatch) -> None:
+    progress = watch.progress
     progress.phase("Measuring")
-    done, total = await measure(run, fleet, items, progress, stop)
+    done, total = await measure(run, fleet, items, progress, watch)
     if done < total:
         raise Interrupted(run.path, done, total)
     if fleet.plan.knee is not None:
         from draftproof.qualify.knee import search_knee  # noqa: PLC0415
 
-        await search_knee(run, fleet, progress, stop)
+        await search_knee(run, fleet, progress, watch)
 
 
-def _finish(out: Path, model: Path | None, progress: Progress) -> Results:
+def _finish(out: Path, model: Path | None, progress: Progress, *, is_over: bool) -> Results:
+    """Compute the results; answers of a run that ended early are not judged, which may cost."""
     with RunDirectory.open(out) as run:
         contents = run.load()
         if list_uncounted(contents.records):
             tokenizer = find_tokenizer(contents.plan, model, os.environ)
             contents = count_answers(run, contents, tokenizer)
-        uvloop.run(judge_run(run, progress, contents))
+        if is_over:
+            uvloop.run(judge_run(run, progress, contents))
     progress.phase("Computing the verdict")
     run.compact()
     return recompute(out, write=True)

@@ -5,6 +5,7 @@ traffic of our own makes it.
 """
 
 import os
+import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from draftproof.telemetry.nvml import NvmlReader
 
 PRESSURE = Path("/proc/pressure/cpu")
 _BUSY_GPU = 0.05
+_GLANCE_S, _MOST_NAMED, _LEAST_CORES = 1.0, 3, 0.1
 
 
 class HostCounters(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,6 +80,23 @@ class HostLoadReader:
             if one.busy_share is None or one.busy_share >= _BUSY_GPU
         )
 
+    def name_busiest(self, attached: Collection[int] | None = ()) -> tuple[str, ...]:
+        """Return the foreign programs that use the most cores now, in words; takes a second."""
+        own = {one.pid for leader in {self._leader, *(attached or ())} for one in find_family(leader)}
+        before, began_ns = _list_processor_s(own), self._clock()
+        time.sleep(_GLANCE_S)
+        span_s = max((self._clock() - began_ns) / 1e9, _GLANCE_S)
+        used = [
+            ((seconds - before[key]) / span_s, *key)
+            for key, seconds in _list_processor_s(own).items()
+            if key in before
+        ]
+        return tuple(
+            f"{name}, pid {pid}: {cores:.1f} cores"
+            for cores, name, pid in sorted(used, reverse=True)[:_MOST_NAMED]
+            if cores >= _LEAST_CORES
+        )
+
     def close(self) -> None:
         """Let go of the GPUs' library."""
         self._nvml.close()
@@ -127,6 +146,16 @@ def read_pressure(path: Path = PRESSURE) -> float | None:
         return int(line.rpartition("total=")[2]) / 1e6
     except (OSError, ValueError):
         return None
+
+
+def _list_processor_s(own: Collection[int]) -> dict[tuple[str, int], float]:
+    """Return the processor seconds of every process that is not our own, by name and number."""
+    found = {}
+    for process in psutil.process_iter(["name", "cpu_times"]):
+        times = process.info["cpu_times"]
+        if process.pid not in own and times is not None:
+            found[process.info["name"] or "?", process.pid] = float(times.user + times.system)
+    return found
 
 
 def _gain(before: float | None, after: float | None) -> float | None:

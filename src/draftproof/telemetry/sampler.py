@@ -39,6 +39,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     series: Series
     headers: tuple[tuple[str, str], ...] = ()
     pid: int | None = None
+    attempt: int = 0
 
 
 class ReadsHost(Protocol):
@@ -197,6 +198,7 @@ class _Watch:
                     "replica": replica,
                     "turn": self._name,
                     "mark": mark,
+                    "attempt": self._target.attempt,
                 }
                 self._of.write(msgspec.convert(sample, TelemetrySample))
 

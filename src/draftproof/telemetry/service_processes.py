@@ -6,7 +6,7 @@ then, as with one that somebody else runs, whoever listens at its port leads to 
 
 import os
 import socket
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from urllib.parse import urlsplit
 
 import psutil
@@ -14,19 +14,31 @@ import psutil
 from draftproof.telemetry.host import find_family
 
 # Whoever listens for a container is not its service.
+_DAEMON_CLIENTS = ("docker", "podman", "nerdctl", "kubectl", "srun", "systemd-run", "ssh")
 _FORWARDERS = ("docker-proxy", "rootlessport", "slirp4netns", "pasta", "conmon", "containerd-shim")
+
+
+def is_by_daemon(command: Iterable[str]) -> bool:
+    """Tell whether a command has somebody else start the service, so that it is in no tree of ours."""
+    words = (word for part in command for word in part.split())
+    return any(word.rpartition("/")[2] in _DAEMON_CLIENTS for word in words)
 
 
 def find_processes(url: str) -> tuple[int, ...] | None:
     """Return the processes of a service, empty where it runs elsewhere; None where it cannot be told."""
-    parts = urlsplit(url)
-    if not is_local(parts.hostname or ""):
+    if not is_local_url(url):
         return ()
+    parts = urlsplit(url)
     listeners = find_listeners(parts.port or (443 if parts.scheme == "https" else 80))
     if not listeners or any(_is_forwarder(pid) for pid in listeners):
         return None
     own = {process.pid for process in find_family(os.getpid())}
     return tuple(sorted({member for pid in listeners if pid not in own for member in list_group(pid)}))
+
+
+def is_local_url(url: str) -> bool:
+    """Tell whether an address is of this machine."""
+    return is_local(urlsplit(url).hostname or "")
 
 
 def is_local(name: str) -> bool:

@@ -14,6 +14,8 @@ from draftproof.records import BlockRecord, RequestRecord
 NS_PER_S, NS_PER_MS = 1e9, 1e6
 RATE_SHORTFALL = 0.005  # and one request: the first and the last of a turn may each be a little late
 CORE_SHARE = 0.9
+# Of a load's periods of baseline and candidate; with more of an unfit client nothing is concluded there.
+LAGGED_TURNS_LIMIT = 0.2
 # Over less than this, CPU time tells of the start and the end of a turn and not of its load.
 CORE_WINDOW_S = 1.0
 

@@ -39,6 +39,7 @@ from draftproof.verdict.faults import Faults, summarise_incomplete
 from draftproof.verdict.filling import warn_about_filling, warn_about_known_prompts
 from draftproof.verdict.knee.compute import compute_knee
 from draftproof.verdict.near_copies import warn_about_near_copies
+from draftproof.verdict.notices import explain_ending, warn_about_notices
 from draftproof.verdict.order.compute import compute_order
 from draftproof.verdict.order.wording import warn_about_order
 from draftproof.verdict.overload import warn_about_overload
@@ -266,6 +267,7 @@ def _assemble(
         warnings=(
             *manifest.findings,
             *prepared.warnings,
+            *warn_about_notices(prepared.run.notices),
             *list_disturbances(prepared.run.blocks),
             *faults.warnings,
             *_warn(prepared, by_effect, faults),
@@ -297,8 +299,9 @@ def _word_verdict(
     index = index_arm_cells(arm_cells)
     pooled = [explain_step_cost(index, margins, ALL_SEGMENTS, load) for load in prepared.loads]
     why = [*explain_contexts(envelope, bands), *(reason for reason in pooled if reason is not None)]
-    reasons: tuple[Reason, ...] = list_reasons(
-        decision, cells, summarise_incomplete(faults.incomplete, len(cells)), why
+    reasons: tuple[Reason, ...] = (
+        *(explain_ending(prepared.run.notices) if faults.incomplete else ()),
+        *list_reasons(decision, cells, summarise_incomplete(faults.incomplete, len(cells)), why),
     )
     evidence = weakest_evidence(prepared.plan.evidence, prepared.run.manifest.evidence)
     metric = prepared.plan.comparison.metric

@@ -13,6 +13,7 @@ from draftproof.metrics.acceptance import count_speculation
 from draftproof.metrics.identities import acceptance_faults, timeline_faults
 from draftproof.metrics.request import is_empty, name_outcome
 from draftproof.records import RequestRecord
+from draftproof.verdict.client_limits import LAGGED_TURNS_LIMIT
 from draftproof.verdict.client_wording import FAULT_WORDS, describe_client_faults
 from draftproof.verdict.cold import find_cold_spells, warn_about_cold, withhold_for_cold
 from draftproof.verdict.counting import find_miscounted, list_miscounts, warn_about_miscounts
@@ -24,7 +25,6 @@ from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun, Turn
 from draftproof.verdict.services.compute import ServiceReadings
 from draftproof.verdict.services.faults import find_service_faults, list_paused, see_speculation
 
-LAGGED_TURNS_LIMIT = 0.2
 _TURNS_NAMED = 3
 LISTED = 10
 CLIENT_LATE = "invalid_client"

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from draftproof.verdict.decide import find_limits
 from draftproof.verdict.load_size import LoadLimit, LoadSize
+from draftproof.verdict.notices import ENDED_EARLY
 from draftproof.verdict.results import Cell, Decision, EnvelopeEntry, Reason
 from draftproof.workload.segments import show_labels
 
@@ -186,7 +187,7 @@ def _render_inconclusive(
     cells: Sequence[Cell], words: str, reasons: Sequence[Reason], missing: str | None
 ) -> str:
     for reason in reasons:
-        if reason.code in ("incomplete", "gain_above_gap", "invalid_client"):
+        if reason.code in (ENDED_EARLY, "incomplete", "gain_above_gap", "invalid_client"):
             return reason.text.rstrip(".")
     undecided = [cell for cell in cells if cell.status == "inconclusive"]
     text = f"{len(undecided)} of {len(cells)} cells do not tell whether {words} falls at no cost"

@@ -102,7 +102,7 @@ def test_a_client_that_was_late_is_said_to_be():
 
 def test_a_resumed_run_begins_where_it_was():
     """Finished turns are done; of a broken one what was recorded is."""
-    told, _ = board(finished={(0, "baseline")}, recorded={(0, "baseline"): 3, (0, "candidate"): 1})
+    told, _ = board(finished={(0, "baseline", 0)}, recorded={(0, "baseline", 0): 3, (0, "candidate", 0): 1})
     assert [(one.done, one.planned) for one in told.view().arms] == [(3, 3), (1, 3)]
     told.begin_turn(turn("candidate"))
     told.see(build_record(arm="candidate"))

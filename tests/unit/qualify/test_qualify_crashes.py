@@ -30,12 +30,14 @@ from draftproof.manifests import Manifest
 from draftproof.plan.loading import parse_plan, plan_sha256, thresholds_sha256
 from draftproof.qualify import Quiet
 from draftproof.qualify import measure as measuring
+from draftproof.qualify.host_watch import HostWatch
 from draftproof.qualify.reporting import recompute
 from draftproof.qualify.resuming import count_starts, list_request_ids
 from draftproof.records import SCHEMA_VERSION, RequestRecord
 from draftproof.store import RunDirectory
 from draftproof.testing.builders import build_item
 from draftproof.testing.fake_transport import FakeTransport, Story
+from draftproof.testing.scripted_host import ScriptedHost
 from draftproof.workload.items import FollowUp
 
 ARMS = ("baseline", "candidate")
@@ -163,8 +165,13 @@ def go_on(path: Path, prepare: Callable[[RunDirectory], None] = lambda _run: Non
         prepare(run)
         contents = run.load()
         fleet: Any = ScriptedFleet(contents.plan_text, count_starts(contents.blocks, contents.warmups))
-        done, total = asyncio.run(measuring.measure(run, fleet, ITEMS, Quiet(), asyncio.Event()))
+        done, total = asyncio.run(measure(run, fleet))
     assert done == total
+
+
+async def measure(run: RunDirectory, fleet: Any) -> tuple[int, int]:
+    watch = HostWatch(ScriptedHost(), Quiet())
+    return await measuring.measure(run, fleet, ITEMS, Quiet(), watch)
 
 
 def wanted_ids() -> list[str]:

@@ -40,6 +40,7 @@ def merge_parts(
         load=turn.load,
         arm=turn.arm,
         order=turn.order,
+        attempt=turn.attempt,
         started_ns=started_ns,
         ended_ns=ended_ns,
         completed=len(blocks) == workers and not faults and all(one.completed for one in blocks),
