@@ -99,8 +99,8 @@ class Contract(msgspec.Struct, frozen=True, kw_only=True):
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Facts about a run, written before the first request and never changed by a report.
 
-    `source_sha256` is over the Python files of the draftproof that measured (build.py); None for runs from
-    before it was noted.
+    `references` is what each `${NAME}` of the plan stood for, secrets masked. `source_sha256` is over the
+    Python files of the draftproof that measured (build.py); None for runs from before it was noted.
     """
 
     schema_version: int
@@ -121,3 +121,4 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     contracts: tuple[Contract, ...]
     findings: tuple[str, ...] = ()
     source_sha256: str | None = None
+    references: dict[str, str] = {}

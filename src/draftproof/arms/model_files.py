@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from draftproof.errors import PlanError
+from draftproof.plan.schema import Arm
 
 _BLOCK_BYTES = 1 << 20
 _WEIGHT_SUFFIXES = (".safetensors", ".bin", ".gguf", ".pt")
@@ -77,6 +78,17 @@ def load_drafter_facts(folder: Path, key: str) -> ModelFacts:
         licence=_find_text(record, "licence"),
         provenance=_find_text(record, "provenance"),
     )
+
+
+def locate_drafter(arm: Arm) -> Path | None:
+    """Return where an arm's drafter lies: as its facts say, else the one that a launched engine is given."""
+    stated = arm.drafter.get("path")
+    if stated:
+        return Path(stated)
+    given = arm.settings.get("drafter")
+    is_launched = arm.engine == "reference" and arm.url is None and arm.command is None
+    path = Path(given) if is_launched and isinstance(given, str) else None
+    return path if path is not None and path.exists() else None
 
 
 def check_model_folder(folder: Path, key: str = "target.model") -> None:

@@ -25,7 +25,7 @@ from draftproof.arms.contract import (
     build_contract,
     drafts_target_ids,
 )
-from draftproof.arms.environment import resolve_references
+from draftproof.arms.environment import find_secrets, resolve_plan
 from draftproof.arms.features import (
     find_method,
     find_replaced_fields,
@@ -34,7 +34,7 @@ from draftproof.arms.features import (
 )
 from draftproof.arms.launch import list_arms, plan_section
 from draftproof.arms.manifest import SERVED_MODEL_KEY
-from draftproof.arms.model_files import ModelFacts, load_drafter_facts, load_target_facts
+from draftproof.arms.model_files import ModelFacts, load_drafter_facts, load_target_facts, locate_drafter
 from draftproof.arms.probe import ProbeResult
 from draftproof.arms.tokenizers_compat import TokenizerComparison, compare_tokenizers
 from draftproof.engines import EngineAdapter, adapter_for
@@ -140,6 +140,7 @@ def run_preflight(
         IncompatibleError: arms differ where the plan does not declare it, or run with other settings.
         PlanError: a model folder lacks a file.
     """
+    plan = resolve_plan(plan, os.environ, find_secrets(list_arms(plan).values(), os.environ))
     arms = list_arms(plan)
     manifests = [probe.manifest for probe in probes]
     for manifest in manifests:
@@ -399,8 +400,7 @@ def _build(
     arm = arms[manifest.arm]
     adapter = adapter_for(arm.engine)
     key = f"arms.{manifest.arm}.drafter.path"
-    stated = resolve_references(arm.drafter.get("path", ""), os.environ, key)
-    draft_folder = Path(stated) if stated else None
+    draft_folder = locate_drafter(arm)
     tokenizers: TokenizerComparison | None = None
     draft = load_drafter_facts(draft_folder, key) if draft_folder else None
     folders = draft_folder and draft_folder.is_dir() and model and model.is_dir()

@@ -43,7 +43,8 @@ _RAW_SUFFIXES = (".jsonl", ".jsonl.torn")
 class HandoverContract(msgspec.Struct, frozen=True, kw_only=True):
     """What was approved: the decision, what every arm was, who answers for it, and what ends it.
 
-    `approval` and `rollback` are the plan's sections, every default filled in.
+    `approval` and `rollback` are the plan's sections, every default filled in. `references` is what each
+    `${NAME}` in the plan and in the arms' commands stood for, secrets masked.
     """
 
     schema_version: int
@@ -57,6 +58,7 @@ class HandoverContract(msgspec.Struct, frozen=True, kw_only=True):
     rollback: dict[str, Any]
     contracts: tuple[Contract, ...]
     arms: tuple[ArmManifest, ...]
+    references: dict[str, str] = {}
 
 
 def list_raw(folder: Path) -> dict[str, Path]:
@@ -135,6 +137,7 @@ def make_contract(contents: RunContents, results: Results) -> HandoverContract:
         rollback=plan.rollback.model_dump(mode="json"),
         contracts=manifest.contracts,
         arms=manifest.arms,
+        references=manifest.references,
     )
 
 

@@ -16,9 +16,9 @@ import msgspec
 import uvloop
 
 from draftproof.arms.contract import build_contract
-from draftproof.arms.environment import resolve_references
+from draftproof.arms.environment import find_secrets, resolve_plan
 from draftproof.arms.launch import list_arms
-from draftproof.arms.model_files import load_drafter_facts, load_target_facts
+from draftproof.arms.model_files import load_drafter_facts, load_target_facts, locate_drafter
 from draftproof.engines import adapter_for
 from draftproof.errors import UsageError
 from draftproof.manifests import ArmManifest, Manifest
@@ -72,16 +72,17 @@ def gather_facts(plan: Plan, resolve_model: ModelResolver, progress: Progress) -
     with TemporaryDirectory(prefix="draftproof-deployment-") as folder:
         progress.phase(f"Asking the {ARM} what it is")
         manifest = uvloop.run(_ask(plan, model, Path(folder)))
+    plan = resolve_plan(plan, os.environ, find_secrets(list_arms(plan).values(), os.environ))
     arm = list_arms(plan)[ARM]
     key = f"arms.{ARM}.drafter.path"
-    drafter = resolve_references(arm.drafter.get("path", ""), os.environ, key)
+    drafter = locate_drafter(arm)
     contract = build_contract(
         manifest,
         plan,
         arm,
         adapter_for(arm.engine),
         target=load_target_facts(model) if model else None,
-        draft=load_drafter_facts(Path(drafter), key) if drafter else None,
+        draft=load_drafter_facts(drafter, key) if drafter else None,
     )
     return ArmFacts(manifest=manifest, contract=contract)
 

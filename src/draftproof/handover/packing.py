@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 import msgspec
 
 import draftproof
+from draftproof.arms.environment import find_secrets
 from draftproof.arms.launch import list_arms
 from draftproof.build import source_sha256
 from draftproof.errors import DraftproofError, InvalidRunError, StoreError, UsageError
@@ -24,7 +25,6 @@ from draftproof.handover.scrubbing import find_secret_places, refuse_secrets
 from draftproof.handover.signing import load_private_key, sign, signature_path
 from draftproof.handover.staging import stage_run, withhold_stage
 from draftproof.plan.schema import Arm, Plan
-from draftproof.qualify.running_arm import find_secrets
 from draftproof.store import RunContents
 from draftproof.store.lines import write_atomically
 from draftproof.store.run_directory import RESULTS_NAME, encode_document

@@ -7,11 +7,10 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 import aiohttp
 import msgspec
 
-from draftproof.arms.environment import mask_struct, resolve_headers
+from draftproof.arms.environment import find_secrets, mask_struct, resolve_headers
 from draftproof.errors import EngineError
 from draftproof.plan.judge import Judge
 from draftproof.plan.schema import Arm
-from draftproof.qualify.running_arm import find_secrets
 from draftproof.records import Judgement
 from draftproof.workload.items import JudgeCheck
 from draftproof.workload.judging import Task, hash_judge, make_judgement, read_verdict, render_prompt

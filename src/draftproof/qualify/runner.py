@@ -17,6 +17,7 @@ import uvloop
 
 from draftproof import __version__
 from draftproof.arms.context_fit import find_tokenizer
+from draftproof.arms.environment import list_values
 from draftproof.arms.launch import list_arms
 from draftproof.arms.preflight import PreflightReport
 from draftproof.build import source_sha256
@@ -288,6 +289,7 @@ def _manifest(job: _Job, fleet: Fleet, report: PreflightReport) -> Manifest:
         host=describe_host(),
         arms=tuple(fleet.manifests.values()),
         contracts=tuple(report.contracts),
+        references=list_values(plan, os.environ, fleet.secrets),
         findings=(
             *(f"Before the run: {one.arm}: {one.text}" for one in report.findings),
             *(f"Before the run: {one}" for one in job.findings),

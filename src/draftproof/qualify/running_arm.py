@@ -9,7 +9,7 @@ import msgspec
 
 from draftproof.arms.environment import (
     check_request_fields,
-    collect_secrets,
+    find_secrets,
     mask_struct,
     resolve_headers,
     resolve_variables,
@@ -22,7 +22,6 @@ from draftproof.arms.readiness import ReadyProbe
 from draftproof.arms.service import Service, locate_service
 from draftproof.client.transport import HttpTransport
 from draftproof.engines import adapter_for
-from draftproof.engines.reading.flags import is_secret_name, list_secret_values
 from draftproof.errors import EngineError
 from draftproof.load.turn import Endpoint
 from draftproof.manifests import ArmManifest, Counting
@@ -190,15 +189,6 @@ class RunningArm:
             log=self.process.log_text(),
             environment=self._environment,
         )
-
-
-def find_secrets(arms: list[Arm], environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the secrets that arms refer to."""
-    headers = [text for arm in arms for text in arm.headers.values()]
-    headers += [text for arm in arms for key, text in arm.env.items() if is_secret_name(key)]
-    headers += [value for arm in arms for value in list_secret_values(arm.command or ())]
-    others = [text for arm in arms for text in (*arm.env.values(), *(arm.command or ()))]
-    return collect_secrets(headers, others, environment)
 
 
 def _resolve_environment(arm: Arm, environment: Mapping[str, str], place: str) -> dict[str, str]:

@@ -173,6 +173,25 @@ def test_preflight_reads_the_items_and_the_plans_request_fields():
     assert [(one.code, one.arm) for one in found] == [("unsupported_feature", "candidate")]
 
 
+def test_contracts_name_what_a_plan_refers_to(monkeypatch):
+    """`${NAME}` in the target's and the drafter's facts is its value in the contract, but for secrets."""
+    monkeypatch.setenv("HUB", "/models")
+    monkeypatch.setenv("TEAM_TOKEN", "t0ken-value")
+    made = parse_plan(
+        'name = "t"\n[target]\nmodel = "${HUB}/m"\nlicence = "${TEAM_TOKEN}"\n[[load]]\nname = "single"\n'
+        'concurrency = 1\n[arms.baseline]\nengine = "vllm"\nurl = "http://a"\n[arms.candidate]\n'
+        'engine = "vllm"\nurl = "http://b"\n[arms.candidate.drafter]\nidentity = "${HUB}/d"\n'
+    )
+    probes = [
+        probe(manifest(arm, {"speculation.method": method}, engine="vllm", engine_version="0.32.0"), steps)
+        for arm, method, steps in (("baseline", "off", 0), ("candidate", "draft_model", 3))
+    ]
+    baseline, candidate = run_preflight(made, probes, [item("x")]).contracts
+    assert candidate.target_model == baseline.target_model == "/models/m"
+    assert candidate.target_licence == "${TEAM_TOKEN}"
+    assert candidate.drafter_identity == "/models/d"
+
+
 def test_preflight_counts_the_devices_of_every_arm():
     """A command with eight-fold tensor parallelism takes eight devices; a budget of one stops the run."""
     arms = "".join(f'[arms.{arm}]\nengine = "vllm"\nurl = "http://a"\n' for arm in ("baseline", "candidate"))
