@@ -10,8 +10,9 @@ import uvloop
 
 from draftproof.arms.comparability import find_differences
 from draftproof.arms.environment import resolve_references
+from draftproof.arms.findings import Finding
 from draftproof.arms.launch import MODEL_MARK, list_arms
-from draftproof.arms.preflight import Finding, PreflightReport, run_preflight
+from draftproof.arms.preflight import PreflightReport, run_preflight
 from draftproof.load.sockets import prepare_descriptors
 from draftproof.manifests import ArmManifest, Contract
 from draftproof.plan.loading import BUILTIN_PREFIX

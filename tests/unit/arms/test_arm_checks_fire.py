@@ -18,8 +18,8 @@ from draftproof.arms.behaviour.asking import Seen, has_content
 from draftproof.arms.behaviour.judging import _find_stream_faults
 from draftproof.arms.contract import build_contract
 from draftproof.arms.environment import check_request_fields
+from draftproof.arms.findings import judge_contract
 from draftproof.arms.manifest import Told, fetch_manifest
-from draftproof.arms.preflight import judge_contract
 from draftproof.arms.probe import _check_answered
 from draftproof.arms.process import ArmProcess
 from draftproof.arms.process_family import describe_exit, group_exists, list_family

@@ -6,7 +6,7 @@ from arm_builders import manifest, plan
 
 from draftproof.arms.comparability import check_comparable, describe_forced, find_undeclared
 from draftproof.arms.confounds import describe_confounds, find_known_forced, find_pinned
-from draftproof.arms.preflight import judge_pinned
+from draftproof.arms.findings import judge_pinned
 from draftproof.engines import ADAPTERS, adapter_for
 from draftproof.engines.facts import Settings
 from draftproof.errors import IncompatibleError

@@ -4,9 +4,9 @@ import pytest
 from arm_builders import manifest
 
 from draftproof.arms.comparability import find_differences
+from draftproof.arms.findings import judge_address
 from draftproof.arms.launch import build_command
 from draftproof.arms.manifest import describe_arm, find_inherited
-from draftproof.arms.preflight import judge_address
 from draftproof.engines import adapter_for
 from draftproof.errors import PlanError
 from draftproof.plan.loading import parse_plan

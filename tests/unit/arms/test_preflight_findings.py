@@ -8,14 +8,8 @@ from arm_builders import ATTACHED, NGRAM, OFF, item, manifest, model_folder, pla
 
 from draftproof.arms.context_fit import compute_needs, estimate_tokens, load_token_counter
 from draftproof.arms.contract import build_contract
-from draftproof.arms.preflight import (
-    Finding,
-    PreflightReport,
-    judge_context,
-    judge_features,
-    judge_probe,
-    run_preflight,
-)
+from draftproof.arms.findings import Finding, judge_context, judge_features, judge_probe
+from draftproof.arms.preflight import PreflightReport, run_preflight
 from draftproof.arms.probe import ProbeResult
 from draftproof.client.exchange import Exchange
 from draftproof.engines import ADAPTERS, GENERIC, REFERENCE, Evidence
