@@ -9,6 +9,7 @@ that what the function itself writes to the descriptor of the replies cannot pas
 import hashlib
 import importlib
 import importlib.util
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -33,6 +34,9 @@ def main(folder: str, name: str) -> int:
     """Judge line after line until the input ends."""
     out = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # what a function prints must not be its end
     lines = iter(sys.stdin.buffer)
     nonce = msgspec.json.decode(next(lines), type=Asked).nonce
     try:

@@ -114,21 +114,21 @@ def scale(value: str | float, unit: Unit) -> int:
     return round(number * NS_PER[unit])
 
 
-def check_forms(moments: Iterable[tuple[Moment, str]]) -> None:
-    """Refuse a file whose times cannot be told from each other's origin.
+def check_forms(forms: Iterable[tuple[Form, str]]) -> None:
+    """Refuse a file whose times have no common origin.
 
     Args:
-        moments: each time with its place.
+        forms: each form in which a time is written, with its place.
 
     Raises:
         WorkloadError: dates beside numbers, or dates with and without an offset from UTC.
     """
-    first: Moment | None = None
-    for moment, place in moments:
-        first = first or moment
-        if _origin(moment.form) != _origin(first.form):
+    first: Form | None = None
+    for form, place in forms:
+        first = first or form
+        if _origin(form) != _origin(first):
             raise WorkloadError(
-                f"this time is {_WRITTEN[moment.form]}, and the first of the file is {_WRITTEN[first.form]}",
+                f"this time is {_WRITTEN[form]}, and the first of the file is {_WRITTEN[first]}",
                 place=place,
                 fix="write all times of a file in one form.",
             )

@@ -24,7 +24,7 @@ from draftproof.workload.moments import Unit, Units, check_unit_is_used
 from draftproof.workload.packed import bare_path, read_unpacked
 from draftproof.workload.recordings import Window, cut, make_items
 from draftproof.workload.timed_lines import TimedItem, parse_timed_item, set_due
-from draftproof.workload.traces import is_trace, read_trace
+from draftproof.workload.traces import is_trace, read_trace, refuse_twins
 
 BUILTIN_PREFIX = "builtin:"
 _SHOWN = 40  # characters of a value that a sentence quotes
@@ -190,7 +190,10 @@ def _parse_float(text: str) -> float:
 
 
 _DECODER = json.JSONDecoder(
-    parse_constant=_refuse_constant, parse_int=_parse_integer, parse_float=_parse_float
+    object_pairs_hook=refuse_twins,
+    parse_constant=_refuse_constant,
+    parse_int=_parse_integer,
+    parse_float=_parse_float,
 )
 
 

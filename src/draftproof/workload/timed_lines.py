@@ -85,7 +85,7 @@ def set_due(timed: Sequence[tuple[str, TimedItem]]) -> tuple[Item, ...]:
                 place=place,
                 fix="state at_s or timestamp in every line, or in none.",
             )
-    check_forms((moment, place) for moment, _, place in moments)
+    check_forms((moment.form, place) for moment, _, place in moments)
     moments.sort(key=lambda one: one[0].ns)
     first_ns, (last, _, place) = moments[0][0].ns, moments[-1]
     check_span(last.ns - first_ns, place)

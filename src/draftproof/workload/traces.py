@@ -125,13 +125,14 @@ def read_rows(form: _Format, rows: Iterable[tuple[int, Row]], name: str, units: 
     )
     found, keys = [], dict.fromkeys(form.keys)
     for number, row in rows:
-        keys |= dict.fromkeys(row)
-        found.append((*_read_row(form, row, known, f"{name}:{number}"), number))
+        if row.keys() - keys.keys():
+            keys |= dict.fromkeys(row)
+        found.append((*_read_row(form, row, known, name, number), number))
     if not found:
         raise WorkloadError(
             "the trace has no arrival", place=name, fix="give a trace with one line a request."
         )
-    check_forms((Moment(one.due_ns, written), f"{name}:{number}") for written, one, number in found)
+    check_forms((written, f"{name}:{number}") for written, number in _first_of_each_form(found))
     check_unit_is_used(units.timestamp, {written for written, _, _ in found}, name)
     prompts = ((one.prompt_tokens, len(one.shared_blocks), number) for _, one, number in found)
     block_tokens = decide_block_tokens(known.block_tokens, prompts, name)
@@ -149,6 +150,15 @@ def read_rows(form: _Format, rows: Iterable[tuple[int, Row]], name: str, units: 
         for _, one, number in found
     )
     return Trace(arrivals, tuple(key for key in keys if key not in form.keys))
+
+
+def _first_of_each_form(
+    found: Iterable[tuple[Form, TracedArrival, int]],
+) -> Iterable[tuple[Form, int]]:
+    first: dict[Form, int] = {}
+    for written, _, number in found:
+        first.setdefault(written, number)
+    return first.items()
 
 
 def compress(arrivals: tuple[TracedArrival, ...], speed: float) -> tuple[TracedArrival, ...]:
@@ -181,17 +191,17 @@ def _has(row: Row, keys: Iterable[str]) -> bool:
     return any(row.get(key) is not None for key in keys)
 
 
-def _read_row(form: _Format, row: Row, units: Units, place: str) -> tuple[Form, TracedArrival]:
+def _read_row(form: _Format, row: Row, units: Units, name: str, number: int) -> tuple[Form, TracedArrival]:
     try:
         return form.read(row, units)
     except WorkloadError as error:
-        error.place = place
+        error.place = f"{name}:{number}"
         raise
     except (KeyError, ValueError, TypeError, OverflowError) as error:
         what = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
         raise WorkloadError(
             f"this line of the trace cannot be read: {what}",
-            place=place,
+            place=f"{name}:{number}",
             fix="correct the line or remove it.",
         ) from None
 
@@ -245,7 +255,7 @@ def _json_rows(text: str, name: str) -> Iterator[tuple[int, Row]]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = _DECODER.decode(line)
         except (ValueError, RecursionError) as error:
             what = str(error) if isinstance(error, ValueError) else "it is nested too deeply"
             raise WorkloadError(
@@ -258,6 +268,22 @@ def _json_rows(text: str, name: str) -> Iterator[tuple[int, Row]]:
                 "this line of the trace is no JSON object", place=f"{name}:{number}", fix="correct the line."
             )
         yield number, row
+
+
+def refuse_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON, if none of its keys stands twice: a decoder would drop the first.
+
+    Raises:
+        ValueError: names the key.
+    """
+    whole = dict(pairs)
+    if len(whole) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"the key {quote(next(key for key in keys if keys.count(key) > 1))} stands twice")
+    return whole
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=refuse_twins)
 
 
 def _read_azure(row: Row, _units: Units) -> tuple[Form, TracedArrival]:

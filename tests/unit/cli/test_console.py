@@ -12,6 +12,7 @@ from rich.console import Console
 
 from draftproof.cli.console import LineProgress, QuietProgress, console_progress, is_terminal
 from draftproof.cli.live import LiveView
+from draftproof.cli.printable import replace_unencodable
 from draftproof.load.turn import Turn
 from draftproof.qualify.board import Board
 from draftproof.testing.builders import MS_NS, build_block_record, build_item, build_record
@@ -115,9 +116,9 @@ def test_a_dumb_terminal_gets_lines(monkeypatch):
 class Screen:
     """A pseudo-terminal and all that was written to it."""
 
-    def __init__(self):
+    def __init__(self, encoding="utf-8"):
         self._ours, theirs = pty.openpty()
-        self.file = os.fdopen(theirs, "w")
+        self.file = os.fdopen(theirs, "w", encoding=encoding)
         self._parts: list[bytes] = []
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
@@ -136,12 +137,12 @@ class Screen:
         self.file.close()
         self._reader.join()
         os.close(self._ours)
-        return b"".join(self._parts).decode()
+        return b"".join(self._parts).decode(self.file.encoding)
 
 
-def drawn(**options) -> str:
+def drawn(screen: Screen | None = None, **options) -> str:
     """What a live view writes while a turn goes on and ends."""
-    screen, board = Screen(), make_board()
+    screen, board = screen or Screen(), make_board()
     console = Console(file=screen.file, force_terminal=True, width=80, **options)
     view = LiveView(board, console, interval_s=0.01)
     view.start()
@@ -193,3 +194,22 @@ def test_nothing_is_drawn_while_nothing_changes():
     view.stop()
     screen.close()
     assert before == 1
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "gbk", "koi8-r"])
+def test_bars_and_the_live_view_are_drawn_in_any_encoding(monkeypatch, encoding):
+    """A character that the terminal's encoding lacks is replaced, on the bars and in the view."""
+    for show in (drawn, show_bars):
+        screen = Screen(encoding)
+        monkeypatch.setattr(sys, "stderr", screen.file)
+        replace_unencodable()
+        assert "after" in show(screen)
+
+
+def show_bars(screen: Screen) -> str:
+    """What the bars write for a phase and its steps."""
+    with console_progress() as progress:
+        progress.phase("Phase − 日本 😀")
+        progress.advance(1, 2, "step — é ▁")
+        progress.phase("after")
+    return screen.close()

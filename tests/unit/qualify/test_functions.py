@@ -29,7 +29,7 @@ LINES = {
 }
 
 def polite(answer):
-    print("noise on stdout")
+    print("noise on stdout \u2212 \U0001f600")
     return "please" in answer.text, f"{len(answer.text)} characters"
 
 def plain(answer):
@@ -81,6 +81,12 @@ def test_a_function_judges_and_its_code_is_hashed(folder):
     assert said == [(True, "6 characters"), (False, "3 characters")]
     assert sha256 == hashlib.sha256(CODE.encode()).hexdigest()
     assert ask(folder, "checks:plain", "x") == ([(True, "passed")], sha256)
+
+
+def test_what_a_function_prints_is_not_its_end(folder, monkeypatch):
+    """Characters that the encoding of the output lacks are replaced."""
+    monkeypatch.setenv("PYTHONIOENCODING", "latin-1")
+    assert ask(folder, "checks.py:polite", "please")[0] == [(True, "6 characters")]
 
 
 @pytest.mark.parametrize(

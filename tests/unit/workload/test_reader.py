@@ -81,6 +81,10 @@ def test_hash_sees_the_order_of_items(tmp_path):
 
 FAULTS: list[tuple[dict[str, object] | str, str]] = [
     ("{not json", "not JSON"),
+    (json.dumps(ITEM)[:-1] + ', "max_tokens": 5, "max_tokens": 9}', "'max_tokens' stands twice"),
+    (json.dumps(ITEM)[:-1] + ', "request": {"a": {"b": 1, "b": 1}}}', "'b' stands twice"),
+    (json.dumps(ITEM)[:-1] + ",}", "not JSON"),
+    ("\ufeff" + json.dumps(ITEM), "not JSON"),
     ("[1]x", "not JSON"),
     ("17", "expected `object`"),
     (ITEM | {"weight": 1}, "unknown field `weight`"),

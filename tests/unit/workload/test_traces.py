@@ -249,6 +249,7 @@ def test_a_faster_replay_keeps_order_and_lengths() -> None:
         (BURSTGPT.replace("45,", "nan,"), "t:3", "no time"),
         (OWN.replace('"at_s": 1.25, ', ""), "t:3", "'at_s' is missing"),
         (OWN + "{", "t:4", "no JSON"),
+        (OWN + '{"at_s": 1, "at_s": 2}', "t:4", "'at_s' stands twice"),
         (OWN + "[1]", "t:4", "no JSON object"),
         ("when,what\n1,2\n", "t:1", "none of the known forms"),
         ("", "t:1", "none of the known forms"),
