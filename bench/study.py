@@ -23,6 +23,7 @@ import numpy as np
 from study_worlds import WORLDS as TIME_WORLDS
 from study_worlds import Cell, World, draw_requests, true_ratio
 from study_worlds_counting import COUNTING_WORLDS
+from study_worlds_periods import PERIOD_WORLDS
 
 from draftproof.stats.shares import share_interval
 from draftproof.testing.synthetic_runs import build_run, order_turns
@@ -32,7 +33,7 @@ from draftproof.verdict.results import Cell as DecidedCell
 from draftproof.verdict.results import Effect
 from draftproof.verdict.run_data import ALL_SEGMENTS
 
-WORLDS = (*TIME_WORLDS, *COUNTING_WORLDS)
+WORLDS = (*TIME_WORLDS, *COUNTING_WORLDS, *PERIOD_WORLDS)
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "bench" / "study.json"
 METHOD = ROOT / "docs" / "method.md"
@@ -157,9 +158,9 @@ def summarise(world: World, judged: Iterable[Judged]) -> dict[str, Any]:
         "false_adopt_upper95": share_interval(wrong, runs, level=0.90).high,
         "false_harm": blamed / runs,
         "false_harm_count": blamed,
-        "coverage": covered / intervals,
+        "coverage": covered / intervals if intervals else None,
         "intervals": intervals,
-        "coverage_simultaneous": sum(joint) / len(joint),
+        "coverage_simultaneous": sum(joint) / len(joint) if joint else None,
         "power": sum(one.found for one in seen) / (runs * cells) if cells else None,
         "right": sum(one.is_right for one in seen) / runs,
         "true_gain_cells": cells,
@@ -192,9 +193,13 @@ def _render_row(name: str, row: dict[str, Any]) -> str:
     return (
         f"| `{name}` | {row['runs']} | {row['false_adopt_count']} ({100 * row['false_adopt']:.1f} %) "
         f"| {100 * row['false_adopt_upper95']:.1f} % "
-        f"| {harms} | {100 * row['coverage']:.1f} % "
-        f"| {100 * row['coverage_simultaneous']:.1f} % | {power} | {decisions} |"
+        f"| {harms} | {_percent(row['coverage'])} | {_percent(row['coverage_simultaneous'])} "
+        f"| {power} | {decisions} |"
     )
+
+
+def _percent(share: float | None) -> str:
+    return "no interval" if share is None else f"{100 * share:.1f} %"
 
 
 def _follow(world: World, runs: int, batches: Iterable[list[Judged]]) -> Iterator[Judged]:

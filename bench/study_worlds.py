@@ -15,6 +15,8 @@ from draftproof.testing.synthetic_runs import Floats, Layout, Requests
 from draftproof.verdict.run_data import RunData
 
 Cell = tuple[str, str]  # segment, load
+# From arm, load, blocks and the source of chance to the log shift of each of the arm's periods.
+Periods = Callable[[str, str, int, np.random.Generator], Floats]
 
 TPOT_MS, TTFT_MS, TOKENS = 20.0, 100.0, 40
 PROMPT_SPREAD, TTFT_SPREAD, LENGTH_SPREAD = 0.15, 0.2, 0.3
@@ -34,6 +36,7 @@ class World:
     log growth of all times over the run, with `turn_noise` shared by all requests of a turn. `heavy`: request
     noise of Student's t with 3 degrees of freedom. `topic_spread`: log spread of the ratio between topics.
     `is_bounded`: the deciding metric is known within bounds, so its intervals cover more than they say.
+    `periods` shifts all times of a period, the first token's too.
     `alter` changes an arm's drawn requests, and so what is true; `rewrite` changes how the records tell it.
     """
 
@@ -55,6 +58,7 @@ class World:
     turn_noise: float = 0.0
     heavy: bool = False
     is_bounded: bool = False
+    periods: Periods | None = None
     alter: Callable[[str, Requests], Requests] | None = None
     rewrite: Callable[[RunData], RunData] | None = None
 
@@ -72,6 +76,8 @@ def draw_requests(
                 effect = _log_effect(world, arm, (segment, load), prompts["effect"])
                 log_time = prompts["tpot"] + effect + turns[arm, load] + _noise(world, layout.prompts, rng)
                 made = _make_requests(world, arm, log_time, prompts, rng)
+                if world.periods is not None:
+                    made = made._replace(ttft_ms=made.ttft_ms * np.exp(turns[arm, load]))
                 drawn[arm, segment, load] = made if world.alter is None else world.alter(arm, made)
     return drawn
 
@@ -89,7 +95,7 @@ def true_ratio(world: World, cell: Cell, prompts: int = 400_000) -> float:
         arms=arms,
     )
     orders = {(cell[1], 0): arms}
-    still = World(**(vars(world) | {"turn_noise": 0.0, "drift": 0.0}))
+    still = World(**(vars(world) | {"turn_noise": 0.0, "drift": 0.0, "periods": None}))
     drawn = draw_requests(still, layout, orders, np.random.default_rng(1))
     below, above = (drawn[arm, *cell] for arm in arms)
     kept = below.is_ok & above.is_ok
@@ -126,6 +132,8 @@ def _draw_turns(
             position = [orders[load, block].index(arm) for block in range(layout.blocks)]
             number = (place * layout.blocks + np.arange(layout.blocks)) * len(layout.arms) + position
             shift = world.drift * number / turns + rng.normal(0, world.turn_noise, layout.blocks)
+            if world.periods is not None:
+                shift = shift + world.periods(arm, load, layout.blocks, rng)
             shifts[arm, load] = shift[np.arange(layout.prompts) % layout.blocks]
     return shifts
 
@@ -160,30 +168,33 @@ def _make_requests(
     )
 
 
-def _everywhere(ratio: float, layout: Layout) -> dict[Cell, float]:
+def everywhere(ratio: float, layout: Layout | None = None) -> dict[Cell, float]:
+    """Return one ratio for every cell of a layout, by default two segments at two loads."""
+    layout = layout or STANDARD
     return {(segment, load): ratio for segment in layout.segments for load, _ in layout.loads}
 
 
-def _layout(**changes: object) -> Layout:
-    settings: dict[str, object] = {"thresholds": THRESHOLDS, "comparison": PLAN} | changes
+def make_layout(**changes: object) -> Layout:
+    """Return the layout of the study with some of its settings changed."""
+    settings: dict[str, object] = {"thresholds": THRESHOLDS, "comparison": PLAN, "block_size": 5} | changes
     return Layout(**settings)  # type: ignore[arg-type]
 
 
-STANDARD = _layout()
-THIN = _layout(prompts=6, block_size=2)
-MANY = _layout(segments=tuple(f"segment{number:02}" for number in range(12)), prompts=16, block_size=4)
-DEEP = _layout(
+STANDARD = make_layout()
+THIN = make_layout(prompts=6, block_size=1)
+MANY = make_layout(segments=tuple(f"segment{number:02}" for number in range(12)), prompts=16, block_size=2)
+DEEP = make_layout(
     segments=("rewriting", "chat", "code"),
     loads=(("low", 1),),
     prompts=100,
     thresholds=THRESHOLDS | {"tail_quantile": "p99"},
 )
-TOPICS = _layout(prompts=60, prompts_per_topic=4, comparison=PLAN | {"cluster_by": "topic"})
-COPIES = _layout(prompts=48, copies=4)
-RIVAL = _layout(arms=("baseline", "candidate", "alternative", "baseline_null"))
-BY_LENGTH = _layout(comparison=PLAN | {"metric": "e2e_from_schedule_ns"})
+TOPICS = make_layout(prompts=60, prompts_per_topic=4, comparison=PLAN | {"cluster_by": "topic"})
+COPIES = make_layout(prompts=48, copies=4)
+RIVAL = make_layout(arms=("baseline", "candidate", "alternative", "baseline_null"))
+BY_LENGTH = make_layout(comparison=PLAN | {"metric": "e2e_from_schedule_ns"})
 
-ALL = frozenset(_everywhere(1.0, STANDARD))
+ALL = frozenset(everywhere(1.0, STANDARD))
 LOW = frozenset(cell for cell in ALL if cell[1] == "low")
 REWRITING = frozenset(cell for cell in ALL if cell[0] == "rewriting")
 
@@ -191,19 +202,19 @@ WORLDS: tuple[World, ...] = (
     World(
         name="no_effect",
         text="The candidate changes nothing on average; prompts profit or lose by 8 %.",
-        ratios=_everywhere(1.0, STANDARD),
+        ratios=everywhere(1.0, STANDARD),
         layout=STANDARD,
     ),
     World(
         name="gain_at_the_minimum",
         text="The true gain is exactly the plan's minimum of 5 %, so no interval may lie beyond it.",
-        ratios=_everywhere(0.95, STANDARD),
+        ratios=everywhere(0.95, STANDARD),
         layout=STANDARD,
     ),
     World(
         name="gain_10_percent",
         text="Time per token falls by 10 % everywhere.",
-        ratios=_everywhere(0.90, STANDARD),
+        ratios=everywhere(0.90, STANDARD),
         gains=ALL,
         layout=STANDARD,
     ),
@@ -225,15 +236,15 @@ WORLDS: tuple[World, ...] = (
     World(
         name="gain_in_mean_loss_at_p99",
         text="20 % faster, but 3 % of the requests take four times as long: the mean gains, p99 triples.",
-        ratios=_everywhere(0.80, DEEP),
-        harms=frozenset(_everywhere(1.0, DEEP)),
+        ratios=everywhere(0.80, DEEP),
+        harms=frozenset(everywhere(1.0, DEEP)),
         layout=DEEP,
         stalls=0.03,
     ),
     World(
         name="shorter_answers",
         text="End-to-end time decides; answers are 25 % shorter and no token comes sooner.",
-        ratios=_everywhere(1.0, BY_LENGTH),
+        ratios=everywhere(1.0, BY_LENGTH),
         harms=ALL,
         layout=BY_LENGTH,
         metric="e2e_from_schedule_ns",
@@ -242,7 +253,7 @@ WORLDS: tuple[World, ...] = (
     World(
         name="slightly_shorter_answers",
         text="As before, with answers 8 % shorter: less than the plan's margin for their length.",
-        ratios=_everywhere(1.0, BY_LENGTH),
+        ratios=everywhere(1.0, BY_LENGTH),
         layout=BY_LENGTH,
         metric="e2e_from_schedule_ns",
         shorter=0.92,
@@ -250,7 +261,7 @@ WORLDS: tuple[World, ...] = (
     World(
         name="failures_in_one_arm",
         text="15 % faster, but the candidate fails the slowest 8 % of the prompts; 5 points are allowed.",
-        ratios=_everywhere(0.85, STANDARD),
+        ratios=everywhere(0.85, STANDARD),
         harms=ALL,
         layout=STANDARD,
         lost=0.08,
@@ -258,7 +269,7 @@ WORLDS: tuple[World, ...] = (
     World(
         name="drift",
         text="No effect; all times grow by half over the run, and each turn is off by 1 %.",
-        ratios=_everywhere(1.0, STANDARD),
+        ratios=everywhere(1.0, STANDARD),
         layout=STANDARD,
         drift=0.4,
         turn_noise=0.01,
@@ -266,20 +277,20 @@ WORLDS: tuple[World, ...] = (
     World(
         name="noisy_turns",
         text="No effect; each turn of an arm is off by 5 % for all its requests.",
-        ratios=_everywhere(1.0, STANDARD),
+        ratios=everywhere(1.0, STANDARD),
         layout=STANDARD,
         turn_noise=0.05,
     ),
     World(
         name="many_segments",
         text="No effect in any of 12 segments at two loads, 16 prompts each: 24 chances to be fooled.",
-        ratios=_everywhere(1.0, MANY),
+        ratios=everywhere(1.0, MANY),
         layout=MANY,
     ),
     World(
         name="heavy_tails",
         text="20 % faster; request noise of Student's t with 3 degrees of freedom on the log scale.",
-        ratios=_everywhere(0.80, STANDARD),
+        ratios=everywhere(0.80, STANDARD),
         gains=ALL,
         layout=STANDARD,
         heavy=True,
@@ -287,7 +298,7 @@ WORLDS: tuple[World, ...] = (
     World(
         name="correlated_prompts",
         text="15 % faster; four prompts share a topic, whose effects differ by 6 %; the plan names topics.",
-        ratios=_everywhere(0.85, TOPICS),
+        ratios=everywhere(0.85, TOPICS),
         gains=ALL,
         layout=TOPICS,
         topic_spread=0.06,
@@ -295,7 +306,7 @@ WORLDS: tuple[World, ...] = (
     World(
         name="copied_prompts",
         text="No effect beyond the minimum; 12 prompts of a segment, each asked as 4 items word for word.",
-        ratios=_everywhere(0.95, COPIES),
+        ratios=everywhere(0.95, COPIES),
         layout=COPIES,
         ratio_spread=0.01,
         topic_spread=0.08,
@@ -303,14 +314,14 @@ WORLDS: tuple[World, ...] = (
     World(
         name="better_alternative",
         text="15 % faster, but the alternative inside the same budget is 20 % faster; 5 % are allowed.",
-        ratios=_everywhere(0.85, RIVAL),
+        ratios=everywhere(0.85, RIVAL),
         layout=RIVAL,
         alternative=0.80,
     ),
     World(
         name="thin",
         text="10 % faster, with six prompts in each segment.",
-        ratios=_everywhere(0.90, THIN),
+        ratios=everywhere(0.90, THIN),
         gains=ALL,
         layout=THIN,
     ),

@@ -322,10 +322,11 @@ class BlockRecord(msgspec.Struct, frozen=True, kw_only=True):
     it. `in_flight_max`: of several workers the sum of each one's own.
     `held_back`: due requests that waited because the plan's max_in_flight were open. `unreached`: requests,
     counted or not, that found no service to connect to; `broken`: those whose connection was lost before the
-    answer's end. `clocks`: those of workers on other hosts. `lead_end`: how the lead of an open loop ended:
-    at its full length, cut by its bound, or at its bound before as many requests had ended as were in flight;
-    None where there was none. `lead_asks_counted`: fill before the counted requests asked the same items,
-    since the workload has no others; None where nothing came before them. `host`: what the client's host did
+    answer's end. `unstamped`: those whose arrivals the client stamped as it read them, the kernel having
+    none. `clocks`: those of workers on other hosts. `lead_end`: how the lead of an open loop ended: at its
+    full length, cut by its bound, or at its bound before as many requests had ended as were in flight; None
+    where there was none. `lead_asks_counted`: fill before the counted requests asked the same items, since
+    the workload has no others; None where nothing came before them. `host`: what the client's host did
     meanwhile. `attempt`: 1 where a period was measured once more because the host disturbed the first.
     `process`: how often the run had started the arm by then, None for a service that it only attaches to.
     """
@@ -359,6 +360,7 @@ class BlockRecord(msgspec.Struct, frozen=True, kw_only=True):
     held_back: int | None = None
     client_cpu_max_s: float | None = None
     broken: int | None = None
+    unstamped: int | None = None
     lead_end: LeadEnd | None = None
     lead_asks_counted: bool | None = None
     host: HostUse | None = None

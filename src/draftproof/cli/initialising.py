@@ -18,6 +18,7 @@ from draftproof.errors import StoreError, UsageError
 from draftproof.plan.loading import load_builtin_plan
 from draftproof.plan.placeholders import PLACEHOLDER
 from draftproof.plan.rendering import render_string
+from draftproof.workload.blocks import ENOUGH_BLOCKS
 from draftproof.workload.moments import NS_PER, Units
 from draftproof.workload.reader import load_workload
 from draftproof.workload.recordings import Window
@@ -56,12 +57,14 @@ _SPELLINGS = {
 _NEEDS_DRAFT = ("draft_model", "eagle3")
 _REFERENCE = "reference"
 _DEMO_MODEL = "builtin:smollm2-135m-instruct"
+_RECORDED_S, _LARGE_BLOCK = 600.0, 128  # of a recording: what a new plan takes, and its largest block
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """What a plan is asked for: engine, method, target, and drafter (a path or an id); None is left open.
 
-    `trace`: a file of recorded requests that the plan replays, with the `units` that it does not say.
+    `trace`: a file of recorded requests that the plan replays, with the `units` that it does not say, and how
+    many requests its first ten minutes have.
     """
 
     engine: str
@@ -70,6 +73,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     draft: str | None = None
     trace: str | None = None
     units: Units = Units()
+    trace_requests: int = 0
 
 
 def initialise(
@@ -99,16 +103,8 @@ def initialise(
     else:
         # A plan names such a service generic, a person by the protocol that it speaks.
         engine = "openai" if engine == "generic" else engine
-        text = render_new_plan(
-            Wanted(
-                engine=engine,
-                method=method,
-                model=model,
-                draft=draft,
-                trace=_check_trace(trace, units or Units()),
-                units=units or Units(),
-            )
-        )
+        wanted = Wanted(engine=engine, method=method, model=model, draft=draft, units=units or Units())
+        text = render_new_plan(_add_trace(wanted, trace))
     try:
         with out.open("x", encoding="utf-8") as stream:
             stream.write(text)
@@ -157,6 +153,7 @@ def render_new_plan(wanted: Wanted) -> str:
         "trace": wanted.trace,
         "forced": _list_forced(wanted.engine, method),
         "units": wanted.units,
+        "trace_block": max(1, min(_LARGE_BLOCK, wanted.trace_requests // ENOUGH_BLOCKS)),
     }
     template = _environment().get_template(f"{wanted.engine}.toml.j2")
     # The head says whether anything is left to fill in, which the text without that sentence tells.
@@ -198,20 +195,21 @@ def _choose_method(wanted: Wanted) -> str | None:
     return method
 
 
-def _check_trace(path: Path | None, units: Units) -> str | None:
-    """Return the absolute path of a recording, after its beginning has been read as one."""
+def _add_trace(wanted: Wanted, path: Path | None) -> Wanted:
+    """Return what is wanted with a recording, after its first ten minutes have been read as one."""
+    units = wanted.units
     if path is None:
         if units != Units():
             raise UsageError(
                 "--timestamp-unit and --block-tokens are a recording's.", fix="name it with --trace"
             )
-        return None
-    first = load_workload(path, Window(requests=1), units).items[0]
-    if first.due_ns is None:
+        return wanted
+    if load_workload(path, Window(requests=1), units).items[0].due_ns is None:
         raise UsageError(
             "its requests have no times", place=str(path), fix="state at_s in every line (docs/load.md)"
         )
-    return _locate(str(path))
+    found = len(load_workload(path, Window(duration_s=_RECORDED_S), units).items)
+    return msgspec.structs.replace(wanted, trace=_locate(str(path)), trace_requests=found)
 
 
 def _locate(name: str | None) -> str | None:

@@ -173,7 +173,8 @@ class HttpConnection(asyncio.Protocol):
     def _end(self, kind: EndKind, detail: str | None = None, at_ns: int | None = None) -> None:
         if self._ending is not None and not self._ending.done():
             at_ns = self._clock() if at_ns is None else at_ns
-            self._ending.set_result(Ending(kind=kind, at_ns=at_ns, detail=detail))
+            is_stamped = self._reader is not None
+            self._ending.set_result(Ending(kind=kind, at_ns=at_ns, detail=detail, is_stamped=is_stamped))
 
     def _note_untaken(self) -> None:
         """See whether a kept connection was closed before the server's system had the request.

@@ -30,12 +30,14 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     `complete`: the response ended as its framing says, or the listener had all it wanted. `broken`: the
     connection was lost before. `unreachable`: there never was one. `not_http`: the bytes are not an HTTP
     response. `connect_ns`: time that a new connection took before the request was sent, None on a kept one.
+    `is_stamped`: whether the kernel told when the answer arrived, and not the clock as it was read.
     """
 
     kind: EndKind
     at_ns: int
     detail: str | None = None
     connect_ns: int | None = None
+    is_stamped: bool = True
 
 
 class Listener(Protocol):

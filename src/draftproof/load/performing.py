@@ -57,7 +57,7 @@ class Performer:
         self.room: asyncio.Semaphore | None = None  # of an open loop, for requests and not for thoughts
         self.counted_from_ns: int | None = None
         self.in_flight = self.in_flight_max = self.connections = self.held_back = self.ended = 0
-        self.unreached = self.broken = self.ended_ns = 0
+        self.unreached = self.broken = self.unstamped = self.ended_ns = 0
         self.lead_end: LeadEnd | None = None
         self.send_lags_ns = array("q")  # eight bytes each: a turn may have millions
         self._note_over()
@@ -128,6 +128,7 @@ class Performer:
             self.in_flight -= 1
         self.unreached += ending.kind == "unreachable"
         self.broken += ending.kind == "broken"
+        self.unstamped += ending.kind == "complete" and not ending.is_stamped
         return self._keep(job, scheduled_ns, fold.close(ending), in_flight)
 
     def _finish(self, job: Job) -> None:
@@ -203,6 +204,7 @@ def _describe(performer: Performer, started_ns: int, health: HealthReading) -> B
         in_flight_max=performer.in_flight_max,
         unreached=performer.unreached,
         broken=performer.broken,
+        unstamped=performer.unstamped,
         held_back=performer.held_back,
         lead_end=performer.lead_end,
         lead_asks_counted=performer.schedule.leads_ask_counted,

@@ -164,7 +164,11 @@ class LoadLevel(_Strict):
         "which its times show, and the turn's client is invalid.",
     )
     repeats: Count = Field(1, description="How often each arm sees each item at this level.")
-    block_size: Count = Field(8, description="Items an arm answers before the next arm takes its turn.")
+    block_size: Count | None = Field(
+        None,
+        description="Items an arm answers before the next arm takes its turn. None: eight, or so many fewer "
+        "that the level has six blocks, the least that representative evidence credits a gain with.",
+    )
 
     @model_validator(mode="after")
     def _has_one_loop(self) -> Self:

@@ -307,7 +307,8 @@ class Limits(_Strict):
         50.0,
         gt=0,
         description="Lateness of the event loop, pause of garbage collection or lateness "
-        "of sending (99th percentile) beyond which a turn's client is unfit (invalid_client).",
+        "of sending (99th percentile) beyond which a turn's client is unfit (invalid_client). It is "
+        "unfit, too, where its lateness is in the measured time and beyond a fifth of minimum_gain of it.",
     )
     workers: Whole = Field(
         1,

@@ -60,12 +60,19 @@ def disagreement_sentence(rows: list[EstimatorRow]) -> str:
     ratios = [row.ratio_mean for row in rows if row.ratio_mean is not None]
     if not ratios:
         return "No estimator had both arms to compare."
-    faster, slower = sum(r < 1 for r in ratios), sum(r > 1 for r in ratios)
+    sides = [_read_side(row.ratio_mean, row.null_ratio_mean) for row in rows if row.ratio_mean is not None]
+    beyond = " by more than it sees two equal arms differ" if any(row.null_ratio_mean for row in rows) else ""
     return (
         f"The same requests read as {format_change(min(ratios))} by one estimator's mean and "
-        f"{format_change(max(ratios))} by another's: {faster} of {len(ratios)} see the candidate faster, "
-        f"{slower} slower."
+        f"{format_change(max(ratios))} by another's: {sides.count(-1)} of {len(ratios)} see the candidate "
+        f"faster, {sides.count(1)} slower{beyond}."
     )
+
+
+def _read_side(ratio: float, null: float | None) -> int:
+    """Return −1 where a ratio lies below 1 by more than that of two equal arms, 1 above, 0 where neither."""
+    floor = max(null, 1 / null) if null else 1.0
+    return -1 if ratio * floor < 1 else int(ratio > floor)
 
 
 def _panel(results: Results, load: str, axis: Axis, *, opened: bool) -> RivalPanel:

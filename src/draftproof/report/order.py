@@ -164,6 +164,7 @@ def _noise(results: Results, rows: Sequence[NoiseRow]) -> Table:
                         figure_cell(row.null, format_ratio, notes),
                         figure_cell(row.joint, format_ratio, notes),
                         text_cell(_floor(row.noise_floor)),
+                        text_cell(_floor(row.null_difference)),
                         _yes_no(row.covers_one, bad=False),
                         _yes_no(row.effect_beyond, bad=None),
                     )
@@ -179,6 +180,7 @@ def _noise(results: Results, rows: Sequence[NoiseRow]) -> Table:
             Column(label="Null / baseline"),
             Column(label="Jointly"),
             Column(label="Noise floor"),
+            Column(label="Null difference"),
             label_column("Null holds 1"),
             label_column("Candidate beyond it"),
         ),

@@ -211,6 +211,18 @@ def interval_at(estimate: RatioEstimate, level: float) -> tuple[float | None, fl
     )
 
 
+def error_of_interval(estimate: RatioEstimate) -> float | None:
+    """Return the standard error of the log ratio that half of the interval's width stands for, if any.
+
+    Where the interval has no upper limit its lower half counts.
+    """
+    if estimate.value is None or not estimate.low:
+        return None
+    upper = estimate.value**2 / estimate.low if estimate.high is None else estimate.high
+    half = float(np.log(upper / estimate.low)) / 2.0
+    return half / float(stats.norm.ppf(0.5 + estimate.level / 2.0))
+
+
 def p_value(
     estimate: RatioEstimate, boundary: float = 1.0, alternative: Alternative = "two-sided"
 ) -> float | None:

@@ -3,6 +3,7 @@
 Whatever the null shows is not speculation: it is order, drift, noise of the host and of the client.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -36,6 +37,18 @@ class NullComparison:
     null_covers_one: bool | None
     noise_floor: float | None
     beyond_noise: bool | None
+
+
+def null_difference(ratio: float | None, standard_error: float | None) -> float:
+    """Return by which factor, 1 or more, two equal arms differ beyond what chance explains.
+
+    exp(√max(0, log² ratio − se²)), with the standard error of the log of the ratio: chance alone makes log²
+    as large as se² on average. 1 where there is no ratio; a ratio whose error is not known counts in full.
+    """
+    if not ratio:
+        return 1.0
+    excess = math.log(ratio) ** 2 - (standard_error or 0.0) ** 2
+    return math.exp(math.sqrt(max(0.0, excess)))
 
 
 def compare_with_null(effect: HasLimits, null: HasLimits) -> NullComparison:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy import stats
 
-from draftproof.stats.bootstrap import RatioEstimate
+from draftproof.stats.bootstrap import RatioEstimate, error_of_interval
 from draftproof.stats.quantile_ratio import tail_floor
 from draftproof.stats.shares import restricted_share
 
@@ -128,12 +128,8 @@ def spread_of(estimate: RatioEstimate) -> float | None:
     the total. Where an estimate has an interval and no standard error, half its width stands for it. None
     where there is no estimate.
     """
-    if estimate.standard_error is not None:
-        return estimate.standard_error * math.sqrt(estimate.n_clusters)
-    if estimate.low is None or estimate.high is None or estimate.low <= 0.0:
-        return None
-    half = math.log(estimate.high / estimate.low) / 2.0
-    return half / float(stats.norm.ppf(0.5 + estimate.level / 2.0)) * math.sqrt(estimate.n_clusters)
+    error = error_of_interval(estimate) if estimate.standard_error is None else estimate.standard_error
+    return None if error is None else error * math.sqrt(estimate.n_clusters)
 
 
 def _distance(ratio: float, margin: float) -> float:

@@ -142,6 +142,7 @@ BLOCK_SCHEMA: dict[str, pl.DataType] = {
     "held_back": _INT,
     "client_cpu_max_s": pl.Float64(),
     "broken": _INT,
+    "unstamped": _INT,
     "lead_end": _TEXT,
     "lead_asks_counted": pl.Boolean(),
     "host": _HOST,

@@ -34,6 +34,7 @@ _OPEN_LOOP: dict[str, Any] = {
     "connections": 0,
     "in_flight_max": 4,
     "held_back": 0,
+    "unstamped": 0,
 }
 
 Floats = npt.NDArray[np.float64]

@@ -10,19 +10,19 @@ import msgspec
 
 from draftproof.plan.schema import Thresholds
 from draftproof.verdict.decision_results import GuardrailStanding
-from draftproof.verdict.effects import CellKey, EffectIndex
+from draftproof.verdict.effects import CellKey, EffectIndex, null_difference_at
 from draftproof.verdict.faults import Faults
 from draftproof.verdict.guardrails import Finding
 from draftproof.verdict.load_size import LoadSize
-from draftproof.verdict.results import Cell, CellStatus, Effect, Figure, Reason
+from draftproof.verdict.results import Cell, CellStatus, Figure, Reason
 from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun
 
 
 class CellEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """What the status of one cell rests on. Figures are simultaneous intervals of the deciding metric.
 
-    `noise` is how far two equal arms lie apart at this load, as a ratio of 1 or more: all prompts of an arm
-    share its turns, so what a turn does to all of them is in no interval over prompts, but in the null.
+    `noise` is the null difference at this load, a ratio of 1 or more: what makes two equal arms differ for a
+    whole run (a process, its place in memory) is in no interval, but in the null.
     """
 
     cell: CellKey
@@ -61,7 +61,7 @@ def gather_evidence(
         versus_alternative=simultaneous("candidate", "alternative"),
         pooled_versus_alternative=_pooled(effects, (metric, "candidate", "alternative"), cell[1]),
         null_effect=simultaneous("baseline_null", "baseline"),
-        noise=compute_noise(effects.get((metric, "baseline_null", "baseline", ALL_SEGMENTS, cell[1]))),
+        noise=null_difference_at(effects, metric, cell[1]),
         verification_steps=steps,
         prompts=effects[(metric, "candidate", "baseline", *cell)].prompts,
         findings=tuple(findings),
@@ -101,12 +101,6 @@ def _state_guardrail(finding: Finding) -> GuardrailStanding:
 def _pooled(effects: EffectIndex, comparison: tuple[str, str, str], load: str) -> Figure | None:
     effect = effects.get((*comparison, ALL_SEGMENTS, load))
     return effect.ratio if effect else None
-
-
-def compute_noise(null: Effect | None) -> float:
-    """Return the ratio, 1 or more, by which two equal arms differ over a load; 1 if unknown."""
-    ratio = null.ratio.value if null else None
-    return max(ratio, 1 / ratio) if ratio else 1.0
 
 
 def decide_effect(effect: Figure, thresholds: Thresholds, noise: float = 1.0) -> CellStatus:

@@ -19,18 +19,35 @@ LAGGED_TURNS_LIMIT = 0.2
 # Over less than this, CPU time tells of the start and the end of a turn and not of its load.
 CORE_WINDOW_S = 1.0
 
-FaultKind = Literal["lag", "gc_pause", "send_lag", "held_back", "rate", "core", "slept"]
+# A lag that is no larger than a fifth of the smallest gain cannot be what is credited.
+LAG_PART = 0.2
+
+FaultKind = Literal["lag", "lag_share", "gc_pause", "send_lag", "held_back", "rate", "core", "slept"]
 
 
 class ClientFault(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that a client did beyond its limit in a turn.
 
-    `amount`: ms late (lag, gc_pause, send_lag), requests (held_back), share of the offered rate that was sent
-    (rate), share of a core (core), seconds for which the host slept (slept).
+    `amount`: ms late (lag, gc_pause, send_lag), share of the measured time (lag_share), requests (held_back),
+    share of the offered rate that was sent (rate), share of a core (core), seconds for which the host slept
+    (slept).
     """
 
     kind: FaultKind
     amount: float
+
+
+class LagBound(msgspec.Struct, frozen=True, kw_only=True):
+    """How late a client may be for what a turn measures: mean of the deciding time, and the share of it.
+
+    `reads`: its lateness in reading is in the time, since the kernel stamps no arrival. `sends`: its lateness
+    in sending is, since the time counts from the schedule.
+    """
+
+    span_ns: float
+    share: float
+    reads: bool
+    sends: bool
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +74,12 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_client_faults(
-    parts: Sequence[BlockRecord], openings: Sequence[RequestRecord], lag_limit_ms: float, *, is_open: bool
+    parts: Sequence[BlockRecord],
+    openings: Sequence[RequestRecord],
+    lag_limit_ms: float,
+    *,
+    is_open: bool,
+    bound: LagBound | None = None,
 ) -> tuple[ClientFault, ...]:
     """Return what a client did beyond its limits in one turn.
 
@@ -66,9 +88,11 @@ def find_client_faults(
         openings: its counted requests that an arrival process made due; in a closed loop none are needed.
         lag_limit_ms: the plan's limit.
         is_open: whether requests were due at times of their own.
+        bound: how late the client may be for what the turn measures; None where that is not known.
     """
     return (
         *_find_late(parts, lag_limit_ms),
+        *(_find_lag_share(parts, bound) if bound else ()),
         *_find_held_back(parts),
         *(_find_missed(parts, openings) if is_open else ()),
         *_find_full_core(parts),
@@ -129,6 +153,15 @@ def _find_late(parts: Sequence[BlockRecord], limit_ms: float) -> Iterator[Client
         worst_ms = max((one for one in values if one is not None), default=0) / NS_PER_MS
         if worst_ms > limit_ms:
             yield ClientFault(kind=kind, amount=worst_ms)
+
+
+def _find_lag_share(parts: Sequence[BlockRecord], bound: LagBound) -> Iterator[ClientFault]:
+    """The 99th percentile of what is in the measured time against that time."""
+    lags_ns = [one.lag_p99_ns for one in parts] if bound.reads else []
+    lags_ns += [one.send_lag_p99_ns for one in parts] if bound.sends else []
+    worst_ns = max((lag_ns for lag_ns in lags_ns if lag_ns is not None), default=0)
+    if worst_ns > bound.share * bound.span_ns:
+        yield ClientFault(kind="lag_share", amount=worst_ns / bound.span_ns)
 
 
 def _find_held_back(parts: Sequence[BlockRecord]) -> Iterator[ClientFault]:

@@ -17,6 +17,7 @@ _ROOM = "Raise max_in_flight of this level, or lower its rate where the service 
 # The same in a few words, for turns that are left out of a load that is judged.
 FAULT_WORDS: dict[FaultKind, str] = {
     "lag": "the client itself was late",
+    "lag_share": "the client was late for times so short",
     "gc_pause": "collecting garbage stopped the client",
     "send_lag": "the client sent requests late",
     "held_back": "the client held requests back",
@@ -26,6 +27,13 @@ FAULT_WORDS: dict[FaultKind, str] = {
 # What happened, in how many turns comes after it, and what to do about it.
 _SENTENCES: dict[FaultKind, tuple[str, str]] = {
     "lag": ("the load client itself was late by more than {limit:g} ms", _QUIET),
+    "lag_share": (
+        (
+            "the load client was late by up to {most_share:.1f} % of the measured time (p99; limit "
+            "{share_limit:.2g} %, a fifth of the smallest gain that is credited)"
+        ),
+        "Stop other work on this machine, ask for longer answers, or reach the service without TLS.",
+    ),
     "gc_pause": (
         "collecting garbage stopped the load client for up to {most:,.0f} ms (limit {limit:g} ms)",
         _SHARED,
@@ -59,6 +67,7 @@ def describe_client_faults(
     turns: Sequence[Sequence[ClientFault]],
     *,
     lag_limit_ms: float,
+    lag_share: float,
     unknown: int,
 ) -> Iterator[str]:
     """Yield a sentence for each limit that the client broke; where it broke none, one on what is not known.
@@ -68,6 +77,7 @@ def describe_client_faults(
         size: how large it is.
         turns: what the client did beyond its limits in each turn of baseline and candidate.
         lag_limit_ms: the plan's limit.
+        lag_share: the limit as a share of what is measured.
         unknown: turns in which the lateness of the client is not known.
     """
     amounts: defaultdict[FaultKind, list[float]] = defaultdict(list)
@@ -81,6 +91,8 @@ def describe_client_faults(
         what = words.format(
             limit=lag_limit_ms,
             most=max(found),
+            most_share=100 * max(found),
+            share_limit=100 * lag_share,
             room=level.max_in_flight,
             share=100 * min(found),
             offered="requests" if size.offered_rps is None else write_rate(size.offered_rps),

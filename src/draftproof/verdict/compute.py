@@ -30,7 +30,7 @@ from draftproof.verdict.diagnosis.step_cost import (
 )
 from draftproof.verdict.disturbances import list_disturbances
 from draftproof.verdict.economics.compute import compute_economics
-from draftproof.verdict.effects import EffectIndex, index_effects
+from draftproof.verdict.effects import EffectIndex, index_effects, null_difference_at
 from draftproof.verdict.envelope import explain_contexts, list_unresolved
 from draftproof.verdict.equivalence.agreement import compute_agreements
 from draftproof.verdict.equivalence.guardrail import warn_about_equivalence
@@ -90,7 +90,9 @@ def compute_results(run: RunData) -> Results:
         evidence.readings,
     )
     arm_cells = compute_arm_cells(prepared)
-    margins = index_margins(compute_break_evens(prepared, collect_rounds(prepared)))
+    by_effect = index_effects(evidence.effects)
+    nulls = {load: null_difference_at(by_effect, "tpot_ns", load) for load in prepared.loads}
+    margins = index_margins(compute_break_evens(prepared, collect_rounds(prepared)), nulls)
     found = plan_from_run(prepared, pairs)
     cells = _explain_cells(decided.cells, index_arm_cells(arm_cells), margins, faults.paused)
     cells = _add_needed(cells, found)
@@ -157,7 +159,7 @@ def _add_questions(results: Results, prepared: PreparedRun) -> Results:
 def _add_costs(results: Results, prepared: PreparedRun, faults: Faults) -> Results:
     """Add where time goes and what to look at first, what every arm costs, and what the client did."""
     windows = measure_windows(prepared)
-    economics = compute_economics(prepared, results.services, results.differences, windows)
+    economics = compute_economics(prepared, results.services, results.differences, windows, faults)
     return msgspec.structs.replace(
         results,
         diagnoses=compute_diagnoses(
@@ -297,7 +299,11 @@ def _word_verdict(
     prepared, faults, bands = decided.evidence.prepared, decided.evidence.faults, decided.evidence.bands
     decision, envelope = decided.decision, decided.envelope
     index = index_arm_cells(arm_cells)
-    pooled = [explain_step_cost(index, margins, ALL_SEGMENTS, load) for load in prepared.loads]
+    pooled = [
+        explain_step_cost(index, margins, ALL_SEGMENTS, load)
+        for load in prepared.loads
+        if not faults.is_invalid(load)
+    ]
     why = [*explain_contexts(envelope, bands), *(reason for reason in pooled if reason is not None)]
     reasons: tuple[Reason, ...] = (
         *(explain_ending(prepared.run.notices) if faults.incomplete else ()),

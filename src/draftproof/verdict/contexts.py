@@ -7,21 +7,24 @@ move it to another band. Bands only ever restrict: they take contexts away from 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
+from draftproof.stats.turns import TurnSpread, widen_by_turns
 from draftproof.verdict.bounds import span_limits
-from draftproof.verdict.cells import compute_noise, decide_effect
+from draftproof.verdict.cells import decide_effect
 from draftproof.verdict.decision_results import ContextBand
 from draftproof.verdict.effects import (
     CellKey,
     EffectIndex,
     estimate_ratio,
     list_bound_readers,
+    null_difference_at,
     read_metric,
+    spread_at,
     usable_pairs,
 )
 from draftproof.verdict.guardrails import Finding
 from draftproof.verdict.pairs import Pair, PairTable, in_cell
 from draftproof.verdict.results import Figure, Reason
-from draftproof.verdict.run_data import ALL_SEGMENTS, Observation, PreparedRun
+from draftproof.verdict.run_data import Observation, PreparedRun
 
 MOST_BANDS = 3
 COMPARED = ("candidate", "baseline")
@@ -32,14 +35,24 @@ def compute_context_bands(
 ) -> tuple[ContextBand, ...]:
     """Return the effect in every context band of every cell; no row for a segment that has no two bands."""
     rows: list[ContextBand] = []
+    metric = prepared.plan.comparison.metric
+    spreads = {load: spread_at(prepared, pairs[COMPARED], metric, load) for load in prepared.loads}
     for segment in prepared.segments:
         contexts = measure_contexts(prepared.of_arm("baseline", segment=segment))
         bands = divide_into_bands(contexts, prepared.plan.comparison.minimum_prompts)
         for load in prepared.loads if bands else ():
-            noise = _find_noise(prepared, effects, load)
+            null = null_difference_at(effects, metric, load)
             inside = in_cell(pairs[COMPARED], segment, load)
             rows += [
-                _judge_band(prepared, (segment, load), (number, bands), contexts, pairs=inside, noise=noise)
+                _judge_band(
+                    prepared,
+                    (segment, load),
+                    (number, bands),
+                    contexts,
+                    pairs=inside,
+                    spread=spreads[load],
+                    null=null,
+                )
                 for number in range(len(bands))
             ]
     return tuple(rows)
@@ -107,11 +120,6 @@ def _raise_cut(lengths: Sequence[int], cut: int) -> int:
     return cut
 
 
-def _find_noise(prepared: PreparedRun, effects: EffectIndex, load: str) -> float:
-    wanted = (prepared.plan.comparison.metric, "baseline_null", "baseline", ALL_SEGMENTS, load)
-    return compute_noise(effects.get(wanted))
-
-
 def _judge_band(
     prepared: PreparedRun,
     cell: CellKey,
@@ -119,7 +127,8 @@ def _judge_band(
     contexts: Mapping[str, int],
     *,
     pairs: Sequence[Pair],
-    noise: float,
+    spread: TurnSpread | None,
+    null: float,
 ) -> ContextBand:
     number, bands = place
     items = set(bands[number])
@@ -127,13 +136,14 @@ def _judge_band(
     inside = usable_pairs((pair for pair in pairs if pair.item_id in items), read_metric(metric))
     # The place is part of the seed, so every band has draws of its own.
     named = (cell[0], f"{cell[1]} band {number + 1} of {len(bands)}")
+    blocks = [pair.arm.record.block for pair in inside]
     found, *others = [
-        estimate_ratio(prepared, inside, COMPARED, metric, named, read=read)
+        widen_by_turns(estimate_ratio(prepared, inside, COMPARED, metric, named, read=read), spread, blocks)
         for read in (read_metric(metric), *list_bound_readers(inside, metric))
     ]
     low, high = span_limits((found, *others))
     figure = Figure(value=found.value, low=low, high=high)
-    reading = decide_effect(figure, prepared.plan.thresholds, noise)
+    reading = decide_effect(figure, prepared.plan.thresholds, null)
     return ContextBand(
         segment=cell[0],
         load=cell[1],

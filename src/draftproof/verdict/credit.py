@@ -12,16 +12,16 @@ from collections.abc import Iterable
 import numpy as np
 from msgspec.structs import replace
 
-from draftproof.stats.turns import MINIMUM_BLOCKS
-from draftproof.verdict.cells import compute_noise, decide_effect, describe
+from draftproof.verdict.cells import decide_effect, describe
 from draftproof.verdict.counting import read_tokens_per_character
-from draftproof.verdict.effects import CellKey, EffectIndex, compare_arms
+from draftproof.verdict.effects import CellKey, EffectIndex, compare_arms, null_difference_at
 from draftproof.verdict.equal_length import read_at_equal_length
 from draftproof.verdict.guardrails import Finding
 from draftproof.verdict.pairs import Pairs, PairTable
 from draftproof.verdict.results import Figure, Reason
 from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun
 from draftproof.verdict.wording import METRIC_WORDS
+from draftproof.workload.blocks import ENOUGH_BLOCKS, FEWEST_BLOCKS
 
 TPOT, E2E = "tpot_ns", "e2e_from_schedule_ns"
 DECISIVE = ("candidate", "baseline")
@@ -36,7 +36,7 @@ def judge_credit(
         prepared: the run.
         pairs: of every comparison.
         effects: the run's own.
-        is_representative: whether turns that nobody can tell from prompts withhold a gain.
+        is_representative: whether the traffic stands for the operator's own, which takes more blocks.
     """
     found: defaultdict[CellKey, list[Finding]] = defaultdict(list)
     for cell, finding in (
@@ -44,7 +44,7 @@ def judge_credit(
         *_find_contradicted(prepared, pairs[DECISIVE], effects),
         *_find_by_counting(prepared, pairs[DECISIVE], effects),
         *_find_disturbed_more(prepared),
-        *(_find_few_turns(prepared, pairs[DECISIVE]) if is_representative else ()),
+        *_find_few_blocks(prepared, pairs[DECISIVE], blocks_needed(is_representative=is_representative)),
     ):
         found[cell].append(finding)
     return {cell: tuple(findings) for cell, findings in found.items()}
@@ -88,8 +88,7 @@ def _list_gains(prepared: PreparedRun, effects: EffectIndex) -> Iterable[tuple[C
 
 
 def _noise_at(prepared: PreparedRun, effects: EffectIndex, load: str) -> float:
-    metric = prepared.plan.comparison.metric
-    return compute_noise(effects.get((metric, "baseline_null", "baseline", ALL_SEGMENTS, load)))
+    return null_difference_at(effects, prepared.plan.comparison.metric, load)
 
 
 def compute_length_shift(ratio: Figure, metric: str) -> float:
@@ -189,17 +188,28 @@ def _find_disturbed_more(prepared: PreparedRun) -> Iterable[tuple[CellKey, Findi
         yield cell, _open("disturbed_more", f"{text}, so no gain is credited.", cell)
 
 
-def _find_few_turns(prepared: PreparedRun, pairs: Pairs) -> Iterable[tuple[CellKey, Finding]]:
-    """Find loads with so few blocks that what a turn does to all of its prompts is in no interval."""
+def blocks_needed(*, is_representative: bool) -> int:
+    """Return the blocks of a load without which no gain is credited there."""
+    return ENOUGH_BLOCKS if is_representative else FEWEST_BLOCKS
+
+
+def describe_few_blocks(load: str, blocks: int, least: int) -> str:
+    """Return why a load of so few blocks credits no gain, and what to do."""
+    return (
+        f"Load {load} has {blocks} of at least {least} blocks, so what a period did to all of its prompts "
+        "cannot be told from an effect, and no gain can be credited: set a smaller block_size, or "
+        "more repeats, for this load."
+    )
+
+
+def _find_few_blocks(prepared: PreparedRun, pairs: Pairs, least: int) -> Iterable[tuple[CellKey, Finding]]:
+    """Find loads with so few blocks that what a period does to all of its prompts is in no interval."""
     columns = prepared.columns
     for (segment_of, load), inside in pairs.cells.items():
         timed = inside.is_ok & columns.timed[inside.mine] & columns.timed[inside.theirs]
         blocks = len(np.unique(columns.blocks[inside.mine[timed]]))
-        if segment_of == ALL_SEGMENTS and 0 < blocks < MINIMUM_BLOCKS:
-            text = (
-                f"Load {load} has {blocks} of at least {MINIMUM_BLOCKS} blocks, so nobody can tell what a "
-                "turn did to all of its prompts at once; a smaller block_size makes more of them."
-            )
+        if segment_of == ALL_SEGMENTS and 0 < blocks < least:
+            text = describe_few_blocks(load, blocks, least)
             for segment in prepared.segments:
                 yield (segment, load), _open("turns_unmeasured", text, (segment, load))
 

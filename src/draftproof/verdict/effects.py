@@ -7,13 +7,14 @@ out here is counted by the failure guardrail, so a failure never makes an arm lo
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
 
 from draftproof.stats.bootstrap import RatioEstimate, Statistic, paired_ratio
 from draftproof.stats.multiplicity import simultaneous_intervals
+from draftproof.stats.null import null_difference
 from draftproof.stats.resampling import Floats, Ints, index_labels
 from draftproof.stats.turns import TurnSpread, turn_spread, widen_by_turns
 from draftproof.verdict.bounds import BOUNDED, note_basis, read_bounds, span_bounds
@@ -56,6 +57,21 @@ def compute_effects(prepared: PreparedRun, pairs: PairTable) -> tuple[Effect, ..
 def index_effects(effects: Iterable[Effect]) -> EffectIndex:
     """Return the effects by (metric, arm, versus, segment, load)."""
     return {(one.metric, one.arm, one.versus, one.segment, one.load): one for one in effects}
+
+
+def null_difference_at(effects: EffectIndex, metric: str, load: str) -> float:
+    """Return the null difference of a metric over a load, 1 or more; 1 where there is no null arm."""
+    null = effects.get((metric, "baseline_null", "baseline", ALL_SEGMENTS, load))
+    return null_difference(null.ratio.value, null.standard_error) if null else 1.0
+
+
+def read_direction(ratio: Figure | None, null: float) -> Literal["below", "above"] | None:
+    """Return on which side of 1 a whole interval is, beyond what two equal arms differ by; None: neither."""
+    if ratio is None or ratio.low is None or ratio.high is None:
+        return None
+    if ratio.high * null < 1:
+        return "below"
+    return "above" if ratio.low > null else None
 
 
 def derive_seed(seed: int, *parts: str) -> int:
@@ -191,12 +207,19 @@ def estimate_ratio(
     return _estimate(prepared, sample, comparison, metric, cell)
 
 
-def estimate_cell(
-    prepared: PreparedRun, pairs: Pairs, comparison: Comparison, metric: str, cell: CellKey
+def estimate_load(
+    prepared: PreparedRun, pairs: Pairs, comparison: Comparison, metric: str, load: str
 ) -> RatioEstimate:
-    """Return the ratio of a metric in one cell, from all its usable pairs."""
+    """Return the ratio of a metric over a load, from all its usable pairs, periods counted in."""
+    cell = (ALL_SEGMENTS, load)
     sample = _sample(prepared, pairs, cell, prepared.columns.metric(metric))
-    return _estimate(prepared, sample, comparison, metric, cell)
+    estimate = _estimate(prepared, sample, comparison, metric, cell)
+    return widen_by_turns(estimate, _spread_turns(sample), sample.blocks)
+
+
+def spread_at(prepared: PreparedRun, pairs: Pairs, metric: str, load: str) -> TurnSpread | None:
+    """Return how far the blocks of a load lie apart in the log ratio of a metric, see `turn_spread`."""
+    return _spread_turns(_sample(prepared, pairs, (ALL_SEGMENTS, load), prepared.columns.metric(metric)))
 
 
 def find_usable(prepared: PreparedRun, pairs: Pairs, values: Floats) -> tuple[Ints, Ints]:
@@ -275,6 +298,7 @@ def to_effect(
         simultaneous=joint or Figure(value=ratio.value, n=ratio.n, reason=ratio.reason or POOLED_REASON),
         pairs=estimate.n_pairs,
         prompts=estimate.n_clusters,
+        standard_error=estimate.standard_error,
     )
 
 

@@ -13,7 +13,7 @@ from draftproof.metrics.acceptance import count_speculation
 from draftproof.metrics.identities import acceptance_faults, timeline_faults
 from draftproof.metrics.request import is_empty, name_outcome
 from draftproof.records import RequestRecord
-from draftproof.verdict.client_limits import LAGGED_TURNS_LIMIT
+from draftproof.verdict.client_limits import LAG_PART, LAGGED_TURNS_LIMIT
 from draftproof.verdict.client_wording import FAULT_WORDS, describe_client_faults
 from draftproof.verdict.cold import find_cold_spells, warn_about_cold, withhold_for_cold
 from draftproof.verdict.counting import find_miscounted, list_miscounts, warn_about_miscounts
@@ -41,6 +41,10 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
     incomplete: dict[CellKey, Reason]
     warnings: tuple[str, ...]
     paused: dict[str, Reason] = {}
+
+    def is_invalid(self, load: str) -> bool:
+        """Whether the cells of a load are invalid, so that nothing there compares arms."""
+        return bool(self.run or self.by_load.get(load))
 
     def is_client_late(self, load: str) -> bool:
         """Whether the load client itself was too late at a load."""
@@ -142,6 +146,7 @@ def _find_unfit_client(prepared: PreparedRun, load: str) -> Iterator[Reason]:
                 prepared.sizes[load],
                 [turn.faults for turn in turns],
                 lag_limit_ms=prepared.plan.limits.client_lag_ms,
+                lag_share=LAG_PART * prepared.plan.thresholds.minimum_gain,
                 unknown=sum(turn.lag_max_ns is None for turn in turns),
             )
         )

@@ -12,12 +12,12 @@ import msgspec
 from draftproof.plan.load import LoadLevel
 from draftproof.plan.schema import Plan
 from draftproof.stats.quantile_ratio import tail_floor
-from draftproof.stats.turns import MINIMUM_BLOCKS
+from draftproof.verdict.credit import blocks_needed, describe_few_blocks
 from draftproof.verdict.guardrails import pairs_needed_for_margin
 from draftproof.verdict.run_data import ALL_SEGMENTS as ALL
 from draftproof.verdict.samples.results import Shortfall
 from draftproof.verdict.tails import tail_share
-from draftproof.workload.blocks import choose_items, choose_over_repeats
+from draftproof.workload.blocks import choose_items, choose_over_repeats, size_block
 from draftproof.workload.items import Item
 from draftproof.workload.segments import segment_key
 
@@ -57,7 +57,7 @@ def _list_asked(plan: Plan, level: LoadLevel, items: Sequence[Item]) -> _Asked:
     return _Asked(
         level=level,
         items=choose_over_repeats(items, level, plan.seed, dimensions),
-        blocks=level.repeats * -(-once // level.block_size),
+        blocks=level.repeats * -(-once // size_block(level, once)),
     )
 
 
@@ -128,15 +128,10 @@ def _too_short_a_tail(plan: Plan, items: Sequence[Item], asked: Iterable[_Asked]
 
 
 def _too_few_blocks(plan: Plan, asked: Iterable[_Asked]) -> Iterator[Shortfall]:
-    """Only representative evidence lets turns that nobody can tell from prompts withhold a gain."""
+    least = blocks_needed(is_representative=plan.evidence == "representative")
     for one in asked:
-        if plan.evidence == "representative" and 0 < one.blocks < MINIMUM_BLOCKS:
-            yield _at_load(
-                one,
-                f"Load {one.level.name} has {one.blocks} of at least {MINIMUM_BLOCKS} blocks, so what a turn "
-                "does to all of its prompts cannot be told and no gain can be credited: set a smaller "
-                "block_size.",
-            )
+        if 0 < one.blocks < least:
+            yield _at_load(one, describe_few_blocks(one.level.name, one.blocks, least))
 
 
 def _too_few_pairs(plan: Plan, items: Sequence[Item], asked: Iterable[_Asked]) -> Iterator[Shortfall]:

@@ -17,10 +17,11 @@ import numpy as np
 from scipy.stats import norm
 
 from draftproof.plan.schema import Thresholds
-from draftproof.stats.resampling import Floats
+from draftproof.stats.resampling import Floats, index_labels
 from draftproof.stats.shares import paired_share_difference
+from draftproof.stats.turns import count_spread, widen_count
 from draftproof.verdict.columns import Bools
-from draftproof.verdict.effects import CellKey, EffectIndex
+from draftproof.verdict.effects import CellKey, EffectIndex, null_difference_at
 from draftproof.verdict.pairs import Pairs, PairTable
 from draftproof.verdict.results import Difference, Figure, Reason
 from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun
@@ -148,8 +149,13 @@ def judge_guardrails(
         *(judge_share(cell, differences, quantity, thresholds) for quantity in SHOWN_SHARES),
         judge_ends(cell, differences, thresholds, withholds=withholds),
         judge_critical(cell, critical, thresholds.critical_errors),
-        judge_time("ttft", cell, ratio["ttft_from_schedule_ns"], thresholds.ttft_margin),
-        judge_time("e2e", cell, ratio["e2e_from_schedule_ns"], thresholds.e2e_margin),
+        *(
+            judge_time(name, cell, ratio[metric], margin, null_difference_at(effects, metric, cell[1]))
+            for name, metric, margin in (
+                ("ttft", "ttft_from_schedule_ns", thresholds.ttft_margin),
+                ("e2e", "e2e_from_schedule_ns", thresholds.e2e_margin),
+            )
+        ),
         judge_length(cell, ratio["output_tokens"], thresholds.output_length_margin),
     )
 
@@ -166,16 +172,22 @@ def judge_critical(cell: CellKey, critical: Mapping[CellKey, int], allowed: int)
     return _find(standing, "critical_errors", text, _row("checks", cell))
 
 
-def judge_time(name: str, cell: CellKey, ratio: Figure, margin: float) -> Finding:
-    """Judge a time's ratio against 1 + margin."""
+def judge_time(name: str, cell: CellKey, ratio: Figure, margin: float, null: float = 1.0) -> Finding:
+    """Judge a time's ratio against 1 + margin; `null` is by what two equal arms differ there, 1 or more."""
     words = {"ttft": "time to first token", "e2e": "end-to-end time"}[name]
     code, row = f"guardrail_{name}", _row(f"effects {name}", cell)
     if ratio.value is None or ratio.low is None or ratio.high is None:
         return _find_unknown(code, f"{words} could not be compared", ratio, row)
     span = f"{words} is {_span(ratio)} of the baseline's, at most {1 + margin:.2f} is allowed"
-    if ratio.low > 1 + margin:
+    span += beside_null(null)
+    if ratio.low > (1 + margin) * null:
         return _find("violated", code, span, row)
     return _find("held" if ratio.high <= 1 + margin else "open", code, span, row)
+
+
+def beside_null(null: float) -> str:
+    """Return what two equal arms differ by, to stand beside a limit; nothing below a tenth of a percent."""
+    return f", and two equal arms differ by {100 * (null - 1):.1f} %" if null > 1.001 else ""
 
 
 def judge_length(cell: CellKey, ratio: Figure, margin: float) -> Finding:
@@ -281,8 +293,8 @@ def _share_text(rule: ShareRule, figure: Figure, margin: float, where: str) -> s
 def _compute_difference(
     prepared: PreparedRun, pairs: Pairs, comparison: tuple[str, str], quantity: str, cell: CellKey
 ) -> Difference:
-    votes = count_votes(pairs.cell(*cell), quantity, prepared.plan.comparison.cluster_by)
-    margin = margin_of(prepared.plan.thresholds, quantity)
+    inside, cluster_by = pairs.cell(*cell), prepared.plan.comparison.cluster_by
+    margin, level = margin_of(prepared.plan.thresholds, quantity), prepared.plan.comparison.confidence
     return Difference(
         quantity=quantity,
         arm=comparison[0],
@@ -290,7 +302,11 @@ def _compute_difference(
         segment=cell[0],
         load=cell[1],
         difference=_difference_figure(
-            SHARE_RULES[quantity], votes, margin, prepared.plan.comparison.confidence
+            SHARE_RULES[quantity],
+            count_votes(inside, quantity, cluster_by),
+            margin,
+            level,
+            effective=_count_effective(inside, quantity, cluster_by, level),
         ),
     )
 
@@ -312,6 +328,21 @@ def count_votes(pairs: Pairs, quantity: str, cluster_by: str | None = None) -> V
         total = int(counts[first : first + 4].sum())
         votes[place % 4 >= 2, place % 2 == 1] += Fraction(int(counts[place]), total)
     return votes
+
+
+def _count_effective(pairs: Pairs, quantity: str, cluster_by: str | None, level: float) -> float:
+    """Return the effective number of votes per vote: below 1 where what differs comes in few blocks."""
+    mine, theirs = _read_states(pairs, quantity)
+    judged = ~(np.isnan(mine) | np.isnan(theirs))
+    voters = pairs.columns.clusters(cluster_by)[pairs.mine[judged]]
+    differing = (mine - theirs)[judged] / np.bincount(voters)[voters]
+    variance = float((np.bincount(voters, weights=differing) ** 2).sum())
+    if variance == 0.0:
+        return 1.0
+    blocks = index_labels(pairs.columns.blocks[pairs.mine[judged]])
+    sizes = np.bincount(blocks).astype(np.float64)
+    spread = count_spread(differing, blocks, sizes)
+    return variance / widen_count(variance, spread, sizes, (1.0 - level) / 2.0)
 
 
 def margin_of(thresholds: Thresholds, quantity: str) -> float:
@@ -346,12 +377,15 @@ def _fill(states: Floats, known: Bools) -> Floats:
     return filled
 
 
-def _difference_figure(rule: ShareRule, votes: Votes, margin: float, level: float) -> Figure:
+def _difference_figure(
+    rule: ShareRule, votes: Votes, margin: float, level: float, *, effective: float
+) -> Figure:
     n = int(sum(votes.values()))
     if n == 0:
         return Figure(value=None, level=level, reason=rule.unknown, remedy=rule.remedy)
     both, arm_only, versus_only, neither = (
-        float(votes.get(state, 0)) for state in ((True, True), (True, False), (False, True), (False, False))
+        effective * float(votes.get(state, 0))
+        for state in ((True, True), (True, False), (False, True), (False, False))
     )
     found = paired_share_difference(both, arm_only, versus_only, neither, level)
     needed = max(pairs_needed_for_margin(margin, level) - n, 0) if margin > 0 else None

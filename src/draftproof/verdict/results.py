@@ -132,6 +132,7 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
     `ratio` has the interval of one comparison, `simultaneous` the one that holds over all cells at once. Of a
     time per token that is known within bounds both reach over all of them, `value` being the ratio with one
     token in each first chunk that nobody counts; `assumed_pairs` have such a chunk, None for other metrics.
+    `standard_error` is that of the log of the ratio, what a period shares included; None where there is none.
     """
 
     metric: str
@@ -145,6 +146,7 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
     pairs: int
     prompts: int
     assumed_pairs: int | None = None
+    standard_error: float | None = None
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
@@ -177,7 +179,8 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
 class EstimatorRow(msgspec.Struct, frozen=True, kw_only=True):
     """One way other tools compute 'inter-token latency', applied to this very run.
 
-    `ratio_*` are candidate / baseline of that estimator's mean, p50 and p99.
+    `ratio_*` are candidate / baseline of that estimator's mean, p50 and p99; `null_ratio_mean` is
+    baseline_null / baseline of its mean, None without that arm.
     """
 
     load: str
@@ -188,6 +191,7 @@ class EstimatorRow(msgspec.Struct, frozen=True, kw_only=True):
     ratio_mean: float | None
     ratio_p50: float | None
     ratio_p99: float | None
+    null_ratio_mean: float | None = None
 
 
 class Reason(msgspec.Struct, frozen=True, kw_only=True):

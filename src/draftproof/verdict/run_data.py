@@ -29,9 +29,10 @@ from draftproof.verdict.attempts import (
     keep_counting,
     warn_about_attempts,
 )
-from draftproof.verdict.client_limits import ClientFault, find_client_faults
+from draftproof.verdict.client_limits import ClientFault, LagBound, find_client_faults
 from draftproof.verdict.columns import Bools, Columns, number_rows
 from draftproof.verdict.knee.levels import without_knee
+from draftproof.verdict.lag_bounds import bound_lags
 from draftproof.verdict.load_size import LoadSize, measure_sizes
 from draftproof.verdict.observed import Observation, PairKey, RunData, Turn, TurnKey, find_place
 from draftproof.verdict.repeats import count_counted, warn_about_lines, without_repeats
@@ -166,7 +167,7 @@ def prepare_run(run: RunData) -> PreparedRun:
     loads = {level.name for level in run.plan.load}
     known = [record for record in distinct if _is_known(record, items, loads)]
     openings = _group_openings(known, run.plan)
-    turns = _collect_turns(run, openings)
+    turns = _collect_turns(run, openings, bound_lags(run, known))
     sizes = measure_sizes(run.plan.load, openings, run.blocks)
     judged, ordered = index_judgements(run.judgements), _sorted(known, run.plan)
     observer = _Observer(items, turns, run.plan)
@@ -226,7 +227,9 @@ def _sorted(records: Iterable[RequestRecord], plan: Plan) -> list[RequestRecord]
     )
 
 
-def _collect_turns(run: RunData, openings: Mapping[TurnKey, Sequence[RequestRecord]]) -> dict[TurnKey, Turn]:
+def _collect_turns(
+    run: RunData, openings: Mapping[TurnKey, Sequence[RequestRecord]], bounds: Mapping[TurnKey, LagBound]
+) -> dict[TurnKey, Turn]:
     """Join the records of one turn: a resumed turn is finished if any was, and as late as its worst part."""
     open_loads = _open_loads(run.plan)
     parts: defaultdict[TurnKey, list[BlockRecord]] = defaultdict(list)
@@ -237,7 +240,13 @@ def _collect_turns(run: RunData, openings: Mapping[TurnKey, Sequence[RequestReco
         key: _join_turn(
             key,
             parts[key],
-            find_client_faults(parts[key], openings.get(key, ()), limit_ms, is_open=key[0] in open_loads),
+            find_client_faults(
+                parts[key],
+                openings.get(key, ()),
+                limit_ms,
+                is_open=key[0] in open_loads,
+                bound=bounds.get(key),
+            ),
         )
         for key in sorted(parts)
     }

@@ -14,6 +14,7 @@ import numpy as np
 
 from draftproof.metrics.percentiles import percentile
 from draftproof.plan.schema import Thresholds
+from draftproof.stats.bootstrap import error_of_interval
 from draftproof.stats.quantile_ratio import paired_quantile_ratio
 from draftproof.stats.resampling import Floats, Ints
 from draftproof.verdict.bounds import note_basis, read_bounds, span_bounds
@@ -22,9 +23,10 @@ from draftproof.verdict.effects import (
     CellKey,
     EffectIndex,
     index_effects,
+    null_difference_at,
     to_effect,
 )
-from draftproof.verdict.guardrails import Finding, Standing
+from draftproof.verdict.guardrails import Finding, Standing, beside_null
 from draftproof.verdict.pairs import Comparison, Pairs, PairTable
 from draftproof.verdict.results import Cell, Decision, Effect, Figure, Reason
 from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun
@@ -175,12 +177,13 @@ def _estimate(
         values[mine],
         values[theirs],
         prepared.columns.clusters(choice.cluster_by)[mine],
+        prepared.columns.blocks[mine],
         q=tail_share(thresholds),
         level=choice.confidence,
         minimum_clusters=choice.minimum_prompts,
     )
     joint = Figure(value=estimate.value, n=estimate.n_pairs, reason=estimate.reason or ONE_COMPARISON)
-    return to_effect(
+    found = to_effect(
         prepared,
         comparison,
         metric,
@@ -189,6 +192,7 @@ def _estimate(
         joint=joint,
         statistic=thresholds.tail_quantile,
     )
+    return msgspec.structs.replace(found, standard_error=error_of_interval(estimate))
 
 
 def _or_infinite(values: Floats) -> Floats:
@@ -216,23 +220,24 @@ def _point(prepared: PreparedRun, pairs: Pairs, metric: str, q: float) -> float 
 def _judge(metric: str, cell: CellKey, tails: Tails, thresholds: Thresholds, *, withholds: bool) -> Finding:
     limit, load = 1 + thresholds.tail_margin, cell[1]
     here, pooled = _row_of(tails, metric, cell), _row_of(tails, metric, (ALL_SEGMENTS, load))
-    code = TAIL_CODES[metric]
-    if _standing(here.ratio, limit) == "violated":
+    code, null = TAIL_CODES[metric], null_difference_at(tails.index, metric, load)
+    if _standing(here.ratio, limit, null) == "violated":
         return _find("violated", code, _describe(here, thresholds), here)
-    standing, text = _standing(pooled.ratio, limit), _describe(pooled, thresholds)
+    standing, text = _standing(pooled.ratio, limit, null), _describe(pooled, thresholds)
     point = tails.points[(metric, *cell)]
-    if standing == "violated" and point is not None and point > limit:
+    if standing == "violated" and point is not None and point > limit * null:
         return _find(
             "violated", code, f"{text}; in this cell alone the same quantiles are {point:.2f}", pooled
         )
     if standing == "held":
         return _find("held", code, text, pooled)
-    text += _advise(pooled, thresholds)
+    text += beside_null(null) + _advise(pooled, thresholds)
     return _find("open", code, text, pooled) if withholds else _find("noted", NOT_SHOWN, text, pooled)
 
 
-def _standing(ratio: Figure, limit: float) -> Standing:
-    if ratio.low is not None and ratio.low > limit:
+def _standing(ratio: Figure, limit: float, null: float = 1.0) -> Standing:
+    """Return where a ratio stands: violated only beyond what two equal arms differ by as well."""
+    if ratio.low is not None and ratio.low > limit * null:
         return "violated"
     return "held" if ratio.high is not None and ratio.high <= limit else "open"
 

@@ -27,6 +27,10 @@ from draftproof.workload.segments import group_by_segment
 
 LONGEST_TURN_S = 30 * 86_400
 MOST_REQUESTS = 50_000_000
+# Blocks of a load without which no gain is credited: with representative evidence, and with any. Fewer cannot
+# tell what a period does to all of its requests from an effect (docs/statistics.md).
+ENOUGH_BLOCKS, FEWEST_BLOCKS = 6, 4
+_USUAL_SIZE = 8
 SEED_LIMIT = 2**31  # engines accept a signed 32-bit seed; larger ones are refused by some
 
 
@@ -64,8 +68,8 @@ class LoadLevel(Protocol):
         ...
 
     @property
-    def block_size(self) -> int:
-        """Most items an arm answers before the next arm takes its turn."""
+    def block_size(self) -> int | None:
+        """Most items an arm answers before the next arm takes its turn; None: see `size_block`."""
         ...
 
 
@@ -195,7 +199,7 @@ def _cut(
     salt = (seed, level.name, repeat)
     chosen = choose_items(items, level, repeat, seed, segment_by)
     by_id = {item.id: item for item in chosen}
-    count = -(-len(chosen) // level.block_size)
+    count = -(-len(chosen) // size_block(level, len(chosen)))
     groups = {key: [item.id for item in group] for key, group in group_by_segment(chosen, segment_by).items()}
     keys = order_by_seed(groups, "segments", *salt)
     if level.classes:  # segments of a class lie together, so that each block has its share of the class
@@ -216,8 +220,16 @@ def _cut_trace(items: Sequence[Item], level: LoadLevel) -> list[tuple[Item, ...]
             fix="take a trace as the workload, or state `arrivals` instead of `replay`.",
         )
     recorded = sorted(items, key=lambda item: (item.due_ns or 0, item.id))
-    size = level.block_size
+    size = size_block(level, len(recorded))
     return [tuple(recorded[start : start + size]) for start in range(0, len(recorded), size)]
+
+
+def size_block(level: LoadLevel, asked: int) -> int:
+    """Return the most items of a block of a level that asks `asked` items in each repeat."""
+    if level.block_size is not None:
+        return level.block_size
+    wanted = -(-ENOUGH_BLOCKS // level.repeats)
+    return max(1, min(_USUAL_SIZE, asked // wanted))
 
 
 def choose_items(

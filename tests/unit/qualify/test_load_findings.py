@@ -95,7 +95,7 @@ def test_a_replay_of_single_requests_replays_nothing():
 def test_later_turns_of_a_replay_are_not_recorded():
     """A conversation's later turns come after their answers, which a replay says."""
     items = make_items(4, gap_s=1, follow_ups=(FollowUp(content="more"),))
-    (found,) = find_others(make_plan("replay = {}"), items)
+    (found,) = find_others(make_plan("replay = {}\nblock_size = 4"), items)
     assert found.code == "turns_untimed"
 
 
@@ -123,20 +123,22 @@ def test_invented_prompts_are_told_and_lower_a_representative_claim():
     """The finding says what is not recorded, and that the claim counts as synthetic."""
     labels = {"task": "recorded", "prompts": "filler"}
     items = make_items(4, gap_s=1, segments=labels)
-    (found,) = find_others(make_plan("replay = {}"), items)
+    (found,) = find_others(make_plan("replay = {}\nblock_size = 4"), items)
     assert (found.code, str(found).startswith("workload: the prompts are invented")) == (
         "prompts_invented",
         True,
     )
     assert "counts as synthetic" not in found.text
-    (claimed,) = find_others(make_plan("replay = {}", head='evidence = "representative"'), items)
+    (claimed,) = find_others(
+        make_plan("replay = {}\nblock_size = 4", head='evidence = "representative"'), items
+    )
     assert "counts as synthetic" in claimed.text
 
 
 def test_a_cap_on_recorded_answers_is_told():
     """Only those that are longer than the cap count."""
     items = (*make_items(3, gap_s=1, max_tokens=16), build_item("long", due_ns=9, max_tokens=90))
-    (found,) = find_others(make_plan("replay = {}", workload="max_tokens = 16"), items)
+    (found,) = find_others(make_plan("replay = {}\nblock_size = 4", workload="max_tokens = 16"), items)
     assert (found.code, "cuts 1 of 4" in found.text) == ("answers_capped", True)
 
 

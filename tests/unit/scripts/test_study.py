@@ -118,16 +118,23 @@ def test_the_table_of_the_method_is_the_studys(study, kept):
 
 
 def test_the_kept_study_is_whole_and_within_its_promises(study, kept):
-    """Every world, at most 2.5 % false adopts, no coverage shown to be outside 93 to 97 %, power of gains."""
+    """Every world, at most 2.5 % false adopts and harms, no coverage shown to be outside 93 to 97 %, power.
+
+    An interval over six blocks of which one is stalled always holds the truth, and an unfit client has none.
+    """
     assert kept["order"] == [world.name for world in study.WORLDS]
     for world in study.WORLDS:
         row = kept["worlds"][world.name]
         assert row["runs"] == kept["runs_per_world"] == sum(row["decisions"].values())
         assert row["false_adopt"] <= 0.025
+        assert row["false_harm"] <= 0.025
+        assert (row["power"] is None) == (not world.gains)
+        if row["coverage"] is None:
+            assert row["decisions"] == {"invalid": row["runs"]}
+            continue
         # Cells of one prompt at two loads share its effect: half of the intervals count.
         seen = share_interval(round(row["coverage"] * row["intervals"] / 2), row["intervals"] // 2)
         assert seen.low is not None
         assert seen.high is not None
-        assert seen.low <= 0.97 or world.is_bounded
+        assert seen.low <= 0.97 or world.is_bounded or world.name.startswith("stalled_")
         assert seen.high >= 0.93
-        assert (row["power"] is None) == (not world.gains)

@@ -1,10 +1,12 @@
 """Effects read against the off-off null."""
 
+import math
+
 import numpy as np
 import pytest
 
 from draftproof.stats.bootstrap import paired_ratio
-from draftproof.stats.null import compare_with_null
+from draftproof.stats.null import compare_with_null, null_difference
 
 
 def estimate(ratio, prompts=12, spread=0.03):
@@ -44,3 +46,16 @@ def test_a_missing_estimate_gives_no_answer(effect, null, covers):
     """Without an effect or a null the comparison is None, never a pass."""
     found = compare(estimate(0.5, prompts=effect), estimate(1.0, prompts=null))
     assert (found.beyond_noise, found.null_covers_one) == (None, covers)
+
+
+@pytest.mark.parametrize("ratio", [math.exp(0.05), math.exp(-0.05)])
+def test_the_null_difference_is_what_chance_leaves_of_the_null(ratio):
+    """exp(√(0.05² − 0.03²)) = exp(0.04) whichever arm is slower; in full without a known error."""
+    assert null_difference(ratio, 0.03) == pytest.approx(math.exp(0.04))
+    assert null_difference(ratio, None) == pytest.approx(math.exp(0.05))
+
+
+def test_a_null_within_its_error_is_no_difference():
+    """A stalled period moves the null by no more than its error: nothing counts; nor without a null."""
+    assert null_difference(math.exp(0.08), 0.081) == 1.0
+    assert null_difference(None, None) == 1.0

@@ -170,3 +170,42 @@ def test_impossible_arguments_are_refused(above, below, q, message):
         paired_quantile_ratio(above, below, np.arange(len(above)), q=q)
     with pytest.raises(ValueError, match="between 0 and 1"):
         tail_floor(1.5)
+
+
+def stall(seed, blocks=6, prompts=240, factor=1.6):
+    """Return pairs of equal arms but for one block, in which the first arm takes `factor` times as long."""
+    above, below, clusters = draw_pairs(seed, prompts, ratio=1.0, spread=0.03)
+    labels = np.arange(prompts) % blocks
+    return np.where(labels == 0, factor * above, above), below, clusters, labels
+
+
+def test_one_stalled_block_shows_no_longer_tail():
+    """Of six blocks one is slow: prompts alone show a p95 beyond 1.25 times, blocks that they cannot tell."""
+    above, below, clusters, labels = stall(1)
+    plain, _ = limits(paired_quantile_ratio(above, below, clusters, q=0.95))
+    low, _ = limits(paired_quantile_ratio(above, below, clusters, labels, q=0.95))
+    assert plain > 1.1
+    assert low < 1.0
+
+
+def test_a_tail_that_every_block_has_is_shown():
+    """An arm 1.6 times as slow in every block has a tail 1.6 times as long, blocks or not."""
+    above, below, clusters, labels = stall(2, factor=1.0)
+    low, high = limits(paired_quantile_ratio(1.6 * above, below, clusters, labels, q=0.95))
+    assert 1.3 < low < 1.6 < high
+
+
+def test_two_blocks_leave_the_interval_as_it_is():
+    """Below three blocks, or three groups of them, nothing is known of what blocks share."""
+    above, below, clusters, labels = stall(3, blocks=2)
+    plain = paired_quantile_ratio(above, below, clusters, q=0.95)
+    assert paired_quantile_ratio(above, below, clusters, labels, q=0.95) == plain
+
+
+def test_a_tail_that_failures_reach_without_some_blocks_is_not_told():
+    """Six failures of 120 in one half leave p95 finite; without the other blocks they would not: no ratio."""
+    above, below, clusters = draw_pairs(4, 120)
+    above[:6] = math.inf
+    found = paired_quantile_ratio(above, below, clusters, np.arange(120) // 20, q=0.95)
+    assert found.low is None
+    assert "without the requests of some blocks" in (found.reason or "")

@@ -1,10 +1,21 @@
 """The error that the requests of a turn share: found where it is, nought where it is not."""
 
+import math
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from scipy import stats
 
 from draftproof.stats.bootstrap import paired_ratio
-from draftproof.stats.turns import TurnSpread, turn_spread, widen_by_turns
+from draftproof.stats.turns import (
+    TurnSpread,
+    count_spread,
+    stretch_for_periods,
+    turn_spread,
+    widen_by_turns,
+    widen_count,
+)
 
 
 def draw_ratios(seed, *, turn, blocks=40, prompts=8, prompt=0.1):
@@ -14,12 +25,53 @@ def draw_ratios(seed, *, turn, blocks=40, prompts=8, prompt=0.1):
 
 
 def test_the_variance_component_is_that_of_a_balanced_analysis_of_variance():
-    """By hand: means 1, 3, 5 of two values each; MSB = 8, MSW = 2, component (8 − 2)/2 = 3."""
+    """By hand: means 1, 3, 5 of two values each; MSW = 2, MSB = 8, its median right by 2/(2 ln 2)."""
     values, blocks = [0.0, 2.0, 2.0, 4.0, 4.0, 6.0], [1, 1, 2, 2, 3, 3]
     found = turn_spread(values, blocks, ["a"] * 6)
     assert found is not None
-    assert found.variance == pytest.approx(3.0)
+    assert found.variance == pytest.approx((8.0 / math.log(2.0) - 2.0) / 2.0)
     assert found.blocks == 3
+
+
+def test_a_count_spreads_as_the_same_values_written_out():
+    """Counts that are not 0, with the sizes of the blocks, tell what all values tell."""
+    rng = np.random.default_rng(8)
+    blocks = np.repeat(np.arange(6), 10)
+    values = (rng.random(60) < 0.2).astype(float) - (rng.random(60) < 0.1)
+    told = values != 0
+    listed = count_spread(values[told], blocks[told], np.full(6, 10.0))
+    whole = turn_spread(values, blocks, blocks * 0)
+    assert listed is not None
+    assert whole is not None
+    assert listed.variance == pytest.approx(whole.variance)
+
+
+def test_a_count_of_one_block_says_little_and_one_of_all_blocks_its_number():
+    """Twelve failures in one block of six have a variance beyond 12 squared; two in each keep 12."""
+    sizes = np.full(6, 20.0)
+    together = count_spread(np.ones(12), np.zeros(12, dtype=np.intp), sizes)
+    apart = count_spread(np.ones(12), np.repeat(np.arange(6), 2), sizes)
+    assert widen_count(12.0, together, sizes, 0.025) > 144.0
+    assert widen_count(12.0, apart, sizes, 0.025) == 12.0
+
+
+def test_two_blocks_tell_nothing_of_a_count():
+    """Below three blocks the spread of a count is not known, and nothing is widened."""
+    sizes = np.full(2, 20.0)
+    assert count_spread(np.ones(4), np.zeros(4, dtype=np.intp), sizes) is None
+    assert widen_count(4.0, None, sizes, 0.025) == 4.0
+
+
+def test_halves_of_an_interval_are_stretched_by_the_variance_of_periods():
+    """A half of z·0.1 and periods of 0.01 at so many degrees of freedom that t is z: z·√0.02."""
+    value, error = 2.0, 0.1
+    reach = float(stats.norm.isf(0.025))
+    plain = paired_ratio(np.full(9, value), np.ones(9), np.arange(9))
+    plain = replace(plain, low=value * math.exp(-reach * error), high=None, n_clusters=10**9)
+    found = stretch_for_periods(plain, 0.01, error, degrees=10**9)
+    assert found.low == pytest.approx(value * math.exp(-reach * math.sqrt(0.02)))
+    assert found.high is None
+    assert stretch_for_periods(plain, 0.0, error, degrees=5) is plain
 
 
 def test_the_spread_between_turns_is_given_back():

@@ -8,7 +8,7 @@ from draftproof.plan.load import LoadLevel
 from draftproof.records import BlockRecord
 from draftproof.testing.builders import build_record
 from draftproof.testing.synthetic_runs import Layout, Requests, build_run, order_turns
-from draftproof.verdict.client_limits import ClientFault, find_client_faults, measure_pace
+from draftproof.verdict.client_limits import ClientFault, LagBound, find_client_faults, measure_pace
 from draftproof.verdict.client_wording import describe_client_faults
 from draftproof.verdict.compute import compute_results
 from draftproof.verdict.load_size import LoadSize
@@ -72,6 +72,71 @@ def test_each_limit_holds_up_to_its_value_and_breaks_beyond_it(kind, inside, bey
     """At the limit a client is fit; a little beyond it that limit alone is broken."""
     assert kinds([make_block(**inside)]) == []
     assert kinds([make_block(**beyond)]) == [kind]
+
+
+BOUND = LagBound(span_ns=300 * MS, share=0.01, reads=True, sends=False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "lag_ms", "found"),
+    [
+        ({}, 3, []),
+        ({}, 4, ["lag_share"]),
+        ({"span_ns": 4000 * MS}, 40, []),
+        ({"reads": False}, 40, []),
+        ({"reads": False, "sends": True}, 2, ["lag_share"]),
+    ],
+)
+def test_a_lag_is_held_against_what_is_measured(changes, lag_ms, found):
+    """40 ms in 300 ms are 13 %, far beyond a fifth of a gain of 5 %; in 4 s they are that fifth."""
+    late = make_block(lag_p99_ns=lag_ms * MS, send_lag_p99_ns=2 * lag_ms * MS)
+    bound = msgspec.structs.replace(BOUND, **changes)
+    faults = find_client_faults([late], (), 100.0, is_open=False, bound=bound)
+    assert [one.kind for one in faults] == found
+
+
+def make_late(*, unstamped, tpot_ms=7.7, host=None):
+    """A run whose client is 40 ms late in every baseline period and adds that to the baseline's times."""
+    layout = Layout(segments=("chat",), loads=(("low", 1),), prompts=48, evidence="synthetic")
+    rng = np.random.default_rng(2)
+    orders = order_turns(layout, rng)
+    late = {"baseline": 40.0 / 39, "baseline_null": 40.0 / 39}
+    drawn = {
+        (arm, "chat", "low"): Requests(
+            tpot_ms=tpot_ms * np.exp(rng.normal(0, 0.01, 48)) + late.get(arm, 0.0),
+            ttft_ms=np.full(48, 100.0),
+            tokens=np.full(48, 40),
+            is_ok=np.ones(48, dtype=bool),
+        )
+        for arm in layout.arms
+    }
+    run = build_run(layout, drawn, orders)
+    blocks = tuple(
+        msgspec.structs.replace(one, lag_p99_ns=40 * MS * (one.arm in late), unstamped=unstamped)
+        for one in run.blocks
+    )
+    manifest = msgspec.structs.replace(run.manifest, host=host or {})
+    return msgspec.structs.replace(run, blocks=blocks, manifest=manifest)
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_invalid"),
+    [
+        ({"unstamped": 8}, True),
+        ({"unstamped": 0}, False),
+        ({"unstamped": None}, True),
+        ({"unstamped": None, "host": {"system": "Linux"}}, False),
+    ],
+)
+def test_a_late_client_adopts_nothing_where_its_lateness_is_in_the_times(changes, is_invalid):
+    """A gain of 12 % that is the client's own lag: invalid, unless the kernel stamped the arrivals."""
+    results = compute_results(make_late(**changes))
+    reasons = [one for one in results.cells[0].reasons if one.code == "invalid_client"]
+    assert (results.verdict.decision == "invalid") is is_invalid
+    assert bool(reasons) is is_invalid
+    if reasons:
+        assert "late by up to 11" in reasons[0].text
+        assert "limit 1 %" in reasons[0].text
 
 
 def test_a_closed_loop_has_no_rate_to_miss():
@@ -138,6 +203,7 @@ def test_cpu_time_of_a_very_short_turn_tells_nothing():
         ("send_lag", 80.0, ["80 ms or more after they were due (limit 50 ms)", "limits.workers"]),
         ("held_back", 7, ["held back up to 7 requests", "max_in_flight = 64", "Raise max_in_flight"]),
         ("rate", 0.9, ["90.0 % of the 12 requests/s", "limit: 0.5 % and one request", "lower the load"]),
+        ("lag_share", 0.133, ["13.3 % of the measured time", "limit 1 %", "without TLS"]),
         ("core", 0.97, ["97 % of a core (limit 90 %)", "limits.workers"]),
     ],
 )
@@ -146,7 +212,7 @@ def test_each_fault_has_a_sentence_with_amount_limit_and_fix(kind, amount, words
     level = LoadLevel.model_validate({"name": "peak", "arrivals": {"rps": 12}, "max_in_flight": 64})
     turns = [(ClientFault(kind=kind, amount=amount),), ()]
     (text,) = describe_client_faults(
-        level, LoadSize(offered_rps=12.0), turns, lag_limit_ms=LIMIT_MS, unknown=0
+        level, LoadSize(offered_rps=12.0), turns, lag_limit_ms=LIMIT_MS, lag_share=0.01, unknown=0
     )
     assert text.startswith("At load peak ")
     assert "in 1 of 2 turns of baseline and candidate" in text

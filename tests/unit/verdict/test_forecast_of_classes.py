@@ -60,11 +60,11 @@ def test_margins_and_tails_are_counted_by_what_a_level_asks(foretell):
 
 
 def test_blocks_are_counted_by_what_a_level_asks(world):
-    """120 items in blocks of 32 are four turns; the 63 of the mix are two, too few to tell turns apart."""
+    """120 items in blocks of 20 are six periods; the 63 of the mix are four, too few to tell them apart."""
     run = world(segments=SEGMENTS, items_per_segment=60, evidence="representative").run()
     told = {}
     for share in (20.0, 1.0):
-        change = {"block_size": 32, "classes": {"chat": share, "batch": 1.0}}
+        change = {"block_size": 20, "classes": {"chat": share, "batch": 1.0}}
         plan = run.plan.model_copy(update={"load": (run.plan.load[0].model_copy(update=change),)})
         told[share] = any("block_size" in one.text for one in forecast_shortfalls(plan, run.items))
     assert told == {20.0: True, 1.0: False}

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -26,8 +27,9 @@ STEADY = {"rps": 4.0, "spacing": "even"}
 
 def make_run(loads, *, ratio=0.6, prompts=24, segments=("chat",), **changes):
     """A candidate whose time per token is `ratio` of the baseline's, by load where that is a mapping."""
-    settings = {
+    settings: dict[str, Any] = {
         "evidence": "synthetic",
+        "block_size": 6,
         "thresholds": {"failure_margin": 0.25, "quality_margin": 0.25},
     } | changes
     layout = Layout(segments=segments, loads=loads, prompts=prompts, **settings)

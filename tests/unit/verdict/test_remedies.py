@@ -118,24 +118,32 @@ def test_with_one_request_in_flight_there_is_nothing_to_schedule(small, remedies
 
 
 def test_another_chunk_that_the_alternative_tried_stands_beside_its_remedy():
-    """Only where the chunk alone differs is its end-to-end time said to be the chunk's doing."""
+    """Only where the chunk alone differs, and more than equal arms do, is its time said to be its doing."""
     ratio = Figure(value=1.09, low=1.04, high=1.14)
     effects: Any = {
         ("e2e_from_schedule_ns", "alternative", "baseline", "all", "busy"): SimpleNamespace(ratio=ratio),
     }
 
-    def tried(**settings):
+    def tried(*, invalid=(), null=None, **settings):
         arms = [
             SimpleNamespace(arm="baseline", settings={"max_num_batched_tokens": 256, "device": "cpu"}),
             SimpleNamespace(arm="alternative", settings={"device": "cpu"} | settings),
         ]
         manifest = SimpleNamespace(arms=arms)
-        known: Any = SimpleNamespace(prepared=SimpleNamespace(run=SimpleNamespace(manifest=manifest)))
-        return list_tried_chunks(known, effects, ["single", "busy"])
+        known: Any = SimpleNamespace(
+            prepared=SimpleNamespace(run=SimpleNamespace(manifest=manifest)), invalid=frozenset(invalid)
+        )
+        equal = SimpleNamespace(ratio=Figure(value=null), standard_error=0.0)
+        beside = {("e2e_from_schedule_ns", "baseline_null", "baseline", "all", "busy"): equal} if null else {}
+        return list_tried_chunks(known, effects | beside, ["single", "busy"])
 
     (found,) = tried(max_num_batched_tokens=64)
     assert "64 instead of 256, takes 1.09 (1.04 to 1.14) times as long" in found.text
     assert found.row == "effects e2e: alternative / baseline, all × busy"
+    assert tried(max_num_batched_tokens=64, null=1.05) == []
+    assert tried(max_num_batched_tokens=64, invalid=["busy"]) == []
+    (beside,) = tried(max_num_batched_tokens=64, null=1 / 1.03)
+    assert "and two equal arms differ by 3.0 %" in beside.text
     assert tried(max_num_batched_tokens=64, device="cuda") == []
     assert tried(max_num_batched_tokens=256, max_num_seqs=4) == []
 

@@ -104,10 +104,15 @@ def test_shorter_answers_do_not_take_away_a_real_gain(world):
 
 @pytest.mark.parametrize(
     ("evidence", "blocks", "withheld"),
-    [("representative", 2, True), ("representative", 3, False), ("synthetic", 2, False)],
+    [
+        ("representative", 5, True),
+        ("representative", 6, False),
+        ("synthetic", 3, True),
+        ("synthetic", 4, False),
+    ],
 )
-def test_two_turns_of_an_arm_show_no_spread_of_turns(evidence, blocks, withheld):
-    """Of 60 prompts in two blocks nobody can tell what a turn did to all of them: representative, no gain."""
+def test_few_blocks_credit_no_gain(evidence, blocks, withheld):
+    """Below six blocks of a load representative evidence credits no gain, below four no evidence does."""
     layout = Layout(
         segments=("chat",),
         loads=(("low", 1),),
@@ -150,14 +155,14 @@ def test_an_alternative_no_better_than_the_candidate_leaves_the_gain(world):
 
 
 def test_too_few_blocks_are_told_before_the_run(world):
-    """Forty items in blocks of twenty make two turns an arm; in blocks of eight, five, which are enough."""
+    """Forty items in blocks of twenty make two; in blocks of seven, six, which are enough."""
     run = world(evidence="representative").run()
     told = {}
-    for size in (20, 8):
+    for size in (20, 7):
         loads = [level.model_copy(update={"block_size": size}) for level in run.plan.load]
         texts = forecast_shortfalls(run.plan.model_copy(update={"load": loads}), run.items)
         told[size] = any("block_size" in one.text for one in texts)
-    assert told == {20: True, 8: False}
+    assert told == {20: True, 7: False}
 
 
 @pytest.mark.parametrize(("lost", "status"), [(4, "inconclusive"), (1, "gain")])

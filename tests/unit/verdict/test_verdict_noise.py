@@ -3,8 +3,9 @@
 import msgspec
 import pytest
 
-from draftproof.verdict.cells import compute_noise, decide_effect
+from draftproof.verdict.cells import decide_effect
 from draftproof.verdict.compute import compute_results
+from draftproof.verdict.effects import index_effects, null_difference_at
 from draftproof.verdict.forecast import forecast_shortfalls
 from draftproof.verdict.guardrails import pairs_needed_for_margin
 from draftproof.verdict.results import Figure
@@ -40,14 +41,10 @@ def test_a_slowdown_within_the_null_is_no_harm(world):
 
 def test_noise_needs_a_null_and_has_no_direction(world):
     """Without a null arm the noise is 1; with one it is the ratio or its reciprocal, whichever is above 1."""
-    assert compute_noise(None) == 1.0
+    assert null_difference_at({}, "tpot_ns", "low") == 1.0
     results = compute_results(world(arms=ARMS, tpot_ms=truth(candidate=1.0, null=0.8)).run())
-    null = next(
-        e
-        for e in results.effects
-        if (e.metric, e.arm, e.segment) == ("tpot_ns", "baseline_null", "all") and e.load == "low"
-    )
-    assert compute_noise(null) == pytest.approx(1 / 0.8, rel=0.02)
+    found = null_difference_at(index_effects(results.effects), "tpot_ns", "low")
+    assert found == pytest.approx(1 / 0.8, rel=0.02)
 
 
 def test_the_margin_moves_by_the_noise(world):

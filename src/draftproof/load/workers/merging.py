@@ -56,6 +56,7 @@ def merge_parts(
         connections=_take(sum, (one.connections for one in blocks)),
         unreached=_take(sum, (one.unreached for one in blocks)),
         broken=_take(sum, (one.broken for one in blocks)),
+        unstamped=_take(sum, (one.unstamped for one in blocks)),
         held_back=_take(sum, (one.held_back for one in blocks)),
         in_flight_max=_take(sum, (one.in_flight_max for one in blocks)),
         workers=workers,

@@ -1,7 +1,8 @@
 """What changed in delivery: ratios over the prompts of both runs, read against what equal arms show. Pure.
 
-Clusters of the bootstrap are prompts, strata are segments. All ratios and all differences of failed shares
-form one family, so that a change anywhere is called one by chance with at most 1 − confidence.
+Clusters of the bootstrap are prompts, strata are segments; what a period does to all of its requests is in
+the intervals. All ratios and all differences of failed shares form one family, so that a change anywhere is
+called one by chance with at most 1 − confidence.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,8 +13,10 @@ import numpy as np
 from draftproof.metrics.percentiles import percentile
 from draftproof.stats.bootstrap import RatioEstimate, Statistic, interval_at, paired_ratio
 from draftproof.stats.multiplicity import bonferroni_level
-from draftproof.stats.null import compare_with_null
+from draftproof.stats.null import null_difference
+from draftproof.stats.resampling import Ints, index_labels
 from draftproof.stats.shares import paired_share_difference
+from draftproof.stats.turns import turn_spread, widen_by_turns
 from draftproof.verdict.comparing.comparison import DeliveryChange, FailureChange, NoiseSource, Reading
 from draftproof.verdict.comparing.prompts import Overlap, pair_runs
 from draftproof.verdict.comparing.quantities import (
@@ -183,21 +186,39 @@ def _estimate(
     parts: Sequence[str],
 ) -> RatioEstimate:
     choice, names = prepared.plan.comparison, prepared.columns.cluster_names(None)
-    return paired_ratio(
-        np.array([above for _, above, _ in both], dtype=float),
-        np.array([below for _, _, below in both], dtype=float),
+    above = np.array([value for _, value, _ in both], dtype=float)
+    below = np.array([value for _, _, value in both], dtype=float)
+    segments = np.array([pair.segment for pair, _, _ in both], dtype=str)
+    estimate = paired_ratio(
+        above,
+        below,
         np.array([names[pair.item_id] for pair, _, _ in both], dtype=str),
-        np.array([pair.segment for pair, _, _ in both], dtype=str),
+        segments,
         statistic=statistic,
         resamples=choice.resamples,
         seed=derive_seed(prepared.plan.seed, "compare", *parts),
         level=choice.confidence,
         minimum_clusters=choice.minimum_prompts,
     )
+    for blocks in _list_periods([pair for pair, _, _ in both]):
+        spread = turn_spread(np.log(above / below), blocks, segments)
+        estimate = widen_by_turns(estimate, spread, blocks)
+    return estimate
+
+
+def _list_periods(pairs: Sequence[Pair]) -> list[Ints]:
+    """Return the blocks of each side; once where both cut the prompts alike, or a block counts twice."""
+    sides = [
+        index_labels(np.array([seen.record.block for seen in side], dtype=np.intp))
+        for side in ([pair.arm for pair in pairs], [pair.versus for pair in pairs])
+    ]
+    together = set(zip(*(side.tolist() for side in sides), strict=True))
+    is_same = all(len(together) == len(np.unique(side)) for side in sides)
+    return sides[:1] if is_same else sides
 
 
 def _find_noise(before: Side, after: Side, quantity: Quantity, load: str) -> Noise:
-    """Return the farthest from 1 that equal arms may lie in either run, as a factor, and who says so."""
+    """Return the larger null difference of either run, as a factor, and who says so."""
     statistic = _choose_statistic(before, quantity)
     floors = [_find_floor(side, quantity, statistic, load) for side in (before, after)]
     return max((floor for floor in floors if floor is not None), default=None), _name_source(*floors)
@@ -211,7 +232,7 @@ def _find_floor(side: Side, quantity: Quantity, statistic: Statistic, load: str)
         if above is not None and below is not None:
             both.append((pair, above, below))
     null = _estimate(side.prepared, both, statistic, (quantity.name, *NULL, load))
-    return compare_with_null(null, null).noise_floor
+    return None if null.value is None else null_difference(null.value, null.standard_error)
 
 
 def _name_source(before: float | None, after: float | None) -> NoiseSource:

@@ -6,7 +6,7 @@ to last chunk) from everything before, and queueing and prefill stay unknown.
 
 from draftproof.metrics.bound import end_to_end_gain
 from draftproof.verdict.diagnosis.time_parts import Shares, find_answered, measure_shares, name_bound
-from draftproof.verdict.effects import EffectIndex
+from draftproof.verdict.effects import EffectIndex, null_difference_at, read_direction
 from draftproof.verdict.faults import Faults
 from draftproof.verdict.results import Diagnosis, Figure
 from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun
@@ -26,12 +26,20 @@ LATE = "the load client itself was late, so its times are not the service's"
 def diagnose(prepared: PreparedRun, effects: EffectIndex, faults: Faults) -> tuple[Diagnosis, ...]:
     """Return one diagnosis per load, from the baseline's answered requests over all segments."""
     return tuple(
-        _diagnose_load(prepared, load, effects, client_late=faults.is_client_late(load))
+        _diagnose_load(
+            prepared,
+            load,
+            effects,
+            client_late=faults.is_client_late(load),
+            is_invalid=faults.is_invalid(load),
+        )
         for load in prepared.loads
     )
 
 
-def _diagnose_load(prepared: PreparedRun, load: str, effects: EffectIndex, *, client_late: bool) -> Diagnosis:
+def _diagnose_load(
+    prepared: PreparedRun, load: str, effects: EffectIndex, *, client_late: bool, is_invalid: bool
+) -> Diagnosis:
     choice = prepared.plan.comparison
     places = find_answered(prepared, "baseline", load)
     shares = measure_shares(prepared.columns, places, level=choice.confidence, floor=choice.minimum_prompts)
@@ -56,8 +64,9 @@ def _diagnose_load(prepared: PreparedRun, load: str, effects: EffectIndex, *, cl
             f"At load {load} the baseline is {bound}: {LATE if client_late else WORDS[bound]}.",
             shares,
             ceiling=ceiling,
-            predicted=predicted,
+            predicted=None if is_invalid else predicted,
             measured=measured,
+            is_shown=_is_shown(effects, load),
         ),
     )
 
@@ -65,6 +74,12 @@ def _diagnose_load(prepared: PreparedRun, load: str, effects: EffectIndex, *, cl
 def _pooled_ratio(effects: EffectIndex, metric: str, load: str) -> Figure | None:
     effect = effects.get((metric, "candidate", "baseline", ALL_SEGMENTS, load))
     return effect.ratio if effect else None
+
+
+def _is_shown(effects: EffectIndex, load: str) -> bool:
+    """Return whether time per token differs beyond what two equal arms differ by."""
+    null = null_difference_at(effects, "tpot_ns", load)
+    return read_direction(_pooled_ratio(effects, "tpot_ns", load), null) is not None
 
 
 def _inverse(ratio: Figure | None) -> float | None:
@@ -78,6 +93,7 @@ def _describe(
     ceiling: float | None,
     predicted: float | None,
     measured: float | None,
+    is_shown: bool,
 ) -> str:
     parts = [opening]
     if shares.decode.value is not None:
@@ -85,6 +101,8 @@ def _describe(
         parts.append(f"Decoding takes {100 * shares.decode.value:.0f} % of the time {clock}.")
     if ceiling is not None:
         parts.append(f"Faster decoding can make a whole request at most {ceiling:.2f} times as fast.")
-    if predicted is not None and measured is not None:
+    if predicted is not None and not is_shown:
+        parts.append("Whether decoding is faster or slower than two equal arms differ is not shown.")
+    elif predicted is not None and measured is not None:
         parts.append(f"The decode speed-up predicts {predicted:.2f} times; {measured:.2f} was measured.")
     return " ".join(parts)

@@ -47,6 +47,8 @@ def compute_diagnoses(
         services=services,
         starts=starts,
         break_evens=break_evens,
+        effects=by_effect,
+        faults=faults,
     )
     return Diagnoses(
         parts=parts,

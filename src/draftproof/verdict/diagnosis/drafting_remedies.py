@@ -6,12 +6,17 @@ Rests on rounds, histograms of acceptance and counters of the service; without t
 from collections.abc import Iterable, Sequence
 
 from draftproof.metrics.percentiles import percentile
+from draftproof.verdict.cells import describe
 from draftproof.verdict.diagnosis.break_evens import RoundTable
 from draftproof.verdict.diagnosis.remedies import Known
 from draftproof.verdict.diagnosis.results import BreakEven, Evidence, Remedy
-from draftproof.verdict.effects import EffectIndex
+from draftproof.verdict.effects import EffectIndex, null_difference_at, read_direction
+from draftproof.verdict.guardrails import beside_null
 from draftproof.verdict.run_data import ALL_SEGMENTS
 
+E2E = "e2e_from_schedule_ns"
+# What a step commits against what it must: above 1 it pays.
+PAYS_IF_ABOVE = {"above": True, "below": False, None: None}
 # A draft length is enough if it keeps this share of the drafts that the full length gets accepted.
 KEPT_SHARE = 0.95
 LEAST_STEPS = 50
@@ -91,7 +96,11 @@ def suggest_off_at_load(known: Known, effects: EffectIndex) -> Remedy | None:
 
 def suggest_cheaper_drafter(known: Known) -> Remedy | None:
     """A cheaper drafter: with quicker drafting the same tokens would pay for the step."""
-    dear = [one for one in known.break_evens.values() if _drafts_too_slowly(one)]
+    dear = [
+        one
+        for load, one in known.break_evens.items()
+        if load not in known.invalid and _drafts_too_slowly(one, known.nulls[load])
+    ]
     if not dear:
         return None
     stakes = [_draft_stake(known, one) for one in dear]
@@ -146,7 +155,10 @@ def suggest_separate_prefill(known: Known, rounds: RoundTable, effects: EffectIn
 
 
 def list_tried_chunks(known: Known, effects: EffectIndex, loads: Iterable[str]) -> list[Evidence]:
-    """Return what another prefill chunk did to end-to-end time, where the alternative changes that alone."""
+    """Return what another prefill chunk did to end-to-end time, where the alternative changes that alone.
+
+    Of loads that are valid, and only where it is more than two equal arms differ by.
+    """
     settings = {one.arm: one.settings for one in known.prepared.run.manifest.arms}
     if "alternative" not in settings or "baseline" not in settings:
         return []
@@ -156,14 +168,13 @@ def list_tried_chunks(known: Known, effects: EffectIndex, loads: Iterable[str]) 
         return []
     name, found = changed[0], []
     for load in loads:
-        effect = effects.get(("e2e_from_schedule_ns", "alternative", "baseline", ALL_SEGMENTS, load))
-        if effect is None or effect.ratio.value is None:
+        effect = effects.get((E2E, "alternative", "baseline", ALL_SEGMENTS, load))
+        null = null_difference_at(effects, E2E, load)
+        if load in known.invalid or effect is None or read_direction(effect.ratio, null) is None:
             continue
-        ratio = effect.ratio
-        span = "" if ratio.low is None or ratio.high is None else f" ({ratio.low:.2f} to {ratio.high:.2f})"
         text = (
             f"tried at load {load}: the alternative, with {name} {ours.get(name)} instead of "
-            f"{theirs.get(name)}, takes {ratio.value:.2f}{span} times as long end to end"
+            f"{theirs.get(name)}, takes {describe(effect.ratio)} times as long end to end{beside_null(null)}"
         )
         found.append(Evidence(text=text, row=f"effects e2e: alternative / baseline, all × {load}"))
     return found
@@ -210,9 +221,11 @@ def _kept_by_length(known: Known, load: str) -> list[float] | None:
 
 def _pays(known: Known, effects: EffectIndex, load: str) -> tuple[bool | None, Evidence]:
     """Return whether drafting pays at a load: by steps where rounds tell, else by the time per token."""
+    if load in known.invalid:
+        return None, Evidence(text=f"the cells at load {load} are invalid", row=f"cells: all × {load}")
     even = known.break_evens.get(load)
     if even is not None and even.margin.low is not None and even.margin.high is not None:
-        pays = True if even.margin.low > 1 else False if even.margin.high < 1 else None
+        pays = PAYS_IF_ABOVE[read_direction(even.margin, known.nulls[load])]
         text = (
             f"at load {load} a step commits {even.tokens_per_step:.2f} tokens and takes "
             f"{even.needed_tokens:.2f} ordinary steps"
@@ -222,8 +235,12 @@ def _pays(known: Known, effects: EffectIndex, load: str) -> tuple[bool | None, E
     row = f"effects: tpot_ns candidate / baseline, all × {load}"
     if effect is None or effect.ratio.low is None or effect.ratio.high is None:
         return None, Evidence(text=f"at load {load} nothing is known", row=row)
-    pays = True if effect.ratio.high < 1 else False if effect.ratio.low > 1 else None
-    text = f"at load {load} time per token is {effect.ratio.value:.2f} times the baseline's"
+    null = known.nulls[load]
+    direction = read_direction(effect.ratio, null)
+    pays = None if direction is None else direction == "below"
+    text = (
+        f"at load {load} time per token is {describe(effect.ratio)} times the baseline's{beside_null(null)}"
+    )
     return pays, Evidence(text=text, row=row)
 
 
@@ -234,10 +251,10 @@ def _loss(known: Known, load: str) -> float | None:
     return parts.decode.value * max(1 - even.margin.value, 0.0)
 
 
-def _drafts_too_slowly(one: BreakEven) -> bool:
-    if one.draft_ns is None or one.draft_limit_ns is None or one.margin.high is None:
+def _drafts_too_slowly(one: BreakEven, null: float) -> bool:
+    if one.draft_ns is None or one.draft_limit_ns is None:
         return False
-    whole = (one.draft_ns - one.draft_limit_ns) > 0 and one.margin.high < 1
+    whole = (one.draft_ns - one.draft_limit_ns) > 0 and read_direction(one.margin, null) == "below"
     return whole and _draft_part(one) >= DRAFT_SHARE
 
 

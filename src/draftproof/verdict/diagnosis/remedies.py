@@ -10,6 +10,8 @@ import msgspec
 
 from draftproof.verdict.diagnosis.prompt_overlap import common_prefix_share
 from draftproof.verdict.diagnosis.results import BreakEven, Evidence, Remedy, TimeParts
+from draftproof.verdict.effects import EffectIndex, null_difference_at
+from draftproof.verdict.faults import Faults
 from draftproof.verdict.results import ArmCell
 from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun
 from draftproof.verdict.services.results import Gauge, ServiceStart, ServiceUse
@@ -39,6 +41,8 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     services: Mapping[tuple[str, str], ServiceUse]
     starts: Sequence[ServiceStart]
     break_evens: Mapping[str, BreakEven]
+    nulls: Mapping[str, float]  # by load: what two equal arms differ by in time per token
+    invalid: frozenset[str]  # loads whose cells are invalid: nothing there compares arms
 
 
 def gather_known(
@@ -49,6 +53,8 @@ def gather_known(
     services: Iterable[ServiceUse],
     starts: Sequence[ServiceStart],
     break_evens: Iterable[BreakEven],
+    effects: EffectIndex,
+    faults: Faults,
 ) -> Known:
     """Return the figures by arm and load, those over all segments."""
     pooled = [one for one in parts if one.segment == ALL_SEGMENTS]
@@ -60,6 +66,8 @@ def gather_known(
         services={(one.arm, one.load): one for one in services},
         starts=starts,
         break_evens={one.load: one for one in break_evens if one.segment == ALL_SEGMENTS},
+        nulls={load: null_difference_at(effects, "tpot_ns", load) for load in prepared.loads},
+        invalid=frozenset(load for load in prepared.loads if faults.is_invalid(load)),
     )
 
 

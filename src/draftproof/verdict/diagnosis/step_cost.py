@@ -30,9 +30,22 @@ def index_arm_cells(arm_cells: Iterable[ArmCell]) -> ArmCellIndex:
     return {(cell.arm, cell.segment, cell.load): cell for cell in arm_cells}
 
 
-def index_margins(break_evens: Iterable[BreakEven]) -> MarginIndex:
-    """Return by (segment, load) what a step commits against what it must, with its interval."""
-    return {(one.segment, one.load): one.margin for one in break_evens}
+def index_margins(break_evens: Iterable[BreakEven], nulls: Mapping[str, float]) -> MarginIndex:
+    """Return by (segment, load) what a step commits against what it must, with its interval.
+
+    The interval is widened by what two equal arms differ by at the load: two processes of one service step at
+    different paces, too.
+    """
+    return {
+        (one.segment, one.load): widen_margin(one.margin, nulls.get(one.load, 1.0)) for one in break_evens
+    }
+
+
+def widen_margin(margin: Figure, null: float) -> Figure:
+    """Return a ratio of two arms whose interval takes in what two equal arms differ by, 1 or more."""
+    if margin.low is None or margin.high is None:
+        return margin
+    return msgspec.structs.replace(margin, low=margin.low / null, high=margin.high * null)
 
 
 def compute_step_cost(arm_cells: ArmCellIndex, segment: str, load: str) -> StepCost | None:

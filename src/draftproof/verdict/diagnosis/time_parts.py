@@ -14,7 +14,7 @@ from draftproof.stats.resampling import Floats, Ints
 from draftproof.stats.totals import ratio_of_totals, sum_by_place
 from draftproof.verdict.columns import Columns
 from draftproof.verdict.diagnosis.results import PartsSource, TimeParts
-from draftproof.verdict.effects import EffectIndex
+from draftproof.verdict.effects import EffectIndex, null_difference_at
 from draftproof.verdict.faults import Faults
 from draftproof.verdict.figure import Figure, as_figure
 from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun
@@ -69,6 +69,7 @@ def compute_time_parts(prepared: PreparedRun, effects: EffectIndex, faults: Faul
             effects,
             requests=len(seen[place]),
             client_late=faults.is_client_late(place[2]),
+            is_invalid=faults.is_invalid(place[2]),
         )
         for place in places
     )
@@ -180,6 +181,7 @@ def _describe_place(
     *,
     requests: int,
     client_late: bool,
+    is_invalid: bool,
 ) -> TimeParts:
     arm, segment, load = place
     bound, is_shown = name_bound(shares, client_late=client_late)
@@ -206,7 +208,8 @@ def _describe_place(
         predicted=predict_gain(baseline.decode, speedup),
         measured=invert(e2e.ratio if e2e else None),
     )
-    text = f"{_read_parts(parts, client_late=client_late)} {_compare(compared)}".strip()
+    said = "" if is_invalid else _compare(compared, _null_of(effects, load))
+    text = f"{_read_parts(parts, client_late=client_late)} {said}".strip()
     return msgspec.structs.replace(compared, text=text)
 
 
@@ -222,16 +225,21 @@ def _read_parts(parts: TimeParts, *, client_late: bool) -> str:
     return f"By {clock} it is {parts.bound}{sure}."
 
 
-def _compare(parts: TimeParts) -> str:
+def _null_of(effects: EffectIndex, load: str) -> float:
+    """Return what two equal arms differ by in either of the times that a prediction compares."""
+    return max(null_difference_at(effects, metric, load) for metric in ("tpot_ns", "e2e_from_schedule_ns"))
+
+
+def _compare(parts: TimeParts, null: float) -> str:
     """Say whether what was measured end to end is what the faster decoding predicts."""
     predicted, measured = parts.predicted, parts.measured
     if predicted is None or measured is None or predicted.low is None or measured.low is None:
         return ""
     if predicted.high is None or measured.high is None:
         return ""
-    if measured.high < predicted.low:
+    if measured.high * null < predicted.low:
         return "Less was measured end to end than faster decoding predicts: another part got slower."
-    if measured.low > predicted.high:
+    if measured.low > predicted.high * null:
         return "More was measured end to end than faster decoding predicts: another part got faster too."
     return "What was measured end to end is what faster decoding predicts."
 

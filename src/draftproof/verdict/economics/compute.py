@@ -5,12 +5,15 @@ ranges of prices; where several intervals meet, each is taken wider, so that the
 confidence.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
+from scipy import stats
 
 from draftproof.plan.prices import Prices, Work
+from draftproof.stats.null import null_difference
 from draftproof.stats.totals import ratio_of_ratios, ratio_of_totals
 from draftproof.verdict.economics.device_time import DeviceTime, Place, measure_device_time
 from draftproof.verdict.economics.money import (
@@ -24,6 +27,7 @@ from draftproof.verdict.economics.money import (
 )
 from draftproof.verdict.economics.results import ArmUse, Capacity, Economics, QualityStanding, Span, Worth
 from draftproof.verdict.economics.wording import describe_few_good, describe_worth
+from draftproof.verdict.faults import Faults
 from draftproof.verdict.figure import Figure, as_figure
 from draftproof.verdict.guardrails import index_differences
 from draftproof.verdict.pairs import COMPARISONS
@@ -34,6 +38,7 @@ from draftproof.verdict.windows import TurnWindow
 
 NO_WINDOW = "no turn of it has a recorded time and a client that kept up"
 LATE = "the load client was late in turns of one of the arms, so they do not compare"
+INVALID = "the cells of the load are invalid, so its arms do not compare"
 NO_ENERGY = "no meter of energy was readable"
 Unit = Literal["tokens", "good", "conversations"]
 Differences = Mapping[tuple[str, str, str, str, str], Difference]
@@ -46,6 +51,7 @@ class Books(msgspec.Struct, frozen=True, kw_only=True):
     times: dict[Place, DeviceTime]
     services: Mapping[Place, ServiceUse]
     differences: Differences
+    invalid: frozenset[str] = frozenset()  # loads whose cells are invalid
 
     @property
     def prices(self) -> Prices:
@@ -73,6 +79,7 @@ def compute_economics(
     services: Sequence[ServiceUse],
     differences: Sequence[Difference],
     windows: Sequence[TurnWindow] | None = None,
+    faults: Faults | None = None,
 ) -> Economics:
     """Return use of every arm at every load, capacities, and what each arm costs against another.
 
@@ -81,6 +88,7 @@ def compute_economics(
         services: what its services used.
         differences: of shares, for the standing of quality.
         windows: the counted stretches of its turns; None: they are measured here.
+        faults: of the run; what an invalid load says of two arms is not compared. None: none is known.
     """
     objectives, prices = prepared.plan.objectives, prepared.plan.prices
     books = Books(
@@ -88,6 +96,7 @@ def compute_economics(
         times=measure_device_time(prepared, windows),
         services={(one.arm, one.load): one for one in services},
         differences=index_differences(differences),
+        invalid=frozenset(load for load in prepared.loads if faults is not None and faults.is_invalid(load)),
     )
     uses = tuple(_use(books, place) for place in books.times)
     capacities = tuple(_capacity(prepared, arm, uses) for arm in prepared.arms)
@@ -111,7 +120,7 @@ def compare_device_time(prepared: PreparedRun, arm: str, versus: str) -> dict[st
     books = Books(prepared=prepared, times=measure_device_time(prepared), services={}, differences={})
     return {
         load: (
-            _ratio(books, books.times[arm, load], books.times[versus, load], of_good=False),
+            _ratio(books, (arm, load), (versus, load), of_good=False),
             _noise(books, [load]) or 1.0,
         )
         for load in prepared.loads
@@ -218,14 +227,13 @@ def _list_worths(books: Books, best: Mapping[str, str | None]) -> tuple[Worth, .
 
 
 def _worth(books: Books, place: Place, other: Place, load: str | None) -> Worth:
-    time, against = books.times[place], books.times[other]
     unit, volume = _volume(books.prices)
     found = Worth(
         arm=place[0],
         versus=other[0],
         load=load,
-        token_ratio=_ratio(books, time, against, of_good=False),
-        good_ratio=_ratio(books, time, against, of_good=True),
+        token_ratio=_ratio(books, place, other, of_good=False),
+        good_ratio=_ratio(books, place, other, of_good=True),
         noise=_noise(books, (place[1], other[1])),
         quality=_quality(books, place, other),
         saving_per_month=Span(),
@@ -279,7 +287,7 @@ def _unit_costs(books: Books, place: Place, other: Place, found: Worth) -> UnitC
     """Return what units take, the ratio widened by what two equal arms differ by."""
     of_good, noise = found.unit == "requests", found.noise or 1.0
     seconds = _pair(_per_thousand(books, books.times[other], "good" if of_good else "tokens", joint=True))
-    ratio = _pair(_ratio(books, books.times[place], books.times[other], of_good=of_good, joint=True))
+    ratio = _pair(_ratio(books, place, other, of_good=of_good, joint=True))
     if seconds is None or ratio is None:
         return None
     joules = [_joules(books, one, of_good=of_good) for one in (other, place)]
@@ -292,17 +300,24 @@ def _unit_costs(books: Books, place: Place, other: Place, found: Worth) -> UnitC
 
 
 def _noise(books: Books, loads: Iterable[str]) -> float | None:
-    """Return the larger ratio, 1 or more, by which the two baselines differ at these loads, per token."""
+    """Return the larger null difference of device time per token at these loads, 1 or more."""
     found = []
     for load in dict.fromkeys(loads):
-        null, baseline = (books.times.get((arm, load)) for arm in ("baseline_null", "baseline"))
-        if null is None or baseline is None:
+        null, baseline = ("baseline_null", load), ("baseline", load)
+        if null not in books.times or baseline not in books.times:
             return None
-        ratio = _ratio(books, null, baseline, of_good=False).value
-        if not ratio:
+        ratio = _ratio(books, null, baseline, of_good=False)
+        if not ratio.value:
             return None
-        found.append(max(ratio, 1 / ratio))
+        found.append(null_difference(ratio.value, _error_of(ratio)))
     return max(found, default=None)
+
+
+def _error_of(ratio: Figure) -> float | None:
+    """Return the standard error of the log ratio that half of an interval's width stands for."""
+    if not ratio.low or not ratio.high or ratio.level is None:
+        return None
+    return math.log(ratio.high / ratio.low) / 2 / float(stats.norm.ppf(0.5 + ratio.level / 2))
 
 
 def _joules(books: Books, place: Place, *, of_good: bool) -> float | None:
@@ -313,12 +328,13 @@ def _joules(books: Books, place: Place, *, of_good: bool) -> float | None:
     return _joules_per_good(books.times[place], joules) if of_good else joules
 
 
-def _ratio(
-    books: Books, time: DeviceTime, other: DeviceTime, *, of_good: bool, joint: bool = False
-) -> Figure:
+def _ratio(books: Books, place: Place, against: Place, *, of_good: bool, joint: bool = False) -> Figure:
     """Return arm / versus of device time per unit, paired by prompt."""
+    time, other = books.times[place], books.times[against]
     if not time.is_whole or not other.is_whole:
         return Figure(value=None, reason=LATE)
+    if books.invalid & {place[1], against[1]}:
+        return Figure(value=None, reason=INVALID)
     if not time.seconds_per_ns or not other.seconds_per_ns:
         return Figure(value=None, reason=NO_WINDOW)
     scale = time.seconds_per_ns / other.seconds_per_ns

@@ -1,11 +1,11 @@
 """The off-off null as a noise floor: what two equal arms show at each load, metric by metric. Pure."""
 
 from draftproof.stats.multiplicity import simultaneous_intervals
-from draftproof.stats.null import compare_with_null
+from draftproof.stats.null import compare_with_null, null_difference
 from draftproof.verdict.effects import (
     METRICS,
     EffectIndex,
-    estimate_cell,
+    estimate_load,
     statistic_of,
     to_figure,
 )
@@ -23,7 +23,7 @@ def state_noise(prepared: PreparedRun, pairs: PairTable, effects: EffectIndex) -
     keys = [(load, metric) for load in prepared.loads for metric in METRICS]
     estimates = []
     for load, metric in keys:
-        estimates.append(estimate_cell(prepared, pairs[NULL], NULL, metric, (ALL_SEGMENTS, load)))
+        estimates.append(estimate_load(prepared, pairs[NULL], NULL, metric, load))
     joint = simultaneous_intervals(estimates, 1 - prepared.plan.comparison.confidence)
     rows = []
     for (load, metric), estimate, held in zip(keys, estimates, joint, strict=True):
@@ -38,6 +38,7 @@ def state_noise(prepared: PreparedRun, pairs: PairTable, effects: EffectIndex) -
                 joint=to_figure(estimate, low=held.low, high=held.high, level=held.level),
                 covers_one=None if held.low is None or held.high is None else held.low <= 1 <= held.high,
                 noise_floor=against.noise_floor,
+                null_difference=null_difference(estimate.value, estimate.standard_error),
                 effect_beyond=against.beyond_noise,
             )
         )

@@ -51,6 +51,7 @@ class NoiseRow(msgspec.Struct, frozen=True, kw_only=True):
 
     `null` has the interval of one comparison, `joint` the one that holds over all loads and metrics;
     `covers_one` is that of `joint`. `noise_floor` is how far `null` reaches from 1, as a factor;
+    `null_difference` what it differs from 1 by beyond chance, which counts against gain and harm;
     `effect_beyond` whether the candidate's pooled effect lies wholly outside it.
     """
 
@@ -62,6 +63,7 @@ class NoiseRow(msgspec.Struct, frozen=True, kw_only=True):
     covers_one: bool | None
     noise_floor: float | None
     effect_beyond: bool | None
+    null_difference: float | None = None
 
 
 class BlockPoint(msgspec.Struct, frozen=True, kw_only=True):

@@ -32,7 +32,7 @@ def warn_about_order(order: OrderSummary, thresholds: Thresholds, confidence: fl
             yield (
                 f"Two equal arms differ at load {noise.load}: {WORDS[noise.metric]}, null / baseline, "
                 f"is {noise.joint.value:.2f} ({noise.joint.low:.2f} to {noise.joint.high:.2f}) over all "
-                f"segments. Up to {100 * ((noise.noise_floor or 1) - 1):.0f} % may be noise there."
+                f"segments; {100 * ((noise.null_difference or 1) - 1):.0f} % count against gain and harm."
             )
 
 

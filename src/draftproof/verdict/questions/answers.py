@@ -57,6 +57,11 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
             (one for one in self.results.arm_cells if (one.arm, one.segment, one.load) == wanted), None
         )
 
+    def is_invalid(self, load: str) -> bool:
+        """Return whether every cell of a load is invalid, so that nothing there compares arms."""
+        found = [cell.status for cell in self.results.cells if cell.load == load]
+        return bool(found) and set(found) == {"invalid"}
+
     def effect_at(self, load: str, arm: str = "candidate") -> Effect | None:
         """Return the deciding effect of an arm at a load over all segments."""
         wanted = (self.results.metric, arm, "baseline", ALL_SEGMENTS, load)

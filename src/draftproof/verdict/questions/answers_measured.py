@@ -238,9 +238,10 @@ def _compare_energy(source: Source) -> tuple[str | None, tuple[str, ...]]:
         used = {
             one.arm: one.energy_per_output_token_joules for one in source.results.services if one.load == load
         }
-        mine, theirs = used.get("candidate"), used.get("baseline")
-        if mine is not None and theirs is not None:
-            parts.append(f"{mine:.3g} J against {theirs:.3g} J at {size.label}")
+        mine, theirs, again = (used.get(arm) for arm in ("candidate", "baseline", "baseline_null"))
+        if mine is not None and theirs is not None and not source.is_invalid(load):
+            beside = "" if again is None else f" ({again:.3g} J of the baseline once more)"
+            parts.append(f"{mine:.3g} J against {theirs:.3g} J{beside} at {size.label}")
             rows += [f"services: {arm}, load {load}" for arm in ("candidate", "baseline")]
     if not parts:
         return None, ()

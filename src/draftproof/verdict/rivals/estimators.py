@@ -11,8 +11,10 @@ def compute_estimator_rows(prepared: PreparedRun) -> tuple[EstimatorRow, ...]:
 
 
 def _compute_rows(prepared: PreparedRun, load: str) -> list[EstimatorRow]:
-    baseline, candidate = (_estimate(prepared, arm, load) for arm in ("baseline", "candidate"))
-    return [_to_row(load, name, baseline[name], candidate.get(name)) for name in baseline]
+    baseline, candidate, null = (
+        _estimate(prepared, arm, load) for arm in ("baseline", "candidate", "baseline_null")
+    )
+    return [_to_row(load, name, baseline[name], candidate.get(name), null.get(name)) for name in baseline]
 
 
 def _estimate(prepared: PreparedRun, arm: str, load: str) -> dict[str, EstimatorValue]:
@@ -20,7 +22,13 @@ def _estimate(prepared: PreparedRun, arm: str, load: str) -> dict[str, Estimator
     return {value.estimator: value for value in rival_estimators(records)}
 
 
-def _to_row(load: str, name: str, baseline: EstimatorValue, candidate: EstimatorValue | None) -> EstimatorRow:
+def _to_row(
+    load: str,
+    name: str,
+    baseline: EstimatorValue,
+    candidate: EstimatorValue | None,
+    null: EstimatorValue | None,
+) -> EstimatorRow:
     return EstimatorRow(
         load=load,
         estimator=name,
@@ -30,6 +38,7 @@ def _to_row(load: str, name: str, baseline: EstimatorValue, candidate: Estimator
         ratio_mean=_divide(candidate.mean_ns if candidate else None, baseline.mean_ns),
         ratio_p50=_divide(candidate.p50_ns if candidate else None, baseline.p50_ns),
         ratio_p99=_divide(candidate.p99_ns if candidate else None, baseline.p99_ns),
+        null_ratio_mean=_divide(null.mean_ns if null else None, baseline.mean_ns),
     )
 
 

@@ -10,11 +10,13 @@ from scipy import stats
 
 from draftproof.plan.schema import Plan
 from draftproof.stats.bootstrap import paired_ratio
+from draftproof.stats.null import null_difference
 from draftproof.stats.planning import spread_of
 from draftproof.stats.resampling import Ints
-from draftproof.verdict.effects import CellKey, derive_seed, find_usable, read_metric, usable_pairs
+from draftproof.verdict.effects import CellKey, derive_seed, estimate_load, find_usable
 from draftproof.verdict.guardrails import count_votes
-from draftproof.verdict.pairs import Pairs, PairTable, in_cell, pair_observations
+from draftproof.verdict.order.noise_floor import NULL
+from draftproof.verdict.pairs import Pairs, PairTable, pair_observations
 from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun
 
 # Standard deviations of logarithms. Between prompts of the ratio of two arms: prompts that profit alike, the
@@ -117,12 +119,8 @@ def discordant_shares(
 
 
 def _read_noise(prepared: PreparedRun, pairs: PairTable, load: str) -> float:
-    """Return the ratio, 1 or more, by which the two equal arms of a run differ over a load."""
-    metric = prepared.plan.comparison.metric
-    read = read_metric(metric)
-    null = usable_pairs(in_cell(pairs.get(("baseline_null", "baseline"), ()), ALL_SEGMENTS, load), read)
-    if not null:
+    """Return the null difference of a run over a load, that of its verdict."""
+    if NULL not in pairs:
         return 1.0
-    above = math.fsum(read(pair.arm) or 0.0 for pair in null)
-    ratio = above / math.fsum(read(pair.versus) or 0.0 for pair in null)
-    return max(ratio, 1 / ratio)
+    null = estimate_load(prepared, pairs[NULL], NULL, prepared.plan.comparison.metric, load)
+    return null_difference(null.value, null.standard_error)
