@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from draftproof.workload.items import DEFAULT_LIMIT, Item
-from draftproof.workload.request_fields import LEFT_TO_PLAN, split_request
+from draftproof.workload.request_fields import FURTHER_KEYS, LEFT_TO_PLAN, OWN_KEYS, split_request
 from draftproof.workload.segments import UNLABELLED
 
 _ROLES = (
@@ -23,6 +23,11 @@ _ROLES = (
 _SPEAKER_KEYS = ("from", "role", "value", "content")
 _MESSAGE_KEYS = ("name", "tool_calls", "tool_call_id")
 _MEDIA = ("image", "images", "video", "videos", "audio", "audios")
+# Keys of our own form that a conversation may have.
+_SHAREGPT_OWN = (
+    *("segments", "max_tokens", "sampling", "stop", "tool_choice", "request", "checks", "follow_ups"),
+)
+_SHAREGPT_KEYS = frozenset({"id", "conversations", "system", "tools", *_MEDIA, *_SHAREGPT_OWN})
 _BATCH_KEYS = ("custom_id", "method", "url", "body")
 _SAMPLING_KEYS = ("temperature", "top_p", "top_k", "seed")
 _ENCODER = msgspec.json.Encoder(order="sorted")
@@ -132,14 +137,25 @@ def _convert_sharegpt(value: dict[str, Any]) -> tuple[dict[str, Any], tuple[str,
     turns = msgspec.convert(value["conversations"], list[dict[str, Any]])
     _refuse_media(value)
     messages = [*_read_system(value, turns), *(_read_turn(turn, index) for index, turn in enumerate(turns))]
-    unused = [f"`{key}`" for key in value if key not in {"id", "conversations", "system", "tools", *_MEDIA}]
+    own = {key: value[key] for key in _SHAREGPT_OWN if key in value}
+    unused = [f"`{key}`" for key in _find_unused_columns(value)]
     unused += [f"`{key}` of a turn" for key in dict.fromkeys(_unused_of_turns(turns))]
-    remarks = [NO_LIMIT, *(f"{name} is not used" for name in unused)]
+    remarks = [*([] if "max_tokens" in own else [NO_LIMIT]), *(f"{name} is not used" for name in unused)]
     while messages and messages[-1]["role"] == "assistant":
         messages.pop()
         remarks.append(ANSWER_LEFT_OUT)
     converted = {"messages": _clean_messages({"messages": messages})["messages"], "tools": _read_tools(value)}
-    return converted | _read_id(value.get("id")), tuple(dict.fromkeys(remarks))
+    return _clean_native(own) | converted | _read_id(value.get("id")), tuple(dict.fromkeys(remarks))
+
+
+def _find_unused_columns(value: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the columns that say nothing of the request; one that does and has no place ends the reading."""
+    for key in value:
+        if key in OWN_KEYS.keys() - _SHAREGPT_KEYS or key in FURTHER_KEYS:
+            where = OWN_KEYS.get(key, f"request.{key}")
+            raise msgspec.ValidationError(f"`{key}` is a field of a request: state it as {where}")
+        if key not in _SHAREGPT_KEYS:
+            yield key
 
 
 def _read_id(given: object) -> dict[str, str]:

@@ -22,6 +22,14 @@ OWN_KEYS = {
     "tools": "tools",
     "tool_choice": "tool_choice",
 }
+# Fields by which an answer changes, beside those above; where a form has no place for them they are refused.
+FURTHER_KEYS = frozenset(
+    {
+        *("chat_template_kwargs", "frequency_penalty", "ignore_eos", "logit_bias", "logprobs", "min_p"),
+        *("min_tokens", "n", "parallel_tool_calls", "presence_penalty", "repetition_penalty"),
+        *("response_format", "stop_token_ids"),
+    }
+)
 # Field -> what is sent in its place.
 LEFT_TO_PLAN = {
     "model": "the model that the plan names is asked",

@@ -1,6 +1,7 @@
 """What `check` says of load levels before anything is measured: each finding, and where there is none."""
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -11,11 +12,13 @@ from draftproof.qualify.load_findings import (
     Outlook,
     find_beyond_service,
     find_load_findings,
+    list_notes,
     list_outlooks,
 )
 from draftproof.qualify.measure import plan_turns
 from draftproof.testing.builders import build_arm_manifest, build_item
 from draftproof.workload.items import FollowUp
+from draftproof.workload.reader import load_workload
 
 PLAN = """\
 name = "p"
@@ -248,3 +251,12 @@ def test_a_null_arm_with_a_service_of_its_own_takes_every_place():
     turns = plan_turns(plan, make_items(24), list_arms(plan))
     assert {turn.order for turn in turns if turn.arm == "baseline_null"} == {0, 1, 2}
     assert "null_asks_again" not in codes(plan, make_items(24))
+
+
+def test_what_of_a_file_is_not_sent_is_said():
+    """`check` and the report name it, with the number of lines."""
+    path = Path(__file__).parents[2] / "fixtures" / "files" / "sharegpt-system.json"
+    assert [str(one) for one in list_notes(load_workload(path))] == [
+        "workload: in 3 of 3 lines no limit is stated, and max_tokens = 64 is sent.",
+        "workload: in 3 of 3 lines the answer after the last question is left out.",
+    ]

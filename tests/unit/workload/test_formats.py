@@ -238,6 +238,9 @@ def test_sharegpt_tools_are_sent(tmp_path, tools):
         ({"tools": "[{"}, "tools"),
         ({"system": ["x"]}, "system"),
         ({"id": [1]}, "id = [1]"),
+        ({"temperature": 0.7}, "state it as sampling.temperature"),
+        ({"max_completion_tokens": 5}, "state it as max_tokens"),
+        ({"logit_bias": {"5": 1}}, "state it as request.logit_bias"),
         ({"conversations": [{"from": "function_call", "value": "{}"}]}, "'function_call'"),
         ({"conversations": [{"from": "human", "role": "system", "value": "x"}]}, "`from` and `role`"),
         ({"conversations": [{"from": "system", "value": "A"}], "system": "B"}, "two system messages"),
@@ -246,6 +249,16 @@ def test_sharegpt_tools_are_sent(tmp_path, tools):
 def test_a_sharegpt_line_that_cannot_be_sent_is_refused_by_name(tmp_path, columns, named):
     """Pictures, tools that are no JSON, and speakers of which nothing is known."""
     assert named in refusal_of(tmp_path, sharegpt(("human", "Hi")) | columns)
+
+
+def test_a_sharegpt_line_may_have_keys_of_our_own(tmp_path):
+    """Labels, limits, sampling, checks and further fields are those of an item."""
+    own = {"max_tokens": 5, "sampling": {"top_p": 0.5}, "segments": {"task": "x"}, "request": {"min_p": 0.1}}
+    workload = load(tmp_path, sharegpt(("human", "Hi"), **own, stop=["END"], checks=[{"type": "length"}]))
+    (item,) = workload.items
+    assert (item.max_tokens, item.sampling.top_p, item.segments) == (5, 0.5, {"task": "x"})
+    assert (item.request, item.stop, len(item.checks)) == ({"min_p": 0.1}, ("END",), 1)
+    assert workload.notes == ()
 
 
 def test_what_is_not_sent_is_said(tmp_path):
