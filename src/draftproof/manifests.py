@@ -46,6 +46,8 @@ class ArmManifest(msgspec.Struct, frozen=True, kw_only=True):
 
     `settings` is flat: dotted key to a JSON scalar, e.g. {"speculation.method": "ngram"}. `command` is the
     launch command with its port; references to the environment stay references and secrets are masked.
+    `platform` is what the service runs on: accelerator or cpu, driver, cuda, nccl, torch, engine_build and
+    the like, each where the service or this host tells it.
     """
 
     arm: ArmName
@@ -58,6 +60,7 @@ class ArmManifest(msgspec.Struct, frozen=True, kw_only=True):
     resident_bytes: int | None = None
     cold: ColdStart | None = None
     counting: Counting | None = None
+    platform: dict[str, str] = {}
 
 
 class Contract(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from draftproof.arms.features import METHOD_KEY
+from draftproof.engines.facts import PLATFORM
 from draftproof.errors import IncompatibleError
 from draftproof.manifests import ArmManifest
 from draftproof.plan.schema import Comparison, Scalar
@@ -38,12 +39,15 @@ class SettingDifference(msgspec.Struct, frozen=True):
 
 
 def find_differences(baseline: ArmManifest, other: ArmManifest) -> tuple[SettingDifference, ...]:
-    """Return every difference of engine, version and settings, by key; address and memory are left out."""
+    """Return every difference of engine, version, settings and platform, by key.
+
+    Address and memory are left out, and what of the platform only one of the two tells.
+    """
     left, right = _facts(baseline), _facts(other)
     return tuple(
         SettingDifference(key, _show(left, key), _show(right, key))
         for key in sorted(left.keys() | right.keys())
-        if _is_compared(key) and not _same(left, right, key)
+        if _is_compared(key) and not _same(left, right, key) and not _is_told_once(left, right, key)
     )
 
 
@@ -157,10 +161,17 @@ def _is_compared(key: str) -> bool:
 
 
 def _facts(manifest: ArmManifest) -> dict[str, Scalar | None]:
-    return _in_plan_names(manifest.settings) | {
-        "engine": manifest.engine,
-        "engine_version": manifest.engine_version,
-    }
+    platform = {f"{PLATFORM}{key}": value for key, value in manifest.platform.items()}
+    return (
+        _in_plan_names(manifest.settings)
+        | platform
+        | {"engine": manifest.engine, "engine_version": manifest.engine_version}
+    )
+
+
+def _is_told_once(left: Mapping[str, Scalar | None], right: Mapping[str, Scalar | None], key: str) -> bool:
+    """What a service is attached to tells less of its host than one that is started here."""
+    return key.startswith(PLATFORM) and not (key in left and key in right)
 
 
 def _in_plan_names(settings: Mapping[str, Scalar | None]) -> dict[str, Scalar | None]:

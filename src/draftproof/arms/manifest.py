@@ -13,7 +13,7 @@ import msgspec
 from draftproof.arms.comparability import ENVIRONMENT_PREFIX, REQUEST_PREFIX, UNKNOWN
 from draftproof.arms.service import Service, explain_no_model, fetch_answer
 from draftproof.engines import ADAPTERS, GENERIC
-from draftproof.engines.facts import EngineFacts, Identity, Settings
+from draftproof.engines.facts import PLATFORM, EngineFacts, Identity, Settings
 from draftproof.engines.reading.bodies import as_count, decode_object
 from draftproof.engines.reading.flags import (
     find_unread_words,
@@ -47,7 +47,7 @@ _NOT_NOW = frozenset({408, 429, 500, 502, 503, _NO_ANSWER})  # 501 says that the
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of an arm's process: command, load time, memory, what it wrote, what it inherited.
+    """What is known of an arm's process: command, load time, memory, output, environment, and its host.
 
     All empty for a service that runs already.
     """
@@ -57,6 +57,7 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
     resident_bytes: int | None = None
     log: str = ""
     environment: Mapping[str, str] = {}
+    platform: Mapping[str, str] = {}
 
 
 class Told(NamedTuple):
@@ -100,6 +101,7 @@ async def fetch_manifest(
     fields = describe_arm(arm, service.adapter.read_flags) | find_inherited(
         arm, service.adapter.facts, started.environment
     )
+    settings, platform = _split_platform(settings)
     return ArmManifest(
         arm=service.arm,
         engine=identity.engine or adapter.name,
@@ -109,7 +111,16 @@ async def fetch_manifest(
         settings=arm.settings | model | settings | fields,
         load_time_s=started.load_time_s,
         resident_bytes=started.resident_bytes,
+        platform=dict(sorted((dict(started.platform) | platform).items())),
     )
+
+
+def _split_platform(told: Settings) -> tuple[Settings, dict[str, str]]:
+    """Return the settings, and apart from them what the service says of what it runs on."""
+    platform = {
+        key.removeprefix(PLATFORM): str(value) for key, value in told.items() if key.startswith(PLATFORM)
+    }
+    return {key: value for key, value in told.items() if not key.startswith(PLATFORM)}, platform
 
 
 def describe_arm(arm: Arm, read_flags: Callable[[Sequence[str]], Settings] = parse_flags) -> Settings:

@@ -13,6 +13,8 @@ import msgspec
 
 Settings = dict[str, str | int | float | bool | None]
 Family = Literal["ngram", "draft_model", "attached", "self"]
+# Settings below it say what a service runs on; a manifest keeps them apart.
+PLATFORM = "platform."
 HowChecked = Literal["live", "source", "documentation"]
 
 

@@ -10,6 +10,7 @@ from draftproof.engines.chat.metrics_block import read_metrics
 from draftproof.engines.facts import EngineFacts, Feature, Identity, Release, Series, Settings
 from draftproof.engines.protocol import Speculation
 from draftproof.engines.reading.bodies import as_table, as_text, decode_object
+from draftproof.engines.reading.platform import name_facts
 from draftproof.workload.items import Item
 
 REFERENCE_ENGINE = "draftproof-reference"
@@ -32,7 +33,8 @@ def _read_identity(bodies: Mapping[str, bytes]) -> Identity:
     return Identity(
         engine=as_text(stated.get("engine")),
         version=as_text(stated.get("version")),
-        settings={
+        settings=name_facts(as_table(stated.get("platform")))
+        | {
             _PLAN_NAMES.get(key, key): value if isinstance(value, str | int | float) else None
             for key, value in config.items()
         },

@@ -24,6 +24,7 @@ from draftproof.engines.facts import (
 )
 from draftproof.engines.reading.bodies import decode_object
 from draftproof.engines.reading.flags import UNCOMPARED_FLAGS, parse_flags
+from draftproof.engines.reading.platform import name_facts
 from draftproof.engines.reading.series import first_sum, parse_series
 
 _METHOD, _OFF = "speculation.method", "off"
@@ -63,7 +64,6 @@ _CONFIG_LABELS: dict[str, dict[str, str]] = {
         "dtype": "dtype",
         "quantization": "quantization",
         "max_model_len": "max_model_len",
-        "gpu_type": "gpu_type",
     },
     "trtllm_parallel_config_info": {
         "tensor_parallel_size": "tensor_parallel_size",
@@ -83,7 +83,7 @@ _CONFIG_LABELS: dict[str, dict[str, str]] = {
         "spec_draft_model": "drafter",
     },
 }
-_SPEC_INFO = "trtllm_speculative_config_info"
+_SPEC_INFO, _MODEL_INFO = "trtllm_speculative_config_info", "trtllm_model_config_info"
 _GATE = re.compile(r"\[SpeculationGate\] Speculative decoding disabled: ([^\n]+)")
 _NO_OVERLAP = re.compile(r"Disable overlap scheduler for speculation mode (\w+)")
 _GREEDY = "Falling back to greedy decoding for"
@@ -133,6 +133,7 @@ def _read_config(exposition: bytes) -> Settings:
         for label, setting in names.items()
         if label in stated.get(gauge, {})
     }
+    settings |= name_facts({"accelerator": stated.get(_MODEL_INFO, {}).get("gpu_type")})
     if _SPEC_INFO not in stated:
         settings[_METHOD] = _OFF
     return settings

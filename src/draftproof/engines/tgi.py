@@ -30,6 +30,7 @@ from draftproof.engines.facts import (
 from draftproof.engines.protocol import Answer
 from draftproof.engines.reading.bodies import decode_object
 from draftproof.engines.reading.flags import UNCOMPARED_FLAGS, parse_flags
+from draftproof.engines.reading.platform import name_facts, read_smi
 from draftproof.engines.reading.series import sum_series
 from draftproof.workload.items import Item
 
@@ -101,6 +102,7 @@ def _read_identity(bodies: Mapping[str, bytes]) -> Identity:
     """Read /info. It names the target and its limits, and says nothing about speculation."""
     info = decode_object(bodies.get("/info"))
     version = info.get("version")
+    build = " ".join(text for key in ("docker_label", "sha") if isinstance(text := info.get(key), str))
     stated = {key: info[key] for key in _STATED if isinstance(info.get(key), int)}
     length, revision = info.get("max_total_tokens"), info.get("model_sha")
     if isinstance(length, int):
@@ -110,7 +112,7 @@ def _read_identity(bodies: Mapping[str, bytes]) -> Identity:
     return Identity(
         engine="tgi" if info.get("router") == "text-generation-router" else None,
         version=version if isinstance(version, str) else None,
-        settings=stated,
+        settings=stated | name_facts({"engine_build": build}),
     )
 
 
@@ -125,7 +127,7 @@ def _read_flags(command: Sequence[str]) -> Settings:
 
 
 def _read_log(text: str) -> Settings:
-    settings: Settings = {}
+    settings = read_smi(text)
     if found := _ATTENTION.search(text):
         settings |= {"attention": found[1], "prefix_caching": found[2] in {"true", "1"}}
     if found := _CHUNKING.search(text):

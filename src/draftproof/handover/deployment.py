@@ -161,6 +161,10 @@ def _find_changes(
         "drafter_hash": fired.drafter_hash,
         "flags": flags,
         "tokenizer": _has_new_tokenizer(before, after),
+        "accelerator": fired.accelerator,
+        "driver": fired.driver,
+        "libraries": fired.libraries,
+        "kernels": fired.kernels,
     }
 
 

@@ -11,7 +11,24 @@ from pydantic import BeforeValidator, Field
 
 from draftproof.plan.strict import Strict
 
-ChangeTrigger = Literal["version", "model_hash", "drafter_hash", "flags", "tokenizer"]
+ChangeTrigger = Literal[
+    "version",
+    "model_hash",
+    "drafter_hash",
+    "flags",
+    "tokenizer",
+    "accelerator",
+    "driver",
+    "libraries",
+    "kernels",
+]
+# Trigger -> the facts of the platform that it watches.
+PLATFORM_PARTS: dict[ChangeTrigger, tuple[str, ...]] = {
+    "accelerator": ("accelerator", "cpu"),
+    "driver": ("driver", "cuda_driver"),
+    "libraries": ("cuda", "cudnn", "nccl", "rocm", "torch", "engine_build"),
+    "kernels": ("kernels", "attention_backend"),
+}
 ALL_TRIGGERS: tuple[ChangeTrigger, ...] = get_args(ChangeTrigger)
 
 

@@ -45,6 +45,7 @@ from draftproof.qualify.stopping import stop_on_signal
 from draftproof.qualify.watching_host import make_watch, running_arms
 from draftproof.records import SCHEMA_VERSION
 from draftproof.store import LOG_FOLDER, RunContents, RunDirectory
+from draftproof.telemetry.host_platform import name_cpu
 from draftproof.verdict.notices import find_ending, note_going_on
 from draftproof.verdict.results import Results
 from draftproof.workload.items import Item, Workload
@@ -305,16 +306,8 @@ def describe_host() -> dict[str, str | int | float | None]:
         "system": platform.system(),
         "kernel": platform.release(),
         "machine": platform.machine(),
-        "cpu": _cpu_name(),
+        "cpu": name_cpu(),
         "cores": psutil.cpu_count(logical=True),
         "memory_bytes": psutil.virtual_memory().total,
         "python": platform.python_version(),
     }
-
-
-def _cpu_name() -> str | None:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return platform.processor() or None
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)

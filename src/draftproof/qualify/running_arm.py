@@ -28,6 +28,7 @@ from draftproof.manifests import ArmManifest, Counting
 from draftproof.plan.schema import Arm, Plan
 from draftproof.qualify.masking import masked_errors
 from draftproof.qualify.stopping import unless_stopped
+from draftproof.telemetry.host_platform import describe_platform
 
 
 class Contact(msgspec.Struct, frozen=True, kw_only=True):
@@ -188,6 +189,7 @@ class RunningArm:
             resident_bytes=self.process.resident_bytes(),
             log=self.process.log_text(),
             environment=self._environment,
+            platform={} if self.process.pid is None else describe_platform(),
         )
 
 

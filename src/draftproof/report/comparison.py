@@ -50,6 +50,10 @@ _TRIGGER_WORDS = {
     "model_hash": "model",
     "drafter_hash": "drafter",
     "flags": "flags",
+    "accelerator": "accelerator",
+    "driver": "driver",
+    "libraries": "libraries",
+    "kernels": "kernels",
 }
 
 

@@ -70,7 +70,11 @@ def build_configuration(manifest: Manifest) -> Configuration:
         arms=Table(
             caption="Arms side by side",
             columns=_columns(tuple(arm.arm for arm in manifest.arms)),
-            groups=_filled(_fact_group(manifest.arms), _settings_group(manifest.arms, settings)),
+            groups=_filled(
+                _fact_group(manifest.arms),
+                _platform_group(manifest.arms),
+                _settings_group(manifest.arms, settings),
+            ),
         ),
         contracts=Table(
             caption="Contract of each arm",
@@ -106,6 +110,14 @@ def _fact_group(arms: tuple[ArmManifest, ...]) -> Group:
         if label not in _LATER_FACTS or set(values) != {MISSING}
     )
     return Group(title="Service", rows=rows)
+
+
+def _platform_group(arms: tuple[ArmManifest, ...]) -> Group:
+    names = sorted({name for arm in arms for name in arm.platform})
+    rows = tuple(
+        _side_by_side(name, [arm.platform.get(name, MISSING) for arm in arms], compare=True) for name in names
+    )
+    return Group(title="Platform", rows=rows)
 
 
 def _settings_group(arms: tuple[ArmManifest, ...], keys: list[str]) -> Group:

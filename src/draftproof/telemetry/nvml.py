@@ -6,6 +6,7 @@ millijoules since the driver was loaded (Volta and later), power in milliwatts.
 
 import importlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -65,6 +66,21 @@ class NvmlReader:
             throttled=None if reasons is None else int(bool(int(reasons) & _SLOWED)),
         )
 
+    def describe(self) -> dict[str, str]:
+        """Return the kinds of GPU, the driver and its CUDA version, as far as they are told."""
+        if not self._devices:
+            return {}
+        nvml = self._nvml
+        names = {self._ask_text(partial(nvml.nvmlDeviceGetName, one)) for one in self._devices.values()}
+        cuda = self._ask(nvml.nvmlSystemGetCudaDriverVersion_v2)
+        facts = {
+            "accelerator": ", ".join(sorted(name for name in names if name)),
+            "driver": self._ask_text(nvml.nvmlSystemGetDriverVersion),
+            # NVML counts 12.4 as 12040.
+            "cuda_driver": None if cuda is None else f"{int(cuda) // 1000}.{int(cuda) % 1000 // 10}",
+        }
+        return {key: value for key, value in facts.items() if value}
+
     def close(self) -> None:
         """Let go of the library; closing twice is harmless."""
         if self._devices:
@@ -94,6 +110,14 @@ class NvmlReader:
         except self._nvml.NVMLError:
             return None
         return None if value is None else float(value)
+
+    def _ask_text(self, question: Callable[[], Any]) -> str | None:
+        """Return a name; earlier releases of the library give bytes."""
+        try:
+            value = question()
+        except self._nvml.NVMLError:
+            return None
+        return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 def _load() -> Any:

@@ -19,7 +19,7 @@ from draftproof.arms.behaviour.judging import _find_stream_faults
 from draftproof.arms.contract import build_contract
 from draftproof.arms.environment import check_request_fields
 from draftproof.arms.findings import judge_contract
-from draftproof.arms.manifest import Told, fetch_manifest
+from draftproof.arms.manifest import Started, Told, fetch_manifest
 from draftproof.arms.probe import _check_answered
 from draftproof.arms.process import ArmProcess
 from draftproof.arms.process_family import describe_exit, group_exists, list_family
@@ -229,3 +229,24 @@ def test_events_that_tell_nothing_are_a_fault_of_a_stream():
     assert faults(whole[0], hollow, hollow, *whole[1:]) == ["2 empty events"]
     told = {"choices": [{"delta": {}}], "usage": {"completion_tokens": 1}}
     assert faults(whole[0], told, *whole[1:]) == []
+
+
+def test_what_a_service_runs_on_stands_apart_from_its_settings():
+    """The engine's word counts before the host's; a service that was not started here tells its own only."""
+    started = Started(
+        command=("vllm", "serve", "m"),
+        log="vLLM is using nccl==2.27.5\n",
+        platform={"driver": "550", "nccl": "1"},
+    )
+    bodies = {"/v1/models": MODELS}
+    asked = fetch_manifest(
+        None,  # type: ignore[arg-type]
+        Arm(engine="vllm", command=("vllm", "serve", "m", "{port}")),
+        service(),
+        started,
+        told=Told(bodies=bodies, silent=()),
+    )
+    made = asyncio.run(asked)
+    assert made.platform == {"driver": "550", "nccl": "2.27.5"}
+    assert not any(key.startswith("platform.") for key in made.settings)
+    assert identify(bodies).platform == {}

@@ -168,3 +168,14 @@ def test_an_arm_that_takes_more_devices_than_its_budget_stops_the_comparison():
         check_devices(manifest("candidate"), 1, 8)
     for used in (1, 8, None):
         check_devices(manifest("candidate"), 8, used)
+
+
+def test_arms_on_other_accelerators_or_drivers_are_not_comparable():
+    """A difference that both arms tell stops the comparison by name; what only one tells does not."""
+    here = manifest(platform={"accelerator": "NVIDIA H100", "driver": "550"})
+    other = manifest("candidate", NGRAM, platform={"accelerator": "NVIDIA L4", "driver": "550", "torch": "2"})
+    with pytest.raises(IncompatibleError, match=r"platform\.accelerator \(NVIDIA H100 / NVIDIA L4\)"):
+        check_comparable([here, other], plan().comparison)
+    same = manifest("candidate", NGRAM, platform={"accelerator": "NVIDIA H100", "nccl": "2"})
+    check_comparable([here, same], plan().comparison)
+    check_comparable([here, manifest("candidate", NGRAM)], plan().comparison)

@@ -183,7 +183,8 @@ def test_the_configuration_gauges_disclose_the_settings():
     identity = identify("metrics_eagle3_after.prom")
     assert (identity.engine, identity.version) == ("tensorrt-llm", "1.3.0rc18")
     assert identity.settings == {
-        "dtype": "bfloat16", "quantization": "none", "max_model_len": 8192, "gpu_type": "NVIDIA H100",
+        "dtype": "bfloat16", "quantization": "none", "max_model_len": 8192,
+        "platform.accelerator": "NVIDIA H100",
         "tensor_parallel_size": 1, "pipeline_parallel_size": 1, "context_parallel_size": 1,
         "free_gpu_memory_fraction": 0.9, "kv_cache.enable_block_reuse": True,
         "kv_cache.enable_partial_reuse": True, "kv_cache.dtype": "auto",

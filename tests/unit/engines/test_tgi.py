@@ -153,6 +153,7 @@ def test_info_gives_version_model_and_limits():
         "max_concurrent_requests": 128, "max_input_tokens": 4095, "max_stop_sequences": 4,
         "max_model_len": 4096,
         "model_sha": "e985a63cdc139290c5f700ff1929f0b5942cced2",
+        "platform.engine_build": f"sha-0000000 {'0' * 40}",
     }  # fmt: skip
     assert TGI.facts.find_release(str(identity.version)) is not None
 

@@ -22,7 +22,10 @@ SETTINGS = {
 }
 
 
-def facts(*, settings=None, command=("/usr/bin/serve", "--port", "8000"), **changes):
+PLATFORM = {"accelerator": "NVIDIA H100", "driver": "550", "torch": "2.9", "attention_backend": "FLASH_ATTN"}
+
+
+def facts(*, settings=None, platform=PLATFORM, command=("/usr/bin/serve", "--port", "8000"), **changes):
     contract = build_contract(
         arm="candidate",
         target_model="/models/target",
@@ -37,6 +40,7 @@ def facts(*, settings=None, command=("/usr/bin/serve", "--port", "8000"), **chan
         engine_version=changes.pop("version", "0.11.0"),
         command=command,
         settings=SETTINGS | (settings or {}),
+        platform=PLATFORM | platform,
     )
     return ArmFacts(manifest=manifest, contract=msgspec.structs.replace(contract, **changes))
 
@@ -66,6 +70,10 @@ def test_the_same_service_keeps_its_approval():
         ({"drafter_sha256": "d" * 64}, "drafter_hash", "drafter_sha256"),
         ({"settings": {"max_num_seqs": 16}}, "flags", "max_num_seqs"),
         ({"settings": {"speculation.num_spec_tokens": 5}}, "flags", "speculation.num_spec_tokens"),
+        ({"platform": {"accelerator": "NVIDIA L4"}}, "accelerator", "accelerator"),
+        ({"platform": {"driver": "560"}}, "driver", "driver"),
+        ({"platform": {"torch": "2.10"}}, "libraries", "torch"),
+        ({"platform": {"attention_backend": "FLASHINFER"}}, "kernels", "attention_backend"),
     ],
 )
 def test_a_change_voids_the_approval_and_is_named(changes, trigger, key):

@@ -25,7 +25,10 @@ def test_plan_without_them_leaves_owner_open_and_every_trigger_on():
     assert plan.approval.owner is None
     assert plan.approval.valid_until is None
     assert plan.approval.early_response == "unknown"
-    assert plan.approval.change_triggers == ("version", "model_hash", "drafter_hash", "flags", "tokenizer")
+    assert plan.approval.change_triggers == (
+        *("version", "model_hash", "drafter_hash", "flags", "tokenizer"),
+        *("accelerator", "driver", "libraries", "kernels"),
+    )
     assert plan.rollback.max_tpot_ms is None
 
 

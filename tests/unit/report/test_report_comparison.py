@@ -26,7 +26,8 @@ from draftproof.verdict.comparing.quantities import QUANTITIES
 from draftproof.verdict.comparing.triggers import Triggers
 from draftproof.verdict.results import Delivery, EnvelopeEntry, Figure, Results
 
-QUIET = Triggers(version=False, model_hash=False, drafter_hash=False, flags=False)
+PLATFORM = dict.fromkeys(("accelerator", "driver", "libraries", "kernels"), False)
+QUIET = Triggers(version=False, model_hash=False, drafter_hash=False, flags=False, **PLATFORM)
 
 
 def build_identity(**fields):
@@ -144,7 +145,9 @@ def test_everything_that_changed_is_in_the_text():
             arms=(
                 ArmChange(
                     arm="candidate",
-                    triggers=Triggers(version=True, model_hash=None, drafter_hash=False, flags=False),
+                    triggers=Triggers(
+                        version=True, model_hash=None, drafter_hash=False, flags=False, **PLATFORM
+                    ),
                     undisclosed=False,
                 ),
             ),

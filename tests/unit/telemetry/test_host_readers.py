@@ -8,6 +8,7 @@ import pytest
 
 from draftproof.metrics import host_series as host
 from draftproof.telemetry.host import HostReader, find_family, read_family
+from draftproof.telemetry.host_platform import describe_platform
 from draftproof.telemetry.nvml import NvmlReader
 from draftproof.telemetry.rapl import RaplCounter, find_zones, unwrap
 
@@ -47,6 +48,15 @@ class FakeNvml:
 
     def nvmlDeviceGetTotalEnergyConsumption(self, device):  # noqa: N802
         return self._only_first(device, 12_345_000)
+
+    def nvmlDeviceGetName(self, device):  # noqa: N802
+        return ("NVIDIA H100 80GB HBM3", b"NVIDIA L4")[device]
+
+    def nvmlSystemGetDriverVersion(self):  # noqa: N802
+        return "550.54.15"
+
+    def nvmlSystemGetCudaDriverVersion_v2(self):  # noqa: N802
+        return 12040
 
     def _only_first(self, device, value):
         if device:
@@ -182,3 +192,28 @@ def test_the_machine_is_read_together(tmp_path):
         host.CPU_ENERGY_JOULES,
     }
     reader.close()
+
+
+def test_the_platform_is_kinds_of_gpu_and_their_driver():
+    """Names as text or bytes, each kind once; the driver's CUDA version is read from its number."""
+    assert describe_platform(FakeNvml()) == {
+        "accelerator": "NVIDIA H100 80GB HBM3, NVIDIA L4",
+        "driver": "550.54.15",
+        "cuda_driver": "12.4",
+    }
+
+    class Silent(FakeNvml):
+        def nvmlSystemGetDriverVersion(self):  # noqa: N802
+            raise NotSupportedError
+
+    assert "driver" not in describe_platform(Silent())
+
+
+def test_without_a_gpu_the_processor_computes():
+    """A machine whose driver is not there names its processor and no accelerator."""
+
+    class WithoutDriver(FakeNvml):
+        def nvmlInit(self):  # noqa: N802
+            raise NotSupportedError
+
+    assert set(describe_platform(WithoutDriver())) == {"cpu"}

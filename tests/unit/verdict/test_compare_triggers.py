@@ -2,10 +2,12 @@
 
 import pytest
 
+from draftproof.plan.approval import PLATFORM_PARTS
 from draftproof.testing.builders import build_arm_manifest, build_contract
 from draftproof.verdict.comparing.configuration import compare_arm_facts
 from draftproof.verdict.comparing.triggers import ArmFacts, find_triggers, normalise_command
 
+PARTS = ("accelerator", "driver", "libraries", "kernels")
 SETTINGS = {"served_model": "m", "dtype": "bfloat16", "speculation.method": "draft_model"}
 DISCLOSED = {
     "target_sha256": "t1",
@@ -52,11 +54,11 @@ def test_each_trigger_fires_for_its_own_change_alone(after, fired):
     """A change fires the trigger that it belongs to; address and what follows from memory fire none."""
     found = find_triggers(build_facts(), build_facts(**after))
     assert found.fired == fired
-    assert found.unknown == ()
+    assert found.unknown == PARTS
 
 
 def test_what_is_not_disclosed_is_neither_changed_nor_the_same():
-    """A service that says nothing has four triggers that cannot be told."""
+    """A service that says nothing has no trigger that can be told."""
     silent = ArmFacts(
         manifest=build_arm_manifest(
             engine="generic", engine_version="unknown", settings={"served_model": "m"}
@@ -65,7 +67,7 @@ def test_what_is_not_disclosed_is_neither_changed_nor_the_same():
     )
     found = find_triggers(silent, silent)
     assert found.fired == ()
-    assert found.unknown == ("version", "model_hash", "drafter_hash", "flags")
+    assert found.unknown == ("version", "model_hash", "drafter_hash", "flags", *PARTS)
     assert find_triggers(ArmFacts(manifest=None, contract=None), silent).fired == ("model_hash",)
 
 
@@ -124,3 +126,21 @@ def test_the_address_counts_for_a_service_that_was_attached_to():
         "https://a.example/v1",
         "https://b.example/v1",
     )
+
+
+FACTS = [(name, part) for part, names in PLATFORM_PARTS.items() for name in names]
+
+
+@pytest.mark.parametrize(("fact", "part"), FACTS)
+def test_each_part_of_the_platform_fires_for_its_own_change_alone(fact, part):
+    """A changed accelerator, driver, library or kernel is named by its part; one told once fires nothing."""
+
+    def stated(value):
+        return build_facts(manifest={"platform": {fact: value}})
+
+    assert find_triggers(stated("1"), stated("2")).fired == (part,)
+    assert find_triggers(stated("1"), stated("1")).fired == ()
+    assert part not in find_triggers(stated("1"), stated("1")).unknown
+    assert part in find_triggers(stated("1"), build_facts()).unknown
+    (change,) = compare_arm_facts("candidate", stated("1"), stated("2"))
+    assert (change.group, change.key, change.before, change.after) == ("platform", fact, "1", "2")

@@ -22,6 +22,7 @@ from draftproof.engines.facts import (
 from draftproof.engines.llamacpp.flags import DRAFT_LENGTH, DRAFTER, METHOD, OFF, read_flags
 from draftproof.engines.llamacpp.timings import read_timings
 from draftproof.engines.reading.bodies import as_count, as_table, as_text, decode_body, decode_object
+from draftproof.engines.reading.platform import join_names, name_facts
 from draftproof.workload.items import Item
 
 _FAMILIES: dict[str, Family] = {
@@ -38,6 +39,10 @@ _FAMILIES: dict[str, Family] = {
 }
 _DEFAULT_MATCH = 12  # of --spec-ngram-simple-size-n
 _SLOTS = re.compile(r"initializing, n_slots = (\d+), n_ctx_slot = (\d+), kv_unified = '(true|false)'")
+# "Device 0: NVIDIA H100, compute capability 9.0, VMM: yes" and "loaded CUDA backend from ...".
+_DEVICE = re.compile(r"\bDevice \d+: ([^,\n]+), (?:compute capability|gfx)")
+_BACKEND = re.compile(r"load_backend: loaded (\w+) backend")
+_BUILD = re.compile(r"\bbuild: \d+ \(\w+\) with ([^\n]+)")
 _NOT_STARTED = re.compile(r"failed to initialize speculative decoding context: (.+)")
 _VOCABULARY = re.compile(r"the target and draft vocabs are not compatible")
 _VOCABULARY_REASON = re.compile(
@@ -88,7 +93,13 @@ def _cannot_speculate(bodies: Mapping[str, bytes]) -> bool:
 
 
 def _read_log(text: str) -> Settings:
-    settings: Settings = {}
+    settings = name_facts(
+        {
+            "accelerator": join_names(_DEVICE.findall(text)),
+            "kernels": join_names(_BACKEND.findall(text)),
+            "engine_build": found[1] if (found := _BUILD.search(text)) else None,
+        }
+    )
     if found := _SLOTS.search(text):
         settings |= {
             "n_slots": int(found[1]),

@@ -22,6 +22,7 @@ from draftproof.engines.facts import (
     Settings,
 )
 from draftproof.engines.reading.bodies import decode_object
+from draftproof.engines.reading.platform import read_nccl
 from draftproof.engines.reading.series import sum_series
 from draftproof.engines.sglang.answer import HeldTailFold, read_details
 from draftproof.engines.sglang.settings import ALIASES, METHOD, OFF, name_settings, read_flags
@@ -92,7 +93,7 @@ def _read_arguments(stated: dict[str, Any]) -> Settings:
 
 
 def _read_log(text: str) -> Settings:
-    settings: Settings = {}
+    settings = read_nccl(text)
     if found := _RESET_CONCURRENCY.search(text):
         settings["max_running_requests"] = int(found[1])
     if "Mixed chunked prefill is disabled" in text:

@@ -13,6 +13,7 @@ from typing import Any
 from draftproof.engines.facts import Settings
 from draftproof.engines.reading.bodies import as_table
 from draftproof.engines.reading.flags import flatten, parse_scalar
+from draftproof.engines.reading.platform import name_facts, read_gpu_list, read_nccl
 from draftproof.engines.vllm.flags import DRAFT_LENGTH, DRAFTER, METHOD, OFF, name_speculation
 
 CACHE_TOKENS, SCHEDULED_TOKENS = "capacity.kv_cache_tokens", "capacity.max_num_scheduled_tokens"
@@ -29,6 +30,7 @@ _CUDAGRAPH_OVERRIDE = re.compile(
 )
 _CACHE = re.compile(r"KV cache size: (\d[\d,]*) tokens")
 _SCHEDULED = re.compile(r"max_num_scheduled_tokens is set to (\d+)")
+_ATTENTION = re.compile(r"Using (\w+) attention backend out of potential backends")
 _ASYNC_OFF = re.compile(r"Async scheduling [^\n]*(?:will be|is) disabled")
 _RUNNER_V1 = re.compile(r"Model Runner V2 [^\n]*(?:using the V1 model\s+runner)")
 _RUNNER_V2 = "Using V2 Model Runner"
@@ -77,6 +79,9 @@ def read_log(text: str) -> Settings:
         settings[CACHE_TOKENS] = int(found[1].replace(",", ""))
     if found := _SCHEDULED.search(text):
         settings[SCHEDULED_TOKENS] = int(found[1])
+    settings |= read_nccl(text)
+    if found := _ATTENTION.search(text):
+        settings |= name_facts({"attention_backend": found[1]})
     if _ASYNC_OFF.search(text):
         settings["async_scheduling"] = False
     if _RUNNER_V2 in text:
@@ -107,7 +112,7 @@ def read_server_info(info: Mapping[str, Any]) -> Settings:
     config = as_table(info.get("vllm_config"))
     if not config:
         return {}
-    settings: Settings = {}
+    settings = _read_system(as_table(info.get("system_env")))
     for section, fields in _SECTIONS.items():
         table = as_table(config.get(section))
         settings |= {name: _plain(table[name]) for name in fields if _is_scalar(table.get(name))}
@@ -121,6 +126,21 @@ def read_server_info(info: Mapping[str, Any]) -> Settings:
     if "speculative_config" in config:
         settings |= _read_speculation(config["speculative_config"])
     return settings
+
+
+def _read_system(told: Mapping[str, Any]) -> Settings:
+    """Return what vLLM's own report of its environment says of the platform."""
+    return name_facts(
+        {
+            "accelerator": read_gpu_list(told.get("nvidia_gpu_models")),
+            "driver": told.get("nvidia_driver_version"),
+            "cuda": told.get("cuda_runtime_version"),
+            "cudnn": told.get("cudnn_version"),
+            "rocm": told.get("rocm_version"),
+            "torch": told.get("torch_version"),
+            "engine_build": told.get("vllm_build_flags"),
+        }
+    )
 
 
 def _read_speculation(stated: Any) -> Settings:

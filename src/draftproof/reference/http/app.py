@@ -11,6 +11,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
+from importlib import metadata
 from typing import Any, Protocol
 
 import msgspec
@@ -153,7 +154,14 @@ class Service:
     async def version(self, _request: Request) -> Response:
         """Answer GET /version with the settings this process really runs with."""
         settings = self._engine.settings if self._engine else config_settings(self._config)
-        return json_response({"version": __version__, "engine": "draftproof-reference", "config": settings})
+        return json_response(
+            {
+                "version": __version__,
+                "engine": "draftproof-reference",
+                "config": settings,
+                "platform": {"torch": metadata.version("torch")},
+            }
+        )
 
     async def _start(self) -> None:
         self._engine = await self._load()

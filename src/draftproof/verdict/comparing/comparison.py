@@ -17,6 +17,7 @@ FactGroup = Literal[
     "arms",
     "engine",
     "settings",
+    "platform",
     "contract",
     "confounds",
     "workload",

@@ -46,6 +46,7 @@ def compare_arm_facts(arm: str, before: ArmFacts, after: ArmFacts) -> tuple[Fact
     return (
         *_compare(arm, "engine", _engine(before.manifest), _engine(after.manifest)),
         *_compare(arm, "settings", _settings(before.manifest), _settings(after.manifest)),
+        *_compare(arm, "platform", _platform(before.manifest), _platform(after.manifest)),
         *_compare(arm, "contract", _contract(before.contract), _contract(after.contract)),
         *_compare_contract_lists(arm, before.contract, after.contract),
     )
@@ -110,6 +111,10 @@ def _engine(manifest: ArmManifest | None) -> dict[str, Scalar | None]:
 
 def _settings(manifest: ArmManifest | None) -> dict[str, Scalar | None]:
     return {} if manifest is None else dict(sorted(list_flags(manifest).items()))
+
+
+def _platform(manifest: ArmManifest | None) -> dict[str, Scalar | None]:
+    return {} if manifest is None else dict(manifest.platform)
 
 
 def _contract(contract: Contract | None) -> Mapping[str, Scalar | None]:

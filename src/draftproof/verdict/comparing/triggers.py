@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from draftproof.manifests import ArmManifest, Contract
+from draftproof.plan.approval import PLATFORM_PARTS
 
 Setting = str | int | float | bool | None
 
@@ -36,6 +37,10 @@ class Triggers(msgspec.Struct, frozen=True, kw_only=True):
     model_hash: bool | None
     drafter_hash: bool | None
     flags: bool | None
+    accelerator: bool | None = None
+    driver: bool | None = None
+    libraries: bool | None = None
+    kernels: bool | None = None
 
     @property
     def fired(self) -> tuple[str, ...]:
@@ -49,12 +54,13 @@ class Triggers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_triggers(before: ArmFacts, after: ArmFacts) -> Triggers:
-    """Return which of version, model hash, drafter hash and flags changed in an arm."""
+    """Return which of version, model, drafter, flags and parts of the platform changed in an arm."""
     return Triggers(
         version=_has_new_version(before.manifest, after.manifest),
         model_hash=_has_new_model(before, after),
         drafter_hash=_has_new_drafter(before, after),
         flags=_has_new_flags(before.manifest, after.manifest),
+        **{part: _has_new_part(before, after, names) for part, names in PLATFORM_PARTS.items()},
     )
 
 
@@ -142,6 +148,13 @@ def _pick(facts: ArmFacts, keys: Iterable[str]) -> Mapping[str, Setting]:
 
 def _is_below(key: str, keys: Iterable[str]) -> bool:
     return any(key == one or (one.endswith(".") and key.startswith(one)) for one in keys)
+
+
+def _has_new_part(before: ArmFacts, after: ArmFacts, names: Iterable[str]) -> bool | None:
+    """Return whether a part of the platform changed, None where no fact of it is told on both sides."""
+    told = [{} if one.manifest is None else one.manifest.platform for one in (before, after)]
+    common = [name for name in names if name in told[0] and name in told[1]]
+    return any(told[0][name] != told[1][name] for name in common) if common else None
 
 
 def _differ(before: str | None, after: str | None) -> bool | None:

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 
-from draftproof.manifests import Contract
+from draftproof.manifests import ArmManifest, Contract
+from draftproof.plan.approval import PLATFORM_PARTS
 from draftproof.verdict.equivalence.results import ALL_LOADS
 from draftproof.verdict.load_size import widest_limit
 from draftproof.verdict.questions.answers import UNDISCLOSED, Answer, Source, grade, write_share
@@ -152,7 +153,8 @@ def answer_lifecycle(source: Source) -> Answer:
     }
     told = [words[name].format(value) for name, value in stated.items() if value]
     triggers = approval.change_triggers if told else ()
-    blind = [name for name in triggers if name in _list_untold(source.contract)]
+    untold = _list_untold(source.contract, source.arm("candidate"))
+    blind = [name for name in triggers if name in untold]
     if triggers:
         unknown = f" (not known of this run: {_name(blind)})" if blind else ""
         told.append(f"a change of {_name(triggers)} voids the approval{unknown}")
@@ -169,10 +171,12 @@ def answer_lifecycle(source: Source) -> Answer:
     )
 
 
-def _list_untold(contract: Contract | None) -> tuple[str, ...]:
+def _list_untold(contract: Contract | None, arm: ArmManifest | None) -> tuple[str, ...]:
     """Return the change triggers that this run has no value of, so that no later change of them shows."""
+    known = arm.platform if arm else {}
+    parts = [part for part, names in PLATFORM_PARTS.items() if not any(name in known for name in names)]
     if contract is None:
-        return ("version", "model_hash", "drafter_hash", "tokenizer")
+        return ("version", "model_hash", "drafter_hash", "tokenizer", *parts)
     has_weights = contract.drafter_kind not in WITHOUT_WEIGHTS
     told = {
         "version": contract.runtime_version not in {"", "unknown"},
@@ -180,7 +184,7 @@ def _list_untold(contract: Contract | None) -> tuple[str, ...]:
         "drafter_hash": contract.drafter_sha256 is not None or not has_weights,
         "tokenizer": contract.tokenizer_sha256 is not None,
     }
-    return tuple(name for name, is_told in told.items() if not is_told)
+    return (*(name for name, is_told in told.items() if not is_told), *parts)
 
 
 def _name(triggers: Iterable[str]) -> str:
