@@ -15,6 +15,7 @@ from draftproof.workload.items import Item, Workload
 from draftproof.workload.ordering import order_by_seed
 
 UNLABELLED = "unlabelled"
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _SIGNS = re.compile(r'[,="\x00-\x1f\x7f-\x9f\u2028\u2029]')
 # What a page does not show: ends and rows of spaces, other white space, controls, characters of no width.
 _HIDDEN = re.compile(r"^ | $|  |[^\S ]|[\x00-\x1f\x7f-\x9f\u200b\u2060\ufeff]")
@@ -40,11 +41,12 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True):
 def segment_key(item: Item, segment_by: Sequence[str]) -> str:
     """Return the segment's name, e.g. "task=rewriting,language=ar", in the order of `segment_by`.
 
-    Names and labels with signs of this form stand in quotes where the key would be another segment's without.
+    Names and labels with signs of this form stand in quotes where the key would be another segment's without,
+    and control characters always do.
     """
     pairs = tuple((name, item.segments.get(name, UNLABELLED)) for name in segment_by)
     plain = ",".join(f"{name}={label}" for name, label in pairs)
-    if split_key(plain) == pairs:
+    if split_key(plain) == pairs and not _CONTROLS.search(plain):
         return plain
     return ",".join(f"{_protect(name)}={_protect(label)}" for name, label in pairs)
 

@@ -54,6 +54,7 @@ def test_no_two_segments_have_one_name(labels):
         assert [split_key(key) for key in keys] == [
             tuple((name, item.segments[name]) for name in dimensions) for item in items
         ]
+        assert not any("\n" in key for key in keys)
         for joiner in ("/", " · "):
             shown = [show_labels(key, joiner) for key in keys]
             assert len({" ".join(text.split()) for text in [*shown, "all", "All segments"]}) == count + 2
