@@ -239,3 +239,27 @@ def test_what_a_plan_claims_of_an_undisclosed_service_stays_a_claim():
     claimed = contract(engine="other", settings={"speculation.method": "off"})
     assert (claimed.algorithm, claimed.equivalence) == ("undisclosed; the plan states off", None)
     assert contract().algorithm.endswith("verified exactly by the target")
+
+
+LOSSY = {
+    "vllm": {"speculation.method": "ngram", "speculation.rejection_sample_method": "synthetic"},
+    "sglang": {"speculation.method": "EAGLE3", "speculation.accept_threshold_acc": 0.9},
+    "tensorrt-llm": {"speculation.method": "MTP", "speculation.use_relaxed_acceptance_for_thinking": True},
+    "llamacpp": {"speculation.method": "ngram-simple", "speculation.synth_len": 2},
+}
+
+
+@pytest.mark.parametrize("engine", sorted(LOSSY))
+def test_settings_that_change_the_output_make_an_arm_approximate(engine):
+    """The contract never calls such an arm assumed or exact, and its algorithm says what changes."""
+    adapter, settings = adapter_for(engine), LOSSY[engine]
+    exact = {"speculation.method": settings["speculation.method"]}
+    assert decide_equivalence(manifest("candidate", settings), adapter) == "approximate"
+    assert decide_equivalence(manifest("candidate", exact), adapter) == "assumed"
+
+    def describe(stated):
+        made = manifest("candidate", stated, engine=engine)
+        return build_contract(made, plan(), plan().arms.candidate, adapter).algorithm
+
+    assert "; changes the output: " in describe(settings)
+    assert "changes the output" not in describe(exact)
