@@ -241,7 +241,7 @@ def test_what_a_plan_claims_of_an_undisclosed_service_stays_a_claim():
     assert contract().algorithm.endswith("verified exactly by the target")
 
 
-LOSSY = {
+LOSSY: dict[str, dict[str, Any]] = {
     "vllm": {"speculation.method": "ngram", "speculation.rejection_sample_method": "synthetic"},
     "sglang": {"speculation.method": "EAGLE3", "speculation.accept_threshold_acc": 0.9},
     "tensorrt-llm": {"speculation.method": "MTP", "speculation.use_relaxed_acceptance_for_thinking": True},

@@ -5,6 +5,7 @@ import pytest
 from draftproof.engines import ADAPTERS, REFERENCE, adapter_for
 from draftproof.engines.adapter import Evidence
 from draftproof.engines.chat.metrics_block import _check_steps
+from draftproof.engines.facts import Settings
 from draftproof.engines.protocol import Answer
 from draftproof.records import SpecCounts
 
@@ -65,10 +66,13 @@ def test_an_idle_drafter_of_the_reference_engine_is_named():
 
 def test_synthetic_acceptance_that_refuses_everything_is_named():
     """VLLM's own stand-in for a verifier, and not the drafter, is why no draft is taken."""
-    settings = {"speculation.method": "draft_model", "speculation.rejection_sample_method": "synthetic"}
+    settings: Settings = {
+        "speculation.method": "draft_model",
+        "speculation.rejection_sample_method": "synthetic",
+    }
     answer = Answer(speculation=SpecCounts(4, 16, 0, ()))
     found = ADAPTERS["vllm"].explain_idle(Evidence(settings=settings, answer=answer, after={}))
     assert found == "synthetic acceptance refuses every draft"
-    plain = {**settings, "speculation.rejection_sample_method": "standard"}
+    plain: Settings = {**settings, "speculation.rejection_sample_method": "standard"}
     other = ADAPTERS["vllm"].explain_idle(Evidence(settings=plain, answer=answer, after={}))
     assert "vocabularies" in str(other)
