@@ -1,11 +1,12 @@
 """What adapters find wrong or name fires on what it is for, and on nothing else."""
 
+from typing import Any
+
 import pytest
 
 from draftproof.engines import ADAPTERS, REFERENCE, adapter_for
 from draftproof.engines.adapter import Evidence
 from draftproof.engines.chat.metrics_block import _check_steps
-from draftproof.engines.facts import Settings
 from draftproof.engines.protocol import Answer
 from draftproof.records import SpecCounts
 
@@ -66,13 +67,13 @@ def test_an_idle_drafter_of_the_reference_engine_is_named():
 
 def test_synthetic_acceptance_that_refuses_everything_is_named():
     """VLLM's own stand-in for a verifier, and not the drafter, is why no draft is taken."""
-    settings: Settings = {
+    settings: dict[str, Any] = {
         "speculation.method": "draft_model",
         "speculation.rejection_sample_method": "synthetic",
     }
     answer = Answer(speculation=SpecCounts(4, 16, 0, ()))
     found = ADAPTERS["vllm"].explain_idle(Evidence(settings=settings, answer=answer, after={}))
     assert found == "synthetic acceptance refuses every draft"
-    plain: Settings = {**settings, "speculation.rejection_sample_method": "standard"}
+    plain: dict[str, Any] = {**settings, "speculation.rejection_sample_method": "standard"}
     other = ADAPTERS["vllm"].explain_idle(Evidence(settings=plain, answer=answer, after={}))
     assert "vocabularies" in str(other)
