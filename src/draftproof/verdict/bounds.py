@@ -18,8 +18,8 @@ from draftproof.verdict.results import Effect, Figure
 
 BOUNDED = "tpot_ns"
 REMEDY = (
-    "have the service state its tokens at every chunk (running usage or token ids), or name a local folder "
-    "of the model as target.model, so that its tokenizer counts them"
+    "have the service state its tokens at every chunk (running usage or token ids), or name the model's "
+    "tokenizer in the plan (target.tokenizer), which counts them after the run"
 )
 
 

@@ -24,8 +24,8 @@ CODE = "counts_differ"
 # As of the client's lag: less than a fifth of the smallest effect that is credited may stand.
 TOLERATED_PART = 0.2
 REMEDY = (
-    "find out which service counts wrong; where it states no tokens at its chunks, a local folder of the "
-    "model as target.model lets the tokenizer count the texts of both"
+    "find out which service counts wrong; where it states no tokens at its chunks, the model's tokenizer "
+    "(target.tokenizer) counts the texts of both"
 )
 
 

@@ -20,8 +20,8 @@ class Missing(NamedTuple):
 
 NO_COUNT = Missing(
     "nobody counts the tokens of the answers",
-    "have the service state its usage (stream_options.include_usage), or name a local folder of the model as "
-    "target.model, so that its tokenizer counts them",
+    "have the service state its usage (stream_options.include_usage), or name the model's tokenizer in the "
+    "plan (target.tokenizer), which counts them after the run",
 )
 NOT_STREAMED = Missing(
     "the answers hold tokens that were never streamed, such as hidden reasoning",

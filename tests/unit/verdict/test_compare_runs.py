@@ -9,6 +9,7 @@ from draftproof.errors import UsageError
 from draftproof.records import Chunk
 from draftproof.verdict.comparing import EXIT_CODES, RunComparison, compare_runs
 from draftproof.verdict.comparing.delivery import (
+    UNCOUNTED,
     build_side,
     compare_delivery,
     read_difference,
@@ -102,6 +103,34 @@ def test_a_service_that_now_bundles_is_found_and_the_untouched_arm_is_not(world)
         assert row(found, "tpot_ns", load=load).reading == "within_noise"
     changed = {one.arm for one in found.deliveries if one.reading != "within_noise"}
     assert changed == {"candidate"}
+
+
+def join_events(run, tokens):
+    """Return the run with so many tokens in each event of the candidate, known by closing usage alone."""
+
+    def join(one):
+        size = tokens if one.arm == "candidate" else 1
+        ends = [*range(size, one.output_tokens, size), one.output_tokens]
+        first, last = one.chunks[0].arrival_ns, one.chunks[-1].arrival_ns
+        pace = (last - first) / (one.output_tokens - 1)
+        chunks = tuple(Chunk(first + round(pace * (end - 1)), None) for end in ends)
+        bare = {"token_ids": None, "rounds": None, "speculation": None, "token_source": None}
+        return replace(one, chunks=chunks, **bare)
+
+    return replace(run, records=tuple(map(join, run.records)))
+
+
+def test_a_rate_that_nobody_counts_is_not_compared_where_chunks_changed(world):
+    """A service that now joins four tokens of 40 is not 8 % faster: its rate is not known."""
+    arms = ("baseline", "candidate", "baseline_null")
+    run = world(**SMALL, arms=arms, accepted=lambda _: None).run()
+    found = compare_runs(join_events(run, 1), join_events(run, 4))
+    one = row(found, "tpot_ns")
+    assert (one.reading, one.ratio.reason) == ("not_compared", UNCOUNTED)
+    assert one.ratio.value == pytest.approx(36 / 39)
+    assert row(found, "tokens_per_chunk").reading == "changed"
+    alike = compare_runs(join_events(run, 4), join_events(run, 4))
+    assert row(alike, "tpot_ns").reading == "within_noise"
 
 
 def test_chunks_that_now_come_in_bursts_are_found(world):

@@ -5,7 +5,7 @@ the intervals. All ratios and all differences of failed shares form one family, 
 called one by chance with at most 1 − confidence.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -37,6 +37,8 @@ Noise = tuple[float | None, NoiseSource]
 NULL = ("baseline_null", "baseline")
 # Equal means may differ in their last bits; no change of a measured quantity is this small.
 LAST_BITS = 1e-9
+_CHUNK_SIZES = ("tokens_per_chunk", "characters_per_chunk")
+UNCOUNTED = "chunks changed, and nobody counts the tokens of the first one"
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,9 +105,39 @@ def compare_delivery(
     confidence = before.prepared.plan.comparison.confidence
     claims = sum(row.estimate.value is not None for row in rows) + sum(any(f.counts) for f in failures)
     level = bonferroni_level(claims, 1 - confidence)
+    changes = tuple(_to_change(row, level) for row in rows)
+    uncounted = {(row.place.arm, row.place.load) for row in rows if _has_bounds(row.place.pairs)}
     return (
-        tuple(_to_change(row, level) for row in rows),
+        _without_guessed_rates(changes, uncounted),
         tuple(_to_failure_change(one, level) for one in failures),
+    )
+
+
+def _has_bounds(pairs: Iterable[Pair]) -> bool:
+    """Return whether a time per token is known within bounds only: nobody counts first chunks."""
+    seen = (one.metrics for pair in pairs for one in (pair.arm, pair.versus))
+    return any((one.tpot_most_ns or 0.0) > (one.tpot_ns or 0.0) for one in seen)
+
+
+def _without_guessed_rates(
+    changes: Sequence[DeliveryChange], uncounted: Collection[tuple[str, str]]
+) -> tuple[DeliveryChange, ...]:
+    """Return the changes; a time per token is not compared where other chunks may hold another first one.
+
+    Of one service that sends its chunks as before the first chunks are alike, whatever they hold.
+    """
+    rechunked = {
+        (one.arm, one.load)
+        for one in changes
+        if one.quantity in _CHUNK_SIZES and one.reading != "within_noise"
+    }
+    return tuple(
+        msgspec.structs.replace(
+            one, reading="not_compared", ratio=msgspec.structs.replace(one.ratio, reason=UNCOUNTED)
+        )
+        if one.quantity == "tpot_ns" and (one.arm, one.load) in rechunked.intersection(uncounted)
+        else one
+        for one in changes
     )
 
 
