@@ -20,6 +20,13 @@ _RANGE_WORDS = (
     ("maximum", "at most"),
     ("exclusiveMaximum", "below"),
 )
+# What a text must look like, by the pattern that says so.
+_FORM_WORDS = {
+    r"^[a-z0-9][a-z0-9_-]{0,40}$": (
+        "lower-case letters, digits, - and _, at most 41, starting with a letter or digit"
+    ),
+    r"^(auto|(ray://)?[^\s:/]+:\d{1,5})$": "auto, HOST:PORT or ray://HOST:PORT",
+}
 _TYPE_WORDS = {
     "string": "string",
     "integer": "integer",
@@ -104,7 +111,7 @@ def render_allowed(node: dict[str, Any]) -> str:
     if choices:
         return "one of " + ", ".join(str(choice) for choice in choices)
     if "pattern" in node:
-        return "lower-case letters, digits, - and _, at most 41, starting with a letter or digit"
+        return _FORM_WORDS.get(node["pattern"], f"text of the form {node['pattern']}")
     if node.get("format") == "date":
         return "a date such as 2027-01-31"
     if "minItems" in node:

@@ -2,7 +2,9 @@
 
 import pytest
 
+from draftproof.errors import PlanError
 from draftproof.plan.keys import iterate_keys, list_known_keys, schema_at
+from draftproof.plan.loading import parse_plan
 from draftproof.plan.reference_doc import render_plan_reference
 from draftproof.plan.schema import Limits, Plan, Thresholds
 
@@ -39,3 +41,18 @@ def test_keys_are_those_of_the_plan():
 def test_place_that_no_plan_has_has_an_empty_schema():
     """Looking up a place outside the plan gives nothing, not an error."""
     assert schema_at(("target", "nothing", 3)) == {}
+
+
+def test_every_form_of_a_text_is_in_words():
+    """A key with a form of its own says which: the address of a Ray cluster is no plan's name."""
+    forms = {key.dotted: key.allowed for key in iterate_keys() if key.allowed.startswith("text of the form")}
+    assert forms == {}
+    allowed = {key.dotted: key.allowed for key in iterate_keys()}
+    assert allowed["limits.ray"] == "auto, HOST:PORT or ray://HOST:PORT"
+    assert allowed["name"].startswith("lower-case letters")
+    text = 'name = "t"\n[limits]\nray = "a b"\n[[load]]\nname = "a"\nconcurrency = 1\n'
+    arms = "[arms.baseline]\n[arms.candidate]\n"
+    with pytest.raises(
+        PlanError, match=r"limits\.ray is 'a b', allowed is auto, HOST:PORT or ray://HOST:PORT"
+    ):
+        parse_plan(text + arms)
