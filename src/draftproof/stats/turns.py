@@ -27,19 +27,30 @@ MINIMUM_BLOCKS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class TurnSpread:
-    """Variance between blocks of the log ratio of two arms beyond what prompts explain; never negative."""
+    """Variance between blocks of the log ratio of two arms beyond what prompts explain; never negative.
+
+    `blocks` is one more than its degrees of freedom. `is_within`: what processes do to blocks is taken out.
+    """
 
     variance: float
     blocks: int
+    is_within: bool = False
 
 
-def turn_spread(log_ratios: npt.ArrayLike, blocks: npt.ArrayLike, groups: npt.ArrayLike) -> TurnSpread | None:
+def turn_spread(
+    log_ratios: npt.ArrayLike,
+    blocks: npt.ArrayLike,
+    groups: npt.ArrayLike,
+    processes: npt.ArrayLike | None = None,
+) -> TurnSpread | None:
     """Return how far blocks lie apart beyond chance, None below three blocks or without spare pairs.
 
     Args:
         log_ratios: shape (n,), log of arm / other of each pair.
         blocks: shape (n,), label of the block in which both arms took their turn.
         groups: shape (n,), labels whose own means are taken out first (segments, whose effects may differ).
+        processes: shape (n,), labels of the pair of processes that answered; what they do to their blocks is
+            taken out where enough blocks are left to tell. None: every block has its own.
 
     Raises:
         ValueError: shapes differ.
@@ -53,9 +64,12 @@ def turn_spread(log_ratios: npt.ArrayLike, blocks: npt.ArrayLike, groups: npt.Ar
         return None
     residuals = _without_means(values, kinds)
     means = np.bincount(rows, weights=residuals) / sizes
-    between = float((sizes * means**2).sum()) / (len(sizes) - 1)
+    strata, is_within = _choose_strata(rows, processes)
+    degrees, weights = len(sizes) - int(strata.max()) - 1, np.bincount(strata, weights=sizes)
+    shared = np.bincount(strata, weights=sizes * means) / weights
+    between = float((sizes * (means - shared[strata]) ** 2).sum()) / degrees
     within = float(((residuals - means[rows]) ** 2).sum()) / spare
-    return _to_spread(between, within, sizes)
+    return _to_spread(between, within, sizes, strata, is_within=is_within)
 
 
 def count_spread(counts: Floats, blocks: Ints, sizes: Floats) -> TurnSpread | None:
@@ -72,7 +86,7 @@ def count_spread(counts: Floats, blocks: Ints, sizes: Floats) -> TurnSpread | No
     sums = np.bincount(blocks, weights=counts, minlength=len(sizes))
     between = float((sizes * (sums / sizes - sums.sum() / total) ** 2).sum()) / (len(sizes) - 1)
     within = float((counts**2).sum() - (sums**2 / sizes).sum()) / spare
-    return _to_spread(between, max(0.0, within), sizes)
+    return _to_spread(between, max(0.0, within), sizes, np.zeros(len(sizes), dtype=np.intp))
 
 
 def widen_count(variance: float, spread: TurnSpread | None, sizes: Floats, tail: float) -> float:
@@ -91,7 +105,9 @@ def widen_count(variance: float, spread: TurnSpread | None, sizes: Floats, tail:
     return (turns + variance) * reach**2
 
 
-def stretch_for_periods(estimate: RatioEstimate, excess: float, error: float, degrees: int) -> RatioEstimate:
+def stretch_for_periods(
+    estimate: RatioEstimate, excess: float, error: float, degrees: float
+) -> RatioEstimate:
     """Return an interval that was not made from a standard error, each half stretched by periods.
 
     Args:
@@ -126,12 +142,25 @@ def scale_to_median(square: float, degrees: int) -> float:
     return square * degrees / float(stats.chi2.median(degrees))
 
 
-def _to_spread(between: float, within: float, sizes: Floats) -> TurnSpread:
+def _to_spread(
+    between: float, within: float, sizes: Floats, strata: Ints, *, is_within: bool = False
+) -> TurnSpread:
     """Return the variance component of two mean squares, that between blocks right in the median."""
-    degrees, total = len(sizes) - 1, float(sizes.sum())
-    size = (total - float((sizes**2).sum()) / total) / degrees
+    totals = np.bincount(strata, weights=sizes)
+    degrees = len(sizes) - len(totals)
+    size = float((totals - np.bincount(strata, weights=sizes**2) / totals).sum()) / degrees
     excess = scale_to_median(between, degrees) - within
-    return TurnSpread(variance=max(0.0, excess / size), blocks=len(sizes))
+    return TurnSpread(variance=max(0.0, excess / size), blocks=degrees + 1, is_within=is_within)
+
+
+def _choose_strata(rows: Ints, processes: npt.ArrayLike | None) -> tuple[Ints, bool]:
+    """Return the stratum of each block, and whether strata are processes: not if too few blocks are left."""
+    first = np.unique(rows, return_index=True)[1]
+    if processes is not None:
+        strata = index_labels(np.asarray(processes)[first])
+        if len(first) - int(strata.max()) >= MINIMUM_BLOCKS:
+            return strata, True
+    return np.zeros(len(first), dtype=np.intp), False
 
 
 def widen_by_turns(

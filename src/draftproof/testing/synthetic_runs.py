@@ -17,6 +17,7 @@ from draftproof.plan.load import Arrivals
 from draftproof.plan.schema import Plan
 from draftproof.records import BlockRecord, Chunk, RequestRecord, SpecCounts
 from draftproof.verdict.run_data import RunData
+from draftproof.workload.arm_orders import draw_arm_orders
 from draftproof.workload.arrivals import arrival_times_ns
 from draftproof.workload.items import ContainsCheck, Item, Message, Sampling
 
@@ -93,15 +94,10 @@ Orders = Mapping[tuple[str, int], tuple[str, ...]]  # by load, block: the arms i
 
 
 def order_turns(layout: Layout, rng: np.random.Generator) -> dict[tuple[str, int], tuple[str, ...]]:
-    """Return the order of the arms in every block: groups of blocks are rotations of one drawn order."""
-    count, orders = len(layout.arms), {}
-    for load, _ in layout.loads:
-        for block in range(layout.blocks):
-            if block % count == 0:
-                drawn = [layout.arms[place] for place in rng.permutation(count)]
-            turned = block % count
-            orders[load, block] = (*drawn[turned:], *drawn[:turned])
-    return orders
+    """Return the order of the arms in every block, as a plan draws it; load after load."""
+    places = [(load, block) for load, _ in layout.loads for block in range(layout.blocks)]
+    drawn = draw_arm_orders([load for load, _ in places], layout.arms, int(rng.integers(2**31)))
+    return dict(zip(places, drawn, strict=True))
 
 
 def build_run(layout: Layout, drawn: Drawn, orders: Orders, *, seed: int = 1) -> RunData:
@@ -217,6 +213,7 @@ def _build_blocks(layout: Layout, orders: Orders) -> Iterator[BlockRecord]:
                 completed=True,
                 event_loop_lag_max_ns=MS_NS,
                 client_cpu_s=0.1,
+                process=places[load] * layout.blocks + block + 1,
                 **({} if isinstance(sizes[load], int) else _OPEN_LOOP | {"counted_from_ns": start}),
             )
 

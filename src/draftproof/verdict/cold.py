@@ -137,16 +137,15 @@ def _find_spell(prepared: PreparedRun, load: str, arm: str) -> ColdSpell | None:
 
 
 def _split_by_start(prepared: PreparedRun, load: str, arm: str) -> list[Floats]:
-    """Return times per token in the order of sending, one array for each start of the arm."""
-    starts = sorted(one.block for one in prepared.run.warmups if (one.load, one.arm) == (load, arm))
-    found = defaultdict[int, list[tuple[int, int, str, float]]](list)
+    """Return times per token in the order of sending, one array for each process of the arm."""
+    found = defaultdict[str | None, list[tuple[int, int, str, float]]](list)
     for seen in prepared.of_arm(arm, load):
         tpot_ns, sent_ns = seen.metrics.tpot_ns, seen.record.sent_ns
         if seen.is_ok and seen.timed and tpot_ns and sent_ns is not None:
             block = seen.record.block
-            start = sum(first <= block for first in starts)
-            found[start].append((block, sent_ns, seen.record.request_id, tpot_ns))
-    return [np.array([one[-1] for one in sorted(own)]) for _, own in sorted(found.items())]
+            process = prepared.process_labels.get((load, block, arm))
+            found[process].append((block, sent_ns, seen.record.request_id, tpot_ns))
+    return [np.array([one[-1] for one in sorted(own)]) for own in found.values()]
 
 
 def _rank_z(times: Floats, first: int) -> float:

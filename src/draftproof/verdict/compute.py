@@ -16,7 +16,7 @@ from draftproof.verdict.arm_cells import compute_arm_cells
 from draftproof.verdict.behaviour.judge import add_behaviour
 from draftproof.verdict.cells import describe, is_null_at_odds
 from draftproof.verdict.clients.compute import summarise_clients
-from draftproof.verdict.decision import DecidedRun, decide_run, judge_cells, settle
+from draftproof.verdict.decision import DecidedRun, RunEvidence, decide_run, judge_cells, settle
 from draftproof.verdict.delivery import compute_deliveries
 from draftproof.verdict.diagnosis.bound import diagnose
 from draftproof.verdict.diagnosis.break_evens import collect_rounds, compute_break_evens
@@ -41,6 +41,7 @@ from draftproof.verdict.knee.compute import compute_knee
 from draftproof.verdict.near_copies import warn_about_near_copies
 from draftproof.verdict.notices import explain_ending, warn_about_notices
 from draftproof.verdict.order.compute import compute_order
+from draftproof.verdict.order.doubts import qualify_by_processes, warn_about_preceding
 from draftproof.verdict.order.wording import warn_about_order
 from draftproof.verdict.overload import warn_about_overload
 from draftproof.verdict.pairs import PairTable
@@ -97,7 +98,7 @@ def compute_results(run: RunData) -> Results:
     cells = _explain_cells(decided.cells, index_arm_cells(arm_cells), margins, faults.paused)
     cells = _add_needed(cells, found)
     results = _assemble(decided, arm_cells=arm_cells, margins=margins, cells=cells, found=found)
-    results = _add_tails(_add_order(results, prepared, pairs), prepared, evidence.tails)
+    results = _add_tails(_add_order(results, evidence), prepared, evidence.tails)
     results = _add_equivalence(results, evidence.equivalence)
     results = add_behaviour(results, prepared)
     rivals = judge_by_rivals(
@@ -125,11 +126,18 @@ def _add_knee(results: Results, run: RunData) -> Results:
     return msgspec.structs.replace(results, knee=found, not_measured=not_measured)
 
 
-def _add_order(results: Results, prepared: PreparedRun, pairs: PairTable) -> Results:
-    """Add places, drift and the noise floor, and warn where they matter."""
-    order = compute_order(prepared, pairs, index_effects(results.effects))
+def _add_order(results: Results, run: RunEvidence) -> Results:
+    """Add places, drift, the noise floor and what precedes periods; warn where they matter."""
+    prepared, verdict = run.prepared, results.verdict
+    order = compute_order(prepared, run.pairs, index_effects(results.effects))
     found = warn_about_order(order, prepared.plan.thresholds, prepared.plan.comparison.confidence)
-    return msgspec.structs.replace(results, order=order, warnings=(*results.warnings, *found))
+    sentence = qualify_by_processes(verdict.sentence, verdict.decision, prepared)
+    return msgspec.structs.replace(
+        results,
+        order=order,
+        verdict=msgspec.structs.replace(verdict, sentence=sentence),
+        warnings=(*results.warnings, *found, *warn_about_preceding(run.doubts)),
+    )
 
 
 def _add_tails(results: Results, prepared: PreparedRun, tails: Tails) -> Results:

@@ -7,22 +7,24 @@ move it to another band. Bands only ever restrict: they take contexts away from 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
-from draftproof.stats.turns import TurnSpread, widen_by_turns
 from draftproof.verdict.bounds import span_limits
 from draftproof.verdict.cells import decide_effect
 from draftproof.verdict.decision_results import ContextBand
 from draftproof.verdict.effects import (
     CellKey,
     EffectIndex,
+    PeriodSpread,
     estimate_ratio,
     list_bound_readers,
     null_difference_at,
     read_metric,
     spread_at,
     usable_pairs,
+    widen_by_periods,
 )
 from draftproof.verdict.guardrails import Finding
 from draftproof.verdict.pairs import Pair, PairTable, in_cell
+from draftproof.verdict.process_labels import name_processes
 from draftproof.verdict.results import Figure, Reason
 from draftproof.verdict.run_data import Observation, PreparedRun
 
@@ -127,7 +129,7 @@ def _judge_band(
     contexts: Mapping[str, int],
     *,
     pairs: Sequence[Pair],
-    spread: TurnSpread | None,
+    spread: PeriodSpread,
     null: float,
 ) -> ContextBand:
     number, bands = place
@@ -137,8 +139,18 @@ def _judge_band(
     # The place is part of the seed, so every band has draws of its own.
     named = (cell[0], f"{cell[1]} band {number + 1} of {len(bands)}")
     blocks = [pair.arm.record.block for pair in inside]
+    mine, theirs = (
+        name_processes(prepared.process_labels, records)
+        for records in ([pair.arm.record for pair in inside], [pair.versus.record for pair in inside])
+    )
     found, *others = [
-        widen_by_turns(estimate_ratio(prepared, inside, COMPARED, metric, named, read=read), spread, blocks)
+        widen_by_periods(
+            estimate_ratio(prepared, inside, COMPARED, metric, named, read=read),
+            spread,
+            blocks,
+            mine,
+            theirs,
+        )
         for read in (read_metric(metric), *list_bound_readers(inside, metric))
     ]
     low, high = span_limits((found, *others))

@@ -31,6 +31,7 @@ from draftproof.verdict.guardrails import (
     index_differences,
     judge_guardrails,
 )
+from draftproof.verdict.order.doubts import Doubt, find_doubts, withhold
 from draftproof.verdict.pairs import PairTable, pair_observations
 from draftproof.verdict.results import Cell, Decision, Difference, Effect, EnvelopeEntry
 from draftproof.verdict.run_data import PreparedRun, RunData, prepare_run
@@ -93,6 +94,11 @@ class RunEvidence(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def versus_alternative(self) -> Mapping[str, Figure]:
         """Device time against an alternative with another number of devices, by load."""
         return compare_with_alternative(self.prepared)
+
+    @cached_property
+    def doubts(self) -> Mapping[str, tuple[Doubt, ...]]:
+        """Why no difference in time is told from luck or order, by load."""
+        return find_doubts(self.prepared, is_representative=self.is_representative)
 
     @cached_property
     def credit(self) -> Mapping[CellKey, tuple[Finding, ...]]:
@@ -186,5 +192,6 @@ def judge_cells(run: RunEvidence, effects: Sequence[Effect]) -> tuple[Cell, ...]
                 evidence = msgspec.structs.replace(
                     evidence, versus_alternative=figure, pooled_versus_alternative=figure
                 )
-            decided.append(decide_cell(evidence, thresholds, metric, prepared.sizes[load]))
+            judged = decide_cell(evidence, thresholds, metric, prepared.sizes[load])
+            decided.append(withhold(judged, evidence, run.doubts.get(load, ()), thresholds))
     return tuple(decided)

@@ -10,16 +10,19 @@ from functools import partial
 from typing import Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from msgspec.structs import replace
 
 from draftproof.stats.bootstrap import RatioEstimate, Statistic, paired_ratio
 from draftproof.stats.multiplicity import simultaneous_intervals
 from draftproof.stats.null import null_difference
+from draftproof.stats.processes import ProcessSpread, widen_by_processes
 from draftproof.stats.resampling import Floats, Ints, index_labels
 from draftproof.stats.turns import TurnSpread, turn_spread, widen_by_turns
 from draftproof.verdict.bounds import BOUNDED, note_basis, read_bounds, span_bounds
-from draftproof.verdict.columns import FROM_PROMPT
+from draftproof.verdict.columns import FROM_PROMPT, number_rows
 from draftproof.verdict.missing import Missing, explain_missing
+from draftproof.verdict.order.processes import spread_processes
 from draftproof.verdict.pairs import Comparison, Pair, Pairs, PairTable
 from draftproof.verdict.results import Effect, Figure
 from draftproof.verdict.run_data import ALL_SEGMENTS, Observation, PreparedRun
@@ -29,19 +32,33 @@ METRICS = ("tpot_ns", "ttft_from_schedule_ns", "e2e_from_schedule_ns", "output_t
 NULL: Comparison = ("baseline_null", "baseline")
 POOLED_REASON = "pooled over segments: shown beside them, no part of the family that decides"
 
+_NO_PROCESSES = np.empty(0, dtype=np.intp)
+
 CellKey = tuple[str, str]  # segment, load
 EffectIndex = Mapping[tuple[str, str, str, str, str], Effect]
 Reader = Callable[[Observation], float | None]
 
 
+class PeriodSpread(NamedTuple):
+    """How far the blocks of a load lie apart in a log ratio, and the processes of an arm; None: not known."""
+
+    blocks: TurnSpread | None
+    processes: ProcessSpread | None
+
+
 class _Sample(NamedTuple):
-    """The pairs that an effect rests on, shape (pairs,) each: both values, and numbers for their labels."""
+    """The pairs that an effect rests on, shape (pairs,) each: both values, and numbers for their labels.
+
+    `mine`, `theirs`: the processes that answered.
+    """
 
     above: Floats
     below: Floats
     clusters: Ints
     segments: Ints
     blocks: Ints
+    mine: Ints
+    theirs: Ints
 
 
 def compute_effects(prepared: PreparedRun, pairs: PairTable) -> tuple[Effect, ...]:
@@ -134,11 +151,15 @@ def compare_arms(
     """
     cells = [(name, load) for load in prepared.loads for name in (ALL_SEGMENTS, *prepared.segments)]
     samples = {cell: _sample(prepared, pairs, cell, values) for cell in cells}
-    spreads = {load: _spread_turns(samples[ALL_SEGMENTS, load]) for load in prepared.loads}
+    luck = spread_processes(prepared, values)
+    spreads = {load: _spread_periods(samples[ALL_SEGMENTS, load], luck) for load in prepared.loads}
     estimates = {}
     for cell in cells:
-        estimate = _estimate(prepared, samples[cell], comparison, metric, cell)
-        estimates[cell] = widen_by_turns(estimate, spreads[cell[1]], samples[cell].blocks)
+        sample = samples[cell]
+        estimate = _estimate(prepared, sample, comparison, metric, cell)
+        estimates[cell] = widen_by_periods(
+            estimate, spreads[cell[1]], sample.blocks, sample.mine, sample.theirs
+        )
     family = {cell: one for cell, one in estimates.items() if cell[0] != ALL_SEGMENTS}
     joint = widen(family, prepared.plan.comparison.confidence)
     return [
@@ -203,6 +224,8 @@ def estimate_ratio(
         clusters=index_labels(np.array([names[pair.item_id] for pair in pairs], dtype=str)),
         segments=index_labels(np.array([pair.segment for pair in pairs], dtype=str)),
         blocks=np.array([pair.arm.record.block for pair in pairs], dtype=np.intp),
+        mine=_NO_PROCESSES,
+        theirs=_NO_PROCESSES,
     )
     return _estimate(prepared, sample, comparison, metric, cell)
 
@@ -212,14 +235,39 @@ def estimate_load(
 ) -> RatioEstimate:
     """Return the ratio of a metric over a load, from all its usable pairs, periods counted in."""
     cell = (ALL_SEGMENTS, load)
-    sample = _sample(prepared, pairs, cell, prepared.columns.metric(metric))
+    values = prepared.columns.metric(metric)
+    sample = _sample(prepared, pairs, cell, values)
     estimate = _estimate(prepared, sample, comparison, metric, cell)
-    return widen_by_turns(estimate, _spread_turns(sample), sample.blocks)
+    spread = _spread_periods(sample, spread_processes(prepared, values))
+    return widen_by_periods(estimate, spread, sample.blocks, sample.mine, sample.theirs)
 
 
-def spread_at(prepared: PreparedRun, pairs: Pairs, metric: str, load: str) -> TurnSpread | None:
-    """Return how far the blocks of a load lie apart in the log ratio of a metric, see `turn_spread`."""
-    return _spread_turns(_sample(prepared, pairs, (ALL_SEGMENTS, load), prepared.columns.metric(metric)))
+def spread_at(prepared: PreparedRun, pairs: Pairs, metric: str, load: str) -> PeriodSpread:
+    """Return how far the blocks and the processes of a load lie apart in the log ratio of a metric."""
+    values = prepared.columns.metric(metric)
+    sample = _sample(prepared, pairs, (ALL_SEGMENTS, load), values)
+    return _spread_periods(sample, spread_processes(prepared, values))
+
+
+def widen_by_periods(
+    estimate: RatioEstimate,
+    spread: PeriodSpread,
+    blocks: npt.ArrayLike,
+    mine: npt.ArrayLike,
+    theirs: npt.ArrayLike,
+) -> RatioEstimate:
+    """Return an estimate whose error takes in that of its blocks and that of its processes.
+
+    Args:
+        estimate: a ratio with a standard error.
+        spread: of the load.
+        blocks: shape (pairs,), the block of each pair.
+        mine: shape (pairs,), the process that answered for the arm.
+        theirs: the same for the other arm.
+    """
+    wider = widen_by_turns(estimate, spread.blocks, blocks)
+    is_in_blocks = spread.blocks is not None and not spread.blocks.is_within
+    return widen_by_processes(wider, spread.processes, mine, theirs, blocks if is_in_blocks else None)
 
 
 def find_usable(prepared: PreparedRun, pairs: Pairs, values: Floats) -> tuple[Ints, Ints]:
@@ -241,6 +289,8 @@ def _sample(prepared: PreparedRun, pairs: Pairs, cell: CellKey, values: Floats) 
         clusters=columns.clusters(choice.cluster_by)[mine],
         segments=columns.segments[mine],
         blocks=columns.blocks[mine],
+        mine=prepared.process_numbers[mine],
+        theirs=prepared.process_numbers[theirs],
     )
 
 
@@ -261,9 +311,11 @@ def _estimate(
     )
 
 
-def _spread_turns(sample: _Sample) -> TurnSpread | None:
-    """Return how far the blocks of a load lie apart beyond what their prompts explain, segments pooled."""
-    return turn_spread(np.log(sample.above / sample.below), sample.blocks, sample.segments)
+def _spread_periods(sample: _Sample, luck: ProcessSpread | None) -> PeriodSpread:
+    """Return how far blocks lie apart beyond what their prompts explain, segments pooled, and processes."""
+    processes = number_rows(sample.mine, sample.theirs) if luck and len(sample.mine) else None
+    logs = np.log(sample.above / sample.below)
+    return PeriodSpread(turn_spread(logs, sample.blocks, sample.segments, processes), luck)
 
 
 def widen(family: Mapping[CellKey, RatioEstimate], confidence: float) -> dict[CellKey, Figure]:

@@ -35,6 +35,7 @@ from draftproof.verdict.knee.levels import without_knee
 from draftproof.verdict.lag_bounds import bound_lags
 from draftproof.verdict.load_size import LoadSize, measure_sizes
 from draftproof.verdict.observed import Observation, PairKey, RunData, Turn, TurnKey, find_place
+from draftproof.verdict.process_labels import Labels, label_processes
 from draftproof.verdict.repeats import count_counted, warn_about_lines, without_repeats
 from draftproof.workload.answers import view_answer
 from draftproof.workload.blocks import choose_items
@@ -76,6 +77,7 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     counts: dict[str, int]
     sizes: dict[str, LoadSize]
     attempts: tuple[Attempts, ...] = ()
+    attempted: tuple[BlockRecord, ...] = ()
 
     @property
     def plan(self) -> Plan:
@@ -90,6 +92,22 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """Tell whether the turn of a request has a record of its own that says it ended."""
         turn = self.turns.get((record.load, record.block, record.arm))
         return turn is not None and turn.completed
+
+    @cached_property
+    def process_labels(self) -> Labels:
+        """What tells the process that answered each period from others."""
+        return label_processes(self.run)
+
+    @cached_property
+    def process_numbers(self) -> Ints:
+        """The number of the process that answered each observation, −1 where that is not known."""
+        known = sorted({label for label in self.process_labels.values() if label is not None})
+        numbers = {label: number for number, label in enumerate(known)}
+        _, first, owners = np.unique(self.columns.turn_numbers, return_index=True, return_inverse=True)
+        records = [self.observations[place].record for place in first.tolist()]
+        labels = [self.process_labels.get((one.load, one.block, one.arm)) for one in records]
+        found = [-1 if label is None else numbers[label] for label in labels]
+        return np.array(found, dtype=np.intp)[owners.reshape(-1)]
 
     @cached_property
     def disturbed_more(self) -> dict[str, str]:
@@ -196,6 +214,7 @@ def prepare_run(run: RunData) -> PreparedRun:
         counts=counts,
         sizes=sizes,
         attempts=attempts,
+        attempted=once.blocks,
     )
 
 

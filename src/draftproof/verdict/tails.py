@@ -14,9 +14,11 @@ import numpy as np
 
 from draftproof.metrics.percentiles import percentile
 from draftproof.plan.schema import Thresholds
-from draftproof.stats.bootstrap import error_of_interval
+from draftproof.stats.bootstrap import RatioEstimate, error_of_interval
+from draftproof.stats.processes import weigh_processes
 from draftproof.stats.quantile_ratio import paired_quantile_ratio
 from draftproof.stats.resampling import Floats, Ints
+from draftproof.stats.turns import stretch_for_periods
 from draftproof.verdict.bounds import note_basis, read_bounds, span_bounds
 from draftproof.verdict.effects import (
     NULL,
@@ -27,6 +29,7 @@ from draftproof.verdict.effects import (
     to_effect,
 )
 from draftproof.verdict.guardrails import Finding, Standing, beside_null
+from draftproof.verdict.order.processes import spread_processes
 from draftproof.verdict.pairs import Comparison, Pairs, PairTable
 from draftproof.verdict.results import Cell, Decision, Effect, Figure, Reason
 from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun
@@ -172,16 +175,16 @@ def _estimate(
 ) -> Effect:
     choice, thresholds = prepared.plan.comparison, prepared.plan.thresholds
     mine, theirs = _select(prepared, pairs, metric)
-    values = _or_infinite(values)
     estimate = paired_quantile_ratio(
-        values[mine],
-        values[theirs],
+        _or_infinite(values)[mine],
+        _or_infinite(values)[theirs],
         prepared.columns.clusters(choice.cluster_by)[mine],
         prepared.columns.blocks[mine],
         q=tail_share(thresholds),
         level=choice.confidence,
         minimum_clusters=choice.minimum_prompts,
     )
+    estimate = _widen_by_luck(prepared, estimate, (mine, theirs), values)
     joint = Figure(value=estimate.value, n=estimate.n_pairs, reason=estimate.reason or ONE_COMPARISON)
     found = to_effect(
         prepared,
@@ -193,6 +196,21 @@ def _estimate(
         statistic=thresholds.tail_quantile,
     )
     return msgspec.structs.replace(found, standard_error=error_of_interval(estimate))
+
+
+def _widen_by_luck(
+    prepared: PreparedRun, estimate: RatioEstimate, places: tuple[Ints, Ints], values: Floats
+) -> RatioEstimate:
+    """Return an estimate whose interval takes in what the luck of processes moves, the tail as the mean.
+
+    What it does to blocks is in the interval already.
+    """
+    luck, own = spread_processes(prepared, values), error_of_interval(estimate)
+    if luck is None or own is None:
+        return estimate
+    mine, theirs = (prepared.process_numbers[of_arm] for of_arm in places)
+    weight = weigh_processes(mine, theirs, prepared.columns.blocks[places[0]])
+    return stretch_for_periods(estimate, luck.variance * weight, own, luck.degrees)
 
 
 def _or_infinite(values: Floats) -> Floats:

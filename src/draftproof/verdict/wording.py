@@ -39,6 +39,8 @@ WITHHELD_WORDS = {
     "contradicted_end_to_end": "end-to-end time contradicts time per token",
     "turns_unmeasured": "too few turns",
     "disturbed_more": "the host disturbed the candidate more often than the other arms",
+    "few_processes": "too few processes of an arm",
+    "follows_unlike": "periods of the arms follow unlike things",
     "null_not_exceeded": "equal arms differ as much",
     "null_unmeasured": "equal arms were not compared",
     "metric_hidden": "times that the candidate hides",

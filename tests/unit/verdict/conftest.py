@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -14,6 +15,7 @@ from draftproof.manifests import ArmManifest, Manifest
 from draftproof.plan.schema import Plan
 from draftproof.records import BlockRecord, Chunk, RequestRecord, Round, ServerTimings, SpecCounts
 from draftproof.verdict.run_data import RunData
+from draftproof.workload.arm_orders import draw_arm_orders
 from draftproof.workload.items import ContainsCheck, Item, Message
 
 MS = 1_000_000
@@ -150,18 +152,25 @@ class World:
     def _blocks(self, cases: list[Case]) -> Iterator[BlockRecord]:
         turns = {(self._block(case), case.arm): case for case in cases}
         for (block, arm), case in turns.items():
-            lag = self.lag_ms(case)
+            lag, order = self.lag_ms(case), self._orders[block].index(arm)
             yield BlockRecord(
                 block=block,
                 load=case.load,
                 arm=arm,
-                order=0,
-                started_ns=0,
-                ended_ns=1,
+                order=order,
+                started_ns=block * 10_000 * MS + order,
+                ended_ns=block * 10_000 * MS + order + 1,
                 completed=True,
+                process=block + 1,
                 event_loop_lag_max_ns=None if lag is None else round(lag * MS),
                 client_cpu_s=0.1,
             )
+
+    @cached_property
+    def _orders(self) -> tuple[tuple[str, ...], ...]:
+        """The order of the arms in each block, as a plan draws it."""
+        loads = [load for load, _ in self.loads for _ in range(self.repeats * self.items_per_segment)]
+        return draw_arm_orders(loads, self.arms, 1)
 
     def _items(self) -> Iterator[Item]:
         checks = (ContainsCheck(all_of=("yes",), critical=self.critical),) if self.has_checks else ()

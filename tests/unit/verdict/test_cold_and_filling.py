@@ -32,6 +32,8 @@ def drawn_run(cold, *, slower=4.0, gain=0.8):
         for arm in LAYOUT.arms
     }
     run = build_run(LAYOUT, drawn, order_turns(LAYOUT, rng))
+    blocks = tuple(msgspec.structs.replace(one, process=1) for one in run.blocks)
+    run = msgspec.structs.replace(run, blocks=blocks)
     slow = set[str]()
     for arm, count in cold.items():
         own = sorted((one for one in run.records if one.arm == arm), key=in_order)
@@ -53,6 +55,15 @@ def stretch(record, slower):
     )
     late_ns = chunks[-1].arrival_ns - record.chunks[-1].arrival_ns
     return msgspec.structs.replace(record, chunks=chunks, end_ns=record.end_ns + late_ns)
+
+
+def test_a_slow_process_is_not_a_cold_one():
+    """The first 40 requests are slow: the beginning of one process, or the luck of a process of their own."""
+    run = drawn_run({"candidate": 40})
+    assert find_cold_spells(prepare_run(run))
+    first = sorted({one.block for one in run.records})[:5]
+    blocks = tuple(msgspec.structs.replace(one, process=1 + (one.block not in first)) for one in run.blocks)
+    assert not find_cold_spells(prepare_run(msgspec.structs.replace(run, blocks=blocks)))
 
 
 @pytest.mark.parametrize("cold", [6, 16, 40])

@@ -20,6 +20,7 @@ from draftproof.stats.places import compare_places
 from draftproof.stats.resampling import Floats, Ints
 from draftproof.verdict.effects import EffectIndex, find_usable
 from draftproof.verdict.order.noise_floor import state_noise
+from draftproof.verdict.order.preceding import summarise_preceding
 from draftproof.verdict.order.results import BlockPoint, DriftRow, OrderSummary, PlaceRow
 from draftproof.verdict.pairs import Comparison, Pairs, PairTable
 from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun
@@ -58,7 +59,11 @@ def compute_order(prepared: PreparedRun, pairs: PairTable, effects: EffectIndex)
     ]
     placed, drifted = _correct(places, [*of_arms, *of_effects])
     return OrderSummary(
-        places=placed, drifts=drifted, noise=state_noise(prepared, pairs, effects), points=points
+        places=placed,
+        drifts=drifted,
+        noise=state_noise(prepared, pairs, effects),
+        points=points,
+        preceding=summarise_preceding(prepared),
     )
 
 

@@ -77,6 +77,22 @@ class BlockPoint(msgspec.Struct, frozen=True, kw_only=True):
     pairs: int
 
 
+class PrecedingRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What preceded the measurement periods of one arm at one load.
+
+    `follows` counts its periods by the arm that was measured before; `after_pause` counts those before which
+    the host was idle for longer than `preceding.PAUSE_S`. The first period of the run is left out.
+    """
+
+    arm: str
+    load: str
+    periods: int
+    after_pause: int
+    idle_median_s: float
+    idle_max_s: float
+    follows: dict[str, int]
+
+
 class OrderSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Order and drift of the deciding metric, the noise floor of every metric, and the blocks themselves."""
 
@@ -84,3 +100,4 @@ class OrderSummary(msgspec.Struct, frozen=True, kw_only=True):
     drifts: tuple[DriftRow, ...]
     noise: tuple[NoiseRow, ...]
     points: tuple[BlockPoint, ...]
+    preceding: tuple[PrecedingRow, ...] = ()

@@ -1,0 +1,74 @@
+"""One value for each measurement period, free of what its block and its prompts do to every arm. Pure."""
+
+from collections.abc import Iterator
+
+import msgspec
+import numpy as np
+
+from draftproof.stats.resampling import Floats, Ints, index_labels
+from draftproof.verdict.run_data import PreparedRun
+
+EQUAL_ARMS = ("baseline", "baseline_null")
+
+
+class PeriodTable(msgspec.Struct, frozen=True, kw_only=True):
+    """The periods of one load in which every arm answered something alike.
+
+    `values`, shape (blocks, arms): mean over the requests that every arm answered of the log value less its
+    mean over the arms, segments' effects taken out.
+    """
+
+    load: str
+    blocks: tuple[int, ...]
+    arms: tuple[str, ...]
+    values: Floats
+
+
+def tabulate_periods(prepared: PreparedRun, values: Floats) -> Iterator[PeriodTable]:
+    """Yield the table of each load that has one.
+
+    Args:
+        prepared: the run.
+        values: shape (observations,), NaN where a request has none.
+    """
+    columns = prepared.columns
+    usable = columns.timed & columns.in_order & (values > 0)
+    for load in prepared.loads:
+        found = {arm: _first_asked(prepared, arm, load, usable) for arm in prepared.arms}
+        arms = tuple(arm for arm, places in found.items() if len(places))
+        if arms:
+            yield _tabulate(prepared, load, {arm: found[arm] for arm in arms}, values)
+
+
+def _first_asked(prepared: PreparedRun, arm: str, load: str, usable: np.typing.NDArray[np.bool_]) -> Ints:
+    """Return where the usable requests of an arm stand, one for each that was asked, by what was asked."""
+    places = prepared.places_of(arm, load)
+    places = places[usable[places]]
+    return places[np.unique(prepared.columns.asked[places], return_index=True)[1]]
+
+
+def _tabulate(prepared: PreparedRun, load: str, places: dict[str, Ints], values: Floats) -> PeriodTable:
+    columns, arms = prepared.columns, tuple(places)
+    asked = [columns.asked[own] for own in places.values()]
+    shared = asked[0]
+    for other in asked[1:]:
+        shared = np.intersect1d(shared, other, assume_unique=True)
+    kept = [
+        own[np.isin(of, shared, assume_unique=True)] for own, of in zip(places.values(), asked, strict=True)
+    ]
+    logs = np.log(values[np.array(kept, dtype=np.intp)])  # (arms, requests)
+    free = logs - logs.mean(axis=0)
+    segments = index_labels(columns.segments[kept[0]])
+    blocks, rows = np.unique(columns.blocks[kept[0]], return_inverse=True)
+    means = [_mean_by(rows, own - _mean_by(segments, own)[segments]) for own in free]
+    return PeriodTable(
+        load=load,
+        blocks=tuple(blocks.tolist()),
+        arms=arms,
+        values=np.array(means, dtype=np.float64).T.reshape(len(blocks), len(arms)),
+    )
+
+
+def _mean_by(groups: Ints, values: Floats) -> Floats:
+    means: Floats = np.bincount(groups, weights=values) / np.bincount(groups)
+    return means

@@ -1,0 +1,52 @@
+"""How far the processes of an arm lie apart, over all arms and loads of a run. Pure."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from draftproof.stats.processes import ProcessSpread, ProcessTable, process_spread
+from draftproof.stats.resampling import Floats, Ints, index_labels
+from draftproof.verdict.order.periods import EQUAL_ARMS, tabulate_periods
+from draftproof.verdict.process_labels import Labels
+from draftproof.verdict.run_data import PreparedRun
+
+
+def spread_processes(prepared: PreparedRun, values: Floats) -> ProcessSpread | None:
+    """Return how far processes lie apart in a value, see `stats/processes.py`; None where nothing tells.
+
+    Args:
+        prepared: the run.
+        values: shape (observations,), NaN where a request has none.
+    """
+    labels = prepared.process_labels
+    if not _are_told_from_blocks(labels):
+        return None
+    tables = [
+        ProcessTable(values=table.values, processes=found, kinds=_number_kinds(table.arms))
+        for table in tabulate_periods(prepared, values)
+        if (found := _number(labels, table.load, table.blocks, table.arms)) is not None
+    ]
+    return process_spread(tables)
+
+
+def _number_kinds(arms: Sequence[str]) -> Ints:
+    """Return what each arm is: the null arm is the baseline once more."""
+    return index_labels([EQUAL_ARMS[0] if arm in EQUAL_ARMS else arm for arm in arms])
+
+
+def _are_told_from_blocks(labels: Labels) -> bool:
+    """Tell whether an arm has several processes at a load, one of which answered several blocks of it."""
+    found: defaultdict[tuple[str, str], list[str | None]] = defaultdict(list)
+    for (load, _, arm), label in labels.items():
+        found[load, arm].append(label)
+    return any(1 < len(set(own)) < len(own) for own in found.values())
+
+
+def _number(labels: Labels, load: str, blocks: Sequence[int], arms: Sequence[str]) -> Ints | None:
+    """Return the number of each period's process, shape (blocks, arms), the same at every load."""
+    order = {label: number for number, label in enumerate(sorted({one for one in labels.values() if one}))}
+    found = [[labels.get((load, block, arm)) for arm in arms] for block in blocks]
+    if any(label is None for row in found for label in row):
+        return None
+    return np.array([[order[label] for label in row if label] for row in found], dtype=np.intp)

@@ -1,0 +1,286 @@
+"""Luck of a process and what precedes a period: what is known of them, and what that withholds."""
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from draftproof.records import TelemetrySample, Warmup
+from draftproof.testing.synthetic_runs import TURN_NS, Layout, Requests, build_run, order_turns
+from draftproof.verdict.compute import compute_results
+from draftproof.verdict.decision import decide_run
+from draftproof.verdict.order.preceding import find_preceding
+from draftproof.verdict.process_labels import label_processes, list_processes
+from draftproof.verdict.run_data import RunData, prepare_run
+
+LAYOUT = Layout(
+    segments=("chat",),
+    loads=(("low", 1),),
+    prompts=96,
+    block_size=16,
+    thresholds={"failure_margin": 0.1, "tail_quantile": "p90", "e2e_margin": 0.9, "tail_margin": 4.0},
+)
+BEGAN = "process_start_time_seconds"
+
+
+def draw_run(ratio=0.6, *, layout=LAYOUT, fails=0.0) -> RunData:
+    """A run of six blocks; the candidate takes `ratio` of the time and fails a share of its requests."""
+    rng = np.random.default_rng(4)
+    base = np.exp(rng.normal(3.0, 0.02, layout.prompts))
+    drawn = {
+        (arm, "chat", "low"): Requests(
+            tpot_ms=base
+            * (ratio if arm == "candidate" else 1.0)
+            * np.exp(rng.normal(0, 0.01, layout.prompts)),
+            ttft_ms=np.full(layout.prompts, 100.0) * np.exp(rng.normal(0, 0.01, layout.prompts)),
+            tokens=np.full(layout.prompts, 40),
+            is_ok=np.arange(layout.prompts) >= (fails * layout.prompts if arm == "candidate" else 0),
+        )
+        for arm in layout.arms
+    }
+    return build_run(layout, drawn, order_turns(layout, rng))
+
+
+def with_processes(run: RunData, count: int | None) -> RunData:
+    """So many processes of each arm, one after the other; None: the records do not tell."""
+    blocks = tuple(
+        msgspec.structs.replace(one, process=None if count is None else 1 + one.block * count // 6)
+        for one in run.blocks
+    )
+    return msgspec.structs.replace(run, blocks=blocks)
+
+
+def with_plan(run: RunData, **changes: Any) -> RunData:
+    return msgspec.structs.replace(run, plan=run.plan.model_copy(update=changes))
+
+
+def attach(run: RunData, **urls: str) -> RunData:
+    """The arms are attached to by address."""
+    arms = {name: getattr(run.plan.arms, name).model_copy(update={"url": url}) for name, url in urls.items()}
+    return with_plan(with_processes(run, None), arms=run.plan.arms.model_copy(update=arms))
+
+
+def weigh(run: RunData) -> tuple[str, set[str]]:
+    """Return the status of the one cell and the codes of its reasons."""
+    (cell,) = decide_run(run).cells
+    return cell.status, {reason.code for reason in cell.reasons}
+
+
+@pytest.mark.parametrize("ratio", [0.6, 1.6])
+@pytest.mark.parametrize("count", [None, 1, 2])
+def test_with_fewer_than_three_processes_neither_gain_nor_harm_is_concluded(ratio, count):
+    """Representative evidence: what the luck of a start may have made is no effect, whichever way it goes."""
+    status, codes = weigh(with_processes(draw_run(ratio), count))
+    assert status == "inconclusive"
+    assert "few_processes" in codes
+
+
+@pytest.mark.parametrize(("ratio", "expected"), [(0.6, "gain"), (1.6, "harm")])
+def test_three_processes_are_enough(ratio, expected):
+    """Equal processes: the effect stands out of what they differ by."""
+    assert weigh(with_processes(draw_run(ratio), 3)) == (
+        expected,
+        {f"effect_{expected}"} | weigh(draw_run(ratio))[1],
+    )
+
+
+def test_what_is_no_time_is_harm_with_one_process():
+    """A process's luck fails no request."""
+    status, codes = weigh(with_processes(draw_run(0.6, fails=0.5), 1))
+    assert status == "harm"
+    assert "few_processes" not in codes
+
+
+@pytest.mark.parametrize(("count", "says"), [(1, True), (2, True), (3, False), (None, True)])
+def test_the_sentence_says_what_other_starts_would_change(count, says):
+    """With any evidence; a pilot hypothesis is credited all the same."""
+    run = with_plan(with_processes(draw_run(), count), evidence="synthetic")
+    results = compute_results(run)
+    assert results.verdict.decision == "adopt"
+    assert ("what other starts of candidate and baseline would change" in results.verdict.sentence) is says
+
+
+def test_luck_widens_the_interval_where_it_shows():
+    """Three processes that differ by 10 %: the interval is far wider, and a gain of 15 % is not shown."""
+    lucky = {1: 1.1, 2: 0.9, 3: 1.0}
+    run = with_processes(draw_run(0.85), 3)
+    process = {(one.block, one.arm): one.process or 0 for one in run.blocks}
+
+    def stretch(one):
+        shift = {"baseline": 0, "candidate": 1, "baseline_null": 2}[one.arm]
+        factor = lucky[1 + (process[one.block, one.arm] + shift) % 3]
+        chunks = tuple(
+            msgspec.structs.replace(
+                chunk, arrival_ns=one.scheduled_ns + round((chunk.arrival_ns - one.scheduled_ns) * factor)
+            )
+            for chunk in one.chunks
+        )
+        return msgspec.structs.replace(one, chunks=chunks, end_ns=chunks[-1].arrival_ns)
+
+    changed = msgspec.structs.replace(run, records=tuple(stretch(one) for one in run.records))
+    plain, wide = (decide_run(one).evidence.effects[0].ratio for one in (run, changed))
+    assert plain.low is not None
+    assert plain.high is not None
+    assert wide.low is not None
+    assert wide.high is not None
+    assert np.log(wide.high / wide.low) > 5 * np.log(plain.high / plain.low)
+    assert weigh(run)[0] == "gain"
+    assert weigh(changed)[0] == "inconclusive"
+
+
+def test_arms_behind_one_address_share_their_process():
+    """What a process does to both is in no ratio: one is enough, and nothing is said of other starts."""
+    run = attach(draw_run(), baseline="http://h:1", candidate="http://h:1/")
+    assert weigh(run)[0] == "gain"
+    assert "other starts" not in compute_results(run).verdict.sentence
+
+
+def test_an_attached_service_is_as_many_processes_as_its_metrics_say():
+    """One that does not tell when it began is one process; with three beginnings it is three."""
+    run = attach(draw_run(), baseline="http://h:1", candidate="http://h:2")
+    status, codes = weigh(run)
+    assert (status, "few_processes" in codes) == ("inconclusive", True)
+    samples = tuple(
+        TelemetrySample(
+            arm=one.arm, at_ns=one.started_ns, turn=f"low/{one.block}", mark="start",
+            values={BEGAN: 1000.0 + one.block // 2},
+        )
+        for one in run.blocks
+    )  # fmt: skip
+    told = msgspec.structs.replace(run, telemetry=samples)
+    labels = label_processes(told)
+    assert len(list_processes(labels, "low", "candidate")) == 3
+    assert list_processes(labels, "low", "baseline") == list_processes(labels, "low", "baseline_null")
+    assert "few_processes" not in weigh(told)[1]
+
+
+def test_older_records_tell_processes_by_their_warm_ups():
+    """A start that a warm-up tells of holds until the next; without any the process is not known."""
+    run = with_processes(draw_run(), None)
+    first = {one.arm: min(b.started_ns for b in run.blocks if b.arm == one.arm) for one in run.blocks}
+    warmups = tuple(
+        Warmup(
+            arm=arm, load="low", block=0, start=start, started_ns=at - 1 + (start - 1) * 9 * TURN_NS,
+            ended_ns=at, stable=True, tolerance=0.1, change=None, groups=(),
+        )
+        for arm, at in first.items()
+        for start in (1, 2)
+    )  # fmt: skip
+    labels = label_processes(msgspec.structs.replace(run, warmups=warmups))
+    assert list_processes(labels, "low", "candidate") == {"candidate 1", "candidate 2"}
+    assert list_processes(label_processes(run), "low", "candidate") == {None}
+
+
+def pause_before(run: RunData, arm: str, seconds: float) -> RunData:
+    """The host rests before each period of an arm."""
+    waited, told = 0, []
+    for one in sorted(run.blocks, key=lambda one: one.started_ns):
+        waited += round(seconds * 1e9) * (one.arm == arm)
+        told.append(
+            msgspec.structs.replace(one, started_ns=one.started_ns + waited, ended_ns=one.ended_ns + waited)
+        )
+    return msgspec.structs.replace(run, blocks=tuple(told))
+
+
+@pytest.mark.parametrize("ratio", [0.6, 1.6])
+@pytest.mark.parametrize("evidence", ["representative", "synthetic"])
+def test_an_arm_that_alone_follows_pauses_shows_nothing(ratio, evidence):
+    """Nothing tells the pause from the arm: neither gain nor harm, with any evidence, and it is said."""
+    run = with_plan(pause_before(draw_run(ratio), "candidate", 5.0), evidence=evidence)
+    status, codes = weigh(run)
+    assert status == "inconclusive"
+    assert "follows_unlike" in codes
+    (warning,) = [one for one in compute_results(run).warnings if "follow unlike things" in one]
+    assert "100% of the candidate's periods follow a pause and" in warning
+    assert "no arm's own periods tell" in warning
+
+
+def test_pauses_before_every_period_or_too_short_to_matter_are_no_difference():
+    """All arms wait alike, or for less than a second."""
+    run = draw_run()
+    for arm in LAYOUT.arms:
+        run = pause_before(run, arm, 5.0)
+    assert weigh(run)[0] == "gain"
+    assert weigh(pause_before(draw_run(), "candidate", 0.5))[0] == "gain"
+
+
+def test_a_warm_up_before_a_period_is_no_pause():
+    """The host was busy with it."""
+    run = pause_before(draw_run(), "candidate", 5.0)
+    warmups = tuple(
+        Warmup(
+            arm="candidate", load="low", block=one.block, start=one.block + 1,
+            started_ns=one.started_ns - 5_000_000_000, ended_ns=one.started_ns, stable=True,
+            tolerance=0.1, change=None, groups=(),
+        )
+        for one in run.blocks
+        if one.arm == "candidate"
+    )  # fmt: skip
+    assert weigh(msgspec.structs.replace(run, warmups=warmups))[0] == "gain"
+
+
+def reorder(run: RunData, order: tuple[str, ...]) -> RunData:
+    """Every block in one order, as a rotation over few blocks may have it."""
+    told = tuple(
+        msgspec.structs.replace(
+            one,
+            order=order.index(one.arm),
+            started_ns=one.started_ns + (order.index(one.arm) - one.order) * TURN_NS,
+            ended_ns=one.ended_ns + (order.index(one.arm) - one.order) * TURN_NS,
+        )
+        for one in run.blocks
+    )
+    return msgspec.structs.replace(run, blocks=told)
+
+
+def test_an_arm_that_alone_follows_another_shows_nothing():
+    """In every block the baseline follows the candidate, so nothing tells what that does to it."""
+    run = reorder(draw_run(), ("candidate", "baseline", "baseline_null"))
+    status, codes = weigh(run)
+    assert (status, "follows_unlike" in codes) == ("inconclusive", True)
+    (warning,) = [one for one in compute_results(run).warnings if "follow unlike things" in one]
+    assert "0% of the candidate's periods follow the candidate and 100% of the baseline's" in warning
+
+
+def test_in_the_order_of_a_plan_nothing_is_uneven():
+    """Six blocks in the order of a plan: the rows say what each arm follows, and nobody is warned."""
+    results = compute_results(draw_run())
+    assert results.order is not None
+    rows = {one.arm: one for one in results.order.preceding}
+    assert sum(one.periods for one in rows.values()) == 17
+    assert all(sum(one.follows.values()) == one.periods for one in rows.values())
+    assert sum(one.after_pause for one in rows.values()) == 0
+    assert not [one for one in results.warnings if "follow unlike things" in one]
+
+
+def test_a_null_arm_that_asks_the_baseline_s_service_last_is_weighed_for_what_it_follows():
+    """Half of the baseline's periods follow the candidate and none of the candidate's: told, and small."""
+    run = draw_run()
+    orders = [("baseline", "candidate", "baseline_null"), ("candidate", "baseline", "baseline_null")]
+    told = tuple(
+        msgspec.structs.replace(
+            one,
+            order=(place := orders[one.block % 2].index(one.arm)),
+            started_ns=one.started_ns + (place - one.order) * TURN_NS,
+            ended_ns=one.ended_ns + (place - one.order) * TURN_NS,
+        )
+        for one in run.blocks
+    )
+    last = msgspec.structs.replace(run, blocks=told)
+    results = compute_results(last)
+    (warning,) = [one for one in results.warnings if "follow unlike things" in one]
+    assert "60% of the baseline's; that adds" in warning
+    assert results.cells[0].status == "gain"
+
+
+def test_the_first_period_follows_nothing_and_a_repeated_one_its_own_arm():
+    """Every record of a period that was measured counts for what comes after it."""
+    run = draw_run()
+    first, second = sorted(run.blocks, key=lambda one: one.started_ns)[:2]
+    again = msgspec.structs.replace(
+        first, attempt=1, started_ns=first.ended_ns, ended_ns=first.ended_ns + 1, completed=False
+    )
+    found = find_preceding(prepare_run(msgspec.structs.replace(run, blocks=(*run.blocks, again))))
+    assert ("low", first.block, first.arm) not in found
+    assert found["low", second.block, second.arm].arm == first.arm
