@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import ssl
+import sys
 import threading
 import time
 import tracemalloc
@@ -15,6 +16,11 @@ from byte_server import CHAT, DIALECTS, ByteServer, Reply, ask, events, respond,
 from draftproof.client.dialling import Dialler, Origin, ResumingContext
 from draftproof.client.transport import HttpTransport
 from draftproof.clock import monotonic_ns
+from draftproof.engines import GENERIC
+from draftproof.load.driver import run_turn
+from draftproof.load.memory_sink import MemorySink
+from draftproof.load.turn import Endpoint, Turn
+from draftproof.testing.builders import build_item
 
 BODY = events(DIALECTS["generic"].frames)
 CERTIFICATE = Path(__file__).with_name("self_signed.pem")
@@ -224,6 +230,25 @@ def test_a_tls_session_is_used_again(monkeypatch, run):
     assert [one.outcome for one in found] == ["ok"] * 4
     assert all(one.connect_ns > 0 for one in found)
     assert context.session_stats()["hits"] == 3
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no arrival has a kernel's stamp")
+@pytest.mark.parametrize("is_tls", [False, True])
+def test_arrivals_that_the_client_stamps_itself_are_counted(monkeypatch, is_tls):
+    """A period over TLS says of each request that its times hold the client's lag; any other of none."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATE)
+    items = {name: build_item(name) for name in "abc"}
+    turn = Turn(block=1, load="l", concurrency=1, repeat=0, arm="baseline", order=0, item_ids=tuple(items))
+
+    async def work(transport):
+        endpoint = Endpoint(url=server.url, served_model="m", adapter=GENERIC)
+        return await run_turn(turn, endpoint, items, transport=transport, sink=MemorySink())
+
+    with ByteServer({CHAT: respond(BODY, framing="close")}, tls=context if is_tls else None) as server:
+        block = with_transport(work)
+    assert block.unstamped == (3 if is_tls else 0)
 
 
 def test_a_resuming_context_verifies():

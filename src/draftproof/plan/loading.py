@@ -80,8 +80,8 @@ def load_builtin_plan(name: str) -> tuple[Plan, str]:
 
 
 def _shorten(plan: Plan) -> Plan:
-    workload = plan.workload.model_copy(update={"items_per_segment": 2, "max_tokens": 32})
-    load = tuple(level.model_copy(update={"repeats": 1}) for level in plan.load)
+    workload = plan.workload.model_copy(update={"items_per_segment": 2, "max_tokens": 24})
+    load = tuple(level.model_copy(update={"repeats": 1, "block_size": None}) for level in plan.load)
     return plan.model_copy(update={"name": f"{plan.name}-quick", "workload": workload, "load": load})
 
 

@@ -183,6 +183,25 @@ def test_the_null_of_one_run_is_used_and_named(world):
     }
 
 
+def test_a_stalled_request_of_a_null_arm_hides_no_change(world):
+    """One of twelve null requests takes four times as long: its interval reaches far, and little counts."""
+
+    def tpot(case, candidate):
+        if case.arm == "baseline_null" and case.number == 3:
+            return 80.0
+        return candidate if case.arm == "candidate" else 20.0
+
+    shape = SMALL | {
+        "items_per_segment": 12,
+        "noise": 0.01,
+        "arms": ("baseline", "candidate", "baseline_null"),
+    }
+    before, after = (world(**shape, tpot_ms=lambda case, ms=ms: tpot(case, ms)).run() for ms in (10.0, 14.0))
+    found = row(compare_runs(before, after), "tpot_ns")
+    assert 1.0 <= found.noise < 1.15
+    assert found.reading == "changed"
+
+
 @pytest.mark.parametrize(
     ("interval", "noise", "reading"),
     [
