@@ -28,6 +28,8 @@ from draftproof.qualify.load_findings import (
     list_notes,
     list_outlooks,
 )
+from draftproof.qualify.measure import plan_turns
+from draftproof.qualify.process_outlook import describe_processes
 from draftproof.qualify.progress import Progress
 from draftproof.qualify.stopping import stop_on_signal
 from draftproof.verdict.knee.outlook import describe_outlook
@@ -60,6 +62,7 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
     workers: tuple[str, ...] = ()
     near_copies: tuple[str, ...] = ()
     counting: dict[str, str] = {}
+    processes: tuple[str, ...] = ()
 
     def text(self) -> str:
         """Return the report for a terminal."""
@@ -74,7 +77,7 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
                 f"    equivalence: {contract.equivalence or 'not known'}; fallback: {contract.fallback}"
             )
         lines += [f"  load {one}" for one in self.outlooks]
-        lines += [f"  {one}" for one in self.knee[:1]]
+        lines += [f"  {one}" for one in (*self.processes, *self.knee[:1])]
         lines += [f"  {one}" for one in self.workers]
         lines += [f"{one.severity}: {one.arm}: {one.text}" for one in self.findings]
         lines += [f"warning: {one}" for one in (*self.load_findings, *self.knee[1:], *self.near_copies)]
@@ -184,6 +187,7 @@ async def _check_fleet(
                 *find_beyond_service(plan, fleet.manifests.values()),
             ),
             outlooks=list_outlooks(plan, items),
+            processes=describe_processes(plan, plan_turns(plan, items, fleet.arms), fleet.start_s),
             near_copies=tuple(foresee_near_copies(items, plan.comparison.cluster_by)),
             counting={name: one.counting.text for name, one in fleet.manifests.items() if one.counting},
         )

@@ -14,6 +14,7 @@ from draftproof.plan.schema import Plan
 from draftproof.stats.quantile_ratio import tail_floor
 from draftproof.verdict.credit import blocks_needed, describe_few_blocks
 from draftproof.verdict.guardrails import pairs_needed_for_margin
+from draftproof.verdict.order.doubts import LEAST_PROCESSES
 from draftproof.verdict.run_data import ALL_SEGMENTS as ALL
 from draftproof.verdict.samples.results import Shortfall
 from draftproof.verdict.tails import tail_share
@@ -45,6 +46,7 @@ def forecast_shortfalls(plan: Plan, items: Sequence[Item]) -> tuple[Shortfall, .
     return (
         *_too_few_pairs(plan, items, asked),
         *_too_few_blocks(plan, asked),
+        *_too_few_processes(plan),
         *_too_short_a_tail(plan, items, asked),
         *_too_few_prompts(plan, items),
         *_too_few_of_a_class(plan, items, asked),
@@ -132,6 +134,29 @@ def _too_few_blocks(plan: Plan, asked: Iterable[_Asked]) -> Iterator[Shortfall]:
     for one in asked:
         if 0 < one.blocks < least:
             yield _at_load(one, describe_few_blocks(one.level.name, one.blocks, least))
+
+
+def _too_few_processes(plan: Plan) -> Iterator[Shortfall]:
+    """Only representative evidence lets the luck of a start withhold a gain."""
+    baseline, candidate = plan.arms.baseline.url, plan.arms.candidate.url
+    wanted = plan.limits.restarts
+    if plan.evidence != "representative" or (baseline is not None and baseline == candidate):
+        return
+    attached = [arm for arm, url in (("baseline", baseline), ("candidate", candidate)) if url is not None]
+    if attached:
+        text = (
+            f"The run only attaches to {' and '.join(attached)}, and the luck of one process is not told "
+            f"from what the arm does: no gain can be credited unless {LEAST_PROCESSES} of each arm answer; "
+            "give commands, or start it anew between parts of the run (Ctrl-C, then --resume)."
+        )
+        yield Shortfall(text=text, segment=ALL, load=ALL)
+    elif plan.placement == "together" and wanted != "auto" and wanted + 1 < LEAST_PROCESSES:
+        text = (
+            f"With limits.restarts = {wanted} the luck of a start is not told from what the arm does: no "
+            f"gain can be credited with fewer than {LEAST_PROCESSES} processes of each arm, so set "
+            f"{LEAST_PROCESSES - 1} or more, or auto."
+        )
+        yield Shortfall(text=text, segment=ALL, load=ALL)
 
 
 def _too_few_pairs(plan: Plan, items: Sequence[Item], asked: Iterable[_Asked]) -> Iterator[Shortfall]:

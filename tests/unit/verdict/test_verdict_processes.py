@@ -6,13 +6,17 @@ import msgspec
 import numpy as np
 import pytest
 
-from draftproof.records import TelemetrySample, Warmup
+from draftproof.records import RequestRecord, TelemetrySample, Warmup
 from draftproof.testing.synthetic_runs import TURN_NS, Layout, Requests, build_run, order_turns
 from draftproof.verdict.compute import compute_results
 from draftproof.verdict.decision import decide_run
+from draftproof.verdict.forecast import forecast_shortfalls
 from draftproof.verdict.order.preceding import find_preceding
 from draftproof.verdict.process_labels import label_processes, list_processes
 from draftproof.verdict.run_data import RunData, prepare_run
+from draftproof.verdict.samples.compute import plan_samples
+from draftproof.verdict.samples.results import SampleQuestion
+from draftproof.verdict.samples.spreads import read_earlier
 
 LAYOUT = Layout(
     segments=("chat",),
@@ -101,15 +105,13 @@ def test_the_sentence_says_what_other_starts_would_change(count, says):
     assert ("what other starts of candidate and baseline would change" in results.verdict.sentence) is says
 
 
-def test_luck_widens_the_interval_where_it_shows():
-    """Three processes that differ by 10 %: the interval is far wider, and a gain of 15 % is not shown."""
-    lucky = {1: 1.1, 2: 0.9, 3: 1.0}
-    run = with_processes(draw_run(0.85), 3)
+def with_luck(run: RunData) -> RunData:
+    """The processes of each arm differ by 10 %, each arm's in an order of its own."""
     process = {(one.block, one.arm): one.process or 0 for one in run.blocks}
 
-    def stretch(one):
+    def stretch(one: RequestRecord) -> RequestRecord:
         shift = {"baseline": 0, "candidate": 1, "baseline_null": 2}[one.arm]
-        factor = lucky[1 + (process[one.block, one.arm] + shift) % 3]
+        factor = (1.0, 1.1, 0.9)[(process[one.block, one.arm] + shift) % 3]
         chunks = tuple(
             msgspec.structs.replace(
                 chunk, arrival_ns=one.scheduled_ns + round((chunk.arrival_ns - one.scheduled_ns) * factor)
@@ -118,7 +120,13 @@ def test_luck_widens_the_interval_where_it_shows():
         )
         return msgspec.structs.replace(one, chunks=chunks, end_ns=chunks[-1].arrival_ns)
 
-    changed = msgspec.structs.replace(run, records=tuple(stretch(one) for one in run.records))
+    return msgspec.structs.replace(run, records=tuple(map(stretch, run.records)))
+
+
+def test_luck_widens_the_interval_where_it_shows():
+    """Three processes that differ by 10 %: the interval is far wider, and a gain of 15 % is not shown."""
+    run = with_processes(draw_run(0.85), 3)
+    changed = with_luck(run)
     plain, wide = (decide_run(one).evidence.effects[0].ratio for one in (run, changed))
     assert plain.low is not None
     assert plain.high is not None
@@ -284,3 +292,37 @@ def test_the_first_period_follows_nothing_and_a_repeated_one_its_own_arm():
     found = find_preceding(prepare_run(msgspec.structs.replace(run, blocks=(*run.blocks, again))))
     assert ("low", first.block, first.arm) not in found
     assert found["low", second.block, second.arm].arm == first.arm
+
+
+def shortfalls_of(run: RunData, restarts: int | str, **urls: str) -> list[str]:
+    limits = run.plan.limits.model_copy(update={"restarts": restarts})
+    plan = with_plan(attach(run, **urls) if urls else run, limits=limits).plan
+    return [one.text for one in forecast_shortfalls(plan, run.items) if one.load == "all" and not one.more]
+
+
+def test_a_plan_without_enough_processes_is_told_so_before_it_is_run():
+    """Representative evidence: attached arms with an address each, or fewer than two restarts."""
+    run = draw_run()
+    assert shortfalls_of(run, "auto") == []
+    assert shortfalls_of(run, 2) == []
+    (fixed,) = shortfalls_of(run, 1)
+    assert "With limits.restarts = 1 the luck of a start is not told" in fixed
+    (attached,) = shortfalls_of(run, "auto", baseline="http://h:1", candidate="http://h:2")
+    assert "The run only attaches to baseline and candidate" in attached
+    assert shortfalls_of(run, "auto", baseline="http://h:1", candidate="http://h:1") == []
+    assert shortfalls_of(with_plan(run, evidence="synthetic"), 0) == []
+
+
+def test_samples_says_where_processes_and_not_prompts_are_missing():
+    """Three processes that differ by 10 %: no number of prompts shows a gain of 10 %."""
+    run = with_luck(with_processes(draw_run(0.9), 3))
+    found = plan_samples(
+        run.plan,
+        run.items,
+        SampleQuestion(gain=0.1, statistic="mean", power=0.8),
+        read_earlier(prepare_run(run)),
+    )
+    (need,) = [one for one in found.needs if one.aim == "gain"]
+    assert need.reason is not None
+    assert "processes of an arm differ by as much as such a gain" in need.reason
+    assert need.more is None

@@ -12,10 +12,12 @@ from draftproof.plan.schema import Plan
 from draftproof.stats.bootstrap import paired_ratio
 from draftproof.stats.null import null_difference
 from draftproof.stats.planning import spread_of
+from draftproof.stats.processes import ProcessSpread, weigh_processes
 from draftproof.stats.resampling import Ints
 from draftproof.verdict.effects import CellKey, derive_seed, estimate_load, find_usable
 from draftproof.verdict.guardrails import count_votes
 from draftproof.verdict.order.noise_floor import NULL
+from draftproof.verdict.order.processes import spread_processes
 from draftproof.verdict.pairs import Pairs, PairTable, pair_observations
 from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun
 
@@ -33,11 +35,15 @@ FEWEST_FOR_SPREAD = 3
 
 
 class Earlier(msgspec.Struct, frozen=True, kw_only=True):
-    """An earlier run: its pairs, and by how much two equal arms differed at each load (1 where unknown)."""
+    """An earlier run: its pairs, and by how much two equal arms differed at each load (1 where unknown).
+
+    `luck` is what processes lie apart by in the deciding metric, None where the run does not tell.
+    """
 
     prepared: PreparedRun
     pairs: Pairs
     noise: Mapping[str, float]
+    luck: ProcessSpread | None
 
     @property
     def name(self) -> str:
@@ -47,6 +53,16 @@ class Earlier(msgspec.Struct, frozen=True, kw_only=True):
     def usable(self, cell: CellKey, metric: str) -> tuple[Ints, Ints]:
         """Return where both requests of the usable pairs of a cell are in the columns."""
         return find_usable(self.prepared, self.pairs.cell(*cell), self.prepared.columns.metric(metric))
+
+    def reach_of_luck(self, load: str, level: float) -> float:
+        """Return how far the luck of its processes alone stretches an interval at a load, as a log."""
+        if self.luck is None:
+            return 0.0
+        mine, theirs = self.usable((ALL_SEGMENTS, load), self.prepared.plan.comparison.metric)
+        numbers = self.prepared.process_numbers
+        weight = weigh_processes(numbers[mine], numbers[theirs])
+        reach = float(stats.t.ppf(0.5 + level / 2, self.luck.degrees))
+        return reach * math.sqrt(self.luck.variance * weight)
 
     def count_prompts(self, cell: CellKey, metric: str) -> int:
         """Return how many prompts of a cell have a usable pair."""
@@ -61,10 +77,12 @@ class Earlier(msgspec.Struct, frozen=True, kw_only=True):
 def read_earlier(prepared: PreparedRun, pairs: PairTable | None = None) -> Earlier:
     """Return what an earlier run tells; `pairs` are the run's, where they are known."""
     pairs = pairs or pair_observations(prepared)
+    metric = prepared.columns.metric(prepared.plan.comparison.metric)
     return Earlier(
         prepared=prepared,
         pairs=pairs["candidate", "baseline"],
         noise={load: _read_noise(prepared, pairs, load) for load in prepared.loads},
+        luck=spread_processes(prepared, metric),
     )
 
 
