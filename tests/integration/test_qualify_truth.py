@@ -11,7 +11,7 @@ SLOW = ("--acceptance", "active", "--tokens-per-chunk", "2", "--gap-ms", "20")
 
 def test_two_tokens_a_step_at_the_same_gap_are_a_gain(stage):
     """A candidate that delivers twice the tokens at the same gap halves the time per token and is adopted."""
-    results = stage.run(baseline=("--gap-ms", "10"), candidate=(*FAST, "--gap-ms", "10"))
+    results = stage.run(baseline=("--gap-ms", "10"), candidate=(*FAST, "--gap-ms", "10"), block_size=2)
     (cell,) = results.cells
     assert cell.status == "gain"
     assert 0.3 < cell.effect.value < 0.8

@@ -31,6 +31,7 @@ PLAN = """\
 name = "handover"
 [[load]]
 name = "single"
+block_size = 8
 concurrency = 1
 [arms.baseline]
 [arms.candidate]

@@ -14,7 +14,7 @@ def test_a_streamed_answer_gives_one_margin_a_token(client: Client, backend: Scr
     """What a plan asks for with logprobs and top_logprobs arrives for every token, drafted ones too."""
     ids = tuple(TOKENIZER.encode("hiya", add_special_tokens=False))
     told = tuple(
-        TokenLogprobs(token_id=one, logprob=-0.25, top=((one, -0.25), (0, -0.25 - place)))
+        TokenLogprobs(token_id=one, logprob=-0.75, top=((one, -0.75), (0, -0.75 - place)))
         for place, one in enumerate(ids)
     )
     backend.script = (

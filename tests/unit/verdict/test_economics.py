@@ -137,11 +137,13 @@ def test_the_part_that_keeps_the_load_up_is_taken_off(simple):
     run = simple()
     fills = [
         msgspec.structs.replace(move(one, block.ended_ns), phase="fill", request_id=f"{one.request_id}#fill",
-                                end_ns=2 * block.ended_ns)
+                                end_ns=2 * block.ended_ns - block.started_ns)
         for block in run.blocks
         for one in [next(one for one in run.records if (one.arm, one.block) == (block.arm, block.block))]
     ]  # fmt: skip
-    longer = tuple(msgspec.structs.replace(one, ended_ns=2 * one.ended_ns) for one in run.blocks)
+    longer = tuple(
+        msgspec.structs.replace(one, ended_ns=2 * one.ended_ns - one.started_ns) for one in run.blocks
+    )
     run = msgspec.structs.replace(run, blocks=longer, records=(*run.records, *fills))
     used = use_of(economics_of(run), "baseline")
     assert used.measured_share == pytest.approx(0.5)

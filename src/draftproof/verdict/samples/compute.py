@@ -300,13 +300,13 @@ def _need_of_share(
     spreads, measured = discordant_shares(ask.earlier, load.name, quantity, margin)
 
     def size(discordant: float) -> int:
+        if margin >= 1:  # allows every growth
+            return 0
         return share_pairs_needed(margin=margin, level=level, power=power, discordant=discordant)
 
     reason = None
     if margin <= 0:
         reason = "a margin of 0 cannot be shown by any number of pairs"
-    elif margin >= 1:
-        reason = "a margin of 1 allows every growth"
     elif prompts == 0:
         reason = "no item has a check"
     return _to_need(
