@@ -152,7 +152,14 @@ class Stage:
     def run(self, progress: Progress | None = None, patience: Patience | None = None, **plan) -> Results:
         """Run a plan to its end in this process."""
         checked, text = load_plan(self.plan(**plan))
-        return run_plan(checked, text, self.out, self.no_model, progress or Quiet(), patience=patience)
+        return run_plan(
+            checked,
+            text,
+            self.out,
+            self.no_model,
+            progress or Quiet(),
+            patience=patience or Patience(keep_going=True),
+        )
 
     @staticmethod
     def no_model(name):

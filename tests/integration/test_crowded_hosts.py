@@ -67,7 +67,7 @@ def test_a_quiet_host_gets_no_word_and_no_second_attempt(stage, host):
     """Own work on both cores is the arms' own."""
     host.own = 2.0
     progress = Watching(host)
-    results = stage.run(progress, repeat_disturbed="true")
+    results = stage.run(progress, Patience(), repeat_disturbed="true")
     assert (progress.notices, notices_of(stage)) == ([], ())
     assert not any("While it was measured" in one for one in results.warnings)
     assert len(stage.measured()) == 2 * ITEMS
@@ -78,7 +78,7 @@ def test_a_quiet_host_gets_no_word_and_no_second_attempt(stage, host):
 def test_a_crowded_host_ends_the_run_and_keeps_what_it_has(stage, host, capsys):
     """Others come after the first period: results and report are there, with the reason and the way on."""
     progress = Watching(host, busy_from=1)
-    results = stage.run(progress, baseline=SLOW, candidate=SLOW, repeats=2)
+    results = stage.run(progress, Patience(), baseline=SLOW, candidate=SLOW, repeats=2)
     assert told(progress) == [("host_busy", "note"), ("host_busy", "cannot_end_well")]
     assert 0 < len(stage.measured()) < 4 * ITEMS
     assert results.verdict.decision in {"invalid", "inconclusive"}
@@ -103,7 +103,7 @@ def test_a_host_that_is_crowded_from_the_start_begins_no_run(stage, host):
     with pytest.raises(
         InvalidRunError, match=r"Other programs have used 1\.0 of .*this call measured nothing"
     ):
-        stage.run(Watching(host), baseline=("--start-delay-ms", "1500"))
+        stage.run(Watching(host), Patience(), baseline=("--start-delay-ms", "1500"))
     assert not (stage.out / "manifest.json").exists()
     stage.assert_no_orphans()
 
