@@ -345,7 +345,8 @@ def _around(
 ) -> tuple[float, float]:
     reach = float(stats.t.ppf(0.5 + level / 2, degrees))
     down, up = max(reach, _uncorrect(reach, skewness)), max(reach, -_uncorrect(-reach, skewness))
-    return value * float(np.exp(-down * error)), value * float(np.exp(up * error))
+    reach = min(700.0, up * error)  # beyond it there is no float
+    return value * float(np.exp(-down * error)), value * float(np.exp(reach))
 
 
 def _mean_limits(

@@ -212,7 +212,9 @@ def _need_of_gain(ask: _Ask, cell: tuple[str, str], have: int, level: float) -> 
             f"equal arms differ by {100 * (noise - 1):.1f} % at this load, as much as such a gain: a quieter "
             "host or more blocks would lower that"
         )
-    elif ask.earlier and ratio * math.exp(ask.earlier.reach_of_luck(cell[1], level)) >= 1 - margin:
+    elif (
+        ask.earlier and ratio * math.exp(min(700.0, ask.earlier.reach_of_luck(cell[1], level))) >= 1 - margin
+    ):
         reason = (
             "the processes of an arm differ by as much as such a gain, which no number of prompts evens out: "
             "it takes more of them (limits.restarts, more and smaller blocks)"
