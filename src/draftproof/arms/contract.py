@@ -113,7 +113,7 @@ def build_contract(
         fallback="not needed: nothing is drafted" if method == "off" else adapter.facts.fallback,
         confounds=confounds,
         forced=forced,
-        topology=describe_topology(arm, drafts=method not in {"off", None}),
+        topology=describe_topology(arm, has_drafter=_has_drafter(method, adapter)),
     )
 
 
@@ -185,6 +185,11 @@ def _describe_algorithm(manifest: ArmManifest, stated: StatedDrafter, adapter: E
     named = "" if method == family else f" ({method})"
     proposal = _SKIPPING if stated.skips_layers else _PROPOSALS[family]
     return f"{proposal}{named}, {how} by the target" + (f"; changes the output: {lossy}" if lossy else "")
+
+
+def _has_drafter(method: str | None, adapter: EngineAdapter) -> bool:
+    """Return whether something with weights drafts, which has to run on a device."""
+    return method not in {"off", None} and adapter.facts.families.get(method or "") != "ngram"
 
 
 def _describe_policy(manifest: ArmManifest) -> str | None:

@@ -27,10 +27,10 @@ def check_budgets(plan: Plan) -> None:
     )
 
 
-def describe_topology(arm: Arm, *, drafts: bool) -> str:
+def describe_topology(arm: Arm, *, has_drafter: bool) -> str:
     """Return the devices of an arm in words, and where its drafter runs."""
     devices = f"{arm.devices} device{'s' if arm.devices > 1 else ''}"
-    if not drafts:
+    if not has_drafter:
         return devices
     if not arm.drafter_devices:
         return f"{devices}, the drafter on the target's"

@@ -263,3 +263,12 @@ def test_settings_that_change_the_output_make_an_arm_approximate(engine):
 
     assert "; changes the output: " in describe(settings)
     assert "changes the output" not in describe(exact)
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [("ngram", "1 device"), ("draft_model", "1 device, the drafter on the target's"), ("off", "1 device")],
+)
+def test_the_topology_counts_a_drafter_that_has_weights(method, words):
+    """A lookup runs on no device of its own; a draft model shares the target's unless the plan says more."""
+    assert contract(settings=OFF | {"speculation.method": method}).topology == words

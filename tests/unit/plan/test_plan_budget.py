@@ -43,7 +43,7 @@ def test_the_declaration_is_a_criterion_of_the_run():
 
 
 @pytest.mark.parametrize(
-    ("arm", "drafts", "words"),
+    ("arm", "has_drafter", "words"),
     [
         (Arm(), False, "1 device"),
         (Arm(devices=2), True, "2 devices, the drafter on the target's"),
@@ -51,9 +51,9 @@ def test_the_declaration_is_a_criterion_of_the_run():
         (Arm(devices=2, drafter_devices=1), False, "2 devices"),
     ],
 )
-def test_the_topology_of_a_drafter_is_in_words(arm, drafts, words):
+def test_the_topology_of_a_drafter_is_in_words(arm, has_drafter, words):
     """Where the drafter runs: beside the target, or on devices of its own that count in the budget."""
-    assert describe_topology(arm, drafts=drafts) == words
+    assert describe_topology(arm, has_drafter=has_drafter) == words
 
 
 def test_a_drafter_cannot_take_every_device():
