@@ -303,7 +303,7 @@ def _compute_difference(
         load=cell[1],
         difference=_difference_figure(
             SHARE_RULES[quantity],
-            count_votes(inside, quantity, cluster_by),
+            count_votes(inside, quantity),
             margin,
             level,
             effective=_count_effective(inside, quantity, cluster_by, level),
@@ -311,8 +311,8 @@ def _compute_difference(
     )
 
 
-def count_votes(pairs: Pairs, quantity: str, cluster_by: str | None = None) -> Votes:
-    """Return how often the arm and the other had the quantity, one vote for each cluster of prompts.
+def count_votes(pairs: Pairs, quantity: str) -> Votes:
+    """Return how often the arm and the other had the quantity, one vote for each prompt.
 
     Repeats of a prompt and the turns of a conversation rise and fall together, so they share their prompt's
     vote: five repeats of ten prompts say no more than ten prompts. Exact, so that no order of pairs shows.
@@ -320,8 +320,7 @@ def count_votes(pairs: Pairs, quantity: str, cluster_by: str | None = None) -> V
     mine, theirs = _read_states(pairs, quantity)
     judged = ~(np.isnan(mine) | np.isnan(theirs))
     kinds = (2 * mine[judged] + theirs[judged]).astype(np.intp)
-    clusters = pairs.columns.clusters(cluster_by)[pairs.mine[judged]]
-    counts = np.bincount(4 * clusters + kinds, minlength=4).reshape(-1)
+    counts = np.bincount(4 * pairs.columns.prompts[pairs.mine[judged]] + kinds, minlength=4)
     votes: defaultdict[tuple[bool, bool], Fraction] = defaultdict(Fraction)
     for place in np.flatnonzero(counts).tolist():
         first = place - place % 4
@@ -331,18 +330,24 @@ def count_votes(pairs: Pairs, quantity: str, cluster_by: str | None = None) -> V
 
 
 def _count_effective(pairs: Pairs, quantity: str, cluster_by: str | None, level: float) -> float:
-    """Return the effective number of votes per vote: below 1 where what differs comes in few blocks."""
+    """Return the effective number of votes per vote: below 1 where what differs comes in few blocks or labels.
+
+    Prompts of one label (`cluster_by`) that never differ between the arms show no correlation, so each of
+    them keeps its vote.
+    """
     mine, theirs = _read_states(pairs, quantity)
     judged = ~(np.isnan(mine) | np.isnan(theirs))
-    voters = pairs.columns.clusters(cluster_by)[pairs.mine[judged]]
+    voters = pairs.columns.prompts[pairs.mine[judged]]
+    labels = pairs.columns.clusters(cluster_by)[pairs.mine[judged]]
     differing = (mine - theirs)[judged] / np.bincount(voters)[voters]
-    variance = float((np.bincount(voters, weights=differing) ** 2).sum())
-    if variance == 0.0:
+    of_prompts = float((np.bincount(voters, weights=differing) ** 2).sum())
+    if of_prompts == 0.0:
         return 1.0
+    variance = max(of_prompts, float((np.bincount(labels, weights=differing) ** 2).sum()))
     blocks = index_labels(pairs.columns.blocks[pairs.mine[judged]])
     sizes = np.bincount(blocks).astype(np.float64)
     spread = count_spread(differing, blocks, sizes)
-    return variance / widen_count(variance, spread, sizes, (1.0 - level) / 2.0)
+    return of_prompts / widen_count(variance, spread, sizes, (1.0 - level) / 2.0)
 
 
 def margin_of(thresholds: Thresholds, quantity: str) -> float:

@@ -69,6 +69,37 @@ def test_the_sample_floor_counts_groups():
     assert (one.ratio.value, one.ratio.needed) == (None, 1)
 
 
+def cut_short(topics_failing, *, by=None):
+    """Draw 48 prompts in 12 topics of which the candidate fails those in the named topics."""
+    layout = Layout(
+        segments=("chat",), loads=(("low", 1),), prompts=48, prompts_per_topic=4,
+        comparison={} if by is None else {"cluster_by": by},
+    )  # fmt: skip
+    orders, ok = order_turns(layout, np.random.default_rng(1)), np.ones(48, dtype=bool)
+    drawn = {}
+    for arm in layout.arms:
+        answered = ~np.isin(np.arange(48) // 4, topics_failing) if arm == "candidate" else ok
+        drawn[arm, "chat", "low"] = Requests(
+            tpot_ms=np.full(48, 20.0), ttft_ms=np.full(48, 100.0), tokens=np.full(48, 40), is_ok=answered
+        )
+    differences = decide_run(build_run(layout, drawn, orders)).evidence.differences
+    return next(one.difference for one in differences
+                if (one.quantity, one.arm, one.versus) == ("failed_share", "candidate", "baseline"))  # fmt: skip
+
+
+def test_prompts_of_one_label_that_never_differ_keep_their_votes():
+    """Without a failure no correlation shows: 48 prompts of 12 topics say as much as 48 without topics."""
+    assert cut_short([], by="topic") == cut_short([])
+
+
+def test_failures_that_come_by_label_widen_a_share():
+    """A topic that fails as a whole is one event: the interval is that of fewer votes, the value the same."""
+    alone, together = cut_short([3]), cut_short([3], by="topic")
+    assert together.value == alone.value == pytest.approx(4 / 48)
+    assert together.n == alone.n == 48
+    assert together.high > alone.high + 0.05
+
+
 def named(*items, by=None):
     """Name clusters of items given as (id, text, segments)."""
     made = [build_item(name, messages=(Message(role="user", content=text),), segments=labels)
