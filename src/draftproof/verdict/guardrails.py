@@ -330,7 +330,7 @@ def count_votes(pairs: Pairs, quantity: str) -> Votes:
 
 
 def _count_effective(pairs: Pairs, quantity: str, cluster_by: str | None, level: float) -> float:
-    """Return the effective number of votes per vote: below 1 where what differs comes in few blocks or labels.
+    """Return the effective number of votes per vote: below 1 where few blocks or labels hold what differs.
 
     Prompts of one label (`cluster_by`) that never differ between the arms show no correlation, so each of
     them keeps its vote.

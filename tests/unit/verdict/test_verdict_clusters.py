@@ -14,6 +14,8 @@ from draftproof.testing.builders import build_item
 from draftproof.testing.synthetic_runs import Layout, Requests, build_run, order_turns
 from draftproof.verdict.compute import compute_results
 from draftproof.verdict.decision import decide_run
+from draftproof.verdict.guardrails import index_differences
+from draftproof.verdict.run_data import ALL_SEGMENTS
 from draftproof.workload.clusters import name_clusters
 from draftproof.workload.items import Message
 
@@ -82,9 +84,8 @@ def cut_short(topics_failing, *, by=None):
         drawn[arm, "chat", "low"] = Requests(
             tpot_ms=np.full(48, 20.0), ttft_ms=np.full(48, 100.0), tokens=np.full(48, 40), is_ok=answered
         )
-    differences = decide_run(build_run(layout, drawn, orders)).evidence.differences
-    return next(one.difference for one in differences
-                if (one.quantity, one.arm, one.versus) == ("failed_share", "candidate", "baseline"))  # fmt: skip
+    differences = index_differences(decide_run(build_run(layout, drawn, orders)).evidence.differences)
+    return differences["failed_share", "candidate", "baseline", ALL_SEGMENTS, "low"].difference
 
 
 def test_prompts_of_one_label_that_never_differ_keep_their_votes():
