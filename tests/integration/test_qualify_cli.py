@@ -86,12 +86,12 @@ def test_verdict_exits_with_the_code_of_its_decision(tmp_path, call, code, decis
 
 
 def test_report_writes_the_same_bytes_each_time_and_says_where(tmp_path, call):
-    """`report` exits with 0 whatever the decision, names the file, and repeats itself exactly."""
+    """`report` exits with the verdict's code, as `run` does, names the file, and repeats itself exactly."""
     run = tmp_path / "run"
     store_run(run, low=1.3, high=1.5)
     code, out, err = call("report", run)
     first = (run / "results.json").read_bytes(), (run / "report.html").read_bytes()
-    assert (code, err) == (0, "")
+    assert (code, err) == (20, "")
     assert str(run / "report.html") in out
     assert call("report", run)[1] == out
     assert ((run / "results.json").read_bytes(), (run / "report.html").read_bytes()) == first

@@ -241,13 +241,18 @@ def run(
 
 @app.command(epilog="Example: draftproof report demo-run")
 def report(run_directory: RunArgument) -> None:
-    """Re-compute results.json, envelope.json and report.html of a run; the same bytes each time."""
+    """Re-compute results.json, envelope.json and report.html of a run; the same bytes each time.
+
+    Exits with the verdict's code, as `run` does: 0 adopt, 10 limited, 20 defer, 30 inconclusive, 40 invalid.
+    """
     from draftproof.qualify import recompute  # noqa: PLC0415
     from draftproof.report.text import render_text  # noqa: PLC0415
+    from draftproof.verdict.results import EXIT_CODES  # noqa: PLC0415
 
     results = recompute(run_directory, write=True)
     print_text(render_text(results))
     print_text(f"Report: {run_directory / 'report.html'}")
+    raise typer.Exit(EXIT_CODES[results.verdict.decision])
 
 
 @app.command(
