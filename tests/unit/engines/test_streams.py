@@ -245,3 +245,81 @@ def test_accepted_drafts_that_are_not_stated_are_no_rejections():
     """A release that states its steps alone says nothing of acceptance."""
     record, _ = read("sglang", closing(block='"sglext":{"spec_tokens_details":{"spec_verify_ct":5}}'))
     assert (record.speculation, record.decode_steps, record.warnings) == (None, None, ())
+
+
+def write_running(
+    *counts: int | None, finish: float = 0.0, total: int | None, on_last: str = ""
+) -> list[tuple[float, str]]:
+    """Return a stream of a chunk every 40 ms with these running counts, then its finish event and total."""
+
+    def event(delta: dict[str, str], ended: str | None, count: int | None) -> str:
+        body = {"choices": [{"index": 0, "delta": delta, "finish_reason": ended}]}
+        stated = {} if count is None else {"usage": {"prompt_tokens": 7, "completion_tokens": count}}
+        return f"data: {json.dumps(body | stated)}\n\n"
+
+    ends = [None] * (len(counts) - 1) + [on_last or None]
+    writes = [
+        (40.0, event({"content": "e f g h "}, end, count)) for count, end in zip(counts, ends, strict=True)
+    ]
+    if not on_last:
+        writes.append((finish, event({}, "stop", None)))
+    closing = {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": total}}
+    return [*writes, (80.0, f"data: {json.dumps(closing)}\n\ndata: [DONE]\n\n")]
+
+
+@pytest.mark.parametrize("engine", EVERY)
+def test_tokens_above_the_finish_events_own_count_have_no_time(engine):
+    """Where the finish event says 16 tokens, eight more of the total are left out: 10 ms."""
+    record, _ = read(engine, write_running(4, 8, 12, 16, total=24, on_last="stop"))
+    assert tpot_ms(record) == pytest.approx(10.0)
+    assert record.warnings == ("chunks carry 16 tokens by continuous_usage, usage says 24",)
+
+
+@pytest.mark.parametrize("engine", EVERY)
+@pytest.mark.parametrize("running", [(1, 1, 1, 1), (4, 4, 5, 5), (1, 5, 5, 9)])
+def test_a_count_that_stays_below_the_total_while_content_comes_is_not_used(engine, running):
+    """A count that was never kept up, and one of the chunk alone, are no running counts."""
+    record, _ = read(engine, write_running(*running, total=18))
+    assert (record.token_source, record.output_tokens) == (None, 18)
+    assert [one for one in record.warnings if "at a chunk with content and is not used" in one]
+
+
+@pytest.mark.parametrize("engine", EVERY)
+@pytest.mark.parametrize("total", [24, 17])
+def test_a_lag_with_a_hidden_tail_has_no_count_for_its_last_chunk(engine, total):
+    """Tokens that came after the last content would make its chunk fast: the rate is an interval."""
+    finish = {24: 80.0, 17: 40.0}[total]
+    record, _ = read(engine, write_running(0, 4, 8, 12, total=total, finish=finish))
+    metrics = compute_request_metrics(record, 200 * MS)
+    assert (record.token_source, metrics.tpot_basis) == (None, "single_first_token_assumed")
+    assert (metrics.tpot_ns or 0) / MS <= 10.0 < (metrics.tpot_most_ns or 0) / MS
+
+
+@pytest.mark.parametrize("engine", sorted(set(EVERY) - {"tgi"}))
+def test_a_total_below_the_chunks_with_content_is_named(engine):
+    """A placeholder of 1 is no count of four chunks; the total stays, for words may be sent in pieces."""
+    record, _ = read(engine, write_running(None, None, None, None, total=1))
+    assert record.warnings == ("usage says 1 tokens for 4 chunks with content",)
+
+
+@pytest.mark.parametrize("engine", EVERY)
+def test_a_total_that_no_answer_reaches_fails_the_request(engine):
+    """A field that was never set is no time per token of nothing."""
+    _, exchange = read(engine, write_running(4, 8, total=2**64 - 1))
+    assert exchange.outcome == "malformed"
+
+
+def test_a_generation_time_of_zero_is_no_measurement():
+    """Three tokens after the first take time; an answer of one token may have none."""
+    block = {"time_to_first_token_ms": 12.0, "generation_time_ms": 0.0}
+    for total, kept in ((4, ServerTimings()), (1, ServerTimings(prefill_ns=12 * MS, decode_ns=0))):
+        writes = write_running(*range(1, total + 1), total=total)
+        delay, text = writes[-1]
+        text = text.replace('{"choices": []', f'{{"metrics": {json.dumps(block)}, "choices": []')
+        assert read("vllm", [*writes[:-1], (delay, text)])[0].server == kept
+
+
+def test_a_refusal_is_text():
+    """What the protocol streams as `refusal` is generated text, and no empty answer."""
+    writes = [(delay, text.replace('"content"', '"refusal"')) for delay, text in write_running(4, 8, total=8)]
+    assert read("generic", writes)[0].text == "e f g h e f g h "

@@ -52,7 +52,7 @@ class ChatFold:
         self._is_in_order = True
         self._usage = UsageFold()
         self._finish_reason: str | None = None
-        self._finish_ns: int | None = None
+        self._finish: CountedChunk | None = None
         self._metrics: object = None
         self._sglext: object = None
         self._timings: list[Timings] = []
@@ -99,7 +99,7 @@ class ChatFold:
     def finish(self) -> Answer:
         """Return what was said so far."""
         total = None if self._other_choices else self._usage.total(has_content=bool(self._marks))
-        counted = choose_counts(self._own_marks(), total=total, finish_ns=self._finish_ns)
+        counted = choose_counts(self._own_marks(), total=total, finish=self._finish)
         output_tokens = _settle_total(total, counted)
         reading = self._read(output_tokens)
         token_ids = None if self._ids is None or self._count_without_ids() else tuple(self._ids)
@@ -121,7 +121,7 @@ class ChatFold:
             fallbacks=reading.fallbacks,
             stream_error=self._stream_error,
             is_refused=self._refused,
-            finish_ns=self._finish_ns,
+            finish_ns=None if self._finish is None else self._finish.arrival_ns,
             unstreamed_tokens=self._usage.unstreamed_tokens(has_reasoning=bool(self._reasoning)),
             piece_chars=self._piece_chars(counted),
             warnings=self._warnings(reading, counted, output_tokens),
@@ -175,12 +175,13 @@ class ChatFold:
         spoke = choice.delta is not None and self._take_delta(choice.delta)
         if spoke and usage is None:
             self._usage.note_uncounted()
+        mark = CountedChunk(arrival_ns, ids, usage, engine, self._generated_chars)
         if choice.finish_reason:  # some services state an empty one on every chunk
-            self._finish_reason, self._finish_ns = choice.finish_reason, arrival_ns
+            self._finish_reason, self._finish = choice.finish_reason, mark
         if choice.avg_decoded_tokens_per_iter is not None:
             self._tokens_per_iteration = choice.avg_decoded_tokens_per_iter
         if spoke or choice.token_ids or self._has_grown(usage, engine):
-            self._marks.append(CountedChunk(arrival_ns, ids, usage, engine, self._generated_chars))
+            self._marks.append(mark)
 
     def _take_tail(self, frame: ChatFrame, arrival_ns: int) -> None:
         """Count the tokens that the stream held back and only the closing frame's own count tells.
@@ -218,11 +219,11 @@ class ChatFold:
             self._enter(_REASONING)
             self._reasoning.append(reasoning)
             self._generated_chars += len(reasoning)
-        if delta.content:
+        if content := delta.content or delta.refusal:
             if self._part != _TEXT:
                 self._enter(_TEXT)
-            self._text.append(delta.content)
-            self._generated_chars += len(delta.content)
+            self._text.append(content)
+            self._generated_chars += len(content)
         if delta.tool_calls:
             for call in delta.tool_calls:
                 self._take_tool_call(call)
@@ -259,6 +260,8 @@ class ChatFold:
             found.append(f"usage says {stated} tokens, fewer than {counted.last} streamed, and is not used")
         elif stated is not None and counted.last not in {None, stated}:
             found.append(f"chunks carry {counted.last} tokens by {counted.source}, usage says {stated}")
+        elif stated is not None and counted.source is None and stated < len(self._marks):
+            found.append(f"usage says {stated} tokens for {len(self._marks)} chunks with content")
         if self._ids is not None and self._count_without_ids():
             missing, chunks = self._count_without_ids(), len(self._marks)
             found.append(f"token ids are missing from {missing} of {chunks} chunks and are not used")

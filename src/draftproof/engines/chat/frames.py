@@ -18,7 +18,8 @@ from draftproof.engines.protocol import FrameError
 _BUSY_CODES = (429, 503, "429", "503")
 
 
-Count = Annotated[int, msgspec.Meta(ge=0)]
+# No answer has a thousand million tokens: such a total is an unset or underflowed field, and no count.
+Count = Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)]
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
@@ -44,9 +45,10 @@ class ToolCallDelta(msgspec.Struct, frozen=True):
 
 
 class Delta(msgspec.Struct, frozen=True, gc=False):
-    """What a chunk adds to the answer; engines name reasoning text in two ways."""
+    """What a chunk adds to the answer; engines name reasoning text in two ways, a refusal is text by name."""
 
     content: str | None = None
+    refusal: str | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
     tool_calls: tuple[ToolCallDelta, ...] | None = None

@@ -89,7 +89,7 @@ def bound_reading(reading: MetricsReading, output_tokens: int | None) -> Metrics
     steps, server, found = reading.decode_steps, reading.server, []
     if steps is not None and (fault := _find_step_fault(steps, reading.speculation, output_tokens)):
         steps, found = None, [fault]
-    if server.prefill_ns == 0:
+    if server.prefill_ns == 0 or (server.decode_ns == 0 and output_tokens not in {0, 1}):
         server, found = ServerTimings(), [*found, "the server's times are 0 and are not used"]
     warnings = (*reading.warnings, *found)
     return msgspec.structs.replace(reading, decode_steps=steps, server=server, warnings=warnings)

@@ -2,7 +2,8 @@
 
 One source for the whole answer: counts of two sources in one answer would be neither. A source counts only
 if every content chunk states it, it never falls, and it is that of its chunk: a chunk with content brings a
-token at least, so a first count of 0 is not its own. What no source counts, a tokenizer counts after the run.
+token at least, so neither a first count of 0 is its own, nor one that stays where the total lies above it.
+What no source counts, a tokenizer counts after the run.
 """
 
 from collections.abc import Callable, Sequence
@@ -49,26 +50,30 @@ _STATED: tuple[tuple[TokenSource, Callable[[CountedChunk], int | None]], ...] = 
 
 
 def choose_counts(
-    marks: Sequence[CountedChunk], *, total: int | None = None, finish_ns: int | None = None
+    marks: Sequence[CountedChunk], *, total: int | None = None, finish: CountedChunk | None = None
 ) -> Counted:
     """Return the chunks with the counts of the first source that all of them have.
 
     Args:
         marks: the content chunks in order.
         total: the answer's tokens by the closing usage.
-        finish_ns: arrival of the event with the finish reason. Tokens beyond the last count end with it.
+        finish: the event with the finish reason. Tokens beyond the last count end with it, unless it has one.
     """
     warnings: list[str] = []
     for source, count_of in _STATED:
         counts = [count for count in map(count_of, marks) if count is not None]
-        if source != "token_ids" and _lacks_closing(marks, counts, count_of, finish_ns):
+        if source != "token_ids" and _lacks_closing(marks, counts, count_of, finish):
             counts += [] if total is None else [total]
         if not marks or len(counts) < len(marks):
             continue
         fault = _find_fault(counts)
+        if source != "token_ids":
+            fault = fault or _find_halt(marks, counts, total)
         if fault is None:
-            return _join(source, marks, counts, _tail(source, marks, counts, total, finish_ns), warnings)
-        shifted = _shift(marks, counts, total) if source != "token_ids" else None
+            is_open = finish is not None and count_of(finish) is None
+            tail = _tail(source, marks, counts, total, finish.arrival_ns if finish and is_open else None)
+            return _join(source, marks, counts, tail, warnings)
+        shifted = _shift(marks, counts, total, finish) if source != "token_ids" else None
         if shifted is not None:
             warnings.append(f"the token count by {source} lags by one chunk and is moved")
             return _join(source, marks, shifted, (), warnings)
@@ -86,11 +91,11 @@ def _lacks_closing(
     marks: Sequence[CountedChunk],
     counts: Sequence[int],
     count_of: Callable[[CountedChunk], int | None],
-    finish_ns: int | None,
+    finish: CountedChunk | None,
 ) -> bool:
     """Tell whether only the event that ends the answer is without a count: that of it is the total."""
     is_last = len(counts) == len(marks) - 1 > 0 and count_of(marks[-1]) is None
-    return is_last and marks[-1].arrival_ns == finish_ns
+    return is_last and finish is not None and marks[-1].arrival_ns == finish.arrival_ns
 
 
 def _find_fault(counts: Sequence[int]) -> str | None:
@@ -101,11 +106,30 @@ def _find_fault(counts: Sequence[int]) -> str | None:
     return "is 0 at a chunk with content" if counts[0] == 0 else None
 
 
-def _shift(marks: Sequence[CountedChunk], counts: Sequence[int], total: int | None) -> list[int] | None:
+def _find_halt(marks: Sequence[CountedChunk], counts: Sequence[int], total: int | None) -> str | None:
+    """Find a chunk with content that brings no token, in a count that ends below the total.
+
+    Without such a total a token may have come in several chunks, as one of a tool call does.
+    """
+    if total is None or total <= counts[-1]:
+        return None
+    chars = list_piece_chars(marks)[1:]
+    steps = zip(pairwise(counts), chars, strict=False)
+    halts = (number for (before, number), has_content in steps if has_content and before == number)
+    return next((f"stays at {number} at a chunk with content" for number in halts), None)
+
+
+def _shift(
+    marks: Sequence[CountedChunk], counts: Sequence[int], total: int | None, finish: CountedChunk | None
+) -> list[int] | None:
     """Return each chunk's count from the next one's, the last from the total; None where that is none either.
 
     A service that states the tokens before a chunk begins at 0 and never states those of the last chunk.
+    Where the answer ends long after that, the total has tokens that came behind it.
     """
+    span_ns = marks[-1].arrival_ns - marks[0].arrival_ns
+    if finish is not None and (finish.arrival_ns - marks[-1].arrival_ns) * 2 * (len(marks) - 1) > span_ns:
+        return None
     moved = [*counts[1:], total or 0]
     last = max((at for at, chars in enumerate(list_piece_chars(marks)) if chars), default=0)
     brings = moved[last] - (moved[last - 1] if last else 0)
@@ -122,7 +146,8 @@ def _tail(
     """Return the tokens that only the closing usage reports, at the event that ended them.
 
     A running count that stops short of the total says that they came after it. Token ids do not: what has no
-    id may have come at any time, and stays out of tokens and time alike.
+    id may have come at any time, and stays out of tokens and time alike, and so does what lies above the
+    finish event's own count.
     """
     is_late = finish_ns is not None and finish_ns >= marks[-1].arrival_ns
     if source == "token_ids" or not is_late or total is None or total <= counts[-1]:

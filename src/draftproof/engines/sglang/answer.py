@@ -100,8 +100,8 @@ class HeldTailFold(ChatFold):
     def finish(self) -> Answer:
         """Return what was said so far."""
         total = self._usage.stated
-        if total and self._finish_ns is not None and not self._other_choices:
-            *earlier, last = self._marks or [CountedChunk(self._finish_ns, None, total, None, 0)]
+        if total and self._finish is not None and not self._other_choices:
+            *earlier, last = self._marks or [CountedChunk(self._finish.arrival_ns, None, total, None, 0)]
             if earlier and last.usage is None and all(mark.usage is not None for mark in earlier):
                 last = msgspec.structs.replace(last, usage=total)
             self._marks = [*earlier, last]
