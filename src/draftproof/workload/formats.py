@@ -18,8 +18,9 @@ _ROLES = (
     dict.fromkeys(("human", "user"), "user")
     | dict.fromkeys(("gpt", "chatgpt", "assistant", "bing", "bard", "model"), "assistant")
     | dict.fromkeys(("tool", "observation", "function_response"), "tool")
-    | {"system": "system"}
+    | {"system": "system", "developer": "developer"}
 )
+_SYSTEM_KEYS = ("system", "system_prompt", "system_message")
 _SPEAKER_KEYS = ("from", "role", "value", "content")
 _MESSAGE_KEYS = ("name", "tool_calls", "tool_call_id")
 _MEDIA = ("image", "images", "video", "videos", "audio", "audios")
@@ -27,7 +28,7 @@ _MEDIA = ("image", "images", "video", "videos", "audio", "audios")
 _SHAREGPT_OWN = (
     *("segments", "max_tokens", "sampling", "stop", "tool_choice", "request", "checks", "follow_ups"),
 )
-_SHAREGPT_KEYS = frozenset({"id", "conversations", "system", "tools", *_MEDIA, *_SHAREGPT_OWN})
+_SHAREGPT_KEYS = frozenset({"id", "conversations", *_SYSTEM_KEYS, "tools", *_MEDIA, *_SHAREGPT_OWN})
 _BATCH_KEYS = ("custom_id", "method", "url", "body")
 _SAMPLING_KEYS = ("temperature", "top_p", "top_k", "seed")
 _ENCODER = msgspec.json.Encoder(order="sorted")
@@ -172,16 +173,17 @@ def _refuse_media(value: Mapping[str, Any]) -> None:
 
 
 def _read_system(value: Mapping[str, Any], turns: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    system = value.get("system")
-    if not system:
-        return
-    if not isinstance(system, str):
-        raise msgspec.ValidationError(f"Expected `str` in `system`, got {system!r}")
+    given = [(key, value[key]) for key in _SYSTEM_KEYS if value.get(key)]
     first = _read_turn(turns[0], 0) if turns else {}
-    if first.get("role") != "system":
-        yield {"role": "system", "content": system}
-    elif first["content"] != system:
-        raise msgspec.ValidationError("`system` and the first turn are two system messages")
+    if first.get("role") == "system":
+        given.append(("the first turn", first["content"]))
+    for key, text in given:
+        if not isinstance(text, str):
+            raise msgspec.ValidationError(f"Expected `str` in `{key}`, got {text!r}")
+        if text != given[0][1]:
+            raise msgspec.ValidationError(f"`{given[0][0]}` and {key} are two system messages")
+    if given and first.get("role") != "system":
+        yield {"role": "system", "content": given[0][1]}
 
 
 def _read_turn(turn: Mapping[str, Any], index: int) -> dict[str, Any]:

@@ -101,7 +101,10 @@ def read_date(value: str) -> Moment:
     fraction, zone = found["fraction"] or "", found["zone"] or ""
     time = found["time"].removesuffix(fraction).rstrip(".,")
     offset = "+00:00" if zone in {"", "Z", "z", "UTC", "GMT"} else zone
-    second = _read_second(f"{found['day']}T{time}", offset)
+    try:
+        second = _read_second(f"{found['day']}T{time}", offset)
+    except ValueError as error:
+        raise ValueError(f"{quote(value)} is no date and time: {error}") from None
     part_ns = int(fraction[:_FRACTION_DIGITS].ljust(_FRACTION_DIGITS, "0"))
     return Moment(second * NS_PER_S + part_ns, "zoned" if zone else "local")
 

@@ -27,7 +27,7 @@ FURTHER_KEYS = frozenset(
     {
         *("chat_template_kwargs", "frequency_penalty", "ignore_eos", "logit_bias", "logprobs", "min_p"),
         *("min_tokens", "n", "parallel_tool_calls", "presence_penalty", "repetition_penalty"),
-        *("response_format", "stop_token_ids"),
+        *("response_format", "stop_token_ids", "functions", "function_call"),
     }
 )
 # Field -> what is sent in its place.
@@ -37,6 +37,7 @@ LEFT_TO_PLAN = {
     "stream_options": "usage is asked for as the engine can state it",
 }
 _BY_THE_ARMS = "the arms of the plan decide it"
+_OTHER_LIMITS = ("max_new_tokens", "max_output_tokens", "n_predict")
 # Field -> the values that do no harm, and why others are refused.
 _REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "n": ((1,), "of several answers none has a time per token of its own"),
@@ -45,7 +46,7 @@ _REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "echo": ((False,), "an answer that begins with its prompt is measured with it"),
     "prompt": ((), "a chat request has messages"),
     "input": ((), "a chat request has messages"),
-    "speculation": ((), _BY_THE_ARMS),
+    **dict.fromkeys(_OTHER_LIMITS, ((), "two limits leave it open which one holds; state it as max_tokens")),
 }
 
 
@@ -58,7 +59,7 @@ def find_request_faults(request: Mapping[str, Any]) -> Iterator[str]:
             yield f"request.{name}: {LEFT_TO_PLAN[name]}"
         elif is_secret_name(name):
             yield f"request.{name} would be copied into every run; send a secret as a header of the arm"
-        elif name.startswith("speculative"):
+        elif "speculat" in name:
             yield f"request.{name} cannot be stated by an item: {_BY_THE_ARMS}"
         elif name in _REFUSED and value not in _REFUSED[name][0]:
             yield f"request.{name} = {_shorten(value)} cannot be measured: {_REFUSED[name][1]}"

@@ -28,7 +28,9 @@ import msgspec
 from draftproof.errors import WorkloadError
 from draftproof.workload.block_size import BLOCK_KEY, decide_block_tokens
 from draftproof.workload.moments import (
+    NS_PER_S,
     TIME_KEYS,
+    UNIT_KEY,
     Form,
     Moment,
     Units,
@@ -134,6 +136,8 @@ def read_rows(form: _Format, rows: Iterable[tuple[int, Row]], name: str, units: 
         )
     check_forms((written, f"{name}:{number}") for written, number in _first_of_each_form(found))
     check_unit_is_used(units.timestamp, {written for written, _, _ in found}, name)
+    if units.timestamp is None and form.units.timestamp is not None:
+        _check_fractions([one.due_ns for _, one, _ in found], name)
     prompts = ((one.prompt_tokens, len(one.shared_blocks), number) for _, one, number in found)
     block_tokens = decide_block_tokens(known.block_tokens, prompts, name)
     if units.block_tokens is not None and block_tokens is None:
@@ -150,6 +154,17 @@ def read_rows(form: _Format, rows: Iterable[tuple[int, Row]], name: str, units: 
         for _, one, number in found
     )
     return Trace(arrivals, tuple(key for key in keys if key not in form.keys))
+
+
+def _check_fractions(times_ns: Sequence[int], name: str) -> None:
+    """Refuse times of a format in seconds that may as well be of a copy of it in milliseconds."""
+    if max(times_ns) > min(times_ns) and not any(one_ns % NS_PER_S for one_ns in times_ns):
+        raise WorkloadError(
+            "these columns are of a trace in seconds, and no timestamp has a part of one: it may be in a "
+            "smaller unit",
+            place=f"{name}, {UNIT_KEY}",
+            fix=f'state {UNIT_KEY} in the plan: "s", "ms", "us" or "ns" (init: --timestamp-unit).',
+        )
 
 
 def _first_of_each_form(

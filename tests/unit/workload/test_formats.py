@@ -67,6 +67,9 @@ def test_a_field_that_nobody_knows_is_sent_as_given(tmp_path):
         ("echo", True),
         ("use_beam_search", True),
         ("prompt", "x"),
+        ("max_new_tokens", 9),
+        ("n_predict", 9),
+        ("num_speculative_tokens", 3),
         ("speculation", "off"),
         ("speculative.n_max", 4),
         ("api_key", "sk"),
@@ -205,10 +208,28 @@ def test_a_sharegpt_system_text_comes_first():
     assert "in 3 of 3 lines the answer after the last question is left out." in workload.notes
 
 
+@pytest.mark.parametrize("column", ["system", "system_prompt", "system_message"])
+def test_every_name_of_a_system_text_is_read(tmp_path, column):
+    """The column comes first, beside a turn of the same text once, and two texts are refused."""
+    for turns in ([("human", "Hi")], [("system", "Be brief."), ("human", "Hi")]):
+        sent = payload_of(tmp_path, sharegpt(*turns, **{column: "Be brief."}))["messages"]
+        assert [(m["role"], m["content"]) for m in sent] == [("system", "Be brief."), ("user", "Hi")]
+    turns = [("system", "Rhyme."), ("human", "Hi")]
+    assert "two system messages" in refusal_of(tmp_path, sharegpt(*turns, **{column: "Be brief."}))
+
+
+def test_two_columns_of_system_text_are_refused(tmp_path):
+    """Neither is chosen in silence, and neither are the older names of tools dropped."""
+    line = sharegpt(("human", "Hi"), system="A", system_prompt="B")
+    assert "`system` and system_prompt are two system messages" in refusal_of(tmp_path, line)
+    assert "request.functions" in refusal_of(tmp_path, sharegpt(("human", "Hi"), functions=[{"name": "f"}]))
+
+
 @pytest.mark.parametrize(
     ("speaker", "role"),
     [
-        ("human", "user"), ("user", "user"), ("system", "system"), ("tool", "tool"), ("observation", "tool"),
+        ("human", "user"), ("user", "user"), ("system", "system"), ("developer", "developer"),
+        ("tool", "tool"), ("observation", "tool"),
         ("gpt", "assistant"), ("assistant", "assistant"),
     ],
 )  # fmt: skip

@@ -83,6 +83,16 @@ def test_the_handed_trace_in_seconds_is_read_in_seconds() -> None:
     assert trace.unused == ("chat_id", "parent_chat_id", "turn")
 
 
+def test_a_trace_in_seconds_without_a_part_of_one_may_be_in_milliseconds() -> None:
+    """Columns say the unit of the published file, not that of a copy of it; the plan does."""
+    lines = [json.loads(line) for line in (FILES / "trace-seconds.jsonl").read_text().splitlines()]
+    copy = "\n".join(json.dumps(one | {"timestamp": round(one["timestamp"] * 1000)}) for one in lines)
+    with pytest.raises(WorkloadError, match=r"Fix: state workload\.timestamp_unit"):
+        read_trace(copy)
+    arrivals = read_trace(copy, units=Units(timestamp="ms")).arrivals
+    assert [one.due_ns / 1e9 for one in arrivals] == [0, 0.731, 2.114, 3.9, 5.2, 6.0]
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -181,7 +191,14 @@ def test_every_fraction_and_offset_is_read(written, ns, zone) -> None:
 
 @pytest.mark.parametrize(
     "written",
-    ["2026-03-02", "2026-03-02 10:00.5", "02/Mar/2026:10:00:00 +0000", "2026-03-02 10:00:00,", "10:00:00"],
+    [
+        "2026-03-02",
+        "2026-03-02T23:59:60Z",
+        "2026-03-02 10:00.5",
+        "02/Mar/2026:10:00:00 +0000",
+        "2026-03-02 10:00:00,",
+        "10:00:00",
+    ],
 )
 def test_a_date_that_loses_something_is_refused(written) -> None:
     """A day without its time, and forms that are not known."""
