@@ -2,8 +2,11 @@
 
 import asyncio
 import itertools
+import re
+from pathlib import Path
 
 import httptools
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,11 +17,16 @@ from draftproof.client.plain import ends_plain, take_frames
 from draftproof.client.sse import SseDecoder
 from draftproof.client.wire import Ending
 from draftproof.clock import monotonic_ns
-from draftproof.engines import GENERIC
+from draftproof.engines import ADAPTERS, GENERIC
 from draftproof.errors import EngineError
+from draftproof.load.turn import Job, Turn, make_record
+from draftproof.testing.builders import build_item
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 END = b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
+PAYLOADS = sorted((Path(__file__).parents[2] / "fixtures" / "payloads").glob("*/*.sse"))
+TURN = Turn(block=0, load="low", concurrency=1, repeat=0, arm="baseline", order=0, item_ids=("i",))
+JOB = Job(request_id="r", item=build_item("i"), phase="measure", order_in_block=0, seed=None)
 PLAIN = b'{"choices":[{"index":0,"delta":{"content":"%d"},"finish_reason":null}]}'
 
 
@@ -80,14 +88,28 @@ def cut_streams(draw, tail=b""):
     if draw(st.booleans()):
         place = draw(st.integers(0, len(whole) - 1))
         whole = whole[:place] + bytes([draw(st.integers(0, 255))]) + whole[place + 1 :]
-    borders, at = [], 0
-    for one in chunks:
-        at += len(one)
-        borders.append(at)
+    return cut(draw, whole, chunks)
+
+
+def cut(draw, whole, chunks):
+    """Return a stream in reads, mostly cut at the borders of its chunks."""
+    borders = list(itertools.accumulate(map(len, chunks)))
     anywhere = st.integers(0, len(whole))
     cuts = draw(st.sets(st.one_of(st.sampled_from(borders), anywhere) if draw(st.booleans()) else anywhere))
+    if draw(st.booleans()):
+        cuts |= set(borders)
     places = sorted({0, *cuts, len(whole)})
     return [whole[start:end] for start, end in itertools.pairwise(places)]
+
+
+@st.composite
+def cut_payloads(draw):
+    """Return a recorded stream in reads, each of its events a chunk, those of its middle often repeated."""
+    body = draw(st.sampled_from(PAYLOADS)).read_bytes()
+    events = re.findall(rb"(?s).+?(?:\r?\n\r?\n|$)", body)
+    place, times = draw(st.integers(0, len(events) - 1)), draw(st.integers(1, 9))
+    chunks = [chunk(one) for one in [*events[:place], *[events[place]] * times, *events[place + 1 :]]]
+    return cut(draw, b"".join(chunks) + b"0\r\n\r\n", chunks)
 
 
 def test_each_event_has_the_time_of_its_read():
@@ -121,11 +143,12 @@ def test_what_is_taken_is_what_the_parsers_find(reads):
     assert taken is None or list(zip(*taken, strict=True)) == Reference().feed(timed)
 
 
-def fold_of(reads, *, may_wait, head=HEAD):
+def fold_of(reads, *, may_wait, head=HEAD, engine="generic"):
     """Return what one exchange heard that came in `reads`, each at its own time, and how it was ended."""
 
     async def main():
-        connection, fold = HttpConnection(monotonic_ns), ExchangeFold(GENERIC.start_fold(), may_wait=may_wait)
+        answer = ADAPTERS[engine].start_fold()
+        connection, fold = HttpConnection(monotonic_ns), ExchangeFold(answer, may_wait=may_wait)
         connection._begin()
         connection._listener, connection._ending = fold, asyncio.get_running_loop().create_future()
         for number, data in enumerate([head, *reads]):
@@ -143,6 +166,18 @@ def fold_of(reads, *, may_wait, head=HEAD):
 def test_an_answer_is_the_same_whether_its_reads_wait_or_not(reads):
     """Outcome, text, chunks, times and words of fault, of any bytes in any cut."""
     assert fold_of(reads, may_wait=True) == fold_of(reads, may_wait=False)
+
+
+@pytest.mark.parametrize("engine", ADAPTERS)
+@given(cut_payloads())
+@settings(max_examples=60, deadline=None)
+def test_a_record_is_the_same_to_the_byte_whether_its_reads_wait_or_not(engine, reads):
+    """Of every engine's answers, read by every adapter, in any cut."""
+    fast, slow = (
+        msgspec.json.encode(make_record(TURN, JOB, 0, fold_of(reads, may_wait=may_wait, engine=engine)))
+        for may_wait in (True, False)
+    )
+    assert fast == slow
 
 
 def test_what_looks_like_a_chunk_inside_of_a_chunk_is_not_one():

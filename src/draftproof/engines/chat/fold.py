@@ -5,6 +5,7 @@ its frames is gathered and read by that engine's own function.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate, repeat
 
 import msgspec
 
@@ -14,6 +15,7 @@ from draftproof.engines.chat.frames import (
     Choice,
     Delta,
     ToolCallDelta,
+    Usage,
     parse_frame,
     parse_frames,
 )
@@ -24,11 +26,13 @@ from draftproof.engines.chat.metrics_block import (
     find_disagreements,
     read_metrics,
 )
+from draftproof.engines.chat.plain_frames import parse_plain
 from draftproof.engines.chat.token_counts import Counted, CountedChunk, choose_counts, list_piece_chars
 from draftproof.engines.chat.usage import UsageFold
 from draftproof.engines.protocol import Answer
 from draftproof.records import ToolCall
 
+_ENDS = 3  # frames of an answer's end that may be others than those of its middle
 _REASONING, _TEXT, _CALLS = range(3)  # the order in which a record keeps an answer's parts, calls by index
 
 
@@ -60,6 +64,7 @@ class ChatFold:
         self._stream_error: str | None = None
         self._refused = False
         self._other_choices = 0
+        self._is_plain = True  # what came so far in the middle of the stream
 
     def add(self, frame: bytes, arrival_ns: int) -> None:
         """Take the data of one event.
@@ -75,8 +80,32 @@ class ChatFold:
         Raises:
             FrameError: one is not a frame of a chat stream; none of them is taken.
         """
-        for parsed, arrival_ns in zip(parse_frames(frames), arrivals_ns, strict=True):
+        ends = parse_frames(frames[-_ENDS:])
+        middle, times_ns = frames[:-_ENDS], arrivals_ns[:-_ENDS]
+        if middle and not self._take_plain(middle, times_ns):
+            ends, times_ns = parse_frames(middle) + ends, ()
+        for parsed, arrival_ns in zip(ends, arrivals_ns[len(times_ns) :], strict=True):
             self._take(parsed, arrival_ns)
+
+    def _take_plain(self, lines: Sequence[bytes], arrivals_ns: Sequence[int]) -> bool:
+        """Take frames of text and running counts in one go, as one by one would; False: they are others."""
+        found = parse_plain(lines) if self._is_plain else None
+        if found is None:
+            self._is_plain = False
+            return False
+        if self._part != _TEXT:
+            self._enter(_TEXT)
+        chars = list(accumulate(map(len, found.texts), initial=self._generated_chars))
+        ids = repeat(None) if found.ids is None else [self._take_ids(one) for one in found.ids]
+        counts = repeat(None) if found.counts is None else found.counts
+        self._marks.extend(map(CountedChunk, arrivals_ns, ids, counts, repeat(None), chars[1:]))
+        self._text += found.texts
+        self._generated_chars = chars[-1]
+        if found.counts is None:
+            self._usage.note_uncounted()
+        else:
+            self._usage.add(Usage(found.prompt_tokens, found.counts[-1], found.details))
+        return True
 
     def _take(self, parsed: ChatFrame, arrival_ns: int) -> None:
         """Take a frame; runs for every chunk of every stream."""

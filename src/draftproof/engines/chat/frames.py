@@ -19,7 +19,8 @@ _BUSY_CODES = (429, 503, "429", "503")
 
 
 # No answer has a thousand million tokens: such a total is an unset or underflowed field, and no count.
-Count = Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)]
+MOST_TOKENS = 1_000_000_000
+Count = Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
@@ -100,7 +101,7 @@ class ChatFrame(msgspec.Struct, frozen=True, gc=False):
 
 _DECODER = msgspec.json.Decoder(ChatFrame)
 _BETWEEN = b"}\n{"  # two lines of one object each; in no place inside of one
-_FAULTS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+FAULTS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def parse_frame(data: bytes) -> ChatFrame:
@@ -111,7 +112,7 @@ def parse_frame(data: bytes) -> ChatFrame:
     """
     try:
         return _DECODER.decode(data)
-    except _FAULTS as error:
+    except FAULTS as error:
         raise FrameError(_explain(error)) from error
 
 
@@ -124,15 +125,20 @@ def parse_frames(lines: Sequence[bytes]) -> list[ChatFrame]:
     Raises:
         FrameError: as `parse_frame`, of any of them, or they are to be read one by one.
     """
-    joined = b"\n".join(lines)
-    is_plain = joined.startswith(b"{") and joined.endswith(b"}") and joined.count(_BETWEEN) == len(lines) - 1
     try:
-        frames = _DECODER.decode_lines(joined) if is_plain else []
-    except _FAULTS as error:
+        frames = _DECODER.decode_lines(join_lines(lines))
+    except FAULTS as error:
         raise FrameError(_explain(error)) from error
     if len(frames) != len(lines):
         raise FrameError("some lines are not one frame each")
     return frames
+
+
+def join_lines(lines: Sequence[bytes]) -> bytes:
+    """Return lines of one object each as they are decoded together, nothing if they are others."""
+    joined = b"\n".join(lines)
+    is_plain = joined.startswith(b"{") and joined.endswith(b"}") and joined.count(_BETWEEN) == len(lines) - 1
+    return joined if is_plain else b""
 
 
 def _explain(error: Exception) -> str:

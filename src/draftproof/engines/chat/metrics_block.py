@@ -91,6 +91,8 @@ def bound_reading(reading: MetricsReading, output_tokens: int | None) -> Metrics
         steps, found = None, [fault]
     if server.prefill_ns == 0 or (server.decode_ns == 0 and output_tokens not in {0, 1}):
         server, found = ServerTimings(), [*found, "the server's times are 0 and are not used"]
+    if not found:
+        return reading
     warnings = (*reading.warnings, *found)
     return msgspec.structs.replace(reading, decode_steps=steps, server=server, warnings=warnings)
 
