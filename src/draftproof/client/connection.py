@@ -26,9 +26,8 @@ _ACKED = struct.Struct("=Q")
 _ACKED_AT = 120
 
 
-def count_taken_bytes(transport: asyncio.BaseTransport) -> int | None:
+def count_taken_bytes(sock: socket.socket | None) -> int | None:
     """Return how many bytes the other end's system has acknowledged, None where this one does not say."""
-    sock = transport.get_extra_info("socket")
     if sock is None or not hasattr(socket, "TCP_INFO"):
         return None
     with contextlib.suppress(OSError, struct.error):
@@ -52,6 +51,10 @@ class HttpConnection(asyncio.Protocol):
         self._listener: Listener | None = None
         self._ending: asyncio.Future[Ending] | None = None
         self._is_kept = False
+        self._sock: socket.socket | None = None
+        self._hang_ups: select.poll | None = None
+        self._sent_bytes = 0
+        self._taken_at_first: int | None = None
         self._begin()
         self._message_complete = True
 
@@ -99,12 +102,12 @@ class HttpConnection(asyncio.Protocol):
     @property
     def has_hung_up(self) -> bool:
         """True when the other end has closed, whether or not the loop has come to see it."""
-        sock = None if self._transport is None else self._transport.get_extra_info("socket")
-        if sock is None or sock.fileno() < 0:
+        if self.is_closed or self._sock is None:
             return True
-        poll = select.poll()
-        poll.register(sock.fileno(), getattr(select, "POLLRDHUP", select.POLLHUP))
-        return bool(poll.poll(0))
+        if self._hang_ups is None:
+            self._hang_ups = select.poll()
+            self._hang_ups.register(self._sock.fileno(), getattr(select, "POLLRDHUP", select.POLLHUP))
+        return bool(self._hang_ups.poll(0))
 
     @property
     def is_unheard(self) -> bool:
@@ -156,14 +159,25 @@ class HttpConnection(asyncio.Protocol):
             self._end("broken", "the connection was closed by the server before the request was sent")
             return
         if self._is_kept:
-            self._taken_before = count_taken_bytes(self._transport)
+            self._taken_before = self._count_taken_before()
         else:
             self._reader = read_arrivals(self._transport, self._clock, self._take, self._on_lost)
+            self._taken_at_first = None if self._reader is None else count_taken_bytes(self._sock)
         self._is_kept = True
+        self._sent_bytes += len(request)
         at_ns = self._clock()  # before: what answers the request is stamped while the call still runs
         self._transport.write(request)
         if self._transport.get_write_buffer_size() == 0:
             self._tell_sent(at_ns)
+
+    def _count_taken_before(self) -> int | None:
+        """Return what the other end took of the requests so far, which it has answered.
+
+        That is all of them, and no call of the system needed; over TLS more than that was sent.
+        """
+        if self._taken_at_first is None:
+            return count_taken_bytes(self._sock)
+        return self._taken_at_first + self._sent_bytes
 
     def _tell_sent(self, at_ns: int) -> None:
         if self._listener is not None and not self._sent_told:
@@ -183,14 +197,16 @@ class HttpConnection(asyncio.Protocol):
         the end of the request before this one, nobody can have read this one.
         """
         before = self._taken_before
-        if before is not None and self._heard_bytes == 0 and self._transport is not None:
-            self._is_untaken = self._is_untaken or count_taken_bytes(self._transport) == before
+        if before is not None and self._heard_bytes == 0 and not self._is_untaken:
+            taken = count_taken_bytes(self._sock)
+            self._is_untaken = taken is not None and taken <= before
 
     # What asyncio calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Ask to be told the moment the socket has taken every byte: that moment is `sent_ns`."""
         self._transport = cast("asyncio.Transport", transport)
+        self._sock = transport.get_extra_info("socket")
         self._transport.set_write_buffer_limits(high=0)
 
     def resume_writing(self) -> None:

@@ -209,10 +209,20 @@ def split_url(url: str) -> tuple[Origin, str]:
 
 
 def render_request(request: WireRequest, origin: Origin, target: str) -> bytes:
-    """Return the bytes of a POST. `identity` because a compressed stream hides when a token arrived.
+    """Return the bytes of a POST.
 
     Raises:
         UsageError: a header holds a line break.
+    """
+    head = _render_head(origin, target, request.headers)
+    return b"%bContent-Length: %d\r\n\r\n%b" % (head, len(request.body), request.body)
+
+
+@functools.lru_cache(maxsize=64)
+def _render_head(origin: Origin, target: str, further: tuple[tuple[str, str], ...]) -> bytes:
+    """Return what all requests of an arm begin with, up to the length of the body.
+
+    `identity` because a compressed stream hides when a token arrived.
     """
     host = f"[{origin.host}]" if ":" in origin.host else origin.host
     headers = (
@@ -220,10 +230,9 @@ def render_request(request: WireRequest, origin: Origin, target: str) -> bytes:
         ("Content-Type", "application/json"),
         ("Accept", "text/event-stream"),
         ("Accept-Encoding", "identity"),
-        ("Content-Length", str(len(request.body))),
-        *request.headers,
+        *further,
     )
     lines = [f"POST {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers)]
     if any("\r" in line or "\n" in line for line in lines):
         raise UsageError("a request header holds a line break", place="headers")
-    return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + request.body
+    return "\r\n".join(lines).encode("latin-1") + b"\r\n"
