@@ -165,6 +165,8 @@ class Schedule:
         """Return how many turns of a conversation are still to be asked, from its first missing one on."""
         if self._phase == "warmup":
             return 1
+        if job.conversation_turn == job.item.turns - 1:  # the job itself
+            return 1
         later = [
             self._job(job.item.id, job.order_in_block, "measure", turn=turn)
             for turn in range(job.conversation_turn, job.item.turns)

@@ -39,9 +39,21 @@ class RequestMetrics(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 def compute_request_metrics(record: RequestRecord, stall_threshold_ns: int) -> RequestMetrics:
     """Return the metrics of one request; gaps above `stall_threshold_ns` count as stalls."""
-    first = record.chunks[0].arrival_ns if record.chunks else None
     gaps = chunk_gaps_ns(record)
     longest = max(gaps, default=0)
+    clocks = compute_clocks(record)
+    return msgspec.structs.replace(
+        clocks,
+        icl_ns=gaps,
+        stall_count=sum([gap > stall_threshold_ns for gap in gaps]) if longest > stall_threshold_ns else 0,
+        longest_stall_ns=longest if gaps else None,
+        tpot_most_ns=_longest_per_token_ns(record, clocks.tpot_ns, clocks.tpot_basis),
+    )
+
+
+def compute_clocks(record: RequestRecord) -> RequestMetrics:
+    """Return the metrics of one request without gaps, stalls and bounds: the cost does not grow with it."""
+    first = record.chunks[0].arrival_ns if record.chunks else None
     tpot_ns, tpot_basis = time_per_output_token_ns(record)
     return RequestMetrics(
         ttft_ns=_elapsed(record.sent_ns, first),
@@ -51,18 +63,10 @@ def compute_request_metrics(record: RequestRecord, stall_threshold_ns: int) -> R
         output_tokens=count_output_tokens(record),
         tpot_ns=tpot_ns,
         tpot_basis=tpot_basis,
-        icl_ns=gaps,
-        stall_count=sum([gap > stall_threshold_ns for gap in gaps]) if longest > stall_threshold_ns else 0,
-        longest_stall_ns=longest if gaps else None,
-        tpot_most_ns=_longest_per_token_ns(record, tpot_ns, tpot_basis),
+        icl_ns=(),
+        stall_count=0,
+        longest_stall_ns=None,
     )
-
-
-def compute_clocks(record: RequestRecord) -> RequestMetrics:
-    """Return the metrics of one request without gaps, stalls and bounds: the cost does not grow with it."""
-    ends = record.chunks if len(record.chunks) < 3 else (record.chunks[0], record.chunks[-1])
-    clocks = compute_request_metrics(msgspec.structs.replace(record, chunks=ends), 0)
-    return msgspec.structs.replace(clocks, icl_ns=(), stall_count=0, longest_stall_ns=None, tpot_most_ns=None)
 
 
 def count_output_tokens(record: RequestRecord) -> int | None:

@@ -14,7 +14,7 @@ import msgspec
 from draftproof.client.wire import Ending, Listener, Transport, WireRequest
 from draftproof.clock import Clock, monotonic_ns
 from draftproof.load.turn import Sink, Turn
-from draftproof.metrics.request import compute_clocks, name_outcome
+from draftproof.metrics.request import RequestMetrics, compute_clocks, name_outcome
 from draftproof.metrics.service import Objectives, is_on_time
 from draftproof.qualify.time_left import LevelFacts, Pace, Place
 from draftproof.records import BlockRecord, RequestRecord
@@ -59,9 +59,8 @@ class Tally:
         self.failures: dict[str, int] = {}
         self.tpot_ns, self.ttft_ns = Median(), Median()
 
-    def add(self, record: RequestRecord, objectives: Objectives | None) -> None:
-        """Count one request."""
-        clocks = compute_clocks(record)
+    def add(self, record: RequestRecord, clocks: RequestMetrics, objectives: Objectives | None) -> None:
+        """Count one request with its metrics."""
         self.done += 1
         outcome = name_outcome(record)
         if outcome != "ok":
@@ -205,8 +204,9 @@ class Board:
         """Count a request that has ended, if it is a counted one."""
         if record.phase != "measure" or self._turn is None:
             return
+        clocks = compute_clocks(record)
         for tally in (self._own, self._tallies[record.arm]):
-            tally.add(record, self._objectives)
+            tally.add(record, clocks, self._objectives)
         self._left[record.load, record.arm] -= 1
         self.version += 1
 

@@ -24,7 +24,7 @@ def item_at_turn(item: Item, answers: Sequence[AnswerView]) -> Item:
         IndexError: the conversation has no such turn.
     """
     if not answers:
-        return msgspec.structs.replace(item, follow_ups=())
+        return msgspec.structs.replace(item, follow_ups=()) if item.follow_ups else item
     turns = zip(answers, item.follow_ups, strict=False)
     history = [
         message for turn, (answer, asked) in enumerate(turns) for message in _continue(turn, answer, asked)
