@@ -40,6 +40,7 @@ _GAP_OVER_NS = 10_000_000  # the time between reads is taken anew over so long
 # taken off, all streams are looked at this often, and a wait is at most as long as since the last look.
 _LOOK_S = 0.005
 _MOST_READY = 1023  # that one look reports
+_FEW_READY = 16  # that it reports where a request may become due meanwhile: they are read in a fifth of 1 ms
 
 Take = Callable[[bytes, int], None]
 Lose = Callable[[Exception | None], None]
@@ -77,7 +78,10 @@ class ArrivalReader:
         except OSError as error:
             self._end(error)
             return
-        at_ns = self._clock() - min(waited_ns(stamps), self._longest_wait_ns(len(data)))
+        # What was just read can have waited since the last look; what one read leaves waits on from before.
+        since_ns = self._poll.looked_ns if self._left_since_ns is None else self._left_since_ns
+        self._left_since_ns = since_ns if len(data) == _READ_BYTES else None
+        at_ns = self._clock() - min(waited_ns(stamps), time.monotonic_ns() - since_ns)
         if self._last_ns is not None and at_ns < self._last_ns:
             at_ns = self._last_ns
         self._last_ns = at_ns
@@ -88,12 +92,6 @@ class ArrivalReader:
             self._take(data, at_ns)
         except Exception as error:  # noqa: BLE001 - it ends this exchange, and must not end the poll of all others
             self._end(error)
-
-    def _longest_wait_ns(self, size: int) -> int:
-        """Return how long what was just read can have waited; what one read leaves waits on from before."""
-        since_ns = self._poll.looked_ns if self._left_since_ns is None else self._left_since_ns
-        self._left_since_ns = since_ns if size == _READ_BYTES else None
-        return time.monotonic_ns() - since_ns
 
     def _end(self, error: Exception | None) -> None:
         self.close()
@@ -112,6 +110,7 @@ class _ArrivalPoll:
         self._reads: dict[int, Callable[[], None]] = {}
         self._last_ns = self._last_reads = 0
         self._rest_ns = self._counted_reads = 0
+        self._is_resting = False
         self._counted_from_ns = self.looked_ns = time.monotonic_ns()
         loop.add_reader(self._epoll.fileno(), self._on_ready)
         self._timer = loop.call_later(_LOOK_S, self._on_time)
@@ -135,18 +134,27 @@ class _ArrivalPoll:
             self._epoll.close()
 
     def _on_ready(self) -> None:
-        """Look, or rest first: then whatever else is ready, such as a request that is due, goes before."""
-        if self._find_rest_ns() > 0:
+        """Look, unless that comes after a rest; what else is ready, such as a request due, goes before."""
+        if not self._is_resting and not self._begin_rest():
+            self._look(self._find_most())
+
+    def _begin_rest(self) -> bool:
+        """Have the next look come after a rest, if one is worth it; tell whether it is."""
+        self._is_resting = self._find_rest_ns() > 0
+        if self._is_resting:
             self._loop.call_soon(self._rest)
-        else:
-            self._look()
+        return self._is_resting
 
     def _rest(self) -> None:
+        """Rest, look, and rest again while streams bring something: waiting for that is a second sleep."""
+        self._is_resting = False
         rest_ns = self._find_rest_ns()
         if rest_ns > 0:
             time.sleep(rest_ns / _NS_PER_S)
         if self._reads:
-            self._look()
+            self._look(self._find_most())
+        if self._reads and self._last_reads:
+            self._begin_rest()
 
     def _find_rest_ns(self) -> int:
         """Return how long to wait for company before the next look, 0 for not at all."""
@@ -158,15 +166,21 @@ class _ArrivalPoll:
             rest_ns = min(rest_ns, due_ns - _WAKING_NS - now_ns)
         return rest_ns if rest_ns > _SHORTEST_REST_NS else 0
 
-    def _look(self) -> None:
+    def _find_most(self) -> int:
+        """Return how many streams to read before whatever else is ready has its turn."""
+        return _FEW_READY if self._loop in _AWAKE else _MOST_READY
+
+    def _look(self, most: int) -> None:
         reads, looked_ns = self._reads, time.monotonic_ns()
-        ready = self._epoll.poll(0, _MOST_READY)
+        ready = self._epoll.poll(0, most)
         for descriptor, _ in ready:
             if (read := reads.get(descriptor)) is not None:  # an earlier read may have closed it
                 read()
-        if len(ready) < _MOST_READY:
+        is_whole = len(ready) < most
+        if is_whole:
             self.looked_ns = looked_ns
-        self._last_reads, self._last_ns = len(ready), time.monotonic_ns()
+        # What was left out is there: as with many reads at once, no rest may come before it.
+        self._last_reads, self._last_ns = len(ready) if is_whole else len(reads), time.monotonic_ns()
         self._note_gap(len(ready))
 
     def _note_gap(self, reads: int) -> None:
@@ -181,7 +195,7 @@ class _ArrivalPoll:
     def _on_time(self) -> None:
         """Look though nothing was told, unless that was done just now."""
         if time.monotonic_ns() - self.looked_ns >= _LOOK_S * _NS_PER_S:
-            self._look()
+            self._look(_MOST_READY)
         if self._reads:
             self._timer = self._loop.call_later(_LOOK_S, self._on_time)
 

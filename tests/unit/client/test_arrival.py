@@ -206,9 +206,8 @@ def test_what_one_read_leaves_behind_waited_on_from_before(monkeypatch):
     assert second_s - first_s < 40
 
 
-def test_a_look_that_was_full_may_have_left_a_stream_out(monkeypatch):
+def test_a_look_that_was_full_may_have_left_a_stream_out():
     """Of two streams with bytes one look reports one: it is no look at the other, whose wait goes on."""
-    monkeypatch.setattr(arrival, "_MOST_READY", 1)
 
     async def main():
         pairs = [socket.socketpair() for _ in range(2)]
@@ -217,12 +216,12 @@ def test_a_look_that_was_full_may_have_left_a_stream_out(monkeypatch):
             ours.setblocking(False)
             readers.append(ArrivalReader(ours, monotonic_ns, lambda *_: None, lambda _: None))
         poll = readers[0]._poll
-        poll._look()
+        poll._look(1)
         looked_ns = poll.looked_ns
         for _, theirs in pairs:
             theirs.sendall(b"a")
-        poll._look()
-        was_full = poll.looked_ns == looked_ns
+        poll._look(1)
+        was_full = poll.looked_ns == looked_ns and poll._find_rest_ns() == 0
         for reader, pair in zip(readers, pairs, strict=True):
             reader.close()
             for sock in pair:
@@ -289,6 +288,56 @@ async def rest_of(monkeypatch, *, streams=64, last_reads=1, rest_ns=1_000_000, a
 def test_many_streams_wait_for_company_and_no_longer_than_may_be(monkeypatch, case, rest_ns):
     """A rest ends before the loop must be awake, and is not taken by a few streams or by a loop behind."""
     assert asyncio.run(rest_of(monkeypatch, **case)) == pytest.approx(rest_ns)
+
+
+@pytest.mark.parametrize(("brings", "rests"), [([b"a", b"b", b"c"], 4), ([], 1)])
+def test_streams_that_bring_something_are_rested_for_again(monkeypatch, brings, rests):
+    """A look that found something is followed by the next rest at once; one that found nothing waits."""
+
+    async def main():
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            ours.setblocking(False)
+            taken: list[bytes] = []
+            reader = ArrivalReader(ours, monotonic_ns, lambda data, _: taken.append(data), lambda _: None)
+            poll = reader._poll
+            poll._reads |= {-number: lambda: None for number in range(2, 65)}
+            slept, waiting = [], list(brings)
+
+            def rest(seconds):
+                slept.append(seconds)
+                if waiting:
+                    theirs.sendall(waiting.pop(0))
+
+            monkeypatch.setattr(time, "sleep", rest)
+            monkeypatch.setattr(poll, "_note_gap", lambda _: None)
+            poll._rest_ns, poll._last_ns = 100_000_000, time.monotonic_ns()
+            poll._on_ready()
+            for _ in range(3 * rests):
+                await asyncio.sleep(0)
+            poll._reads = {ours.fileno(): reader.read}
+            reader.close()
+        return len(slept), taken
+
+    assert asyncio.run(main()) == (rests, brings)
+
+
+@pytest.mark.parametrize(("awake", "most"), [(True, 16), (False, 1023)])
+def test_few_streams_are_read_at_a_time_where_a_request_may_become_due(awake, most):
+    """In an open loop a request waits for sixteen reads at most, and then goes first."""
+
+    async def main():
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            ours.setblocking(False)
+            reader = ArrivalReader(ours, monotonic_ns, lambda *_: None, lambda _: None)
+            keep_awake(asyncio.get_running_loop(), monotonic_ns() if awake else None)
+            found = reader._poll._find_most()
+            keep_awake(asyncio.get_running_loop(), None)
+            reader.close()
+            return found
+
+    assert asyncio.run(main()) == most
 
 
 def test_what_is_ready_goes_before_a_rest(monkeypatch):
