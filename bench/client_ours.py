@@ -1,27 +1,59 @@
-"""Our side of the client bench: drives one server of known timing and writes its records as MessagePack.
+"""Our side of the client bench: a whole run with plan and journal, both of whose arms are one server.
 
-Usage: client_ours.py PORT STREAMS REQUESTS STAGGER_S OUT
+The candidate's measurement period is what is compared: its answers are those that the peers are given.
 """
 
+import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
-import uvloop
+from draftproof.load.client_check import Profile
+from draftproof.store.compaction import JOURNAL_FOLDER
+from draftproof.store.journal import JournalContents, load_journal
 
-from draftproof.load.client_check import drive, make_items, make_turn
+_PLAN = """\
+name = "client-bench"
+[workload]
+path = "items.jsonl"
+[[load]]
+name = "bench"
+concurrency = {streams}
+block_size = {requests}
+[arms.baseline]
+engine = "generic"
+url = "http://127.0.0.1:{port}/plain"
+[arms.candidate]
+engine = "generic"
+url = "http://127.0.0.1:{port}"
+[comparison]
+null_arm = false
+resamples = 200
+[thresholds]
+failure_margin = 1.0
+quality_margin = 1.0
+[limits]
+behaviour_probes = false
+warmup_requests = 1
+warmup_max_s = 0.001
+client_lag_ms = 5000.0
+"""
 
 
-def main() -> None:
-    """Drive the load and keep what was read."""
-    port, streams, requests, stagger_s, out = sys.argv[1:]
-    items = make_items(int(requests))
-    turn = make_turn("bench", int(streams), items)
-    records, _, _ = uvloop.run(drive(turn, f"http://127.0.0.1:{port}", items, float(stagger_s)))
-    Path(out).write_bytes(msgspec.msgpack.encode(records))
+def write_plan(folder: Path, port: int, profile: Profile, requests: int) -> Sequence[str]:
+    """Write plan and workload of a run that asks each arm so many requests; return its command."""
+    lines = (
+        json.dumps({"id": name, "messages": [{"role": "user", "content": name}], "max_tokens": 6400})
+        for name in (f"r{index}" for index in range(requests))
+    )
+    (folder / "items.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    plan = _PLAN.format(streams=profile.streams, requests=requests, port=port)
+    (folder / "plan.toml").write_text(plan, encoding="utf-8")
+    run = ("run", str(folder / "plan.toml"), "--out", str(folder / "run"))
+    return (sys.executable, "-m", "draftproof", *run)
 
 
-if __name__ == "__main__":
-    if len(sys.argv) != 6:
-        sys.exit(__doc__)
-    main()
+def read_journal(folder: Path) -> JournalContents | None:
+    """Return what the run has recorded, None where it did not come so far."""
+    journal = folder / "run" / JOURNAL_FOLDER
+    return load_journal(journal) if journal.is_dir() else None

@@ -32,7 +32,7 @@ from draftproof.testing.paced_server import Pace
 from draftproof.workload.items import Item, Message
 
 NS_PER_S = 1e9
-_CHUNKS = 64
+_MOST_TOKENS = 6400
 _TTFT_S = 0.02
 _LEAST_REQUESTS_A_STREAM = 3
 
@@ -40,14 +40,17 @@ _LEAST_REQUESTS_A_STREAM = 3
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """One kind of load: how chunks come and how many of them.
 
-    `tokens` of each chunk in turn, `coalesce` events in one write, `split` each write in two pieces;
-    `streams` open at once, `chunks_per_s` over all of them, `seconds` of steady load.
+    `tokens` of each chunk in turn, `coalesce` events in one write, `split` each write in two pieces, `chunks`
+    of an answer, `acceptance` counts at its end; `streams` open at once, `chunks_per_s` over all of them,
+    `seconds` of steady load.
     """
 
     name: str
     tokens: tuple[int, ...] = (1,)
     coalesce: int = 1
     split: bool = False
+    chunks: int = 64
+    acceptance: bool = False
     streams: int = 64
     chunks_per_s: float = 2000.0
     seconds: float = 4.0
@@ -58,21 +61,22 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
         return Pace(
             ttft_ns=round(_TTFT_S * NS_PER_S),
             gap_ns=round(self.gap_s * NS_PER_S),
-            chunks=_CHUNKS,
+            chunks=self.chunks,
             tokens=self.tokens,
             coalesce=self.coalesce,
             split=self.split,
+            acceptance=self.acceptance,
         )
 
     @property
     def gap_s(self) -> float:
         """Seconds between two chunks of a stream at the offered rate, the wait for the first one counted."""
-        return max(self.answer_s - _TTFT_S, 0.0) / (_CHUNKS - 1)
+        return max(self.answer_s - _TTFT_S, 0.0) / (self.chunks - 1)
 
     @property
     def answer_s(self) -> float:
         """Seconds that an answer takes when the client keeps up."""
-        return self.streams * _CHUNKS / self.chunks_per_s
+        return self.streams * self.chunks / self.chunks_per_s
 
     @property
     def requests(self) -> int:
@@ -134,9 +138,7 @@ def make_turn(load: str, streams: int, items: Iterable[str]) -> Turn:
 
 
 def _item(name: str) -> Item:
-    return Item(
-        id=name, messages=(Message(role="user", content=name),), segments={}, max_tokens=100 * _CHUNKS
-    )
+    return Item(id=name, messages=(Message(role="user", content=name),), segments={}, max_tokens=_MOST_TOKENS)
 
 
 async def drive(

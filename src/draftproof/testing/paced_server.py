@@ -38,7 +38,9 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
 
     `tokens`: tokens of each content chunk, in turn. `coalesce`: events in one write. `split`: each write goes
     out in two pieces, the second `split_ns` after the first. `jitter`: gaps are drawn between 1 − jitter and
-    1 + jitter times `gap_ns`, by the request's text and the chunk's index alone.
+    1 + jitter times `gap_ns`, by the request's text and the chunk's index alone. `acceptance`: the closing
+    chunk has a `metrics` block with the counts of drafts, one verification step a chunk; below the path
+    /plain, for an arm that does not speculate, it has none.
     """
 
     ttft_ns: int = 20_000_000
@@ -49,6 +51,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     split: bool = False
     split_ns: int = 300_000
     jitter: float = 0.5
+    acceptance: bool = False
 
 
 class _Message(msgspec.Struct):
@@ -68,11 +71,11 @@ class _Ask(msgspec.Struct):
 class _Stream:
     """One connection and the answer it is being given."""
 
-    __slots__ = ("generation", "inbox", "index", "pending", "salt", "sock", "tokens", "truth")
+    __slots__ = ("generation", "inbox", "index", "pending", "salt", "sock", "tail", "tokens", "truth")
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
-        self.inbox = b""
+        self.inbox = self.tail = b""
         self.generation = 0
         self.pending: list[tuple[int, bytes, bool]] = []
         self.salt = self.index = self.tokens = 0
@@ -105,6 +108,7 @@ class PacedServer:
         self._running = True
         self._events = _render_events(pace)
         self._tail = _render_tail(pace)
+        self._plain_tail = _render_tail(msgspec.structs.replace(pace, acceptance=False))
 
     def stop(self) -> None:
         """End `serve` soon."""
@@ -170,7 +174,8 @@ class PacedServer:
         path = head.split(b" ", 2)[1]
         if path == b"/truth":
             self._answer(stream, msgspec.json.encode([_freeze(one) for one in self._answers]))
-        elif path == b"/v1/chat/completions":
+        elif path.endswith(b"/chat/completions"):
+            stream.tail = self._plain_tail if path.startswith(b"/plain/") else self._tail
             text = msgspec.json.decode(body, type=_Ask).text
             self._start(stream, text, received_ns)
         else:
@@ -206,7 +211,7 @@ class PacedServer:
         data = (_HEAD if first == 0 else b"") + b"".join(self._events[first:last])
         stream.index = last
         if last == pace.chunks:
-            data += self._tail
+            data += stream.tail
         if pace.split:
             half = len(data) // 2
             stream.pending = [(last - first, data[half:], True)]
@@ -287,7 +292,24 @@ def _render_events(pace: Pace) -> list[bytes]:
 def _render_tail(pace: Pace) -> bytes:
     """Return how an answer ends: the closing chunk with the whole usage, for clients that read no other."""
     *_, total = _cumulate(pace)
-    return _frame({"choices": [], "usage": _usage(total)}) + _DONE
+    metrics = {"metrics": _acceptance(pace)} if pace.acceptance else {}
+    return _frame({"choices": [], "usage": _usage(total), **metrics}) + _DONE
+
+
+def _acceptance(pace: Pace) -> dict[str, Any]:
+    """Return the counts of an answer each of whose chunks but the first is a step of the longest draft."""
+    accepted = [pace.tokens[index % len(pace.tokens)] - 1 for index in range(1, pace.chunks)]
+    longest = max(pace.tokens)
+    return {
+        "speculative_decoding": {
+            "num_spec_steps": len(accepted),
+            "num_draft_tokens": longest * len(accepted),
+            "num_accepted_draft_tokens": sum(accepted),
+            "acceptance_histogram": [accepted.count(count) for count in range(longest + 1)],
+            "per_step_drafted": [longest] * len(accepted),
+            "per_step_accepted": accepted,
+        }
+    }
 
 
 def _cumulate(pace: Pace) -> Iterator[int]:
