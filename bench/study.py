@@ -24,6 +24,7 @@ from study_worlds import WORLDS as TIME_WORLDS
 from study_worlds import Cell, World, draw_requests, true_ratio
 from study_worlds_counting import COUNTING_WORLDS
 from study_worlds_periods import PERIOD_WORLDS
+from study_worlds_stalls import STALL_WORLDS
 
 from draftproof.stats.shares import share_interval
 from draftproof.testing.synthetic_runs import build_run, order_turns
@@ -33,7 +34,7 @@ from draftproof.verdict.results import Cell as DecidedCell
 from draftproof.verdict.results import Effect
 from draftproof.verdict.run_data import ALL_SEGMENTS
 
-WORLDS = (*TIME_WORLDS, *COUNTING_WORLDS, *PERIOD_WORLDS)
+WORLDS = (*TIME_WORLDS, *COUNTING_WORLDS, *PERIOD_WORLDS, *STALL_WORLDS)
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "bench" / "study.json"
 METHOD = ROOT / "docs" / "method.md"

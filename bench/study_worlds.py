@@ -37,7 +37,8 @@ class World:
     noise of Student's t with 3 degrees of freedom. `topic_spread`: log spread of the ratio between topics.
     `is_bounded`: the deciding metric is known within bounds, so its intervals cover more than they say.
     `periods` shifts all times of a period, the first token's too.
-    `alter` changes an arm's drawn requests, and so what is true; `rewrite` changes how the records tell it.
+    `alter` changes an arm's drawn requests, and so what is true; `rewrite` changes how the records tell it,
+    and the true ratio by `truth_factor`.
     """
 
     name: str
@@ -61,6 +62,7 @@ class World:
     periods: Periods | None = None
     alter: Callable[[str, Requests], Requests] | None = None
     rewrite: Callable[[RunData], RunData] | None = None
+    truth_factor: float = 1.0
 
 
 def draw_requests(
@@ -99,7 +101,8 @@ def true_ratio(world: World, cell: Cell, prompts: int = 400_000) -> float:
     drawn = draw_requests(still, layout, orders, np.random.default_rng(1))
     below, above = (drawn[arm, *cell] for arm in arms)
     kept = below.is_ok & above.is_ok
-    return float(_metric(world, above)[kept].mean() / _metric(world, below)[kept].mean())
+    drawn_ratio = float(_metric(world, above)[kept].mean() / _metric(world, below)[kept].mean())
+    return world.truth_factor * drawn_ratio
 
 
 def _metric(world: World, requests: Requests) -> Floats:

@@ -1,36 +1,40 @@
 """How busy the client's host is, and with whose work: cumulative counters, and the use between two readings.
 
-Linux tells waiting (PSI) and stolen time; elsewhere they are None. Time in interrupts is in nobody's account:
-traffic of our own makes it.
+Of the processors on which own processes may run: what other containers do on others is no matter. Linux tells
+waiting and stolen time; elsewhere they are None. Time in interrupts is in nobody's account: our own traffic
+makes it.
 """
 
+import contextlib
 import os
 import time
-from collections.abc import Callable, Collection
-from pathlib import Path
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import msgspec
 import psutil
 
 from draftproof.clock import Clock, monotonic_ns
 from draftproof.records import AcceleratorUse, HostUse
+from draftproof.telemetry.cgroup import CpuGroup
 from draftproof.telemetry.host import find_family
 from draftproof.telemetry.nvml import NvmlReader
 
-PRESSURE = Path("/proc/pressure/cpu")
 _BUSY_GPU = 0.05
 _GLANCE_S, _MOST_NAMED, _LEAST_CORES = 1.0, 3, 0.1
 
 
 class HostCounters(msgspec.Struct, frozen=True, kw_only=True):
-    """What a host has counted since its start, in seconds; fields as in `HostUse`."""
+    """What a host has counted since its start, in seconds; other fields as in `HostUse`.
+
+    `busy_s`, `steal_s`: of each processor. `allowed`: those on which own processes may run; None: all.
+    """
 
     at_ns: int
-    cores: int
-    busy_s: float
+    busy_s: tuple[float, ...]
+    steal_s: tuple[float, ...] | None
     own_s: float | None
-    steal_s: float | None
     pressure_s: float | None
+    allowed: frozenset[int] | None = None
 
 
 class HostLoadReader:
@@ -40,13 +44,19 @@ class HostLoadReader:
         clock: source of the times.
         leader: the process whose tree is own work; this one.
         nvml: GPUs; None: those of this machine, if any.
+        group: the control group of this process, which says how long it waited.
     """
 
     def __init__(
-        self, clock: Clock = monotonic_ns, *, leader: int | None = None, nvml: NvmlReader | None = None
+        self,
+        clock: Clock = monotonic_ns,
+        *,
+        leader: int | None = None,
+        nvml: NvmlReader | None = None,
+        group: CpuGroup | None = None,
     ) -> None:
         self._clock, self._leader = clock, os.getpid() if leader is None else leader
-        self._nvml = nvml or NvmlReader()
+        self._nvml, self._group = nvml or NvmlReader(), group or CpuGroup()
 
     def read(self, attached: Collection[int] | None = ()) -> HostCounters:
         """Return the counters now.
@@ -55,14 +65,16 @@ class HostLoadReader:
             attached: further processes whose trees are own work; None where such are not known, so that own
                 work cannot be told.
         """
-        times = psutil.cpu_times()
+        family = list_family({self._leader, *(attached or ())})
+        times = psutil.cpu_times(percpu=True)
+        is_told = all(hasattr(one, "steal") for one in times)
         return HostCounters(
             at_ns=self._clock(),
-            cores=psutil.cpu_count(logical=True) or 1,
-            busy_s=times.user + getattr(times, "nice", 0.0) + times.system,
-            own_s=None if attached is None else sum_processor_s({self._leader, *attached}),
-            steal_s=getattr(times, "steal", None),
-            pressure_s=read_pressure(),
+            busy_s=tuple(one.user + getattr(one, "nice", 0.0) + one.system for one in times),
+            steal_s=tuple(one.steal for one in times) if is_told else None,
+            own_s=None if attached is None else sum_processor_s(family),
+            pressure_s=self._group.read_pressure(of_host=attached is None or bool(attached)),
+            allowed=find_allowed(family),
         )
 
     def read_accelerators(self) -> tuple[AcceleratorUse, ...]:
@@ -103,49 +115,53 @@ class HostLoadReader:
 
 
 def subtract(before: HostCounters, after: HostCounters) -> HostUse:
-    """Return what a host did between two readings.
+    """Return what a host did between two readings, on the processors that were allowed at either.
 
     Own time that falls means that a process of ours was lost from sight: then it cannot be told.
     """
     own_s = _gain(before.own_s, after.own_s)
+    own_s = own_s if own_s is not None and own_s >= 0 else None
+    every = range(min(len(before.busy_s), len(after.busy_s)))
+    known = before.allowed is not None and after.allowed is not None
+    allowed = (before.allowed or frozenset()) | (after.allowed or frozenset()) if known else frozenset(every)
+    chosen = [index for index in every if index in allowed] or list(every)
+    is_told = before.steal_s is not None and after.steal_s is not None
     return HostUse(
         span_s=(after.at_ns - before.at_ns) / 1e9,
-        cores=after.cores,
-        busy_s=after.busy_s - before.busy_s,
-        own_s=own_s if own_s is not None and own_s >= 0 else None,
-        steal_s=_gain(before.steal_s, after.steal_s),
+        cores=len(chosen),
+        busy_s=_sum_gains(before.busy_s, after.busy_s, chosen),
+        own_s=own_s,
+        steal_s=_sum_gains(before.steal_s or (), after.steal_s or (), chosen) if is_told else None,
         pressure_s=_gain(before.pressure_s, after.pressure_s),
     )
 
 
-def sum_processor_s(
+def list_family(
     leaders: Collection[int], find: Callable[[int], Collection[psutil.Process]] = find_family
-) -> float:
-    """Return the processor seconds of process trees, each process counted once.
+) -> tuple[psutil.Process, ...]:
+    """Return the processes of some trees, each once."""
+    return tuple({process.pid: process for leader in leaders for process in find(leader)}.values())
 
-    What has ended and was waited for is in its parent's account.
-    """
-    family = {process.pid: process for leader in leaders for process in find(leader)}
+
+def find_allowed(family: Collection[psutil.Process]) -> frozenset[int] | None:
+    """Return the processors on which any of some processes may run, None where the system does not tell."""
+    allowed = set[int]()
+    for process in family:
+        with contextlib.suppress(psutil.Error, AttributeError):
+            allowed.update(process.cpu_affinity())
+    return frozenset(allowed) or None
+
+
+def sum_processor_s(family: Collection[psutil.Process]) -> float:
+    """Return the processor seconds of processes; what has ended and was waited for is in its parent's."""
     total_s = 0.0
-    for process in family.values():
+    for process in family:
         try:
             times = process.cpu_times()
         except psutil.Error:
             continue
         total_s += times.user + times.system + times.children_user + times.children_system
     return total_s
-
-
-def read_pressure(path: Path = PRESSURE) -> float | None:
-    """Return the seconds for which some thread has waited for a core since the start, None where not told.
-
-    The first line is `some avg10=.. avg60=.. avg300=.. total=MICROSECONDS` (Linux, accounting/psi.rst).
-    """
-    try:
-        line = path.read_text(encoding="ascii").partition("\n")[0]
-        return int(line.rpartition("total=")[2]) / 1e6
-    except (OSError, ValueError):
-        return None
 
 
 def _list_processor_s(own: Collection[int]) -> dict[tuple[str, int], float]:
@@ -156,6 +172,10 @@ def _list_processor_s(own: Collection[int]) -> dict[tuple[str, int], float]:
         if process.pid not in own and times is not None:
             found[process.info["name"] or "?", process.pid] = float(times.user + times.system)
     return found
+
+
+def _sum_gains(before: Sequence[float], after: Sequence[float], chosen: Iterable[int]) -> float:
+    return sum(after[index] - before[index] for index in chosen)
 
 
 def _gain(before: float | None, after: float | None) -> float | None:

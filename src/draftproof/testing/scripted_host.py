@@ -26,10 +26,9 @@ class ScriptedHost:
         self.attached.append(attached)
         return HostCounters(
             at_ns=round(self.at_s * 1e9),
-            cores=CORES,
-            busy_s=self._busy_s,
+            busy_s=(self._busy_s / CORES,) * CORES,
             own_s=None if attached is None else self._own_s,
-            steal_s=0.0,
+            steal_s=(0.0,) * CORES,
             pressure_s=self._waited_s,
         )
 

@@ -6,13 +6,14 @@ arm was disturbed more often than the others is tested, since chance and other p
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 from scipy.stats import hypergeom
 
 from draftproof.records import BlockRecord, RequestRecord, TelemetrySample
 from draftproof.stats.multiplicity import holm_adjusted
+from draftproof.verdict.client_limits import LAGGED_TURNS_LIMIT
 from draftproof.verdict.host_evidence import HostEvent, find_host_events
 from draftproof.verdict.observed import RunData, TurnKey
 
@@ -24,7 +25,7 @@ class Attempts(msgspec.Struct, frozen=True, kw_only=True):
     """The attempts at one period that the host disturbed.
 
     `first`, `second`: what the host did to them; None: there is no whole second attempt. `counts`: the
-    number of the attempt that enters the effects.
+    number of the attempt that counts. `is_left_out`: not even its times do, since the host disturbed it too.
     """
 
     load: str
@@ -33,20 +34,35 @@ class Attempts(msgspec.Struct, frozen=True, kw_only=True):
     first: tuple[HostEvent, ...]
     second: tuple[HostEvent, ...] | None
     counts: int
+    is_left_out: bool = False
+
+    @property
+    def key(self) -> TurnKey:
+        """Load, block and arm."""
+        return self.load, self.block, self.arm
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether a whole attempt was made that the host did not disturb."""
+        return self.second == ()
 
 
 def find_attempts(run: RunData) -> tuple[Attempts, ...]:
-    """Return the periods of the plan's loads whose first attempt the host disturbed, in order."""
-    loads, limit_ms = {level.name for level in run.plan.load}, run.plan.limits.client_lag_ms
+    """Return the periods of the plan's loads whose first attempt the host disturbed, in order.
+
+    Those without a quiet attempt are left out of all times, as those of a late client are, while they are at
+    most a fifth of their load's. More of them are what this host is like, for all arms: then they count.
+    """
+    loads, limits = {level.name for level in run.plan.load}, run.plan.limits
     parts: defaultdict[TurnKey, defaultdict[int, list[BlockRecord]]] = defaultdict(lambda: defaultdict(list))
     for block in run.blocks:
         if block.load in loads:
             parts[block.load, block.block, block.arm][block.attempt].append(block)
     found = []
     for (load, block_index, arm), own in sorted(parts.items()):
-        first = find_host_events(own[0], limit_ms)
+        first = find_host_events(own[0], limits.client_lag_ms)
         if first and is_whole(own[0]):
-            second = find_host_events(own[1], limit_ms) if is_whole(own[1]) else None
+            second = find_host_events(own[1], limits.client_lag_ms) if is_whole(own[1]) else None
             found.append(
                 Attempts(
                     load=load,
@@ -57,7 +73,17 @@ def find_attempts(run: RunData) -> tuple[Attempts, ...]:
                     counts=0 if second is None else 1,
                 )
             )
-    return tuple(found)
+    return (
+        _leave_out(found, Counter(load for load, _, _ in parts)) if limits.repeat_disturbed else tuple(found)
+    )
+
+
+def _leave_out(found: Sequence[Attempts], periods: Mapping[str, int]) -> tuple[Attempts, ...]:
+    loud = Counter(one.load for one in found if not one.is_quiet)
+    few = {load for load, count in loud.items() if count <= LAGGED_TURNS_LIMIT * periods[load]}
+    return tuple(
+        msgspec.structs.replace(one, is_left_out=not one.is_quiet and one.load in few) for one in found
+    )
 
 
 def is_whole(parts: Iterable[BlockRecord]) -> bool:
@@ -67,7 +93,7 @@ def is_whole(parts: Iterable[BlockRecord]) -> bool:
 
 def keep_counting(run: RunData, attempts: Iterable[Attempts]) -> RunData:
     """Return a run in which every period has the attempt that counts, and no line of another one."""
-    second = {(one.load, one.block, one.arm) for one in attempts if one.counts == 1}
+    second = {one.key for one in attempts if one.counts == 1}
     lines: tuple[BlockRecord | RequestRecord, ...] = (*run.blocks, *run.records)
     if not any(one.attempt for one in lines):
         return run
@@ -92,11 +118,10 @@ def warn_about_attempts(attempts: Collection[Attempts]) -> Iterator[str]:
             f"is kept and does not count: {_list(again)}. A service that keeps prompts knew them by then, so "
             "first tokens and end-to-end times of the second are left out."
         )
-    still = [one for one in attempts if one.counts == 0 or one.second]
-    if still:
-        yield (
-            f"{_count(len(still))} disturbed by the host, and what was measured then counts: {_list(still)}."
-        )
+    for is_left_out, words in ((True, "its times are left out"), (False, "what was measured then counts")):
+        still = [one for one in attempts if not one.is_quiet and one.is_left_out == is_left_out]
+        if still:
+            yield f"{_count(len(still))} disturbed by the host, and {words}: {_list(still)}."
 
 
 def describe_disturbed_more(attempts: Collection[Attempts], arms: Iterable[str]) -> dict[str, str]:

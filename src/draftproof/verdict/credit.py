@@ -45,6 +45,7 @@ def judge_credit(
         *_find_by_counting(prepared, pairs[DECISIVE], effects),
         *_find_disturbed_more(prepared),
         *_find_few_blocks(prepared, pairs[DECISIVE], blocks_needed(is_representative=is_representative)),
+        *_find_late_by_itself(prepared),
     ):
         found[cell].append(finding)
     return {cell: tuple(findings) for cell, findings in found.items()}
@@ -186,6 +187,24 @@ def _find_disturbed_more(prepared: PreparedRun) -> Iterable[tuple[CellKey, Findi
     text = prepared.disturbed_more.get("candidate")
     for cell in itertools.product(prepared.segments, prepared.loads if text else ()):
         yield cell, _open("disturbed_more", f"{text}, so no gain is credited.", cell)
+
+
+def _find_late_by_itself(prepared: PreparedRun) -> Iterable[tuple[CellKey, Finding]]:
+    """Find loads at which the candidate may have made the client late, so that its slow times are left out.
+
+    Times of a late client's periods do not count. Where the run's own processes filled the host in one of the
+    candidate's, no other program was in the way.
+    """
+    for load in prepared.loads:
+        turns = (turn for turn in prepared.turns.values() if (turn.load, turn.arm) == (load, "candidate"))
+        if count := sum(turn.late_by_itself for turn in turns):
+            text = (
+                f"At load {load} the client was late in {count} of the candidate's periods while the run's "
+                "own processes filled the host: the candidate may have made it late, and its times there are "
+                "left out."
+            )
+            for segment in prepared.segments:
+                yield (segment, load), _open("late_by_itself", text, (segment, load))
 
 
 def blocks_needed(*, is_representative: bool) -> int:

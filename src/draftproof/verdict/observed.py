@@ -42,7 +42,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """One arm's turn in one block: whether it was finished, and how the client itself behaved in it.
 
     `lag_max_ns` is the worst lateness of the client's event loop. `lagged`: the client did something beyond
-    its limits, so that the turn's times are not the service's; `faults` say what.
+    its limits, so that the turn's times are not the service's; `faults` say what. `late_by_itself`: it did so
+    while the run's own processes filled the host. `left_out`: the host disturbed every attempt at it.
     """
 
     load: str
@@ -52,6 +53,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     lag_max_ns: int | None
     lagged: bool
     faults: tuple[ClientFault, ...] = ()
+    late_by_itself: bool = False
+    left_out: bool = False
 
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -12,6 +12,7 @@ from itertools import pairwise
 import msgspec
 import numpy as np
 
+from draftproof.metrics.host_use import is_filled_by_own, join_uses
 from draftproof.metrics.identities import timeline_faults
 from draftproof.metrics.request import compute_request_metrics
 from draftproof.plan.load import LoadLevel
@@ -185,7 +186,7 @@ def prepare_run(run: RunData) -> PreparedRun:
     loads = {level.name for level in run.plan.load}
     known = [record for record in distinct if _is_known(record, items, loads)]
     openings = _group_openings(known, run.plan)
-    turns = _collect_turns(run, openings, bound_lags(run, known))
+    turns = _mark_left_out(_collect_turns(run, openings, bound_lags(run, known)), attempts)
     sizes = measure_sizes(run.plan.load, openings, run.blocks)
     judged, ordered = index_judgements(run.judgements), _sorted(known, run.plan)
     observer = _Observer(items, turns, run.plan)
@@ -271,6 +272,14 @@ def _collect_turns(
     }
 
 
+def _mark_left_out(turns: dict[TurnKey, Turn], attempts: Iterable[Attempts]) -> dict[TurnKey, Turn]:
+    left_out = {one.key for one in attempts if one.is_left_out}
+    return {
+        key: msgspec.structs.replace(turn, left_out=key in left_out) if left_out else turn
+        for key, turn in turns.items()
+    }
+
+
 def _group_openings(records: Iterable[RequestRecord], plan: Plan) -> dict[TurnKey, list[RequestRecord]]:
     """Return the requests of open loops that an arrival process made due: the first of each conversation."""
     loads = _open_loads(plan)
@@ -287,6 +296,7 @@ def _open_loads(plan: Plan) -> frozenset[str]:
 
 
 def _join_turn(key: TurnKey, parts: Sequence[BlockRecord], faults: tuple[ClientFault, ...]) -> Turn:
+    use = join_uses([part.host for part in parts if part.host is not None])
     lags = [part.event_loop_lag_max_ns for part in parts if part.event_loop_lag_max_ns is not None]
     return Turn(
         load=key[0],
@@ -296,6 +306,7 @@ def _join_turn(key: TurnKey, parts: Sequence[BlockRecord], faults: tuple[ClientF
         lag_max_ns=max(lags, default=None),
         lagged=bool(faults),
         faults=faults,
+        late_by_itself=bool(faults) and use is not None and is_filled_by_own(use) is True,
     )
 
 
@@ -329,7 +340,7 @@ class _Observer:
             segment=self._segments[record.item_id],
             metrics=compute_request_metrics(record, self._stall_ns),
             checks=self._judge(record, judgements),
-            timed=not self._turns if turn is None else not turn.lagged,
+            timed=not self._turns if turn is None else not (turn.lagged or turn.left_out),
             in_order=not timeline_faults(record),
         )
 

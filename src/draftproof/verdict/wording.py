@@ -38,6 +38,7 @@ WITHHELD_WORDS = {
     "gain_by_counting": "how tokens are counted",
     "contradicted_end_to_end": "end-to-end time contradicts time per token",
     "turns_unmeasured": "too few turns",
+    "late_by_itself": "periods in which the candidate may have made the client late",
     "disturbed_more": "the host disturbed the candidate more often than the other arms",
     "few_processes": "too few processes of an arm",
     "follows_unlike": "periods of the arms follow unlike things",

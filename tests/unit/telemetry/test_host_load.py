@@ -5,7 +5,9 @@ import socket
 import subprocess
 import sys
 from types import SimpleNamespace
+from typing import Any
 
+import msgspec
 import psutil
 import pytest
 
@@ -14,7 +16,8 @@ from draftproof.telemetry import service_processes
 from draftproof.telemetry.host_load import (
     HostCounters,
     HostLoadReader,
-    read_pressure,
+    find_allowed,
+    list_family,
     subtract,
     sum_processor_s,
 )
@@ -27,7 +30,7 @@ LISTEN = (
 
 
 def counters(at_s=0.0, **fields):
-    known = {"cores": 2, "busy_s": 0.0, "own_s": 0.0, "steal_s": 0.0, "pressure_s": 0.0}
+    known: dict[str, Any] = {"busy_s": (0.0, 0.0), "own_s": 0.0, "steal_s": (0.0, 0.0), "pressure_s": 0.0}
     return HostCounters(at_ns=round(at_s * 1e9), **(known | fields))
 
 
@@ -72,8 +75,9 @@ class FakeNvml:
 
 def test_use_is_the_difference_of_two_readings():
     """Ten seconds in which 12 of 18 busy seconds were our own: others used 0.6 cores."""
-    before = counters(5, busy_s=100.0, own_s=40.0, steal_s=1.0, pressure_s=3.0)
-    use = subtract(before, counters(15, busy_s=118.0, own_s=52.0, steal_s=1.5, pressure_s=7.0))
+    before = counters(5, busy_s=(60.0, 40.0), own_s=40.0, steal_s=(1.0, 0.0), pressure_s=3.0)
+    after = counters(15, busy_s=(70.0, 48.0), own_s=52.0, steal_s=(1.0, 0.5), pressure_s=7.0)
+    use = subtract(before, after)
     assert (use.span_s, use.busy_s, use.own_s, use.steal_s, use.pressure_s) == (10, 18, 12, 0.5, 4)
     assert foreign_cores(use) == pytest.approx(0.6)
 
@@ -81,33 +85,23 @@ def test_use_is_the_difference_of_two_readings():
 @pytest.mark.parametrize("after", [{"own_s": None}, {"own_s": 39.0}], ids=["unknown", "lost from sight"])
 def test_own_work_that_cannot_be_told_is_unknown(after):
     """A process of ours that vanished takes its account along: nobody is accused then."""
-    use = subtract(counters(own_s=40.0), counters(10, busy_s=20.0, **after))
+    use = subtract(counters(own_s=40.0), counters(10, busy_s=(10.0, 10.0), **after))
     assert (use.own_s, foreign_cores(use)) == (None, None)
 
 
 def test_what_a_child_used_is_ours_also_when_it_has_ended():
     """A process tree's account holds children that run and children that were waited for."""
-    before = sum_processor_s({os.getpid()})
+    before = sum_processor_s(list_family({os.getpid()}))
     burn = "import time\nwhile time.process_time() < 0.3: pass"
     subprocess.run([sys.executable, "-S", "-c", burn], check=True)
-    assert sum_processor_s({os.getpid()}) - before > 0.25
+    assert sum_processor_s(list_family({os.getpid()})) - before > 0.25
 
 
 def test_a_process_in_two_trees_counts_once():
     """A service that is ours and listens too is one process."""
     times = SimpleNamespace(user=2.0, system=1.0, children_user=0.5, children_system=0.0)
     one = SimpleNamespace(pid=7, cpu_times=lambda: times)
-    assert sum_processor_s({1, 7}, find=lambda _leader: [one]) == 3.5
-
-
-def test_pressure_is_read_where_the_kernel_tells(tmp_path):
-    """Microseconds of the first line become seconds; no file, or another one, is not 0."""
-    told = tmp_path / "cpu"
-    told.write_text("some avg10=0.00 avg60=0.10 avg300=0.00 total=2500000\nfull avg10=0 total=9\n")
-    assert read_pressure(told) == 2.5
-    assert read_pressure(tmp_path / "absent") is None
-    told.write_text("nothing of the kind\n")
-    assert read_pressure(told) is None
+    assert sum_processor_s(list_family({1, 7}, find=lambda _leader: [one])) == 3.5
 
 
 def test_this_host_is_read():
@@ -115,18 +109,43 @@ def test_this_host_is_read():
     reader = HostLoadReader()
     one, two = reader.read(), reader.read(None)
     assert two.at_ns >= one.at_ns
-    assert two.busy_s >= one.busy_s > 0
+    assert sum(two.busy_s) >= sum(one.busy_s) > 0
     assert one.own_s is not None
-    assert (two.own_s, one.cores) == (None, psutil.cpu_count())
+    assert two.own_s is None
+    assert len(one.busy_s) == psutil.cpu_count()
     reader.close()
 
 
 def test_a_system_without_stolen_time_tells_none(monkeypatch):
     """Elsewhere than on Linux there are fewer fields: unknown, not 0."""
     times = SimpleNamespace(user=1.0, system=2.0)
-    monkeypatch.setattr(psutil, "cpu_times", lambda: times)
-    read = HostLoadReader(nvml=NvmlReader(FakeNvml())).read()
-    assert (read.busy_s, read.steal_s) == (3.0, None)
+    monkeypatch.setattr(psutil, "cpu_times", lambda percpu: [times, times] if percpu else times)
+    reader = HostLoadReader(nvml=NvmlReader(FakeNvml()))
+    assert (reader.read().busy_s, reader.read().steal_s) == ((3.0, 3.0), None)
+    assert subtract(reader.read(), reader.read()).steal_s is None
+
+
+def test_processors_that_own_processes_may_not_use_do_not_count():
+    """What another container does on its own processors takes nothing of ours, at either reading."""
+    before = counters(busy_s=(0.0,) * 4, steal_s=(0.0,) * 4, allowed=frozenset({1}))
+    after = counters(
+        10, busy_s=(10.0, 2.0, 9.0, 3.0), steal_s=(5.0, 0.0, 0.0, 1.0), allowed=frozenset({1, 3})
+    )
+    use = subtract(before, after)
+    assert (use.cores, use.busy_s, use.steal_s) == (2, 5.0, 1.0)
+    unknown = subtract(before, msgspec.structs.replace(after, allowed=None))
+    assert (unknown.cores, unknown.busy_s) == (4, 24.0)
+
+
+def test_where_own_processes_may_run_is_asked_of_all_of_them():
+    """One that has ended says nothing, and a system that does not tell leaves it unknown."""
+
+    def gone():
+        raise psutil.NoSuchProcess(1)
+
+    told = [SimpleNamespace(cpu_affinity=lambda own=own: own) for own in ([0], [2, 3])]
+    assert find_allowed([*told, SimpleNamespace(cpu_affinity=gone)]) == frozenset({0, 2, 3})
+    assert find_allowed([SimpleNamespace()]) is None
 
 
 def test_gpus_that_work_are_sampled():

@@ -68,26 +68,51 @@ def test_a_slow_period_on_a_quiet_host_keeps_its_place():
     assert ratio(twice(uses={})) > 1.2
 
 
-def test_a_disturbed_period_without_a_second_attempt_counts_and_is_named():
-    """Nothing is thrown away; the report says which period it is and what the host did."""
-    prepared = prepare_run(note_hosts(made(slow=[FIRST]), {FIRST: BUSY}))
-    named = [one for one in prepared.warnings if "what was measured then counts" in one]
+def test_a_disturbed_period_without_a_quiet_attempt_is_left_out_and_named():
+    """Its times are not the arm's own; the report says which period it is and what the host did."""
+    run = note_hosts(made(slow=[FIRST]), {FIRST: BUSY})
     said = "low/0 of candidate (other programs used 1.3 cores)."
-    assert named == [f"1 period was disturbed by the host, and what was measured then counts: {said}"]
+    expected = f"1 period was disturbed by the host, and its times are left out: {said}"
+    assert expected in prepare_run(run).warnings
+    assert ratio(run) == pytest.approx(1.0)
 
 
-def test_a_second_attempt_that_was_disturbed_too_counts_and_is_named():
+def test_what_the_host_does_to_more_than_a_fifth_counts():
+    """Then it is what this host is like: nothing is left but to count it, and to say so."""
+    periods = [("low", block, arm) for block in range(2) for arm in ("baseline", "candidate")]
+    run = note_hosts(made(slow=periods), dict.fromkeys(periods, BUSY))
+    assert [one.is_left_out for one in prepare_run(run).attempts] == [False] * 4
+    assert any(
+        "4 periods were disturbed by the host, and what was" in one for one in prepare_run(run).warnings
+    )
+    three = note_hosts(made(slow=periods), dict.fromkeys(periods[:3], BUSY))
+    assert [one.is_left_out for one in prepare_run(three).attempts] == [True] * 3
+
+
+def test_a_plan_that_heeds_no_host_leaves_nothing_out():
+    """`limits.repeat_disturbed = false`: measured is measured."""
+    run = note_hosts(made(slow=[FIRST]), {FIRST: BUSY})
+    limits = run.plan.limits.model_copy(update={"repeat_disturbed": False})
+    run = msgspec.structs.replace(run, plan=run.plan.model_copy(update={"limits": limits}))
+    assert ratio(run) > 1.2
+
+
+def test_a_second_attempt_that_was_disturbed_too_takes_the_place_and_is_left_out():
     """Which attempt counts does not depend on how either came out."""
     run = twice(uses={FIRST: BUSY}, again={FIRST: BUSY})
-    assert ratio(run) == pytest.approx(1.0)
-    assert [one for one in prepare_run(run).warnings if "what was measured then counts" in one]
+    (found,) = prepare_run(run).attempts
+    assert (found.counts, found.is_left_out) == (1, True)
+    assert {
+        one.attempt for one in prepare_run(run).run.blocks if (one.block, one.arm) == (0, "candidate")
+    } == {1}
 
 
 def test_a_second_attempt_that_was_broken_off_does_not_count():
-    """The first is whole, so it stays."""
+    """The first is whole, so it stays, and was disturbed."""
     run = twice(uses={FIRST: BUSY})
     blocks = [msgspec.structs.replace(one, completed=False) if one.attempt else one for one in run.blocks]
-    assert ratio(msgspec.structs.replace(run, blocks=tuple(blocks))) > 1.2
+    (found,) = prepare_run(msgspec.structs.replace(run, blocks=tuple(blocks))).attempts
+    assert (found.second, found.counts, found.is_left_out) == (None, 0, True)
 
 
 def test_first_tokens_of_a_second_attempt_are_left_out():
@@ -126,6 +151,32 @@ def test_a_candidate_that_is_disturbed_more_gains_nothing():
     assert (quiet.cells[0].status, results.cells[0].status) == ("gain", "inconclusive")
     assert "disturbed_more" in {reason.code for reason in results.cells[0].reasons}
     assert any("4 of 6 periods of candidate and 0 of 12 of the other arms" in one for one in results.warnings)
+
+
+@pytest.mark.parametrize(
+    ("own_s", "arm", "withheld"),
+    [
+        (59.0, "candidate", True),
+        (20.0, "candidate", False),
+        (None, "candidate", False),
+        (59.0, "baseline", False),
+    ],
+    ids=["own work fills the host", "cores were free", "nobody knows", "the baseline"],
+)
+def test_a_candidate_that_may_have_made_the_client_late_gains_nothing(own_s, arm, withheld):
+    """Times of a late client are left out: where no other program was in the way, they may be its slowest."""
+    gaining = made(slow=[("low", block, "candidate") for block in range(6)], factor=0.7)
+    host = msgspec.structs.replace(QUIET, busy_s=59.5, own_s=own_s)
+    run = note_hosts(gaining, {("low", 2, arm): host})
+    late = [
+        msgspec.structs.replace(one, event_loop_lag_max_ns=80_000_000)
+        if (one.block, one.arm) == (2, arm)
+        else one
+        for one in run.blocks
+    ]
+    (cell,) = decide_run(msgspec.structs.replace(run, blocks=tuple(late))).cells
+    assert ("late_by_itself" in {reason.code for reason in cell.reasons}) == withheld
+    assert (cell.status == "gain") != withheld
 
 
 def test_the_order_on_disk_does_not_matter():
