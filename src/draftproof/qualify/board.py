@@ -20,6 +20,7 @@ from draftproof.qualify.time_left import LevelFacts, Pace, Place
 from draftproof.records import BlockRecord, RequestRecord
 from draftproof.verdict.client_limits import find_client_faults
 from draftproof.verdict.client_wording import FAULT_WORDS
+from draftproof.verdict.lag_bounds import Spans
 from draftproof.workload.items import Item
 
 ArmState = Literal["waiting", "starting", "warming up", "measuring", "ended"]
@@ -139,6 +140,7 @@ class Board:
         recorded: counted requests of a turn that an earlier part of the run has recorded.
         objectives: deadlines, None where the plan states none.
         client_lag_ms: how late the client may be before a turn's times do not count.
+        make_spans: makes what holds a turn's lateness against its times; None: that is not judged.
         is_stopping: tells whether the user wants to leave.
         clock: source of the elapsed time.
     """
@@ -152,10 +154,12 @@ class Board:
         recorded: Mapping[TurnKey, int] | None = None,
         objectives: Objectives | None = None,
         client_lag_ms: float = math.inf,
+        make_spans: Callable[[], Spans] | None = None,
         is_stopping: Callable[[], bool] = lambda: False,
         clock: Clock = monotonic_ns,
     ) -> None:
         self._items, self._objectives, self._lag_ms = items, objectives, client_lag_ms
+        self._make_spans, self._spans = make_spans, make_spans() if make_spans else None
         self._is_stopping, self._clock, self._began_ns = is_stopping, clock, clock()
         self._turns, self._ended = 0, 0
         self._left: Counter[Place] = Counter()
@@ -198,6 +202,7 @@ class Board:
     def begin_turn(self, turn: Turn) -> None:
         """A turn begins: its counted requests come now."""
         self._turn, self._turn_began_ns, self._own = turn, self._clock(), Tally()
+        self._spans = self._make_spans() if self._make_spans else None
         self.set_state(turn.arm, "measuring")
 
     def see(self, record: RequestRecord) -> None:
@@ -207,6 +212,8 @@ class Board:
         clocks = compute_clocks(record)
         for tally in (self._own, self._tallies[record.arm]):
             tally.add(record, clocks, self._objectives)
+        if self._spans is not None:
+            self._spans.add(record)
         self._left[record.load, record.arm] -= 1
         self.version += 1
 
@@ -280,7 +287,8 @@ class Board:
 
     def _find_faults(self, turn: Turn, block: BlockRecord) -> tuple[str, ...]:
         """Return what the record of the turn alone shows; the rate is judged from its requests, later."""
-        faults = find_client_faults([block], (), self._lag_ms, is_open=turn.concurrency is None)
+        bound = self._spans.bound(reads=bool(block.unstamped)) if self._spans else None
+        faults = find_client_faults([block], (), self._lag_ms, is_open=turn.concurrency is None, bound=bound)
         return tuple(FAULT_WORDS.get(one.kind, one.kind) for one in faults)
 
     def _left_of(self, arm: str) -> int:

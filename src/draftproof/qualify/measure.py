@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import groupby
 
 import aiohttp
@@ -32,6 +33,7 @@ from draftproof.store import RunContents, RunDirectory
 from draftproof.telemetry.host import HostReader
 from draftproof.telemetry.sampler import Sampler, Target
 from draftproof.verdict.disturbances import note_change
+from draftproof.verdict.lag_bounds import Spans
 from draftproof.workload.answers import view_answer
 from draftproof.workload.blocks import plan_blocks
 from draftproof.workload.items import Item
@@ -148,6 +150,7 @@ def _make_board(
         ),
         objectives=plan.objectives if has_objectives else None,
         client_lag_ms=plan.limits.client_lag_ms,
+        make_spans=partial(Spans, plan),
         is_stopping=stop.is_set,
     )
 

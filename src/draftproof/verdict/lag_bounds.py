@@ -7,11 +7,39 @@ systems) it is in each, and an absolute limit that suits long answers passes a l
 from collections import defaultdict
 from collections.abc import Iterable
 
+from draftproof.plan.schema import Plan
 from draftproof.records import BlockRecord, RequestRecord
 from draftproof.verdict.client_limits import LAG_PART, LagBound
 from draftproof.verdict.observed import RunData, TurnKey
 
 PER_TOKEN = "tpot_ns"  # noqa: S105 - the name of a metric
+
+
+class Spans:
+    """The deciding times of one turn's answers, and how late a client may be for them; of a run's plan."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._from_schedule = plan.comparison.metric != PER_TOKEN
+        self._share = LAG_PART * plan.thresholds.minimum_gain
+        self._sum_ns = self._count = 0
+
+    def add(self, record: RequestRecord) -> None:
+        """Take in one answer, if it has a time."""
+        span_ns = _measure_span(record, from_schedule=self._from_schedule)
+        if span_ns is not None:
+            self._sum_ns, self._count = self._sum_ns + span_ns, self._count + 1
+
+    def bound(self, *, reads: bool) -> LagBound | None:
+        """Return how late the client may be, None where no answer has a time or its lateness is in none.
+
+        Args:
+            reads: its lateness in reading is in the times.
+        """
+        if not self._count or not (reads or self._from_schedule):
+            return None
+        return LagBound(
+            span_ns=self._sum_ns / self._count, share=self._share, reads=reads, sends=self._from_schedule
+        )
 
 
 def bound_lags(run: RunData, records: Iterable[RequestRecord]) -> dict[TurnKey, LagBound]:
@@ -21,21 +49,12 @@ def bound_lags(run: RunData, records: Iterable[RequestRecord]) -> dict[TurnKey, 
         run: the run.
         records: its measured requests.
     """
-    from_schedule = run.plan.comparison.metric != PER_TOKEN
     reads = {(one.load, one.block, one.arm): _reads_late(run, one) for one in run.blocks}
-    if not from_schedule and not any(reads.values()):
-        return {}
-    spans: defaultdict[TurnKey, list[int]] = defaultdict(list)
+    spans: defaultdict[TurnKey, Spans] = defaultdict(lambda: Spans(run.plan))
     for one in records:
-        if (span_ns := _measure_span(one, from_schedule=from_schedule)) is not None:
-            spans[one.load, one.block, one.arm].append(span_ns)
-    share = LAG_PART * run.plan.thresholds.minimum_gain
-    return {
-        key: LagBound(
-            span_ns=sum(own) / len(own), share=share, reads=reads.get(key, False), sends=from_schedule
-        )
-        for key, own in spans.items()
-    }
+        spans[one.load, one.block, one.arm].add(one)
+    bounds = {key: own.bound(reads=reads.get(key, False)) for key, own in spans.items()}
+    return {key: bound for key, bound in bounds.items() if bound is not None}
 
 
 def _reads_late(run: RunData, block: BlockRecord) -> bool:

@@ -2,12 +2,14 @@
 
 import asyncio
 import threading
+from functools import partial
 from typing import Any, cast
 
 import pytest
 
 from draftproof.client.wire import Ending
 from draftproof.load.turn import Turn
+from draftproof.plan.loading import parse_plan
 from draftproof.plan.schema import Objectives
 from draftproof.qualify.board import Board, Median, WatchedSink, WatchedTransport
 from draftproof.testing.builders import (
@@ -17,8 +19,20 @@ from draftproof.testing.builders import (
     build_item,
     build_record,
 )
+from draftproof.verdict.lag_bounds import Spans
 from draftproof.workload.items import FollowUp
 
+PLAN = """\
+name = "p"
+[[load]]
+name = "low"
+concurrency = 1
+[arms.baseline]
+[arms.candidate]
+settings = {{ "speculation.method" = "ngram" }}
+[comparison]
+metric = "{metric}"
+"""
 ITEMS = {"a": build_item("a"), "b": build_item("b", follow_ups=(FollowUp(content="And then?"),))}
 
 
@@ -98,6 +112,29 @@ def test_a_client_that_was_late_is_said_to_be():
     assert ended(told, event_loop_lag_max_ns=51 * MS_NS).client_faults == ("the client itself was late",)
     told.begin_turn(turn("candidate"))
     assert ended(told, event_loop_lag_max_ns=None).client_faults == ()
+
+
+@pytest.mark.parametrize(
+    ("fields", "metric", "is_late"),
+    [
+        ({"lag_p99_ns": 2 * MS_NS, "unstamped": 3}, "tpot_ns", True),
+        ({"lag_p99_ns": MS_NS // 5, "unstamped": 3}, "tpot_ns", False),
+        ({"lag_p99_ns": 2 * MS_NS, "unstamped": 0}, "tpot_ns", False),
+        ({"send_lag_p99_ns": 2 * MS_NS, "unstamped": 0}, "e2e_from_schedule_ns", True),
+    ],
+    ids=["read late", "a little late", "stamped by the kernel", "sent late"],
+)
+def test_a_client_is_held_against_what_is_measured_as_in_the_verdict(fields, metric, is_late):
+    """Two of 40 ms are more than a fifth of the smallest gain of 5 %; what another turn took is no matter."""
+    plan = parse_plan(PLAN.format(metric=metric))
+    told, _ = board(turn("candidate"), turn(), client_lag_ms=50.0, make_spans=partial(Spans, plan))
+    told.begin_turn(turn("candidate"))
+    told.see(build_record(arm="candidate", gap_ns=10_000 * MS_NS))
+    assert ended(told, **fields).client_faults == ()
+    told.begin_turn(turn())
+    told.see(build_record(ttft_ns=MS_NS, gap_ns=20 * MS_NS))
+    expected = ("the client was late for times so short",) if is_late else ()
+    assert ended(told, **fields).client_faults == expected
 
 
 def test_a_resumed_run_begins_where_it_was():
