@@ -12,8 +12,8 @@ from draftproof.records import AcceleratorUse, HostUse
 LEAST_SPAN_S = 1.0
 # What others may take without a word: a tenth of the cores, and never more than one.
 BUSY_SHARE, MOST_BUSY_CORES = 0.1, 1.0
-# What others take when a run cannot end well: a quarter of the cores.
-CROWDED_SHARE = 0.25
+# What others take when a run cannot end well: a quarter of the cores, with no quarter to spare.
+CROWDED_SHARE, SPARE_SHARE = 0.25, 0.25
 # Threads wait for a core where some did in a tenth of the time, or hardly any core was idle.
 PRESSURE_SHARE, IDLE_SHARE = 0.1, 0.1
 # Own processes that fill so much of the host explain by themselves why the client was late.
@@ -48,8 +48,12 @@ def is_disturbed(use: HostUse) -> bool:
 
 
 def is_crowded(use: HostUse) -> bool:
-    """Tell whether others took so much that a run under it cannot end well."""
-    return taken_cores(use) >= CROWDED_SHARE * use.cores
+    """Tell whether others took so much that a run under it cannot end well.
+
+    Threads may have waited for a moment or for each other on a host that had cores to spare.
+    """
+    taken = stolen_cores(use) if _idle_share(use) > SPARE_SHARE else taken_cores(use)
+    return taken >= CROWDED_SHARE * use.cores
 
 
 def is_idle(use: HostUse) -> bool:
@@ -92,10 +96,13 @@ def join_uses(uses: Iterable[HostUse]) -> HostUse | None:
 
 def _has_waiting(use: HostUse) -> bool:
     """Tell whether threads had to wait for a core."""
-    wanted_s = use.cores * use.span_s
-    idle_s = wanted_s - use.busy_s - (use.steal_s or 0.0)
     waits = use.pressure_s is not None and use.pressure_s >= PRESSURE_SHARE * use.span_s
-    return waits or idle_s <= IDLE_SHARE * wanted_s
+    return waits or _idle_share(use) <= IDLE_SHARE
+
+
+def _idle_share(use: HostUse) -> float:
+    whole_s = use.cores * use.span_s
+    return 1 - (use.busy_s + (use.steal_s or 0.0)) / whole_s if whole_s else 0.0
 
 
 def _join_accelerators(parts: Sequence[AcceleratorUse]) -> tuple[AcceleratorUse, ...]:

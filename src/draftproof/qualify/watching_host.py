@@ -75,14 +75,15 @@ def make_watch(plan: Plan, items: tuple[Item, ...], progress: Progress, patience
     arms = list_arms(plan)
     deciding = [turn.load for turn in plan_turns(plan, items, arms) if turn.arm in DECIDING]
     launched = [arm for arm in arms.values() if arm.url is None]
-    hidden = tuple(name for name, arm in arms.items() if arm.command and is_by_daemon(arm.command))
+    # A service that is waited for may be loading its model on these cores: whose it is shows when it answers.
+    is_told = all(arm.url is None and not is_by_daemon(arm.command or ()) for arm in arms.values())
     return HostWatch(
         HostLoadReader(),
         progress,
         patience=patience,
         planned=Counter(deciding),
         lag_limit_ms=plan.limits.client_lag_ms,
-        own=OwnWork(attached=None if hidden else (), serves_here=bool(launched)),
+        own=OwnWork(attached=() if is_told else None, serves_here=bool(launched)),
     )
 
 

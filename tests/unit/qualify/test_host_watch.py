@@ -6,11 +6,24 @@ from typing import Any
 import pytest
 
 from draftproof.load.turn import Turn
+from draftproof.plan.loading import parse_plan
 from draftproof.qualify.board import Board
 from draftproof.qualify.host_watch import SLICE_S, HostWatch, OwnWork, wait_until_quiet
 from draftproof.qualify.progress import Interrupted, Patience, Quiet
+from draftproof.qualify.watching_host import make_watch
 from draftproof.testing.builders import build_block_record, build_item
 from draftproof.testing.scripted_host import ScriptedHost
+
+PLAN = """\
+name = "p"
+[[load]]
+name = "low"
+concurrency = 1
+[arms.baseline]
+{baseline}
+[arms.candidate]
+settings = {{ "speculation.method" = "ngram" }}
+"""
 
 
 class Hearing(Quiet):
@@ -207,3 +220,15 @@ def test_a_stop_halts_the_run_and_the_reader_is_closed(made):
 
     asyncio.run(run())
     assert (host.closed, watch.ending) == (True, None)
+
+
+@pytest.mark.parametrize(
+    ("baseline", "is_told"),
+    [("", True), ('url = "http://127.0.0.1:9"', False), ('command = ["docker", "run", "x"]', False)],
+)
+def test_until_a_service_answers_nobody_knows_whose_work_is_whose(baseline, is_told):
+    """Somebody else's service may be loading its model, on the cores that the others need: no neighbour."""
+    plan = parse_plan(PLAN.format(baseline=baseline))
+    watch = make_watch(plan, (build_item("a"),), Quiet(), Patience())
+    assert (watch._own.attached is not None, watch._own.serves_here) == (is_told, True)
+    watch.reader.close()

@@ -39,6 +39,14 @@ def test_own_work_on_every_core_is_no_disturbance():
     assert (is_disturbed(own), is_crowded(own), events_of(period(own))) == (False, False, [])
 
 
+def test_a_host_with_cores_to_spare_ends_no_run():
+    """A third of the cores is others', and threads waited for a moment or each other, but a third is idle."""
+    found = use(cores=64, own=22, foreign=21, pressure_s=6.0)
+    assert (is_disturbed(found), is_crowded(found)) == (True, False)
+    assert is_crowded(msgspec.structs.replace(found, busy_s=48.0 * 30, own_s=27.0 * 30))
+    assert is_crowded(use(cores=64, own=10, steal_s=16 * 30.0))
+
+
 @pytest.mark.parametrize(
     ("foreign", "disturbed", "crowded"), [(0.1, False, False), (0.25, True, False), (0.6, True, True)]
 )
