@@ -35,7 +35,8 @@ class World:
     the candidate's answer lengths. `lost`: share of prompts, the slowest, that the candidate fails. `drift`:
     log growth of all times over the run, with `turn_noise` shared by all requests of a turn. `heavy`: request
     noise of Student's t with 3 degrees of freedom. `topic_spread`: log spread of the ratio between topics.
-    `is_bounded`: the deciding metric is known within bounds, so its intervals cover more than they say.
+    `is_wide`: its intervals cover more than they say, since the deciding metric is known within bounds, or as
+    many periods stall in every run.
     `periods` shifts all times of a period, the first token's too.
     `alter` changes an arm's drawn requests, and so what is true; `rewrite` changes how the records tell it,
     and the true ratio by `truth_factor`.
@@ -58,7 +59,7 @@ class World:
     drift: float = 0.0
     turn_noise: float = 0.0
     heavy: bool = False
-    is_bounded: bool = False
+    is_wide: bool = False
     periods: Periods | None = None
     alter: Callable[[str, Requests], Requests] | None = None
     rewrite: Callable[[RunData], RunData] | None = None

@@ -74,6 +74,7 @@ PERIOD_WORLDS: tuple[World, ...] = (
         text="No effect; one period of the candidate takes 1.6 times as long.",
         ratios=everywhere(1.0),
         periods=partial(stall_one, "candidate"),
+        is_wide=True,
         **SIX,
     ),
     World(
@@ -81,6 +82,7 @@ PERIOD_WORLDS: tuple[World, ...] = (
         text="No effect; one period of the baseline takes 1.6 times as long.",
         ratios=everywhere(1.0),
         periods=partial(stall_one, "baseline"),
+        is_wide=True,
         **SIX,
     ),
     World(

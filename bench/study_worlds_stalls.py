@@ -110,16 +110,16 @@ STALL_WORLDS: tuple[World, ...] = (
         ratios=FASTER,
         harms=ALL,
         layout=FINE,
+        is_wide=True,
         truth_factor=OWN_FACTOR,
         rewrite=stall_candidate,
     ),
     World(
         name="candidate_stalls_client",
-        text="As before, and each stall makes the client late, which is then no host's fault.",
+        text="As before, but each stall makes the client late: intervals are of the other eight periods.",
         ratios=FASTER,
         harms=ALL,
         layout=FINE,
-        truth_factor=OWN_FACTOR,
         rewrite=partial(stall_candidate, is_client_late=True),
     ),
 )

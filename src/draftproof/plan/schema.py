@@ -287,7 +287,7 @@ class Limits(_Strict):
         True,
         description="Measure a period once more, right after its block, where the host disturbed it (other "
         "programs, stolen time, a late client, sleep, throttling; never the arm's own times): at most a "
-        "fifth of a load's periods.",
+        "fifth of a load's periods. Times without a quiet attempt are left out, if no more are such.",
     )
     lead_max_s: Number = Field(
         30.0,

@@ -139,7 +139,7 @@ def _request(request: RequestView, metric: str) -> str:
             *((("e2e", request.e2e_from_schedule_ns),) if metric.startswith("e2e") else ()),
         )
     ]
-    late = "" if request.timed else ", client late: times not used"
+    late = "" if request.timed else ", client late or host disturbed: times not used"
     error = f", {request.error}" if request.error else ""
     place = ", ".join(request.places) or "not found on disk"
     return f"{request.arm} {request.request_id} [{place}]: {request.outcome}, {', '.join(times)}{late}{error}"

@@ -121,10 +121,7 @@ def subtract(before: HostCounters, after: HostCounters) -> HostUse:
     """
     own_s = _gain(before.own_s, after.own_s)
     own_s = own_s if own_s is not None and own_s >= 0 else None
-    every = range(min(len(before.busy_s), len(after.busy_s)))
-    known = before.allowed is not None and after.allowed is not None
-    allowed = (before.allowed or frozenset()) | (after.allowed or frozenset()) if known else frozenset(every)
-    chosen = [index for index in every if index in allowed] or list(every)
+    chosen = _choose_processors(before, after)
     is_told = before.steal_s is not None and after.steal_s is not None
     return HostUse(
         span_s=(after.at_ns - before.at_ns) / 1e9,
@@ -134,6 +131,19 @@ def subtract(before: HostCounters, after: HostCounters) -> HostUse:
         steal_s=_sum_gains(before.steal_s or (), after.steal_s or (), chosen) if is_told else None,
         pressure_s=_gain(before.pressure_s, after.pressure_s),
     )
+
+
+def _choose_processors(before: HostCounters, after: HostCounters) -> Collection[int]:
+    """Return the processors that were allowed at either reading.
+
+    All of them where that is not told, and where the list has others than the numbers say: some are switched
+    off, or a container sees its own alone.
+    """
+    every = range(min(len(before.busy_s), len(after.busy_s)))
+    if before.allowed is None or after.allowed is None:
+        return every
+    allowed = before.allowed | after.allowed
+    return allowed if allowed <= set(every) else every
 
 
 def list_family(

@@ -25,7 +25,7 @@ class Attempts(msgspec.Struct, frozen=True, kw_only=True):
     """The attempts at one period that the host disturbed.
 
     `first`, `second`: what the host did to them; None: there is no whole second attempt. `counts`: the
-    number of the attempt that counts. `is_left_out`: not even its times do, since the host disturbed it too.
+    number of the attempt that counts. `is_left_out`: not even its times do, since that one was disturbed too.
     """
 
     load: str
@@ -42,16 +42,17 @@ class Attempts(msgspec.Struct, frozen=True, kw_only=True):
         return self.load, self.block, self.arm
 
     @property
-    def is_quiet(self) -> bool:
-        """Whether a whole attempt was made that the host did not disturb."""
-        return self.second == ()
+    def events(self) -> tuple[HostEvent, ...]:
+        """What the host did to the attempt that counts."""
+        return self.first if self.second is None else self.second
 
 
 def find_attempts(run: RunData) -> tuple[Attempts, ...]:
     """Return the periods of the plan's loads whose first attempt the host disturbed, in order.
 
     Those without a quiet attempt are left out of all times, as those of a late client are, while they are at
-    most a fifth of their load's. More of them are what this host is like, for all arms: then they count.
+    most a fifth of their load's. More of them are what this host is like, for all arms: then they count,
+    but for those in which the client itself was late or stood still.
     """
     loads, limits = {level.name for level in run.plan.load}, run.plan.limits
     parts: defaultdict[TurnKey, defaultdict[int, list[BlockRecord]]] = defaultdict(lambda: defaultdict(list))
@@ -73,17 +74,18 @@ def find_attempts(run: RunData) -> tuple[Attempts, ...]:
                     counts=0 if second is None else 1,
                 )
             )
-    return (
-        _leave_out(found, Counter(load for load, _, _ in parts)) if limits.repeat_disturbed else tuple(found)
-    )
+    return _leave_out(found, Counter(load for load, _, _ in parts) if limits.repeat_disturbed else {})
 
 
 def _leave_out(found: Sequence[Attempts], periods: Mapping[str, int]) -> tuple[Attempts, ...]:
-    loud = Counter(one.load for one in found if not one.is_quiet)
-    few = {load for load, count in loud.items() if count <= LAGGED_TURNS_LIMIT * periods[load]}
-    return tuple(
-        msgspec.structs.replace(one, is_left_out=not one.is_quiet and one.load in few) for one in found
-    )
+    loud = Counter(one.load for one in found if one.events)
+    few = {load for load, count in loud.items() if count <= LAGGED_TURNS_LIMIT * periods.get(load, 0)}
+
+    def is_left_out(one: Attempts) -> bool:
+        is_client = any(event.kind in ("late", "slept") for event in one.events)
+        return is_client or (bool(one.events) and one.load in few)
+
+    return tuple(msgspec.structs.replace(one, is_left_out=is_left_out(one)) for one in found)
 
 
 def is_whole(parts: Iterable[BlockRecord]) -> bool:
@@ -119,7 +121,7 @@ def warn_about_attempts(attempts: Collection[Attempts]) -> Iterator[str]:
             "first tokens and end-to-end times of the second are left out."
         )
     for is_left_out, words in ((True, "its times are left out"), (False, "what was measured then counts")):
-        still = [one for one in attempts if not one.is_quiet and one.is_left_out == is_left_out]
+        still = [one for one in attempts if one.events and one.is_left_out == is_left_out]
         if still:
             yield f"{_count(len(still))} disturbed by the host, and {words}: {_list(still)}."
 
@@ -163,7 +165,7 @@ def _count(number: int) -> str:
 
 def _list(attempts: Collection[Attempts]) -> str:
     named = [
-        f"{one.load}/{one.block} of {one.arm} ({', '.join(map(str, one.second or one.first))})"
+        f"{one.load}/{one.block} of {one.arm} ({', '.join(map(str, one.events or one.first))})"
         for one in list(attempts)[:_NAMED]
     ]
     more = f" and {len(attempts) - _NAMED} more" if len(attempts) > _NAMED else ""

@@ -25,7 +25,7 @@ Places = Mapping[str, Sequence[str]]
 
 
 class RequestView(msgspec.Struct, frozen=True, kw_only=True):
-    """One raw request and where it stands in the run directory; times in ns. `timed`: the client kept up."""
+    """One raw request and where it stands in the run directory; times in ns. `timed`: its times count."""
 
     request_id: str
     places: tuple[str, ...]
@@ -215,8 +215,9 @@ def _explain_absence(requests: Sequence[RequestView]) -> str:
         return f"not answered by both: {', '.join(failed)}"
     if len({one.arm for one in requests}) < len(COMPARISON):
         return f"asked of {requests[0].arm} alone"
-    late = any(not one.timed for one in requests)
-    return "the client was late in its turn" if late else "the metric is not known in both arms"
+    if any(not one.timed for one in requests):
+        return "the client was late in its turn, or the host disturbed it"
+    return "the metric is not known in both arms"
 
 
 def _view_request(seen: Observation, places: Places) -> RequestView:

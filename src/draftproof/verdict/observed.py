@@ -56,12 +56,17 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     late_by_itself: bool = False
     left_out: bool = False
 
+    @property
+    def is_timed(self) -> bool:
+        """Whether its times are the service's, and not those of a late client or a disturbed host."""
+        return not (self.lagged or self.left_out)
+
 
 class Observation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One measured request with its item, segment, metrics and judged checks.
 
-    `timed` is False where the client itself was too late in that turn, or where a run that records its turns
-    has no record of this one, so that nobody knows: its outcome counts, its times do not.
+    `timed` is False where the client itself was too late in that turn or the host disturbed it, or where a
+    run that records its turns has no record of this one: its outcome counts, its times do not.
     `in_order` is False where the record's times run backwards.
     """
 

@@ -340,7 +340,7 @@ class _Observer:
             segment=self._segments[record.item_id],
             metrics=compute_request_metrics(record, self._stall_ns),
             checks=self._judge(record, judgements),
-            timed=not self._turns if turn is None else not (turn.lagged or turn.left_out),
+            timed=not self._turns if turn is None else turn.is_timed,
             in_order=not timeline_faults(record),
         )
 

@@ -5,6 +5,7 @@ import pytest
 from windowed_runs import move, with_windows
 
 from draftproof.plan.prices import Prices, Work
+from draftproof.testing.disturbed_runs import BUSY, note_hosts
 from draftproof.verdict.compute import compute_results
 from draftproof.verdict.economics.compute import compute_economics
 from draftproof.verdict.economics.device_time import measure_device_time
@@ -283,6 +284,20 @@ def test_a_late_client_makes_no_economics(simple):
     found = worth_of(economics_of(run))
     assert found.good_ratio.value is None
     assert "late" in found.good_ratio.reason
+
+
+def test_a_period_that_the_host_disturbed_is_in_no_window(simple):
+    """Its requests are in no time, so that its length is not theirs; two such arms do not compare."""
+    run = simple()
+    whole, partly = (
+        measure_device_time(prepare_run(note_hosts(run, uses)))["candidate", "low"]
+        for uses in ({}, {("low", 0, "candidate"): BUSY})
+    )
+    assert (whole.is_whole, partly.is_whole) == (True, False)
+    assert (whole.attempted, partly.attempted) == (40, 39)
+    assert whole.window_s == pytest.approx(40 * CANDIDATE_S)
+    assert partly.window_s == pytest.approx(39 * CANDIDATE_S)
+    assert partly.seconds_per_ns == pytest.approx(whole.seconds_per_ns)
 
 
 def test_a_run_in_which_every_request_failed_has_reasons_instead_of_figures(simple):

@@ -89,6 +89,23 @@ def test_what_the_host_does_to_more_than_a_fifth_counts():
     assert [one.is_left_out for one in prepare_run(three).attempts] == [True] * 3
 
 
+@pytest.mark.parametrize("heeds", [True, False])
+def test_a_period_of_a_late_client_is_never_said_to_count(heeds):
+    """Its times are left out for that alone, however many there are and whatever the plan says of repeats."""
+    host = msgspec.structs.replace(QUIET, own_s=20.0, busy_s=21.0)
+    periods = [("low", block, "candidate") for block in range(4)]
+    run = note_hosts(made(), dict.fromkeys(periods, host))
+    late = (
+        msgspec.structs.replace(one, event_loop_lag_max_ns=80_000_000) if one.host is host else one
+        for one in run.blocks
+    )
+    limits = run.plan.limits.model_copy(update={"repeat_disturbed": heeds})
+    plan = run.plan.model_copy(update={"limits": limits})
+    prepared = prepare_run(msgspec.structs.replace(run, blocks=tuple(late), plan=plan))
+    assert [one.is_left_out for one in prepared.attempts] == [True] * 4
+    assert any("4 periods were disturbed by the host, and its times" in one for one in prepared.warnings)
+
+
 def test_a_plan_that_heeds_no_host_leaves_nothing_out():
     """`limits.repeat_disturbed = false`: measured is measured."""
     run = note_hosts(made(slow=[FIRST]), {FIRST: BUSY})

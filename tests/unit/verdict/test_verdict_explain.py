@@ -6,6 +6,7 @@ import pytest
 
 from draftproof.errors import UsageError
 from draftproof.report.explanation import render_explanation
+from draftproof.testing.disturbed_runs import BUSY, note_hosts
 from draftproof.verdict.compute import compute_results
 from draftproof.verdict.explain import explain, find_cell
 
@@ -79,6 +80,16 @@ def test_a_lost_request_is_named_as_the_reason_of_a_missing_ratio(told):
     cell = next(one for one in found.cells if (one.segment, one.load) == ("task=chat", "low"))
     assert (cell.prompts[-1].item_id, cell.prompts[-1].ratio) == ("chat-5", None)
     assert cell.prompts[-1].why == "not answered by both: candidate timeout"
+
+
+def test_a_request_whose_period_is_left_out_says_so(told):
+    """The host disturbed it: nobody accuses the client alone."""
+    run, results, _ = told
+    first = run.blocks[0]
+    run = note_hosts(run, {(first.load, first.block, first.arm): BUSY})
+    text = render_explanation(explain(run, results, {}, f"chat@{first.load}"))
+    assert "no ratio, the client was late in its turn, or the host disturbed it" in text
+    assert "client late or host disturbed: times not used" in text
 
 
 def test_an_effect_that_one_prompt_carries_is_found_out(world):

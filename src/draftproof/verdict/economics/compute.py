@@ -37,7 +37,9 @@ from draftproof.verdict.services.results import ServiceUse
 from draftproof.verdict.windows import TurnWindow
 
 NO_WINDOW = "no turn of it has a recorded time and a client that kept up"
-LATE = "the load client was late in turns of one of the arms, so they do not compare"
+LATE = (
+    "the load client was late in turns of one of the arms, or the host disturbed them, so they do not compare"
+)
 INVALID = "the cells of the load are invalid, so its arms do not compare"
 NO_ENERGY = "no meter of energy was readable"
 Unit = Literal["tokens", "good", "conversations"]

@@ -28,8 +28,8 @@ class DeviceTime(msgspec.Struct, frozen=True, kw_only=True):
 
     `tokens`, `good` and `conversations` have residence ns above and what came of it below, by prompt.
 
-    `is_whole` is False where turns with a late client are left out. `seconds_per_ns` turns residence into
-    device seconds, None where the turns' times are not known.
+    `is_whole` is False where turns are left out, since their times do not count. `seconds_per_ns` turns
+    residence into device seconds, None where the turns' times are not known.
     """
 
     devices: int
@@ -52,20 +52,20 @@ class DeviceTime(msgspec.Struct, frozen=True, kw_only=True):
 def measure_device_time(
     prepared: PreparedRun, windows: Sequence[TurnWindow] | None = None
 ) -> dict[Place, DeviceTime]:
-    """Return every arm at every load, turns with an unfit client left out with their time.
+    """Return every arm at every load; turns whose times do not count are left out with their time.
 
     Args:
         prepared: the run.
         windows: the counted stretches of its turns; None: they are measured here.
     """
     kept = _group_windows(prepared, measure_windows(prepared) if windows is None else windows)
-    late = {(turn.arm, turn.load) for turn in prepared.turns.values() if turn.lagged}
+    partly = {(turn.arm, turn.load) for turn in prepared.turns.values() if not turn.is_timed}
     return {
         (arm, load): _measure(
             prepared,
             (arm, load),
             kept.get((arm, load), ()),
-            is_whole=(arm, load) not in late,
+            is_whole=(arm, load) not in partly,
         )
         for arm in prepared.arms
         for load in prepared.loads
@@ -130,7 +130,7 @@ def _group_windows(prepared: PreparedRun, windows: Sequence[TurnWindow]) -> Mapp
     found: defaultdict[Place, list[TurnWindow]] = defaultdict(list)
     for one in windows:
         turn = prepared.turns.get((one.load, one.block, one.arm))
-        if turn is not None and not turn.lagged:
+        if turn is not None and turn.is_timed:
             found[one.arm, one.load].append(one)
     return found
 
