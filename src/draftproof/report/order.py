@@ -18,7 +18,7 @@ from draftproof.report.quantities import (
     format_significant,
 )
 from draftproof.report.view import Column, Footnotes, Group, Row, Table, TableCell, figure_cell, text_cell
-from draftproof.verdict.order.results import BlockPoint, DriftRow, NoiseRow, PlaceRow
+from draftproof.verdict.order.results import BlockPoint, DriftRow, NoiseRow, PlaceRow, ProcessSummary
 from draftproof.verdict.results import Results
 
 _MOST_POINTS = 150  # of one arm in one plot: more cannot be told apart
@@ -93,7 +93,23 @@ def order_sentence(results: Results) -> str:
     )
     untold = len(tests) - len(told)
     text += f"; {untold} more had too few blocks." if told and untold else "."
-    return f"{text} {_null_sentence(results.order.noise)}"
+    told_apart = _process_sentence(results.order.processes)
+    return " ".join(part for part in (text, _null_sentence(results.order.noise), told_apart) if part)
+
+
+def _process_sentence(found: ProcessSummary | None) -> str:
+    """Say how many processes answered, and by how much they differ."""
+    if found is None or None in found.counts.values():
+        return ""
+    fewest = min((count for count in found.counts.values() if count is not None), default=0)
+    if fewest == 1:
+        return "One process answered for an arm: what another start of it would change is not known."
+    if found.spread is None or found.degrees is None:
+        return f"{fewest} processes or more answered for each arm."
+    return (
+        f"{fewest} processes or more answered for each arm; they differ by {100 * (found.spread - 1):.1f} % "
+        f"(standard deviation, {found.degrees:.1f} degrees of freedom), which is in every interval."
+    )
 
 
 def _null_sentence(noise: Sequence[NoiseRow]) -> str:

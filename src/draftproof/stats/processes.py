@@ -135,13 +135,23 @@ def weigh_processes(mine: npt.ArrayLike, theirs: npt.ArrayLike, blocks: npt.Arra
     return max(0.0, whole - between * float((sizes**2).sum()))
 
 
+def centre_periods(values: Floats, kinds: Ints) -> Floats:
+    """Return values, shape (blocks, arms, any), free of the means of blocks and of kinds of arms."""
+    blocks: Floats = values - values.mean(axis=1, keepdims=True)
+    free = blocks.copy()
+    for kind in range(int(kinds.max()) + 1):
+        own = kinds == kind
+        free[:, own] -= blocks[:, own].mean(axis=(0, 1), keepdims=True)
+    return free
+
+
 def _fit(table: ProcessTable) -> _Fit:
     blocks, arms = table.values.shape
     index = index_labels(table.processes.reshape(-1)).reshape(blocks, arms)
     members = np.zeros((blocks, arms, int(index.max(initial=-1)) + 1))
     np.put_along_axis(members, index[:, :, None], 1.0, axis=2)
     kinds = index_labels(table.kinds)
-    free, residuals = _centre(members, kinds), _centre(table.values[:, :, None], kinds)[:, :, 0]
+    free, residuals = centre_periods(members, kinds), centre_periods(table.values[:, :, None], kinds)[:, :, 0]
     products = np.tensordot(members, free, axes=([0, 1], [0, 1]))
     roots, vectors = np.linalg.eigh(products)
     kept = roots > TOLERANCE * max(1.0, float(roots.max(initial=0.0)))
@@ -154,13 +164,3 @@ def _fit(table: ProcessTable) -> _Fit:
         spare=blocks * (arms - 1) - int(kinds.max()) - degrees,
         trace=float(np.trace(products)),
     )
-
-
-def _centre(values: Floats, kinds: Ints) -> Floats:
-    """Return values free of the means of blocks and of kinds of arms, which are the first two axes."""
-    blocks: Floats = values - values.mean(axis=1, keepdims=True)
-    free = blocks.copy()
-    for kind in range(int(kinds.max()) + 1):
-        own = kinds == kind
-        free[:, own] -= blocks[:, own].mean(axis=(0, 1), keepdims=True)
-    return free

@@ -13,8 +13,9 @@ Rules, in this order:
    speculation may stay on through it, but an entry never ends in one, because there speculation does not
    earn its place. Never beyond a measured load, never across a gap.
 5. `defer` if no cell is a gain, no undecided cell has an estimate that would be one, and more than half of
-   the cells have an estimate that is none. An undecided cell is one that is inconclusive and neither beaten
-   by the alternative nor without credit for the length of its answers: more prompts would not help those.
+   the cells have an estimate that is none, whatever luck or order may have added. An undecided cell is
+   one that is inconclusive and neither beaten by the alternative nor without credit for the length of its
+   answers: more prompts would not help those.
 6. `inconclusive` otherwise.
 """
 
@@ -23,10 +24,12 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import takewhile
 
 from draftproof.plan.schema import Thresholds
+from draftproof.stats.covariates import MOST
 from draftproof.verdict.load_size import Axis, LoadLimit
 from draftproof.verdict.results import Cell, Decision
 
 SETTLED_CODES = frozenset({"dominated", "output_length_shift", "token_limit_shift"})
+DOUBT_CODES = frozenset({"few_processes", "follows_unlike"})  # what may have hidden a gain
 
 
 def decide(cells: Sequence[Cell], thresholds: Thresholds, *, is_complete: bool) -> Decision:
@@ -110,6 +113,10 @@ def _is_settled(cell: Cell) -> bool:
     return any(reason.code in SETTLED_CODES for reason in cell.reasons)
 
 
+def _is_doubted(cell: Cell) -> bool:
+    return any(reason.code in DOUBT_CODES for reason in cell.reasons)
+
+
 def _may_gain(cell: Cell, thresholds: Thresholds) -> bool:
     effect = cell.effect
     if cell.status != "inconclusive" or _is_settled(cell) or effect.value is None:
@@ -124,4 +131,5 @@ def _is_no_gain(cell: Cell, thresholds: Thresholds) -> bool:
         return True
     if cell.status != "inconclusive" or cell.effect.value is None:
         return False
-    return _is_settled(cell) or cell.effect.value >= 1 - thresholds.minimum_gain
+    least = (1 - thresholds.minimum_gain) * (MOST if _is_doubted(cell) else 1.0)
+    return _is_settled(cell) or cell.effect.value >= least

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from draftproof.records import RequestRecord, TelemetrySample, Warmup
+from draftproof.report.order import order_sentence
 from draftproof.testing.synthetic_runs import TURN_NS, Layout, Requests, build_run, order_turns
 from draftproof.verdict.compute import compute_results
 from draftproof.verdict.decision import decide_run
@@ -89,6 +90,12 @@ def test_three_processes_are_enough(ratio, expected):
     )
 
 
+@pytest.mark.parametrize(("count", "expected"), [(1, "inconclusive"), (3, "defer")])
+def test_with_fewer_than_three_processes_the_absence_of_a_gain_is_not_concluded(count, expected):
+    """Equal arms: a gain may be hidden by the luck of a start."""
+    assert decide_run(with_processes(draw_run(1.0), count)).decision == expected
+
+
 def test_what_is_no_time_is_harm_with_one_process():
     """A process's luck fails no request."""
     status, codes = weigh(with_processes(draw_run(0.6, fails=0.5), 1))
@@ -137,11 +144,29 @@ def test_luck_widens_the_interval_where_it_shows():
     assert weigh(changed)[0] == "inconclusive"
 
 
+def test_the_results_state_the_spread_and_its_degrees_of_freedom():
+    """Three processes of three arms, of which two are equal: 5 degrees of freedom, and 10 % of luck."""
+    run = with_processes(draw_run(0.85), 3)
+    order = compute_results(with_luck(run)).order
+    assert order is not None
+    assert order.processes is not None
+    assert order.processes.counts == dict.fromkeys(LAYOUT.arms, 3)
+    assert order.processes.spread == pytest.approx(1.1, abs=0.03)
+    assert order.processes.degrees == pytest.approx(5.0, abs=0.2)
+    assert "(standard deviation, 5.0 degrees of freedom)" in order_sentence(compute_results(with_luck(run)))
+    one = compute_results(with_processes(run, 1))
+    assert "what another start of it would change is not known" in order_sentence(one)
+    assert "6 processes or more answered for each arm." in order_sentence(compute_results(draw_run()))
+    assert "process" not in order_sentence(compute_results(with_processes(run, None)))
+
+
 def test_arms_behind_one_address_share_their_process():
     """What a process does to both is in no ratio: one is enough, and nothing is said of other starts."""
     run = attach(draw_run(), baseline="http://h:1", candidate="http://h:1/")
     assert weigh(run)[0] == "gain"
-    assert "other starts" not in compute_results(run).verdict.sentence
+    results = compute_results(run)
+    assert "other starts" not in results.verdict.sentence
+    assert "process" not in order_sentence(results)
 
 
 def test_an_attached_service_is_as_many_processes_as_its_metrics_say():
@@ -191,17 +216,24 @@ def pause_before(run: RunData, arm: str, seconds: float) -> RunData:
     return msgspec.structs.replace(run, blocks=tuple(told))
 
 
-@pytest.mark.parametrize("ratio", [0.6, 1.6])
 @pytest.mark.parametrize("evidence", ["representative", "synthetic"])
-def test_an_arm_that_alone_follows_pauses_shows_nothing(ratio, evidence):
-    """Nothing tells the pause from the arm: neither gain nor harm, with any evidence, and it is said."""
+@pytest.mark.parametrize(
+    ("ratio", "expected"),
+    [(0.5, "gain"), (0.8, "inconclusive"), (0.92, "inconclusive"), (1.0, "inconclusive"),
+     (1.25, "inconclusive"), (2.0, "harm")],
+)  # fmt: skip
+def test_an_arm_that_alone_follows_pauses_shows_what_no_pause_makes(ratio, expected, evidence):
+    """Nothing tells the pause from the arm: half as much again may be the pause, and it is always said."""
     run = with_plan(pause_before(draw_run(ratio), "candidate", 5.0), evidence=evidence)
     status, codes = weigh(run)
-    assert status == "inconclusive"
-    assert "follows_unlike" in codes
-    (warning,) = [one for one in compute_results(run).warnings if "follow unlike things" in one]
+    assert status == expected
+    assert ("follows_unlike" in codes) is (expected == "inconclusive")
+    results = compute_results(run)
+    assert results.verdict.decision == {"gain": "adopt", "harm": "defer"}.get(expected, expected)
+    (warning,) = [one for one in results.warnings if "follow unlike things" in one]
     assert "100% of the candidate's periods follow a pause and" in warning
     assert "no arm's own periods tell" in warning
+    assert "at most -33.3% to +50.0% is assumed" in warning
 
 
 def test_pauses_before_every_period_or_too_short_to_matter_are_no_difference():
@@ -242,13 +274,32 @@ def reorder(run: RunData, order: tuple[str, ...]) -> RunData:
     return msgspec.structs.replace(run, blocks=told)
 
 
-def test_an_arm_that_alone_follows_another_shows_nothing():
-    """In every block the baseline follows the candidate, so nothing tells what that does to it."""
-    run = reorder(draw_run(), ("candidate", "baseline", "baseline_null"))
-    status, codes = weigh(run)
-    assert (status, "follows_unlike" in codes) == ("inconclusive", True)
+def stretch(run: RunData, arm: str, factor: float) -> RunData:
+    """All times of an arm are multiplied."""
+
+    def move(one: RequestRecord) -> RequestRecord:
+        chunks = tuple(
+            msgspec.structs.replace(
+                chunk, arrival_ns=one.scheduled_ns + round((chunk.arrival_ns - one.scheduled_ns) * factor)
+            )
+            for chunk in one.chunks
+        )
+        return msgspec.structs.replace(one, chunks=chunks, end_ns=chunks[-1].arrival_ns)
+
+    return msgspec.structs.replace(
+        run, records=tuple(move(one) if one.arm == arm else one for one in run.records)
+    )
+
+
+@pytest.mark.parametrize(("ratio", "slowed", "expected"), [(0.6, 1.2, "gain"), (1.0, 1.2, "inconclusive")])
+def test_the_null_arm_tells_what_following_another_does(ratio, slowed, expected):
+    """In every block the baseline follows the candidate and is slower for it; the null arm does not."""
+    run = stretch(draw_run(ratio), "baseline", slowed)
+    run = reorder(run, ("candidate", "baseline", "baseline_null"))
+    assert weigh(run)[0] == expected
     (warning,) = [one for one in compute_results(run).warnings if "follow unlike things" in one]
     assert "0% of the candidate's periods follow the candidate and 100% of the baseline's" in warning
+    assert "that adds -17" in warning
 
 
 def test_in_the_order_of_a_plan_nothing_is_uneven():

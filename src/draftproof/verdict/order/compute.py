@@ -21,6 +21,7 @@ from draftproof.stats.resampling import Floats, Ints
 from draftproof.verdict.effects import EffectIndex, find_usable
 from draftproof.verdict.order.noise_floor import state_noise
 from draftproof.verdict.order.preceding import summarise_preceding
+from draftproof.verdict.order.processes import summarise_processes
 from draftproof.verdict.order.results import BlockPoint, DriftRow, OrderSummary, PlaceRow
 from draftproof.verdict.pairs import Comparison, Pairs, PairTable
 from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun
@@ -64,6 +65,7 @@ def compute_order(prepared: PreparedRun, pairs: PairTable, effects: EffectIndex)
         noise=state_noise(prepared, pairs, effects),
         points=points,
         preceding=summarise_preceding(prepared),
+        processes=summarise_processes(prepared),
     )
 
 

@@ -2,7 +2,8 @@
 
 Two kinds. With representative evidence, fewer than three processes of an arm: the luck of a start is then in
 every answer of it. With any evidence, periods that follow a pause, or one particular arm, more often in one
-arm than in the other, as far as that could carry the effect. Both work either way: what is called a gain may
+arm than in the other, as far as that could carry the effect: by what periods tell of it, and for the rest by
+what is assumed at most (`stats/covariates.py`). Both work either way: what is called a gain may
 be luck, and what is called harm as well, so that a cell with such a doubt is inconclusive. What is no
 difference in time (failures, checks, critical errors) is judged all the same.
 """
@@ -64,7 +65,7 @@ def withhold(cell: Cell, evidence: CellEvidence, doubts: Sequence[Doubt], thresh
     """
     violated = {one.code for one in cell.guardrails if one.standing == "violated"}
     standing = decide_effect(evidence.effect, thresholds, evidence.noise)
-    if cell.status == "invalid" or violated - TIME_CODES or (standing == "inconclusive" and not violated):
+    if cell.status == "invalid" or violated - TIME_CODES:
         return cell
     carried = tuple(one.reason for one in doubts if _carries(one, standing, evidence, thresholds))
     if not carried:
@@ -108,12 +109,13 @@ def describe_imbalance(uneven: Imbalance) -> str:
         f"{one.candidate:.0%} of the candidate's periods {one.text} and {one.baseline:.0%} of the baseline's"
         for one in uneven.circumstances
     )
-    bias = uneven.bias
-    if bias.low is None or bias.high is None:
-        carried = "no arm's own periods tell how much that adds to candidate / baseline"
-    else:
-        span = f"{math.expm1(bias.low):+.1%} to {math.expm1(bias.high):+.1%}"
-        carried = f"that adds {span} to candidate / baseline"
+    span = f"{math.expm1(uneven.bias.low):+.1%} to {math.expm1(uneven.bias.high):+.1%}"
+    carried = f"that adds {span} to candidate / baseline"
+    if uneven.bias.assumed:
+        carried = (
+            "no arm's own periods tell how much that adds to candidate / baseline, and at most "
+            f"{span} is assumed"
+        )
     return f"At load {uneven.load} the arms follow unlike things: {told}; {carried}."
 
 
@@ -121,11 +123,15 @@ def _carries(doubt: Doubt, standing: CellStatus, evidence: CellEvidence, thresho
     """Tell whether a difference would not be shown without what a doubt may have added to it.
 
     A guardrail of time that is violated has an interval of its own: it is carried by what is beyond a margin.
+    Where no difference is shown, an estimate that is no gain may be one.
     """
-    if doubt.bias is None or doubt.bias.low is None or doubt.bias.high is None:
+    if doubt.bias is None:
         return True
     if any(finding.standing == "violated" for finding in evidence.findings):
         return doubt.bias.high > math.log1p(thresholds.harm_margin)
+    if standing == "inconclusive" and evidence.effect.value is not None:
+        least = 1 - thresholds.minimum_gain
+        return evidence.effect.value * math.exp(-max(0.0, doubt.bias.high)) < least <= evidence.effect.value
     shifted = _shift(evidence.effect, doubt.bias.low, doubt.bias.high)
     return decide_effect(shifted, thresholds, evidence.noise) != standing
 

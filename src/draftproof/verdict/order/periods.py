@@ -1,6 +1,9 @@
-"""One value for each measurement period, free of what its block and its prompts do to every arm. Pure."""
+"""One value for each measurement period, free of what its prompts do to every arm and its segments to one.
 
-from collections.abc import Iterator
+Pure. What equal arms differ by stays: it is no effect.
+"""
+
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -15,7 +18,7 @@ class PeriodTable(msgspec.Struct, frozen=True, kw_only=True):
     """The periods of one load in which every arm answered something alike.
 
     `values`, shape (blocks, arms): mean over the requests that every arm answered of the log value less its
-    mean over the arms, segments' effects taken out.
+    mean over the arms, less what segments do to the arm and to those that equal it.
     """
 
     load: str
@@ -40,6 +43,11 @@ def tabulate_periods(prepared: PreparedRun, values: Floats) -> Iterator[PeriodTa
             yield _tabulate(prepared, load, {arm: found[arm] for arm in arms}, values)
 
 
+def number_kinds(arms: Sequence[str]) -> Ints:
+    """Return what each arm is: the null arm is the baseline once more."""
+    return index_labels([EQUAL_ARMS[0] if arm in EQUAL_ARMS else arm for arm in arms])
+
+
 def _first_asked(prepared: PreparedRun, arm: str, load: str, usable: np.typing.NDArray[np.bool_]) -> Ints:
     """Return where the usable requests of an arm stand, one for each that was asked, by what was asked."""
     places = prepared.places_of(arm, load)
@@ -60,7 +68,9 @@ def _tabulate(prepared: PreparedRun, load: str, places: dict[str, Ints], values:
     free = logs - logs.mean(axis=0)
     segments = index_labels(columns.segments[kept[0]])
     blocks, rows = np.unique(columns.blocks[kept[0]], return_inverse=True)
-    means = [_mean_by(rows, own - _mean_by(segments, own)[segments]) for own in free]
+    kinds = number_kinds(arms)
+    effects = [_mean_by(segments, free[kinds == kind].mean(axis=0)) for kind in range(int(kinds.max()) + 1)]
+    means = [_mean_by(rows, own - effects[kind][segments]) for own, kind in zip(free, kinds, strict=True)]
     return PeriodTable(
         load=load,
         blocks=tuple(blocks.tolist()),

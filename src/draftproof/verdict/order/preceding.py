@@ -17,7 +17,7 @@ from draftproof.records import BlockRecord, Warmup
 from draftproof.stats.covariates import Bias, estimate_bias
 from draftproof.stats.resampling import Floats
 from draftproof.verdict.observed import TurnKey
-from draftproof.verdict.order.periods import EQUAL_ARMS, PeriodTable, tabulate_periods
+from draftproof.verdict.order.periods import EQUAL_ARMS, PeriodTable, number_kinds, tabulate_periods
 from draftproof.verdict.order.results import PrecedingRow
 from draftproof.verdict.run_data import PreparedRun
 from draftproof.verdict.timeline import place_in_time
@@ -130,7 +130,8 @@ def _find_imbalance(
     if not shown:
         return None
     level = prepared.plan.comparison.confidence
-    bias = estimate_bias(table.values[known], np.array(list(held.values())), *columns, level=level)
+    kinds = number_kinds(table.arms)
+    bias = estimate_bias(table.values[known], np.array(list(held.values())), kinds, *columns, level=level)
     return Imbalance(load=table.load, circumstances=shown, bias=bias)
 
 

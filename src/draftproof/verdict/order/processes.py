@@ -1,14 +1,16 @@
 """How far the processes of an arm lie apart, over all arms and loads of a run. Pure."""
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
 
 from draftproof.stats.processes import ProcessSpread, ProcessTable, process_spread
-from draftproof.stats.resampling import Floats, Ints, index_labels
-from draftproof.verdict.order.periods import EQUAL_ARMS, tabulate_periods
-from draftproof.verdict.process_labels import Labels
+from draftproof.stats.resampling import Floats, Ints
+from draftproof.verdict.order.periods import number_kinds, tabulate_periods
+from draftproof.verdict.order.results import ProcessSummary
+from draftproof.verdict.process_labels import Labels, list_processes
 from draftproof.verdict.run_data import PreparedRun
 
 
@@ -23,16 +25,38 @@ def spread_processes(prepared: PreparedRun, values: Floats) -> ProcessSpread | N
     if not _are_told_from_blocks(labels):
         return None
     tables = [
-        ProcessTable(values=table.values, processes=found, kinds=_number_kinds(table.arms))
+        ProcessTable(values=table.values, processes=found, kinds=number_kinds(table.arms))
         for table in tabulate_periods(prepared, values)
         if (found := _number(labels, table.load, table.blocks, table.arms)) is not None
     ]
     return process_spread(tables)
 
 
-def _number_kinds(arms: Sequence[str]) -> Ints:
-    """Return what each arm is: the null arm is the baseline once more."""
-    return index_labels([EQUAL_ARMS[0] if arm in EQUAL_ARMS else arm for arm in arms])
+def summarise_processes(prepared: PreparedRun) -> ProcessSummary | None:
+    """Return which processes answered, and how far they lie apart in the deciding metric.
+
+    None where the arms share their processes, whose luck is then in no ratio.
+    """
+    mine, theirs = (
+        {load: list_processes(prepared.process_labels, load, arm) for load in prepared.loads}
+        for arm in ("candidate", "baseline")
+    )
+    if mine == theirs and not any(None in own for own in mine.values()):
+        return None
+    metric = prepared.plan.comparison.metric
+    found = spread_processes(prepared, prepared.columns.metric(metric))
+    return ProcessSummary(
+        metric=metric,
+        counts={arm: _count_fewest(prepared, arm) for arm in prepared.arms},
+        spread=None if found is None else math.exp(math.sqrt(found.variance)),
+        degrees=None if found is None else found.degrees,
+    )
+
+
+def _count_fewest(prepared: PreparedRun, arm: str) -> int | None:
+    """Return the fewest processes that answered for an arm at a load, None where that is not known."""
+    found = [own for load in prepared.loads if (own := list_processes(prepared.process_labels, load, arm))]
+    return None if not found or any(None in own for own in found) else min(map(len, found))
 
 
 def _are_told_from_blocks(labels: Labels) -> bool:

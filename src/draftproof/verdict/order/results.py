@@ -93,6 +93,20 @@ class PrecedingRow(msgspec.Struct, frozen=True, kw_only=True):
     follows: dict[str, int]
 
 
+class ProcessSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """Which processes answered, and how far they lie apart in the deciding metric.
+
+    `counts` has the fewest processes that answered for each arm at a load, None where that is not known.
+    `spread` is the standard deviation between processes of an arm as a factor, pooled over arms and loads,
+    with its degrees of freedom; None where blocks tell it as well as processes, or one process answered all.
+    """
+
+    metric: str
+    counts: dict[str, int | None]
+    spread: float | None
+    degrees: float | None
+
+
 class OrderSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Order and drift of the deciding metric, the noise floor of every metric, and the blocks themselves."""
 
@@ -101,3 +115,4 @@ class OrderSummary(msgspec.Struct, frozen=True, kw_only=True):
     noise: tuple[NoiseRow, ...]
     points: tuple[BlockPoint, ...]
     preceding: tuple[PrecedingRow, ...] = ()
+    processes: ProcessSummary | None = None
