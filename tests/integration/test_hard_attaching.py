@@ -120,6 +120,7 @@ def test_a_key_is_never_carried_to_where_a_redirect_leads(attached, monkeypatch)
         ("127.0.0.1:8000", "'127.0.0.1:8000' is no address. Fix: write it as http://127.0.0.1:8000."),
         ("ftp://h", "'ftp://h' is no address. Fix: write it as http://127.0.0.1:8000."),
         ("http://h:port", "'http://h:port' is no address. Fix: write it as http://127.0.0.1:8000."),
+        ("http://${H}:1", "'http://${H}:1' is no address. Fix: write it as http://127.0.0.1:8000."),
         (f"http://u:{KEY}@h", MAY_NOT.format("username")),
         (f"http://h/v1?key={KEY}", MAY_NOT.format("query")),
     ],

@@ -74,6 +74,7 @@ def check_address(url: str, name: str, *, is_base: bool = True) -> None:
     try:
         parts = urlsplit(url)
         fits = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+        fits = fits and "${" not in url  # only commands, their environment and headers take such names
         unfit = [part for part in forbidden if getattr(parts, part)]
         unfit += [f"{key} in its query" for key, _ in parse_qsl(parts.query) if is_secret_name(key)]
     except ValueError:

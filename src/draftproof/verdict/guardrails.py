@@ -285,7 +285,7 @@ def _share_text(rule: ShareRule, figure: Figure, margin: float, where: str) -> s
         f"the {rule.words} differs from the baseline's by {100 * figure.value:+.1f} points "
         f"({100 * figure.low:+.1f} to {100 * figure.high:+.1f}) {where}, {100 * margin:.1f} are allowed"
     )
-    if figure.needed:
+    if figure.needed and not _is_beyond(figure, margin, rule.sign):
         text += f"; at least {figure.needed} more prompts are needed to show it"
     return text
 

@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 
+from draftproof.plan.schema import Thresholds
 from draftproof.testing.synthetic_runs import Layout, Requests, build_run, order_turns
 from draftproof.verdict.decision import decide_run
 from draftproof.verdict.effects import index_effects, null_difference_at
-from draftproof.verdict.guardrails import judge_time
-from draftproof.verdict.results import Figure
+from draftproof.verdict.guardrails import index_differences, judge_share, judge_time
+from draftproof.verdict.results import Difference, Figure
+from draftproof.verdict.run_data import ALL_SEGMENTS
 
 PROMPTS, STALL = 60, 1.6
 LAYOUT = Layout(
@@ -97,6 +99,18 @@ def test_failures_of_one_period_are_no_harm_of_an_arm():
     standings = {one.code: one.standing for cell in decided.cells for one in cell.guardrails}
     assert standings["guardrail_failures"] == "open"
     assert {cell.status for cell in decided.cells} == {"inconclusive"}
+
+
+@pytest.mark.parametrize(("low", "standing"), [(0.5, "violated"), (-0.2, "open")])
+def test_what_is_shown_needs_no_further_prompts_to_be_shown(low, standing):
+    """A share that is beyond its margin with its whole interval says so, and asks for nothing."""
+    figure = Figure(value=1.0, low=low, high=1.0, n=12, needed=23)
+    names = {"quantity": "failed_share", "arm": "candidate", "versus": "baseline", "load": "low"}
+    places = [Difference(**names, segment=one, difference=figure) for one in ("chat", ALL_SEGMENTS)]
+    limits = Thresholds.model_construct(failure_margin=0.1)
+    found = judge_share(("chat", "low"), index_differences(places), "failed_share", limits)
+    assert found.standing == standing
+    assert ("more prompts are needed to show it" in found.reason.text) is (standing == "open")
 
 
 @pytest.mark.parametrize(("null", "standing"), [(1.0, "violated"), (1.1, "open")])
