@@ -18,8 +18,8 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
 
+from draftproof.stats.laws import normal_quantile, student_quantile, student_share_below
 from draftproof.stats.quantiles import quantile_interval
 from draftproof.stats.resampling import (
     Floats,
@@ -220,7 +220,7 @@ def error_of_interval(estimate: RatioEstimate) -> float | None:
         return None
     upper = estimate.value**2 / estimate.low if estimate.high is None else estimate.high
     half = float(np.log(upper / estimate.low)) / 2.0
-    return half / float(stats.norm.ppf(0.5 + estimate.level / 2.0))
+    return half / normal_quantile(0.5 + estimate.level / 2.0)
 
 
 def p_value(
@@ -239,8 +239,8 @@ def p_value(
     else:
         score = distance / estimate.standard_error
     scores = [score, _correct(score, estimate.skewness)]
-    below = float(stats.t.cdf(max(scores), estimate.degrees_of_freedom))
-    above = float(stats.t.sf(min(scores), estimate.degrees_of_freedom))
+    below = student_share_below(max(scores), estimate.degrees_of_freedom)
+    above = student_share_below(-min(scores), estimate.degrees_of_freedom)
     return {"less": below, "greater": above, "two-sided": min(1.0, 2.0 * min(below, above))}[alternative]
 
 
@@ -343,7 +343,7 @@ def _uncorrect(score: float, skewness: float) -> float:
 def _around(
     value: float, error: float, degrees: float, level: float, skewness: float = 0.0
 ) -> tuple[float, float]:
-    reach = float(stats.t.ppf(0.5 + level / 2, degrees))
+    reach = student_quantile(0.5 + level / 2, degrees)
     down, up = max(reach, _uncorrect(reach, skewness)), max(reach, -_uncorrect(-reach, skewness))
     reach = min(700.0, up * error)  # beyond it there is no float
     return value * float(np.exp(-down * error)), value * float(np.exp(reach))
@@ -354,7 +354,7 @@ def _mean_limits(
 ) -> tuple[float, float]:
     if positive:
         return _around(value, float(np.std(np.log(draws))), degrees, level)
-    reach = float(stats.t.ppf(0.5 + level / 2, degrees) * np.std(draws))
+    reach = float(student_quantile(0.5 + level / 2, degrees) * np.std(draws))
     return value - reach, value + reach
 
 

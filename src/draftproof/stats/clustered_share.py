@@ -15,7 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy import optimize, stats
+import scipy
+
+from draftproof.stats.laws import average_ranks, beta_quantile, student_quantile
 
 Floats = npt.NDArray[np.float64]
 
@@ -60,8 +62,8 @@ def clustered_share(
 def exact_limits(successes: float, trials: float, level: float) -> tuple[float, float]:
     """Return the limits of Clopper & Pearson; counts may be fractions."""
     tail, failures = (1.0 - level) / 2.0, trials - successes
-    low = float(stats.beta.ppf(tail, successes, failures + 1.0)) if successes > 0 else 0.0
-    high = float(stats.beta.ppf(1.0 - tail, successes + 1.0, failures)) if failures > 1e-9 else 1.0
+    low = beta_quantile(tail, successes, failures + 1.0) if successes > 0 else 0.0
+    high = beta_quantile(1.0 - tail, successes + 1.0, failures) if failures > 1e-9 else 1.0
     return low, high
 
 
@@ -112,7 +114,7 @@ def rising_times(times: Sequence[float], weights: Sequence[float]) -> tuple[floa
         raise ValueError("each time needs a weight")
     if len(times) < 2:
         return tuple(times)
-    fitted = optimize.isotonic_regression(np.log(times), weights=np.asarray(weights, dtype=float))
+    fitted = scipy.optimize.isotonic_regression(np.log(times), weights=np.asarray(weights, dtype=float))
     return tuple(float(time) for time in np.exp(fitted.x))
 
 
@@ -120,7 +122,7 @@ def _centred_ranks(runs: Sequence[npt.ArrayLike]) -> list[Floats]:
     series = [np.asarray(run, dtype=float) for run in runs]
     if not sum(one.size for one in series):
         return []
-    ranks = stats.rankdata(np.concatenate(series))
+    ranks = average_ranks(np.concatenate(series))
     return np.split(ranks - ranks.mean(), np.cumsum([one.size for one in series])[:-1])
 
 
@@ -140,5 +142,5 @@ def _effective_of_clusters(hits: Floats, share: float, labels: npt.NDArray[np.st
     variance = count / (count - 1) * float(excess @ excess) / hits.size**2
     independent = share * (1.0 - share) / hits.size
     tail = 0.5 + level / 2.0
-    width = float(stats.t.ppf(tail, count - 1) / stats.t.ppf(tail, hits.size - 1))
+    width = student_quantile(tail, count - 1) / student_quantile(tail, hits.size - 1)
     return max(1.0, hits.size / (max(1.0, variance / independent) * width**2))

@@ -11,8 +11,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
+from draftproof.stats.laws import student_quantile
 from draftproof.stats.processes import centre_periods
 from draftproof.stats.resampling import Floats, Ints
 
@@ -64,7 +64,7 @@ def estimate_bias(
     fit = _fit(values, circumstances, np.arange(len(kinds)), differences)
     if fit.untold:
         fit = _fit(values, circumstances, kinds, differences)
-    reach = float(stats.t.ppf(0.5 + level / 2.0, max(1, fit.degrees))) * fit.error
+    reach = student_quantile(0.5 + level / 2.0, max(1, fit.degrees)) * fit.error
     # All that precedes a period together makes it no more than MOST times as slow or as fast.
     assumed, most = (math.log(MOST) * min(1.0, share) for share in (fit.untold, _add_up(differences)))
     if abs(fit.value) > most:  # this run shows otherwise

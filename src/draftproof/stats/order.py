@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
+import scipy
 
 from draftproof.stats.resampling import Floats, index_labels
 
@@ -79,9 +79,9 @@ def drift(values: npt.ArrayLike, times_ns: npt.ArrayLike) -> Drift:
     if np.ptp(logs) == 0:
         return Drift(factor_per_hour=1.0, p=1.0, n=len(logs))
     hours = (times - times.min()) / 3.6e12
-    slope = float(stats.theilslopes(logs, hours).slope)
+    slope = float(scipy.stats.theilslopes(logs, hours).slope)
     return Drift(
-        factor_per_hour=float(np.exp(slope)), p=float(stats.kendalltau(hours, logs).pvalue), n=len(logs)
+        factor_per_hour=float(np.exp(slope)), p=float(scipy.stats.kendalltau(hours, logs).pvalue), n=len(logs)
     )
 
 
@@ -102,5 +102,5 @@ def _place_p(table: Floats) -> float:
         # Friedman needs three places; for two it is the sign test.
         differences = table[:, 0] - table[:, 1]
         higher, lower = int((differences > 0).sum()), int((differences < 0).sum())
-        return float(stats.binomtest(higher, higher + lower).pvalue)
-    return float(stats.friedmanchisquare(*table.T).pvalue)
+        return float(scipy.stats.binomtest(higher, higher + lower).pvalue)
+    return float(scipy.stats.friedmanchisquare(*table.T).pvalue)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
+import scipy
 
 MINIMUM_TURNS = 3  # of one place: with fewer the chi-square of Kruskal & Wallis is no approximation
 
@@ -51,5 +51,5 @@ def compare_places(values: npt.ArrayLike, positions: npt.ArrayLike) -> PlaceComp
     means = np.bincount(index, weights=logs) / sizes
     ratios = tuple(float(ratio) for ratio in np.exp(means - logs.mean()))
     groups = [logs[index == place] for place in range(len(labels))]
-    p = 1.0 if np.ptp(logs) == 0 else float(stats.kruskal(*groups).pvalue)
+    p = 1.0 if np.ptp(logs) == 0 else float(scipy.stats.kruskal(*groups).pvalue)
     return PlaceComparison(ratios=ratios, p=p, turns=len(logs))

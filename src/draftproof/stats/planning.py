@@ -9,9 +9,10 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from draftproof.stats.bootstrap import RatioEstimate, error_of_interval
+from draftproof.stats.laws import normal_quantile, student_quantile
 from draftproof.stats.quantile_ratio import tail_floor
 from draftproof.stats.shares import restricted_share
 
@@ -82,9 +83,9 @@ def tail_prompts_needed(
     _check_rates(level, power)
     if not (0.0 <= agreement <= 1.0 and log_spread >= 0.0):
         raise ValueError("a spread is not negative and an agreement lies between 0 and 1")
-    one_arm = log_spread * math.sqrt(q * (1.0 - q)) / float(stats.norm.pdf(stats.norm.ppf(q)))
+    one_arm = log_spread * math.sqrt(q * (1.0 - q)) / float(scipy.stats.norm.pdf(normal_quantile(q)))
     spread = one_arm * math.sqrt(2.0 * (1.0 - agreement))
-    reach = float(stats.norm.ppf(0.5 + level / 2.0) + stats.norm.ppf(power))
+    reach = normal_quantile(0.5 + level / 2.0) + normal_quantile(power)
     wanted = math.ceil((reach * spread / _distance(ratio, margin)) ** 2)
     return min(MOST, max(wanted, tail_floor(q, level)))
 
@@ -116,8 +117,8 @@ def share_pairs_needed(
     first, second = (discordant + difference) / 2.0, (discordant - difference) / 2.0
     at_margin = 2.0 * restricted_share(first, second, 1.0, margin) + margin * (1.0 - margin)
     at_truth = discordant - difference**2
-    reach = stats.norm.ppf(0.5 + level / 2.0) * math.sqrt(at_margin)
-    reach += stats.norm.ppf(power) * math.sqrt(at_truth)
+    reach = normal_quantile(0.5 + level / 2.0) * math.sqrt(at_margin)
+    reach += normal_quantile(power) * math.sqrt(at_truth)
     return math.ceil(round(float(reach / (margin - difference)) ** 2, 9))
 
 
@@ -143,8 +144,8 @@ def _distance(ratio: float, margin: float) -> float:
 
 def _t_power(count: int, effect: float, level: float) -> float:
     degrees = count - 1
-    critical = float(stats.t.ppf(0.5 + level / 2.0, degrees))
-    power = float(stats.nct.sf(critical, degrees, effect * math.sqrt(count)))
+    critical = student_quantile(0.5 + level / 2.0, degrees)
+    power = float(scipy.stats.nct.sf(critical, degrees, effect * math.sqrt(count)))
     # SciPy's noncentral t overflows to nan where the power is 1 for any purpose.
     return 1.0 if np.isnan(power) else power
 

@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
+import scipy
 
 from draftproof.stats.bootstrap import MINIMUM_CLUSTERS, RatioEstimate, error_of_interval, no_ratio
 from draftproof.stats.quantiles import RANK_DIGITS
@@ -263,8 +263,8 @@ def _mid_p(share: float, trials: float) -> float:
     """Return P(more hits) + P(as many) / 2 of `trials` fair ones of which (1 + share) / 2 are hits."""
     hits = trials * (1.0 + share) / 2.0
     misses = trials - hits
-    at_least = float(special.betainc(hits, misses + 1.0, 0.5)) if hits > 0.0 else 1.0
-    more = float(special.betainc(hits + 1.0, misses, 0.5)) if misses > 0.0 else 0.0
+    at_least = float(scipy.special.betainc(hits, misses + 1.0, 0.5)) if hits > 0.0 else 1.0
+    more = float(scipy.special.betainc(hits + 1.0, misses, 0.5)) if misses > 0.0 else 0.0
     return (at_least + more) / 2.0
 
 

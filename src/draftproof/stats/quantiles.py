@@ -11,8 +11,8 @@ from functools import cache
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
 
+from draftproof.stats.laws import average_ranks, binomial_quantile
 from draftproof.stats.resampling import Floats, Ints, index_labels
 
 RANK_DIGITS = 9  # binary fractions such as 0.07 × 100 must not reach the next rank
@@ -99,7 +99,7 @@ def interval_ranks(n: int, q: float, level: float) -> tuple[int, int]:
     Ranks 0 or n + 1 mean that no observation bounds that side.
     """
     tail = (1.0 - level) / 2.0
-    return int(stats.binom.ppf(tail, n, q)), int(stats.binom.ppf(1.0 - tail, n, q)) + 1
+    return binomial_quantile(tail, n, q), binomial_quantile(1.0 - tail, n, q) + 1
 
 
 def sample_floor(q: float, level: float = 0.95) -> int:
@@ -124,7 +124,7 @@ def effective_size(values: npt.ArrayLike, clusters: npt.ArrayLike) -> int:
     Raises:
         ValueError: shapes differ.
     """
-    ranks, index = stats.rankdata(np.asarray(values, dtype=np.float64)), index_labels(clusters)
+    ranks, index = average_ranks(values), index_labels(clusters)
     if len(ranks) != len(index):
         raise ValueError(f"one cluster label per value is needed, got {len(index)} for {len(ranks)}")
     sizes = np.bincount(index).astype(np.float64)

@@ -4,7 +4,9 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from scipy import optimize, stats
+import scipy
+
+from draftproof.stats.laws import beta_quantile, normal_quantile
 
 EDGE = 1e-12  # the score is evaluated strictly inside [−1, 1]
 
@@ -38,8 +40,8 @@ def share_interval(successes: int, n: int, level: float = 0.95) -> ShareInterval
     if n == 0:
         return ShareInterval(None, None, None)
     tail, failures = (1.0 - level) / 2.0, n - successes
-    low = float(stats.beta.ppf(tail, successes, failures + 1)) if successes else 0.0
-    high = float(stats.beta.ppf(1.0 - tail, successes + 1, failures)) if failures else 1.0
+    low = beta_quantile(tail, successes, failures + 1) if successes else 0.0
+    high = beta_quantile(1.0 - tail, successes + 1, failures) if failures else 1.0
     return ShareInterval(successes / n, low, high)
 
 
@@ -70,7 +72,7 @@ def paired_share_difference(
     n = both + only_first + only_second + neither
     if n == 0:
         return ShareDifference(None, None, None)
-    quantile = float(stats.norm.ppf(0.5 + level / 2))
+    quantile = normal_quantile(0.5 + level / 2)
 
     def score(difference: float) -> float:
         return tango_score(only_first, only_second, n, difference)
@@ -112,7 +114,7 @@ def _solve(score: Callable[[float], float], target: float, *, whole_side: float 
     if whole_side is not None:
         return whole_side
     return float(
-        optimize.brentq(lambda at: _bounded(score(at)) - target, -1.0 + EDGE, 1.0 - EDGE, xtol=1e-12)
+        scipy.optimize.brentq(lambda at: _bounded(score(at)) - target, -1.0 + EDGE, 1.0 - EDGE, xtol=1e-12)
     )
 
 

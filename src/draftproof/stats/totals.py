@@ -16,8 +16,8 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
 
+from draftproof.stats.laws import student_quantile
 from draftproof.stats.resampling import Floats, sort_labels
 
 Scale = Literal["log", "logit"]
@@ -164,7 +164,7 @@ def _expit(at: float) -> float:
 
 
 def _quantile(level: float, clusters: int) -> float:
-    return float(stats.t.ppf(0.5 + level / 2, clusters - 1))
+    return student_quantile(0.5 + level / 2, clusters - 1)
 
 
 def _exact_sums(values: Floats, index: npt.NDArray[np.intp], count: int) -> Floats:

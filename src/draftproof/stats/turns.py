@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
 
 from draftproof.stats.bootstrap import RatioEstimate, interval_at
+from draftproof.stats.laws import chi_square_quantile, normal_quantile, student_quantile
 from draftproof.stats.resampling import Floats, Ints, index_labels
 
 MINIMUM_BLOCKS = 3
@@ -121,7 +121,7 @@ def stretch_for_periods(
         return estimate
     tail = (1.0 - estimate.level) / 2.0
     reach = _reach_beyond(excess, error**2, degrees, estimate.n_clusters - 1.0, tail)
-    beyond = excess * float(stats.norm.isf(tail)) ** 2
+    beyond = excess * normal_quantile(tail) ** 2
 
     def stretch(limit: float) -> float:
         half = math.log(limit / value)
@@ -134,12 +134,12 @@ def stretch_for_periods(
 def _reach_beyond(turns: float, prompts: float, blocks: float, clusters: float, tail: float) -> float:
     """Return t / z beyond `tail` at Satterthwaite's degrees of freedom of two added variances."""
     degrees = (turns + prompts) ** 2 / (turns**2 / blocks + prompts**2 / max(1.0, clusters))
-    return float(stats.t.isf(tail, degrees) / stats.norm.isf(tail))
+    return student_quantile(tail, degrees) / normal_quantile(tail)
 
 
 def scale_to_median(square: float, degrees: int) -> float:
     """Return a mean square scaled so that its median is the variance that it estimates."""
-    return square * degrees / float(stats.chi2.median(degrees))
+    return square * degrees / chi_square_quantile(0.5, degrees)
 
 
 def _to_spread(

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
 
+from draftproof.stats.laws import student_quantile
 from draftproof.stats.resampling import Floats
 
 MINIMUM_VALUES = 3
@@ -131,7 +131,7 @@ def _around(
         return Estimate(value=centre, low=None, high=None, level=level, n=count)
     variances = [spread.error**2 for spread in known]
     error = float(np.sqrt(sum(variances) + extra_error**2))
-    reach = float(stats.t.ppf(0.5 + level / 2, _welch(known))) * error
+    reach = student_quantile(0.5 + level / 2, _welch(known)) * error
     return Estimate(value=centre, low=move(centre, -reach), high=move(centre, reach), level=level, n=count)
 
 

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
-from scipy.stats import hypergeom
+import scipy
 
 from draftproof.records import BlockRecord, RequestRecord, TelemetrySample
 from draftproof.stats.multiplicity import holm_adjusted
@@ -148,7 +148,10 @@ def find_disturbed_more(disturbed: Mapping[str, int], periods: Mapping[str, int]
     One-sided exact test of each arm against all others together (hypergeometric), adjusted after Holm.
     """
     every, hits = sum(periods.values()), sum(disturbed.values())
-    found = [float(hypergeom.sf(disturbed.get(arm, 0) - 1, every, hits, n)) for arm, n in periods.items()]
+    found = [
+        float(scipy.stats.hypergeom.sf(disturbed.get(arm, 0) - 1, every, hits, n))
+        for arm, n in periods.items()
+    ]
     adjusted = zip(periods, holm_adjusted(found), strict=True)
     return {arm: p for arm, p in adjusted if p is not None and p < _MORE_OFTEN_P}
 

@@ -14,9 +14,9 @@ from typing import Literal
 
 import msgspec
 import numpy as np
-from scipy.stats import norm
 
 from draftproof.plan.schema import Thresholds
+from draftproof.stats.laws import normal_quantile
 from draftproof.stats.resampling import Floats, index_labels
 from draftproof.stats.shares import paired_share_difference
 from draftproof.stats.turns import count_spread, widen_count
@@ -102,7 +102,7 @@ def pairs_needed_for_margin(margin: float, level: float) -> int:
     """
     if margin <= 0:
         raise ValueError(f"a margin of {margin} cannot be shown by any number of pairs")
-    z = float(norm.ppf(0.5 + level / 2))
+    z = normal_quantile(0.5 + level / 2)
     return math.floor(z * z * (1 - margin) / margin) + 1
 
 

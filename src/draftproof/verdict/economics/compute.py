@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
-from scipy import stats
 
 from draftproof.plan.prices import Prices, Work
+from draftproof.stats.laws import normal_quantile
 from draftproof.stats.null import null_difference
 from draftproof.stats.totals import ratio_of_ratios, ratio_of_totals
 from draftproof.verdict.economics.device_time import DeviceTime, Place, measure_device_time
@@ -319,7 +319,7 @@ def _error_of(ratio: Figure) -> float | None:
     """Return the standard error of the log ratio that half of an interval's width stands for."""
     if not ratio.low or not ratio.high or ratio.level is None:
         return None
-    return math.log(ratio.high / ratio.low) / 2 / float(stats.norm.ppf(0.5 + ratio.level / 2))
+    return math.log(ratio.high / ratio.low) / 2 / normal_quantile(0.5 + ratio.level / 2)
 
 
 def _joules(books: Books, place: Place, *, of_good: bool) -> float | None:

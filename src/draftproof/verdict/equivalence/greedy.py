@@ -6,7 +6,7 @@ so a prompt differs if any of them does. The null is the same prompts answered b
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from scipy.stats import binomtest
+import scipy
 
 from draftproof.stats.shares import share_interval
 from draftproof.verdict.equivalence.agreement import find_divergence
@@ -82,7 +82,7 @@ def exact_one_sided(arm_only: int, null_only: int) -> float:
     """Return P(at least `arm_only` of the discordant | each falls either way alike); 1 if there are none."""
     if not arm_only + null_only:
         return 1.0
-    return float(binomtest(arm_only, arm_only + null_only, 0.5, alternative="greater").pvalue)
+    return float(scipy.stats.binomtest(arm_only, arm_only + null_only, 0.5, alternative="greater").pvalue)
 
 
 def choose_tie_nats(precisions: Iterable[str | None]) -> float:

@@ -7,8 +7,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from scipy.stats import t as student
 
+from draftproof.stats.laws import student_quantile
 from draftproof.stats.permutation import Swaps, difference_p_value, draw_swaps
 from draftproof.stats.resampling import Floats, Ints, index_labels
 from draftproof.verdict.equivalence.results import EquivalenceTest
@@ -50,7 +50,7 @@ def difference_of_means(means: Floats, level: float) -> Figure:
     centre, spread = float(means.mean()), float(means.std(ddof=1))
     if spread <= 0.0:
         return Figure(value=centre, n=n, reason=NO_SPREAD)
-    reach = float(student.ppf(0.5 + level / 2, n - 1) * spread) / math.sqrt(n)
+    reach = float(student_quantile(0.5 + level / 2, n - 1) * spread) / math.sqrt(n)
     return Figure(value=centre, low=centre - reach, high=centre + reach, level=level, n=n)
 
 

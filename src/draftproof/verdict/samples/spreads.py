@@ -6,10 +6,10 @@ from typing import Literal
 
 import msgspec
 import numpy as np
-from scipy import stats
 
 from draftproof.plan.schema import Plan
 from draftproof.stats.bootstrap import paired_ratio
+from draftproof.stats.laws import beta_quantile, chi_square_quantile, student_quantile
 from draftproof.stats.null import null_difference
 from draftproof.stats.planning import spread_of
 from draftproof.stats.processes import ProcessSpread, weigh_processes
@@ -61,7 +61,7 @@ class Earlier(msgspec.Struct, frozen=True, kw_only=True):
         mine, theirs = self.usable((ALL_SEGMENTS, load), self.prepared.plan.comparison.metric)
         numbers = self.prepared.process_numbers
         weight = weigh_processes(numbers[mine], numbers[theirs])
-        reach = float(stats.t.ppf(0.5 + level / 2, self.luck.degrees))
+        reach = student_quantile(0.5 + level / 2, self.luck.degrees)
         return reach * math.sqrt(self.luck.variance * weight)
 
     def count_prompts(self, cell: CellKey, metric: str) -> int:
@@ -117,7 +117,7 @@ def spreads_of_values(
 
 def _with_upper(spread: float, prompts: int) -> tuple[float, float]:
     tail = (1 - UPPER_CHANCE) / 2
-    upper = math.sqrt((prompts - 1) / float(stats.chi2.ppf(tail, prompts - 1)))
+    upper = math.sqrt((prompts - 1) / chi_square_quantile(tail, prompts - 1))
     return spread, spread * upper
 
 
@@ -130,9 +130,7 @@ def discordant_shares(
     if not n:
         return (0.0, margin), (0 if earlier else None)
     unequal = float(sum(share for (one, other), share in votes.items() if one != other))
-    upper = (
-        float(stats.beta.ppf(1 - (1 - UPPER_CHANCE) / 2, unequal + 1, n - unequal)) if unequal < n else 1.0
-    )
+    upper = beta_quantile(1 - (1 - UPPER_CHANCE) / 2, unequal + 1, n - unequal) if unequal < n else 1.0
     return (unequal / n, upper), n
 
 
