@@ -19,8 +19,9 @@ from draftproof.verdict.clients.compute import summarise_clients
 from draftproof.verdict.decision import DecidedRun, RunEvidence, decide_run, judge_cells, settle
 from draftproof.verdict.delivery import compute_deliveries
 from draftproof.verdict.diagnosis.bound import diagnose
-from draftproof.verdict.diagnosis.break_evens import collect_rounds, compute_break_evens
+from draftproof.verdict.diagnosis.break_evens import RoundTable, collect_rounds, compute_break_evens
 from draftproof.verdict.diagnosis.cells import compute_diagnoses
+from draftproof.verdict.diagnosis.results import BreakEven
 from draftproof.verdict.diagnosis.step_cost import (
     ArmCellIndex,
     MarginIndex,
@@ -93,7 +94,9 @@ def compute_results(run: RunData) -> Results:
     arm_cells = compute_arm_cells(prepared)
     by_effect = index_effects(evidence.effects)
     nulls = {load: null_difference_at(by_effect, "tpot_ns", load) for load in prepared.loads}
-    margins = index_margins(compute_break_evens(prepared, collect_rounds(prepared)), nulls)
+    rounds = collect_rounds(prepared)
+    break_evens = compute_break_evens(prepared, rounds)
+    margins = index_margins(break_evens, nulls)
     found = plan_from_run(prepared, pairs)
     cells = _explain_cells(decided.cells, index_arm_cells(arm_cells), margins, faults.paused)
     cells = _add_needed(cells, found)
@@ -110,9 +113,9 @@ def compute_results(run: RunData) -> Results:
         settle=lambda judged: settle(evidence, judged)[0],
     )
     results = msgspec.structs.replace(results, rival_verdicts=rivals)
-    results = _add_costs(_add_services(results, prepared, readings), prepared, faults)
+    results = _add_costs(_add_services(results, prepared, readings), prepared, faults, rounds, break_evens)
     results = _add_knee(results, run)
-    return round_figures(_add_questions(results, prepared))
+    return _add_questions(round_figures(results), prepared)
 
 
 def _add_knee(results: Results, run: RunData) -> Results:
@@ -159,12 +162,18 @@ def _add_equivalence(results: Results, rows: tuple[OutputEquivalence, ...]) -> R
 
 
 def _add_questions(results: Results, prepared: PreparedRun) -> Results:
-    """Add what the run says to the twelve review questions; the last step, for it reads all the others."""
-    questions = answer_questions(round_figures(results), prepared.plan, prepared.run.manifest)
+    """Add what the run says to the twelve review questions; the last step, for it reads the rounded others."""
+    questions = answer_questions(results, prepared.plan, prepared.run.manifest)
     return msgspec.structs.replace(results, questions=questions)
 
 
-def _add_costs(results: Results, prepared: PreparedRun, faults: Faults) -> Results:
+def _add_costs(
+    results: Results,
+    prepared: PreparedRun,
+    faults: Faults,
+    rounds: RoundTable,
+    break_evens: tuple[BreakEven, ...],
+) -> Results:
     """Add where time goes and what to look at first, what every arm costs, and what the client did."""
     windows = measure_windows(prepared)
     economics = compute_economics(prepared, results.services, results.differences, windows, faults)
@@ -177,6 +186,8 @@ def _add_costs(results: Results, prepared: PreparedRun, faults: Faults) -> Resul
             arm_cells=results.arm_cells,
             services=results.services,
             starts=results.service_starts,
+            rounds=rounds,
+            break_evens=break_evens,
         ),
         economics=economics,
         clients=summarise_clients(prepared, windows, economics.uses),

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from draftproof.verdict.diagnosis.break_evens import collect_rounds, compute_break_evens
+from draftproof.verdict.diagnosis.break_evens import RoundTable
 from draftproof.verdict.diagnosis.drafter_cost import compute_drafter_costs
 from draftproof.verdict.diagnosis.drafting_remedies import (
     suggest_cheaper_drafter,
@@ -18,7 +18,7 @@ from draftproof.verdict.diagnosis.remedies import (
     suggest_prefill,
     suggest_prefix_cache,
 )
-from draftproof.verdict.diagnosis.results import Diagnoses
+from draftproof.verdict.diagnosis.results import BreakEven, Diagnoses
 from draftproof.verdict.diagnosis.time_parts import NOT_MEASURED, compute_time_parts
 from draftproof.verdict.effects import index_effects
 from draftproof.verdict.faults import Faults
@@ -35,11 +35,12 @@ def compute_diagnoses(
     arm_cells: Sequence[ArmCell],
     services: Sequence[ServiceUse],
     starts: Sequence[ServiceStart],
+    rounds: RoundTable,
+    break_evens: tuple[BreakEven, ...],
 ) -> Diagnoses:
     """Return time by part, remedies in the order to look at them, the drafter's cost and what breaks even."""
-    by_effect, rounds = index_effects(effects), collect_rounds(prepared)
+    by_effect = index_effects(effects)
     parts = compute_time_parts(prepared, by_effect, faults)
-    break_evens = compute_break_evens(prepared, rounds)
     known = gather_known(
         prepared,
         parts=parts,
