@@ -24,10 +24,10 @@ demo-quick: $(MODEL) ## the same path on a handful of prompts; too few for a ver
 	@$(BIN)/draftproof demo --quick; $(VERDICT_IS_FINE)
 
 test: $(MODEL) ## the fast suite
-	$(PYTEST) -n $(TEST_PROCESSES)
+	$(PYTEST) -n $(TEST_PROCESSES) --dist worksteal
 
 test-all: $(MODEL) ## everything, long forms and the real model included
-	$(PYTEST) -n $(TEST_PROCESSES) -m ""
+	$(PYTEST) -n $(TEST_PROCESSES) --dist worksteal -m ""
 
 test-ray: ## the load workers on a Ray cluster of three nodes, in an environment of their own: ten minutes
 	@test -x $(RAY_VENV)/bin/python || $(PYTHON) -m venv $(RAY_VENV)

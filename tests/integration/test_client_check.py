@@ -7,7 +7,7 @@ import pytest
 from draftproof.load.client_check import Profile, measure_floor, run_profile
 from draftproof.load.client_faults import FAULTS, run_fault_mix
 
-GENTLE = {"streams": 4, "chunks_per_s": 800.0, "seconds": 0.5}
+GENTLE = {"streams": 4, "chunks_per_s": 1600.0, "seconds": 0.2}
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_a_mix_of_faults_is_counted_exactly():
 
 def test_the_command_speaks_json(call):
     """--json has the figures that a script reads; a dozen requests show no client to be fit, by no luck."""
-    small = ("--streams", "4", "--chunks-per-s", "400", "--seconds", "1", "--capacity-streams", "2")
+    small = ("--streams", "4", "--chunks-per-s", "1600", "--seconds", "1", "--capacity-streams", "2")
     code, out, _ = call("client-check", *small, "--json")
     found = json.loads(out)
     assert code == 40
@@ -63,7 +63,7 @@ def test_a_value_out_of_range_is_one_sentence(call, option, value):
 
 def test_the_barest_reader_sees_every_event():
     """The floor compares every gap of every stream, however late this machine is."""
-    floor = measure_floor(Profile(name="gentle", streams=8, chunks_per_s=400.0, seconds=1.0))
+    floor = measure_floor(Profile(name="gentle", streams=8, chunks_per_s=1600.0, seconds=0.3))
     assert floor.n == 63 * 8
     assert floor.p50 is not None
     assert floor.p99 is not None

@@ -162,7 +162,7 @@ def _add_equivalence(results: Results, rows: tuple[OutputEquivalence, ...]) -> R
 
 
 def _add_questions(results: Results, prepared: PreparedRun) -> Results:
-    """Add what the run says to the twelve review questions; the last step, for it reads the rounded others."""
+    """Add what a run with rounded figures says to the twelve review questions; it reads all other results."""
     questions = answer_questions(results, prepared.plan, prepared.run.manifest)
     return msgspec.structs.replace(results, questions=questions)
 

@@ -1,5 +1,6 @@
 """The last words of a test run: what it did not run, and what would."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -30,8 +31,9 @@ def test_what_was_not_run_is_one_line(tmp_path):
     marks = "markers=slow: s\nlive: l"
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-m", "not slow and not live", "-n", "2",
-         "-o", marks, "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(tmp_path)],
+         "-o", marks, "-p", "xdist", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(tmp_path)],
         capture_output=True, text=True, check=True,
+        env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # what else is installed has no say here
     )  # fmt: skip
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("Not run: ")]
     assert line == (

@@ -274,6 +274,7 @@ def lookup() -> SimpleNamespace:
 def diagnoses_of() -> Callable[[RunData], Any]:
     """Return what makes the diagnosis of a run alone, without the rest of its results."""
     from draftproof.verdict import arm_cells, effects, faults, pairs, run_data
+    from draftproof.verdict.diagnosis import break_evens
     from draftproof.verdict.diagnosis import cells as diagnoses
     from draftproof.verdict.services import compute as services
 
@@ -286,6 +287,8 @@ def diagnoses_of() -> Callable[[RunData], Any]:
             "arm_cells": arm_cells.compute_arm_cells(prepared),
             "services": services.summarise_services(prepared, readings),
             "starts": services.list_starts(prepared),
+            "rounds": (rounds := break_evens.collect_rounds(prepared)),
+            "break_evens": break_evens.compute_break_evens(prepared, rounds),
         }
         return diagnoses.compute_diagnoses(prepared, **(known | changes))
 
