@@ -18,8 +18,6 @@ from draftproof.plan.approval import Approval
 LIBRARY = "cyclonedx-python-lib"
 _MODEL = "machine-learning-model"
 _NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "urn:draftproof:package")
-# Of these kinds there is nothing to list: no drafter, or one that the service keeps to itself.
-_NOTHING_TO_LIST = frozenset({"none", "undisclosed"})
 # These draft by looking up text: code without a model, whatever brings it.
 _WITHOUT_WEIGHTS = frozenset({"ngram", "suffix", "prompt_lookup"})
 
@@ -243,9 +241,13 @@ def _distinct_tokenizers(contracts: Iterable[Contract]) -> dict[str, Contract]:
 
 
 def _distinct_drafters(contracts: Iterable[Contract]) -> dict[str, Contract]:
-    return {
-        _drafter_ref(one): one for one in _backwards(contracts) if one.drafter_kind not in _NOTHING_TO_LIST
-    }
+    return {_drafter_ref(one): one for one in _backwards(contracts) if _has_drafter(one)}
+
+
+def _has_drafter(contract: Contract) -> bool:
+    """Tell whether there is a drafter to list; one that the service keeps to itself the plan may name."""
+    is_known = contract.drafter_kind != "undisclosed" or contract.drafter_identity is not None
+    return is_known and contract.drafter_kind != "none"
 
 
 def _drafter_ref(contract: Contract) -> str:

@@ -117,8 +117,15 @@ def test_a_lookup_of_which_nothing_is_stated_is_named_by_its_kind():
 @pytest.mark.parametrize("kind", ["none", "undisclosed"])
 def test_no_drafter_or_one_that_nobody_discloses_is_no_component(kind):
     """Nothing is listed of which nothing is known."""
-    contract = lookup_of(drafter_kind=kind)
+    contract = lookup_of(drafter_kind=kind, drafter_identity=None)
     assert "drafter" not in components(bill(msgspec.structs.replace(MANIFEST, contracts=(contract,))))
+
+
+def test_a_drafter_that_only_the_plan_names_is_a_component():
+    """What the plan states of it is known, whatever the service keeps to itself."""
+    contract = lookup_of(drafter_kind="undisclosed", drafter_identity="org/draft", drafter_sha256=None)
+    found = components(bill(msgspec.structs.replace(MANIFEST, contracts=(contract,))))["drafter"]
+    assert (found["name"], found["bom-ref"]) == ("org/draft", "drafter:org/draft")
 
 
 def test_a_run_of_which_little_is_known_has_a_bill():
