@@ -309,6 +309,15 @@ def test_a_total_that_no_answer_reaches_fails_the_request(engine):
     assert exchange.outcome == "malformed"
 
 
+@pytest.mark.parametrize(
+    "stated", [{"timings": {"predicted_n": 2**31}}, {"choices": [{"delta": {}, "token_ids": [10**25]}]}]
+)
+def test_numbers_that_no_engine_means_fail_the_request(stated):
+    """A count by timings is bounded like one by usage, and an id that no record can hold is none."""
+    frame = f"data: {json.dumps({'choices': []} | stated)}\n\n"
+    assert read("llamacpp", [(40.0, frame), *write_running(4, 8, total=8)])[1].outcome == "malformed"
+
+
 def test_a_generation_time_of_zero_is_no_measurement():
     """Three tokens after the first take time; an answer of one token may have none."""
     block = {"time_to_first_token_ms": 12.0, "generation_time_ms": 0.0}

@@ -4,10 +4,13 @@ Each engine has its own block; shapes change between releases, so values stay un
 adapter reads them. A block that cannot be read must not fail an answer that can.
 """
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
+# No answer has a thousand million tokens: such a total is an unset or underflowed field, and no count.
+MOST_TOKENS = 1_000_000_000
+Count = Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
 # A year; a longer time is no time that an answer took.
 _MOST_MS = 366 * 86400e3
 
@@ -24,10 +27,10 @@ class Timings(msgspec.Struct, frozen=True):
 
     prompt_n: int | None = None
     prompt_ms: float | None = None
-    predicted_n: int | None = None
+    predicted_n: Count | None = None
     predicted_ms: float | None = None
-    draft_n: int | None = None
-    draft_n_accepted: int | None = None
+    draft_n: Count | None = None
+    draft_n_accepted: Count | None = None
 
 
 class EngineBlocks(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,16 +11,15 @@ from typing import Annotated, Any
 
 import msgspec
 
-from draftproof.engines.chat.blocks import Timings
+from draftproof.engines.chat.blocks import Count, Timings
 from draftproof.engines.protocol import FrameError
 
 # A stream that began with 200 can still be refused: SGLang states the code, TGI says it in words.
 _BUSY_CODES = (429, 503, "429", "503")
 
 
-# No answer has a thousand million tokens: such a total is an unset or underflowed field, and no count.
-MOST_TOKENS = 1_000_000_000
-Count = Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
+# What a record can hold.
+TokenId = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
@@ -61,7 +60,7 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
     index: int = 0
     delta: Delta | None = None
     finish_reason: str | None = None
-    token_ids: tuple[int, ...] | None = None
+    token_ids: tuple[TokenId, ...] | None = None
     avg_decoded_tokens_per_iter: float | None = None
     logprobs: Any = None
 

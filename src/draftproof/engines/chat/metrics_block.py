@@ -9,8 +9,7 @@ from typing import Any
 
 import msgspec
 
-from draftproof.engines.chat.blocks import EngineBlocks, ms_to_ns
-from draftproof.engines.chat.frames import Count
+from draftproof.engines.chat.blocks import Count, EngineBlocks, ms_to_ns
 from draftproof.metrics.acceptance import bound_decode_steps
 from draftproof.records import Round, ServerTimings, SpecCounts
 

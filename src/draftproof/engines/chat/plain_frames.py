@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from draftproof.engines.chat.frames import FAULTS, MOST_TOKENS, join_lines
+from draftproof.engines.chat.blocks import MOST_TOKENS
+from draftproof.engines.chat.frames import FAULTS, TokenId, join_lines
 
 _Text = Annotated[str, msgspec.Meta(min_length=1)]
 _Some = Annotated[int, msgspec.Meta(ge=1, le=MOST_TOKENS)]
@@ -31,7 +32,7 @@ class PlainChoice(msgspec.Struct, frozen=True, gc=False):
     delta: PlainDelta
     index: Literal[0] = 0
     finish_reason: None = None
-    token_ids: tuple[int, ...] | None = None
+    token_ids: tuple[TokenId, ...] | None = None
     avg_decoded_tokens_per_iter: None = None
     logprobs: None = None
 
