@@ -24,6 +24,7 @@ from study_worlds import WORLDS as TIME_WORLDS
 from study_worlds import Cell, World, draw_requests, true_ratio
 from study_worlds_counting import COUNTING_WORLDS
 from study_worlds_periods import PERIOD_WORLDS
+from study_worlds_processes import PROCESS_WORLDS
 from study_worlds_stalls import STALL_WORLDS
 
 from draftproof.stats.shares import share_interval
@@ -34,7 +35,7 @@ from draftproof.verdict.results import Cell as DecidedCell
 from draftproof.verdict.results import Effect
 from draftproof.verdict.run_data import ALL_SEGMENTS
 
-WORLDS = (*TIME_WORLDS, *COUNTING_WORLDS, *PERIOD_WORLDS, *STALL_WORLDS)
+WORLDS = (*TIME_WORLDS, *COUNTING_WORLDS, *PERIOD_WORLDS, *STALL_WORLDS, *PROCESS_WORLDS)
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "bench" / "study.json"
 METHOD = ROOT / "docs" / "method.md"
@@ -127,6 +128,9 @@ def judge(world: World, truths: dict[Cell, float], decided: DecidedRun) -> Judge
     """
     inside = dict(_envelope_cells(decided))
     called = {cell for cell, status in inside.items() if status == "gain"}
+    if world.unseen is not None:
+        factor = float(np.exp(world.unseen(decided.evidence.prepared.run)))
+        truths = {cell: truth * factor for cell, truth in truths.items()}
     effects = [one for one in decided.evidence.effects if _is_deciding(world, one)]
     single = [one for one in effects if one.ratio.low is not None and one.ratio.high is not None]
     joint = [_covers(one, truths, simultaneous=True) for one in single]

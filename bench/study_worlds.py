@@ -39,7 +39,7 @@ class World:
     many periods stall in every run.
     `periods` shifts all times of a period, the first token's too.
     `alter` changes an arm's drawn requests, and so what is true; `rewrite` changes how the records tell it,
-    and the true ratio by `truth_factor`.
+    and the true ratio by `truth_factor`; `unseen`: by how much more one run does, in its log.
     """
 
     name: str
@@ -64,6 +64,7 @@ class World:
     alter: Callable[[str, Requests], Requests] | None = None
     rewrite: Callable[[RunData], RunData] | None = None
     truth_factor: float = 1.0
+    unseen: Callable[[RunData], float] | None = None
 
 
 def draw_requests(

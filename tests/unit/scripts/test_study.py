@@ -76,6 +76,15 @@ def test_a_false_harm_is_seen(study):
     assert study.judge(dataclasses.replace(world, harms=frozenset()), truths, blamed).is_false_harm
 
 
+def test_intervals_are_held_to_what_a_run_measures_where_nothing_tells_it_from_the_effect(study):
+    """The luck of one process is in no interval of another's."""
+    world = find_world(study, "one_process")
+    decided, truths = study.decide_one(world, 0), dict.fromkeys(world.ratios, 1.0)
+    other = dataclasses.replace(world, unseen=lambda run: 0.5 + world.unseen(run))
+    assert study.judge(world, truths, decided).covered == len(world.ratios)
+    assert study.judge(other, truths, decided).covered == 0
+
+
 def test_rows_of_some_worlds_replace_their_own_alone(study, kept):
     """A study of one world leaves the others and their order as they are."""
     new = {"worlds": {"drift": {"runs": 3}}, "order": ["drift"]}
