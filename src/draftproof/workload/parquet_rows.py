@@ -16,6 +16,7 @@ from polars.exceptions import PolarsError
 
 _MOST_MEMORY = 8 << 30
 _SLICE = 256  # rows at once
+_EXACT = 2**53  # below it a float holds every integer
 _NOT_JSON = (pl.Binary, pl.Duration, pl.Time, pl.Object)
 
 
@@ -45,10 +46,17 @@ def render_rows(table: pl.DataFrame) -> Iterator[bytes]:
     for name, kind in table.schema.items():
         _check(name, kind)
     columns = [_as_text(pl.col(name), kind) for name, kind in table.schema.items()]
-    for rows in table.select(columns).iter_slices(_SLICE):
+    for rows in _restore_integers(table.select(columns)).iter_slices(_SLICE):
         for row in rows.to_dicts():
             text = json.dumps(_without_nulls(row), ensure_ascii=False, allow_nan=False, default=str)
             yield text.encode() + b"\n"
+
+
+def _restore_integers(table: pl.DataFrame) -> pl.DataFrame:
+    """Return a table whose integers are integers again: pandas stores those of a column with gaps as floats."""
+    gapped = [one for one in table.iter_columns() if one.dtype.is_float() and one.null_count()]
+    whole = [one for one in gapped if one.is_finite().all() and (one == one.floor()).all()]
+    return table.with_columns([one.cast(pl.Int64) for one in whole if (one.abs() < _EXACT).all()])
 
 
 def _as_text(column: pl.Expr, kind: pl.DataType) -> pl.Expr:

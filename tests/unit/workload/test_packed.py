@@ -154,3 +154,15 @@ def test_a_file_that_is_not_there_is_one_sentence(tmp_path):
     """Of every ending."""
     for name in ("w.jsonl", "w.jsonl.gz", "w.parquet"):
         assert "cannot be read" in refusal_of(Path(tmp_path / name))
+
+
+def test_integers_that_pandas_stored_as_floats_are_integers():
+    """A limit that some rows lack is a column of floats with gaps; fractions and full columns stay floats."""
+    rows = pl.DataFrame(
+        {"limit": [300.0, None], "share": [0.5, None], "at": [1.0, 2.0], "far": [2.0**60, None]}
+    )
+    first, second = (json.loads(line) for line in render_rows(rows))
+    assert [(name, type(value)) for name, value in first.items()] == [
+        ("limit", int), ("share", float), ("at", float), ("far", float),
+    ]  # fmt: skip
+    assert second == {"at": 2.0}
