@@ -53,7 +53,7 @@ def render_rows(table: pl.DataFrame) -> Iterator[bytes]:
 
 
 def _restore_integers(table: pl.DataFrame) -> pl.DataFrame:
-    """Return a table whose integers are integers again: pandas stores those of a column with gaps as floats."""
+    """Return a table with its integers as such: pandas stores those of a column with gaps as floats."""
     gapped = [one for one in table.iter_columns() if one.dtype.is_float() and one.null_count()]
     whole = [one for one in gapped if one.is_finite().all() and (one == one.floor()).all()]
     return table.with_columns([one.cast(pl.Int64) for one in whole if (one.abs() < _EXACT).all()])
