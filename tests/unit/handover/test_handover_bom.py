@@ -4,8 +4,6 @@ import json
 
 import msgspec
 import pytest
-from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 from package_builders import ARMS, DIGESTS, build_contract_of
 
 from draftproof.handover.bom import find_tool_version, library_version, render_bom
@@ -33,6 +31,9 @@ def properties(part):
 @pytest.mark.parametrize("kind", ["draft_model", "ngram", "none"])
 def test_the_standard_accepts_it(kind):
     """The library's strict validator of version 1.6 finds no fault."""
+    from cyclonedx.schema import SchemaVersion  # seconds to load, for this test alone
+    from cyclonedx.validation.json import JsonStrictValidator
+
     contracts = tuple(
         msgspec.structs.replace(one, drafter_kind=kind if one.arm == "candidate" else "none")
         for one in MANIFEST.contracts

@@ -2,7 +2,6 @@
 
 import json
 
-import jsonschema
 import pytest
 import torch
 from tiny_engine import (
@@ -176,6 +175,8 @@ def test_a_model_that_cannot_be_constrained_says_so(eos_ids) -> None:
 
 def test_greedy_json_is_the_same_with_speculation(target, prompts) -> None:
     """A random model is held to the schema; n-gram and oracle drafts leave every token as it was."""
+    import jsonschema
+
     plain_requests = [
         make_request(f"r{index}", prompt, max_tokens=ENOUGH, json_schema=SCHEMA)
         for index, prompt in enumerate(prompts)
@@ -218,6 +219,8 @@ def test_drafts_the_grammar_forbids_are_rejected(target, prompts) -> None:
 @pytest.mark.parametrize("drafts", [0, 4])
 def test_sampled_json_is_valid_beside_free_text(target, prompts, drafts) -> None:
     """Hot sampling with penalties stays within the schema, and a free neighbour is untouched by it."""
+    import jsonschema
+
     free = make_request("free", prompts[3], drafts=drafts)
     held = [
         make_request(
