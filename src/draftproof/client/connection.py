@@ -36,6 +36,7 @@ def count_taken_bytes(sock: socket.socket | None) -> int | None:
     return None
 
 
+_TOLD = {name.encode("latin-1"): name for name in TOLD_HEADERS}
 _MOST_WAITING = 100  # reads of one stream that wait to be parsed
 
 
@@ -77,7 +78,8 @@ class HttpConnection(asyncio.Protocol):
         self._may_wait = False
         self._is_in_chunk = False
         self._is_at_border = False
-        self._waiting: list[tuple[bytes, int]] = []
+        self._waiting: list[bytes] = []
+        self._waiting_ns: list[int] = []
 
     @property
     def is_closed(self) -> bool:
@@ -228,24 +230,33 @@ class HttpConnection(asyncio.Protocol):
 
         Runs once a read for every stream of the process.
         """
-        waiting = self._waiting
-        if self._may_wait and ends_plain(data) and len(waiting) < _MOST_WAITING:
-            waiting.append((data, at_ns))
-        elif waiting:
-            waiting.append((data, at_ns))
-            self._catch_up()
-        else:
+        if not self._may_wait:
             self._parse(data, at_ns)
+            return
+        waiting = self._waiting
+        waiting.append(data)
+        self._waiting_ns.append(at_ns)
+        if len(waiting) > _MOST_WAITING or not ends_plain(data):
+            self._catch_up()
 
     def _catch_up(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        middle, listener = waiting[:-1], self._listener  # the last one may end the answer
-        if middle and listener and self._is_at_border and (found := take_frames(middle)) is not None:
-            self._heard_bytes += sum(len(data) for data, _ in middle)
-            listener.on_frames(*found)
-            waiting = waiting[-1:]
-        for data, at_ns in waiting:
+        reads, times_ns = self._waiting, self._waiting_ns
+        if not reads:
+            return
+        self._waiting, self._waiting_ns = [], []
+        if len(reads) > 1 and self._tell_plain(reads[:-1], times_ns[:-1]):  # the last one may end the answer
+            reads, times_ns = reads[-1:], times_ns[-1:]
+        for data, at_ns in zip(reads, times_ns, strict=True):
             self._parse(data, at_ns)
+
+    def _tell_plain(self, reads: list[bytes], times_ns: list[int]) -> bool:
+        """Tell the listener of reads past the parsers; False: nothing was told, they are for the parsers."""
+        found = take_frames(reads, times_ns) if self._listener and self._is_at_border else None
+        if found is None or self._listener is None:
+            return False
+        self._heard_bytes += sum(map(len, reads))
+        self._listener.on_frames(*found)
+        return True
 
     def _parse(self, data: bytes, at_ns: int) -> None:
         """Tell the listener what a read brought; it does its own work instead of calling for it."""
@@ -337,8 +348,8 @@ class HttpConnection(asyncio.Protocol):
         elif lowered in {b"content-length", b"transfer-encoding"}:
             self._is_framed = True
             self._is_chunked = self._is_chunked or value.strip().lower().endswith(b"chunked")
-        elif lowered.decode("latin-1") in TOLD_HEADERS:
-            self._further[lowered.decode("latin-1")] = value.decode("latin-1").strip()
+        elif (told := _TOLD.get(lowered)) is not None:
+            self._further[told] = value.decode("latin-1").strip()
 
     def on_headers_complete(self) -> None:
         """Interim responses (1xx) precede the one that counts."""

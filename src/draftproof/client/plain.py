@@ -25,18 +25,19 @@ def ends_plain(read: bytes) -> bool:
     return read.endswith(_EVENT_END) and read.find(_MARKER) < 0  # faster than `in`
 
 
-def take_frames(reads: Sequence[tuple[bytes, int]]) -> Frames | None:
+def take_frames(reads: Sequence[bytes], times_ns: Sequence[int]) -> Frames | None:
     """Return the data of every event in some reads and its time, None if a read holds anything else.
 
     Args:
-        reads: the bytes of each read, the first beginning at the border of a chunk, and when it arrived.
+        reads: the bytes of each read, the first beginning at the border of a chunk.
+        times_ns: when each arrived.
     """
-    joined = b"".join([read for read, _ in reads])
+    joined = b"".join(reads)
     pieces = joined.split(_END)
     if pieces.pop() or joined.count(b"\n") != 4 * len(pieces) or joined.count(b"\r") != 2 * len(pieces):
         return None
     frames, times, rest = list[bytes](), list[int](), iter(pieces)
-    for read, at_ns in reads:
+    for read, at_ns in zip(reads, times_ns, strict=True):
         left = len(read)
         while left > 0 and (piece := next(rest, None)) is not None:
             size, _, frame = piece.partition(_MIDDLE)

@@ -61,10 +61,12 @@ def choose_counts(
     """
     warnings: list[str] = []
     for source, count_of in _STATED:
+        if not marks or count_of(marks[0]) is None:  # then it is not stated by all of them
+            continue
         counts = [count for count in map(count_of, marks) if count is not None]
         if source != "token_ids" and _lacks_closing(marks, counts, count_of, finish):
             counts += [] if total is None else [total]
-        if not marks or len(counts) < len(marks):
+        if len(counts) < len(marks):
             continue
         fault = _find_fault(counts)
         if source != "token_ids":
