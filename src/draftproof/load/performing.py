@@ -3,6 +3,7 @@
 import asyncio
 from array import array
 from collections.abc import Callable
+from typing import Any, cast
 
 import msgspec
 
@@ -60,6 +61,7 @@ class Performer:
         self.unreached = self.broken = self.unstamped = self.ended_ns = 0
         self.lead_end: LeadEnd | None = None
         self.send_lags_ns = array("q")  # eight bytes each: a turn may have millions
+        self._late = set["asyncio.Task[Any]"]()  # requests that met their limit
         self._note_over()
         if not schedule.missing_orders:
             self.part.finish()
@@ -111,15 +113,11 @@ class Performer:
 
     async def _send(self, job: Job, scheduled_ns: int) -> Exchange:
         fold = ExchangeFold(self._endpoint.adapter.start_fold())
-        limit_s = self.settings.request_timeout_s
         self.in_flight += 1
         in_flight = self.in_flight
         self.in_flight_max = max(self.in_flight_max, in_flight)
         try:
-            async with asyncio.timeout(limit_s):
-                ending = await self._transport.send(self._render(job), fold)
-        except TimeoutError:
-            ending = Ending(kind="timeout", at_ns=self.clock(), detail=f"no end within {limit_s:g} s")
+            ending = await self._send_in_time(self._render(job), fold)
         except asyncio.CancelledError:
             ending = Ending(kind="cancelled", at_ns=self.clock(), detail="cancelled by the client")
             self._keep(self.schedule.interrupt(job), scheduled_ns, fold.close(ending), in_flight)
@@ -130,6 +128,25 @@ class Performer:
         self.broken += ending.kind == "broken"
         self.unstamped += ending.kind == "complete" and not ending.is_stamped
         return self._keep(job, scheduled_ns, fold.close(ending), in_flight)
+
+    async def _send_in_time(self, request: WireRequest, fold: ExchangeFold) -> Ending:
+        """Send and end it at the limit, as `asyncio.timeout` does, which costs three times as much."""
+        loop, limit_s = asyncio.get_running_loop(), self.settings.request_timeout_s
+        task = cast("asyncio.Task[Any]", asyncio.current_task(loop))  # whoever awaits runs in one
+        timer = loop.call_later(limit_s, self._cancel_late, task)
+        try:
+            return await self._transport.send(request, fold)
+        except asyncio.CancelledError:
+            if task not in self._late or task.uncancel() > 0:  # somebody else ends it too
+                raise
+            return Ending(kind="timeout", at_ns=self.clock(), detail=f"no end within {limit_s:g} s")
+        finally:
+            timer.cancel()
+            self._late.discard(task)
+
+    def _cancel_late(self, task: "asyncio.Task[Any]") -> None:
+        self._late.add(task)
+        task.cancel()
 
     def _finish(self, job: Job) -> None:
         self.schedule.finish(job)

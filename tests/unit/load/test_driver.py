@@ -11,6 +11,7 @@ from draftproof.client.wire import WireRequest
 from draftproof.engines import REFERENCE
 from draftproof.load.client_health import ClientHealth
 from draftproof.load.driver import LoadSettings, run_turn
+from draftproof.load.performing import Performer
 from draftproof.load.turn import Endpoint, Turn
 from draftproof.records import Chunk, RequestRecord, ToolCall
 from draftproof.testing.builders import build_item
@@ -86,6 +87,27 @@ def test_a_hanging_service_is_a_timeout():
     assert (record.outcome, record.error) == ("timeout", "no end within 0.01 s")
 
 
+def test_a_request_that_is_late_as_its_turn_is_stopped_is_stopped(monkeypatch):
+    """The limit and a stop meet in one pass of the loop: the turn ends, and no slot goes on."""
+
+    async def main():
+        stop, sink, transport = asyncio.Event(), Sink(), FakeTransport(Story(hangs=True))
+        own = Performer._cancel_late
+
+        def cancel_both(self, task):
+            own(self, task)
+            task.cancel()
+            stop.set()
+
+        monkeypatch.setattr(Performer, "_cancel_late", cancel_both)
+        items, settings = {"a": build_item("a")}, LoadSettings(request_timeout_s=0.01)
+        await run_turn(TURN, ENDPOINT, items, transport=transport, sink=sink, settings=settings, stop=stop)
+        return sink.records
+
+    (record,) = asyncio.run(main())
+    assert (record.outcome, record.phase) == ("cancelled", "interrupted")
+
+
 def test_a_turn_stopped_before_it_began_sends_nothing_more():
     """With the stop already set nothing counts as done."""
 
@@ -150,14 +172,18 @@ def test_what_was_spent_before_a_turn_is_not_spent_in_it(monkeypatch):
 
 
 def test_garbage_that_was_set_aside_for_a_turn_is_searched_again_after_it():
-    """What is frozen while a turn is watched would otherwise never be given back."""
+    """What is frozen while a turn is watched is given back, and garbage is looked for as often as before."""
 
     async def main():
         async with ClientHealth(time.monotonic_ns).watch():
-            return gc.get_freeze_count()
+            return gc.get_freeze_count(), gc.get_threshold()
 
-    assert asyncio.run(main()) > 0
+    before = gc.get_threshold()
+    frozen, during = asyncio.run(main())
+    assert frozen > 0
     assert gc.get_freeze_count() == 0
+    assert during[0] > before[0]
+    assert gc.get_threshold() == before
 
 
 def test_a_timer_that_ends_early_never_makes_a_request_leave_before_it_is_due():
