@@ -18,7 +18,7 @@ name = "client-bench"
 path = "items.jsonl"
 [[load]]
 name = "bench"
-concurrency = {streams}
+{load}
 block_size = {requests}
 [arms.baseline]
 engine = "generic"
@@ -40,14 +40,21 @@ client_lag_ms = 5000.0
 """
 
 
-def write_plan(folder: Path, port: int, profile: Profile, requests: int) -> Sequence[str]:
-    """Write plan and workload of a run that asks each arm so many requests; return its command."""
+def write_plan(
+    folder: Path, port: int, profile: Profile, requests: int, *, is_open: bool = False
+) -> Sequence[str]:
+    """Write plan and workload of a run that asks each arm so many requests; return its command.
+
+    `is_open`: requests are due at times of their own, at the rate that keeps as many streams open on average.
+    """
     lines = (
         json.dumps({"id": name, "messages": [{"role": "user", "content": name}], "max_tokens": 6400})
         for name in (f"r{index}" for index in range(requests))
     )
     (folder / "items.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    plan = _PLAN.format(streams=profile.streams, requests=requests, port=port)
+    rate = f"arrivals = {{ rps = {profile.streams / profile.answer_s} }}"
+    load = rate if is_open else f"concurrency = {profile.streams}"
+    plan = _PLAN.format(load=load, requests=requests, port=port)
     (folder / "plan.toml").write_text(plan, encoding="utf-8")
     run = ("run", str(folder / "plan.toml"), "--out", str(folder / "run"))
     return (sys.executable, "-m", "draftproof", *run)
