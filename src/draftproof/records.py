@@ -246,7 +246,7 @@ class Warmup(msgspec.Struct, frozen=True, kw_only=True):
 
     `start` counts the arm's starts in the run from 1. `change` is the largest relative change of a median
     from the group before the last one to the last, None where they have nothing in common; `stable` says
-    whether it was within `tolerance`.
+    whether it was within `tolerance`. `end_lag_max_ns`: how long after its end a request was written at most.
     """
 
     arm: ArmName
@@ -259,6 +259,7 @@ class Warmup(msgspec.Struct, frozen=True, kw_only=True):
     tolerance: float
     change: float | None
     groups: tuple[WarmupGroup, ...]
+    end_lag_max_ns: int | None = None
 
     @property
     def requests(self) -> int:
@@ -315,11 +316,11 @@ class BlockRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     `counted_from_ns`: when the ramp was over and counted requests began. `lag_p99_ns`: 99th percentile of the
     event loop's lateness. `send_lag_p99_ns`, `send_lag_max_ns`: how long after its due time a request was
-    sent, connecting left out. `gc_pause_max_ns`, `gc_pause_total_ns`: times in which Python's garbage
-    collection stood in the way. `connections`: new ones opened. `client_cpu_s`: of all load processes
-    together, `workers` of them, and `client_cpu_max_s` of the one of several that took most;
-    `conductor_cpu_s`: of the process that conducts them and samples the service, None where the load runs in
-    it. `in_flight_max`: of several workers the sum of each one's own.
+    sent, connecting left out. `end_lag_max_ns`: how long after its end one was written. `gc_pause_max_ns`,
+    `gc_pause_total_ns`: times in which Python's garbage collection stood in the way. `connections`: new ones
+    opened. `client_cpu_s`: of all load processes together, `workers` of them, and `client_cpu_max_s` of the
+    one of several that took most; `conductor_cpu_s`: of the process that conducts them and samples the
+    service, None where the load runs in it. `in_flight_max`: of several workers the sum of each one's own.
     `held_back`: due requests that waited because the plan's max_in_flight were open. `unreached`: requests,
     counted or not, that found no service to connect to; `broken`: those whose connection was lost before the
     answer's end. `unstamped`: those whose arrivals the client stamped as it read them, the kernel having
@@ -366,6 +367,7 @@ class BlockRecord(msgspec.Struct, frozen=True, kw_only=True):
     host: HostUse | None = None
     attempt: int = 0
     process: int | None = None
+    end_lag_max_ns: int | None = None
 
 
 class TelemetrySample(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,9 +3,13 @@
 A run appends each line when its request or turn ends, on one clock, turn after turn. So times never fall, the
 blocks count up, each arm's turn is one stretch, and the turns of a block follow their numbers. The clock of
 the client's machine may begin anew, once per restart: between two turns, or where an interrupted turn begins
-again with its warm-up. Requests that end together are written in the order in which the client gets to them,
-and their ends are when the kernel had their last bytes: within a turn they may lie as far apart as the client
-was late. Any other fall is a line that was moved.
+again with its warm-up. Requests are written in the order in which the client gets to them, and their ends are
+when the kernel had their last bytes. So a line may have ended before one above it in its turn or warm-up, by
+as much as the client was late there. Any other fall is a line that was moved.
+
+How late: a run notes how long after its end a request was written at most, of each turn and each warm-up. Of
+journals without it the lateness of the event loop and of what was sent tell; of a turn without a line of its
+own, or a warm-up that was broken off, the largest lateness of the run.
 
 And is every line there once? A counted request has one line in all files together, for a run that goes on
 asks only what has none; every other line has a time of its own.
@@ -17,14 +21,15 @@ from pathlib import Path
 
 import msgspec
 
-from draftproof.records import BlockRecord, RequestRecord
+from draftproof.records import BlockRecord, RequestRecord, Warmup
 from draftproof.store.journal import Record, iterate_records
 from draftproof.verdict.repeats import identify
 
 _TurnKey = tuple[int, str, int]  # block, arm, attempt
+_Stretch = tuple[int, str, bool]  # block, arm, whether it is a warm-up
 _Line = RequestRecord | BlockRecord
 _TOGETHER_NS = 5_000_000  # ends that one look at many sockets may bring, of a client that is not late
-_UNKNOWN_LAG_NS = 50_000_000  # of a turn without a line of its own: what a client may be late by default
+_UNKNOWN_LAG_NS = 50_000_000  # what a client may be late by default
 
 
 class JournalOrder(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +53,7 @@ def check_order(folder: Path) -> JournalOrder:
         name: [one for one in lines if isinstance(one, RequestRecord | BlockRecord)]
         for name, lines in every.items()
     }
-    lags = find_lags(one for lines in files.values() for one in lines)
+    lags = find_lags(one for lines in every.values() for one in lines)
     for name, lines in files.items():
         falls, moved = check_records(lines, lags)
         restarts += [f"{name}:{line}" for line in falls]
@@ -86,34 +91,66 @@ def _name(record: Record) -> str:
     return f"this {type(record).__name__.lower()}"
 
 
-def find_lags(records: Iterable[_Line]) -> dict[_TurnKey, int]:
-    """Return how late the client was at most in each turn, in ns; the largest of a turn that began again."""
-    lags = dict[_TurnKey, int]()
+class Lags:
+    """How late the client was at most in each stretch of a run, in ns; where that is not known, in any."""
+
+    def __init__(self) -> None:
+        self._known = dict[_Stretch, int]()
+        self._largest_ns = _UNKNOWN_LAG_NS
+
+    def add(self, stretch: _Stretch, lag_ns: int) -> None:
+        """Note a lateness; the largest of a stretch counts."""
+        self._known[stretch] = max(lag_ns, self._known.get(stretch, 0))
+        self._largest_ns = max(lag_ns, self._largest_ns)
+
+    def read(self, stretch: _Stretch) -> int:
+        """Return the lateness of a stretch."""
+        return self._known.get(stretch, self._largest_ns)
+
+
+def find_lags(records: Iterable[Record]) -> Lags:
+    """Return what a journal tells of how late the client was."""
+    lags = Lags()
     for record in records:
-        if isinstance(record, BlockRecord) and record.event_loop_lag_max_ns is not None:
-            lags[_turn(record)] = max(record.event_loop_lag_max_ns, lags.get(_turn(record), 0))
+        if isinstance(record, Warmup) and record.end_lag_max_ns is not None:
+            lags.add((record.block, record.arm, True), record.end_lag_max_ns)
+        elif isinstance(record, BlockRecord) and (lag_ns := _read_lag(record)) is not None:
+            lags.add((record.block, record.arm, False), lag_ns)
     return lags
 
 
+def _read_lag(turn: BlockRecord) -> int | None:
+    """Requests that the plan held back were sent late, and not because the client was."""
+    if turn.end_lag_max_ns is not None:
+        return turn.end_lag_max_ns
+    sent_ns = None if turn.held_back else turn.send_lag_max_ns
+    return max((one for one in (turn.event_loop_lag_max_ns, sent_ns) if one is not None), default=None)
+
+
 def check_records(
-    records: Sequence[_Line], lags: Mapping[_TurnKey, int] | None = None
+    records: Sequence[_Line], lags: Lags | None = None
 ) -> tuple[list[int], list[tuple[int, str]]]:
     """Return the lines, from 1, at which the clock began anew, and those that are out of order and why.
 
     Args:
         records: the lines of one file.
-        lags: how late the client was in each turn, of all files of a run; None: what these lines tell.
+        lags: how late the client was, of all files of a run; None: what these lines tell.
     """
     lags = find_lags(records) if lags is None else lags
     restarts, faults = list[int](), list(_find_moved_turns(records))
     is_part = not any(isinstance(one, BlockRecord) for one in records)
+    last = records[0] if records else None  # of the lines above, the one that ended last
     for line, (before, after) in enumerate(pairwise(records), start=2):
-        if _ended_ns(after) >= _ended_ns(before) or _ended_together(before, after, lags):
-            continue
-        if _may_restart(before, after) or (is_part and _may_restart_part(before, after)):
-            restarts.append(line)
-        else:
-            faults.append((line, "it ended before the line above it"))
+        assert last is not None  # noqa: S101 - there are two lines
+        if _ended_ns(after) < _ended_ns(last):
+            if _ended_together(last, after, lags):
+                continue
+            is_restart = _may_restart(before, after) or (is_part and _may_restart_part(before, after))
+            if is_restart and _ended_ns(after) < _ended_ns(before):
+                restarts.append(line)
+            else:
+                faults.append((line, "it ended before a line above it"))
+        last = after
     return restarts, sorted(faults)
 
 
@@ -137,12 +174,12 @@ def _find_moved_turns(records: Iterable[_Line]) -> Iterator[tuple[int, str]]:
         last = key
 
 
-def _ended_together(before: _Line, after: _Line, lags: Mapping[_TurnKey, int]) -> bool:
-    """Tell whether two requests of a turn ended so close that the client may have taken either first."""
+def _ended_together(before: _Line, after: _Line, lags: Lags) -> bool:
+    """Tell whether two requests of a turn ended so close that the client may have come to either first."""
     if isinstance(before, BlockRecord) or isinstance(after, BlockRecord) or _turn(before) != _turn(after):
         return False
     apart_ns = _ended_ns(before) - _ended_ns(after)
-    return apart_ns <= _TOGETHER_NS + lags.get(_turn(after), _UNKNOWN_LAG_NS)
+    return apart_ns <= _TOGETHER_NS + lags.read((after.block, after.arm, after.phase == "warmup"))
 
 
 def _may_restart(before: _Line, after: _Line) -> bool:

@@ -59,6 +59,7 @@ class Performer:
         self.counted_from_ns: int | None = None
         self.in_flight = self.in_flight_max = self.connections = self.held_back = self.ended = 0
         self.unreached = self.broken = self.unstamped = self.ended_ns = 0
+        self.end_lag_max_ns: int | None = None
         self.lead_end: LeadEnd | None = None
         self.send_lags_ns = array("q")  # eight bytes each: a turn may have millions
         self._late = set["asyncio.Task[Any]"]()  # requests that met their limit
@@ -175,6 +176,7 @@ class Performer:
         if exchange.sent_ns is not None:
             lag_ns = exchange.sent_ns - scheduled_ns - (exchange.connect_ns or 0)
             self.send_lags_ns.append(max(lag_ns, 0))
+        self.end_lag_max_ns = max(self.clock() - exchange.end_ns, self.end_lag_max_ns or 0)
         self._sink.append(make_record(self.turn, job, scheduled_ns, exchange, in_flight))
         return exchange
 
@@ -215,6 +217,7 @@ def _describe(performer: Performer, started_ns: int, health: HealthReading) -> B
         lag_p99_ns=health.lag_p99_ns,
         send_lag_p99_ns=p99(performer.send_lags_ns),
         send_lag_max_ns=max(performer.send_lags_ns, default=None),
+        end_lag_max_ns=performer.end_lag_max_ns,
         gc_pause_max_ns=health.gc_pause_max_ns,
         gc_pause_total_ns=health.gc_pause_total_ns,
         connections=performer.connections,

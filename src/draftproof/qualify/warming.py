@@ -80,12 +80,12 @@ class Warmer:
             self._starts[turn.arm] = self._starts.get(turn.arm, 0) + 1
         route, size = self._route, self._rule.group_size(turn.concurrency)
         group = lay_out_group(turn, route.items, size)
-        taken = self._taken_ids(turn)
+        taken, end_lags_ns = self._taken_ids(turn), list[int]()
 
         async def ask(number: int) -> tuple[RequestRecord, ...]:
             del number
             sink = GroupSink(route.sink)
-            await run_warmup(
+            own = await run_warmup(
                 group,
                 endpoint,
                 route.items,
@@ -97,6 +97,7 @@ class Warmer:
                 stop=route.stop,
             )
             taken.update(one.request_id for one in sink.records)
+            end_lags_ns.append(own.end_lag_max_ns or 0)
             return tuple(sink.records)
 
         warmup = await warm_up(
@@ -104,7 +105,7 @@ class Warmer:
         )
         if warmup is not None:
             self._warm.setdefault(turn.arm, set()).add(turn.load)
-            self._keep(warmup)
+            self._keep(msgspec.structs.replace(warmup, end_lag_max_ns=max(end_lags_ns, default=None)))
 
     def _taken_ids(self, turn: Turn) -> set[str]:
         """Return the ids of this turn that are taken: an arm may be warmed up twice before the same one."""

@@ -148,6 +148,7 @@ BLOCK_SCHEMA: dict[str, pl.DataType] = {
     "host": _HOST,
     "attempt": _INT,
     "process": _INT,
+    "end_lag_max_ns": _INT,
 }
 TELEMETRY_SCHEMA: dict[str, pl.DataType] = {
     "arm": _TEXT,
@@ -200,6 +201,7 @@ WARMUP_SCHEMA: dict[str, pl.DataType] = {
     "groups": pl.List(
         pl.Struct({"requests": _INT, "answered": _INT, "ttft_ns": pl.Float64(), "tpot_ns": pl.Float64()})
     ),
+    "end_lag_max_ns": _INT,
 }
 
 

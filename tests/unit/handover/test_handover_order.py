@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from package_builders import build_lines
 
 from draftproof.handover.journal_order import JournalOrder, check_order, check_records, sort_as_written
-from draftproof.records import BlockRecord, Judgement
+from draftproof.records import BlockRecord, Judgement, Warmup
 from draftproof.store.journal import encode_line
 from draftproof.testing.builders import MS_NS, build_block_record, build_record
 
@@ -72,7 +72,7 @@ def test_a_restart_inside_a_turn_begins_with_a_warm_up():
     """An interrupted turn is taken up again with its warm-up; without one a fall is a moved line."""
     again = [at(900), at(5, phase="warmup"), at(6), turn(7)]
     assert check_records(again) == ([2], [])
-    assert check_records([at(900), at(6), turn(7)])[1] == [(2, "it ended before the line above it")]
+    assert check_records([at(900), at(6), turn(7)])[1] == [(2, "it ended before a line above it")]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -89,7 +89,69 @@ def test_requests_that_end_while_the_client_is_late_may_be_written_either_way(ap
     """Ends are the kernel's, lines the client's: within a turn they differ by its lag, and by no more."""
     own = msgspec.structs.replace(turn(1000), event_loop_lag_max_ns=lag_ms * MS_NS)
     lines = [at(900), at(900 - apart_ms), own]
-    assert check_records(lines) == ([], [(2, "it ended before the line above it")] if is_moved else [])
+    assert check_records(lines) == ([], [(2, "it ended before a line above it")] if is_moved else [])
+
+
+def warmed(lag_ms, *, block=0):
+    lag_ns = None if lag_ms is None else lag_ms * MS_NS
+    return Warmup(
+        arm="baseline",
+        load="low",
+        block=block,
+        start=1,
+        started_ns=0,
+        ended_ns=1,
+        stable=True,
+        tolerance=0.1,
+        change=None,
+        groups=(),
+        end_lag_max_ns=lag_ns,
+    )
+
+
+@pytest.mark.parametrize(
+    ("phase", "apart_ms", "noted_ms", "is_moved"),
+    [
+        ("warmup", 84, 80, False),  # the warm-up's own lateness, and 5 ms for one look at many sockets
+        ("warmup", 86, 80, True),
+        ("warmup", 25, 0, True),
+        ("warmup", 25, None, False),  # an older run: by default 50 ms are not known
+        ("warmup", 56, None, True),
+        ("fill", 6, 80, True),  # what the warm-up was late does not excuse the turn
+        ("measure", 6, 80, True),
+    ],
+)
+def test_a_warm_up_is_judged_by_its_own_lateness(tmp_path, phase, apart_ms, noted_ms, is_moved):
+    """A client that is late while it warms an arm up writes what it then notes, in any order."""
+    lines = [at(900, phase=phase), at(900 - apart_ms, phase=phase), end_noted(0)]
+    faults = check_order(write_files(tmp_path, records=lines, warmups=[warmed(noted_ms)])).faults
+    assert bool(faults) == is_moved
+
+
+def end_noted(ms, *, block=0):
+    return msgspec.structs.replace(turn(1000, block=block), end_lag_max_ns=ms * MS_NS)
+
+
+def test_what_a_turn_notes_of_its_ends_counts_before_its_event_loop():
+    """The loop is asked each 20 ms, what a line waited for is known of each."""
+    lines = [at(900), at(860)]
+    late = msgspec.structs.replace(end_noted(40), event_loop_lag_max_ns=0)
+    assert check_records([*lines, late])[1] == []
+    early = msgspec.structs.replace(end_noted(0), event_loop_lag_max_ns=40 * MS_NS)
+    assert check_records([*lines, early])[1]
+
+
+def test_lines_that_were_turned_round_are_found_however_close_they_are():
+    """Each is within the lateness of the one above it, and not of the first."""
+    turned = [at(900 - 4 * number) for number in range(5)]
+    assert [line for line, _ in check_records([*turned, end_noted(0)])[1]] == [3, 5]
+
+
+def test_a_turn_without_a_line_of_its_own_may_be_as_late_as_the_run_was():
+    """A run that was killed says nothing of its last turn."""
+    lines = [at(100), end_noted(300), at(1900, block=1), at(1600, block=1)]
+    assert check_records(lines) == ([], [])
+    assert check_records([at(100), end_noted(0), *lines[2:]])[1] == [(4, "it ended before a line above it")]
 
 
 def test_a_part_of_a_turn_is_judged_by_the_lag_in_the_turns_own_line(tmp_path):

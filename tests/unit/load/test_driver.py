@@ -70,6 +70,20 @@ def test_a_record_holds_what_the_stream_said_and_when():
     assert b'"max_tokens":30' in request.body
 
 
+def test_a_turn_notes_how_long_after_its_end_a_request_was_written():
+    """The journal's order is judged by it: here the client comes to it 450 ns after the kernel had it."""
+    items = {"a": build_item("a")}
+    turn = run_turn(
+        TURN,
+        ENDPOINT,
+        items,
+        transport=FakeTransport(STREAM, start_ns=1000),
+        sink=Sink(),
+        clock=lambda: 1500,
+    )
+    assert asyncio.run(turn).end_lag_max_ns == 450
+
+
 @pytest.mark.parametrize("end", ["unreachable", "broken"])
 def test_a_request_that_never_got_through_has_no_times_of_its_own(end):
     """What did not happen is None, and the failure is counted."""

@@ -159,20 +159,20 @@ def test_a_turn_is_as_late_as_its_worst_part_and_costs_the_sum():
     """Lags are maxima, work and pauses sums, counting began with the first part."""
     first = part(
         event_loop_lag_max_ns=2 * MS, client_cpu_s=0.5, counted_from_ns=70, lag_p99_ns=1, send_lag_p99_ns=9,
-        send_lag_max_ns=10, gc_pause_max_ns=4, gc_pause_total_ns=6, connections=3, in_flight_max=3,
-        unreached=1, broken=2, held_back=4, clocks=(WorkerClock("w0", 5, 1),),
+        send_lag_max_ns=10, end_lag_max_ns=12, gc_pause_max_ns=4, gc_pause_total_ns=6, connections=3,
+        in_flight_max=3, unreached=1, broken=2, held_back=4, clocks=(WorkerClock("w0", 5, 1),),
     )  # fmt: skip
     second = part(
         event_loop_lag_max_ns=None, client_cpu_s=0.25, counted_from_ns=60, lag_p99_ns=None, send_lag_p99_ns=8,
-        send_lag_max_ns=30, gc_pause_max_ns=1, gc_pause_total_ns=1, connections=2, in_flight_max=4,
-        unreached=2, broken=3, held_back=5, clocks=(WorkerClock("w1", -7, 2),),
+        send_lag_max_ns=30, end_lag_max_ns=7, gc_pause_max_ns=1, gc_pause_total_ns=1, connections=2,
+        in_flight_max=4, unreached=2, broken=3, held_back=5, clocks=(WorkerClock("w1", -7, 2),),
     )  # fmt: skip
     merged = merge_parts(
         turn(), {"w0": first, "w1": second}, workers=2, started_ns=50, ended_ns=90, conductor_cpu_s=0.125
     )
     assert (merged.started_ns, merged.ended_ns, merged.completed, merged.note) == (50, 90, True, None)
     assert (merged.event_loop_lag_max_ns, merged.lag_p99_ns) == (2 * MS, 1)
-    assert (merged.send_lag_p99_ns, merged.send_lag_max_ns) == (9, 30)
+    assert (merged.send_lag_p99_ns, merged.send_lag_max_ns, merged.end_lag_max_ns) == (9, 30, 12)
     assert (merged.client_cpu_s, merged.conductor_cpu_s, merged.workers) == (0.75, 0.125, 2)
     assert merged.client_cpu_max_s == 0.5
     assert (merged.gc_pause_max_ns, merged.gc_pause_total_ns) == (4, 7)
@@ -186,7 +186,8 @@ def test_whatever_a_part_counted_is_in_the_turn():
     alone = part(
         event_loop_lag_max_ns=1, client_cpu_s=2.0, note="n", counted_from_ns=3, lag_p99_ns=4,
         send_lag_p99_ns=5, send_lag_max_ns=6, gc_pause_max_ns=7, gc_pause_total_ns=8, connections=9,
-        in_flight_max=10, unreached=11, broken=12, held_back=13, clocks=(WorkerClock("w0", 14, 15),),
+        end_lag_max_ns=18, in_flight_max=10, unreached=11, broken=12, held_back=13,
+        clocks=(WorkerClock("w0", 14, 15),),
         started_ns=16, ended_ns=17, completed=True, workers=1,
     )  # fmt: skip
     merged = merge_parts(turn(), {"w0": alone}, workers=1, started_ns=16, ended_ns=17)

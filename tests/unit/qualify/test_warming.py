@@ -126,4 +126,5 @@ def test_a_warm_up_fills_the_whole_level_however_many_workers_share_the_turn():
     bench = Bench(Limits(workers=2))
     bench.warm(turn(concurrency=4))
     assert {one.concurrency for one in bench.records} == {4}
+    assert bench.warmups[0].end_lag_max_ns is not None
     assert [group.requests for group in bench.warmups[0].groups] == [4, 4]

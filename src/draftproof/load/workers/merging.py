@@ -51,6 +51,7 @@ def merge_parts(
         lag_p99_ns=_take(max, (one.lag_p99_ns for one in blocks)),
         send_lag_p99_ns=_take(max, (one.send_lag_p99_ns for one in blocks)),
         send_lag_max_ns=_take(max, (one.send_lag_max_ns for one in blocks)),
+        end_lag_max_ns=_take(max, (one.end_lag_max_ns for one in blocks)),
         gc_pause_max_ns=_take(max, (one.gc_pause_max_ns for one in blocks)),
         gc_pause_total_ns=_take(sum, (one.gc_pause_total_ns for one in blocks)),
         connections=_take(sum, (one.connections for one in blocks)),
