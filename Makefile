@@ -6,7 +6,8 @@ RAY_VENV := .venv-ray
 STAMP := $(VENV)/.installed
 MODEL := $(VENV)/.model
 PYTEST := $(BIN)/python -m pytest
-# Most of a test's time is spent waiting for services: three processes keep two cores busy.
+# Some tests wait for services: three processes keep two cores busy. A file stays with one of them, which makes its
+# fixtures once; files start in their order, for the last ones are short.
 TEST_PROCESSES ?= 3
 # Every verdict is a good end of a demo (0 adopt, 10 limited, 20 defer, 30 inconclusive); a fault or an invalid run is not.
 VERDICT_IS_FINE = code=$$?; case $$code in 0|10|20|30) ;; *) exit $$code ;; esac
@@ -24,10 +25,10 @@ demo-quick: $(MODEL) ## the same path on a handful of prompts; too few for a ver
 	@$(BIN)/draftproof demo --quick; $(VERDICT_IS_FINE)
 
 test: $(MODEL) ## the fast suite
-	$(PYTEST) -n $(TEST_PROCESSES) --dist worksteal
+	$(PYTEST) -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
 
 test-all: $(MODEL) ## everything, long forms and the real model included
-	$(PYTEST) -n $(TEST_PROCESSES) --dist worksteal -m ""
+	$(PYTEST) -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder -m ""
 
 test-ray: ## the load workers on a Ray cluster of three nodes, in an environment of their own: ten minutes
 	@test -x $(RAY_VENV)/bin/python || $(PYTHON) -m venv $(RAY_VENV)

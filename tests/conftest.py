@@ -4,6 +4,11 @@ import signal
 from collections import Counter
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# No property here is about time, and whoever else uses the cores of a test machine must not fail one.
+settings.register_profile("any host", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any host")
 
 # Mark of a test that a run leaves out by choice -> what runs it.
 _RUN_BY = {"slow": "make test-all", "live": "make test-all"}
