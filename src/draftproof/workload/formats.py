@@ -1,4 +1,4 @@
-"""Reading one line of a workload file in the native form, ShareGPT's, or that of an OpenAI batch file.
+"""Reading one line of a workload file: our own form, ShareGPT's, OpenAI's batch line or a chat request.
 
 Pure: a decoded JSON value in, an item out, with a remark on whatever is not sent as it stands. The form is
 told from the keys of the object. A key whose value is null is a key that is absent, in every form.
@@ -11,7 +11,13 @@ from typing import Any, NamedTuple
 import msgspec
 
 from draftproof.workload.items import DEFAULT_LIMIT, Item
-from draftproof.workload.request_fields import FURTHER_KEYS, LEFT_TO_PLAN, OWN_KEYS, split_request
+from draftproof.workload.request_fields import (
+    FURTHER_KEYS,
+    LEFT_TO_PLAN,
+    OWN_KEYS,
+    PROTOCOL_KEYS,
+    split_request,
+)
 from draftproof.workload.segments import UNLABELLED
 
 _ROLES = (
@@ -30,6 +36,8 @@ _SHAREGPT_OWN = (
 )
 _SHAREGPT_KEYS = frozenset({"id", "conversations", *_SYSTEM_KEYS, "tools", *_MEDIA, *_SHAREGPT_OWN})
 _BATCH_KEYS = ("custom_id", "method", "url", "body")
+# Keys of an item that no chat request has.
+_OUR_KEYS = frozenset(Item.__struct_fields__) - PROTOCOL_KEYS
 _SAMPLING_KEYS = ("temperature", "top_p", "top_k", "seed")
 _ENCODER = msgspec.json.Encoder(order="sorted")
 NO_LIMIT = f"no limit is stated, and max_tokens = {DEFAULT_LIMIT} is sent"
@@ -62,6 +70,8 @@ def parse_line(value: object, position: int) -> Line:
         converted, remarks = _convert_sharegpt(stated)
     elif "custom_id" in stated or ("url" in stated and "body" in stated):
         converted, remarks = _convert_batch(stated)
+    elif "messages" in stated and stated.keys() & PROTOCOL_KEYS - set(Item.__struct_fields__):
+        converted, remarks = _convert_request(stated)
     else:
         converted, remarks = _clean_native(stated), ()
     item = msgspec.convert(named | converted, Item)
@@ -95,6 +105,8 @@ def _clean(value: Any, *keys: str) -> Any:
 def _clean_native(value: dict[str, Any]) -> dict[str, Any]:
     cleaned: dict[str, Any] = _clean(value, "checks")
     cleaned |= {key: _clean(cleaned[key]) for key in ("sampling", "segments") if key in cleaned}
+    if isinstance(cleaned.get("stop"), str):
+        cleaned["stop"] = [cleaned["stop"]]
     if isinstance(cleaned.get("follow_ups"), list):
         cleaned["follow_ups"] = [_clean(one, "checks") for one in cleaned["follow_ups"]]
     return cleaned | _clean_messages(cleaned)
@@ -218,7 +230,7 @@ def _read_tools(value: Mapping[str, Any]) -> Any:
 
 
 def _convert_batch(value: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Take the chat request of an OpenAI batch line; fields without a key in an item go out as given."""
+    """Take the chat request of an OpenAI batch line."""
     if unknown := [key for key in value if key not in _BATCH_KEYS]:
         raise msgspec.ValidationError(f"A batch line has no `{unknown[0]}` beside {', '.join(_BATCH_KEYS)}")
     body = value.get("body")
@@ -227,7 +239,29 @@ def _convert_batch(value: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ..
         raise msgspec.ValidationError(
             "A batch line needs method POST, url `/v1/chat/completions` and an object in `body`"
         )
-    body = _without_nulls(body)
+    converted, remarks = _convert_body(_without_nulls(body))
+    return converted | _without_nulls({"id": value.get("custom_id")}), remarks
+
+
+def _convert_request(value: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Take a line that is a chat request itself; keys of our own form may stand beside its fields."""
+    own = _clean_native({key: part for key, part in value.items() if key in _OUR_KEYS})
+    body = {key: part for key, part in value.items() if key not in _OUR_KEYS}
+    if own.keys() - {"id"} and (unknown := sorted(body.keys() - PROTOCOL_KEYS)):
+        raise msgspec.ValidationError(f"Object contains unknown field `{unknown[0]}`")
+    for key in ("sampling", "request"):
+        beside = msgspec.convert(own.pop(key, {}), dict[str, Any])
+        if twice := sorted(body.keys() & beside.keys()):
+            raise msgspec.ValidationError(f"`{twice[0]}` is stated twice, once in `{key}`")
+        if key == "sampling" and (unknown := sorted(beside.keys() - set(_SAMPLING_KEYS))):
+            raise msgspec.ValidationError(f"Object contains unknown field `{unknown[0]}` - at `$.sampling`")
+        body |= beside
+    converted, remarks = _convert_body(body)
+    return converted | own, remarks
+
+
+def _convert_body(body: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Take a chat request; fields without a key in an item go out as given."""
     request, left = split_request(body)
     converted = {
         "messages": _clean_messages(body).get("messages", body.get("messages", [])),
@@ -235,14 +269,13 @@ def _convert_batch(value: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ..
         "request": request,
     }
     optional = {
-        "id": value.get("custom_id"),
         "max_tokens": _read_limit(body),
         "stop": [body["stop"]] if isinstance(body.get("stop"), str) else body.get("stop"),
         "tools": body.get("tools"),
         "tool_choice": body.get("tool_choice"),
         "response_schema": _read_response_schema(body.get("response_format")),
     }
-    return converted | _without_nulls(optional), tuple(_remark_on_batch(body, left))
+    return converted | _without_nulls(optional), tuple(_remark_on_body(body, left))
 
 
 def _read_limit(body: Mapping[str, Any]) -> Any:
@@ -254,7 +287,7 @@ def _read_limit(body: Mapping[str, Any]) -> Any:
     return limits[0] if limits else None
 
 
-def _remark_on_batch(body: Mapping[str, Any], left: tuple[str, ...]) -> Iterator[str]:
+def _remark_on_body(body: Mapping[str, Any], left: tuple[str, ...]) -> Iterator[str]:
     for key in left:
         yield f"`{key}` is left to the plan: {LEFT_TO_PLAN[key]}"
     if "max_tokens" not in body and "max_completion_tokens" not in body:

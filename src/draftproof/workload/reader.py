@@ -43,9 +43,10 @@ class WorkloadHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def load_workload(source: str | Path, window: Window | None = None, units: Units | None = None) -> Workload:
     """Load a workload from a file, or a shipped one by name, e.g. "builtin:starter".
 
-    Lines of a JSONL file hold items, ShareGPT conversations or OpenAI batch requests, with the time at which
-    each came where they are recorded; a file that is one JSON array of these is read as well. Blank lines are
-    skipped. A trace without prompts, told by its first line, becomes items with invented ones.
+    Lines of a JSONL file hold items, ShareGPT conversations, chat requests or OpenAI batch lines, with the
+    time at which each came where they are recorded; a file that is one JSON array of these is read as well.
+    Blank lines are skipped. A trace without prompts, told by its first line, becomes items with invented
+    ones.
 
     Args:
         source: the file or the name.
@@ -245,7 +246,7 @@ def _suggest_fix(message: str) -> str:
         return "correct the value at that path."
     if " - at " in message:
         return "remove or rename the field at that path."
-    return f"use only these: {', '.join(Item.__struct_fields__)}."
+    return f"use only these: {', '.join(Item.__struct_fields__)}, or a chat request's fields."
 
 
 def _load_header(path: Path) -> WorkloadHeader:

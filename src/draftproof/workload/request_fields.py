@@ -27,15 +27,18 @@ FURTHER_KEYS = frozenset(
     {
         *("chat_template_kwargs", "frequency_penalty", "ignore_eos", "logit_bias", "logprobs", "min_p"),
         *("min_tokens", "n", "parallel_tool_calls", "presence_penalty", "repetition_penalty"),
-        *("response_format", "stop_token_ids", "functions", "function_call"),
+        *("response_format", "stop_token_ids", "functions", "function_call", "top_logprobs", "modalities"),
+        *("reasoning_effort", "verbosity", "prediction", "service_tier", "prompt_cache_key", "guided_json"),
     }
 )
-# Field -> what is sent in its place.
-LEFT_TO_PLAN = {
+# Field -> what is sent in its place. What changes no answer an item may still state in `request`.
+_ASKED_BY_PLAN = {
     "model": "the model that the plan names is asked",
     "stream": "every answer is streamed",
     "stream_options": "usage is asked for as the engine can state it",
 }
+_NO_PART = "it changes no answer; arms.NAME.request may state it"
+LEFT_TO_PLAN = _ASKED_BY_PLAN | dict.fromkeys(("user", "safety_identifier", "metadata", "store"), _NO_PART)
 _BY_THE_ARMS = "the arms of the plan decide it"
 _OTHER_LIMITS = ("max_new_tokens", "max_output_tokens", "n_predict")
 # Field -> the values that do no harm, and why others are refused.
@@ -48,6 +51,8 @@ _REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "input": ((), "a chat request has messages"),
     **dict.fromkeys(_OTHER_LIMITS, ((), "two limits leave it open which one holds; state it as max_tokens")),
 }
+# What tells a line that is the body of a chat request.
+PROTOCOL_KEYS = OWN_KEYS.keys() | FURTHER_KEYS | LEFT_TO_PLAN.keys() | _REFUSED.keys()
 
 
 def find_request_faults(request: Mapping[str, Any]) -> Iterator[str]:
@@ -55,8 +60,8 @@ def find_request_faults(request: Mapping[str, Any]) -> Iterator[str]:
     for name, value in request.items():
         if name in OWN_KEYS:
             yield f"request.{name}: state it as {OWN_KEYS[name]}"
-        elif name in LEFT_TO_PLAN:
-            yield f"request.{name}: {LEFT_TO_PLAN[name]}"
+        elif name in _ASKED_BY_PLAN:
+            yield f"request.{name}: {_ASKED_BY_PLAN[name]}"
         elif is_secret_name(name):
             yield f"request.{name} would be copied into every run; send a secret as a header of the arm"
         elif "speculat" in name:

@@ -7,7 +7,9 @@ import pytest
 
 from draftproof.engines import ADAPTERS, adapter_for
 from draftproof.errors import WorkloadError
+from draftproof.workload.items import Sampling
 from draftproof.workload.reader import load_workload
+from draftproof.workload.request_fields import PROTOCOL_KEYS
 
 FILES = Path(__file__).parents[2] / "fixtures" / "files"
 ASK = [{"role": "user", "content": "Hi"}]
@@ -110,6 +112,65 @@ def test_two_limits_are_refused(tmp_path):
     assert payload_of(tmp_path, batch(max_tokens=5, max_completion_tokens=5))["max_tokens"] == 5
 
 
+LOGGED = {"messages": ASK, "model": "prod-7b", "stream": True, "max_tokens": 48}
+
+
+def test_a_logged_request_is_read_like_a_batch_body(tmp_path):
+    """What it says of the answer is sent; model, stream and user are the plan's, and each is said once."""
+    first = LOGGED | {"temperature": 0.7, "top_p": 0.9, "seed": 3, "stop": "END", "user": "u1", "min_p": 0.1}
+    second = {"messages": ASK, "model": "prod-7b", "tools": [{"type": "function", "function": {"name": "f"}}]}
+    loaded = load(tmp_path, first, second)
+    one, other = loaded.items
+    assert (one.max_tokens, one.sampling, one.stop) == (
+        48, Sampling(temperature=0.7, top_p=0.9, seed=3), ("END",),
+    )  # fmt: skip
+    assert (one.request, other.request, len(other.tools)) == ({"min_p": 0.1}, {}, 1)
+    assert loaded.notes == (
+        "in 2 of 2 lines `model` is left to the plan: the model that the plan names is asked.",
+        "in 1 of 2 lines `stream` is left to the plan: every answer is streamed.",
+        "in 1 of 2 lines `user` is left to the plan: it changes no answer; arms.NAME.request may state it.",
+        "in 1 of 2 lines no limit is stated, and max_tokens = 64 is sent.",
+        "in 1 of 2 lines no temperature is stated, and 0 (greedy) is sent.",
+    )
+
+
+@pytest.mark.parametrize("field", ["user", "safety_identifier", "metadata", "store"])
+def test_a_batch_line_does_not_say_who_asked(tmp_path, field):
+    """A name of a person is no part of the question; in our own form it is sent, as it always was."""
+    (item,) = load(tmp_path, batch(**{field: "u1"})).items
+    assert item.request == {}
+    (item,) = load(tmp_path, {"messages": ASK, "request": {field: "u1"}}).items
+    assert item.request == {field: "u1"}
+
+
+@pytest.mark.parametrize("field", sorted(PROTOCOL_KEYS - {"messages"}))
+def test_any_field_of_the_protocol_makes_a_line_a_request(tmp_path, field):
+    """It is sent, left to the plan or refused by what it is, and never for its name alone."""
+    values = {"max_tokens": 5, "max_completion_tokens": 5, "tools": [], "n": 1, "best_of": 1, "stop": "x"}
+    values |= {"echo": False, "use_beam_search": False, "temperature": 1, "top_p": 1, "top_k": 1, "seed": 1}
+    line = {"messages": ASK, field: values.get(field, "auto")}
+    if field in {"prompt", "input", "max_new_tokens", "max_output_tokens", "n_predict"}:
+        assert f"request.{field} = " in refusal_of(tmp_path, line)
+    else:
+        assert len(load(tmp_path, line).items) == 1
+
+
+def test_a_logged_request_may_have_our_own_keys_beside_it(tmp_path):
+    """Labels and checks are ours; a key of neither, or a field stated twice, ends the reading."""
+    line = LOGGED | {"id": "q7", "segments": {"task": "x"}, "checks": [{"type": "length"}]}
+    (item,) = load(tmp_path, line | {"sampling": {"temperature": 0.5}}).items
+    assert (item.id, item.segments, len(item.checks), item.sampling.temperature) == (
+        "q7",
+        {"task": "x"},
+        1,
+        0.5,
+    )
+    assert "unknown field `chekcs`" in refusal_of(tmp_path, line | {"chekcs": []})
+    assert "unknown field `heat`" in refusal_of(tmp_path, line | {"sampling": {"heat": 1}})
+    twice = refusal_of(tmp_path, line | {"temperature": 1, "sampling": {"temperature": 0.5}})
+    assert "`temperature` is stated twice" in twice
+
+
 NATIVE = {
     "id": "a",
     "messages": [{"role": "user", "content": "Hi"}],
@@ -129,6 +190,7 @@ NULLABLE = [
     (batch(), ()),
     (batch(), ("body",)),
     (batch(), ("body", "messages", 0)),
+    (LOGGED, ()),
     (sharegpt(("human", "Hi")), ()),
     (sharegpt(("human", "Hi")), ("conversations", 0)),
     (NATIVE | {"at_s": 1.0}, ()),
