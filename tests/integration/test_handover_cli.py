@@ -119,18 +119,18 @@ def test_bad_input_is_one_sentence(call, arguments, words, tmp_path, monkeypatch
     assert len(err.splitlines()) == 1
 
 
-def test_a_service_that_is_another_voids_the_approval(tmp_path, call, stage):
-    """The same plan keeps its approval; with another flag of its service verify exits with 51, naming it."""
+def test_a_deployment_is_compared_and_nothing_holds_where_nothing_was_approved(tmp_path, call, stage):
+    """The run is inconclusive: 51 for the same service too; another flag of it is named with what it does."""
     stage.run()
     out = tmp_path / "run.tar"
     assert call("package", stage.out, "--out", out)[0] == 0
     code, text, err = call("verify", out, "--deployment", stage.plan())
-    assert (code, err) == (0, ""), text
-    assert "APPROVAL HOLDS" in text
+    assert (code, err) == (51, ""), text
+    assert "NOTHING APPROVED: the verdict is inconclusive" in text
     assert "Cannot be told: model_hash" in text
     other = stage.plan(candidate=("--acceptance", "active", "--tokens-per-chunk", "3"))
     code, text, err = call("verify", out, "--deployment", other)
     assert (code, err) == (51, ""), text
     assert "Changed: flags." in text
-    assert "settings tokens_per_chunk: 2 -> 3" in text
+    assert "settings tokens_per_chunk: 2 -> 3 (voids: flags)" in text
     stage.assert_no_orphans()

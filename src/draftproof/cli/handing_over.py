@@ -17,7 +17,14 @@ if TYPE_CHECKING:
     from draftproof.handover.deployment import DeploymentReport
     from draftproof.handover.packing import Packed
     from draftproof.handover.verifying import Opened, VerifyReport
+    from draftproof.verdict.comparing.comparison import FactChange
 
+_HEADS = {
+    "holds": "APPROVAL HOLDS, as far as can be told",
+    "void": "APPROVAL VOID",
+    "unknown": "NOT KNOWN WHETHER THE APPROVAL HOLDS: no change trigger can be told",
+    "nothing_approved": "NOTHING APPROVED: the verdict is {}, and there is nothing to hold",
+}
 NOT_VERIFIED_CODE, VOID_CODE = 50, 51
 _LARGEST_SALT = 1 << 16
 
@@ -109,7 +116,8 @@ def verify(
 ) -> None:
     """Check a package: every byte, signature, journal order, and the verdict computed again.
 
-    0 verified, 50 not verified, 51 verified, but the approval does not hold for the deployment or has ended.
+    0 verified, 50 not verified, 51 verified, but no approval holds for the deployment, as far as can be told,
+    or it has ended.
     """
     from draftproof.handover.verifying import verify_package  # noqa: PLC0415
 
@@ -144,27 +152,45 @@ def _compare(opened: "Opened", plan_file: Path | None) -> "DeploymentReport | No
     from draftproof.plan.placeholders import check_filled_in  # noqa: PLC0415
 
     approval, today = opened.contents.plan.approval, datetime.now(tz=UTC).date()
+    decision = opened.results.verdict.decision
     if plan_file is None:
-        return check_end(approval, today)
+        return check_end(approval, today, decision)
     plan, _ = load_plan(plan_file)
     check_filled_in(plan, str(plan_file))
     with interruptible() as progress:
         running = gather_facts(plan, model_resolver(progress), progress)
-    return compare_deployment(opened.contents.manifest, approval, running, today)
+    return compare_deployment(opened.contents.manifest, approval, running, today, decision)
 
 
 def describe_deployment(report: "DeploymentReport") -> str:
     """Return what speaks against an approval, for a terminal."""
-    lines = ["APPROVAL HOLDS, as far as can be told" if report.holds else "APPROVAL VOID"]
+    lines = [_HEADS[report.state].format(report.decision)]
     if report.ended is not None:
         lines.append(f"  It ended on {report.ended}.")
     lines += [f"  Changed: {name}." for name in report.voided]
     lines += [f"  Changed, and no trigger of the approved plan: {name}." for name in report.undeclared]
-    lines += [f"    {one.group} {one.key}: {one.before} -> {one.after}" for one in report.facts]
+    lines += [
+        f"    {one.group} {one.key}: {one.before} -> {one.after} ({_say_effect(one, report)})"
+        for one in report.facts
+    ]
     lines += [f"  Cannot be told: {name}." for name in report.unknown]
     if report.undisclosed:
         lines.append(f"    not disclosed: {', '.join(report.undisclosed)}")
     return "\n".join(lines)
+
+
+def _say_effect(change: "FactChange", report: "DeploymentReport") -> str:
+    """Say whether a changed fact voids the approval, and by which trigger."""
+    from draftproof.verdict.comparing.triggers import name_trigger  # noqa: PLC0415
+
+    trigger = name_trigger(change.group, change.key)
+    if trigger in report.voided:
+        return f"voids: {trigger}"
+    if trigger in report.unknown:
+        return f"whether {trigger} changed cannot be told"
+    if trigger in report.undeclared:
+        return f"voids nothing: {trigger} is no trigger of the approved plan"
+    return "voids nothing: no trigger watches it"
 
 
 def describe_report(report: "VerifyReport") -> str:

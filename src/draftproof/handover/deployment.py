@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Literal
 
 import msgspec
 import uvloop
@@ -31,22 +32,26 @@ from draftproof.qualify.stopping import stop_on_signal
 from draftproof.verdict.comparing.comparison import FactChange
 from draftproof.verdict.comparing.configuration import compare_arm_facts, find_arm_facts
 from draftproof.verdict.comparing.triggers import ArmFacts, Setting, find_triggers
+from draftproof.verdict.results import APPROVING, Decision
 
 ARM = "candidate"
+ApprovalState = Literal["holds", "void", "nothing_approved", "unknown"]
 # The program's place on a machine, and where that machine keeps the model, are no flags of the service.
 _PLACES = frozenset({"launch"})
 _NAMES = frozenset({"served_model"})
 
 
 class DeploymentReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What speaks against an approval. Empty `voided` and `ended`: nothing does, as far as can be told.
+    """What speaks against an approval.
 
-    `voided` names the declared triggers that fired, `facts` what differs (before: as approved). `unknown`
-    names declared triggers that cannot be told, for want of `undisclosed` among others; `undeclared` those
-    that fired and that the plan does not declare.
+    `decision` is the package's verdict: one that approves nothing leaves nothing to hold. `voided` names the
+    declared triggers that fired, `facts` what differs (before: as approved). `unknown` names declared
+    triggers that cannot be told, for want of `undisclosed` among others; `undeclared` those that fired and
+    that the plan does not declare.
     """
 
     arm: str
+    decision: Decision
     voided: tuple[str, ...]
     ended: str | None
     unknown: tuple[str, ...]
@@ -54,10 +59,21 @@ class DeploymentReport(msgspec.Struct, frozen=True, kw_only=True):
     undisclosed: tuple[str, ...]
     facts: tuple[FactChange, ...]
 
+    told: int = 0  # declared triggers that are known to have fired or not
+
+    @property
+    def state(self) -> ApprovalState:
+        """Whether the approval holds; where no declared trigger could be told, that is not known."""
+        if self.decision not in APPROVING:
+            return "nothing_approved"
+        if self.voided or self.ended is not None:
+            return "void"
+        return "holds" if self.told else "unknown"
+
     @property
     def holds(self) -> bool:
-        """Whether the approval holds as far as can be told."""
-        return not self.voided and self.ended is None
+        """Whether there is an approval and it holds as far as can be told."""
+        return self.state == "holds"
 
 
 def gather_facts(plan: Plan, resolve_model: ModelResolver, progress: Progress) -> ArmFacts:
@@ -104,7 +120,7 @@ async def _ask(plan: Plan, model: Path | None, logs: Path) -> ArmManifest:
 
 
 def compare_deployment(
-    package: Manifest, approval: Approval, running: ArmFacts, today: date
+    package: Manifest, approval: Approval, running: ArmFacts, today: date, decision: Decision
 ) -> DeploymentReport:
     """Return what speaks against an approval. Pure.
 
@@ -113,6 +129,7 @@ def compare_deployment(
         approval: the section of its plan.
         running: the service as it is now.
         today: the day on which the approval is to hold.
+        decision: the package's verdict.
 
     Raises:
         UsageError: the package has no candidate to compare with.
@@ -126,6 +143,8 @@ def compare_deployment(
     declared = approval.change_triggers
     return DeploymentReport(
         arm=ARM,
+        decision=decision,
+        told=sum(found[name] is not None for name in declared),
         voided=tuple(name for name in declared if found[name]),
         ended=_find_end(approval, today),
         unknown=tuple(name for name in declared if found[name] is None),
@@ -135,13 +154,20 @@ def compare_deployment(
     )
 
 
-def check_end(approval: Approval, today: date) -> DeploymentReport | None:
+def check_end(approval: Approval, today: date, decision: Decision) -> DeploymentReport | None:
     """Return a report of an approval that has ended by its own date, None of one that has not. Pure."""
     ended = _find_end(approval, today)
     if ended is None:
         return None
     return DeploymentReport(
-        arm=ARM, voided=(), ended=ended, unknown=(), undeclared=(), undisclosed=(), facts=()
+        arm=ARM,
+        decision=decision,
+        voided=(),
+        ended=ended,
+        unknown=(),
+        undeclared=(),
+        undisclosed=(),
+        facts=(),
     )
 
 

@@ -28,7 +28,7 @@ from draftproof.plan.schema import Arm, Plan
 from draftproof.store import RunContents
 from draftproof.store.lines import write_atomically
 from draftproof.store.run_directory import RESULTS_NAME, encode_document
-from draftproof.verdict.results import Results
+from draftproof.verdict.results import APPROVING, Results
 
 # Sentences about single requests quote what a service sent; they may differ where texts are withheld.
 _QUOTING = ("warnings",)
@@ -228,7 +228,7 @@ def _notes(contents: RunContents, results: Results, restarts: Collection[str], *
     missing = [name for name in ("owner", "approver", "rollback_artefact") if getattr(approval, name) is None]
     if missing:
         notes.append(f"The plan's [approval] names no {', no '.join(missing)}; the package says so.")
-    if results.verdict.decision in {"inconclusive", "invalid"}:
+    if results.verdict.decision not in APPROVING:
         notes.append(f"The verdict is {results.verdict.decision}: this package approves nothing.")
     missing_turns, _ = count_missing_turns(contents)
     if missing_turns:

@@ -41,6 +41,7 @@ from draftproof.workload.faults import find_faults
 Status = Literal["passed", "failed", "not_checked"]
 _SHOWN = 3
 DOCUMENTS_CHECK = "documents"
+IN_TURN = ("hashes", "journal order", "thresholds", "recomputed")
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,6 +103,7 @@ def verify_package(
         opened = _open(path, entries, checks)
     except NotVerifiedError as error:
         checks.append(_failed("archive", error.message))
+    checks += _name_unchecked(checks)
     checks.append(_check_signature(path, digest, key, signature))
     verified = opened is not None and all(one.status != "failed" for one in checks)
     report = VerifyReport(
@@ -117,6 +119,17 @@ def verify_package(
         checks=tuple(checks),
     )
     return report, opened if verified else None
+
+
+def _name_unchecked(checks: list[Check]) -> list[Check]:
+    """Return a line for each check that a failed one before it kept from being made."""
+    failed = next((one.name for one in checks if one.status == "failed"), None)
+    made = {one.name for one in checks}
+    return [
+        Check(name=name, status="not_checked", detail=f"not checked, because the check of {failed} failed")
+        for name in IN_TURN
+        if failed is not None and name not in made
+    ]
 
 
 def load_package(path: Path) -> RunContents:

@@ -40,6 +40,7 @@ __all__ = ["Figure"]  # part of what a reader of the results needs; defined belo
 
 CellStatus = Literal["gain", "harm", "neutral", "inconclusive", "invalid"]
 Decision = Literal["adopt", "adopt_limited", "defer", "inconclusive", "invalid"]
+APPROVING: frozenset[Decision] = frozenset({"adopt", "adopt_limited"})
 
 EXIT_CODES: dict[str, int] = {
     "adopt": 0,

@@ -6,13 +6,25 @@ import msgspec
 import pytest
 from package_builders import DIGESTS
 
+from draftproof.cli.handing_over import describe_deployment
 from draftproof.errors import UsageError
 from draftproof.handover.deployment import check_end, compare_deployment
 from draftproof.plan.approval import Approval
 from draftproof.testing.builders import build_arm_manifest, build_contract, build_manifest
-from draftproof.verdict.comparing.triggers import ArmFacts
+from draftproof.verdict.comparing.triggers import ArmFacts, name_trigger
 
 TODAY = date(2026, 6, 1)
+CHANGES = [
+    ({"version": "0.12.0"}, "version", "engine_version"),
+    ({"target_sha256": "d" * 64}, "model_hash", "target_sha256"),
+    ({"drafter_sha256": "d" * 64}, "drafter_hash", "drafter_sha256"),
+    ({"settings": {"max_num_seqs": 16}}, "flags", "max_num_seqs"),
+    ({"settings": {"speculation.num_spec_tokens": 5}}, "flags", "speculation.num_spec_tokens"),
+    ({"platform": {"accelerator": "NVIDIA L4"}}, "accelerator", "accelerator"),
+    ({"platform": {"driver": "560"}}, "driver", "driver"),
+    ({"platform": {"torch": "2.10"}}, "libraries", "torch"),
+    ({"platform": {"attention_backend": "FLASHINFER"}}, "kernels", "attention_backend"),
+]
 SETTINGS = {
     "speculation.method": "draft_model",
     "speculation.num_spec_tokens": 4,
@@ -50,8 +62,8 @@ def approved(one=None):
     return build_manifest(arms=(one.manifest,), contracts=(one.contract,))
 
 
-def compare(running, *, package=None, **approval):
-    return compare_deployment(package or approved(), Approval(**approval), running, TODAY)
+def compare(running, *, package=None, decision="adopt", **approval):
+    return compare_deployment(package or approved(), Approval(**approval), running, TODAY, decision)
 
 
 def test_the_same_service_keeps_its_approval():
@@ -62,20 +74,7 @@ def test_the_same_service_keeps_its_approval():
     assert (found.voided, found.unknown, found.undeclared, found.facts) == ((), (), (), ())
 
 
-@pytest.mark.parametrize(
-    ("changes", "trigger", "key"),
-    [
-        ({"version": "0.12.0"}, "version", "engine_version"),
-        ({"target_sha256": "d" * 64}, "model_hash", "target_sha256"),
-        ({"drafter_sha256": "d" * 64}, "drafter_hash", "drafter_sha256"),
-        ({"settings": {"max_num_seqs": 16}}, "flags", "max_num_seqs"),
-        ({"settings": {"speculation.num_spec_tokens": 5}}, "flags", "speculation.num_spec_tokens"),
-        ({"platform": {"accelerator": "NVIDIA L4"}}, "accelerator", "accelerator"),
-        ({"platform": {"driver": "560"}}, "driver", "driver"),
-        ({"platform": {"torch": "2.10"}}, "libraries", "torch"),
-        ({"platform": {"attention_backend": "FLASHINFER"}}, "kernels", "attention_backend"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "trigger", "key"), CHANGES)
 def test_a_change_voids_the_approval_and_is_named(changes, trigger, key):
     """The trigger that fired, and the fact behind it with both values."""
     found = compare(facts(**changes))
@@ -134,10 +133,48 @@ def test_an_approval_ends_after_its_last_day(until, holds):
     """With a deployment and without one."""
     found = compare(facts(), valid_until=until)
     assert found.holds is holds
-    assert (check_end(Approval(valid_until=until), TODAY) is None) is holds
+    assert (check_end(Approval(valid_until=until), TODAY, "adopt") is None) is holds
 
 
 def test_a_package_without_a_candidate_is_refused():
     """There is nothing to compare with."""
     with pytest.raises(UsageError, match="says nothing of its candidate"):
         compare(facts(), package=build_manifest())
+
+
+@pytest.mark.parametrize("decision", ["defer", "inconclusive", "invalid"])
+def test_a_verdict_that_approves_nothing_leaves_nothing_to_hold(decision):
+    """The same service: with another verdict its approval would hold."""
+    found = compare(facts(), decision=decision)
+    assert (found.state, found.holds) == ("nothing_approved", False)
+    assert describe_deployment(found) == (
+        f"NOTHING APPROVED: the verdict is {decision}, and there is nothing to hold"
+    )
+    assert compare(facts(), decision="adopt_limited").holds
+
+
+def test_where_no_declared_trigger_can_be_told_the_approval_is_not_said_to_hold():
+    """One that can be told is enough; what cannot is listed."""
+    unknown = facts(version="unknown", target_sha256=None, tokenizer_sha256=None)
+    package = approved(unknown)
+    found = compare(unknown, package=package, change_triggers=("version", "tokenizer"))
+    assert (found.state, found.holds, found.unknown) == ("unknown", False, ("version", "tokenizer"))
+    assert describe_deployment(found).startswith("NOT KNOWN WHETHER THE APPROVAL HOLDS")
+    assert compare(unknown, package=package, change_triggers=("version", "driver")).holds
+
+
+def test_each_changed_value_says_whether_it_voids():
+    """By its trigger; one that no trigger watches, or that the plan does not declare, voids nothing."""
+    after = facts(version="0.12.0", max_output_tokens=64, platform={"driver": "560"})
+    text = describe_deployment(compare(after, change_triggers=("version",)))
+    assert "engine engine_version: 0.11.0 -> 0.12.0 (voids: version)" in text
+    assert "platform driver: 550 -> 560 (voids nothing: driver is no trigger of the approved plan)" in text
+    assert "-> 64 (voids nothing: no trigger watches it)" in text
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_trigger_of_a_fact_is_the_one_that_fires_for_it(change):
+    """Naming and finding agree: what voids is said at the fact that did it."""
+    changes, trigger, key = change
+    (fact,) = [one for one in compare(facts(**changes)).facts if one.key == key]
+    assert name_trigger(fact.group, fact.key) == trigger

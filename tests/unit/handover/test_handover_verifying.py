@@ -323,3 +323,17 @@ def test_what_is_no_file_is_refused_and_never_waited_for(tmp_path):
     for path in (tmp_path / "pipe.tar", tmp_path):
         with pytest.raises(StoreError, match="not a file"):
             verify_package(path)
+
+
+def test_what_a_failed_check_keeps_from_being_made_is_listed_as_not_checked(package, tmp_path):
+    """A reader sees all lines of a good package, none of them passed in silence."""
+    path = tmp_path / "spoilt.tar"
+    data = bytearray(package.read_bytes())
+    data[data.index(b"Say something") if b"Say something" in data else 5000] ^= 1
+    path.write_bytes(data)
+    report, opened = verify_package(path)
+    found = {one.name: (one.status, one.detail) for one in report.checks}
+    failed = next(iter(failures(report)))
+    assert opened is None
+    for name in ("journal order", "thresholds", "recomputed"):
+        assert found[name] == ("not_checked", f"not checked, because the check of {failed} failed")

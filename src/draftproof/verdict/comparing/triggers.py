@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from draftproof.manifests import ArmManifest, Contract
-from draftproof.plan.approval import PLATFORM_PARTS
+from draftproof.plan.approval import PLATFORM_PARTS, ChangeTrigger
 
 Setting = str | int | float | bool | None
 
@@ -19,6 +19,11 @@ _NO_FLAGS = frozenset({"host", "port", "url"})
 _CONSEQUENCES = "capacity."
 _MODEL_KEYS = ("served_model", "model.", "tokenizer.")
 _DRAFTER_KEYS = ("drafter", "drafters", "drafter.")
+_CONTRACT_TRIGGERS: dict[str, ChangeTrigger] = {
+    **dict.fromkeys(("target_model", "target_revision", "target_sha256"), "model_hash"),
+    "tokenizer_sha256": "tokenizer",
+    **dict.fromkeys(("drafter_kind", "drafter_identity", "drafter_sha256"), "drafter_hash"),
+}
 _WITHOUT_WEIGHTS = frozenset({"none", "ngram"})
 _PORT = re.compile(r":(\d+)(?=/|$)")
 
@@ -62,6 +67,19 @@ def find_triggers(before: ArmFacts, after: ArmFacts) -> Triggers:
         flags=_has_new_flags(before.manifest, after.manifest),
         **{part: _has_new_part(before, after, names) for part, names in PLATFORM_PARTS.items()},
     )
+
+
+def name_trigger(group: str, key: str) -> ChangeTrigger | None:
+    """Return the trigger that watches a fact of an arm, None of a fact that no trigger watches."""
+    if group == "platform":
+        return next((part for part, names in PLATFORM_PARTS.items() if key in names), None)
+    if group == "contract":
+        return _CONTRACT_TRIGGERS.get(key)
+    if group == "engine":
+        return "version" if key in {"engine", "engine_version"} else "flags"
+    if _is_below(key, _MODEL_KEYS):
+        return "model_hash"
+    return "drafter_hash" if _is_below(key, _DRAFTER_KEYS) else "flags"
 
 
 def list_flags(manifest: ArmManifest) -> dict[str, Setting]:
