@@ -9,16 +9,17 @@ import msgspec
 
 from draftproof.manifests import ArmManifest, Contract, Manifest
 from draftproof.report.labels import arm_label
-from draftproof.report.quantities import MISSING, format_bytes, format_count, format_significant
+from draftproof.report.quantities import MISSING, format_bytes, format_count, format_significant, format_sizes
 from draftproof.report.view import Column, Group, Row, Table, TableCell, text_cell
 
+_MEMORY = "Resident memory"
 _ARM_FACTS: tuple[tuple[str, Callable[[ArmManifest], str]], ...] = (
     ("Engine", lambda arm: arm.engine),
     ("Engine version", lambda arm: arm.engine_version),
     ("Address", lambda arm: arm.url),
     ("Command", lambda arm: " ".join(arm.command) if arm.command else MISSING),
     ("Load time (s)", lambda arm: format_significant(arm.load_time_s)),
-    ("Resident memory", lambda arm: format_bytes(arm.resident_bytes)),
+    (_MEMORY, lambda arm: format_bytes(arm.resident_bytes)),
     ("Tokens counted by", lambda arm: arm.counting.text if arm.counting else MISSING),
 )
 # Runs from before these were noted have no such row.
@@ -103,7 +104,10 @@ def _filled(*groups: Group) -> tuple[Group, ...]:
 
 
 def _fact_group(arms: tuple[ArmManifest, ...]) -> Group:
-    facts = [(label, [fact(arm) for arm in arms]) for label, fact in _ARM_FACTS]
+    sizes = format_sizes([arm.resident_bytes for arm in arms])
+    facts = [
+        (label, sizes if label == _MEMORY else [fact(arm) for arm in arms]) for label, fact in _ARM_FACTS
+    ]
     rows = tuple(
         _side_by_side(label, values, compare=label in _COMPARED_FACTS)
         for label, values in facts

@@ -11,12 +11,12 @@ from draftproof.report.grouping import label_column, make_panels, order_loads, t
 from draftproof.report.labels import segment_heading, segment_label
 from draftproof.report.quantities import (
     MISSING,
-    format_bytes,
     format_change,
     format_ms,
     format_ratio,
     format_share,
     format_significant,
+    format_sizes,
 )
 from draftproof.report.view import (
     Column,
@@ -102,7 +102,7 @@ def _cost_table(results: Results, load: str, facts: Iterable[DrafterFact]) -> Ta
 
 
 def _cost_row(fact: DrafterFact, notes: Footnotes) -> Row:
-    write = _writer(fact.unit)
+    write = _writer(fact)
     known = fact.baseline is not None and fact.candidate is not None
     change = (
         format_change(fact.candidate / fact.baseline) if known and fact.baseline and fact.candidate else ""
@@ -122,9 +122,11 @@ def _cost_row(fact: DrafterFact, notes: Footnotes) -> Row:
     )
 
 
-def _writer(unit: str) -> Callable[[float | None], str]:
+def _writer(fact: DrafterFact) -> Callable[[float | None], str]:
+    unit = fact.unit
     if unit == "bytes":
-        return lambda value: format_bytes(None if value is None else round(value))
+        sizes = (fact.baseline, fact.candidate)
+        return dict(zip(sizes, format_sizes(sizes), strict=True)).__getitem__
     if unit == "ns":
         return lambda value: MISSING if value is None else f"{format_ms(value)} ms"
     return format_share if unit == "share" else format_significant

@@ -37,11 +37,14 @@ STATUSES: dict[str, Word] = {
 }
 
 COUNTS: dict[str, str] = {
-    "not_measured_phase": "Warm-up and fill",
+    "records": "Requests written",
+    "not_measured_phase": "Warm-up, fill, interrupted",
     "duplicates": "Duplicate ids",
     "unknown": "Unknown items",
-    "repeated": "Second attempts",
-    "turns_lagged": "Turns with a late client",
+    "superseded": "First attempts that gave way",
+    "repeated": "Measured more than once",
+    "turns": "Turns that count",
+    "turns_lagged": "Of these with a late client",
     "pairs_ok": "Pairs answered",
 }
 

@@ -4,6 +4,7 @@ Pure functions from a number to its text. A missing value is always `MISSING`, n
 """
 
 import math
+from collections.abc import Sequence
 
 MISSING = "—"
 MINUS = "−"
@@ -64,12 +65,22 @@ def format_count(count: int | None) -> str:
     return MISSING if count is None else f"{count:,}"
 
 
-def format_bytes(size_bytes: int | None) -> str:
+def format_bytes(size_bytes: float | None) -> str:
     """Write a size in MiB or GiB."""
-    if size_bytes is None:
-        return MISSING
-    mib = size_bytes / 2**20
-    return f"{mib / 1024:,.1f} GiB" if mib >= 1024 else f"{mib:,.0f} MiB"
+    return format_sizes([size_bytes])[0]
+
+
+def format_sizes(sizes_bytes: Sequence[float | None]) -> list[str]:
+    """Write sizes that stand beside each other in one unit, that of the smallest."""
+    known = [one for one in sizes_bytes if one is not None]
+    is_large = bool(known) and min(known) >= 2**30
+
+    def write(size_bytes: float | None) -> str:
+        if size_bytes is None:
+            return MISSING
+        return f"{size_bytes / 2**30:,.1f} GiB" if is_large else f"{size_bytes / 2**20:,.0f} MiB"
+
+    return [write(one) for one in sizes_bytes]
 
 
 def short_hash(digest: str | None) -> str:

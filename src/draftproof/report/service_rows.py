@@ -3,7 +3,7 @@
 Pure. One list, read by the page and by the terminal.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from draftproof.report.quantities import (
     MINUS,
@@ -14,6 +14,7 @@ from draftproof.report.quantities import (
     format_ratio,
     format_share,
     format_significant,
+    format_sizes,
 )
 from draftproof.verdict.services.results import Gauge, ServiceAgreement, ServiceStart, ServiceUse
 
@@ -47,10 +48,6 @@ def _mean_and_most(gauge: Gauge | None, write: Callable[[float | None], str]) ->
 
 def _whole(value: float | None) -> str:
     return MISSING if value is None else format_count(round(value))
-
-
-def _size(value: float | None) -> str:
-    return MISSING if value is None else format_bytes(round(value))
 
 
 def _processor(use: ServiceUse) -> str:
@@ -97,9 +94,9 @@ USE_ROWS: tuple[tuple[str, Callable[[ServiceUse], str]], ...] = (
     ("Accepted drafts by position", _positions),
     ("Drafting", lambda use: _seconds(use.draft_seconds)),
     ("Verification or ordinary decoding", lambda use: _seconds(use.verify_seconds)),
-    ("Resident memory, most", lambda use: _size(use.resident_max_bytes)),
+    ("Resident memory, most", lambda use: format_bytes(use.resident_max_bytes)),
     ("Processor time", _processor),
-    ("GPU memory, most", lambda use: _size(use.gpu_memory_max_bytes)),
+    ("GPU memory, most", lambda use: format_bytes(use.gpu_memory_max_bytes)),
     ("GPU busy, mean", lambda use: _mean_and_most(use.gpu_busy, format_share)),
     ("GPU power (W), mean", lambda use: _mean_and_most(use.gpu_power_watts, format_significant)),
     ("Energy per output token", _joules),
@@ -110,6 +107,17 @@ START_ROWS: tuple[tuple[str, Callable[[ServiceStart], str]], ...] = (
     ("First request: whole answer (ms)", lambda start: format_ms(start.cold_e2e_ns)),
     ("First request: outcome", lambda start: start.cold_outcome or MISSING),
 )
+
+_SIZES: dict[str, Callable[[ServiceUse], float | None]] = {
+    "Resident memory, most": lambda use: use.resident_max_bytes,
+    "GPU memory, most": lambda use: use.gpu_memory_max_bytes,
+}
+
+
+def use_texts(label: str, write: Callable[[ServiceUse], str], uses: Sequence[ServiceUse]) -> list[str]:
+    """Return a row of `USE_ROWS` as text for each arm; sizes in one unit."""
+    size = _SIZES.get(label)
+    return [write(use) for use in uses] if size is None else format_sizes([size(use) for use in uses])
 
 
 def agreement_values(row: ServiceAgreement) -> tuple[str, str, str, str]:

@@ -11,7 +11,7 @@ import msgspec
 from draftproof.report.grouping import label_column, make_panels, order_arms, order_loads, title_of_load
 from draftproof.report.labels import arm_label
 from draftproof.report.quantities import MISSING, format_bytes, format_share, format_significant
-from draftproof.report.service_rows import COMPARED, DRAWN, START_ROWS, USE_ROWS, agreement_values
+from draftproof.report.service_rows import COMPARED, DRAWN, START_ROWS, USE_ROWS, agreement_values, use_texts
 from draftproof.report.view import Column, Footnotes, Group, Panel, Row, Table, TableCell, text_cell
 from draftproof.verdict.results import Results
 from draftproof.verdict.services.results import ServiceAgreement, ServiceLine, ServiceUse
@@ -106,7 +106,7 @@ def list_agreements(results: Results) -> list[ServiceAgreement]:
 
 def list_told(uses: Sequence[ServiceUse]) -> list[tuple[str, list[str]]]:
     """Return (quantity, text per arm) of what at least one of the arms tells."""
-    rows = [(label, [write(use) for use in uses]) for label, write in USE_ROWS]
+    rows = [(label, use_texts(label, write, uses)) for label, write in USE_ROWS]
     return [(label, texts) for label, texts in rows if any(text != MISSING for text in texts)]
 
 

@@ -111,8 +111,11 @@ def keep_counting(run: RunData, attempts: Iterable[Attempts]) -> RunData:
     )
 
 
-def warn_about_attempts(attempts: Collection[Attempts]) -> Iterator[str]:
-    """Say which periods the host disturbed, which of them count all the same, and whose they are."""
+def warn_about_attempts(attempts: Collection[Attempts], *, is_repeating: bool = True) -> Iterator[str]:
+    """Say which periods the host disturbed, which of them count all the same and why, and whose they are.
+
+    `is_repeating`: the plan's `limits.repeat_disturbed`.
+    """
     again = [one for one in attempts if one.counts == 1]
     if again:
         yield (
@@ -120,10 +123,17 @@ def warn_about_attempts(attempts: Collection[Attempts]) -> Iterator[str]:
             f"is kept and does not count: {_list(again)}. A service that keeps prompts knew them by then, so "
             "first tokens and end-to-end times of the second are left out."
         )
-    for is_left_out, words in ((True, "its times are left out"), (False, "what was measured then counts")):
+    why = (
+        "more than a fifth of the periods of their load were: this is what the host is like"
+        if is_repeating
+        else "the plan says limits.repeat_disturbed = false"
+    )
+    for is_left_out in (True, False):
         still = [one for one in attempts if one.events and one.is_left_out == is_left_out]
+        times = "its times are" if len(still) == 1 else "their times are"
+        words = f"{times} left out" if is_left_out else f"what was measured then counts, since {why}"
         if still:
-            yield f"{_count(len(still))} disturbed by the host, and {words}: {_list(still)}."
+            yield f"{_count(len(still))} disturbed by the host, and {words}: {_list(still, last=True)}."
 
 
 def describe_disturbed_more(attempts: Collection[Attempts], arms: Iterable[str]) -> dict[str, str]:
@@ -166,9 +176,11 @@ def _count(number: int) -> str:
     return "1 period was" if number == 1 else f"{number} periods were"
 
 
-def _list(attempts: Collection[Attempts]) -> str:
+def _list(attempts: Collection[Attempts], *, last: bool = False) -> str:
+    """Name periods with what the host did to the first attempt; `last`: to the one that counts."""
     named = [
-        f"{one.load}/{one.block} of {one.arm} ({', '.join(map(str, one.events or one.first))})"
+        f"{'second attempt at ' if last and one.counts else ''}{one.load}/{one.block} of {one.arm} "
+        f"({', '.join(map(str, one.events if last else one.first))})"
         for one in list(attempts)[:_NAMED]
     ]
     more = f" and {len(attempts) - _NAMED} more" if len(attempts) > _NAMED else ""

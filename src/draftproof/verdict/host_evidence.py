@@ -22,6 +22,7 @@ from draftproof.metrics.host_use import (
 from draftproof.records import BlockRecord, HostUse
 from draftproof.verdict.client_limits import NS_PER_MS, NS_PER_S
 
+_LEAST_NAMED_CORES = 0.05  # beside what others took, less is written as none
 EventKind = Literal["foreign", "stolen", "late", "slept", "throttled"]
 
 
@@ -61,9 +62,10 @@ def find_host_events(parts: Sequence[BlockRecord], lag_limit_ms: float) -> tuple
 def _find_taken(use: HostUse) -> Iterator[HostEvent]:
     if is_disturbed(use):
         stolen, foreign = stolen_cores(use), foreign_cores(use)
-        if foreign is not None and taken_cores(use) > stolen:
+        is_foreign = foreign is not None and taken_cores(use) > stolen
+        if is_foreign and foreign is not None:
             yield HostEvent(kind="foreign", amount=foreign)
-        if stolen:
+        if stolen >= _LEAST_NAMED_CORES or not is_foreign:
             yield HostEvent(kind="stolen", amount=stolen)
     for one in find_throttled(use):
         yield HostEvent(kind="throttled", amount=one.index)

@@ -192,7 +192,7 @@ def prepare_run(run: RunData) -> PreparedRun:
     observer = _Observer(items, turns, run.plan)
     counts = {
         "records": len(written.records),
-        "not_measured_phase": len(run.records) - len(distinct),
+        "not_measured_phase": len(written.records) - measured,
         "duplicates": measured - asked,
         "unknown": len(distinct) - len(known),
         "repeated": sum(_is_repeat(one, other) for one, other in pairwise(ordered)),
@@ -210,7 +210,7 @@ def prepare_run(run: RunData) -> PreparedRun:
         warnings=(
             *_warn_about_choice(counts),
             *warn_about_lines(written, once),
-            *warn_about_attempts(attempts),
+            *warn_about_attempts(attempts, is_repeating=run.plan.limits.repeat_disturbed),
         ),
         counts=counts,
         sizes=sizes,

@@ -14,6 +14,7 @@ from draftproof.report.quantities import (
     format_ratio,
     format_share,
     format_significant,
+    format_sizes,
     short_hash,
 )
 
@@ -83,3 +84,10 @@ def test_ratios_keep_sensible_digits(ratio, text):
 def test_sizes_are_in_binary_units():
     """Bytes are shown in MiB or GiB."""
     assert [format_bytes(5 * 2**20), format_bytes(3 * 2**30)] == ["5 MiB", "3.0 GiB"]
+
+
+def test_sizes_beside_each_other_have_one_unit():
+    """That of the smallest, so that no two equal sizes look unlike."""
+    sizes = [1019 * 2**20, None, 1043 * 2**20, 2**31]
+    assert format_sizes(sizes) == ["1,019 MiB", MISSING, "1,043 MiB", "2,048 MiB"]
+    assert format_sizes([2**30, 2**31]) == ["1.0 GiB", "2.0 GiB"]

@@ -85,6 +85,7 @@ def test_what_the_host_does_to_more_than_a_fifth_counts():
     assert any(
         "4 periods were disturbed by the host, and what was" in one for one in prepare_run(run).warnings
     )
+    assert any("since more than a fifth of the periods of their load" in one for one in _warnings(run))
     three = note_hosts(made(slow=periods), dict.fromkeys(periods[:3], BUSY))
     assert [one.is_left_out for one in prepare_run(three).attempts] == [True] * 3
 
@@ -103,7 +104,7 @@ def test_a_period_of_a_late_client_is_never_said_to_count(heeds):
     plan = run.plan.model_copy(update={"limits": limits})
     prepared = prepare_run(msgspec.structs.replace(run, blocks=tuple(late), plan=plan))
     assert [one.is_left_out for one in prepared.attempts] == [True] * 4
-    assert any("4 periods were disturbed by the host, and its times" in one for one in prepared.warnings)
+    assert any("4 periods were disturbed by the host, and their times" in one for one in prepared.warnings)
 
 
 def test_a_plan_that_heeds_no_host_leaves_nothing_out():
@@ -112,6 +113,47 @@ def test_a_plan_that_heeds_no_host_leaves_nothing_out():
     limits = run.plan.limits.model_copy(update={"repeat_disturbed": False})
     run = msgspec.structs.replace(run, plan=run.plan.model_copy(update={"limits": limits}))
     assert ratio(run) > 1.2
+    assert any("since the plan says limits.repeat_disturbed = false" in one for one in _warnings(run))
+
+
+def _warnings(run):
+    return prepare_run(run).warnings
+
+
+def test_a_warning_says_of_which_attempt_it_speaks():
+    """The first attempt that gave way, and what the host did to it; the second that was disturbed too."""
+    worse = msgspec.structs.replace(BUSY, own_s=10.0)
+    once, left_out = _warnings(twice(uses={FIRST: BUSY}, again={FIRST: worse}))
+    assert "does not count: low/0 of candidate (other programs used 1.3 cores)." in once
+    assert left_out == (
+        "1 period was disturbed by the host, and its times are left out: second attempt at low/0 of "
+        "candidate (other programs used 1.7 cores)."
+    )
+
+
+@pytest.mark.parametrize(("steal_s", "words"), [(0.3, ""), (3.0, ", the hypervisor took 0.1 cores")])
+def test_what_is_written_as_no_core_is_not_named(steal_s, words):
+    """Beside other programs a hundredth of a core is noise."""
+    host = msgspec.structs.replace(BUSY, steal_s=steal_s)
+    (found,) = prepare_run(note_hosts(made(), {FIRST: host})).attempts
+    text = ", ".join(map(str, found.events))
+    assert text.startswith("other programs used 1.3 cores")
+    assert text.endswith("cores" + words)
+
+
+def test_counts_of_requests_add_up_to_what_was_written():
+    """Fill of a first attempt, a copied line and an unknown item have each their place, and only one."""
+    run = twice(uses={FIRST: BUSY})
+    records = [
+        *run.records,
+        *(msgspec.structs.replace(one, phase="fill", request_id=f"{one.request_id}f") for one in run.records),
+        run.records[0],
+        msgspec.structs.replace(run.records[0], request_id="u", item_id="nobody"),
+    ]
+    counts = prepare_run(msgspec.structs.replace(run, records=tuple(records))).counts
+    parts = ("not_measured_phase", "duplicates", "superseded", "unknown", "measured")
+    assert [counts[name] for name in parts] == [76, 1, 4, 1, 72]
+    assert sum(counts[name] for name in parts) == counts["records"] == len(records)
 
 
 def test_a_second_attempt_that_was_disturbed_too_takes_the_place_and_is_left_out():
