@@ -180,6 +180,15 @@ def test_a_record_is_the_same_to_the_byte_whether_its_reads_wait_or_not(engine, 
     assert fast == slow
 
 
+@pytest.mark.parametrize("engine", ADAPTERS)
+def test_a_long_plain_stream_is_counted_alike_whether_its_reads_wait_or_not(engine):
+    """Twenty plain events that no usage follows: TGI's are its tokens, in every way of reading."""
+    reads = [*(event(PLAIN % number) for number in range(20)), END]
+    waited = fold_of(reads, may_wait=True, engine=engine)
+    assert waited == fold_of(reads, may_wait=False, engine=engine)
+    assert waited.answer.output_tokens == (20 if engine == "tgi" else None)
+
+
 def test_what_looks_like_a_chunk_inside_of_a_chunk_is_not_one():
     """A read that begins in mid-chunk, or in the middle of a chunk's size, is not at a border."""
     within = b": x\r\n" + event(b"{}")

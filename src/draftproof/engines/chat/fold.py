@@ -64,7 +64,8 @@ class ChatFold:
         self._stream_error: str | None = None
         self._refused = False
         self._other_choices = 0
-        self._is_plain = True  # what came so far in the middle of the stream
+        # What came so far in the middle of the stream; a fold that takes choices its own way is given each.
+        self._is_plain = type(self)._take_choice is ChatFold._take_choice
 
     def add(self, frame: bytes, arrival_ns: int) -> None:
         """Take the data of one event.
