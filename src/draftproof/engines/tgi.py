@@ -63,6 +63,8 @@ class _TokenEventFold(ChatFold):
     back; a count that the usage contradicts is not used.
     """
 
+    takes_each = True
+
     def __init__(self, read_blocks: Callable[[EngineBlocks], MetricsReading] = read_metrics) -> None:
         super().__init__(read_blocks)
         self._events = 0

@@ -6,6 +6,7 @@ its frames is gathered and read by that engine's own function.
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate, repeat
+from typing import ClassVar
 
 import msgspec
 
@@ -43,6 +44,8 @@ class ChatFold:
         read_blocks: reads what the engine adds to its frames; by default its `metrics` block.
     """
 
+    takes_each: ClassVar[bool] = False  # whether a fold reads choices its own way, so that it is given each
+
     def __init__(self, read_blocks: Callable[[EngineBlocks], MetricsReading] = read_metrics) -> None:
         self._read_blocks = read_blocks
         self._marks: list[CountedChunk] = []
@@ -64,8 +67,7 @@ class ChatFold:
         self._stream_error: str | None = None
         self._refused = False
         self._other_choices = 0
-        # What came so far in the middle of the stream; a fold that takes choices its own way is given each.
-        self._is_plain = type(self)._take_choice is ChatFold._take_choice
+        self._is_plain = not self.takes_each  # what came so far in the middle of the stream
 
     def add(self, frame: bytes, arrival_ns: int) -> None:
         """Take the data of one event.
