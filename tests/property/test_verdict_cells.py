@@ -90,7 +90,7 @@ def test_of_two_loads_with_equal_requests_in_flight_the_worse_one_counts(grid):
 @given(cell_grids(), st.booleans())
 def test_nothing_is_adopted_without_a_gain_or_on_an_incomplete_run(grid, is_complete):
     """To adopt takes a gain cell and a complete run; to adopt without limits takes no bad cell at all."""
-    decision = decide(grid, THRESHOLDS, is_complete=is_complete)
+    decision = decide(grid, THRESHOLDS, is_complete=is_complete, shows_no_gain=lambda _: True)
     statuses = {cell.status for cell in grid}
     if decision in ("adopt", "adopt_limited"):
         assert is_complete
@@ -109,7 +109,7 @@ def test_every_grid_has_a_sentence(grid, is_complete, evidence):
     incomplete = (
         () if is_complete else (Reason(code="incomplete", text="Requests are missing.", evidence="r"),)
     )
-    decision = decide(grid, THRESHOLDS, is_complete=is_complete)
+    decision = decide(grid, THRESHOLDS, is_complete=is_complete, shows_no_gain=lambda _: True)
     limits = find_limits(grid)
     envelope = tuple(
         EnvelopeEntry(segment=name, max_concurrency=limit.concurrency, max_context_tokens=None)

@@ -3,8 +3,7 @@
 Pure and deterministic: the same records in any order give the same bytes.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -40,6 +39,7 @@ from draftproof.verdict.faults import Faults, summarise_incomplete
 from draftproof.verdict.filling import warn_about_filling, warn_about_known_prompts
 from draftproof.verdict.knee.compute import compute_knee
 from draftproof.verdict.near_copies import warn_about_near_copies
+from draftproof.verdict.needs import add_needed, ask_nothing_where_invalid, list_largest
 from draftproof.verdict.notices import explain_ending, warn_about_notices
 from draftproof.verdict.order.compute import compute_order
 from draftproof.verdict.order.doubts import qualify_by_processes, warn_about_preceding
@@ -54,8 +54,6 @@ from draftproof.verdict.rivals.estimators import compute_estimator_rows
 from draftproof.verdict.rivals.judge import judge_by_rivals
 from draftproof.verdict.rounding import round_figures
 from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun, RunData
-from draftproof.verdict.samples.compute import plan_from_run
-from draftproof.verdict.samples.missing import describe_missing, find_more
 from draftproof.verdict.samples.results import SamplePlan
 from draftproof.verdict.services.agreement import compare_sources, list_disagreements
 from draftproof.verdict.services.compute import (
@@ -97,11 +95,12 @@ def compute_results(run: RunData) -> Results:
     rounds = collect_rounds(prepared)
     break_evens = compute_break_evens(prepared, rounds)
     margins = index_margins(break_evens, nulls)
-    found = plan_from_run(prepared, pairs)
+    found = evidence.samples
     cells = _explain_cells(decided.cells, index_arm_cells(arm_cells), margins, faults.paused)
-    cells = _add_needed(cells, found)
+    cells = add_needed(cells, found)
     results = _assemble(decided, arm_cells=arm_cells, margins=margins, cells=cells, found=found)
     results = _add_tails(_add_order(results, evidence), prepared, evidence.tails)
+    results = ask_nothing_where_invalid(results)
     results = _add_equivalence(results, evidence.equivalence)
     results = add_behaviour(results, prepared)
     rivals = judge_by_rivals(
@@ -133,7 +132,8 @@ def _add_order(results: Results, run: RunEvidence) -> Results:
     """Add places, drift, the noise floor and what precedes periods; warn where they matter."""
     prepared, verdict = run.prepared, results.verdict
     order = compute_order(prepared, run.pairs, index_effects(results.effects))
-    found = warn_about_order(order, prepared.plan.thresholds, prepared.plan.comparison.confidence)
+    choice = prepared.plan.comparison
+    found = warn_about_order(order, prepared.plan.thresholds, choice.confidence, choice.metric)
     sentence = qualify_by_processes(verdict.sentence, verdict.decision, prepared)
     return msgspec.structs.replace(
         results,
@@ -229,25 +229,6 @@ def _explain_cells(
     return tuple(explained)
 
 
-def _add_needed(cells: Iterable[Cell], found: SamplePlan | None) -> tuple[Cell, ...]:
-    """Add to every undecided cell how many more prompts would show a gain there."""
-    return tuple(
-        msgspec.structs.replace(
-            cell,
-            effect=msgspec.structs.replace(
-                cell.effect, needed=find_more(found, (cell.segment, cell.load)) or None
-            ),
-        )
-        if found is not None and _awaits_prompts(cell)
-        else cell
-        for cell in cells
-    )
-
-
-def _awaits_prompts(cell: Cell) -> bool:
-    return cell.status == "inconclusive" and cell.effect.value is not None and cell.effect.remedy is None
-
-
 def _assemble(
     decided: DecidedRun,
     *,
@@ -323,7 +304,13 @@ def _word_verdict(
         for load in prepared.loads
         if not faults.is_invalid(load)
     ]
-    why = [*explain_contexts(envelope, bands), *(reason for reason in pooled if reason is not None)]
+    is_open = decision == "inconclusive" and not faults.incomplete
+    obstacles = list_largest(cells, found) if is_open else []
+    why = [
+        *(Reason(code="obstacle", text=one.text, evidence=one.evidence) for one in obstacles),
+        *explain_contexts(envelope, bands),
+        *(reason for reason in pooled if reason is not None),
+    ]
     reasons: tuple[Reason, ...] = (
         *(explain_ending(prepared.run.notices) if faults.incomplete else ()),
         *list_reasons(decision, cells, summarise_incomplete(faults.incomplete, len(cells)), why),
@@ -339,20 +326,15 @@ def _word_verdict(
             envelope=envelope,
             metric=metric,
             reasons=reasons,
-            missing=_describe_missing(cells, found),
+            missing=obstacles[0].text if obstacles else None,
+            unseen=sum(one.status != "invalid" and not decided.evidence.shows_no_gain(one) for one in cells)
+            if decision == "defer"
+            else 0,
         ),
         evidence_level=EVIDENCE_WORDS[evidence],
         reasons=reasons,
         envelope=envelope,
     )
-
-
-def _describe_missing(cells: Iterable[Cell], found: SamplePlan | None) -> str | None:
-    undecided = [cell for cell in cells if cell.status == "inconclusive"]
-    remedies = Counter(cell.effect.remedy for cell in undecided if cell.effect.remedy)
-    if remedies:
-        return f"no number of prompts changes that: {remedies.most_common(1)[0][0]}"
-    return None if found is None else describe_missing(found, [(one.segment, one.load) for one in undecided])
 
 
 def _warn(prepared: PreparedRun, effects: EffectIndex, faults: Faults) -> Iterator[str]:

@@ -13,9 +13,9 @@ Rules, in this order:
    speculation may stay on through it, but an entry never ends in one, because there speculation does not
    earn its place. Never beyond a measured load, never across a gap.
 5. `defer` if no cell is a gain, no undecided cell has an estimate that would be one, and more than half of
-   the cells have an estimate that is none, whatever luck or order may have added. An undecided cell is
-   one that is inconclusive and neither beaten by the alternative nor without credit for the length of its
-   answers: more prompts would not help those.
+   the cells have an estimate that is none, whatever luck or order may have added, and could have shown a gain
+   (`samples.missing.shows_no_gain`). An undecided cell is one that is inconclusive and neither beaten by the
+   alternative nor without credit for the length of its answers: more prompts would not help those.
 6. `inconclusive` otherwise.
 """
 
@@ -32,8 +32,21 @@ SETTLED_CODES = frozenset({"dominated", "output_length_shift", "token_limit_shif
 DOUBT_CODES = frozenset({"few_processes", "follows_unlike"})  # what may have hidden a gain
 
 
-def decide(cells: Sequence[Cell], thresholds: Thresholds, *, is_complete: bool) -> Decision:
-    """Return the decision for the cells of a run."""
+def decide(
+    cells: Sequence[Cell],
+    thresholds: Thresholds,
+    *,
+    is_complete: bool,
+    shows_no_gain: Callable[[Cell], bool],
+) -> Decision:
+    """Return the decision for the cells of a run.
+
+    Args:
+        cells: of the run.
+        thresholds: of its plan.
+        is_complete: whether it has the requests that the plan asks for.
+        shows_no_gain: whether a cell without a gain would have shown one; asked only where the rest defers.
+    """
     if all(cell.status == "invalid" for cell in cells):
         return "invalid"
     if not is_complete:
@@ -42,7 +55,7 @@ def decide(cells: Sequence[Cell], thresholds: Thresholds, *, is_complete: bool) 
         return "adopt"
     if find_limits(cells):
         return "adopt_limited"
-    return "defer" if is_deferred(cells, thresholds) else "inconclusive"
+    return "defer" if is_deferred(cells, thresholds, shows_no_gain) else "inconclusive"
 
 
 def is_adopted(cells: Iterable[Cell]) -> bool:
@@ -53,7 +66,7 @@ def is_adopted(cells: Iterable[Cell]) -> bool:
 
 def is_admissible(cell: Cell) -> bool:
     """Return whether a cell may be in an envelope: a gain, or neutral and not beaten by the alternative."""
-    return cell.status == "gain" or (cell.status == "neutral" and not _is_settled(cell))
+    return cell.status == "gain" or (cell.status == "neutral" and not is_settled(cell))
 
 
 def find_limits(cells: Iterable[Cell]) -> dict[str, LoadLimit]:
@@ -98,18 +111,22 @@ def _find_highest_gain(cells: Sequence[Cell]) -> float | None:
     return highest
 
 
-def is_deferred(cells: Sequence[Cell], thresholds: Thresholds) -> bool:
-    """Return whether no cell gains and none that is undecided looks as if it could."""
+def is_deferred(cells: Sequence[Cell], thresholds: Thresholds, shows_no_gain: Callable[[Cell], bool]) -> bool:
+    """Return whether no cell gains, no undecided one looks as if it could, and most show that they do not."""
     if any(cell.status == "gain" or _may_gain(cell, thresholds) for cell in cells):
         return False
-    return 2 * sum(_is_no_gain(cell, thresholds) for cell in cells) > len(cells)
+    without = [cell for cell in cells if _is_no_gain(cell, thresholds)]
+    if 2 * len(without) <= len(cells):
+        return False
+    return 2 * sum(map(shows_no_gain, without)) > len(cells)
 
 
 def _are_admissible(level: tuple[float, list[Cell]]) -> bool:
     return all(map(is_admissible, level[1]))
 
 
-def _is_settled(cell: Cell) -> bool:
+def is_settled(cell: Cell) -> bool:
+    """Return whether no gain is to be credited in a cell, whatever its times are."""
     return any(reason.code in SETTLED_CODES for reason in cell.reasons)
 
 
@@ -119,7 +136,7 @@ def _is_doubted(cell: Cell) -> bool:
 
 def _may_gain(cell: Cell, thresholds: Thresholds) -> bool:
     effect = cell.effect
-    if cell.status != "inconclusive" or _is_settled(cell) or effect.value is None:
+    if cell.status != "inconclusive" or is_settled(cell) or effect.value is None:
         return False
     # Of an effect that no number of prompts settles the interval is all there is.
     least = effect.low if effect.remedy and effect.low is not None else effect.value
@@ -132,4 +149,4 @@ def _is_no_gain(cell: Cell, thresholds: Thresholds) -> bool:
     if cell.status != "inconclusive" or cell.effect.value is None:
         return False
     least = (1 - thresholds.minimum_gain) * (MOST if _is_doubted(cell) else 1.0)
-    return _is_settled(cell) or cell.effect.value >= least
+    return is_settled(cell) or cell.effect.value >= least

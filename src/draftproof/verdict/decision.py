@@ -15,7 +15,7 @@ from draftproof.verdict.cells import decide_cell, gather_evidence
 from draftproof.verdict.contexts import compute_context_bands, judge_contexts
 from draftproof.verdict.coverage import Coverage, count_hidden, judge_coverage
 from draftproof.verdict.credit import judge_credit
-from draftproof.verdict.decide import decide
+from draftproof.verdict.decide import decide, is_settled
 from draftproof.verdict.decision_results import ContextBand
 from draftproof.verdict.effects import CellKey, compute_effects, index_effects
 from draftproof.verdict.envelope import list_envelope, narrow_decision
@@ -35,6 +35,9 @@ from draftproof.verdict.order.doubts import Doubt, find_doubts, withhold
 from draftproof.verdict.pairs import PairTable, pair_observations
 from draftproof.verdict.results import Cell, Decision, Difference, Effect, EnvelopeEntry
 from draftproof.verdict.run_data import PreparedRun, RunData, prepare_run
+from draftproof.verdict.samples.compute import plan_from_run
+from draftproof.verdict.samples.missing import shows_no_gain
+from draftproof.verdict.samples.results import SamplePlan
 from draftproof.verdict.services.compute import ServiceReadings, read_services
 from draftproof.verdict.tails import Tails, compute_tails, judge_tails
 from draftproof.verdict.wording import weakest_evidence
@@ -101,6 +104,17 @@ class RunEvidence(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return find_doubts(self.prepared, is_representative=self.is_representative)
 
     @cached_property
+    def samples(self) -> SamplePlan | None:
+        """What the run's own question takes by its own spreads, None where no gain could be asked for."""
+        return plan_from_run(self.prepared, self.pairs)
+
+    def shows_no_gain(self, cell: Cell) -> bool:
+        """Return whether a cell shows that it has no gain, or would have shown one of the size asked for."""
+        if cell.status == "harm" or is_settled(cell) or self.samples is None:
+            return True
+        return shows_no_gain(self.samples, cell)
+
+    @cached_property
     def credit(self) -> Mapping[CellKey, tuple[Finding, ...]]:
         """Why a gain may not be credited, by cell."""
         return judge_credit(
@@ -131,7 +145,12 @@ def decide_run(run: RunData) -> DecidedRun:
 def settle(run: RunEvidence, cells: Sequence[Cell]) -> tuple[Decision, tuple[EnvelopeEntry, ...]]:
     """Return the decision that cells give, and its envelope; cells of another estimator are settled alike."""
     plan = run.prepared.plan
-    decision = decide(cells, plan.thresholds, is_complete=not run.faults.incomplete)
+    decision = decide(
+        cells,
+        plan.thresholds,
+        is_complete=not run.faults.incomplete,
+        shows_no_gain=run.shows_no_gain,
+    )
     envelope = list_envelope(run.prepared, cells, decision, run.bands)
     return narrow_decision(decision, envelope), envelope
 

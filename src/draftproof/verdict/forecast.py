@@ -133,7 +133,7 @@ def _too_few_blocks(plan: Plan, asked: Iterable[_Asked]) -> Iterator[Shortfall]:
     least = blocks_needed(is_representative=plan.evidence == "representative")
     for one in asked:
         if 0 < one.blocks < least:
-            yield _at_load(one, describe_few_blocks(one.level.name, one.blocks, least))
+            yield _at_load(one, describe_few_blocks(one.level.name, one.blocks, least), evidence="plan: load")
 
 
 def _too_few_processes(plan: Plan) -> Iterator[Shortfall]:
@@ -149,14 +149,14 @@ def _too_few_processes(plan: Plan) -> Iterator[Shortfall]:
             f"from what the arm does: no gain can be credited unless {LEAST_PROCESSES} of each arm answer; "
             "give commands, or start it anew between parts of the run (Ctrl-C, then --resume)."
         )
-        yield Shortfall(text=text, segment=ALL, load=ALL)
+        yield Shortfall(text=text, segment=ALL, load=ALL, evidence="plan: arms")
     elif plan.placement == "together" and wanted != "auto" and wanted + 1 < LEAST_PROCESSES:
         text = (
             f"With limits.restarts = {wanted} the luck of a start is not told from what the arm does: no "
             f"gain can be credited with fewer than {LEAST_PROCESSES} processes of each arm, so set "
             f"{LEAST_PROCESSES - 1} or more, or auto."
         )
-        yield Shortfall(text=text, segment=ALL, load=ALL)
+        yield Shortfall(text=text, segment=ALL, load=ALL, evidence="plan: limits")
 
 
 def _too_few_pairs(plan: Plan, items: Sequence[Item], asked: Iterable[_Asked]) -> Iterator[Shortfall]:
@@ -193,5 +193,7 @@ def _pairs_missing(plan: Plan, asked: _Asked) -> Iterator[Shortfall]:
             )
 
 
-def _at_load(asked: _Asked, text: str, more: int | None = None) -> Shortfall:
-    return Shortfall(text=text, segment=ALL, load=asked.level.name, more=more)
+def _at_load(
+    asked: _Asked, text: str, more: int | None = None, evidence: str = "plan: workload"
+) -> Shortfall:
+    return Shortfall(text=text, segment=ALL, load=asked.level.name, more=more, evidence=evidence)

@@ -48,11 +48,13 @@ WITHHELD_WORDS = {
     "no_speculation_here": "the candidate did not draft",
     "context_harm": "harm in the shortest contexts",
 }
+OPEN_STATUSES = ("inconclusive", "neutral", "invalid")
 RULES = {
     "adopt": "Every segment at every load is a gain or neutral, and one at least is a gain.",
     "adopt_limited": "Some segments reach a gain with only gain and neutral at the loads below it; the rest "
     "stays as it is.",
-    "defer": "No cell gains, and no undecided cell has an estimate that would be a gain.",
+    "defer": "No cell gains, no undecided cell has an estimate that would be a gain, and most cells could "
+    "have shown one.",
     "inconclusive": "Neither a gain nor its absence is shown.",
     "invalid": "Every cell is invalid, so nothing is concluded.",
 }
@@ -77,10 +79,12 @@ def render_sentence(
     metric: str,
     reasons: Sequence[Reason],
     missing: str | None = None,
+    unseen: int = 0,
 ) -> str:
     """Return the decision in one sentence with its main figures.
 
-    `missing` is what the undecided cells lack most, see `describe_missing`.
+    `missing` is what the open cells lack most, a sentence of its own, see `list_obstacles`;
+    `unseen` is in how many cells of a deferral a gain would not have shown.
     """
     words = METRIC_WORDS[metric]
     level = EVIDENCE_WORDS[evidence]
@@ -89,7 +93,7 @@ def render_sentence(
     if decision == "adopt_limited":
         return f"Adopt in a limited envelope ({level}): {_render_limited(cells, envelope, words)}."
     if decision == "defer":
-        return f"Defer ({level}): {_render_deferred(cells, words, reasons)}."
+        return f"Defer ({level}): {_render_deferred(cells, words, reasons, unseen)}."
     if decision == "invalid":
         return f"Invalid run: {_first_text(reasons, 'nothing may be concluded')}."
     return f"Inconclusive ({level}): {_render_inconclusive(cells, words, reasons, missing)}."
@@ -171,9 +175,11 @@ def _render_contexts(envelope: Iterable[EnvelopeEntry]) -> str:
     return f"; not {_join(parts, 'or')}" if parts else ""
 
 
-def _render_deferred(cells: Sequence[Cell], words: str, reasons: Sequence[Reason]) -> str:
+def _render_deferred(cells: Sequence[Cell], words: str, reasons: Sequence[Reason], unseen: int) -> str:
     harms = [cell for cell in cells if cell.status == "harm"]
     text = f"{words} falls enough in no segment at any measured load"
+    if unseen:
+        text += f", though {unseen} of {len(cells)} cells could not have shown it"
     if harms:
         text += f", and {len(harms)} of {len(cells)} cells show harm"
     if any(reason.code == "dominated" for cell in cells for reason in cell.reasons):
@@ -192,9 +198,16 @@ def _render_inconclusive(
     for reason in reasons:
         if reason.code in (ENDED_EARLY, "incomplete", "gain_above_gap", "invalid_client"):
             return reason.text.rstrip(".")
-    undecided = [cell for cell in cells if cell.status == "inconclusive"]
+    undecided = list_open(cells)
     text = f"{len(undecided)} of {len(cells)} cells do not tell whether {words} falls at no cost"
-    return text + _render_withheld(undecided) + (f"; {missing}" if missing else "")
+    return text + _render_withheld(undecided) + (f". {missing.rstrip('.')}" if missing else "")
+
+
+def list_open(cells: Iterable[Cell]) -> list[Cell]:
+    """Return the cells that leave a run open; neutral ones where no other does, or else invalid ones."""
+    cells = list(cells)
+    by_status = ([one for one in cells if one.status == status] for status in OPEN_STATUSES)
+    return next(filter(None, by_status), [])
 
 
 def _render_withheld(undecided: Iterable[Cell]) -> str:

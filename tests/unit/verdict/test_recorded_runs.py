@@ -92,7 +92,9 @@ def test_a_recorded_run_says_what_rival_estimators_would_have_made_of_it(judged)
         assert sum(value > 1 for value in own.values()) == len(own) - 1
     else:
         assert all(gaps[key] > own[key] for key in own)
-        assert rivals["chunk_gap"].decision == "defer"
+        # Of the one 1.8 to 2.2 is harm beyond its null; of the other intervals of 0.65 to 1.4 show nothing.
+        decisions = {"vllm-draft-model": "defer", "vllm-ngram": "inconclusive"}
+        assert rivals["chunk_gap"].decision == decisions[run.path.name]
 
 
 def test_every_reference_leads_to_a_row(judged):

@@ -102,11 +102,12 @@ def test_low_acceptance_is_named_as_the_cause(world):
 
 
 def test_a_step_whose_interval_holds_one_is_not_said_to_pay():
-    """The point alone may lie on either side; without an interval it is all there is."""
+    """The point alone may lie on either side: without an interval nothing is said to pay."""
     step = StepCost(tokens_per_step=1.02, cost=0.98)
     assert name_step_cost(step, Figure(value=1.03, low=0.91, high=1.18)) == "step_open"
     assert name_step_cost(step, Figure(value=1.03, low=1.01, high=1.05)) == "step_pays"
-    assert name_step_cost(step) == "step_pays"
+    assert name_step_cost(step) == "step_open"
+    assert name_step_cost(step, Figure(value=1.03, reason="2 of at least 6 prompts")) == "step_open"
     dear = StepCost(tokens_per_step=1.36, cost=1.58)
     assert name_step_cost(dear, Figure(value=0.86, low=0.75, high=0.99)) == "dear_verification"
 

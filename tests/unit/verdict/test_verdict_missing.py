@@ -9,7 +9,7 @@ from draftproof.verdict.compute import compute_results
 from draftproof.verdict.pairs import pair_observations
 from draftproof.verdict.run_data import prepare_run
 from draftproof.verdict.samples.compute import default_question, plan_samples
-from draftproof.verdict.samples.missing import describe_blocked, describe_missing
+from draftproof.verdict.samples.missing import describe_blocked, list_obstacles
 from draftproof.verdict.samples.spreads import read_earlier
 
 
@@ -80,9 +80,8 @@ def test_a_metric_that_no_request_shows_is_not_asked_for_more(world):
         run = without_counts(world(items_per_segment=items).run())
         found = plan_of(run, earlier=True)
         cells = [(one.segment, one.load) for one in found.needs if one.aim == "gain"]
-        text = describe_missing(found, cells)
-        assert text is not None
-        assert text.startswith("no number of prompts would show")
+        text = list_obstacles(found, cells)[0].text
+        assert text.startswith("No number of prompts would show")
         assert "name a tokenizer" in text
         assert "more prompts" not in compute_results(run).verdict.sentence
 

@@ -122,7 +122,7 @@ def test_a_steady_run_warns_of_nothing(world):
     results = compute_results(timed(world(arms=ARMS, **ONE).run()))
     order = order_of(results)
     thresholds = world().run().plan.thresholds
-    assert list(warn_about_order(order, thresholds, 0.95)) == []
+    assert list(warn_about_order(order, thresholds, 0.95, "tpot_ns")) == []
     assert {row.metric for row in order.noise} == {
         "tpot_ns",
         "ttft_from_schedule_ns",

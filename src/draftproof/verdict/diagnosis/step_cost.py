@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from draftproof.verdict.diagnosis.results import BreakEven
+from draftproof.verdict.effects import read_direction
 from draftproof.verdict.figure import Figure
 from draftproof.verdict.results import ArmCell, Progress, Reason
 
@@ -85,11 +86,11 @@ def explain_step_cost(
 
 
 def name_step_cost(step: StepCost, margin: Figure | None = None) -> str:
-    """Return the code of a step cost; an interval of its margin that holds 1 leaves it open."""
-    low, high = (margin.low, margin.high) if margin else (None, None)
-    if low is not None and high is not None and low <= 1 <= high:
+    """Return the code of a step cost; without an interval of its margin, or where it holds 1, it is open."""
+    direction = read_direction(margin, 1.0)
+    if direction is None:
         return "step_open"
-    if step.tokens_per_step > step.cost:
+    if direction == "above":
         return "step_pays"
     return "low_acceptance" if step.tokens_per_step < FEW_TOKENS else "dear_verification"
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from draftproof.plan.schema import Thresholds
+from draftproof.verdict.effects import read_direction
 from draftproof.verdict.order.compute import ALL_ARMS
 from draftproof.verdict.order.results import DriftRow, OrderSummary, PlaceRow
 
@@ -14,8 +15,13 @@ WORDS = {
 }
 
 
-def warn_about_order(order: OrderSummary, thresholds: Thresholds, confidence: float) -> Iterator[str]:
-    """Yield what is significant after correction and larger than the smallest gain that counts."""
+def warn_about_order(
+    order: OrderSummary, thresholds: Thresholds, confidence: float, metric: str
+) -> Iterator[str]:
+    """Yield what is significant after correction and larger than the smallest gain that counts.
+
+    Of the deciding metric two equal arms that differ are named by the interval of that comparison alone.
+    """
     alpha, least = 1 - confidence, 1 + thresholds.minimum_gain
     for place in order.places:
         if (
@@ -28,10 +34,11 @@ def warn_about_order(order: OrderSummary, thresholds: Thresholds, confidence: fl
         if row.change and _is_found(row.adjusted_p, alpha) and max(row.change, 1 / row.change) > least:
             yield _describe_drift(row)
     for noise in order.noise:
-        if noise.covers_one is False:
+        shown = noise.null if noise.metric == metric else noise.joint
+        if read_direction(shown, 1.0) is not None:
             yield (
                 f"Two equal arms differ at load {noise.load}: {WORDS[noise.metric]}, null / baseline, "
-                f"is {noise.joint.value:.2f} ({noise.joint.low:.2f} to {noise.joint.high:.2f}) over all "
+                f"is {shown.value:.2f} ({shown.low:.2f} to {shown.high:.2f}) over all "
                 f"segments; {100 * ((noise.null_difference or 1) - 1):.0f} % count against gain and harm."
             )
 

@@ -25,6 +25,7 @@ from draftproof.stats.planning import (
 from draftproof.verdict.forecast import forecast_shortfalls
 from draftproof.verdict.pairs import PairTable
 from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun
+from draftproof.verdict.samples.missing import list_obstacles
 from draftproof.verdict.samples.results import Need, SamplePlan, SampleQuestion
 from draftproof.verdict.samples.spreads import (
     Earlier,
@@ -129,8 +130,10 @@ def plan_samples(
         shortfalls=forecast_shortfalls(plan, items),
         is_representative=plan.evidence == "representative",
         sentence="",
+        disturbed=earlier.disturbed if earlier else {},
     )
-    return msgspec.structs.replace(found, sentence=describe_samples(found))
+    obstacles = [one.text for one in list_obstacles(found, ask.cells)]
+    return msgspec.structs.replace(found, sentence=describe_samples(found, obstacles))
 
 
 def plan_from_run(prepared: PreparedRun, pairs: PairTable) -> SamplePlan | None:
@@ -209,8 +212,8 @@ def _need_of_gain(ask: _Ask, cell: tuple[str, str], have: int, level: float) -> 
         reason = f"no answered request of the run shows {METRIC_WORDS[metric]}; {HOW_TO_KNOW}"
     elif ratio >= 1 - margin:
         reason = (
-            f"equal arms differ by {100 * (noise - 1):.1f} % at this load, as much as such a gain: a quieter "
-            "host or more blocks would lower that"
+            f"equal arms differ by {100 * (noise - 1):.1f} % at load {cell[1]}, as much as such a gain; a "
+            "quieter host or more blocks would lower that"
         )
     elif (
         ask.earlier and ratio * math.exp(min(700.0, ask.earlier.reach_of_luck(cell[1], level))) >= 1 - margin
@@ -235,6 +238,7 @@ def _need_of_gain(ask: _Ask, cell: tuple[str, str], have: int, level: float) -> 
             more=None,
             source=source,
             reason=reason,
+            null_difference=noise,
         ),
         size,
         floor=ask.plan.comparison.minimum_prompts,

@@ -23,7 +23,8 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
     for shares the parts of pairs that are discordant. `source` says whether they come from an earlier run
     (its figure and the upper end of its 80 % interval) or are assumed. `have` is what the plan's workload
     gives, `measured` what the earlier run has; `more` is how many are missing at the largest spread. None,
-    with a `reason`, where no number of them would do.
+    with a `reason`, where no number of them would do. `null_difference` is the factor by which
+    equal arms differ at the load.
     """
 
     aim: Aim
@@ -40,18 +41,21 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
     more: int | None
     source: Literal["run", "assumed"]
     reason: str | None = None
+    null_difference: float = 1.0
 
 
 class Shortfall(msgspec.Struct, frozen=True, kw_only=True):
     """Why no gain could be credited however fast the candidate is: in a segment, at a load, or in "all".
 
-    `more` is how many prompts it lacks at least, None where no number of prompts mends it.
+    `more` is how many prompts it lacks at least, None where no number of prompts mends it. `evidence` names
+    what it is read from.
     """
 
     text: str
     segment: str
     load: str
     more: int | None = None
+    evidence: str = "plan: workload"
 
     def blocks(self, segment: str, load: str) -> bool:
         """Return whether it stands in the way of one cell."""
@@ -62,8 +66,9 @@ class SamplePlan(msgspec.Struct, frozen=True, kw_only=True):
     """Every need of a plan, and the measured requests over all arms and loads: now, and with all needs met.
 
     `requests_needed` is for the smallest and the largest spreads; None where a need cannot be met at all.
-    `shortfalls` are what even the best outcome would lack, largest first. `is_representative`: a tail that is
-    not shown withholds a gain.
+    `shortfalls` are what even the best outcome would lack, largest first. `disturbed`, by load: that the host
+    disturbed an earlier run's periods there and their times count. `is_representative`: a tail that is not
+    shown withholds a gain.
     """
 
     plan: str
@@ -78,3 +83,4 @@ class SamplePlan(msgspec.Struct, frozen=True, kw_only=True):
     shortfalls: tuple[Shortfall, ...]
     is_representative: bool
     sentence: str
+    disturbed: dict[str, str] = {}

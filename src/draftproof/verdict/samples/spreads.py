@@ -1,6 +1,7 @@
 """How much prompts spread, for planning: what an earlier run shows, and what is assumed without one. Pure."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from typing import Literal
 
@@ -14,6 +15,7 @@ from draftproof.stats.null import null_difference
 from draftproof.stats.planning import spread_of
 from draftproof.stats.processes import ProcessSpread, weigh_processes
 from draftproof.stats.resampling import Ints
+from draftproof.verdict.client_limits import LAGGED_TURNS_LIMIT
 from draftproof.verdict.effects import CellKey, derive_seed, estimate_load, find_usable
 from draftproof.verdict.guardrails import count_votes
 from draftproof.verdict.order.noise_floor import NULL
@@ -44,6 +46,19 @@ class Earlier(msgspec.Struct, frozen=True, kw_only=True):
     pairs: Pairs
     noise: Mapping[str, float]
     luck: ProcessSpread | None
+
+    @property
+    def disturbed(self) -> dict[str, str]:
+        """Where so many periods were disturbed by the host that their times count, by load, in words."""
+        prepared = self.prepared
+        loud = Counter(one.load for one in prepared.attempts if one.events and not one.is_left_out)
+        periods = Counter(load for load, _, _ in prepared.turns)
+        return {
+            load: f"The host disturbed {count} of {periods[load]} periods at load {load}, and their times "
+            "count, since they are more than a fifth: measure on a quiet host."
+            for load, count in loud.items()
+            if count > LAGGED_TURNS_LIMIT * periods[load]
+        }
 
     @property
     def name(self) -> str:

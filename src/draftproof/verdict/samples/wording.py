@@ -8,13 +8,17 @@ STATISTIC_WORDS = {"mean": "the mean", "p50": "the median", "p95": "p95", "p99":
 METRIC_WORDS = {"tpot_ns": "time per token", "e2e_from_schedule_ns": "end-to-end time"}
 
 
-def describe_samples(found: SamplePlan) -> str:
-    """Say whether the workload suffices for the gain, what else is short, and how many requests it takes."""
+def describe_samples(found: SamplePlan, obstacles: Sequence[str]) -> str:
+    """Say whether the workload suffices for the gain, what else is short, and how many requests it takes.
+
+    Of the obstacles, largest first, the first is said that is no need: before the gain if none is larger.
+    """
     gains = [need for need in found.needs if need.aim == "gain"]
-    blocked = (one.text for one in found.shortfalls[:1])
-    return " ".join(
-        (*blocked, _describe_gain(found, gains), _describe_rest(found), _describe_requests(found))
-    )
+    others = {*found.disturbed.values(), *(one.text for one in found.shortfalls)}
+    said = [text for text in obstacles if text in others][:1]
+    gain = [_describe_gain(found, gains)]
+    leading = (*said, *gain) if said == list(obstacles[:1]) else (*gain, *said)
+    return " ".join((*leading, _describe_rest(found), _describe_requests(found)))
 
 
 def _describe_gain(found: SamplePlan, gains: Sequence[Need]) -> str:
