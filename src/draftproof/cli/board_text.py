@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from draftproof.qualify.board import ArmView, BoardView, TurnView
+from draftproof.qualify.time_left import format_duration
 from draftproof.records import Notice, Warmup
 
 MISSING = "–"
@@ -47,14 +48,6 @@ def format_share(share: float | None) -> str:
         return MISSING
     percent = round(share * 100)
     return f"{percent if share in (0, 1) else min(max(percent, 1), 99)} %"
-
-
-def format_duration(seconds: float) -> str:
-    """Write a duration roughly: seconds below a minute and a half, then minutes, then hours."""
-    if seconds < 90:
-        return f"{max(round(seconds), 0)} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def format_clock(seconds: float) -> str:
@@ -137,7 +130,8 @@ def describe_turn(turn: TurnView) -> str:
         parts.append("not complete")
     elif turn.left_s is not None and turn.number < turn.turns:
         parts.append(f"about {format_duration(turn.left_s)} left")
-    return f"turn {turn.number}/{turn.turns} {turn.load} {turn.arm}: {', '.join(parts)}"
+    place = f"{turn.number}/{turn.turns}{_say_again(turn.again)}"
+    return f"turn {place} {turn.load} {turn.arm}: {', '.join(parts)}"
 
 
 def describe_warmup(warmup: Warmup) -> str:
@@ -158,9 +152,15 @@ def describe_notice(notice: Notice) -> str:
 
 
 def _describe_run(view: BoardView) -> list[str]:
-    level = f"turn {view.turn} of {view.turns}" + (f", load {view.load}" if view.load else "")
+    level = f"turn {view.turn} of {view.turns}{_say_again(view.again)}"
+    level += f", load {view.load}" if view.load else ""
     left = f"about {format_duration(view.left_s)} left" if view.left_s is not None else "time left: not known"
     return [level.capitalize(), f"{format_clock(view.elapsed_s)} elapsed", left]
+
+
+def _say_again(again: int) -> str:
+    """Say why there are more turns than the plan asks for."""
+    return f" ({again} of them once more)" if again else ""
 
 
 def _describe_client(last: TurnView | None) -> list[str]:

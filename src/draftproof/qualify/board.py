@@ -99,7 +99,8 @@ class ArmView(msgspec.Struct, frozen=True, kw_only=True):
 class TurnView(msgspec.Struct, frozen=True, kw_only=True):
     """A turn that has ended: what it showed, and how the client itself did.
 
-    `client_faults` are words for what the client did beyond its limits: the turn's times then do not count.
+    `turns` counts those that are measured once more too, of which there are `again`. `client_faults` are
+    words for what the client did beyond its limits: the turn's times then do not count.
     """
 
     number: int
@@ -115,10 +116,14 @@ class TurnView(msgspec.Struct, frozen=True, kw_only=True):
     client_cpu_share: float | None
     client_faults: tuple[str, ...]
     left_s: float | None
+    again: int = 0
 
 
 class BoardView(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole run as it stands. `turn` counts from 1, 0 before the first; `left_s` is None until known."""
+    """The whole run as it stands. `turn` counts from 1, 0 before the first; `left_s` is None until known.
+
+    `turns` counts those that are measured once more too, of which there are `again`.
+    """
 
     arms: tuple[ArmView, ...]
     turn: int
@@ -128,6 +133,7 @@ class BoardView(msgspec.Struct, frozen=True, kw_only=True):
     left_s: float | None
     last: TurnView | None
     is_stopping: bool
+    again: int = 0
 
 
 class Board:
@@ -161,7 +167,7 @@ class Board:
         self._items, self._objectives, self._lag_ms = items, objectives, client_lag_ms
         self._make_spans, self._spans = make_spans, make_spans() if make_spans else None
         self._is_stopping, self._clock, self._began_ns = is_stopping, clock, clock()
-        self._turns, self._ended = 0, 0
+        self._turns = self._again = self._ended = 0
         self._left: Counter[Place] = Counter()
         self._planned: Counter[str] = Counter()
         self._levels: dict[str, LevelFacts] = {}
@@ -185,6 +191,7 @@ class Board:
             is_over = (turn.block, turn.arm, turn.attempt) in finished
             left = 0 if is_over else self._count_open(turn)
             self._turns += 1
+            self._again += turn.attempt > 0
             self._ended += is_over
             self._tallies.setdefault(turn.arm, Tally())
             self._states.setdefault(turn.arm, "waiting")
@@ -246,9 +253,18 @@ class Board:
             lag_max_ns=block.event_loop_lag_max_ns,
             client_cpu_share=_share(block.client_cpu_s, window_ns, block.workers),
             client_faults=self._find_faults(turn, block),
-            left_s=self._pace.estimate_s(dict(self._left)),
+            left_s=self.estimate_left_s(),
+            again=self._again,
         )
         return self._last
+
+    def count_turns(self) -> tuple[int, int]:
+        """Return how many turns have ended, and how many there are."""
+        return self._ended, self._turns
+
+    def estimate_left_s(self) -> float | None:
+        """Return the forecast of the seconds left, None until known."""
+        return self._pace.estimate_s(dict(self._left))
 
     def count_in_flight(self, change: int) -> None:
         """A request went out (1) or came back (-1)."""
@@ -263,9 +279,10 @@ class Board:
             turns=self._turns,
             load=turn.load if turn else None,
             elapsed_s=(self._clock() - self._began_ns) / 1e9,
-            left_s=self._pace.estimate_s(dict(self._left)),
+            left_s=self.estimate_left_s(),
             last=self._last,
             is_stopping=self._is_stopping(),
+            again=self._again,
         )
 
     def _view_arm(self, arm: str) -> ArmView:

@@ -19,9 +19,11 @@ from draftproof.metrics.host_use import (
     stolen_cores,
     taken_cores,
 )
+from draftproof.qualify.time_left import format_duration
 from draftproof.records import AcceleratorUse, BlockRecord, HostUse, Notice
 from draftproof.verdict.client_limits import LAGGED_TURNS_LIMIT
 from draftproof.verdict.host_evidence import find_host_events
+from draftproof.verdict.notices import FORECAST
 
 # Others who stay for so long are no cron job. What is lost by waiting grows with what has been measured well.
 NOTED_S, SUSTAINED_S, LONGEST_PATIENCE_S = 10.0, 45.0, 600.0
@@ -112,7 +114,7 @@ def _describe_taken(use: HostUse, seen: RunSeen, *, is_over: bool) -> Notice:
 def _forecast(seen: RunSeen) -> str:
     if seen.left_s is None:
         return ""
-    return f"; at this pace about {max(round(seen.left_s / 60), 1)} min are left"
+    return f"{FORECAST} {format_duration(seen.left_s)} are left"
 
 
 def _last_stretch(slices: Sequence[HostUse], is_so: Callable[[HostUse], bool]) -> HostUse | None:

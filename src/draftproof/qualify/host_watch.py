@@ -116,6 +116,11 @@ class HostWatch:
         self._found: set[tuple[str, str]] = set()
         self.halt = asyncio.Event()
         self.ending: Notice | None = None
+        self._forecast: Callable[[], float | None] | None = None
+
+    def follow(self, forecast: Callable[[], float | None]) -> None:
+        """Take the seconds left from whoever shows them, so that nobody says otherwise."""
+        self._forecast = forecast
 
     def keep_in(self, keep: Callable[[Notice], None]) -> None:
         """Say who takes each notice, those so far included."""
@@ -241,6 +246,8 @@ class HostWatch:
 
     async def _consider(self) -> None:
         """Tell what is new, and halt the run where it is over."""
+        if self._forecast is not None:
+            self._seen = msgspec.structs.replace(self._seen, left_s=self._forecast())
         every = find_notices(self._seen)
         self._found = {(one.code, one.severity) for one in every}
         for found in every:

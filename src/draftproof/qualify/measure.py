@@ -81,7 +81,7 @@ async def measure(
         for turn in loop.list_left(turns):
             if stop.is_set():
                 break
-            progress.advance(done, len(turns), f"{turn.load}: {turn.arm}")
+            progress.advance(*loop.board.count_turns(), f"{turn.load}: {turn.arm}")
             is_complete = await loop.take(turn)
             done += is_complete and not turn.attempt
             if fleet.takes_turns and turn is last_of[turn.arm]:
@@ -92,11 +92,12 @@ async def measure(
             loop.check_repeated()
             await _probe(run, fleet, fleet.arms, progress, stop)
     except Interrupted as stopped:
-        raise Interrupted(run.path, done, len(turns)) from stopped
+        raise Interrupted(run.path, *loop.board.count_turns()) from stopped
     finally:
         await loop.close()
-    progress.advance(done, len(turns), "measured" if done == len(turns) else "stopped")
-    return done, len(turns)
+    ended, total = loop.board.count_turns()
+    progress.advance(ended, total, "measured" if ended == total else "stopped")
+    return ended, total
 
 
 async def run_turns(
@@ -196,6 +197,7 @@ class _Loop:
             one.request_id: view_answer(one) if one.outcome == "ok" else None for one in contents.records
         }
         self.board = board = _make_board(turns, by_id, contents, stop)
+        watch.follow(board.estimate_left_s)
         self.missing = list_missing_turns(turns, by_id, contents.blocks, answered)
         self._run, self._fleet, self._stop, self._progress, self._watch = run, fleet, stop, progress, watch
         self._transport = WatchedTransport(HttpTransport(), board)

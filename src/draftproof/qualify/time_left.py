@@ -65,3 +65,11 @@ class Pace:
     def _seen(self, places: set[Place]) -> float | None:
         requests = sum(self._requests.get(place, 0) for place in places)
         return sum(self._seconds.get(place, 0.0) for place in places) / requests if requests else None
+
+
+def format_duration(seconds: float) -> str:
+    """Write a duration roughly: seconds below a minute and a half, then minutes, then hours."""
+    if seconds < 90:
+        return f"{max(round(seconds), 0)} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"

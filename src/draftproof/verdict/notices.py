@@ -6,6 +6,7 @@ from draftproof.records import Notice
 from draftproof.verdict.results import Reason
 
 ENDED_EARLY = "ended_early"
+FORECAST = "; at this pace about"
 _RESUMED = ("waited", "went_on")
 
 
@@ -39,15 +40,21 @@ def explain_ending(notices: Collection[Notice]) -> tuple[Reason, ...]:
     ending = find_ending(notices)
     if ending is None:
         return ()
-    text = f"The run ended before its end, because it could not end well: {_lower(ending.text)}"
+    text = f"The run ended before its end, because it could not end well: {_lower(_read_text(ending))}"
     text += f" What helps: {ending.remedy}."
     return (Reason(code=ENDED_EARLY, text=text, evidence="arm_cells"),)
 
 
 def warn_about_notices(notices: Collection[Notice]) -> Iterator[str]:
     """Yield what was said while the run was measured, each once."""
-    for text in dict.fromkeys(one.text for one in notices):
+    for text in dict.fromkeys(map(_read_text, notices)):
         yield f"While it was measured: {_lower(text)}"
+
+
+def _read_text(notice: Notice) -> str:
+    """Return what a notice says, without the forecast of its time, which is over."""
+    said, forecast, _ = notice.text.partition(FORECAST)
+    return f"{said}." if forecast else said
 
 
 def _lower(text: str) -> str:

@@ -5,8 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from draftproof.cli.board_text import describe_turn, describe_warmup, format_duration, render_board
+from draftproof.cli.board_text import describe_turn, describe_warmup, render_board
 from draftproof.qualify.board import ArmView, BoardView, TurnView
+from draftproof.qualify.time_left import format_duration
 from draftproof.records import Warmup, WarmupGroup
 
 FRESH = ArmView(
@@ -181,8 +182,12 @@ def test_a_stop_is_acknowledged():
             {"failures": None, "tpot_ns": None, "on_time_share": None, "left_s": 7_300.0},
             "turn 3/16 busy candidate: 18 requests, about 2 h 2 min left",
         ),
+        (
+            {"turns": 20, "again": 4, "failures": None, "tpot_ns": None, "on_time_share": None},
+            "turn 3/20 (4 of them once more) busy candidate: 18 requests, about 2 min left",
+        ),
     ],
-    ids=["usual", "failures", "broken off", "late client", "worker processes"],
+    ids=["usual", "failures", "broken off", "late client", "worker processes", "turns added"],
 )
 def test_a_turn_is_one_line_of_a_log(changes, expected):
     """What is not known is left out, what went wrong is named."""

@@ -5,6 +5,7 @@ import threading
 from functools import partial
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from draftproof.client.wire import Ending
@@ -103,6 +104,17 @@ def test_an_ended_turn_is_told_and_prices_what_is_left():
     assert view.left_s == pytest.approx(1.0)
     assert (view.client_cpu_share, view.lag_max_ns, view.client_faults) == (0.05, 1 * MS_NS, ())
     assert [one.state for one in told.view().arms] == ["ended", "waiting"]
+
+
+def test_turns_that_are_measured_once_more_are_in_one_total():
+    """Ended of all, and how many of all were added: the log, the view and the last word count alike."""
+    told, _ = board()
+    told.add_turns([msgspec.structs.replace(turn(), attempt=1)])
+    told.begin_turn(turn())
+    view = ended(told)
+    assert (view.number, view.turns, view.again) == (1, 3, 1)
+    assert (told.view().turn, told.view().turns, told.view().again) == (1, 3, 1)
+    assert told.count_turns() == (1, 3)
 
 
 def test_a_client_that_was_late_is_said_to_be():

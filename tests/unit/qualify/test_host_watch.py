@@ -151,6 +151,14 @@ def test_periods_are_taken_in_with_the_forecast(made):
     assert [(one.code, one.severity) for one in kept] == [("client_late", "cannot_end_well")]
 
 
+def test_the_early_word_gives_the_forecast_of_the_live_view(made):
+    """As it stands when the word is said, in the same words: not that of the last period, in minutes."""
+    watch, kept, _ = made(ScriptedHost(foreign=1.0))
+    watch.follow(lambda: 8.4)
+    asyncio.run(busy_for(watch, 20))
+    assert kept[0].text.endswith("; at this pace about 8 s are left.")
+
+
 def test_a_run_that_may_wait_goes_on_when_the_host_is_quiet(made):
     """The others leave after a while: the wait is noted, and the watch begins anew."""
     host = ScriptedHost(foreign=1.0)

@@ -8,7 +8,7 @@ from draftproof.records import Notice
 from draftproof.testing.synthetic_runs import Layout, Requests, build_run
 from draftproof.verdict.compute import compute_results
 from draftproof.verdict.evidence import find_evidence
-from draftproof.verdict.notices import explain_ending, find_ending, note_going_on
+from draftproof.verdict.notices import FORECAST, explain_ending, find_ending, note_going_on
 
 NOTE = Notice(code="drift", severity="note", text="Times have doubled.", remedy="look", at_ns=1)
 END = Notice(code="host_busy", severity="cannot_end_well", text="Others use it.", remedy="stop them", at_ns=2)
@@ -66,6 +66,15 @@ def test_nothing_measured_is_invalid_for_that_reason():
     results = compute_results(run([END], prompts=0))
     assert results.verdict.decision == "invalid"
     assert "could not end well: others use it" in results.verdict.sentence
+
+
+def test_a_forecast_is_over_when_the_report_is_written():
+    """What was left then is left no more, neither in the reason nor in the warnings."""
+    ending = msgspec.structs.replace(END, text=f"{END.text.rstrip('.')}{FORECAST} 8 s are left.")
+    for results in (compute_results(run([ending], prompts=0)), compute_results(run([ending]))):
+        said = [results.verdict.sentence, *results.warnings]
+        assert not any("at this pace" in one for one in said)
+        assert any("thers use it." in one for one in said)
 
 
 def test_a_whole_run_is_not_called_ended_early():
