@@ -272,8 +272,9 @@ class HttpConnection(asyncio.Protocol):
             fault = "it changes to another protocol"
         except httptools.HttpParserError as error:
             fault = str(error) or type(error).__name__
-        # A read that ends in the line of a size is not in a chunk either.
-        self._is_at_border = self._is_chunked and not self._is_in_chunk and data.endswith(b"\r\n")
+        # A read that ends in the line of a size is not in a chunk either; behind a fault no border is known.
+        is_at_border = self._is_chunked and not self._is_in_chunk and data.endswith(b"\r\n")
+        self._is_at_border = is_at_border and fault is None
         if listener is None:
             self._bodies.clear()
         else:  # outside the parser, which would wrap a listener's error as a fault of the stream

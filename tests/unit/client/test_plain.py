@@ -204,6 +204,14 @@ def test_what_looks_like_a_chunk_inside_of_a_chunk_is_not_one():
         assert waited.outcome == "ok"
 
 
+def test_nothing_is_read_behind_a_fault_of_the_framing():
+    """A chunk whose size is no number ends the answer: a plain event after it is no part of it."""
+    reads = [event(b'{"error":{"message":"no"}}'), b"\0\r\ndata: {}\n\n\r\n", event(PLAIN % 1), END]
+    waited = fold_of(reads, may_wait=True)
+    assert waited == fold_of(reads, may_wait=False)
+    assert (waited.outcome, waited.answer.text) == ("malformed", "")
+
+
 def test_what_is_packed_is_not_read_past_the_parsers_either():
     head = HEAD.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n")
     reads = [event(PLAIN % 1), event(PLAIN % 2), END]
