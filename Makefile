@@ -10,7 +10,7 @@ PYTEST := $(BIN)/python -m pytest
 # fixtures once; files start in their order, for the last ones are short.
 TEST_PROCESSES ?= 3
 # Every verdict is a good end of a demo (0 adopt, 10 limited, 20 defer, 30 inconclusive); a fault or an invalid run is not.
-VERDICT_IS_FINE = code=$$?; case $$code in 0|10|20|30) ;; *) exit $$code ;; esac
+VERDICT_IS_FINE = code=$$?; case $$code in 0|10|20|30) ;; *) echo "make takes no option of it; to give one: $(BIN)/draftproof $(1) --wait-for-quiet" >&2; exit $$code ;; esac
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-quick test test-all test-ray check format docs bench bench-engine bench-pacing bench-client bench-records study study-queues drafters clean
@@ -19,10 +19,10 @@ help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 demo: $(MODEL) ## qualify n-gram lookup on a real model: minutes on two cores, ends with a verdict
-	@$(BIN)/draftproof demo; $(VERDICT_IS_FINE)
+	@$(BIN)/draftproof demo; $(call VERDICT_IS_FINE,demo)
 
 demo-quick: $(MODEL) ## the same path on a handful of prompts; too few for a verdict
-	@$(BIN)/draftproof demo --quick; $(VERDICT_IS_FINE)
+	@$(BIN)/draftproof demo --quick; $(call VERDICT_IS_FINE,demo --quick)
 
 test: $(MODEL) ## the fast suite
 	$(PYTEST) -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder

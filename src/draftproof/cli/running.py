@@ -93,9 +93,23 @@ def print_verdict(results: "Results", *, as_json: bool) -> None:
 
 
 def fresh_directory(name: str) -> Path:
-    """Return a directory name that is not taken: `name`, else `name-2`, `name-3` and so on."""
+    """Return a directory name that is free for a run: `name`, else `name-2`, `name-3` and so on."""
     candidates = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
-    return next(path for path in map(Path, candidates) if not path.exists())
+    return next(path for path in map(Path, candidates) if _is_free(path))
+
+
+def _is_free(path: Path) -> bool:
+    """Tell whether there is nothing, or what is left of a run that measured nothing and goes on no more."""
+    from draftproof.errors import StoreError  # noqa: PLC0415
+    from draftproof.store import RunDirectory  # noqa: PLC0415
+
+    if not path.exists():
+        return True
+    try:
+        with RunDirectory.prepare(path):
+            return True
+    except StoreError:
+        return False
 
 
 def load_reference(module: str) -> ModuleType:

@@ -123,8 +123,8 @@ def _prepare(plan: Plan, text: str, out: Path, grid: CostGrid, resolve_model: Mo
         vary_arm(arm, start.draft_length, start.drafting, synthetic=grid.synthetic) for start in starts
     )
     model = resolve_target(plan, resolve_model)
-    RunDirectory.prepare(out)
-    write_atomically(out / PLAN_NAME, text.encode())
+    with RunDirectory.prepare(out):
+        write_atomically(out / PLAN_NAME, text.encode())
     return _Job(
         plan=plan, text=text, out=out, model=model, grid=grid, starts=starts, arms=arms, is_lookup=is_lookup
     )

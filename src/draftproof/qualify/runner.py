@@ -83,7 +83,6 @@ def run_plan(
     prepare_descriptors(plan)
     workers = check_cluster(plan)
     model = resolve_target(plan, resolve_model)
-    RunDirectory.prepare(out)
     job = _Job(
         plan=plan,
         text=text,
@@ -94,7 +93,8 @@ def run_plan(
         findings=findings,
         workers=workers,
     )
-    is_over = uvloop.run(_run_new(job, progress, patience or Patience()))
+    with RunDirectory.prepare(out):
+        is_over = uvloop.run(_run_new(job, progress, patience or Patience()))
     return _finish(out, model, progress, is_over=is_over)
 
 

@@ -168,6 +168,28 @@ class RunLock:
             self._fd = -1
 
 
+@contextlib.contextmanager
+def holding(folder: Path) -> Iterator[None]:
+    """Keep a second process from beginning a run in a folder; the kernel lets go when this one ends.
+
+    Raises:
+        StoreError: another process begins one there.
+    """
+    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StoreError(
+                "another process begins a run in this folder.",
+                place=str(folder.parent),
+                fix="wait for it to end, or choose another folder.",
+            ) from None
+        yield
+    finally:
+        os.close(fd)
+
+
 def read_whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield (line number from 1, line without its newline); a torn last line is left out.
 

@@ -15,7 +15,7 @@ Nothing here computes a number.
 """
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -46,7 +46,7 @@ from draftproof.store.compaction import (
 )
 from draftproof.store.framing import open_sound_lines
 from draftproof.store.journal import Journal, encode_line, iterate_records
-from draftproof.store.lines import LineFile, RunLock, read_whole_lines, write_atomically, write_error
+from draftproof.store.lines import LineFile, RunLock, holding, read_whole_lines, write_atomically, write_error
 from draftproof.store.telemetry_lines import encode_sample
 from draftproof.verdict.results import Results
 from draftproof.workload.items import Item
@@ -139,17 +139,22 @@ class RunDirectory:
             )
 
     @classmethod
-    def prepare(cls, path: Path) -> None:
+    @contextlib.contextmanager
+    def prepare(cls, path: Path) -> Iterator[None]:
         """Make the folder for a run, with its place for the arms' logs, before anything costly is begun.
 
+        No other process begins a run there as long as the block lasts.
+
         Raises:
-            StoreError: as `check_free`, or the folder cannot be made.
+            StoreError: as `check_free`, the folder cannot be made, or another process begins a run there.
         """
         cls.check_free(path)
         try:
             (path / LOG_FOLDER).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise write_error(path, error) from error
+        with holding(path / LOG_FOLDER):
+            yield
 
     @classmethod
     def open(cls, path: Path) -> Self:

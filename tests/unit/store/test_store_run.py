@@ -57,6 +57,17 @@ def test_logs_of_the_arms_may_lie_there_before_the_run(tmp_path):
     assert RunDirectory.open(tmp_path).load_items() == ITEMS
 
 
+def test_two_runs_do_not_begin_in_one_folder(tmp_path):
+    """The second is refused while the first starts its arms; what is left of one that is over is free."""
+    folder = tmp_path / "run"
+    with RunDirectory.prepare(folder):
+        (folder / "logs" / "baseline.log").write_text("loading")
+        with pytest.raises(StoreError, match="another process begins a run"), RunDirectory.prepare(folder):
+            pass
+    with RunDirectory.prepare(folder):
+        assert (folder / "logs" / "baseline.log").is_file()
+
+
 def test_tables_have_every_field_of_the_records():
     """No field of a record is forgotten in its table."""
     assert tuple(RECORD_SCHEMA) == RequestRecord.__struct_fields__
