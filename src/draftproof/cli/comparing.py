@@ -29,8 +29,8 @@ def compare(
 ) -> None:
     """Say what changed between two runs: configuration, delivery, effects, envelope, verdict.
 
-    0 nothing changed beyond noise, 10 behaviour or configuration changed, 40 one of the runs is invalid, 50 a
-    package is not whole.
+    0 nothing changed beyond noise, 10 behaviour or configuration changed, 30 no change was seen and too
+    little could be compared, 40 one of the runs is invalid, 50 a package is not whole.
     """
     from draftproof.report.comparison import render_comparison  # noqa: PLC0415
     from draftproof.verdict.comparing import EXIT_CODES, compare_runs  # noqa: PLC0415

@@ -21,6 +21,7 @@ from draftproof.verdict.comparing.comparison import (
     NoiseSource,
     RunComparison,
 )
+from draftproof.verdict.comparing.uncompared import Uncompared, find_uncompared
 from draftproof.verdict.load_size import LoadSize
 
 NOISE_WORDS: dict[NoiseSource, str] = {"both": "A, B", "before": "A", "after": "B", "none": ""}
@@ -83,6 +84,9 @@ def headline(comparison: RunComparison) -> str:
                 "No change was seen. How much two equal arms differ is not known: neither run has a null arm."
             )
         return "Nothing changed beyond what two equal arms show."
+    if comparison.conclusion == "not_comparable":
+        lacking = map(_name_uncompared, find_uncompared(comparison.deliveries, comparison.effects))
+        return f"No change was seen in what could be compared; too little could: {'; '.join(lacking)}."
     parts = [name for name, holds in _list_parts(comparison) if holds]
     return f"Changed from A to B: {', '.join(parts)}."
 
@@ -109,6 +113,21 @@ def describe_changes(comparison: RunComparison) -> tuple[str, ...]:
 def describe_noise(noise: float | None, source: NoiseSource, write: Callable[[float | None], str]) -> str:
     """Return "2.1% (A, B)": by how much equal arms may differ and whose null arms say so, or "unknown"."""
     return "unknown" if noise is None else f"{write(noise - 1)} ({NOISE_WORDS[source]})"
+
+
+def _name_uncompared(one: Uncompared) -> str:
+    if one.kind == "effects":
+        return "no cell has an effect in both runs"
+    if one.kind == "invalid":
+        return f"{segment_label(one.name)} at {one.load} is invalid in one of them"
+    return f"no delivery of {arm_label(one.name)} at {one.load} has prompts enough"
+
+
+def describe_noise_of(change: DeliveryChange) -> str:
+    """Return the same for a row of delivery, whose noise is what the null arms show beyond chance."""
+    if change.noise == 1:
+        return f"by chance only ({NOISE_WORDS[change.noise_from]})"
+    return describe_noise(change.noise, change.noise_from, format_share)
 
 
 def describe_reading(change: DeliveryChange | FailureChange) -> str:
@@ -154,7 +173,9 @@ def _describe_delivery(change: DeliveryChange, size: LoadSize | None) -> str:
 def _describe_yardstick(change: DeliveryChange) -> str:
     if change.noise is None:
         return "noise unknown: no null arm"
-    return f"equal arms differ by up to {describe_noise(change.noise, change.noise_from, format_share)}"
+    if change.noise == 1:
+        return f"equal arms differ {describe_noise_of(change)}"
+    return f"equal arms differ by up to {describe_noise_of(change)}"
 
 
 def _describe_failures(change: FailureChange, size: LoadSize | None) -> str:

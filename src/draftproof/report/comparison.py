@@ -10,6 +10,7 @@ from draftproof.report.change_words import (
     QUANTITY_WORDS,
     describe_changes,
     describe_noise,
+    describe_noise_of,
     describe_reading,
     headline,
 )
@@ -74,7 +75,7 @@ def render_comparison(comparison: RunComparison) -> str:
 
 def _head(comparison: RunComparison) -> list[str]:
     return [
-        comparison.conclusion.upper() + f"   {printable(comparison.before.name)} (A) and "
+        comparison.conclusion.replace("_", " ").upper() + f"   {printable(comparison.before.name)} (A) and "
         f"{printable(comparison.after.name)} (B)",
         "",
         *wrap(headline(comparison)),
@@ -159,7 +160,7 @@ def _delivery_row(change: DeliveryChange) -> tuple[str, ...]:
         format_ratio(change.ratio.value),
         # Where one run does not tell the quantity at all, more prompts would not help.
         "" if change.reading == "known_in_one_run" else _interval(change.simultaneous, format_ratio),
-        describe_noise(change.noise, change.noise_from, format_share),
+        describe_noise_of(change),
         format_count(change.prompts),
         describe_reading(change),
     )

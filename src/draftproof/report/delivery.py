@@ -6,7 +6,7 @@ Pure view of `Results.deliveries`. Arms whose mechanism is known are left out: t
 from collections.abc import Iterable
 
 from draftproof.report.grouping import label_column, order_arms, order_loads, title_of_load
-from draftproof.report.labels import arm_label
+from draftproof.report.labels import POOLED, arm_label
 from draftproof.report.quantities import MISSING, format_count, format_ms, format_ratio, format_share
 from draftproof.report.view import Column, Group, Row, Table, text_cell
 from draftproof.verdict.results import Delivery, Results
@@ -32,14 +32,30 @@ def list_undisclosed(results: Results) -> tuple[Delivery, ...]:
 
 def delivery_sentence(results: Results) -> str:
     """Say of which arms the mechanism is undisclosed and what follows; empty where none is."""
-    arms = order_arms(results, {one.arm for one in list_undisclosed(results)})
+    shown = list_undisclosed(results)
+    arms = order_arms(results, {one.arm for one in shown})
     if not arms:
         return ""
+    left_out = [text for one in shown if (text := _say_left_out(results, one))]
     return (
         f"Undisclosed mechanism: {', '.join(map(arm_label, arms))}. The service does not say whether or how "
         "it drafts, so only its delivery was measured; later runs can be held against this one with "
         "draftproof compare."
+        + (f" Left out, since their times are: {', '.join(left_out)}." if left_out else "")
     )
+
+
+def _say_left_out(results: Results, delivery: Delivery) -> str:
+    """Say how many answers are not in the table; empty where all are."""
+    answered = sum(
+        one.outcomes.get("ok", 0)
+        for one in results.arm_cells
+        if (one.arm, one.load, one.segment) == (delivery.arm, delivery.load, POOLED)
+    )
+    if answered <= delivery.requests:
+        return ""
+    where = f"{arm_label(delivery.arm)} at {title_of_load(results, delivery.load)}"
+    return f"{answered - delivery.requests:,} of {answered:,} answers of {where}"
 
 
 def delivery_hints(results: Results) -> tuple[str, ...]:

@@ -33,7 +33,17 @@ def _table(kind: str, needs: list[Need], found: SamplePlan) -> list[str]:
     has = ("Workload", "Measured") if found.run else ("Workload",)
     header = ("What", "Load", "Spread", "Needed", *has, "More", "Unit")
     rows = [header, *(_row(need, measured=bool(found.run)) for need in needs)]
-    return section(_TITLES[kind].format(level=f"{100 * needs[0].level:.4g}%"), align(rows))
+    title = _TITLES[kind].format(level=f"{100 * needs[0].level:.4g}%")
+    return section(title, [*align(rows), *bullets(_list_reasons(needs))])
+
+
+def _list_reasons(needs: list[Need]) -> list[str]:
+    """Return why no number helps, each reason once with the rows that it holds for."""
+    rows: dict[str, list[str]] = {}
+    for need in needs:
+        if need.reason is not None:
+            rows.setdefault(need.reason, []).append(f"{_name(need)} at {need.load}")
+    return [f"{', '.join(names)}: {reason}." for reason, names in rows.items()]
 
 
 def _row(need: Need, *, measured: bool) -> tuple[str, ...]:
@@ -45,7 +55,7 @@ def _row(need: Need, *, measured: bool) -> tuple[str, ...]:
         _needed(need),
         *(counted if measured else counted[:1]),
         MISSING if need.more is None else f"{need.more:,}",
-        need.reason or need.unit,
+        need.unit,
     )
 
 

@@ -24,6 +24,7 @@ from draftproof.verdict.comparing.comparison import (
 )
 from draftproof.verdict.comparing.quantities import QUANTITIES
 from draftproof.verdict.comparing.triggers import Triggers
+from draftproof.verdict.comparing.uncompared import find_uncompared
 from draftproof.verdict.results import Delivery, EnvelopeEntry, Figure, Results
 
 PLATFORM = dict.fromkeys(("accelerator", "driver", "libraries", "kernels"), False)
@@ -115,6 +116,41 @@ def test_without_a_null_arm_the_noise_is_called_unknown():
     calm = build_comparison(deliveries=(quiet,), conclusion="unchanged")
     assert "not known: neither run has a null arm" in headline(calm)
     assert "within noise" not in flat(calm)
+
+
+def build_effect_change(**fields):
+    values: dict[str, Any] = {
+        "segment": "task=code",
+        "load": "single",
+        "status_before": "inconclusive",
+        "status_after": "inconclusive",
+        "before": None,
+        "after": None,
+        "is_apart": None,
+    }
+    return EffectChange(**values | fields)
+
+
+def test_what_could_not_be_compared_is_not_called_unchanged():
+    """No effect in both runs, a cell that became invalid, an arm without prompts enough: each by name."""
+    quiet = build_delivery_change(reading="within_noise")
+    lost = build_delivery_change(reading="not_compared", arm="baseline", load="busy")
+    effects = (build_effect_change(), build_effect_change(load="busy", status_after="invalid"))
+    said = headline(build_comparison(deliveries=(quiet, lost), effects=effects, conclusion="not_comparable"))
+    assert said == (
+        "No change was seen in what could be compared; too little could: no cell has an effect in both runs; "
+        "code at busy is invalid in one of them; no delivery of Baseline at busy has prompts enough."
+    )
+    whole = (build_effect_change(is_apart=False), build_effect_change(load="busy"))
+    assert list(find_uncompared((quiet,), whole)) == []
+    assert list(find_uncompared((quiet,), ())) == []
+
+
+def test_equal_arms_that_show_nothing_beyond_chance_are_not_said_to_agree():
+    """A null interval of ±15 % around 1 is no 0 %."""
+    text = flat(build_comparison(deliveries=(build_delivery_change(noise=1.0),)))
+    assert "equal arms differ by chance only (A, B)" in text
+    assert "0% (A, B)" not in text
 
 
 @pytest.mark.parametrize(
@@ -251,6 +287,21 @@ def test_only_undisclosed_arms_get_the_section_of_delivery():
     assert "Hint, no proof" in page
     assert render_text(hidden) == render_text(plain)
     assert render_html(hidden) == render_html(plain)
+
+
+def test_answers_that_are_not_in_the_table_of_delivery_are_counted():
+    """Those whose times are left out: how many of how many, by arm and load; none, no word."""
+    results = build_results()
+    (answered,) = (
+        one.outcomes["ok"]
+        for one in results.arm_cells
+        if (one.arm, one.load, one.segment) == ("candidate", "alone", "all")
+    )
+    for requests, count in ((answered, 0), (answered - 3, 3)):
+        shown = msgspec.structs.replace(results, deliveries=(build_delivery(requests=requests),))
+        text = " ".join(render_text(shown).split())
+        said = f"Left out, since their times are: {count} of {answered} answers of Candidate at alone"
+        assert (said in text) == bool(count)
 
 
 def test_results_written_before_deliveries_were_kept_still_load():

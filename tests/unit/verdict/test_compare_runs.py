@@ -449,3 +449,11 @@ def _noisy_run(world, seed):
         tpot_ms=lambda case: 20.0 * shake(case, 0.05),
         ttft_ms=lambda case: 100.0 * shake(case, 0.08),
     ).run()
+
+
+def test_runs_too_small_for_an_effect_are_not_called_unchanged(world):
+    """Prompts enough for their delivery and too few of each segment for an effect: no pass."""
+    run = world(**SMALL | {"segments": ("chat", "code", "sum"), "items_per_segment": 4}).run()
+    found = compare_runs(run, run)
+    assert {one.is_apart for one in found.effects} == {None}
+    assert (found.conclusion, EXIT_CODES[found.conclusion]) == ("not_comparable", 30)

@@ -158,6 +158,12 @@ def test_a_margin_of_zero_and_items_without_checks_are_said(world):
     found = plan_samples(run.plan, run.items, ASKED)
     assert rows(found, "failures")[0].reason.startswith("a margin of 0")
     assert rows(found, "checks")[0].reason == "no item has a check"
+    text = render_samples(found)
+    named = [
+        line for line in text.splitlines() if line.lstrip().startswith("Answers that pass their checks  ")
+    ]
+    assert {line.split()[-1] for line in named} == {"prompts"}
+    assert "no item has a check." in " ".join(text.split())
 
 
 def test_requests_meet_the_most_demanding_need(world):

@@ -26,6 +26,7 @@ from draftproof.verdict.comparing.delivery import build_side, compare_delivery
 from draftproof.verdict.comparing.outcomes import compare_effects, compare_envelopes, compare_reasons
 from draftproof.verdict.comparing.prompts import Overlap, find_overlap
 from draftproof.verdict.comparing.triggers import find_triggers
+from draftproof.verdict.comparing.uncompared import find_uncompared
 from draftproof.verdict.compute import compute_results
 from draftproof.verdict.results import Results
 from draftproof.verdict.run_data import PreparedRun, RunData, prepare_run
@@ -56,6 +57,7 @@ def compare_runs(before: RunData, after: RunData, arm: str | None = None) -> Run
         changes=bool(facts) or bool(envelope) or decision_changed or _has_change(effects),
         deliveries=deliveries,
         failures=failures,
+        effects=effects,
     )
     return RunComparison(
         schema_version=SCHEMA_VERSION,
@@ -172,8 +174,9 @@ def _conclude(
     changes: bool,
     deliveries: Sequence[DeliveryChange],
     failures: Sequence[FailureChange],
+    effects: Sequence[EffectChange],
 ) -> Conclusion:
-    """An invalid run beats everything; what could not be compared at all is never called unchanged."""
+    """An invalid run beats everything; what could not be compared is never called unchanged."""
     if any(one.verdict.decision == "invalid" for one in results):
         return "invalid"
     readings = {one.reading for one in deliveries} | {one.reading for one in failures}
@@ -185,4 +188,4 @@ def _conclude(
             f"too few answers of both runs can be compared to say that nothing changed: {reasons[0]}.",
             fix="measure more prompts that both runs share.",
         )
-    return "unchanged"
+    return "not_comparable" if any(find_uncompared(deliveries, effects)) else "unchanged"

@@ -12,7 +12,7 @@ from draftproof.verdict.comparing.triggers import Triggers
 from draftproof.verdict.load_size import LoadSize, read_sizes
 from draftproof.verdict.results import CellStatus, Decision, EnvelopeEntry, Figure
 
-Conclusion = Literal["unchanged", "changed", "invalid"]
+Conclusion = Literal["unchanged", "changed", "not_comparable", "invalid"]
 FactGroup = Literal[
     "arms",
     "engine",
@@ -31,7 +31,7 @@ Reading = Literal["changed", "changed_noise_unknown", "within_noise", "known_in_
 NoiseSource = Literal["both", "before", "after", "none"]
 Scalar = str | int | float | bool
 
-EXIT_CODES: dict[Conclusion, int] = {"unchanged": 0, "changed": 10, "invalid": 40}
+EXIT_CODES: dict[Conclusion, int] = {"unchanged": 0, "changed": 10, "not_comparable": 30, "invalid": 40}
 CHANGES: frozenset[Reading] = frozenset({"changed", "changed_noise_unknown", "known_in_one_run"})
 
 
