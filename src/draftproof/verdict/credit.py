@@ -16,12 +16,12 @@ from draftproof.verdict.cells import decide_effect, describe
 from draftproof.verdict.counting import read_tokens_per_character
 from draftproof.verdict.effects import CellKey, EffectIndex, compare_arms, null_difference_at
 from draftproof.verdict.equal_length import read_at_equal_length
+from draftproof.verdict.few_blocks import blocks_needed, find_few_blocks
 from draftproof.verdict.guardrails import Finding
 from draftproof.verdict.pairs import Pairs, PairTable
 from draftproof.verdict.results import Figure, Reason
-from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun
+from draftproof.verdict.run_data import PreparedRun
 from draftproof.verdict.wording import METRIC_WORDS
-from draftproof.workload.blocks import ENOUGH_BLOCKS, FEWEST_BLOCKS
 
 TPOT, E2E = "tpot_ns", "e2e_from_schedule_ns"
 DECISIVE = ("candidate", "baseline")
@@ -207,30 +207,11 @@ def _find_late_by_itself(prepared: PreparedRun) -> Iterable[tuple[CellKey, Findi
                 yield (segment, load), _open("late_by_itself", text, (segment, load))
 
 
-def blocks_needed(*, is_representative: bool) -> int:
-    """Return the blocks of a load without which no gain is credited there."""
-    return ENOUGH_BLOCKS if is_representative else FEWEST_BLOCKS
-
-
-def describe_few_blocks(load: str, blocks: int, least: int) -> str:
-    """Return why a load of so few blocks credits no gain, and what to do."""
-    return (
-        f"Load {load} has {blocks} of at least {least} blocks, so what a period did to all of its prompts "
-        "cannot be told from an effect, and no gain can be credited: set a smaller block_size, or "
-        "more repeats, for this load."
-    )
-
-
 def _find_few_blocks(prepared: PreparedRun, pairs: Pairs, least: int) -> Iterable[tuple[CellKey, Finding]]:
     """Find loads with so few blocks that what a period does to all of its prompts is in no interval."""
-    columns = prepared.columns
-    for (segment_of, load), inside in pairs.cells.items():
-        timed = inside.is_ok & columns.timed[inside.mine] & columns.timed[inside.theirs]
-        blocks = len(np.unique(columns.blocks[inside.mine[timed]]))
-        if segment_of == ALL_SEGMENTS and 0 < blocks < least:
-            text = describe_few_blocks(load, blocks, least)
-            for segment in prepared.segments:
-                yield (segment, load), _open("turns_unmeasured", text, (segment, load))
+    for load, text in find_few_blocks(prepared, pairs, least):
+        for segment in prepared.segments:
+            yield (segment, load), _open("turns_unmeasured", text, (segment, load))
 
 
 def _open(code: str, text: str, cell: CellKey) -> Finding:

@@ -12,23 +12,23 @@ import msgspec
 from draftproof.plan.load import LoadLevel
 from draftproof.plan.schema import Plan
 from draftproof.stats.quantile_ratio import tail_floor
-from draftproof.verdict.credit import blocks_needed, describe_few_blocks
+from draftproof.verdict.few_blocks import blocks_needed, describe_few_planned
 from draftproof.verdict.guardrails import pairs_needed_for_margin
 from draftproof.verdict.order.doubts import LEAST_PROCESSES
 from draftproof.verdict.run_data import ALL_SEGMENTS as ALL
 from draftproof.verdict.samples.results import Shortfall
 from draftproof.verdict.tails import tail_share
-from draftproof.workload.blocks import choose_items, choose_over_repeats, size_block
+from draftproof.workload.blocks import choose_items, choose_over_repeats
 from draftproof.workload.items import Item
 from draftproof.workload.segments import segment_key
 
 
 class _Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """The different items that a level asks over all its repeats, and how many blocks they make."""
+    """The different items that a level asks over all its repeats, and how many it asks in one."""
 
     level: LoadLevel
     items: tuple[Item, ...]
-    blocks: int
+    once: int
 
     @property
     def checked(self) -> int:
@@ -55,11 +55,10 @@ def forecast_shortfalls(plan: Plan, items: Sequence[Item]) -> tuple[Shortfall, .
 
 def _list_asked(plan: Plan, level: LoadLevel, items: Sequence[Item]) -> _Asked:
     dimensions = plan.workload.segment_by
-    once = len(choose_items(items, level, 0, plan.seed, dimensions))
     return _Asked(
         level=level,
         items=choose_over_repeats(items, level, plan.seed, dimensions),
-        blocks=level.repeats * -(-once // size_block(level, once)),
+        once=len(choose_items(items, level, 0, plan.seed, dimensions)),
     )
 
 
@@ -132,8 +131,8 @@ def _too_short_a_tail(plan: Plan, items: Sequence[Item], asked: Iterable[_Asked]
 def _too_few_blocks(plan: Plan, asked: Iterable[_Asked]) -> Iterator[Shortfall]:
     least = blocks_needed(is_representative=plan.evidence == "representative")
     for one in asked:
-        if 0 < one.blocks < least:
-            yield _at_load(one, describe_few_blocks(one.level.name, one.blocks, least), evidence="plan: load")
+        if text := describe_few_planned(one.level, one.once, least):
+            yield _at_load(one, text, evidence="plan: load")
 
 
 def _too_few_processes(plan: Plan) -> Iterator[Shortfall]:

@@ -41,7 +41,7 @@ WITHHELD_WORDS = {
     "late_by_itself": "periods in which the candidate may have made the client late",
     "disturbed_more": "the host disturbed the candidate more often than the other arms",
     "few_processes": "too few processes of an arm",
-    "follows_unlike": "periods of the arms follow unlike things",
+    "follows_unlike": "what comes just before a period differs between the arms",
     "null_not_exceeded": "equal arms differ as much",
     "null_unmeasured": "equal arms were not compared",
     "metric_hidden": "times that the candidate hides",

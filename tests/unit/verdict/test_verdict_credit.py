@@ -8,7 +8,10 @@ from draftproof.stats.shares import paired_share_difference
 from draftproof.testing.synthetic_runs import Layout, Requests, build_run, order_turns
 from draftproof.verdict.compute import compute_results
 from draftproof.verdict.decision import decide_run
+from draftproof.verdict.few_blocks import find_few_blocks
 from draftproof.verdict.forecast import forecast_shortfalls
+from draftproof.verdict.pairs import pair_observations
+from draftproof.verdict.run_data import prepare_run
 
 THREE = ("baseline", "candidate", "alternative")
 THRESHOLDS = {"failure_margin": 0.1, "quality_margin": 0.15}
@@ -163,6 +166,44 @@ def test_too_few_blocks_are_told_before_the_run(world):
         texts = forecast_shortfalls(run.plan.model_copy(update={"load": loads}), run.items)
         told[size] = any("block_size" in one.text for one in texts)
     assert told == {20: True, 7: False}
+
+
+def tell_few_blocks(run, least=6):
+    prepared = prepare_run(run)
+    (told,) = find_few_blocks(prepared, pair_observations(prepared)["candidate", "baseline"], least)
+    return told[1]
+
+
+def six_blocks(world, **changes):
+    """Return a run of one load whose plan has six blocks of one prompt."""
+    return world(segments=("chat",), loads=(("low", 1),), items_per_segment=6, **changes).run()
+
+
+def test_a_run_that_was_broken_off_is_to_be_resumed(world):
+    """Two of six blocks were measured: smaller blocks would change nothing, the rest of the run would."""
+    run = six_blocks(world)
+    kept = tuple(one for one in run.blocks if one.block < 2)
+    records = tuple(one for one in run.records if one.block < 2)
+    text = tell_few_blocks(msgspec.structs.replace(run, blocks=kept, records=records))
+    assert text.startswith("Load low has 2 of at least 6 blocks")
+    assert text.endswith("4 of the plan's 6 were not measured; go on with --resume.")
+
+
+def test_a_block_that_is_left_out_names_why(world):
+    """Six blocks, one with a late client in the baseline: five count, and the client is named."""
+
+    def late(case):
+        return 500.0 if (case.arm, case.number) == ("baseline", 3) else 1.0
+
+    text = tell_few_blocks(six_blocks(world, lag_ms=late))
+    assert text.startswith("Load low has 5 of at least 6 blocks")
+    assert "in 1 of the plan's 6 the client was late or the host disturbed the period" in text
+
+
+def test_blocks_of_one_prompt_become_no_smaller(world):
+    """Three prompts make three blocks at most: more prompts are asked for, not a smaller block."""
+    run = world(segments=("chat",), loads=(("low", 1),), items_per_segment=3).run()
+    assert tell_few_blocks(run).endswith("add prompts, or repeats, for this load.")
 
 
 @pytest.mark.parametrize(("lost", "status"), [(4, "inconclusive"), (1, "gain")])

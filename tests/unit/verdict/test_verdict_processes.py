@@ -230,10 +230,10 @@ def test_an_arm_that_alone_follows_pauses_shows_what_no_pause_makes(ratio, expec
     assert ("follows_unlike" in codes) is (expected == "inconclusive")
     results = compute_results(run)
     assert results.verdict.decision == {"gain": "adopt", "harm": "defer"}.get(expected, expected)
-    (warning,) = [one for one in results.warnings if "follow unlike things" in one]
-    assert "100% of the candidate's periods follow a pause and" in warning
-    assert "no arm's own periods tell" in warning
-    assert "at most -33.3% to +50.0% is assumed" in warning
+    (warning,) = [one for one in results.warnings if "just before" in one or "idle before" in one]
+    assert "the host was idle before 100 % of the candidate's periods, but " in warning
+    assert "no period of the run shows how much that changes candidate / baseline" in warning
+    assert "-33.3 % to +50.0 % is assumed at most" in warning
 
 
 def test_pauses_before_every_period_or_too_short_to_matter_are_no_difference():
@@ -297,9 +297,11 @@ def test_the_null_arm_tells_what_following_another_does(ratio, slowed, expected)
     run = stretch(draw_run(ratio), "baseline", slowed)
     run = reorder(run, ("candidate", "baseline", "baseline_null"))
     assert weigh(run)[0] == expected
-    (warning,) = [one for one in compute_results(run).warnings if "follow unlike things" in one]
-    assert "0% of the candidate's periods follow the candidate and 100% of the baseline's" in warning
-    assert "that adds -17" in warning
+    (warning,) = [
+        one for one in compute_results(run).warnings if "just before" in one or "idle before" in one
+    ]
+    assert "ran just before 0 % of the candidate's periods, but 100 % of the baseline's" in warning
+    assert "changes candidate / baseline by -17" in warning
 
 
 def test_in_the_order_of_a_plan_nothing_is_uneven():
@@ -310,7 +312,7 @@ def test_in_the_order_of_a_plan_nothing_is_uneven():
     assert sum(one.periods for one in rows.values()) == 17
     assert all(sum(one.follows.values()) == one.periods for one in rows.values())
     assert sum(one.after_pause for one in rows.values()) == 0
-    assert not [one for one in results.warnings if "follow unlike things" in one]
+    assert not [one for one in results.warnings if "just before" in one or "idle before" in one]
 
 
 def test_a_null_arm_that_asks_the_baseline_s_service_last_is_weighed_for_what_it_follows():
@@ -328,8 +330,8 @@ def test_a_null_arm_that_asks_the_baseline_s_service_last_is_weighed_for_what_it
     )
     last = msgspec.structs.replace(run, blocks=told)
     results = compute_results(last)
-    (warning,) = [one for one in results.warnings if "follow unlike things" in one]
-    assert "60% of the baseline's; that adds" in warning
+    (warning,) = [one for one in results.warnings if "just before" in one or "idle before" in one]
+    assert "60 % of the baseline's; by the run's own periods" in warning
     assert results.cells[0].status == "gain"
 
 

@@ -105,18 +105,16 @@ def qualify_by_processes(sentence: str, decision: Decision, prepared: PreparedRu
 
 def describe_imbalance(uneven: Imbalance) -> str:
     """Say in what the periods of the arms differ, and what that may add to the ratio."""
-    told = "; ".join(
-        f"{one.candidate:.0%} of the candidate's periods {one.text} and {one.baseline:.0%} of the baseline's"
+    shares = " and ".join(
+        f"{one.text} {100 * one.candidate:.0f} % of the candidate's periods, "
+        f"but {100 * one.baseline:.0f} % of the baseline's"
         for one in uneven.circumstances
     )
-    span = f"{math.expm1(uneven.bias.low):+.1%} to {math.expm1(uneven.bias.high):+.1%}"
-    carried = f"that adds {span} to candidate / baseline"
+    span = f"{100 * math.expm1(uneven.bias.low):+.1f} % to {100 * math.expm1(uneven.bias.high):+.1f} %"
+    carried = f"by the run's own periods, that changes candidate / baseline by {span}"
     if uneven.bias.assumed:
-        carried = (
-            "no arm's own periods tell how much that adds to candidate / baseline, and at most "
-            f"{span} is assumed"
-        )
-    return f"At load {uneven.load} the arms follow unlike things: {told}; {carried}."
+        carried = f"no period of the run shows how much that changes candidate / baseline; {span} is assumed at most"
+    return f"At load {uneven.load} {shares}; {carried}."
 
 
 def _carries(doubt: Doubt, standing: CellStatus, evidence: CellEvidence, thresholds: Thresholds) -> bool:

@@ -140,11 +140,15 @@ def _tabulate_circumstances(arms: Sequence[str], rows: Sequence[Sequence[Precedi
 
     Periods that follow the baseline, or the null arm, which is the same, are what others are held against.
     """
-    found = {"follow a pause": np.array([[one.is_paused for one in row] for row in rows], dtype=np.float64)}
+    found = {
+        "the host was idle before": np.array(
+            [[one.is_paused for one in row] for row in rows], dtype=np.float64
+        )
+    }
     for arm in arms:
         if arm not in EQUAL_ARMS:
             follows = [[one.arm == arm for one in row] for row in rows]
-            found[f"follow the {arm}"] = np.array(follows, dtype=np.float64)
+            found[f"the {arm} ran just before"] = np.array(follows, dtype=np.float64)
     return found
 
 
