@@ -146,12 +146,13 @@ def _add_order(results: Results, run: RunEvidence) -> Results:
 def _add_tails(results: Results, prepared: PreparedRun, tails: Tails) -> Results:
     """Add the tail's effects, and say where the tail is not shown to hold."""
     verdict, thresholds = results.verdict, prepared.plan.thresholds
+    valid = dict.fromkeys(one.load for one in results.cells if one.status != "invalid")
     sentence = qualify_sentence(verdict.sentence, verdict.decision, results.cells, thresholds)
     return msgspec.structs.replace(
         results,
         tail_effects=tails.effects,
         verdict=msgspec.structs.replace(verdict, sentence=sentence),
-        not_measured=(*results.not_measured, *list_open_tails(prepared, tails)),
+        not_measured=(*results.not_measured, *list_open_tails(prepared, tails, tuple(valid))),
     )
 
 

@@ -69,7 +69,7 @@ def _explain(prepared: PreparedRun, level: LoadLevel, asked: int) -> str:
     late = sum(any(one and not one.is_timed for one in pair) for pair in whole.values())
     if late:
         return (
-            f"in {late} of the plan's {planned} the client was late or the host disturbed the period, and its times "
-            "do not count; measure on a quieter host, or plan more and smaller blocks"
+            f"in {late} of the plan's {planned} the client was late or the host disturbed a period, whose "
+            "times do not count; measure on a quieter host or plan more blocks"
         )
     return f"in the others of the plan's {planned} no prompt was answered by both arms"

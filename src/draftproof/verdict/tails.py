@@ -7,7 +7,7 @@ load does and the cell's own quantile, too.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from draftproof.metrics.percentiles import percentile
 from draftproof.plan.schema import Thresholds
 from draftproof.stats.bootstrap import RatioEstimate, error_of_interval
+from draftproof.stats.planning import tail_prompts_needed
 from draftproof.stats.processes import weigh_processes
 from draftproof.stats.quantile_ratio import paired_quantile_ratio
 from draftproof.stats.resampling import Floats, Ints
@@ -33,13 +34,14 @@ from draftproof.verdict.order.processes import spread_processes
 from draftproof.verdict.pairs import Comparison, Pairs, PairTable
 from draftproof.verdict.results import Cell, Decision, Effect, Figure, Reason
 from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun
+from draftproof.verdict.samples.spreads import DEFAULT_POWER, spread_values
 
 TAIL_METRICS = {"tpot_ns": "time per token", "ttft_from_schedule_ns": "time to first token"}
 TAIL_CODES = {"tpot_ns": "guardrail_tail_tpot", "ttft_from_schedule_ns": "guardrail_tail_ttft"}
 TAIL_COMPARISONS: tuple[Comparison, ...] = (("candidate", "baseline"), ("baseline_null", "baseline"))
 NOT_SHOWN = "tail_not_shown"
 ONE_COMPARISON = "a guardrail: judged by the interval of one comparison"
-WORTH_COUNTING = 100_000  # more requests than this are no advice
+WORTH_COUNTING = 100_000  # times as many prompts are no advice
 
 
 class Tails(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,21 +96,15 @@ def judge_tails(
     return tuple(_judge(metric, cell, tails, thresholds, withholds=withholds) for metric in TAIL_METRICS)
 
 
-def list_open_tails(prepared: PreparedRun, tails: Tails) -> Iterator[str]:
-    """Yield, by metric, at which loads the tail is not shown to hold, and what it would take."""
+def list_open_tails(prepared: PreparedRun, tails: Tails, loads: Sequence[str]) -> Iterator[str]:
+    """Yield, by metric, at which of some loads the tail is not shown to hold, and what it would take."""
     thresholds = prepared.plan.thresholds
     for metric, words in TAIL_METRICS.items():
-        pooled = [_row_of(tails, metric, (ALL_SEGMENTS, load)) for load in prepared.loads]
+        pooled = [_row_of(tails, metric, (ALL_SEGMENTS, load)) for load in loads]
         unseen = [one for one in pooled if _standing(one.ratio, 1 + thresholds.tail_margin) == "open"]
         if unseen:
-            counts = [more for one in unseen if (more := more_requests(one, thresholds.tail_margin))]
-            unmeasured = any(one.ratio.value is None for one in unseen)
-            aim = "to compare it" if unmeasured else "to show it"
-            advice = (
-                f"; {aim} takes about {max(counts):,} more requests per arm at a load (an estimate)"
-                if counts
-                else ""
-            )
+            counts = [one.ratio.needed for one in unseen if one.ratio.needed]
+            advice = _ask_for(max(counts, default=None), "at a load ")
             yield (
                 f"The tail: whether {thresholds.tail_quantile} of {words} stays within "
                 f"{100 * thresholds.tail_margin:g} % at load {', '.join(one.load for one in unseen)}{advice}."
@@ -126,25 +122,51 @@ def qualify_sentence(sentence: str, decision: Decision, cells: Iterable[Cell], t
     return f"{sentence.removesuffix('.')}; not shown: that {quantile} stays within {margin:g} %."
 
 
-def more_requests(effect: Effect, margin: float) -> int | None:
-    """Estimate how many more requests of each arm would show the tail to be within the margin.
+def compare_tail(prepared: PreparedRun, pairs: Pairs, metric: str, cell: CellKey) -> Effect:
+    """Return the ratio of the plan's tail quantile of candidate and baseline in one cell."""
+    return _compute_effect(prepared, pairs, ("candidate", "baseline"), metric, cell)
 
-    Below the floor it is what the floor lacks. With an interval, its upper half shrinks with the square root
-    of the number of pairs, the present value taken for the true one. None where more would not help or
-    nothing is known, 0 where none are needed.
+
+def explain_tail(effect: Effect | None, thresholds: Thresholds) -> str | None:
+    """Return why no number of prompts would show a tail to be within its margin; None where one would."""
+    if effect is None:
+        return None
+    ratio = effect.ratio
+    if ratio.needed or _standing(ratio, 1 + thresholds.tail_margin) == "held":
+        return None
+    if ratio.value is None or ratio.high is None:
+        return ratio.remedy or ratio.reason
+    return f"the run's own tail is {ratio.value:.2f} of the baseline's, at the margin or beyond it"
+
+
+def count_more(prepared: PreparedRun, pairs: Pairs, effect: Effect) -> int | None:
+    """Estimate how many more prompts would show a tail to be within its margin; None where none would.
+
+    With an interval, its upper half shrinks as the root of the number of prompts, the present value taken for
+    the true one. Below the floor of the quantile it is what a tail that is no longer takes, by the upper end
+    of the spread of the other arm's requests.
     """
-    ratio, limit = effect.ratio, math.log(1 + margin)
-    if ratio.remedy:
+    ratio, thresholds = effect.ratio, prepared.plan.thresholds
+    limit = math.log(1 + thresholds.tail_margin)
+    if ratio.remedy or (ratio.value is None and ratio.needed is None):
         return None
     if ratio.value is None:
-        return math.ceil(ratio.needed * effect.pairs / max(1, effect.prompts)) if ratio.needed else None
+        wanted = tail_prompts_needed(
+            q=tail_share(thresholds),
+            ratio=1.0,
+            margin=thresholds.tail_margin,
+            level=prepared.plan.comparison.confidence,
+            power=DEFAULT_POWER,
+            log_spread=spread_values(prepared, pairs, effect.metric)[0][-1],
+        )
+        return wanted - effect.prompts if wanted > effect.prompts else ratio.needed
     if ratio.high is None or math.log(ratio.value) >= limit:
         return None
-    reach = math.log(ratio.high) - math.log(ratio.value)
     room = limit - math.log(ratio.value)
-    if reach > room * math.sqrt(WORTH_COUNTING):
+    reach = math.log(ratio.high) - math.log(ratio.value)
+    if not room < reach <= room * math.sqrt(WORTH_COUNTING):
         return None
-    return max(0, math.ceil(effect.pairs * ((reach / room) ** 2 - 1)))
+    return math.ceil(effect.prompts * ((reach / room) ** 2 - 1))
 
 
 def _compute_effect(
@@ -157,11 +179,11 @@ def _compute_effect(
 
     found = note_basis(estimate(prepared.columns.metric(metric)), pairs.cell(*cell))
     bounds = None if comparison == NULL else read_bounds(pairs.cell(*cell), metric)
-    if bounds is None:
-        return found
-    least, most = map(estimate, bounds)
-    margins = (1 + prepared.plan.thresholds.tail_margin,)
-    return span_bounds(found, least, most, margins)
+    if bounds is not None:
+        least, most = map(estimate, bounds)
+        found = span_bounds(found, least, most, (1 + prepared.plan.thresholds.tail_margin,))
+    needed = count_more(prepared, pairs.cell(*cell), found)
+    return msgspec.structs.replace(found, ratio=msgspec.structs.replace(found.ratio, needed=needed))
 
 
 def _estimate(
@@ -249,7 +271,7 @@ def _judge(metric: str, cell: CellKey, tails: Tails, thresholds: Thresholds, *, 
         )
     if standing == "held":
         return _find("held", code, text, pooled)
-    text += beside_null(null) + _advise(pooled, thresholds)
+    text += beside_null(null) + _advise(pooled)
     return _find("open", code, text, pooled) if withholds else _find("noted", NOT_SHOWN, text, pooled)
 
 
@@ -272,12 +294,14 @@ def _describe(effect: Effect, thresholds: Thresholds) -> str:
     )
 
 
-def _advise(effect: Effect, thresholds: Thresholds) -> str:
+def _advise(effect: Effect) -> str:
     if effect.ratio.remedy:
-        return f"; no number of requests changes that: {effect.ratio.remedy}"
-    needed = more_requests(effect, thresholds.tail_margin)
-    aim = "allow it" if effect.ratio.value is None else "show it"
-    return f"; about {needed:,} more requests per arm would {aim} (an estimate)" if needed else ""
+        return f"; no number of prompts changes that: {effect.ratio.remedy}"
+    return _ask_for(effect.ratio.needed)
+
+
+def _ask_for(more: int | None, where: str = "") -> str:
+    return f"; to show it takes about {more:,} more prompts {where}(an estimate)" if more else ""
 
 
 def _find(standing: Standing, code: str, text: str, effect: Effect) -> Finding:

@@ -197,7 +197,7 @@ def test_a_block_that_is_left_out_names_why(world):
 
     text = tell_few_blocks(six_blocks(world, lag_ms=late))
     assert text.startswith("Load low has 5 of at least 6 blocks")
-    assert "in 1 of the plan's 6 the client was late or the host disturbed the period" in text
+    assert "in 1 of the plan's 6 the client was late or the host disturbed a period" in text
 
 
 def test_blocks_of_one_prompt_become_no_smaller(world):

@@ -8,7 +8,9 @@ from draftproof.verdict.compute import compute_results
 from draftproof.verdict.pairs import pair_observations
 from draftproof.verdict.results import Effect, Figure
 from draftproof.verdict.run_data import prepare_run
-from draftproof.verdict.tails import compute_tails, more_requests
+from draftproof.verdict.samples.compute import default_question, plan_samples
+from draftproof.verdict.samples.spreads import read_earlier
+from draftproof.verdict.tails import compute_tails, count_more
 
 ONE = {"segments": ("chat",), "loads": (("low", 1),), "items_per_segment": 120}
 P90 = {"thresholds": {"failure_margin": 0.3, "quality_margin": 0.3, "tail_quantile": "p90"}}
@@ -72,7 +74,7 @@ def test_a_tail_that_is_not_shown_withholds_a_gain_of_representative_traffic_alo
     assert code in lookup.codes(cell)
 
 
-def test_a_tail_that_is_not_shown_is_said_with_the_requests_it_takes(world):
+def test_a_tail_that_is_not_shown_is_said_with_the_prompts_it_takes(world):
     """Verdict and list of what was not measured both name it; the floor of p95 is 50 prompts."""
     fast = world(
         segments=("chat",),
@@ -84,7 +86,12 @@ def test_a_tail_that_is_not_shown_is_said_with_the_requests_it_takes(world):
     assert results.verdict.sentence.endswith("; not shown: that p95 stays within 25 %.")
     told = [text for text in results.not_measured if text.startswith("The tail")]
     assert len(told) == 2
-    assert all("more requests per arm" in text for text in told)
+    assert all("to show it takes about 10 more prompts at a load" in text for text in told)
+    rows = [one for one in results.tail_effects if (one.arm, one.segment) == ("candidate", "all")]
+    assert {one.ratio.needed for one in rows} == {10}
+    cell = next(one for one in results.cells for _ in one.guardrails)
+    open_tails = [one.text for one in cell.guardrails if one.code == "tail_not_shown"]
+    assert all("to show it takes about 10 more prompts (an estimate)" in text for text in open_tails)
 
 
 def test_an_arm_gains_no_tail_by_failing_its_slow_requests(world):
@@ -171,21 +178,37 @@ def make_effect(ratio, pairs=100, prompts=50):
     )
 
 
-def test_more_requests_follow_the_square_root_of_the_pairs():
-    """An upper half twice as wide as the room left takes four times the pairs: 300 more than 100."""
-    value, room = 1.0, math.log(1.25)
-    ratio = Figure(value=value, low=0.7, high=math.exp(2 * room), n=100)
-    assert more_requests(make_effect(ratio), 0.25) == 300
+@pytest.fixture
+def count(world):
+    """Return what count_more says of a figure of 100 pairs of 50 prompts."""
+    prepared = prepare_run(world(**ONE).run())
+    pairs = pair_observations(prepared)["candidate", "baseline"].cell("all", "low")
+    return lambda **figure: count_more(prepared, pairs, make_effect(Figure(**figure)))
 
 
-def test_more_requests_say_nothing_where_more_would_not_help():
+def test_more_prompts_follow_the_square_root_of_the_prompts(count):
+    """An upper half twice as wide as the room left takes four times the prompts: 150 more than 50."""
+    assert count(value=1.0, low=0.7, high=math.exp(2 * math.log(1.25)), n=100) == 150
+
+
+def test_more_prompts_say_nothing_where_more_would_not_help(count):
     """A value beyond the margin, no upper limit, and an interval that holds already."""
-    assert more_requests(make_effect(Figure(value=1.3, low=0.9, high=1.8)), 0.25) is None
-    assert more_requests(make_effect(Figure(value=1.0, low=0.9, high=None)), 0.25) is None
-    assert more_requests(make_effect(Figure(value=1.0, low=0.9, high=1.2)), 0.25) == 0
+    assert count(value=1.3, low=0.9, high=1.8) is None
+    assert count(value=1.0, low=0.9, high=None) is None
+    assert count(value=1.0, low=0.9, high=1.2) is None
+    assert count(value=None) is None
 
 
-def test_below_the_floor_prompts_are_counted_as_requests():
-    """Ten more prompts at two pairs a prompt are twenty more requests of each arm."""
-    assert more_requests(make_effect(Figure(value=None, needed=10)), 0.25) == 20
-    assert more_requests(make_effect(Figure(value=None)), 0.25) is None
+@pytest.mark.parametrize(("spread", "items"), [(0.02, 16), (0.5, 16), (0.5, 60)])
+def test_samples_asks_for_the_tail_what_the_verdict_asks(world, spread, items):
+    """Below the floor as with an interval that is too wide: one number, in prompts, wherever it stands."""
+    run = world(noise=spread, segments=("chat",), loads=(("low", 1),), items_per_segment=items).run()
+    results = compute_results(run)
+    rows = {one.metric: one.ratio for one in results.tail_effects if one.segment == "all"}
+    found = plan_samples(run.plan, run.items, default_question(run.plan), read_earlier(prepare_run(run)))
+    needs = {one.quantity: one for one in found.needs if one.aim == "tail"}
+    for metric, ratio in rows.items():
+        need = needs[metric]
+        assert (need.more or None) == ratio.needed
+        assert need.reason is not None or need.needed[-1] == (need.measured or 0) + (need.more or 0)
+    assert any(ratio.needed for ratio in rows.values())

@@ -113,7 +113,7 @@ def describe_imbalance(uneven: Imbalance) -> str:
     span = f"{100 * math.expm1(uneven.bias.low):+.1f} % to {100 * math.expm1(uneven.bias.high):+.1f} %"
     carried = f"by the run's own periods, that changes candidate / baseline by {span}"
     if uneven.bias.assumed:
-        carried = f"no period of the run shows how much that changes candidate / baseline; {span} is assumed at most"
+        carried = f"no period shows how much that changes candidate / baseline; at most {span} is assumed"
     return f"At load {uneven.load} {shares}; {carried}."
 
 

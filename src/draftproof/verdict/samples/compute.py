@@ -24,10 +24,12 @@ from draftproof.stats.planning import (
 )
 from draftproof.verdict.forecast import forecast_shortfalls
 from draftproof.verdict.pairs import PairTable
+from draftproof.verdict.results import Effect, Figure
 from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun
 from draftproof.verdict.samples.missing import list_obstacles
 from draftproof.verdict.samples.results import Need, SamplePlan, SampleQuestion
 from draftproof.verdict.samples.spreads import (
+    DEFAULT_POWER,
     Earlier,
     discordant_shares,
     read_earlier,
@@ -35,7 +37,7 @@ from draftproof.verdict.samples.spreads import (
     spreads_of_values,
 )
 from draftproof.verdict.samples.wording import METRIC_WORDS, describe_samples
-from draftproof.verdict.tails import TAIL_METRICS, tail_share
+from draftproof.verdict.tails import TAIL_METRICS, compare_tail, explain_tail, tail_share
 from draftproof.workload.blocks import check_size, choose_items, choose_over_repeats
 from draftproof.workload.items import Item
 from draftproof.workload.segments import segment_key
@@ -53,7 +55,7 @@ Sizer = Callable[[float], int]  # from a spread to a number
 # Beyond it an aim is a slip of the pen, and in whole percent it would read as all of the time.
 LARGEST_GAIN = 0.95
 HOW_TO_KNOW = "let the service report usage or token ids, or name a tokenizer (target.tokenizer)"
-DEFAULT_GAIN, DEFAULT_POWER = 0.10, 0.8
+DEFAULT_GAIN = 0.10
 
 
 class _Ask(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -259,7 +261,8 @@ def _needs_of_tail(ask: _Ask) -> Iterator[Need]:
         for metric in TAIL_METRICS:
             cell = (ALL_SEGMENTS, load.name)
             spreads, source = spreads_of_values(ask.earlier, cell, metric)
-            yield _to_need(
+            found = _compare_tail(ask, metric, cell)
+            need = _to_need(
                 Need(
                     aim="tail",
                     quantity=metric,
@@ -276,10 +279,11 @@ def _needs_of_tail(ask: _Ask) -> Iterator[Need]:
                     source=source,
                     reason=f"no answered request of the run shows it; {HOW_TO_KNOW}"
                     if ask.earlier and ask.earlier.is_unknown(cell, metric)
-                    else None,
+                    else explain_tail(found, thresholds),
                 ),
                 size,
             )
+            yield need if found is None or need.reason else _as_compared(need, found.ratio, power)
 
 
 def _needs_of_shares(ask: _Ask) -> Iterator[Need]:
@@ -345,6 +349,25 @@ def _to_need(need: Need, size: Sizer, floor: int = 0) -> Need:
         return msgspec.structs.replace(need, reason=f"at this spread it takes {MOST:,} or more")
     have = need.have if need.measured is None else need.measured
     return msgspec.structs.replace(need, needed=needed, more=max(0, needed[-1] - have))
+
+
+def _compare_tail(ask: _Ask, metric: str, cell: tuple[str, str]) -> Effect | None:
+    if ask.earlier is None:
+        return None
+    return compare_tail(ask.earlier.prepared, ask.earlier.pairs, metric, cell)
+
+
+def _as_compared(need: Need, ratio: Figure, power: float) -> Need:
+    """Return the need of a tail with what its comparison in the run lacks, as the verdict says it.
+
+    The verdict asks with one power: of a tail without an interval another power asks for another number.
+    """
+    if ratio.value is None and power != DEFAULT_POWER:
+        return need
+    more = ratio.needed or 0
+    wanted = (need.measured or 0) + more
+    needed = (*(min(one, wanted) for one in need.needed[:-1]), wanted)
+    return msgspec.structs.replace(need, needed=needed, more=more)
 
 
 def _count_prompts(ask: _Ask, cell: tuple[str, str], metric: str) -> int | None:

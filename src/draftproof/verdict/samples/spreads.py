@@ -32,6 +32,7 @@ VALUE_SPREADS = {
     "e2e_from_schedule_ns": (0.3, 0.6),
     "ttft_from_schedule_ns": (0.2, 0.8),
 }
+DEFAULT_POWER = 0.8
 UPPER_CHANCE = 0.8  # of the interval whose upper end stands beside a measured spread
 FEWEST_FOR_SPREAD = 3
 
@@ -124,10 +125,21 @@ def spreads_of_values(
     earlier: Earlier | None, cell: CellKey, metric: str
 ) -> tuple[tuple[float, ...], Literal["run", "assumed"]]:
     """Return the spread between the baseline's requests and its upper end, else the assumed ones."""
-    if earlier is None or (prompts := earlier.count_prompts(cell, metric)) < FEWEST_FOR_SPREAD:
+    if earlier is None:
         return VALUE_SPREADS[metric], "assumed"
-    values = earlier.prepared.columns.metric(metric)[earlier.usable(cell, metric)[1]]
-    return _with_upper(float(np.std(np.log(values), ddof=1)), prompts), "run"
+    return spread_values(earlier.prepared, earlier.pairs.cell(*cell), metric)
+
+
+def spread_values(
+    prepared: PreparedRun, pairs: Pairs, metric: str
+) -> tuple[tuple[float, ...], Literal["run", "assumed"]]:
+    """Return the spread between the requests of the other arm of some pairs, as `spreads_of_values`."""
+    values = prepared.columns.metric(metric)
+    mine, theirs = find_usable(prepared, pairs, values)
+    prompts = len(np.unique(prepared.columns.prompts[mine]))
+    if prompts < FEWEST_FOR_SPREAD:
+        return VALUE_SPREADS[metric], "assumed"
+    return _with_upper(float(np.std(np.log(values[theirs]), ddof=1)), prompts), "run"
 
 
 def _with_upper(spread: float, prompts: int) -> tuple[float, float]:
