@@ -48,6 +48,15 @@ WITHHELD_WORDS = {
     "no_speculation_here": "the candidate did not draft",
     "context_harm": "harm in the shortest contexts",
 }
+# What else keeps a cell open, where its effect is no gain; the codes of faults read as words.
+_OPEN_WORDS = {
+    "effect_inconclusive": "an interval across a margin",
+    "no_effect_estimate": "too few prompts for an interval",
+    "within_noise": WITHHELD_WORDS["null_not_exceeded"],
+    "tail_not_shown": "the tail",
+    "token_limit_not_shown": WITHHELD_WORDS["token_limit"],
+    "invalid_client": "the load client was late",
+}
 OPEN_STATUSES = ("inconclusive", "neutral", "invalid")
 RULES = {
     "adopt": "Every segment at every load is a gain or neutral, and one at least is a gain.",
@@ -63,6 +72,11 @@ RULES = {
 def weakest_evidence(*levels: str) -> str:
     """Return the weakest of the declared evidence levels."""
     return min(levels, key=LEVELS.index)
+
+
+def name_reason(code: str) -> str:
+    """Return what a reason's code is about, in words."""
+    return WITHHELD_WORDS.get(code) or _OPEN_WORDS.get(code) or code.replace("_", " ")
 
 
 def name_segment(segment: str) -> str:

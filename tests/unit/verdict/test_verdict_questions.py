@@ -176,7 +176,7 @@ def test_rollback_limits_are_answered_only_when_the_plan_states_them(bare):
     found = ask(bare, "thresholds", plan=on_vllm(run, rollback=stated))
     assert found.standing == "answered"
     assert "time per token at p95 above 50 ms;" in found.answer
-    assert found.missing == ("A watch over more than 0 critical errors of the application in 300 s.",)
+    assert found.missing == ("A watch of your own over what no rule watches.",)
 
 
 def on_vllm(run, **tables):
@@ -198,7 +198,7 @@ def test_rollback_is_told_in_words_with_units_and_what_the_rules_derive(bare):
         "time per token above 1.05 times the hold-out's (from 1 + thresholds.harm_margin);",
         "failed requests above 2 %;",
         "key-value cache above 95 % for 120 s.",
-        "No rule watches: more than 1 critical errors of the application in 300 s (no engine judges",
+        "No rule watches, since no engine judges its answers: more than 1 critical errors of the application",
         "preemptions above 0.1 per finished request.",
         "needs 30 finished requests",
     ):
@@ -216,14 +216,35 @@ def test_a_trigger_that_no_rule_can_watch_is_not_called_a_rollback(bare):
     """The reference engine exports no cache usage, and nobody keeps a hold-out: both are said to be blind."""
     run, _ = bare
     found = ask(bare, "thresholds", plan=planned(run, rollback={"max_tpot_ms": 50.0}))
-    rolls_back = found.answer.split("Rolls back by")[1].split(" No rule watches: ")[0]
+    rolls_back = found.answer.split("Rolls back by")[1].split(" No rule watches")[0]
     assert "time per token at p95 above 50 ms" in rolls_back
     assert "cache" not in rolls_back
     assert "hold-out's" not in rolls_back
-    assert ": the engine exports no share of its key-value cache)" in found.answer
-    assert "(the plan states no rollback.holdout_share to compare with)" in found.answer
+    assert "since the engine exports no share of its key-value cache: key-value cache above" in found.answer
+    assert "since the plan states no rollback.holdout_share to compare with: " in found.answer
     assert found.standing == "partly"
-    assert any("key-value cache" in text for text in found.missing)
+
+
+def test_one_cause_that_blinds_every_rule_is_said_once(bare):
+    """Nothing is known of a service's metrics: what it hides is listed behind it, and no window is stated."""
+    run, _ = bare
+    arms = run.plan.arms.model_dump(mode="json")
+    arms = {name: arm and {**arm, "engine": "generic", "url": "http://a"} for name, arm in arms.items()}
+    plan = planned(run, arms=arms, rollback={"holdout_share": 0.1})
+    found = ask(bare, "thresholds", plan=plan)
+    assert found.answer.count("nothing is known of this service's metrics") == 1
+    assert "Each is taken over" not in found.answer
+    assert len(found.missing) == 1
+
+
+def test_what_keeps_cells_open_is_said_in_words(world):
+    """Question 7 names causes as the verdict does, and no code."""
+    results = compute_results(world(items_per_segment=4).run())
+    (found,) = [one for one in results.questions if one.key == "high_batch"]
+    told = " ".join(found.missing)
+    assert "What keeps cells open at load high: " in told
+    assert "too few prompts for an interval" in told
+    assert "_" not in told
 
 
 def test_each_margin_that_blocks_is_told_with_its_own_value(bare):

@@ -7,6 +7,7 @@ from draftproof.verdict.decision_results import LabelAcceptance
 from draftproof.verdict.load_size import LoadSize
 from draftproof.verdict.questions.answers import Answer, Source, grade, write_ratio, write_share
 from draftproof.verdict.results import Cell, Diagnosis
+from draftproof.verdict.wording import name_reason
 
 GIB = 2**30
 ASKED_DIMENSIONS = {
@@ -159,7 +160,7 @@ def answer_high_batch(source: Source) -> Answer:
         ),
         missing=(
             *(("A second, higher [[load]] level.",) if first == last else ()),
-            *((f"What keeps cells open at load {last}: {_list_codes(still)}.",) if still else ()),
+            *((f"What keeps cells open at load {last}: {_list_causes(still)}.",) if still else ()),
         ),
     )
 
@@ -172,10 +173,11 @@ def _describe_null(source: Source, load: str, size: LoadSize) -> str:
     return f"; baseline_null / baseline, two equal arms, is {write_ratio(null.ratio)} at {size.label}"
 
 
-def _list_codes(cells: Iterable[Cell]) -> str:
-    """Return the codes of the reasons that keep cells open, as the cells themselves give them."""
+def _list_causes(cells: Iterable[Cell]) -> str:
+    """Return what keeps cells open in words, each once."""
     codes = dict.fromkeys(reason.code for cell in cells for reason in cell.reasons)
-    return ", ".join(code for code in codes if not code.startswith("step_")) or "no reason is given"
+    causes = dict.fromkeys(name_reason(code) for code in codes if not code.startswith("step_"))
+    return ", ".join(causes) or "no reason is given"
 
 
 def answer_media(source: Source) -> Answer:

@@ -221,7 +221,7 @@ def answer_thresholds(source: Source) -> Answer:
                 if is_stated
                 else ("The plan's [rollback] table: what is watched and when it is switched off.",)
             ),
-            *(f"A watch over {one.words}." for one in blind),
+            *(("A watch of your own over what no rule watches.",) if blind else ()),
         ),
     )
 

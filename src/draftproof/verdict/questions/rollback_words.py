@@ -4,7 +4,7 @@ A trigger counts as watched only where `draftproof rules` can write an alert of 
 and the same signals of the engine.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -60,12 +60,11 @@ def describe_rollback(plan: Plan) -> str:
     triggers, limits = list_triggers(plan), find_limits(plan)
     watched = [one.words for one in triggers if one.rolls_back and not one.unwatched]
     looks = [one.words for one in triggers if not one.rolls_back and not one.unwatched]
-    blind = [f"{one.words} ({one.unwatched})" for one in triggers if one.unwatched]
     sentences = (
         f"Rolls back by the plan's [rollback]: {'; '.join(watched) or 'nothing that a rule can watch'}",
-        *((f"No rule watches: {'; '.join(blind)}",) if blind else ()),
+        *_list_blind(triggers),
         *((f"Asks for a look: {'; '.join(looks)}",) if looks else ()),
-        _describe_window(plan),
+        *((_describe_window(plan),) if watched or looks else ()),
         *(
             f"No limit on {words} at {tail_of(plan)}: neither {key.replace(' or ', ' nor ')} is set"
             for name, (words, key) in _TAILS.items()
@@ -75,14 +74,23 @@ def describe_rollback(plan: Plan) -> str:
     return "".join(f" {sentence}." for sentence in sentences)
 
 
+def _list_blind(triggers: Iterable[Trigger]) -> Iterator[str]:
+    """Yield what no rule watches, once for each cause."""
+    causes: dict[str, list[str]] = {}
+    for one in triggers:
+        if one.unwatched:
+            causes.setdefault(one.unwatched, []).append(one.words)
+    for cause, words in causes.items():
+        yield f"No rule watches, since {cause}: {'; '.join(words)}"
+
+
 def _find_blindness(plan: Plan, limit: str) -> str | None:
     """Return why no rule watches a limit, None where one does."""
     if limit == CRITICAL:
         return "no engine judges its answers"
-    signals = find_signals(plan.arms.candidate.engine)
-    missing = signals.missing.get(_SIGNALS[limit])
+    missing = find_signals(plan.arms.candidate.engine).missing.get(_SIGNALS[limit])
     if missing is not None:
-        return f"{signals.title}: {missing}"
+        return missing
     if limit in _COMPARED and "holdout_share" not in plan.rollback.model_fields_set:
         return "the plan states no rollback.holdout_share to compare with"
     if limit in _COMPARED and plan.arms.candidate.engine != plan.arms.baseline.engine:
