@@ -114,11 +114,14 @@ def _record(
 
 
 def _merge(found: Sequence[Unwatched]) -> tuple[Unwatched, ...]:
-    """Return one entry for each thing: what the engine cannot tell needs no limit besides."""
-    first: dict[str, Unwatched] = {}
+    """Return each thing once, by cause: what the engine cannot tell needs no limit besides."""
+    first: dict[str, str] = {}
     for one in found:
-        first.setdefault(one.what, one)
-    return tuple(first.values())
+        first.setdefault(one.what, one.why)
+    return tuple(
+        Unwatched(what="; ".join(what for what, own in first.items() if own == why), why=why)
+        for why in dict.fromkeys(first.values())
+    )
 
 
 def _state_facts(results: Results, manifest: Manifest) -> tuple[tuple[str, str], ...]:
