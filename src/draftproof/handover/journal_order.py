@@ -7,16 +7,19 @@ again with its warm-up. Requests are written in the order in which the client ge
 when the kernel had their last bytes. So a line may have ended before one above it in its turn or warm-up, by
 as much as the client was late there. Any other fall is a line that was moved.
 
-How late: a run notes how long after its end a request was written at most, of each turn and each warm-up. Of
-journals without it the lateness of the event loop and of what was sent tell; of a turn without a line of its
-own, or a warm-up that was broken off, the largest lateness of the run.
+How late: the next request of a slot is due as the one before it ends and sent once that is written, so it
+tells when that was. Of one that none follows, a run notes how long after its end such a line was written at
+most, in each turn and each warm-up; journals without it tell by the event loop and by what was sent. Of a
+turn without a line of its own, or a warm-up that was broken off, the largest lateness of the run is allowed.
+A clock that began anew needs a host that did: where two turns name the same boot, none did between them; and
+within a turn it falls below everything there.
 
 And is every line there once? A counted request has one line in all files together, for a run that goes on
 asks only what has none; every other line has a time of its own.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import msgspec
@@ -92,26 +95,37 @@ def _name(record: Record) -> str:
 
 
 class Lags:
-    """How late the client was at most in each stretch of a run, in ns; where that is not known, in any."""
+    """How late the client was, in ns: with single requests, and at most in each stretch of a run."""
 
     def __init__(self) -> None:
         self._known = dict[_Stretch, int]()
         self._largest_ns = _UNKNOWN_LAG_NS
+        self._followed = dict[tuple[_TurnKey, int], int]()  # end of a request -> when the next one was sent
 
     def add(self, stretch: _Stretch, lag_ns: int) -> None:
         """Note a lateness; the largest of a stretch counts."""
         self._known[stretch] = max(lag_ns, self._known.get(stretch, 0))
         self._largest_ns = max(lag_ns, self._largest_ns)
 
-    def read(self, stretch: _Stretch) -> int:
-        """Return the lateness of a stretch."""
-        return self._known.get(stretch, self._largest_ns)
+    def follow(self, record: RequestRecord) -> None:
+        """Note that a request was sent, so that one whose end it was due at had been written by then."""
+        if record.sent_ns is not None:
+            key, begun_ns = (_turn(record), record.scheduled_ns), record.sent_ns - (record.connect_ns or 0)
+            self._followed[key] = max(begun_ns, self._followed.get(key, 0))
+
+    def read(self, record: RequestRecord) -> int:
+        """Return how long after its end a request may have been written."""
+        if (sent_ns := self._followed.get((_turn(record), record.end_ns))) is not None:
+            return sent_ns - record.end_ns
+        return self._known.get((record.block, record.arm, record.phase == "warmup"), self._largest_ns)
 
 
 def find_lags(records: Iterable[Record]) -> Lags:
     """Return what a journal tells of how late the client was."""
     lags = Lags()
     for record in records:
+        if isinstance(record, RequestRecord):
+            lags.follow(record)
         if isinstance(record, Warmup) and record.end_lag_max_ns is not None:
             lags.add((record.block, record.arm, True), record.end_lag_max_ns)
         elif isinstance(record, BlockRecord) and (lag_ns := _read_lag(record)) is not None:
@@ -138,19 +152,25 @@ def check_records(
     """
     lags = find_lags(records) if lags is None else lags
     restarts, faults = list[int](), list(_find_moved_turns(records))
+    boots = _find_boots(records)
     is_part = not any(isinstance(one, BlockRecord) for one in records)
-    last = records[0] if records else None  # of the lines above, the one that ended last
+    # Of the lines above the latest end; and the earliest of their turn since the clock began.
+    latest = earliest = records[0] if records else None
     for line, (before, after) in enumerate(pairwise(records), start=2):
-        assert last is not None  # noqa: S101 - there are two lines
-        if _ended_ns(after) < _ended_ns(last):
-            if _ended_together(last, after, lags):
-                continue
+        assert latest is not None and earliest is not None  # noqa: S101, PT018 - there are two lines
+        if _ended_ns(after) < _ended_ns(latest) and _ended_together(latest, after, lags):
+            continue
+        if _ended_ns(after) < _ended_ns(latest):
             is_restart = _may_restart(before, after) or (is_part and _may_restart_part(before, after))
-            if is_restart and _ended_ns(after) < _ended_ns(before):
+            floor = earliest if _turn(after) == _turn(before) else before
+            if is_restart and _ended_ns(after) < _ended_ns(floor) and _may_differ(*boots[line - 2 : line]):
                 restarts.append(line)
             else:
                 faults.append((line, "it ended before a line above it"))
-        last = after
+            earliest = after
+        elif _turn(after) != _turn(before):
+            earliest = after
+        latest = after
     return restarts, sorted(faults)
 
 
@@ -179,7 +199,7 @@ def _ended_together(before: _Line, after: _Line, lags: Lags) -> bool:
     if isinstance(before, BlockRecord) or isinstance(after, BlockRecord) or _turn(before) != _turn(after):
         return False
     apart_ns = _ended_ns(before) - _ended_ns(after)
-    return apart_ns <= _TOGETHER_NS + lags.read((after.block, after.arm, after.phase == "warmup"))
+    return apart_ns <= _TOGETHER_NS + lags.read(after)
 
 
 def _may_restart(before: _Line, after: _Line) -> bool:
@@ -188,6 +208,22 @@ def _may_restart(before: _Line, after: _Line) -> bool:
     if _turn(before) != _turn(after) or not isinstance(after, RequestRecord):
         return False
     return after.phase == "warmup" and before.phase != "warmup"
+
+
+def _find_boots(records: Sequence[_Line]) -> list[tuple[str | None, str | None]]:
+    """Return, for each line, the boot that the last turn up to it names, and the first from it on."""
+    own = [one.boot if isinstance(one, BlockRecord) else None for one in records]
+
+    def keep(last: str | None, one: str | None) -> str | None:
+        return one or last
+
+    after = list(accumulate(reversed(own), keep))
+    return list(zip(accumulate(own, keep), reversed(after), strict=True))
+
+
+def _may_differ(above: tuple[str | None, str | None], below: tuple[str | None, str | None]) -> bool:
+    """Tell whether the host may have been started anew between two lines."""
+    return above[0] is None or above[0] != below[1]
 
 
 def _may_restart_part(before: _Line, after: _Line) -> bool:

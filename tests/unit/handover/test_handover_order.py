@@ -141,6 +141,39 @@ def test_what_a_turn_notes_of_its_ends_counts_before_its_event_loop():
     assert check_records([*lines, early])[1]
 
 
+def followed(ms, sent_ms):
+    """A request that was due as another ended at `ms`, and was sent at `sent_ms`."""
+    return build_record(
+        scheduled_ns=ms * MS_NS, sent_ns=sent_ms * MS_NS, end_ns=2000 * MS_NS, request_id=f"after {ms}"
+    )
+
+
+@pytest.mark.parametrize(("sent_ms", "is_moved"), [(861, True), (894, True), (896, False)])
+def test_the_next_request_of_a_slot_tells_when_the_one_before_it_was_written(sent_ms, is_moved):
+    """It was sent before the line above had ended: then that line cannot have been written first."""
+    lines = [at(900), at(860), followed(860, sent_ms), turn(3000)]
+    late = msgspec.structs.replace(lines[-1], end_lag_max_ns=300 * MS_NS)
+    assert bool(check_records([*lines[:-1], late])[1]) == is_moved
+
+
+@pytest.mark.parametrize(("boots", "is_moved"), [("aa", True), ("ab", False), ((None, None), False)])
+def test_a_clock_begins_anew_only_with_the_host(boots, is_moved):
+    """Where the turns around a fall name one boot, it is a line that was moved."""
+    first, second = (
+        msgspec.structs.replace(turn(ms, order=order, arm=arm), boot=boot)
+        for ms, order, arm, boot in zip((901, 6), (0, 1), ("baseline", "candidate"), boots, strict=True)
+    )
+    lines = [at(900), first, at(5, arm="candidate"), second]
+    assert check_records(lines) == (([], [(3, "it ended before a line above it")]) if is_moved else ([3], []))
+
+
+def test_a_warm_up_that_was_moved_behind_the_fill_is_no_restart():
+    """A clock that began anew is below all of the turn, not only below the last line."""
+    warm = [at(ms, phase="warmup") for ms in (100, 200, 300)]
+    lines = [*warm[:2], at(900, phase="fill"), warm[2], at(1000), turn(1100)]
+    assert check_records(lines) == ([], [(4, "it ended before a line above it")])
+
+
 def test_lines_that_were_turned_round_are_found_however_close_they_are():
     """Each is within the lateness of the one above it, and not of the first."""
     turned = [at(900 - 4 * number) for number in range(5)]
