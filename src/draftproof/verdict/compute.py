@@ -97,7 +97,7 @@ def compute_results(run: RunData) -> Results:
     margins = index_margins(break_evens, nulls)
     found = evidence.samples
     cells = _explain_cells(decided.cells, index_arm_cells(arm_cells), margins, faults.paused)
-    cells = add_needed(cells, found)
+    cells = add_needed(cells, found, is_complete=not faults.incomplete)
     results = _assemble(decided, arm_cells=arm_cells, margins=margins, cells=cells, found=found)
     results = _add_tails(_add_order(results, evidence), prepared, evidence.tails)
     results = ask_nothing_where_invalid(results)

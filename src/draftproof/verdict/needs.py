@@ -17,11 +17,14 @@ from draftproof.verdict.wording import list_open
 MOST_OBSTACLES = 3  # a reader who wants all of them runs `draftproof samples --run`
 
 
-def add_needed(cells: Iterable[Cell], found: SamplePlan | None) -> tuple[Cell, ...]:
-    """Add to every undecided cell how many more prompts would show a gain there."""
+def add_needed(cells: Iterable[Cell], found: SamplePlan | None, *, is_complete: bool) -> tuple[Cell, ...]:
+    """Add to every undecided cell how many more prompts would show a gain there.
+
+    Of a run that is not complete a cell without an estimate keeps what the estimate lacks: the rest may do.
+    """
     return tuple(
         replace(cell, effect=replace(cell.effect, needed=find_more(found, (cell.segment, cell.load)) or None))
-        if found is not None and _awaits_prompts(cell)
+        if found is not None and _awaits_prompts(cell, is_complete=is_complete)
         else cell
         for cell in cells
     )
@@ -72,5 +75,6 @@ def _ask_nothing(effects: Iterable[Effect], loads: Collection[str]) -> tuple[Eff
     )
 
 
-def _awaits_prompts(cell: Cell) -> bool:
-    return cell.status == "inconclusive" and cell.effect.value is not None and cell.effect.remedy is None
+def _awaits_prompts(cell: Cell, *, is_complete: bool) -> bool:
+    is_asked = is_complete or cell.effect.value is not None
+    return cell.status == "inconclusive" and is_asked and cell.effect.remedy is None

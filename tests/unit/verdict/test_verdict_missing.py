@@ -45,7 +45,7 @@ def slightly_faster(case):
     return 18.0 if case.arm == "candidate" else 20.0
 
 
-@pytest.mark.parametrize("items", [8, 20])
+@pytest.mark.parametrize("items", [4, 8, 20])
 def test_the_verdict_asks_for_what_samples_asks_for(world, items):
     """A cell that is too noisy needs the number of prompts that `samples --run` gives of the same run."""
     run = world(tpot_ms=slightly_faster, noise=0.25, items_per_segment=items).run()
