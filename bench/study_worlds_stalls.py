@@ -43,18 +43,25 @@ def stall_candidate(run: RunData, *, is_client_late: bool = False) -> RunData:
     return msgspec.structs.replace(slow, blocks=tuple(blocks))
 
 
+def look_disturbed(run: RunData) -> RunData:
+    """Let the candidate stall by itself once a load while the host looks disturbed; measure that once more."""
+    stalled = _choose_own(run, 1)
+    slow = note_hosts(_stretch(run, stalled), dict.fromkeys(stalled, BUSY))
+    return add_attempts(slow, note_hosts(run, {}), stalled)
+
+
 def _choose(run: RunData, share: float) -> set[TurnKey]:
     """Draw periods; the same of one run, whoever asks."""
     rng = np.random.default_rng(derive_seed(run.plan.seed, "stalls"))
     return {_key(one) for one in run.blocks if rng.random() < share}
 
 
-def _choose_own(run: RunData) -> set[TurnKey]:
+def _choose_own(run: RunData, stalls: int = OWN_STALLED) -> set[TurnKey]:
     """Draw so many of the candidate's periods at each load."""
     rng = np.random.default_rng(derive_seed(run.plan.seed, "own stalls"))
     own = [_key(one) for one in run.blocks if one.arm == "candidate"]
     drawn = [[key for key in own if key[0] == load] for load in dict.fromkeys(key[0] for key in own)]
-    return {keys[place] for keys in drawn for place in rng.choice(len(keys), OWN_STALLED, replace=False)}
+    return {keys[place] for keys in drawn for place in rng.choice(len(keys), stalls, replace=False)}
 
 
 def _within_bound(run: RunData, stalled: set[TurnKey]) -> set[TurnKey]:
@@ -121,5 +128,13 @@ STALL_WORLDS: tuple[World, ...] = (
         harms=ALL,
         layout=FINE,
         rewrite=partial(stall_candidate, is_client_late=True),
+    ),
+    World(
+        name="candidate_stalls_disturbed",
+        text="One of its ten periods does, by itself, while the host looks disturbed: it is measured once more.",
+        ratios=FASTER,
+        harms=ALL,
+        layout=FINE,
+        rewrite=look_disturbed,
     ),
 )

@@ -19,6 +19,8 @@ from draftproof.verdict.observed import RunData, TurnKey
 
 _NAMED = 3
 _MORE_OFTEN_P = 0.05
+# So few disturbed periods can make no test significant: then chance is no reason to believe in it.
+_UNLIKE_P = 0.2
 
 
 class Attempts(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,13 +159,48 @@ def find_disturbed_more(disturbed: Mapping[str, int], periods: Mapping[str, int]
 
     One-sided exact test of each arm against all others together (hypergeometric), adjusted after Holm.
     """
+    adjusted = zip(periods, holm_adjusted(_test_each(disturbed, periods)), strict=True)
+    return {arm: p for arm, p in adjusted if p is not None and p < _MORE_OFTEN_P}
+
+
+def may_disturb_itself(attempts: Collection[Attempts], arms: Iterable[str], arm: str) -> bool:
+    """Tell whether hardly any other arm was disturbed, so that nothing shows that the host chose at random.
+
+    Args:
+        attempts: the disturbed periods.
+        arms: the arm of every period.
+        arm: the one in question.
+    """
+    periods, disturbed = Counter(arms), Counter(one.arm for one in attempts)
+    if not disturbed[arm]:
+        return False
+    p = dict(zip(periods, _test_each(disturbed, periods), strict=True))[arm]
+    return disturbed[arm] == disturbed.total() or p < _UNLIKE_P
+
+
+def take_first_attempts(run: RunData, arm: str) -> RunData:
+    """Return a run, with the lines of all attempts, whose periods of an arm say nothing of their host.
+
+    The first attempt at each then counts, and none is left out for what the host did.
+    """
+
+    def is_kept(line: RequestRecord | BlockRecord) -> bool:
+        return line.arm != arm or not line.attempt
+
+    blocks = (msgspec.structs.replace(one, host=None) if one.arm == arm else one for one in run.blocks)
+    return msgspec.structs.replace(
+        run,
+        records=tuple(one for one in run.records if is_kept(one)),
+        blocks=tuple(one for one in blocks if is_kept(one)),
+    )
+
+
+def _test_each(disturbed: Mapping[str, int], periods: Mapping[str, int]) -> list[float]:
     every, hits = sum(periods.values()), sum(disturbed.values())
-    found = [
+    return [
         float(scipy.stats.hypergeom.sf(disturbed.get(arm, 0) - 1, every, hits, n))
         for arm, n in periods.items()
     ]
-    adjusted = zip(periods, holm_adjusted(found), strict=True)
-    return {arm: p for arm, p in adjusted if p is not None and p < _MORE_OFTEN_P}
 
 
 def _is_of(sample: TelemetrySample, second: Collection[TurnKey]) -> bool:

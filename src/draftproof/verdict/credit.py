@@ -12,15 +12,23 @@ from collections.abc import Iterable
 import numpy as np
 from msgspec.structs import replace
 
+from draftproof.verdict.attempts import may_disturb_itself, take_first_attempts
 from draftproof.verdict.cells import decide_effect, describe
 from draftproof.verdict.counting import read_tokens_per_character
-from draftproof.verdict.effects import CellKey, EffectIndex, compare_arms, null_difference_at
+from draftproof.verdict.effects import (
+    CellKey,
+    EffectIndex,
+    compare_arms,
+    compare_metric,
+    index_effects,
+    null_difference_at,
+)
 from draftproof.verdict.equal_length import read_at_equal_length
 from draftproof.verdict.few_blocks import blocks_needed, find_few_blocks
 from draftproof.verdict.guardrails import Finding
-from draftproof.verdict.pairs import Pairs, PairTable
+from draftproof.verdict.pairs import Pairs, PairTable, pair_observations
 from draftproof.verdict.results import Figure, Reason
-from draftproof.verdict.run_data import PreparedRun
+from draftproof.verdict.run_data import PreparedRun, prepare_run
 from draftproof.verdict.wording import METRIC_WORDS
 
 TPOT, E2E = "tpot_ns", "e2e_from_schedule_ns"
@@ -44,6 +52,7 @@ def judge_credit(
         *_find_contradicted(prepared, pairs[DECISIVE], effects),
         *_find_by_counting(prepared, pairs[DECISIVE], effects),
         *_find_disturbed_more(prepared),
+        *_find_by_attempts(prepared, effects),
         *_find_few_blocks(prepared, pairs[DECISIVE], blocks_needed(is_representative=is_representative)),
         *_find_late_by_itself(prepared),
     ):
@@ -187,6 +196,32 @@ def _find_disturbed_more(prepared: PreparedRun) -> Iterable[tuple[CellKey, Findi
     text = prepared.disturbed_more.get("candidate")
     for cell in itertools.product(prepared.segments, prepared.loads if text else ()):
         yield cell, _open("disturbed_more", f"{text}, so no gain is credited.", cell)
+
+
+def _find_by_attempts(prepared: PreparedRun, effects: EffectIndex) -> Iterable[tuple[CellKey, Finding]]:
+    """Find gains that only the second attempts show, where hardly any but the candidate's were needed.
+
+    A candidate that stalls by itself may have let the host look disturbed: its first attempts count then too.
+    """
+    arms = [turn.arm for turn in prepared.turns.values()]
+    if not may_disturb_itself(prepared.attempts, arms, "candidate"):
+        return
+    gains = dict(_list_gains(prepared, effects))
+    if not gains:
+        return
+    first = prepare_run(take_first_attempts(prepared.every, "candidate"))
+    metric = prepared.plan.comparison.metric
+    by_first = index_effects(compare_metric(first, pair_observations(first)[DECISIVE], DECISIVE, metric))
+    count = sum(one.arm == "candidate" for one in prepared.attempts)
+    for cell in gains:
+        effect = by_first[(metric, *DECISIVE, *cell)].simultaneous
+        if decide_effect(effect, prepared.plan.thresholds, _noise_at(prepared, effects, cell[1])) != "gain":
+            text = (
+                f"Of the disturbed periods {count} of {len(prepared.attempts)} are the candidate's, so what "
+                f"disturbs may be the candidate itself; with its first attempts {METRIC_WORDS[metric]} is "
+                f"{describe(effect)} of the baseline's."
+            )
+            yield cell, _open("gain_by_attempts", text, cell)
 
 
 def _find_late_by_itself(prepared: PreparedRun) -> Iterable[tuple[CellKey, Finding]]:

@@ -66,7 +66,10 @@ ARM_ORDER = ("baseline", "candidate", "alternative", "baseline_null")
 
 
 class PreparedRun(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """A run in order: observations sorted, turns by key, the names of segments, loads and arms."""
+    """A run in order: observations sorted, turns by key, the names of segments, loads and arms.
+
+    `every` has the lines of all attempts, `run` those of the attempts that count.
+    """
 
     run: RunData
     observations: tuple[Observation, ...]
@@ -78,7 +81,7 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     counts: dict[str, int]
     sizes: dict[str, LoadSize]
     attempts: tuple[Attempts, ...] = ()
-    attempted: tuple[BlockRecord, ...] = ()
+    every: RunData
 
     @property
     def plan(self) -> Plan:
@@ -215,7 +218,7 @@ def prepare_run(run: RunData) -> PreparedRun:
         counts=counts,
         sizes=sizes,
         attempts=attempts,
-        attempted=once.blocks,
+        every=once,
     )
 
 

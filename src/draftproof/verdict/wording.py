@@ -40,6 +40,7 @@ WITHHELD_WORDS = {
     "turns_unmeasured": "too few turns",
     "late_by_itself": "periods in which the candidate may have made the client late",
     "disturbed_more": "the host disturbed the candidate more often than the other arms",
+    "gain_by_attempts": "disturbed periods that are mostly the candidate's",
     "few_processes": "too few processes of an arm",
     "follows_unlike": "what comes just before a period differs between the arms",
     "null_not_exceeded": "equal arms differ as much",

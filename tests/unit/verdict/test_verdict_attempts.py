@@ -213,6 +213,30 @@ def test_a_candidate_that_is_disturbed_more_gains_nothing():
 
 
 @pytest.mark.parametrize(
+    ("factor", "others", "withheld"),
+    [(3.0, 0, True), (3.0, 2, False), (0.75, 0, False)],
+    ids=["a stall", "other arms too", "a gain all the same"],
+)
+def test_a_single_disturbed_period_of_the_candidate_alone_must_not_carry_the_gain(factor, others, withheld):
+    """No test tells one period from chance: the gain must then hold with its first attempt, too."""
+    own = [("low", block, "candidate") for block in range(6)]
+    gaining = made(slow=own, factor=0.7)
+    stalled = made(slow=[FIRST], factor=factor)
+    first = msgspec.structs.replace(
+        gaining,
+        records=tuple(
+            slow if (fast.block, fast.arm) == FIRST[1:] else fast
+            for fast, slow in zip(gaining.records, stalled.records, strict=True)
+        ),
+    )
+    periods = {FIRST, *[("low", block, "baseline") for block in range(others)]}
+    run = add_attempts(note_hosts(first, dict.fromkeys(periods, BUSY)), note_hosts(gaining, {}), periods)
+    (cell,) = decide_run(run).cells
+    assert ("gain_by_attempts" in {reason.code for reason in cell.reasons}) == withheld
+    assert (cell.status == "gain") != withheld
+
+
+@pytest.mark.parametrize(
     ("own_s", "arm", "withheld"),
     [
         (59.0, "candidate", True),

@@ -71,7 +71,7 @@ def find_preceding(prepared: PreparedRun) -> dict[TurnKey, Preceding]:
     """
     manifest = prepared.run.manifest
     offset_ns = manifest.anchor_wall_ns - manifest.anchor_monotonic_ns
-    placed = place_in_time(prepared.attempted, anchor_offset_ns=offset_ns)
+    placed = place_in_time(prepared.every.blocks, anchor_offset_ns=offset_ns)
     warmed = _sum_warmups(prepared.run.warmups)
     found: dict[TurnKey, Preceding] = {}
     for (began_ns, before), (next_ns, period) in pairwise(placed):
