@@ -103,7 +103,7 @@ def test_a_host_that_is_crowded_from_the_start_begins_no_run(stage, host):
     with pytest.raises(
         InvalidRunError, match=r"Other programs have used 1\.0 of .*this call measured nothing"
     ):
-        stage.run(Watching(host), Patience(), baseline=("--start-delay-ms", "1500"))
+        stage.run(Watching(host), Patience(), baseline=("--never-ready",))
     assert not (stage.out / "manifest.json").exists()
     stage.assert_no_orphans()
 
