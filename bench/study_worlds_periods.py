@@ -8,13 +8,14 @@ from functools import partial
 
 import msgspec
 import numpy as np
-from study_worlds import ALL, LOW, World, everywhere, make_layout
+from study_worlds import ALL, LOW, STANDARD, World, everywhere, make_layout
 
 from draftproof.records import Chunk, RequestRecord
 from draftproof.testing.synthetic_runs import Floats
 from draftproof.verdict.run_data import RunData
 
 STALL, OFF, KNEE = 0.47, (0.04, 0.08), 0.22  # logs: 1.6 times as long; 4 to 8 % off; 25 % slower
+RARE, RARE_STALL = 0.08, 0.6  # share of periods; log
 SHORT, LAG_NS = 0.375, 40_000_000  # of a span of about 800 ms; how late the client is
 LATE_FOR = ("baseline", "baseline_null")
 
@@ -33,6 +34,11 @@ def draw_bimodal(_arm: str, load: str, blocks: int, rng: np.random.Generator) ->
     """At high load a period is fast or 25 % slower, as likely as not: a service at its knee."""
     slow = rng.random(blocks) < 0.5
     return np.where(slow & (load == "high"), KNEE, 0.0)
+
+
+def stall_rarely(_arm: str, _load: str, blocks: int, rng: np.random.Generator) -> Floats:
+    """A period in twelve takes 1.8 times as long, whatever its arm."""
+    return np.where(rng.random(blocks) < RARE, RARE_STALL, 0.0)
 
 
 def be_late(run: RunData) -> RunData:
@@ -136,5 +142,13 @@ PERIOD_WORLDS: tuple[World, ...] = (
         gains=LOW,
         periods=draw_bimodal,
         **THREE,
+    ),
+    World(
+        name="rare_stalls",
+        text="No effect; 8 % of all periods of any arm take 1.8 times as long: one has two, one none.",
+        ratios=everywhere(1.0),
+        periods=stall_rarely,
+        is_wide=True,
+        layout=STANDARD,
     ),
 )

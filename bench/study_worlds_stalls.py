@@ -44,7 +44,7 @@ def stall_candidate(run: RunData, *, is_client_late: bool = False) -> RunData:
 
 
 def look_disturbed(run: RunData) -> RunData:
-    """Let the candidate stall by itself once a load while the host looks disturbed; measure that once more."""
+    """Let the candidate stall once a load while the host looks disturbed; measure that once more."""
     stalled = _choose_own(run, 1)
     slow = note_hosts(_stretch(run, stalled), dict.fromkeys(stalled, BUSY))
     return add_attempts(slow, note_hosts(run, {}), stalled)
@@ -131,7 +131,7 @@ STALL_WORLDS: tuple[World, ...] = (
     ),
     World(
         name="candidate_stalls_disturbed",
-        text="One of its ten periods does, by itself, while the host looks disturbed: it is measured once more.",
+        text="One of ten does, by itself, while the host looks disturbed: it is measured once more.",
         ratios=FASTER,
         harms=ALL,
         layout=FINE,

@@ -18,11 +18,14 @@ up to twice as wide. Nothing random is needed here.
 What a period does to all of its requests, or to some of them, can carry them into the tail together. The
 jackknife over blocks sees it: the delete-d jackknife (Shao & Wu 1989, Annals of Statistics 17, 1176-1197),
 which is consistent for quantiles where d exceeds √n, so smaller blocks are left out by groups. The variance
-by which it exceeds that of the interval is added (`stats/turns.py`).
+by which it exceeds that of the interval is added (`stats/turns.py`). It sees nothing where two periods each
+fill the tail, since either alone does. So the lower limit, by which a tail is called worse, is no higher than
+the ratio without as many blocks as chance may have spared.
 """
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -85,7 +88,10 @@ def paired_quantile_ratio(
     value = float(ends[0] / ends[1])
     logs = np.log(above), np.log(below)
     estimate = _with_interval(value, *logs, index_labels(labels), q=q, level=level)
-    return estimate if blocks is None else _widen_by_blocks(estimate, *logs, index_labels(blocks), q)
+    if blocks is None:
+        return estimate
+    rows = index_labels(blocks)
+    return _lower_without_blocks(_widen_by_blocks(estimate, *logs, rows, q), *logs, rows, q)
 
 
 def tail_floor(q: float, level: float = 0.95) -> int:
@@ -157,6 +163,27 @@ def _widen_by_blocks(
         return no_ratio(estimate.level, estimate.n_pairs, estimate.n_clusters, reason, None)
     excess = max(0.0, scale_to_median(variance, groups - 1) - own**2)
     return stretch_for_periods(estimate, excess, own, groups - 1)
+
+
+def _lower_without_blocks(
+    estimate: RatioEstimate, above: Floats, below: Floats, blocks: Ints, q: float
+) -> RatioEstimate:
+    """Return the estimate, its lower limit no higher than the ratio without the blocks that it rests on.
+
+    They are those with most of the arm's values beyond the other's quantile, so many that a resample of the
+    blocks holds none of them with more than the chance beyond a limit.
+    """
+    count, tail = int(blocks.max()) + 1, (1.0 - estimate.level) / 2.0
+    if estimate.value is None or estimate.low is None or count < MINIMUM_BLOCKS:
+        return estimate
+    edge = _nearest_rank(below, q)
+    beyond = np.bincount(blocks, weights=(above > edge) * 1.0 - (below > edge))
+    missable = sum((1.0 - number / count) ** count > tail for number in range(1, count))
+    kept = ~np.isin(blocks, np.argsort(-beyond, kind="stable")[:missable])
+    ends = _nearest_rank(above[kept], q), _nearest_rank(below[kept], q)
+    if not np.isfinite(ends).all():
+        return estimate
+    return replace(estimate, low=min(estimate.low, math.exp(ends[0] - ends[1])))
 
 
 def _jackknife(above: Floats, below: Floats, groups: Ints, q: float) -> float:

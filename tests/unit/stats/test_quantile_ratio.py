@@ -188,6 +188,18 @@ def test_one_stalled_block_shows_no_longer_tail():
     assert low < 1.0
 
 
+def test_two_stalled_blocks_of_eight_show_no_longer_tail():
+    """Either fills the tail alone, so no block left out moves p95; without both nothing is left."""
+    rng = np.random.default_rng(4)
+    clusters, blocks = np.arange(240), np.arange(240) % 8
+    above, below = np.exp(rng.normal(0.0, 0.1, (2, 240)))
+    above = np.where(blocks < 2, 1.8 * above, above)
+    plain, _ = limits(paired_quantile_ratio(above, below, clusters, q=0.95))
+    low, _ = limits(paired_quantile_ratio(above, below, clusters, blocks, q=0.95))
+    assert plain > 1.25
+    assert low < 1.05
+
+
 def test_a_tail_that_every_block_has_is_shown():
     """An arm 1.6 times as slow in every block has a tail 1.6 times as long, blocks or not."""
     above, below, clusters, labels = stall(2, factor=1.0)
