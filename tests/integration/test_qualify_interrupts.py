@@ -16,7 +16,8 @@ import time
 import pytest
 
 from draftproof.errors import StoreError
-from draftproof.qualify import recompute
+from draftproof.qualify import recompute, resume_run
+from draftproof.qualify.progress import Quiet
 
 DRAFTING = ("--acceptance", "active", "--tokens-per-chunk", "2")
 SLOW_PLAN = {"baseline": ("--gap-ms", "20"), "candidate": (*DRAFTING, "--gap-ms", "40"), "block_size": 2}
@@ -226,6 +227,25 @@ def test_a_finished_run_is_resumed_without_its_services(stage):
     assert (stage.out / "results.json").read_bytes() == wanted
     assert stage.journal() == records
     assert {path: path.stat().st_mtime_ns for path in (stage.out / "logs").iterdir()} == logs
+
+
+def test_a_turn_that_lost_a_line_is_one_turn_in_the_count(stage):
+    """Its own line says that it ended and a request is missing: it is taken again, and not counted twice."""
+    told = []
+
+    class Telling(Quiet):
+        def advance(self, done, total, text):
+            told.append((done, total, text))
+
+    stage.run()
+    path = stage.out / "journal" / "records.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    last = max(number for number, line in enumerate(lines) if b'"phase":"measure"' in line)
+    path.write_bytes(b"".join(lines[:last] + lines[last + 1 :]))
+    resume_run(stage.out, stage.no_model, Telling())
+    turns = [one for one in told if one[2] == "measured" or ": " in one[2]]
+    assert turns[-1][0] == turns[-1][1]
+    assert [done for done, total, _ in turns] == [turns[-1][1] - 1, turns[-1][1]]
 
 
 def test_two_programs_do_not_write_to_one_run(stage):

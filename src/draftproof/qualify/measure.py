@@ -138,14 +138,18 @@ async def run_turns(
 
 
 def _make_board(
-    turns: Collection[Turn], items: Mapping[str, Item], contents: RunContents, stop: asyncio.Event
+    turns: Collection[Turn],
+    items: Mapping[str, Item],
+    contents: RunContents,
+    finished: Collection[Turn],
+    stop: asyncio.Event,
 ) -> Board:
     plan = contents.plan
     has_objectives = any(limit is not None for limit in plan.objectives.model_dump().values())
     return Board(
         turns,
         items,
-        finished={(one.block, one.arm, one.attempt) for one in contents.blocks if one.completed},
+        finished={(one.block, one.arm, one.attempt) for one in finished},
         recorded=Counter(
             (one.block, one.arm, one.attempt) for one in contents.records if one.phase == "measure"
         ),
@@ -196,9 +200,11 @@ class _Loop:
         answered = {
             one.request_id: view_answer(one) if one.outcome == "ok" else None for one in contents.records
         }
-        self.board = board = _make_board(turns, by_id, contents, stop)
-        watch.follow(board.estimate_left_s)
         self.missing = list_missing_turns(turns, by_id, contents.blocks, answered)
+        lacking = {turn.key for turn in self.missing}
+        finished = [turn for turn in turns if turn.key not in lacking]
+        self.board = board = _make_board(turns, by_id, contents, finished, stop)
+        watch.follow(board.estimate_left_s)
         self._run, self._fleet, self._stop, self._progress, self._watch = run, fleet, stop, progress, watch
         self._transport = WatchedTransport(HttpTransport(), board)
         self._session = aiohttp.ClientSession()

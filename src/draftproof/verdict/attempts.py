@@ -126,7 +126,7 @@ def warn_about_attempts(attempts: Collection[Attempts], *, is_repeating: bool = 
             "first tokens and end-to-end times of the second are left out."
         )
     why = (
-        "more than a fifth of the periods of their load were: this is what the host is like"
+        "more than a fifth of the periods of their load were, which is what the host is like"
         if is_repeating
         else "the plan says limits.repeat_disturbed = false"
     )
