@@ -26,6 +26,8 @@ from draftproof.verdict.effects import (
 from draftproof.verdict.equal_length import read_at_equal_length
 from draftproof.verdict.few_blocks import blocks_needed, find_few_blocks
 from draftproof.verdict.guardrails import Finding
+from draftproof.verdict.near_copies import join_near_copies
+from draftproof.verdict.observed import RunData
 from draftproof.verdict.pairs import Pairs, PairTable, pair_observations
 from draftproof.verdict.results import Figure, Reason
 from draftproof.verdict.run_data import PreparedRun, prepare_run
@@ -53,6 +55,7 @@ def judge_credit(
         *_find_by_counting(prepared, pairs[DECISIVE], effects),
         *_find_disturbed_more(prepared),
         *_find_by_attempts(prepared, effects),
+        *_find_by_near_copies(prepared, effects),
         *_find_few_blocks(prepared, pairs[DECISIVE], blocks_needed(is_representative=is_representative)),
         *_find_late_by_itself(prepared),
     ):
@@ -206,22 +209,48 @@ def _find_by_attempts(prepared: PreparedRun, effects: EffectIndex) -> Iterable[t
     arms = [turn.arm for turn in prepared.turns.values()]
     if not may_disturb_itself(prepared.attempts, arms, "candidate"):
         return
+    count, words = sum(one.arm == "candidate" for one in prepared.attempts), _words(prepared)
+    for cell, effect in _list_lost(prepared, effects, take_first_attempts(prepared.every, "candidate")):
+        text = (
+            f"Of the disturbed periods {count} of {len(prepared.attempts)} are the candidate's, so what "
+            f"disturbs may be the candidate itself; with its first attempts {words} is {describe(effect)} of "
+            "the baseline's."
+        )
+        yield cell, _open("gain_by_attempts", text, cell)
+
+
+def _find_by_near_copies(prepared: PreparedRun, effects: EffectIndex) -> Iterable[tuple[CellKey, Finding]]:
+    """Find gains that rest on near copies: with each group of them as one prompt they are not shown.
+
+    Where all prompts are of one or two groups, nothing tells whether they answer alike; a warning says so.
+    """
+    joined = join_near_copies(prepared.run)
+    for cell, effect in _list_lost(prepared, effects, joined) if joined else ():
+        if effect.value is not None:
+            text = (
+                f"With near copies of a prompt taken together {_words(prepared)} is {describe(effect)} of "
+                "the baseline's: name their template or document in comparison.cluster_by, or add others."
+            )
+            yield cell, _open("gain_by_near_copies", text, cell)
+
+
+def _list_lost(
+    prepared: PreparedRun, effects: EffectIndex, other: RunData
+) -> Iterable[tuple[CellKey, Figure]]:
+    """Return the gains that the run does not show when it is read as another, with the interval it gives."""
     gains = dict(_list_gains(prepared, effects))
     if not gains:
         return
-    first = prepare_run(take_first_attempts(prepared.every, "candidate"))
-    metric = prepared.plan.comparison.metric
-    by_first = index_effects(compare_metric(first, pair_observations(first)[DECISIVE], DECISIVE, metric))
-    count = sum(one.arm == "candidate" for one in prepared.attempts)
+    read, metric = prepare_run(other), prepared.plan.comparison.metric
+    found = index_effects(compare_metric(read, pair_observations(read)[DECISIVE], DECISIVE, metric))
     for cell in gains:
-        effect = by_first[(metric, *DECISIVE, *cell)].simultaneous
+        effect = found[(metric, *DECISIVE, *cell)].simultaneous
         if decide_effect(effect, prepared.plan.thresholds, _noise_at(prepared, effects, cell[1])) != "gain":
-            text = (
-                f"Of the disturbed periods {count} of {len(prepared.attempts)} are the candidate's, so what "
-                f"disturbs may be the candidate itself; with its first attempts {METRIC_WORDS[metric]} is "
-                f"{describe(effect)} of the baseline's."
-            )
-            yield cell, _open("gain_by_attempts", text, cell)
+            yield cell, effect
+
+
+def _words(prepared: PreparedRun) -> str:
+    return METRIC_WORDS[prepared.plan.comparison.metric]
 
 
 def _find_late_by_itself(prepared: PreparedRun) -> Iterable[tuple[CellKey, Finding]]:

@@ -9,9 +9,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
+from msgspec.structs import replace
 
+from draftproof.stats.bootstrap import MINIMUM_CLUSTERS
 from draftproof.stats.turns import turn_spread
 from draftproof.verdict.effects import find_usable
+from draftproof.verdict.observed import RunData
 from draftproof.verdict.pairs import Pairs
 from draftproof.verdict.run_data import PreparedRun
 from draftproof.workload.clusters import name_clusters
@@ -51,6 +54,24 @@ def warn_about_near_copies(prepared: PreparedRun, pairs: Pairs) -> Iterator[str]
     yield f"{_describe(groups)}; {how}. {_FIX}"
 
 
+def join_near_copies(run: RunData) -> RunData | None:
+    """Return a run in which near copies answer together, as prompts of one label do; None if it has few.
+
+    A group is then one prompt, so the sample floor is that of a bootstrap.
+    """
+    choice = run.plan.comparison
+    groups = _group_clusters(run.items, choice.cluster_by)
+    if not _is_worth_saying(groups):
+        return None
+    names = name_clusters(run.items, choice.cluster_by)
+    items = tuple(
+        replace(item, segments=item.segments | {_GROUP: groups[names[item.id]]}) for item in run.items
+    )
+    together = choice.model_copy(update={"cluster_by": _GROUP, "minimum_prompts": MINIMUM_CLUSTERS})
+    return replace(run, items=items, plan=run.plan.model_copy(update={"comparison": together}))
+
+
+_GROUP = "near copies"
 _FIX = (
     "Intervals take each for itself: label the template or document as a segment dimension and name it in "
     "comparison.cluster_by."

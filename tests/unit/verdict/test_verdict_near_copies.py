@@ -58,3 +58,39 @@ def test_before_a_run_the_worst_is_said():
     (text,) = foresee_near_copies(measure(0.0).items, None)
     assert "48 prompts count for 12" in text
     assert list(foresee_near_copies(measure(0.0).items, "topic")) == []
+
+
+def faster(topic, by, **changes):
+    """Return a run as `measure` does, whose candidate takes `by` of its time for each token."""
+    margins = {"failure_margin": 1.0, "quality_margin": 1.0, "token_limit_margin": 1.0}
+    run = measure(topic, evidence="synthetic", thresholds=margins, **changes)
+    records = tuple(_hurry(one, by) if one.arm == "candidate" else one for one in run.records)
+    return msgspec.structs.replace(run, records=records)
+
+
+def _hurry(record, by):
+    start = record.chunks[0].arrival_ns
+    times = [round(start + by * (chunk.arrival_ns - start)) for chunk in record.chunks]
+    chunks = tuple(
+        msgspec.structs.replace(chunk, arrival_ns=time)
+        for chunk, time in zip(record.chunks, times, strict=True)
+    )
+    return msgspec.structs.replace(record, chunks=chunks, end_ns=times[-1] + 1)
+
+
+def statuses(run):
+    cells = compute_results(run).cells
+    return {cell.status for cell in cells}, {reason.code for cell in cells for reason in cell.reasons}
+
+
+def test_a_gain_that_rests_on_near_copies_is_not_credited():
+    """Twelve templates whose effects differ by 10 % do not show 10 %, though 48 prompts would."""
+    found, codes = statuses(faster(0.1, 0.9))
+    assert found == {"inconclusive"}
+    assert {"effect_gain", "gain_by_near_copies"} <= codes
+    assert statuses(faster(0.1, 0.9, comparison={"cluster_by": "topic"}))[0] == {"inconclusive"}
+
+
+def test_a_gain_that_near_copies_show_together_is_credited():
+    """Where the templates have one effect, four prompts of each do no harm."""
+    assert statuses(faster(0.0, 0.9))[0] == {"gain"}
