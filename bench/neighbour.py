@@ -31,6 +31,7 @@ from draftproof.reference.models.model import load_target
 from draftproof.reference.types import EngineConfig
 from draftproof.reference.weights.fetch import demo_model_path
 
+ROUNDS = 7
 SETTLE_S = 0.3  # the scheduler spreads the threads within this
 INSTRUCTION_SETS = ("avx2", "fma", "avx512f", "avx512_bf16", "amx_tile", "amx_bf16", "asimd")
 Steps = dict[int, float]  # by batch: milliseconds
@@ -42,7 +43,7 @@ class NeighbourPlan:
 
     batches: tuple[int, ...] = (1, 4, 8)
     steps: int = 15
-    rounds: int = 7
+    rounds: int = ROUNDS
 
 
 def measure_neighbour(engine: Engine, plan: NeighbourPlan) -> dict[str, Any]:
@@ -142,7 +143,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     default = Path(__file__).with_name("engine.json")
     parser.add_argument("--out", type=Path, default=default, help="the report to put the key into")
     parser.add_argument("--against", type=Path, help="kernels.cpp of another commit")
-    parser.add_argument("--rounds", type=int, default=NeighbourPlan.rounds, help="how often each is measured")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="how often each is measured")
     return parser.parse_args(arguments)
 
 
