@@ -81,7 +81,8 @@ class ArrivalReader:
         # What was just read can have waited since the last look; what one read leaves waits on from before.
         since_ns = self._poll.looked_ns if self._left_since_ns is None else self._left_since_ns
         self._left_since_ns = since_ns if len(data) == _READ_BYTES else None
-        at_ns = self._clock() - min(waited_ns(stamps), time.monotonic_ns() - since_ns)
+        waited = waited_ns(stamps)  # before the clock: whoever interrupts here must not make bytes early
+        at_ns = self._clock() - min(waited, time.monotonic_ns() - since_ns)
         if self._last_ns is not None and at_ns < self._last_ns:
             at_ns = self._last_ns
         self._last_ns = at_ns

@@ -380,3 +380,28 @@ def test_stamps_are_refused_where_there_are_none(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
     with socket.socket() as sock:
         assert not ask_for_stamps(sock)
+
+
+def test_who_interrupts_between_the_clocks_makes_no_bytes_early(monkeypatch):
+    """Bytes that just came are not earlier than their sending, though time passes while stamps are read."""
+
+    def interrupt(_):
+        time.sleep(0.02)
+        return 20_000_000  # the wall clock, read behind the interruption, says that they waited so long
+
+    async def main():
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        taken: list[int] = []
+        reader = ArrivalReader(ours, monotonic_ns, lambda _, at_ns: taken.append(at_ns), lambda _: None)
+        reader._poll.looked_ns = monotonic_ns() - 10**9
+        with theirs:
+            theirs.sendall(b"a")
+            sent_ns = monotonic_ns()
+            reader.read()
+            reader.close()
+        ours.close()
+        return taken[0] - sent_ns
+
+    monkeypatch.setattr(arrival, "waited_ns", interrupt)
+    assert asyncio.run(main()) >= 0
