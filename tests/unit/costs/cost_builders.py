@@ -1,9 +1,11 @@
 """Waves of known step times, from records that say only what a test cares about."""
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from draftproof.costs.estimate import WaveSet
+from draftproof.costs.estimate import WaveSet, estimate_drifts, estimate_steps
+from draftproof.costs.results import COSTS_SCHEMA_VERSION, Costs
 from draftproof.costs.schedule import CostGrid, plan_starts
+from draftproof.costs.splitting import estimate_splits
 from draftproof.costs.waves import Wave, WaveCost
 from draftproof.records import SpecCounts
 from draftproof.testing.builders import MS_NS, build_record, build_round
@@ -87,3 +89,37 @@ def known(value: Value | None) -> Value:
     """Return a value that must be there."""
     assert value is not None
     return value
+
+
+def build_costs(**fields: Any) -> Costs:
+    waves = build_waves()
+    steps = estimate_steps(waves)
+    values: dict[str, Any] = {
+        "schema_version": COSTS_SCHEMA_VERSION,
+        "draftproof_version": "0.1.0",
+        "plan_name": "staged",
+        "plan_sha256": "0" * 64,
+        "created_wall_ns": 1,
+        "engine": "vllm",
+        "engine_version": "0.32.0",
+        "method": "draft_model",
+        "target": "./model",
+        "acceptance_while_timing": "synthetic acceptance length 1.0",
+        "host": {"cpu": "some", "cores": 2, "memory_bytes": 2**33},
+        "commands": (("ordinary decoding", ("vllm", "serve")),),
+        "draft_lengths": GRID.draft_lengths,
+        "batches": GRID.batches,
+        "repeats": GRID.repeats,
+        "answer_tokens": GRID.answer_tokens,
+        "seed": 1,
+        "confidence": 0.95,
+        "acceptance": GRID.acceptance,
+        "steps": steps,
+        "splits": estimate_splits(waves),
+        "drifts": estimate_drifts(waves),
+        "run": None,
+        "comparisons": (),
+        "assumptions": ("one",),
+        "warnings": (),
+    }
+    return Costs(**(values | fields))

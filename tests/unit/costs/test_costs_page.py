@@ -5,51 +5,16 @@ import re
 
 import msgspec
 import pytest
-from cost_builders import GRID, build_waves, known
+from cost_builders import build_costs, known
 
-from draftproof.costs.estimate import acceptance_figure, estimate_drifts, estimate_steps
+from draftproof.costs.estimate import acceptance_figure
 from draftproof.costs.html import render_costs_html
 from draftproof.costs.plot import HEIGHT, WIDTH, Reading, Scale, Series, draw_plot, scale_for
-from draftproof.costs.results import COSTS_SCHEMA_VERSION, Costs, RunComparison
-from draftproof.costs.splitting import estimate_splits
+from draftproof.costs.results import Costs, RunComparison
 from draftproof.costs.text import render_costs_text
 from draftproof.verdict.results import Figure
 
 SHARES = Scale(low=0.0, high=1.0, step=0.25, as_share=True)
-
-
-def build_costs(**fields) -> Costs:
-    waves = build_waves()
-    steps = estimate_steps(waves)
-    values = {
-        "schema_version": COSTS_SCHEMA_VERSION,
-        "draftproof_version": "0.1.0",
-        "plan_name": "staged",
-        "plan_sha256": "0" * 64,
-        "created_wall_ns": 1,
-        "engine": "vllm",
-        "engine_version": "0.32.0",
-        "method": "draft_model",
-        "target": "./model",
-        "acceptance_while_timing": "synthetic acceptance length 1.0",
-        "host": {"cpu": "some", "cores": 2, "memory_bytes": 2**33},
-        "commands": (("ordinary decoding", ("vllm", "serve")),),
-        "draft_lengths": GRID.draft_lengths,
-        "batches": GRID.batches,
-        "repeats": GRID.repeats,
-        "answer_tokens": GRID.answer_tokens,
-        "seed": 1,
-        "confidence": 0.95,
-        "acceptance": GRID.acceptance,
-        "steps": steps,
-        "splits": estimate_splits(waves),
-        "drifts": estimate_drifts(waves),
-        "run": None,
-        "comparisons": (),
-        "assumptions": ("one",),
-        "warnings": (),
-    }
-    return Costs(**(values | fields))
 
 
 def without_paying(costs: Costs) -> Costs:
