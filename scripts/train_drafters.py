@@ -31,9 +31,9 @@ def main() -> None:
         parser.error(f"no such family: {', '.join(sorted(unknown))}; use {', '.join(families)}")
 
     import torch  # noqa: PLC0415 - seconds to import, and the environment is set first
+    from training.build import Workshop  # noqa: PLC0415
 
     from draftproof.reference.drafters.artefact import builtin_folder  # noqa: PLC0415
-    from draftproof.reference.training.build import Workshop  # noqa: PLC0415
     from draftproof.reference.weights.fetch import cache_dir, resolve_model  # noqa: PLC0415
 
     if options.threads:

@@ -1,6 +1,6 @@
 """Plain layer skipping: which of the target's layers draft, written as `layers:0-9,20-29`.
 
-A choice for the demo's model ships as `builtin:layer-skip`: a record of what scripts/search_layers.py found.
+A choice for the demo's model ships as `builtin:layer-skip`: a record of what a search over its layers found.
 """
 
 from pathlib import Path
@@ -69,7 +69,7 @@ def read_layer_record(folder: Path | None = None) -> LayerRecord:
         raise UsageError(
             f"the record of {BUILTIN_SKIP} cannot be read: {fault}",
             place=str(path),
-            fix="run scripts/search_layers.py, or name the layers, such as layers:0-9,20-29",
+            fix="install draftproof again, or name the layers, such as layers:0-9,20-29",
         ) from fault
 
 
@@ -82,7 +82,7 @@ def check_layer_target(vocab_size: int, hidden_size: int, num_layers: int) -> No
             f"these layers were chosen for {record.target.origin} with {record.num_layers} layers, "
             f"and this target is another with {num_layers}",
             place=BUILTIN_SKIP,
-            fix="name layers of this target, such as those scripts/search_layers.py prints",
+            fix=f"name layers of this target, such as layers:0-{num_layers - 2}",
         )
 
 
@@ -109,14 +109,3 @@ def parse_layers(text: str, num_layers: int) -> tuple[int, ...]:
             fix=f"write indices from 0 to {num_layers - 1}, such as layers:0-9,20-{num_layers - 1}",
         )
     return tuple(sorted(chosen))
-
-
-def format_layers(layers: tuple[int, ...]) -> str:
-    """Return `layers:` and the indices, neighbours joined to ranges."""
-    parts: list[list[int]] = []
-    for layer in sorted(layers):
-        if parts and layer == parts[-1][-1] + 1:
-            parts[-1].append(layer)
-        else:
-            parts.append([layer])
-    return SKIP_PREFIX + ",".join(f"{p[0]}-{p[-1]}" if len(p) > 1 else str(p[0]) for p in parts)

@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 
 from draftproof.reference.models.model import TargetModel
-from draftproof.reference.training.corpus import Example, save_shard
-from draftproof.reference.training.fit import Progress
-from draftproof.reference.training.generation import Answer, Task, generate
-from draftproof.reference.training.prompts import editing_prompts, open_prompts, overlaps
+from training.corpus import Example, save_shard
+from training.fit import Progress
+from training.generation import Answer, Task, generate
+from training.prompts import editing_prompts, open_prompts, overlaps
 
 PLAN_NAME = "plan.json"
 _SHARD = 64

@@ -4,18 +4,18 @@ import pytest
 import torch
 from tiny_drafters import decoder_of
 from tiny_engine import make_engine, make_request, run_all, tiny_target, token_ids_of
+from training.build import attached_tensors
+from training.corpus import Example, count_batches, frequent_tokens, repeat
+from training.fit import fit
+from training.generation import Task, generate
+from training.modules import AttachedModule, Rotary, TrainedLayer
+from training.prompts import open_prompts, overlaps
 
 from draftproof.reference.drafters.artefact import DrafterRecord, TargetIdentity, write_drafter
 from draftproof.reference.drafters.loading import load_drafter
 from draftproof.reference.drafters.lockstep import TappedProposer
 from draftproof.reference.models.cache import SequenceCache
 from draftproof.reference.proposer import DraftContext
-from draftproof.reference.training.build import attached_tensors
-from draftproof.reference.training.corpus import Example, count_batches, frequent_tokens, repeat
-from draftproof.reference.training.fit import fit
-from draftproof.reference.training.generation import Task, generate
-from draftproof.reference.training.modules import AttachedModule, Rotary, TrainedLayer
-from draftproof.reference.training.prompts import open_prompts, overlaps
 
 HIDDEN, HEADS, KV_HEADS, HEAD_SIZE = 48, 6, 2, 8  # those of the tiny Llama
 

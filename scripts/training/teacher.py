@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from torch.nn import functional
 from transformers import AutoConfig
 
-from draftproof.reference.training.modules import Rotary, TrainedLayer
+from training.modules import Rotary, TrainedLayer
 
 _LONGEST = 4096
 

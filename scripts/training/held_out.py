@@ -10,8 +10,6 @@ from draftproof.reference.drafters.artefact import HeldOut
 from draftproof.reference.drafters.loading import load_drafters
 from draftproof.reference.engine import Engine
 from draftproof.reference.models.model import load_target
-from draftproof.reference.training.answers import chat_ids
-from draftproof.reference.training.fit import Progress
 from draftproof.reference.types import (
     EngineConfig,
     GenerationRequest,
@@ -20,6 +18,8 @@ from draftproof.reference.types import (
     SpeculationMethod,
     SpeculationParams,
 )
+from training.answers import chat_ids
+from training.fit import Progress
 
 _DRAFT_LENGTH, _MAX_TOKENS = 4, 96
 

@@ -16,21 +16,21 @@ from draftproof.reference.drafters.artefact import (
     write_record,
 )
 from draftproof.reference.models.model import load_target
-from draftproof.reference.training.answers import PLAN_NAME, CorpusPlan, corpus_digest, write_corpus
-from draftproof.reference.training.attached import train_attached
-from draftproof.reference.training.corpus import (
+from draftproof.reference.types import EngineConfig
+from training.answers import PLAN_NAME, CorpusPlan, corpus_digest, write_corpus
+from training.attached import train_attached
+from training.corpus import (
     count_tokens,
     coverage,
     frequent_tokens,
     load_corpus,
 )
-from draftproof.reference.training.fit import FitReport, Progress
-from draftproof.reference.training.held_out import held_out_prompts, measure_acceptance
-from draftproof.reference.training.identity import identify_target
-from draftproof.reference.training.modules import AttachedModule, ExitModule, TrainedLayer
-from draftproof.reference.training.plain import DraftModule, train_draft, train_exit
-from draftproof.reference.training.teacher import Teacher, load_teacher
-from draftproof.reference.types import EngineConfig
+from training.fit import FitReport, Progress
+from training.held_out import held_out_prompts, measure_acceptance
+from training.identity import identify_target
+from training.modules import AttachedModule, ExitModule, TrainedLayer
+from training.plain import DraftModule, train_draft, train_exit
+from training.teacher import Teacher, load_teacher
 
 TAPS = (4, 8, 16, 30)
 CORPUS = CorpusPlan(conversations=1300, templates=1000, max_tokens=176, taps=TAPS)

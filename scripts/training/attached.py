@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch.nn import functional
 
-from draftproof.reference.training.corpus import Batch, Example, count_batches, repeat
-from draftproof.reference.training.fit import FitReport, Progress, fit
-from draftproof.reference.training.modules import AttachedModule, Rotary
-from draftproof.reference.training.teacher import Teacher
+from training.corpus import Batch, Example, count_batches, repeat
+from training.fit import FitReport, Progress, fit
+from training.modules import AttachedModule, Rotary
+from training.teacher import Teacher
 
 _DEEPER_COUNTS = 0.8  # a draft matters only if those before it are right
 _BRANCH_SCALE = 0.3  # the copied layer's output begins small beside the state it refines

@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import nn
 
-from draftproof.reference.training.attached import distil
-from draftproof.reference.training.corpus import Example, count_batches, repeat
-from draftproof.reference.training.fit import FitReport, Progress, fit
-from draftproof.reference.training.modules import ExitModule, Rotary, TrainedLayer
-from draftproof.reference.training.teacher import Teacher
+from training.attached import distil
+from training.corpus import Example, count_batches, repeat
+from training.fit import FitReport, Progress, fit
+from training.modules import ExitModule, Rotary, TrainedLayer
+from training.teacher import Teacher
 
 
 class DraftModule(nn.Module):
