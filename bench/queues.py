@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What simulated queues say of open loops and of the knee search; writes bench/queues.json.
 
-Services are first-come-first-served slots (`testing/synthetic_knee.py`), led up to as an open loop leads up.
+Services are first-come-first-served slots (`tests/builders/knee.py`), led up to as an open loop leads up.
 Two questions: how near the waits of a turn come to those of endless traffic, and how often the bracket of a
 whole search, taken by the code that takes every search, holds the true knee. Seeds are fixed. Minutes; with
 `--only waits` or `--only knees` the other part of the file stays.
@@ -17,10 +17,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # of tests.builders
+
 import numpy as np
+from tests.builders.knee import PLAN, Queue, Service, make_plan, search_to_end, start_run
 
 from draftproof.load import lead
-from draftproof.testing.synthetic_knee import PLAN, Queue, Service, make_plan, search_to_end, start_run
 from draftproof.verdict.knee.compute import compute_knee
 
 OUT = Path(__file__).with_name("queues.json")

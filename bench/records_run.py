@@ -3,17 +3,20 @@
 Deterministic. The plan, its blocks and the request ids are the real ones; times, tokens and texts are drawn.
 """
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # of tests.builders
+
 import numpy as np
+from tests.builders.records import build_arm_manifest, build_contract, build_manifest
 
 from draftproof.load.turn import Turn, turns_of
 from draftproof.plan.loading import parse_plan, plan_sha256, thresholds_sha256
 from draftproof.records import BlockRecord, Chunk, RequestRecord, SpecCounts
 from draftproof.store import RunDirectory
-from draftproof.testing.builders import build_arm_manifest, build_contract, build_manifest
 from draftproof.workload.blocks import plan_blocks, request_seed
 from draftproof.workload.items import ContainsCheck, Item, LengthCheck, Message
 

@@ -19,6 +19,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # of tests.builders
+
 import numpy as np
 from study_worlds import WORLDS as TIME_WORLDS
 from study_worlds import Cell, World, draw_requests, true_ratio
@@ -26,9 +28,9 @@ from study_worlds_counting import COUNTING_WORLDS
 from study_worlds_periods import PERIOD_WORLDS
 from study_worlds_processes import PROCESS_WORLDS
 from study_worlds_stalls import STALL_WORLDS
+from tests.builders.runs import build_run, order_turns
 
 from draftproof.stats.shares import share_interval
-from draftproof.testing.synthetic_runs import build_run, order_turns
 from draftproof.verdict.decision import DecidedRun, decide_run
 from draftproof.verdict.effects import derive_seed
 from draftproof.verdict.results import Cell as DecidedCell

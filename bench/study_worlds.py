@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+from tests.builders.runs import Floats, Layout, Requests
 
-from draftproof.testing.synthetic_runs import Floats, Layout, Requests
 from draftproof.verdict.run_data import RunData
 
 Cell = tuple[str, str]  # segment, load

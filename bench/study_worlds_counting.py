@@ -12,9 +12,9 @@ from itertools import pairwise
 import msgspec
 import numpy as np
 from study_worlds import ALL, BY_LENGTH, STANDARD, World
+from tests.builders.runs import Requests
 
 from draftproof.records import Chunk, RequestRecord
-from draftproof.testing.synthetic_runs import Requests
 from draftproof.verdict.run_data import RunData
 
 BUNDLE = 4  # tokens that the joining arm sends in one event

@@ -13,9 +13,9 @@ from itertools import pairwise
 import msgspec
 import numpy as np
 from study_worlds import ALL, PLAN, THRESHOLDS, World
+from tests.builders.runs import TURN_NS, Layout
 
 from draftproof.records import BlockRecord, Chunk, RequestRecord
-from draftproof.testing.synthetic_runs import TURN_NS, Layout
 from draftproof.verdict.effects import derive_seed
 from draftproof.verdict.observed import RunData, TurnKey
 

@@ -10,9 +10,9 @@ from functools import partial
 import msgspec
 import numpy as np
 from study_worlds import ALL, STANDARD, World
+from tests.builders.disturbed import BUSY, QUIET, add_attempts, note_hosts
 
 from draftproof.records import BlockRecord, Chunk, HostUse, RequestRecord
-from draftproof.testing.disturbed_runs import BUSY, QUIET, add_attempts, note_hosts
 from draftproof.verdict.client_limits import LAGGED_TURNS_LIMIT
 from draftproof.verdict.effects import derive_seed
 from draftproof.verdict.observed import RunData, TurnKey

@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Literal, NamedTuple, Self, TypeVar
 
+from tests.builders.records import build_item
+
 from draftproof.client.exchange import Exchange, ExchangeFold
 from draftproof.client.transport import HttpTransport
 from draftproof.client.wire import WireRequest
@@ -20,7 +22,6 @@ from draftproof.engines import adapter_for
 from draftproof.load.driver import LoadSettings, run_turn
 from draftproof.load.turn import Endpoint, Turn
 from draftproof.records import RequestRecord
-from draftproof.testing.builders import build_item
 from draftproof.testing.http_peer import parse_head
 
 STREAM, JSON, HTML, TEXT = "text/event-stream", "application/json", "text/html", "text/plain"

@@ -4,6 +4,7 @@ import asyncio
 
 import aiohttp
 import pytest
+from tests.builders.records import build_arm_manifest, build_item
 
 from draftproof.arms.probe import probe_service
 from draftproof.arms.service import locate_service
@@ -13,7 +14,6 @@ from draftproof.errors import EngineError
 from draftproof.load.turn import Endpoint
 from draftproof.manifests import Counting
 from draftproof.plan.schema import Arm
-from draftproof.testing.builders import build_arm_manifest, build_item
 from draftproof.testing.scripted_server import ScriptedServer
 from draftproof.testing.scripts import Script
 

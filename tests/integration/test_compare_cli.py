@@ -4,11 +4,7 @@ import json
 
 import msgspec
 import pytest
-
-from draftproof.plan.loading import parse_plan, plan_sha256, thresholds_sha256
-from draftproof.records import SpecCounts
-from draftproof.store import RunDirectory
-from draftproof.testing.builders import (
+from tests.builders.records import (
     MS_NS,
     build_arm_manifest,
     build_block_record,
@@ -17,6 +13,10 @@ from draftproof.testing.builders import (
     build_manifest,
     build_record,
 )
+
+from draftproof.plan.loading import parse_plan, plan_sha256, thresholds_sha256
+from draftproof.records import SpecCounts
+from draftproof.store import RunDirectory
 from draftproof.verdict.comparing import RunComparison
 
 PLAN = (

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import uvloop
 from byte_server import CHAT, DIALECTS, ByteServer, Reply, ask, events, respond, send, with_transport
+from tests.builders.records import build_item
 
 from draftproof.client.dialling import Dialler, Origin, ResumingContext
 from draftproof.client.transport import HttpTransport
@@ -20,7 +21,6 @@ from draftproof.engines import GENERIC
 from draftproof.load.driver import run_turn
 from draftproof.load.memory_sink import MemorySink
 from draftproof.load.turn import Endpoint, Turn
-from draftproof.testing.builders import build_item
 
 BODY = events(DIALECTS["generic"].frames)
 CERTIFICATE = Path(__file__).with_name("self_signed.pem")

@@ -3,13 +3,13 @@
 import asyncio
 
 import pytest
+from tests.builders.host import ScriptedHost
 from typer import Exit
 
 from draftproof.cli.running import finish
 from draftproof.errors import InvalidRunError
 from draftproof.qualify import Patience, Quiet, early_word, host_watch, recompute, watching_host
 from draftproof.store import RunDirectory
-from draftproof.testing.scripted_host import ScriptedHost
 from draftproof.verdict.results import EXIT_CODES
 
 TICK_S = 15.0

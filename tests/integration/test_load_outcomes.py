@@ -6,6 +6,7 @@ import socket
 import threading
 
 import pytest
+from tests.builders.records import build_item
 
 from draftproof.client.transport import HttpTransport
 from draftproof.engines import GENERIC, REFERENCE
@@ -13,7 +14,6 @@ from draftproof.errors import UsageError
 from draftproof.load.driver import LoadSettings, run_turn
 from draftproof.load.turn import Endpoint, Turn
 from draftproof.records import RequestRecord, SpecCounts
-from draftproof.testing.builders import build_item
 from draftproof.testing.scripted_server import ScriptedServer
 from draftproof.testing.scripts import Script
 

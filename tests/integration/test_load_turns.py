@@ -8,14 +8,14 @@ import time
 
 import msgspec
 import pytest
+from tests.builders.records import build_item
+from tests.builders.transport import FakeTransport, Story
 
 from draftproof.client.transport import HttpTransport
 from draftproof.engines import REFERENCE
 from draftproof.errors import StoreError
 from draftproof.load.driver import LoadSettings, run_turn, run_warmup
 from draftproof.load.turn import Endpoint, Turn
-from draftproof.testing.builders import build_item
-from draftproof.testing.fake_transport import FakeTransport, Story
 from draftproof.testing.scripted_server import ScriptedServer
 from draftproof.testing.scripts import Script
 

@@ -3,13 +3,13 @@
 import asyncio
 
 import numpy as np
+from tests.builders.records import build_item
 
 from draftproof.client.transport import HttpTransport
 from draftproof.engines import GENERIC
 from draftproof.load.driver import LoadSettings, run_turn
 from draftproof.load.memory_sink import MemorySink
 from draftproof.load.turn import Endpoint, Turn
-from draftproof.testing.builders import build_item
 from draftproof.testing.scripted_server import ScriptedServer
 from draftproof.testing.scripts import Script
 from draftproof.workload.arrivals import OpenLoop, Spacing, Steady, times_within

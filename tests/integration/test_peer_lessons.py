@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.builders.records import build_item
 
 from draftproof.client.connection import HttpConnection
 from draftproof.client.transport import HttpTransport
@@ -21,7 +22,6 @@ from draftproof.load.memory_sink import MemorySink
 from draftproof.load.turn import Endpoint, Turn
 from draftproof.metrics.client_error import TrueAnswer, compute_client_error
 from draftproof.metrics.request import compute_request_metrics, itl_arrival_ns
-from draftproof.testing.builders import build_item
 from draftproof.testing.scripted_server import ScriptedServer
 from draftproof.testing.scripts import Script
 

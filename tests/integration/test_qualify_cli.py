@@ -7,11 +7,11 @@ import signal
 
 import msgspec
 import pytest
+from tests.builders.records import MS_NS, build_block_record, build_item, build_manifest, build_record
 
 from draftproof.plan.loading import parse_plan, plan_sha256, thresholds_sha256
 from draftproof.records import SpecCounts
 from draftproof.store import RunDirectory
-from draftproof.testing.builders import MS_NS, build_block_record, build_item, build_manifest, build_record
 from draftproof.workload.items import ContainsCheck
 
 LOADS = {"low": 1, "high": 8}

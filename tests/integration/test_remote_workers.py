@@ -7,6 +7,7 @@ import itertools
 import msgspec
 import numpy as np
 import pytest
+from tests.builders.records import build_item
 
 from draftproof.clock import monotonic_ns
 from draftproof.engines import GENERIC
@@ -18,7 +19,6 @@ from draftproof.load.ray.handle import RemoteWorker
 from draftproof.load.turn import Endpoint, Turn
 from draftproof.load.workers import WorkerDiedError, WorkerPool
 from draftproof.store.journal import load_journal
-from draftproof.testing.builders import build_item
 from draftproof.testing.scripted_server import ScriptedServer
 from draftproof.testing.scripts import Script
 from draftproof.workload.answers import view_answer

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from tests.builders.records import build_item
 
 from draftproof.client.transport import HttpTransport
 from draftproof.engines import GENERIC
@@ -10,7 +11,6 @@ from draftproof.load import performing
 from draftproof.load.driver import LoadSettings, run_turn
 from draftproof.load.memory_sink import MemorySink
 from draftproof.load.turn import Endpoint, Turn
-from draftproof.testing.builders import build_item
 from draftproof.testing.scripted_server import ScriptedServer
 from draftproof.testing.scripts import Script
 from draftproof.workload.arrivals import think_time_ns

@@ -11,6 +11,7 @@ import time
 import numpy as np
 import psutil
 import pytest
+from tests.builders.records import build_item
 
 from draftproof.client.transport import HttpTransport
 from draftproof.engines import GENERIC
@@ -20,7 +21,6 @@ from draftproof.load.memory_sink import MemorySink
 from draftproof.load.turn import Endpoint, Turn
 from draftproof.load.workers import WorkerDiedError, WorkerPool
 from draftproof.store.journal import load_journal
-from draftproof.testing.builders import build_item
 from draftproof.testing.scripted_server import ScriptedServer
 from draftproof.testing.scripts import Script
 from draftproof.workload.answers import view_answer

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.builders.records import build_record
 
 from draftproof.metrics.delivery import (
     BURST_SHARE_OF_PAUSE,
@@ -27,7 +28,6 @@ from draftproof.records import Chunk
 from draftproof.stats.quantiles import quantile_interval, quantile_intervals
 from draftproof.stats.resampling import assign_strata, draw_seeded_weights, draw_weights, index_labels
 from draftproof.stats.totals import sum_by_cluster
-from draftproof.testing.builders import build_record
 
 SHARES = st.floats(0, 1)
 VALUES = st.lists(st.one_of(st.floats(0, 1e12), st.just(math.inf)), max_size=40)

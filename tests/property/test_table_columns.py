@@ -2,10 +2,10 @@
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.builders.records import build_record
 
 from draftproof.records import Chunk, RequestRecord, Round, SpecCounts, ToolCall
 from draftproof.store.parquet import load_records, save_records
-from draftproof.testing.builders import build_record
 
 WHOLE = st.integers(-(2**62), 2**62)
 COUNTS = st.builds(SpecCounts, WHOLE, WHOLE, WHOLE, st.lists(WHOLE, max_size=2).map(tuple))

@@ -3,6 +3,7 @@
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.builders.records import build_record
 
 from draftproof.metrics.acceptance import pool_acceptance
 from draftproof.metrics.request import compute_request_metrics
@@ -12,7 +13,6 @@ from draftproof.records import Chunk, SpecCounts
 from draftproof.stats.bootstrap import _weighted_median
 from draftproof.stats.quantile_ratio import _cut_tail, _split_top, _Tail
 from draftproof.stats.resampling import draw_weights
-from draftproof.testing.builders import build_record
 from draftproof.verdict.columns import number_rows
 
 ROWS = st.integers(2, 300)

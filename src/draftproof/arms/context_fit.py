@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 from tokenizers import Tokenizer
 
-from draftproof.arms.environment import resolve_references
 from draftproof.errors import PlanError
 from draftproof.metrics.token_counting import TokenStarts
+from draftproof.plan.environment import resolve_references
 from draftproof.plan.schema import Plan
 from draftproof.workload.items import Item
 

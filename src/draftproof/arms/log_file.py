@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from draftproof.arms.environment import mask_values
+from draftproof.plan.environment import mask_values
 
 _TAIL_BYTES, _TAIL_LINES = 4096, 5
 # A service states its configuration while it starts; what it writes for hours afterwards is not read.

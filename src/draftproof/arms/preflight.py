@@ -23,7 +23,6 @@ from draftproof.arms.contract import (
     build_contract,
     drafts_target_ids,
 )
-from draftproof.arms.environment import find_secrets, resolve_plan
 from draftproof.arms.features import (
     find_method,
 )
@@ -44,6 +43,7 @@ from draftproof.engines import adapter_for
 from draftproof.engines.proof import Proof
 from draftproof.errors import IncompatibleError, InvalidRunError, UsageError
 from draftproof.manifests import ArmManifest, Contract
+from draftproof.plan.environment import find_secrets, resolve_plan
 from draftproof.plan.schema import Arm, Plan
 from draftproof.workload.items import Item
 

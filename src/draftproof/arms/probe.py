@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable
 import aiohttp
 import msgspec
 
-from draftproof.arms.environment import mask_struct, mask_values
 from draftproof.arms.launch import plan_section
 from draftproof.arms.manifest import fetch_bodies
 from draftproof.arms.readiness import REFUSED_STATUSES, describe_key_fix
@@ -23,6 +22,7 @@ from draftproof.engines.proof import Proof, prove_speculation
 from draftproof.errors import EngineError
 from draftproof.load.turn import Endpoint
 from draftproof.manifests import ArmManifest, ColdStart
+from draftproof.plan.environment import mask_struct, mask_values
 from draftproof.workload.items import Item, Message
 
 _TEXT = "The red lamp stands on the long table. The blue lamp stands on the long table. "

@@ -19,7 +19,6 @@ import aiohttp
 import psutil
 
 from draftproof.arms import watchdog
-from draftproof.arms.environment import resolve_references
 from draftproof.arms.launch import LOOPBACK, PORT_MARK, plan_section
 from draftproof.arms.log_file import mask_file, read_from, read_tail
 from draftproof.arms.process_family import (
@@ -40,6 +39,7 @@ from draftproof.arms.readiness import (
 )
 from draftproof.clock import Clock, monotonic_ns
 from draftproof.errors import EngineError
+from draftproof.plan.environment import resolve_references
 
 _POLL_S = 0.1
 # A service that is said to run already is not worth the patience that a loading model needs.

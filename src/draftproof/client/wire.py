@@ -1,7 +1,7 @@
 """The seam between a request and the network: what is sent, what is heard, how it ended.
 
 A transport turns a `WireRequest` into calls on a `Listener` and one `Ending`. The real one speaks HTTP/1.1
-(`transport.py`); the one for tests plays a script (`draftproof.testing.fake_transport`).
+(`transport.py`); the one for tests plays a script (tests/builders/transport.py).
 """
 
 from collections.abc import Mapping, Sequence

@@ -4,7 +4,6 @@ import asyncio
 
 import msgspec
 
-from draftproof.arms.environment import mask_struct
 from draftproof.client.exchange import Exchange, ExchangeFold
 from draftproof.client.wire import Ending, WireRequest
 from draftproof.clock import monotonic_ns
@@ -13,6 +12,7 @@ from draftproof.costs.schedule import Start
 from draftproof.costs.station import ARM, Station
 from draftproof.costs.waves import Wave
 from draftproof.load.turn import Job, Turn, make_record
+from draftproof.plan.environment import mask_struct
 from draftproof.records import Phase, RequestRecord
 
 

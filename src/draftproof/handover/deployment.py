@@ -17,13 +17,13 @@ import msgspec
 import uvloop
 
 from draftproof.arms.contract import build_contract
-from draftproof.arms.environment import find_secrets, resolve_plan
 from draftproof.arms.launch import list_arms
 from draftproof.arms.model_files import load_drafter_facts, load_target_facts, locate_drafter
 from draftproof.engines import adapter_for
 from draftproof.errors import UsageError
 from draftproof.manifests import ArmManifest, Manifest
 from draftproof.plan.approval import Approval, ChangeTrigger
+from draftproof.plan.environment import find_secrets, resolve_plan
 from draftproof.plan.schema import Plan
 from draftproof.qualify.check import ModelResolver, resolve_target
 from draftproof.qualify.progress import Progress

@@ -13,7 +13,6 @@ from tempfile import TemporaryDirectory
 import msgspec
 
 import draftproof
-from draftproof.arms.environment import find_secrets
 from draftproof.arms.launch import list_arms
 from draftproof.build import source_sha256
 from draftproof.errors import DraftproofError, InvalidRunError, StoreError, UsageError
@@ -24,6 +23,7 @@ from draftproof.handover.listing import LISTING_NAME, SUMS_NAME, make_listing, r
 from draftproof.handover.scrubbing import find_secret_places, refuse_secrets
 from draftproof.handover.signing import load_private_key, sign, signature_path
 from draftproof.handover.staging import stage_run, withhold_stage
+from draftproof.plan.environment import find_secrets
 from draftproof.plan.schema import Arm, Plan
 from draftproof.store import RunContents
 from draftproof.store.lines import write_atomically

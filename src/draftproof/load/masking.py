@@ -1,7 +1,7 @@
 """Keeps secrets out of the journal: what a service quotes of its request is masked before that."""
 
-from draftproof.arms.environment import mask_struct
 from draftproof.load.turn import Sink
+from draftproof.plan.environment import mask_struct
 from draftproof.records import RequestRecord
 
 

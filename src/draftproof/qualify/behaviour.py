@@ -12,8 +12,8 @@ import aiohttp
 from draftproof.arms.behaviour.asking import Line
 from draftproof.arms.behaviour.metering import fetch_whole, read_load
 from draftproof.arms.behaviour.probes import LAST_PROBE, Bench, run_probes
-from draftproof.arms.environment import mask_struct
 from draftproof.client.transport import HttpTransport
+from draftproof.plan.environment import mask_struct
 from draftproof.plan.schema import Plan
 from draftproof.qualify.fleet import Fleet
 from draftproof.qualify.running_arm import Contact

@@ -9,12 +9,12 @@ import msgspec
 import uvloop
 
 from draftproof.arms.comparability import find_differences
-from draftproof.arms.environment import resolve_references
 from draftproof.arms.findings import Finding
 from draftproof.arms.launch import MODEL_MARK, list_arms
 from draftproof.arms.preflight import PreflightReport, run_preflight
 from draftproof.load.sockets import prepare_descriptors
 from draftproof.manifests import ArmManifest, Contract
+from draftproof.plan.environment import resolve_references
 from draftproof.plan.loading import BUILTIN_PREFIX
 from draftproof.plan.schema import Plan
 from draftproof.qualify.clusters import check_cluster

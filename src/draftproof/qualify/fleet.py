@@ -9,10 +9,10 @@ from typing import Self
 
 from draftproof.arms.comparability import find_differences
 from draftproof.arms.context_fit import find_tokenizer
-from draftproof.arms.environment import find_secrets
 from draftproof.arms.launch import list_arms, plan_section
 from draftproof.errors import EngineError, IncompatibleError, PlanError
 from draftproof.manifests import ArmManifest
+from draftproof.plan.environment import find_secrets
 from draftproof.plan.schema import Arm, Plan
 from draftproof.qualify.progress import Progress
 from draftproof.qualify.running_arm import Contact, RunningArm

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 import aiohttp
 import msgspec
 
-from draftproof.arms.environment import find_secrets, mask_struct, resolve_headers
 from draftproof.errors import EngineError
+from draftproof.plan.environment import find_secrets, mask_struct, resolve_headers
 from draftproof.plan.judge import Judge
 from draftproof.plan.schema import Arm
 from draftproof.records import Judgement

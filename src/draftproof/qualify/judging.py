@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 import uvloop
 
-from draftproof.arms.environment import resolve_headers
 from draftproof.errors import DraftproofError, PlanError, UsageError
+from draftproof.plan.environment import resolve_headers
 from draftproof.plan.loading import BUILTIN_PREFIX
 from draftproof.plan.schema import Plan
 from draftproof.qualify.functions import FunctionProcess, ask_functions

@@ -3,9 +3,9 @@
 import contextlib
 from collections.abc import Iterator
 
-from draftproof.arms.environment import mask_values
 from draftproof.errors import DraftproofError
 from draftproof.load.masking import MaskingSink
+from draftproof.plan.environment import mask_values
 
 __all__ = ["MaskingSink", "masked_errors"]
 

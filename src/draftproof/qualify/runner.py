@@ -17,7 +17,6 @@ import uvloop
 
 from draftproof import __version__
 from draftproof.arms.context_fit import find_tokenizer
-from draftproof.arms.environment import list_values
 from draftproof.arms.launch import list_arms
 from draftproof.arms.preflight import PreflightReport
 from draftproof.build import source_sha256
@@ -26,6 +25,7 @@ from draftproof.errors import IncompatibleError
 from draftproof.load.sockets import prepare_descriptors
 from draftproof.manifests import Manifest
 from draftproof.metrics.token_counting import list_uncounted
+from draftproof.plan.environment import list_values
 from draftproof.plan.loading import plan_sha256, thresholds_sha256
 from draftproof.plan.schema import Plan
 from draftproof.qualify.behaviour import list_unprobed

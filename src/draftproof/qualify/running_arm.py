@@ -7,13 +7,6 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
-from draftproof.arms.environment import (
-    check_request_fields,
-    find_secrets,
-    mask_struct,
-    resolve_headers,
-    resolve_variables,
-)
 from draftproof.arms.launch import build_command, plan_section
 from draftproof.arms.manifest import SERVED_MODEL_KEY, Started, ask_identity, fetch_manifest
 from draftproof.arms.probe import ProbeResult, probe_service
@@ -25,6 +18,13 @@ from draftproof.engines import adapter_for
 from draftproof.errors import EngineError
 from draftproof.load.turn import Endpoint
 from draftproof.manifests import ArmManifest, Counting
+from draftproof.plan.environment import (
+    check_request_fields,
+    find_secrets,
+    mask_struct,
+    resolve_headers,
+    resolve_variables,
+)
 from draftproof.plan.schema import Arm, Plan
 from draftproof.qualify.masking import masked_errors
 from draftproof.qualify.stopping import unless_stopped

@@ -23,7 +23,7 @@ from unittest.mock import patch
 import msgspec
 
 ROOT = Path(__file__).parents[3]
-for folder in ("bench", "tests/unit/costs", "tests/unit/verdict"):
+for folder in (".", "bench", "tests/unit/costs", "tests/unit/verdict"):
     sys.path.insert(0, str(ROOT / folder))
 
 import cost_builders  # noqa: E402 - found by the path above

@@ -9,9 +9,9 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.builders.results import build_results
 
 from draftproof.report import render_text
-from draftproof.testing.synthetic_results import build_results
 
 CASES = {
     "usual": build_results(),

@@ -17,7 +17,6 @@ from arm_builders import NGRAM, manifest, plan
 from draftproof.arms.behaviour.asking import Seen, has_content
 from draftproof.arms.behaviour.judging import _find_stream_faults
 from draftproof.arms.contract import build_contract
-from draftproof.arms.environment import check_request_fields
 from draftproof.arms.findings import judge_contract
 from draftproof.arms.manifest import Started, Told, fetch_manifest
 from draftproof.arms.probe import _check_answered
@@ -30,6 +29,7 @@ from draftproof.engines import REFERENCE, adapter_for
 from draftproof.engines.protocol import Answer
 from draftproof.errors import EngineError, PlanError
 from draftproof.load.turn import Endpoint
+from draftproof.plan.environment import check_request_fields
 from draftproof.plan.schema import Arm
 from draftproof.qualify.fleet import find_change
 

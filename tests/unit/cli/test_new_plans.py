@@ -10,7 +10,6 @@ import pytest
 
 from draftproof.arms.comparability import check_comparable, find_undeclared
 from draftproof.arms.confounds import find_known_forced, find_pinned
-from draftproof.arms.environment import resolve_headers
 from draftproof.arms.launch import build_command, list_arms
 from draftproof.cli.initialising import METHODS, Wanted, render_new_plan
 from draftproof.engines import GENERIC, REFERENCE, EngineAdapter
@@ -21,6 +20,7 @@ from draftproof.engines.tgi import TGI
 from draftproof.engines.vllm import VLLM
 from draftproof.errors import PlanError, UsageError
 from draftproof.manifests import ArmManifest
+from draftproof.plan.environment import resolve_headers
 from draftproof.plan.loading import load_plan, parse_plan
 from draftproof.plan.placeholders import check_filled_in, find_placeholders
 from draftproof.plan.schema import Arm, Plan

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
+from tests.builders.results import build_results
 from typer.testing import CliRunner
 
 from draftproof.cli.app import app
 from draftproof.errors import DraftproofError, UsageError
-from draftproof.testing.synthetic_results import build_results
 
 RUN = Path(__file__).parents[2] / "fixtures" / "runs" / "vllm-ngram"
 

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.builders.records import build_item
 
 from draftproof.client.connection import HttpConnection
 from draftproof.client.exchange import ExchangeFold
@@ -20,7 +21,6 @@ from draftproof.clock import monotonic_ns
 from draftproof.engines import ADAPTERS, GENERIC
 from draftproof.errors import EngineError
 from draftproof.load.turn import Job, Turn, make_record
-from draftproof.testing.builders import build_item
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 END = b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"

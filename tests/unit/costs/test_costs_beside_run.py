@@ -2,10 +2,10 @@
 
 import msgspec
 import pytest
+from tests.builders.results import build_results
 
 from draftproof.costs.beside_run import compare_run, judge
 from draftproof.costs.results import StepCost
-from draftproof.testing.synthetic_results import build_results
 from draftproof.verdict.results import Figure
 
 

@@ -3,12 +3,12 @@
 import msgspec
 import pytest
 from cost_builders import TOKENS, build_round_wave, build_wave
+from tests.builders.records import MS_NS, build_failure, build_record, build_round
 
 from draftproof.costs.waves import cost_wave, count_drafted, find_full_rounds, find_full_window
 from draftproof.engines.facts import Series
 from draftproof.errors import EngineError
 from draftproof.records import SpecCounts
-from draftproof.testing.builders import MS_NS, build_failure, build_record, build_round
 
 NO_SERIES = Series()
 COUNTERS = Series(draft_tokens=("drafted_total",), draft_seconds=("d",), verify_seconds=("v",))

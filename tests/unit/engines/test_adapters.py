@@ -1,12 +1,12 @@
 """Adapters: what is asked, and that every arm is asked alike."""
 
 import pytest
+from tests.builders.records import build_item
 
 from draftproof.engines import ADAPTERS, GENERIC, REFERENCE, adapter_for
 from draftproof.engines.protocol import SpeculationSwitch
 from draftproof.errors import PlanError
 from draftproof.plan.keys import schema_at
-from draftproof.testing.builders import build_item
 from draftproof.workload.items import Message, Sampling
 
 

@@ -6,12 +6,12 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.builders.records import build_record
 
 from draftproof.engines.chat.fold import ChatFold
 from draftproof.records import RequestRecord
 from draftproof.store.journal import encode_line
 from draftproof.store.parquet import load_records, save_records
-from draftproof.testing.builders import build_record
 
 
 def entry(*values):

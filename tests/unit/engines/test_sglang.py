@@ -14,6 +14,7 @@ from payload_streams import (
     read_payload,
     read_series,
 )
+from tests.builders.records import build_item
 
 from draftproof.engines.adapter import Evidence
 from draftproof.engines.facts import Settings
@@ -23,7 +24,6 @@ from draftproof.engines.reading.series import first_sum, sum_parts
 from draftproof.engines.sglang import SGLANG
 from draftproof.errors import PlanError
 from draftproof.records import SpecCounts, ToolCall
-from draftproof.testing.builders import build_item
 
 TEXT = "The quick brown 🦊 jumps over the lazy dog."
 ON: Settings = {"speculation.method": "EAGLE3"}

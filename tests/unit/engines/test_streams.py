@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from tests.builders.records import build_item
 
 from draftproof.client.exchange import Exchange, ExchangeFold
 from draftproof.client.wire import Ending
@@ -13,7 +14,6 @@ from draftproof.load.turn import Job, Turn, make_record
 from draftproof.metrics.acceptance import count_decode_steps, pool_acceptance
 from draftproof.metrics.request import compute_request_metrics, count_output_tokens
 from draftproof.records import RequestRecord, ServerTimings
-from draftproof.testing.builders import build_item
 
 MS = 1_000_000
 STREAMS = Path(__file__).parents[2] / "fixtures" / "streams"

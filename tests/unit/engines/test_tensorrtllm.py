@@ -12,6 +12,7 @@ from payload_streams import (
     read_payload,
     read_series,
 )
+from tests.builders.records import build_item
 
 from draftproof.engines.adapter import Evidence
 from draftproof.engines.facts import Settings
@@ -19,7 +20,6 @@ from draftproof.engines.proof import prove_speculation
 from draftproof.engines.reading.series import first_sum, sum_by_label
 from draftproof.engines.tensorrtllm import TENSORRT_LLM
 from draftproof.records import ToolCall
-from draftproof.testing.builders import build_item
 from draftproof.workload.items import Sampling
 
 TEXT = "The quick brown 🦊 jumps over the lazy dog."

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from tests.builders.records import build_item
 
 from draftproof.client.exchange import ExchangeFold
 from draftproof.client.wire import Ending
@@ -14,7 +15,6 @@ from draftproof.errors import PlanError
 from draftproof.metrics.acceptance import count_decode_steps
 from draftproof.records import RequestRecord
 from draftproof.telemetry.prometheus import compute_deltas, parse_exposition
-from draftproof.testing.builders import build_item
 
 IDLE_COMMAND = (
     *("vllm", "serve", "/models/target", "--speculative-config"),

@@ -4,14 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-
-from draftproof.handover.archive import read_archive, read_member, write_archive
-from draftproof.handover.listing import LISTING_NAME, SUMS_NAME, Listing, make_listing, render_sums
-from draftproof.plan.loading import parse_plan, plan_sha256, thresholds_sha256
-from draftproof.records import RequestRecord, ToolCall
-from draftproof.store import RunDirectory
-from draftproof.store.run_directory import encode_document
-from draftproof.testing.builders import (
+from tests.builders.records import (
     MS_NS,
     build_arm_manifest,
     build_block_record,
@@ -21,6 +14,13 @@ from draftproof.testing.builders import (
     build_manifest,
     build_record,
 )
+
+from draftproof.handover.archive import read_archive, read_member, write_archive
+from draftproof.handover.listing import LISTING_NAME, SUMS_NAME, Listing, make_listing, render_sums
+from draftproof.plan.loading import parse_plan, plan_sha256, thresholds_sha256
+from draftproof.records import RequestRecord, ToolCall
+from draftproof.store import RunDirectory
+from draftproof.store.run_directory import encode_document
 from draftproof.workload.items import ContainsCheck, Message
 
 # Key 1 of RFC 8032, section 7.1: public test data.

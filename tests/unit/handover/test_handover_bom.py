@@ -5,10 +5,10 @@ import json
 import msgspec
 import pytest
 from package_builders import ARMS, DIGESTS, build_contract_of
+from tests.builders.records import build_manifest
 
 from draftproof.handover.bom import find_tool_version, library_version, render_bom
 from draftproof.plan.approval import Approval
-from draftproof.testing.builders import build_manifest
 
 APPROVAL = Approval(owner="team-serving", drafter_retirement="with the next target")
 MANIFEST = build_manifest(

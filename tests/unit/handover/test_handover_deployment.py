@@ -5,12 +5,12 @@ from datetime import date
 import msgspec
 import pytest
 from package_builders import DIGESTS
+from tests.builders.records import build_arm_manifest, build_contract, build_manifest
 
 from draftproof.cli.handing_over import describe_deployment
 from draftproof.errors import UsageError
 from draftproof.handover.deployment import check_end, compare_deployment
 from draftproof.plan.approval import Approval
-from draftproof.testing.builders import build_arm_manifest, build_contract, build_manifest
 from draftproof.verdict.comparing.triggers import ArmFacts, name_trigger
 
 TODAY = date(2026, 6, 1)

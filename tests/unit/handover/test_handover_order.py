@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from package_builders import build_lines
+from tests.builders.records import MS_NS, build_block_record, build_record
 
 from draftproof.handover.journal_order import JournalOrder, check_order, check_records, sort_as_written
 from draftproof.records import BlockRecord, Judgement, Warmup
 from draftproof.store.journal import encode_line
-from draftproof.testing.builders import MS_NS, build_block_record, build_record
 
 LINES = list(build_lines())
 

@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+from tests.builders.records import build_record
 
 from draftproof.load.client_fitness import (
     PRECISION,
@@ -19,7 +20,6 @@ from draftproof.metrics.client_error import (
     compute_client_error,
 )
 from draftproof.records import BlockRecord, Chunk, RequestRecord
-from draftproof.testing.builders import build_record
 
 MS = 1_000_000
 

@@ -4,13 +4,13 @@ import asyncio
 
 import msgspec
 import pytest
+from tests.builders.records import build_item
+from tests.builders.transport import FakeTransport, Story
 
 from draftproof.engines import GENERIC
 from draftproof.load.driver import LoadSettings, run_turn
 from draftproof.load.schedule import Schedule
 from draftproof.load.turn import EARLIER_FAILED, Endpoint, Turn
-from draftproof.testing.builders import build_item
-from draftproof.testing.fake_transport import FakeTransport, Story
 from draftproof.workload.answers import AnswerView
 from draftproof.workload.items import FollowUp
 

@@ -6,6 +6,8 @@ import time
 
 import msgspec
 import pytest
+from tests.builders.records import build_item
+from tests.builders.transport import FakeTransport, Story
 
 from draftproof.client.wire import WireRequest
 from draftproof.engines import REFERENCE
@@ -14,8 +16,6 @@ from draftproof.load.driver import LoadSettings, run_turn
 from draftproof.load.performing import Performer
 from draftproof.load.turn import Endpoint, Turn
 from draftproof.records import Chunk, RequestRecord, ToolCall
-from draftproof.testing.builders import build_item
-from draftproof.testing.fake_transport import FakeTransport, Story
 
 ENDPOINT = Endpoint(url="http://h:1", served_model="m", adapter=REFERENCE, headers=(("X", "y"),))
 TURN = Turn(block=4, load="peak", concurrency=1, repeat=2, arm="candidate", order=1, item_ids=("a",))

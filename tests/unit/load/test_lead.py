@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from tests.builders.knee import Queue, Service
+from tests.builders.records import MS_NS
 
 from draftproof.load.lead import LEAD_TIMES, Lead, stands
-from draftproof.testing.builders import MS_NS
-from draftproof.testing.synthetic_knee import Queue, Service
 
 S = 1000 * MS_NS
 

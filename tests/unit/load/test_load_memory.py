@@ -5,6 +5,7 @@ import gc
 
 import psutil
 import pytest
+from tests.builders.records import build_item
 
 from draftproof.client.wire import Ending, Listener, WireRequest
 from draftproof.engines import adapter_for
@@ -12,7 +13,6 @@ from draftproof.load.driver import LoadSettings, run_turn
 from draftproof.load.turn import Endpoint, Turn
 from draftproof.store.journal import Journal
 from draftproof.store.lines import LineFile
-from draftproof.testing.builders import build_item
 
 MIB = 1 << 20
 TOKENS = b"".join(b'data: {"choices":[{"index":0,"delta":{"content":"word "}}]}\n\n' for _ in range(8))

@@ -6,6 +6,7 @@ import selectors
 from typing import Any
 
 import pytest
+from tests.builders.records import build_item
 
 from draftproof.client.wire import Ending
 from draftproof.engines import GENERIC
@@ -16,7 +17,6 @@ from draftproof.load.share import Share
 from draftproof.load.turn import Endpoint, Turn
 from draftproof.load.workers.core import LoadWorker
 from draftproof.load.workers.messages import EndpointOrder, TurnOrder
-from draftproof.testing.builders import build_item
 from draftproof.workload.arrivals import OpenLoop, Spacing, Steady
 
 MS = 1_000_000

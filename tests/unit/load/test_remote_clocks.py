@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.builders.records import build_block_record, build_record
 
 from draftproof.errors import UsageError
 from draftproof.load.ray.facts import (
@@ -28,7 +29,6 @@ from draftproof.load.ray.spool import Spool
 from draftproof.load.sockets import Limits, count_descriptors
 from draftproof.load.workers.messages import Count, Finish, Start
 from draftproof.metrics.request import compute_request_metrics
-from draftproof.testing.builders import build_block_record, build_record
 
 MS = 1_000_000
 OFFSETS = st.integers(-(10**15), 10**15)

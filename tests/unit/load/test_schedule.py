@@ -1,9 +1,10 @@
 """Which request a free slot takes next."""
 
+from tests.builders.records import build_item
+
 from draftproof.engines import GENERIC
 from draftproof.load.schedule import Schedule, warmup_turn
 from draftproof.load.turn import Endpoint, Turn, turns_of
-from draftproof.testing.builders import build_item
 from draftproof.workload.blocks import Block
 
 ITEMS = {name: build_item(name) for name in ("a", "b")}

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.builders.records import build_block_record, build_item
 
 from draftproof.errors import DraftproofError, StoreError
 from draftproof.load.lead import Lead
@@ -33,7 +34,6 @@ from draftproof.load.workers.messages import (
 )
 from draftproof.load.workers.pool import index_by_turn
 from draftproof.records import WorkerClock
-from draftproof.testing.builders import build_block_record, build_item
 from draftproof.workload.answers import AnswerView
 from draftproof.workload.arrivals import OpenLoop, Steady
 from draftproof.workload.items import FollowUp

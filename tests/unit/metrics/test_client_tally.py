@@ -1,6 +1,7 @@
 """What the client got over a turn, to be held against the service's counters."""
 
 import msgspec
+from tests.builders.records import build_failure, build_record, build_round
 
 from draftproof.metrics.client_tally import (
     tally_client,
@@ -8,7 +9,6 @@ from draftproof.metrics.client_tally import (
     tokens_per_step_from_fields,
 )
 from draftproof.records import SpecCounts
-from draftproof.testing.builders import build_failure, build_record, build_round
 
 
 def test_every_phase_but_the_warm_up_counts():

@@ -1,6 +1,7 @@
 """The delivery signature: hand-computed figures, bursts, and a hint that never says more than it may."""
 
 import pytest
+from tests.builders.records import MS_NS, build_failure, build_record
 
 from draftproof.metrics.delivery import (
     count_arrivals,
@@ -11,7 +12,6 @@ from draftproof.metrics.delivery import (
     summarise_delivery,
 )
 from draftproof.records import Chunk, ToolCall
-from draftproof.testing.builders import MS_NS, build_failure, build_record
 
 TOGETHER_NS = 30_000
 

@@ -1,9 +1,9 @@
 """The parts of a turn whose ramp, window and drain are known."""
 
 import pytest
+from tests.builders.records import build_block_record, build_record
 
 from draftproof.metrics.phases import TurnPhases, split_turn
-from draftproof.testing.builders import build_block_record, build_record
 
 
 def turn(**fields):

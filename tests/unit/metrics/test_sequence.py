@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.builders.records import build_record
 
 from draftproof.metrics.sequence import (
     describe_sequence,
@@ -12,7 +13,6 @@ from draftproof.metrics.sequence import (
     split_words,
 )
 from draftproof.records import ToolCall, Withheld, WithheldSequence
-from draftproof.testing.builders import build_record
 
 
 def test_shares_by_hand():

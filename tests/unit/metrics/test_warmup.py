@@ -3,10 +3,10 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.builders.records import MS_NS, build_failure, build_record
 
 from draftproof.metrics.warmup import WarmupRule, last_change, summarise_group
 from draftproof.records import WarmupGroup
-from draftproof.testing.builders import MS_NS, build_failure, build_record
 
 RULE = WarmupRule(requests=2, tolerance=0.1, max_s=60.0, most_groups=6)
 

@@ -4,10 +4,10 @@ from itertools import pairwise
 
 import msgspec
 import pytest
+from tests.builders.results import build_results
 from watched_runs import ENGINES, HOLDOUT, JOB, MANIFEST, RESULTS, make_plan
 
 from draftproof.monitoring import render_dashboard, watch_run
-from draftproof.testing.synthetic_results import build_results
 
 
 def dashboard(engine="vllm", results=RESULTS, **options):

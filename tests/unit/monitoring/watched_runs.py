@@ -3,12 +3,12 @@
 from typing import Any
 
 import pytest
+from tests.builders.manifest import build_manifest
+from tests.builders.results import build_results
 
 from draftproof.monitoring import render_rules
 from draftproof.plan.loading import parse_plan
 from draftproof.plan.schema import Plan
-from draftproof.testing.synthetic_manifest import build_manifest
-from draftproof.testing.synthetic_results import build_results
 
 ENGINES = ("vllm", "sglang", "tensorrt-llm", "llamacpp", "tgi", "reference")
 JOB, HOLDOUT = "spec", "plain"

@@ -5,11 +5,11 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from tests.builders.records import build_item
 
 from draftproof.plan.loading import parse_plan
 from draftproof.plan.rendering import render_plan
 from draftproof.qualify.load_findings import find_load_findings
-from draftproof.testing.builders import build_item
 from draftproof.workload.moments import Units
 from draftproof.workload.reader import load_workload
 

@@ -1,11 +1,11 @@
 """Load levels and knees that nobody can run: refused in one sentence before anything is started."""
 
 import pytest
+from tests.builders.records import build_item
 
 from draftproof.errors import PlanError, UsageError
 from draftproof.plan.loading import parse_plan
 from draftproof.qualify.load_findings import find_load_findings
-from draftproof.testing.builders import build_item
 
 ARMS = """
 [objectives]

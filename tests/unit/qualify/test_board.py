@@ -7,19 +7,19 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-
-from draftproof.client.wire import Ending
-from draftproof.load.turn import Turn
-from draftproof.plan.loading import parse_plan
-from draftproof.plan.schema import Objectives
-from draftproof.qualify.board import Board, Median, WatchedSink, WatchedTransport
-from draftproof.testing.builders import (
+from tests.builders.records import (
     MS_NS,
     build_block_record,
     build_failure,
     build_item,
     build_record,
 )
+
+from draftproof.client.wire import Ending
+from draftproof.load.turn import Turn
+from draftproof.plan.loading import parse_plan
+from draftproof.plan.schema import Objectives
+from draftproof.qualify.board import Board, Median, WatchedSink, WatchedTransport
 from draftproof.verdict.lag_bounds import Spans
 from draftproof.workload.items import FollowUp
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.builders.records import build_block_record
 
 from draftproof.qualify.early_word import PeriodSeen, RunSeen, find_notices
 from draftproof.records import AcceleratorUse, HostUse
-from draftproof.testing.builders import build_block_record
 
 LATE = ("the client itself was late",)
 

@@ -4,6 +4,8 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.builders.host import ScriptedHost
+from tests.builders.records import build_block_record, build_item
 
 from draftproof.load.turn import Turn
 from draftproof.plan.loading import parse_plan
@@ -11,8 +13,6 @@ from draftproof.qualify.board import Board
 from draftproof.qualify.host_watch import SLICE_S, HostWatch, OwnWork, wait_until_quiet
 from draftproof.qualify.progress import Interrupted, Patience, Quiet
 from draftproof.qualify.watching_host import make_watch
-from draftproof.testing.builders import build_block_record, build_item
-from draftproof.testing.scripted_host import ScriptedHost
 
 PLAN = """\
 name = "p"

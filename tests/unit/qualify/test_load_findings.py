@@ -4,6 +4,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from tests.builders.records import build_arm_manifest, build_item
 
 from draftproof.arms.launch import list_arms
 from draftproof.errors import UsageError
@@ -16,7 +17,6 @@ from draftproof.qualify.load_findings import (
     list_outlooks,
 )
 from draftproof.qualify.measure import plan_turns
-from draftproof.testing.builders import build_arm_manifest, build_item
 from draftproof.workload.items import FollowUp
 from draftproof.workload.reader import load_workload
 

@@ -1,11 +1,11 @@
 """Secrets never reach the journal."""
 
 import msgspec
+from tests.builders.records import build_record
 
-from draftproof.arms.environment import mask_struct
+from draftproof.plan.environment import mask_struct
 from draftproof.qualify.masking import MaskingSink
 from draftproof.records import RequestRecord
-from draftproof.testing.builders import build_record
 
 
 class Kept(list[RequestRecord]):

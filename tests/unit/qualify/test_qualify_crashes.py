@@ -21,6 +21,9 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.builders.host import ScriptedHost
+from tests.builders.records import build_item
+from tests.builders.transport import FakeTransport, Story
 
 from draftproof.client.wire import WireRequest
 from draftproof.engines import GENERIC
@@ -36,9 +39,6 @@ from draftproof.qualify.reporting import recompute
 from draftproof.qualify.resuming import count_starts, list_request_ids
 from draftproof.records import SCHEMA_VERSION, RequestRecord
 from draftproof.store import RunDirectory
-from draftproof.testing.builders import build_item
-from draftproof.testing.fake_transport import FakeTransport, Story
-from draftproof.testing.scripted_host import ScriptedHost
 from draftproof.workload.items import FollowUp
 
 ARMS = ("baseline", "candidate")

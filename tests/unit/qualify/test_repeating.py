@@ -1,11 +1,11 @@
 """A period that the host disturbed is measured once more, right after its block, and none twice more."""
 
 import msgspec
+from tests.builders.disturbed import BUSY, QUIET
+from tests.builders.records import build_block_record
 
 from draftproof.load.turn import Turn
 from draftproof.qualify.repeating import Repeats
-from draftproof.testing.builders import build_block_record
-from draftproof.testing.disturbed_runs import BUSY, QUIET
 
 ARMS = ("baseline", "candidate")
 TURNS = tuple(

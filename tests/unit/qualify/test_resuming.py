@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+from tests.builders.records import build_block_record, build_item
 
 from draftproof.load.turn import Turn
 from draftproof.qualify.resuming import (
@@ -10,7 +11,6 @@ from draftproof.qualify.resuming import (
     list_missing_turns,
     list_request_ids,
 )
-from draftproof.testing.builders import build_block_record, build_item
 from draftproof.workload.items import FollowUp
 
 ITEMS = {"a": build_item("a"), "b": build_item("b", follow_ups=(FollowUp(content="more"),))}

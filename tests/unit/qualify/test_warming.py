@@ -5,14 +5,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.builders.records import build_item
+from tests.builders.transport import FakeTransport, Story
 
 from draftproof.engines import GENERIC
 from draftproof.load.driver import LoadSettings
 from draftproof.load.turn import Endpoint, Turn
 from draftproof.plan.schema import Limits
 from draftproof.qualify.warming import Route, Warmer
-from draftproof.testing.builders import build_item
-from draftproof.testing.fake_transport import FakeTransport, Story
 
 ITEMS = {name: build_item(name) for name in "abcdef"}
 ENDPOINT = Endpoint(url="http://h:1", served_model="m", adapter=GENERIC)

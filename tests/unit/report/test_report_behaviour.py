@@ -2,10 +2,10 @@
 
 import msgspec
 import pytest
+from tests.builders.results import build_results
 
 from draftproof.report import render_html
 from draftproof.report.behaviour import KIND_LABELS, PROBE_LABELS, build_behaviour, probes_sentence
-from draftproof.testing.synthetic_results import build_results
 from draftproof.verdict.behaviour.judge import PROBES
 from draftproof.verdict.behaviour.results import (
     CheckKind,

@@ -1,11 +1,11 @@
 """What the client did, as a table: rates only where a load has one, nothing where nothing is known."""
 
 import msgspec
+from tests.builders.results import build_results
 
 from draftproof.report.clients import build_clients
 from draftproof.report.html import render_html
 from draftproof.report.model import describe_envelope
-from draftproof.testing.synthetic_results import build_results
 from draftproof.verdict.clients.results import ClientUse
 from draftproof.verdict.load_size import LoadSize
 from draftproof.verdict.results import EnvelopeEntry

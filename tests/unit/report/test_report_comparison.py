@@ -4,12 +4,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.builders.results import build_results
 
 from draftproof.report import render_html, render_text
 from draftproof.report.change_words import QUANTITY_WORDS, describe_noise, headline
 from draftproof.report.comparison import render_comparison
 from draftproof.report.quantities import format_share
-from draftproof.testing.synthetic_results import build_results
 from draftproof.verdict.comparing.comparison import (
     ArmChange,
     CommonPrompts,

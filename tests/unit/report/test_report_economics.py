@@ -4,12 +4,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.builders.results import build_results
 
 from draftproof.report import render_html, render_text
 from draftproof.report.drafter import build_drafter
 from draftproof.report.economics import UNPRICED, build_economics
 from draftproof.report.time_parts import build_time_section
-from draftproof.testing.synthetic_results import build_results
 from draftproof.verdict.diagnosis.results import (
     BreakEven,
     Diagnoses,

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.builders.results import build_results
 
 from draftproof.report.equivalence import build_equivalence, equivalence_sentence
 from draftproof.report.html import render_html
 from draftproof.report.text import render_text
-from draftproof.testing.synthetic_results import build_results
 from draftproof.verdict.compute import compute_results
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "verdict"))

@@ -10,10 +10,10 @@ from importlib.resources import files
 
 import msgspec
 import pytest
+from tests.builders.manifest import build_manifest
+from tests.builders.results import build_results
 
 from draftproof.report import render_html, render_text
-from draftproof.testing.synthetic_manifest import build_manifest
-from draftproof.testing.synthetic_results import build_results
 
 _VOID = {"meta", "br", "rect", "line", "circle", "path", "use", "link", "img"}
 _EVIL = "\"><script>alert(1)</script>'"
@@ -206,8 +206,8 @@ def test_the_same_results_give_the_same_bytes_in_any_process():
     """Hash randomisation changes nothing."""
     program = (
         "import hashlib; from draftproof.report import render_html, render_text;"
-        "from draftproof.testing.synthetic_results import build_results;"
-        "from draftproof.testing.synthetic_manifest import build_manifest;"
+        "from tests.builders.results import build_results;"
+        "from tests.builders.manifest import build_manifest;"
         "r = build_results(segments=3);"
         "print(hashlib.sha256((render_html(r, build_manifest()) + render_text(r)).encode()).hexdigest())"
     )

@@ -2,10 +2,10 @@
 
 import msgspec
 import pytest
+from tests.builders.results import build_results
 
 from draftproof.report import render_html, render_text
 from draftproof.report.knee import build_knee
-from draftproof.testing.synthetic_results import build_results
 from draftproof.verdict.figure import Figure
 from draftproof.verdict.knee.results import ArmKnee, KneePoint, KneeRatio, KneeSearch
 

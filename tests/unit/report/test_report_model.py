@@ -2,13 +2,13 @@
 
 import msgspec
 import pytest
+from tests.builders.manifest import build_manifest
+from tests.builders.results import build_results
 
 from draftproof.report.labels import segment_heading, segment_label
 from draftproof.report.model import build_model, describe_envelope
 from draftproof.report.quantities import MISSING
 from draftproof.report.view import Footnotes, figure_cell
-from draftproof.testing.synthetic_manifest import build_manifest
-from draftproof.testing.synthetic_results import build_results
 from draftproof.verdict.results import EnvelopeEntry, EstimatorRow, Figure
 
 

@@ -2,11 +2,11 @@
 
 import msgspec
 import pytest
+from tests.builders.records import MS_NS
+from tests.builders.results import build_results
 
 from draftproof.report import render_html
 from draftproof.report.phases import build_phases
-from draftproof.testing.builders import MS_NS
-from draftproof.testing.synthetic_results import build_results
 from draftproof.verdict.phase_results import PhaseSummary
 
 BASELINE = PhaseSummary(

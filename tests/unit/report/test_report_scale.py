@@ -4,6 +4,8 @@ import re
 
 import msgspec
 import pytest
+from tests.builders.manifest import build_manifest
+from tests.builders.results import build_results
 
 from draftproof.report import render_html
 from draftproof.report.grouping import (
@@ -17,8 +19,6 @@ from draftproof.report.model import build_model
 from draftproof.report.outcomes import build_checks
 from draftproof.report.text import render_text
 from draftproof.report.view import Row, text_cell
-from draftproof.testing.synthetic_manifest import build_manifest
-from draftproof.testing.synthetic_results import build_results
 from draftproof.verdict.results import CheckSummary
 
 LARGE, SMALL, FAILED = (

@@ -4,10 +4,10 @@ import re
 
 import msgspec
 import pytest
+from tests.builders.results import build_results
 
 from draftproof.report import render_html, render_text
 from draftproof.report.services import build_services
-from draftproof.testing.synthetic_results import build_results
 from draftproof.verdict.services.results import (
     Gauge,
     ServiceAgreement,

@@ -2,10 +2,10 @@
 
 import msgspec
 import pytest
+from tests.builders.results import build_results
 
 from draftproof.report import render_text
 from draftproof.report.text import WIDTH_COLUMNS, printable
-from draftproof.testing.synthetic_results import build_results
 
 
 def test_the_decision_is_the_first_thing_said():

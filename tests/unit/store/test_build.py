@@ -1,11 +1,11 @@
 """Two checkouts of one version are told apart, and the same files are the same build."""
 
 import msgspec
+from tests.builders.records import build_manifest
 
 import draftproof
 from draftproof.build import digest_folder, digest_sources, is_other_build, name_build, source_sha256
 from draftproof.manifests import Manifest
-from draftproof.testing.builders import build_manifest
 
 SOURCES = {"a.py": b"one", "sub/b.py": b"two"}
 

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from draftproof.testing.synthetic_knee import Service, make_plan, search_to_end, start_run
+from tests.builders.knee import Service, make_plan, search_to_end, start_run
+
 from draftproof.verdict.knee.compute import compute_knee
 
 # Four slots of a second each: at most 4 requests/s, and 95% within 3 s up to about 3.2 of them.

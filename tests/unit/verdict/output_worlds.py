@@ -5,15 +5,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from draftproof.plan.schema import Plan
-from draftproof.records import RequestRecord
-from draftproof.testing.builders import (
+from tests.builders.records import (
     build_arm_manifest,
     build_contract,
     build_item,
     build_manifest,
     build_record,
 )
+
+from draftproof.plan.schema import Plan
+from draftproof.records import RequestRecord
 from draftproof.verdict.equivalence.assess import compute_equivalence
 from draftproof.verdict.equivalence.results import OutputEquivalence
 from draftproof.verdict.pairs import pair_observations

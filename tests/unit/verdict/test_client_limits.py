@@ -3,11 +3,11 @@
 import msgspec
 import numpy as np
 import pytest
+from tests.builders.records import build_record
+from tests.builders.runs import Layout, Requests, build_run, order_turns
 
 from draftproof.plan.load import LoadLevel
 from draftproof.records import BlockRecord
-from draftproof.testing.builders import build_record
-from draftproof.testing.synthetic_runs import Layout, Requests, build_run, order_turns
 from draftproof.verdict.client_limits import ClientFault, LagBound, find_client_faults, measure_pace
 from draftproof.verdict.client_wording import describe_client_faults
 from draftproof.verdict.compute import compute_results

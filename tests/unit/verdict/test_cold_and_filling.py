@@ -3,9 +3,9 @@
 import msgspec
 import numpy as np
 import pytest
+from tests.builders.records import MS_NS, build_record
+from tests.builders.runs import Layout, Requests, build_run, order_turns
 
-from draftproof.testing.builders import MS_NS, build_record
-from draftproof.testing.synthetic_runs import Layout, Requests, build_run, order_turns
 from draftproof.verdict.cold import count_cold, find_cold_spells, warn_about_cold, withhold_for_cold
 from draftproof.verdict.compute import compute_results
 from draftproof.verdict.filling import (

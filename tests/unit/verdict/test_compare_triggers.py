@@ -1,9 +1,9 @@
 """Change triggers and configuration facts: what fires, what does not, and what is not disclosed."""
 
 import pytest
+from tests.builders.records import build_arm_manifest, build_contract
 
 from draftproof.plan.approval import PLATFORM_PARTS
-from draftproof.testing.builders import build_arm_manifest, build_contract
 from draftproof.verdict.comparing.configuration import compare_arm_facts
 from draftproof.verdict.comparing.triggers import ArmFacts, find_triggers, normalise_command
 

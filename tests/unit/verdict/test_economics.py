@@ -2,10 +2,10 @@
 
 import msgspec
 import pytest
+from tests.builders.disturbed import BUSY, note_hosts
 from windowed_runs import move, with_windows
 
 from draftproof.plan.prices import Prices, Work
-from draftproof.testing.disturbed_runs import BUSY, note_hosts
 from draftproof.verdict.compute import compute_results
 from draftproof.verdict.economics.compute import compute_economics
 from draftproof.verdict.economics.device_time import measure_device_time

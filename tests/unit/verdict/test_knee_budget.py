@@ -5,13 +5,13 @@ import math
 import msgspec
 import pytest
 from knee_searches import FAST, QUICK, arm, find
-
-from draftproof.plan.loading import parse_plan
-from draftproof.testing.synthetic_knee import (
+from tests.builders.knee import (
     PLAN,
     make_plan,
     start_run,
 )
+
+from draftproof.plan.loading import parse_plan
 from draftproof.verdict.compute import compute_results
 from draftproof.verdict.knee.outlook import describe_outlook
 from draftproof.verdict.knee.search import replay

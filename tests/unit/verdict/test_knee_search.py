@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 from knee_searches import FAST, QUICK, SLOW, arm, find, knee_of
-
-from draftproof.testing.synthetic_knee import (
+from tests.builders.knee import (
     PLAN,
     Service,
     answer_turn,
@@ -14,6 +13,7 @@ from draftproof.testing.synthetic_knee import (
     search_to_end,
     start_run,
 )
+
 from draftproof.verdict.knee.levels import (
     choose_items,
     knee_levels,

@@ -2,9 +2,9 @@
 
 import msgspec
 import pytest
+from tests.builders.knee import Service, make_plan, search_to_end, start_run
+from tests.builders.records import build_record
 
-from draftproof.testing.builders import build_record
-from draftproof.testing.synthetic_knee import Service, make_plan, search_to_end, start_run
 from draftproof.verdict.knee.turns import count_in_flight, read_turns
 from draftproof.workload.items import FollowUp
 

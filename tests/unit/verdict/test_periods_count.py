@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from tests.builders.runs import Layout, Requests, build_run, order_turns
 
 from draftproof.plan.schema import Thresholds
-from draftproof.testing.synthetic_runs import Layout, Requests, build_run, order_turns
 from draftproof.verdict.decision import decide_run
 from draftproof.verdict.effects import index_effects, null_difference_at
 from draftproof.verdict.guardrails import index_differences, judge_share, judge_time

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from tests.builders.runs import Layout, Requests, build_run, order_turns
 
 from draftproof.monitoring.limits import find_load_limits
 from draftproof.plan.load import LoadLevel
-from draftproof.testing.synthetic_runs import Layout, Requests, build_run, order_turns
 from draftproof.verdict.compute import compute_results
 from draftproof.verdict.decide import find_limits
 from draftproof.verdict.decision import decide_run

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import msgspec
 import numpy as np
 import pytest
+from tests.builders.records import build_item, build_record
 
 from draftproof.metrics.request import compute_request_metrics
 from draftproof.records import Chunk, ServerTimings
-from draftproof.testing.builders import build_item, build_record
 from draftproof.verdict.arm_cells import _to_share
 from draftproof.verdict.columns import Columns
 from draftproof.verdict.observed import Observation

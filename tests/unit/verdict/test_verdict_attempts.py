@@ -3,10 +3,10 @@
 import msgspec
 import numpy as np
 import pytest
+from tests.builders.disturbed import BUSY, QUIET, add_attempts, note_hosts
+from tests.builders.runs import Layout, Requests, build_run
 
 from draftproof.records import TelemetrySample
-from draftproof.testing.disturbed_runs import BUSY, QUIET, add_attempts, note_hosts
-from draftproof.testing.synthetic_runs import Layout, Requests, build_run
 from draftproof.verdict.attempts import find_disturbed_more
 from draftproof.verdict.compute import compute_results
 from draftproof.verdict.decision import decide_run

@@ -6,12 +6,12 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 import pytest
+from tests.builders.records import build_item
+from tests.builders.runs import Layout, Requests, build_run, order_turns
 
 from draftproof.errors import WorkloadError
 from draftproof.plan.loading import LATER_KEYS, load_plan, thresholds_sha256
 from draftproof.qualify.check import choose_items
-from draftproof.testing.builders import build_item
-from draftproof.testing.synthetic_runs import Layout, Requests, build_run, order_turns
 from draftproof.verdict.compute import compute_results
 from draftproof.verdict.decision import decide_run
 from draftproof.verdict.guardrails import index_differences

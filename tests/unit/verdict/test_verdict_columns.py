@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from tests.builders.runs import Layout, Requests, build_run, order_turns
 
-from draftproof.testing.synthetic_runs import Layout, Requests, build_run, order_turns
 from draftproof.verdict.coverage import count_hidden
 from draftproof.verdict.effects import (
     METRICS,

@@ -3,9 +3,9 @@
 import msgspec
 import numpy as np
 import pytest
+from tests.builders.runs import Layout, Requests, build_run, order_turns
 
 from draftproof.stats.shares import paired_share_difference
-from draftproof.testing.synthetic_runs import Layout, Requests, build_run, order_turns
 from draftproof.verdict.compute import compute_results
 from draftproof.verdict.decision import decide_run
 from draftproof.verdict.few_blocks import find_few_blocks

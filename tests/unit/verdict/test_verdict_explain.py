@@ -3,10 +3,10 @@
 import re
 
 import pytest
+from tests.builders.disturbed import BUSY, note_hosts
 
 from draftproof.errors import UsageError
 from draftproof.report.explanation import render_explanation
-from draftproof.testing.disturbed_runs import BUSY, note_hosts
 from draftproof.verdict.compute import compute_results
 from draftproof.verdict.explain import explain, find_cell
 

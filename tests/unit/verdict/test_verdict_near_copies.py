@@ -4,8 +4,8 @@ import msgspec
 import numpy as np
 import pytest
 from test_verdict_clusters import draw
+from tests.builders.runs import Layout
 
-from draftproof.testing.synthetic_runs import Layout
 from draftproof.verdict.compute import compute_results
 from draftproof.verdict.near_copies import foresee_near_copies
 from draftproof.workload.items import Message

@@ -3,9 +3,9 @@
 import msgspec
 import numpy as np
 import pytest
+from tests.builders.runs import Layout, Requests, build_run
 
 from draftproof.records import Notice
-from draftproof.testing.synthetic_runs import Layout, Requests, build_run
 from draftproof.verdict.compute import compute_results
 from draftproof.verdict.evidence import find_evidence
 from draftproof.verdict.notices import FORECAST, explain_ending, find_ending, note_going_on

@@ -2,10 +2,10 @@
 
 import msgspec
 import pytest
+from tests.builders.records import MS_NS
 
 from draftproof.manifests import ColdStart
 from draftproof.records import Warmup, WarmupGroup
-from draftproof.testing.builders import MS_NS
 from draftproof.verdict.compute import compute_results
 from draftproof.verdict.phases import summarise_phases, warn_about_warmups
 from draftproof.verdict.run_data import prepare_run

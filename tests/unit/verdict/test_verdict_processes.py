@@ -5,10 +5,10 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from tests.builders.runs import TURN_NS, Layout, Requests, build_run, order_turns
 
 from draftproof.records import RequestRecord, TelemetrySample, Warmup
 from draftproof.report.order import order_sentence
-from draftproof.testing.synthetic_runs import TURN_NS, Layout, Requests, build_run, order_turns
 from draftproof.verdict.compute import compute_results
 from draftproof.verdict.decision import decide_run
 from draftproof.verdict.forecast import forecast_shortfalls

@@ -5,8 +5,8 @@ import itertools
 import msgspec
 import numpy as np
 import pytest
+from tests.builders.runs import Layout, Requests, build_run, order_turns
 
-from draftproof.testing.synthetic_runs import Layout, Requests, build_run, order_turns
 from draftproof.verdict.economics.compute import compute_economics
 from draftproof.verdict.economics.device_time import measure_device_time
 from draftproof.verdict.overload import warn_about_overload

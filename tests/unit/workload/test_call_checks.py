@@ -4,9 +4,9 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.builders.records import build_item
 
 from draftproof.records import Judgement, ToolCall
-from draftproof.testing.builders import build_item
 from draftproof.workload.answers import AnswerView
 from draftproof.workload.call_checks import is_equal
 from draftproof.workload.checks import evaluate_check, evaluate_checks

@@ -2,10 +2,10 @@
 
 import msgspec
 import pytest
+from tests.builders.records import build_item
 
 from draftproof.engines import GENERIC
 from draftproof.records import ToolCall
-from draftproof.testing.builders import build_item
 from draftproof.workload.answers import AnswerView
 from draftproof.workload.conversation import NO_RESULT, item_at_turn
 from draftproof.workload.formats import parse_line

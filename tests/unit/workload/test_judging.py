@@ -1,9 +1,9 @@
 """Claims about what functions and judge models are asked, and what a judge's words mean."""
 
 import pytest
+from tests.builders.records import build_failure, build_item, build_record
 
 from draftproof.records import ToolCall
-from draftproof.testing.builders import build_failure, build_item, build_record
 from draftproof.workload.answers import AnswerView
 from draftproof.workload.items import ExactCheck, FollowUp, JudgeCheck, PythonCheck
 from draftproof.workload.judging import (

@@ -1,7 +1,8 @@
 """Near copies: what counts as one, and that neither system prompts nor withholding change it."""
 
+from tests.builders.records import build_item
+
 from draftproof.handover.withholding import Withholder
-from draftproof.testing.builders import build_item
 from draftproof.workload.items import Message
 from draftproof.workload.near_copies import find_near_copies
 

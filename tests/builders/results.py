@@ -5,8 +5,9 @@ Deterministic: the figures come from a fixed formula of segment, load and arm, n
 
 from typing import NamedTuple
 
-from draftproof.testing.synthetic_equivalence import build_rows
-from draftproof.testing.synthetic_manifest import DIGEST
+from tests.builders.equivalence import build_rows
+from tests.builders.manifest import DIGEST
+
 from draftproof.verdict.results import (
     Acceptance,
     Agreement,

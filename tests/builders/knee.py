@@ -11,12 +11,12 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from tests.builders.records import build_block_record, build_item, build_manifest, build_record
 
 from draftproof.load.lead import Lead
 from draftproof.plan.loading import parse_plan
 from draftproof.plan.schema import Plan
 from draftproof.records import RequestRecord
-from draftproof.testing.builders import build_block_record, build_item, build_manifest, build_record
 from draftproof.verdict.knee.levels import Look
 from draftproof.verdict.knee.search import replay
 from draftproof.verdict.knee.turns import read_turns
@@ -58,7 +58,7 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
 def make_plan(text: str = PLAN, *, seed: int = 1, **knee: Any) -> Plan:
     """Return a plan with a search, keys of [knee] changed."""
     plan = parse_plan(text)
-    assert plan.knee is not None  # noqa: S101 - the text has the table
+    assert plan.knee is not None
     changed = type(plan.knee).model_validate(plan.knee.model_dump() | knee)
     return plan.model_copy(update={"knee": changed, "seed": seed})
 

@@ -2,7 +2,9 @@
 
 import pytest
 
-from draftproof.arms.environment import (
+from draftproof.arms.launch import list_arms
+from draftproof.errors import PlanError
+from draftproof.plan.environment import (
     collect_secrets,
     find_secrets,
     list_values,
@@ -11,8 +13,6 @@ from draftproof.arms.environment import (
     resolve_plan,
     resolve_references,
 )
-from draftproof.arms.launch import list_arms
-from draftproof.errors import PlanError
 from draftproof.plan.loading import parse_plan
 
 ENVIRONMENT = {"KEY": "sk-0123456789", "SHORT": "ab"}

@@ -1,0 +1,1 @@
+"""Builders of records, runs, results and hosts for tests and benchmarks. Nothing is measured here."""
