@@ -35,8 +35,8 @@ from client_watch import CpuWatch, describe_truth, keep_last, window_of
 from draftproof.load.client_check import Profile, fetch_truth, serving
 from draftproof.load.client_report import check_client, list_profiles
 from draftproof.metrics.client_error import TrueAnswer, compute_client_error
-from draftproof.metrics.percentiles import percentile
 from draftproof.metrics.request import compute_request_metrics
+from draftproof.metrics.service import percentile
 from draftproof.records import RequestRecord
 
 OURS = "draftproof"

@@ -10,7 +10,7 @@ import psutil
 
 from draftproof.clock import monotonic_ns
 from draftproof.metrics.client_error import TrueAnswer
-from draftproof.metrics.percentiles import percentile
+from draftproof.metrics.service import percentile
 
 _INTERVAL_S = 0.2
 NS_PER_MS = 1e6

@@ -9,7 +9,7 @@ from sides import Limit, Prompt, ask
 from torch import nn
 
 from draftproof.reference.engine import Engine
-from draftproof.reference.models.cache import CacheShape
+from draftproof.reference.models.ragged import CacheShape
 from draftproof.reference.types import SpeculationMethod, SpeculationParams
 
 

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # of tests.builders
 import numpy as np
 from tests.builders.knee import PLAN, Queue, Service, make_plan, search_to_end, start_run
 
-from draftproof.load import lead
+from draftproof.load import loops as lead
 from draftproof.verdict.knee.compute import compute_knee
 
 OUT = Path(__file__).with_name("queues.json")

@@ -34,8 +34,8 @@ from tiny_engine import (  # the builders of the tests
 )
 
 from draftproof.errors import DraftproofError
-from draftproof.reference.models.cache import SequenceCache
 from draftproof.reference.models.model import TargetModel
+from draftproof.reference.models.ragged import SequenceCache
 
 PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 FLOAT32_TOLERANCE = 1e-5  # root mean square, relative

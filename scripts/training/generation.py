@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from draftproof.reference.models.cache import CacheShape, SequenceCache
 from draftproof.reference.models.decoder import Decoder
-from draftproof.reference.models.ragged import RaggedBatch
+from draftproof.reference.models.ragged import CacheShape, RaggedBatch, SequenceCache
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from tests.builders.records import build_block_record, build_item, build_manifest, build_record
 
-from draftproof.load.lead import Lead
+from draftproof.load.loops import Lead
 from draftproof.plan.loading import parse_plan
 from draftproof.plan.schema import Plan
 from draftproof.records import RequestRecord
@@ -21,7 +21,7 @@ from draftproof.verdict.knee.levels import Look
 from draftproof.verdict.knee.search import replay
 from draftproof.verdict.knee.turns import read_turns
 from draftproof.verdict.run_data import RunData
-from draftproof.workload.ordering import hash_number
+from draftproof.workload.arm_orders import hash_number
 
 NS_PER_S = 1_000_000_000
 LEAD_S = 30.0

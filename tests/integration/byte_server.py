@@ -22,7 +22,7 @@ from draftproof.engines import adapter_for
 from draftproof.load.driver import LoadSettings, run_turn
 from draftproof.load.turn import Endpoint, Turn
 from draftproof.records import RequestRecord
-from draftproof.testing.http_peer import parse_head
+from draftproof.testing.playback import parse_head
 
 STREAM, JSON, HTML, TEXT = "text/event-stream", "application/json", "text/html", "text/plain"
 CHAT = "/v1/chat/completions"

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from draftproof.arms.process import ArmProcess
-from draftproof.arms.readiness import find_free_port
+from draftproof.arms.service import find_free_port
 from draftproof.errors import EngineError
 
 SERVER = """

@@ -10,7 +10,7 @@ from draftproof.plan.loading import load_plan
 from draftproof.qualify import Interrupted, Quiet, recompute, resume_run, run_plan
 from draftproof.store import RunDirectory, save_compacted
 from draftproof.testing.behaving import BehavingService, Behaviour
-from draftproof.testing.http_peer import render_json_response
+from draftproof.testing.playback import render_json_response
 from draftproof.testing.scripted_server import ScriptedServer
 from draftproof.testing.scripts import Script
 

@@ -14,12 +14,10 @@ import uvloop
 from byte_server import CHAT, DIALECTS, ByteServer, Reply, ask, events, respond, send, with_transport
 from tests.builders.records import build_item
 
-from draftproof.client.dialling import Dialler, Origin, ResumingContext
-from draftproof.client.transport import HttpTransport
+from draftproof.client.transport import Dialler, HttpTransport, Origin, ResumingContext
 from draftproof.clock import monotonic_ns
 from draftproof.engines import GENERIC
-from draftproof.load.driver import run_turn
-from draftproof.load.memory_sink import MemorySink
+from draftproof.load.driver import MemorySink, run_turn
 from draftproof.load.turn import Endpoint, Turn
 
 BODY = events(DIALECTS["generic"].frames)

@@ -12,7 +12,8 @@ import pytest
 from attached import CHAT_NAME, FORBIDDEN, GIVE, HEADERS, KEY, METRICS, REFUSED, ROUTES, WEB, Attached, served
 from byte_server import TEXT, ByteServer, Reply, chunk, events, final, respond, usage
 
-from draftproof.arms import process, readiness
+from draftproof.arms import process
+from draftproof.arms import service as readiness
 from draftproof.errors import EngineError
 
 CERTIFICATE = Path(__file__).with_name("self_signed.pem")

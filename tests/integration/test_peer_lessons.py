@@ -15,10 +15,9 @@ from draftproof.client.connection import HttpConnection
 from draftproof.client.transport import HttpTransport
 from draftproof.engines import GENERIC
 from draftproof.load.client_check import Profile, run_profile
-from draftproof.load.client_faults import FAULTS, run_fault_mix
 from draftproof.load.client_fitness import PRECISION, judge_stretch
-from draftproof.load.driver import LoadSettings, run_turn
-from draftproof.load.memory_sink import MemorySink
+from draftproof.load.client_report import FAULTS, run_fault_mix
+from draftproof.load.driver import LoadSettings, MemorySink, run_turn
 from draftproof.load.turn import Endpoint, Turn
 from draftproof.metrics.client_error import TrueAnswer, compute_client_error
 from draftproof.metrics.request import compute_request_metrics, itl_arrival_ns

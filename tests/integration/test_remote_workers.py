@@ -21,8 +21,8 @@ from draftproof.load.workers import WorkerDiedError, WorkerPool
 from draftproof.store.journal import load_journal
 from draftproof.testing.scripted_server import ScriptedServer
 from draftproof.testing.scripts import Script
-from draftproof.workload.answers import view_answer
 from draftproof.workload.arrivals import OpenLoop, Spacing, Steady, times_within
+from draftproof.workload.conversation import view_answer
 
 NAMES = tuple(f"i{number:02}" for number in range(24))
 ITEMS = tuple(build_item(name) for name in NAMES)

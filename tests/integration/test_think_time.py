@@ -8,8 +8,7 @@ from tests.builders.records import build_item
 from draftproof.client.transport import HttpTransport
 from draftproof.engines import GENERIC
 from draftproof.load import performing
-from draftproof.load.driver import LoadSettings, run_turn
-from draftproof.load.memory_sink import MemorySink
+from draftproof.load.driver import LoadSettings, MemorySink, run_turn
 from draftproof.load.turn import Endpoint, Turn
 from draftproof.testing.scripted_server import ScriptedServer
 from draftproof.testing.scripts import Script

@@ -16,15 +16,14 @@ from tests.builders.records import build_item
 from draftproof.client.transport import HttpTransport
 from draftproof.engines import GENERIC
 from draftproof.errors import StoreError
-from draftproof.load.driver import LoadSettings, run_turn
-from draftproof.load.memory_sink import MemorySink
+from draftproof.load.driver import LoadSettings, MemorySink, run_turn
 from draftproof.load.turn import Endpoint, Turn
 from draftproof.load.workers import WorkerDiedError, WorkerPool
 from draftproof.store.journal import load_journal
 from draftproof.testing.scripted_server import ScriptedServer
 from draftproof.testing.scripts import Script
-from draftproof.workload.answers import view_answer
 from draftproof.workload.arrivals import OpenLoop, Spacing, Steady, times_within
+from draftproof.workload.conversation import view_answer
 from draftproof.workload.items import FollowUp
 
 NAMES = tuple(f"i{number:02}" for number in range(24))

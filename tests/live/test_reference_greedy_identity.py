@@ -6,8 +6,8 @@ import torch
 from draftproof.reference.drafters.loading import BUILTIN_BY_METHOD, load_drafters
 from draftproof.reference.drafters.ngram import NgramProposer
 from draftproof.reference.engine import Engine
-from draftproof.reference.models.cache import SequenceCache
 from draftproof.reference.models.model import load_target
+from draftproof.reference.models.ragged import SequenceCache
 from draftproof.reference.types import EngineConfig, GenerationRequest, SamplingParams, SpeculationParams
 from draftproof.reference.weights.fetch import demo_model_path
 

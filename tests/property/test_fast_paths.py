@@ -22,8 +22,8 @@ from draftproof.metrics.estimators import (
     mean_span_per_token,
     span_over_tokens_minus_one,
 )
-from draftproof.metrics.percentiles import nearest_rank, percentile, token_weighted
 from draftproof.metrics.request import chunk_gaps_ns, tokens_per_chunk
+from draftproof.metrics.service import nearest_rank, percentile, token_weighted
 from draftproof.records import Chunk
 from draftproof.stats.quantiles import quantile_interval, quantile_intervals
 from draftproof.stats.resampling import assign_strata, draw_seeded_weights, draw_weights, index_labels

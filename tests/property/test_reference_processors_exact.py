@@ -18,9 +18,9 @@ from test_reference_verify_exact import (
 
 from draftproof.reference import processors as processors_module
 from draftproof.reference import spans as spans_module
-from draftproof.reference.models.cache import CacheShape
+from draftproof.reference.models.ragged import CacheShape
 from draftproof.reference.proposer import Draft
-from draftproof.reference.sequence import LiveSequence
+from draftproof.reference.scheduler import LiveSequence
 from draftproof.reference.types import GenerationRequest, SamplingParams, SpeculationParams
 
 Prefix = tuple[int, ...]

@@ -7,12 +7,11 @@ from typing import Literal
 
 import msgspec
 
-from draftproof.arms.features import find_method, list_unsupported
-from draftproof.arms.model_files import ModelFacts
-from draftproof.arms.tokenizers_compat import COMPATIBLE_BY_CONSTRUCTION, TokenizerComparison
+from draftproof.arms.model_files import COMPATIBLE_BY_CONSTRUCTION, ModelFacts, TokenizerComparison
+from draftproof.arms.request_fit import find_method, list_unsupported
 from draftproof.engines.adapter import EngineAdapter
 from draftproof.manifests import ArmManifest, Contract
-from draftproof.plan.budget import describe_topology
+from draftproof.plan.limits import describe_topology
 from draftproof.plan.schema import Arm, Plan, Scalar
 
 Equivalence = Literal["guaranteed by method", "tested", "assumed", "approximate"]

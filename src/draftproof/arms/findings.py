@@ -8,18 +8,17 @@ from typing import Literal
 
 import msgspec
 
-from draftproof.arms.comparability import REQUEST_PREFIX
-from draftproof.arms.confounds import find_pinned
-from draftproof.arms.context_fit import ContextNeed
-from draftproof.arms.features import (
+from draftproof.arms.comparability import REQUEST_PREFIX, find_pinned
+from draftproof.arms.launch import plan_section
+from draftproof.arms.manifest import SERVED_MODEL_KEY
+from draftproof.arms.probe import ProbeResult
+from draftproof.arms.request_fit import (
+    ContextNeed,
     find_method,
     find_replaced_fields,
     find_unknown_fields,
     find_unsupported_items,
 )
-from draftproof.arms.launch import plan_section
-from draftproof.arms.manifest import SERVED_MODEL_KEY
-from draftproof.arms.probe import ProbeResult
 from draftproof.engines import EngineAdapter, adapter_for
 from draftproof.engines.proof import Proof
 from draftproof.engines.protocol import Answer

@@ -2,16 +2,21 @@
 
 Owns the settings of the reference engine and their flags; an unknown setting is an error, because a setting
 that is silently dropped would make two arms differ from what the plan says.
+
+The file that an arm's process writes to: its end for messages, its whole for facts, its secrets masked.
 """
 
 import difflib
+import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 
 from draftproof.engines.reading.flags import find_written_secret
 from draftproof.errors import PlanError
+from draftproof.plan.environment import mask_values
 from draftproof.plan.schema import Arm, Plan, Scalar
 
 PORT_MARK, MODEL_MARK = "{port}", "{model}"
@@ -150,3 +155,48 @@ def _checked_command(command: tuple[str, ...], place: str) -> tuple[str, ...]:
             fix="export it and write ${NAME}.",
         )
     return command
+
+
+_TAIL_BYTES, _TAIL_LINES = 4096, 5
+# A service states its configuration while it starts; what it writes for hours afterwards is not read.
+_HEAD_BYTES = 4 * 1024 * 1024
+
+
+def read_tail(path: Path, start: int, secrets: Sequence[str] = ()) -> str:
+    """Return the last lines after byte `start`, on one line; "" where there is no file."""
+    try:
+        with path.open("rb") as log:
+            end = log.seek(0, os.SEEK_END)
+            log.seek(max(start, end - _TAIL_BYTES))
+            lines = log.read().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return ""
+    return mask_values(" | ".join([line.strip() for line in lines if line.strip()][-_TAIL_LINES:]), secrets)
+
+
+def read_from(path: Path, start: int, secrets: Sequence[str] = ()) -> str:
+    """Return the text after byte `start`, at most the first four MiB; "" where there is no file."""
+    try:
+        with path.open("rb") as log:
+            log.seek(start)
+            return mask_values(log.read(_HEAD_BYTES).decode("utf-8", "replace"), secrets)
+    except OSError:
+        return ""
+
+
+def mask_file(path: Path, secrets: Sequence[str]) -> None:
+    """Mask secrets in a file in place; a file without any is left alone.
+
+    A service that prints its own arguments prints its key; what it wrote is kept with the run.
+    """
+    wanted = [secret.encode() for secret in secrets]
+    try:
+        data = path.read_bytes() if wanted else b""
+        if any(secret in data for secret in wanted):
+            path.write_bytes(
+                mask_values(data.decode("utf-8", "surrogateescape"), secrets).encode(
+                    "utf-8", "surrogateescape"
+                )
+            )
+    except OSError:
+        return

@@ -14,14 +14,14 @@ from draftproof.arms.comparability import ENVIRONMENT_PREFIX, REQUEST_PREFIX, UN
 from draftproof.arms.service import Service, explain_no_model, fetch_answer
 from draftproof.engines import ADAPTERS, GENERIC
 from draftproof.engines.facts import PLATFORM, EngineFacts, Identity, Settings
-from draftproof.engines.reading.bodies import as_count, decode_object
 from draftproof.engines.reading.flags import (
     find_unread_words,
     is_secret_name,
     mask_secrets,
     parse_flags,
+    words_before_flags,
 )
-from draftproof.engines.reading.words import words_before_flags
+from draftproof.engines.reading.values import as_count, decode_object
 from draftproof.engines.reference import REFERENCE_ENGINE
 from draftproof.errors import EngineError
 from draftproof.manifests import ArmManifest

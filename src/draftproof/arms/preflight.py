@@ -14,17 +14,14 @@ from draftproof.arms.comparability import (
     check_comparable,
     check_devices,
     check_settings_applied,
+    describe_confounds,
     describe_forced,
+    find_known_forced,
 )
-from draftproof.arms.confounds import describe_confounds, find_known_forced
-from draftproof.arms.context_fit import compute_needs, find_tokenizer, load_token_counter
 from draftproof.arms.contract import (
     UNDISCLOSED,
     build_contract,
     drafts_target_ids,
-)
-from draftproof.arms.features import (
-    find_method,
 )
 from draftproof.arms.findings import (
     Finding,
@@ -36,9 +33,21 @@ from draftproof.arms.findings import (
     judge_probe,
 )
 from draftproof.arms.launch import list_arms, plan_section
-from draftproof.arms.model_files import ModelFacts, load_drafter_facts, load_target_facts, locate_drafter
+from draftproof.arms.model_files import (
+    ModelFacts,
+    TokenizerComparison,
+    compare_tokenizers,
+    load_drafter_facts,
+    load_target_facts,
+    locate_drafter,
+)
 from draftproof.arms.probe import ProbeResult
-from draftproof.arms.tokenizers_compat import TokenizerComparison, compare_tokenizers
+from draftproof.arms.request_fit import (
+    compute_needs,
+    find_method,
+    find_tokenizer,
+    load_token_counter,
+)
 from draftproof.engines import adapter_for
 from draftproof.engines.proof import Proof
 from draftproof.errors import IncompatibleError, InvalidRunError, UsageError

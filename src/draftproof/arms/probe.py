@@ -12,8 +12,7 @@ import msgspec
 
 from draftproof.arms.launch import plan_section
 from draftproof.arms.manifest import fetch_bodies
-from draftproof.arms.readiness import REFUSED_STATUSES, describe_key_fix
-from draftproof.arms.service import Service, fetch_totals
+from draftproof.arms.service import REFUSED_STATUSES, Service, describe_key_fix, fetch_totals
 from draftproof.client.exchange import Exchange, ExchangeFold
 from draftproof.client.wire import Ending, Transport, WireRequest
 from draftproof.clock import Clock, monotonic_ns

@@ -188,7 +188,7 @@ def init(
 @app.command(epilog="Example: draftproof check plan.toml")
 def check(plan_file: PlanArgument, *, as_json: JsonOption = False) -> None:
     """Start the arms, check contract, compatibility and comparability, and stop before measuring."""
-    from draftproof.plan.budget import check_budgets  # noqa: PLC0415
+    from draftproof.plan.limits import check_budgets  # noqa: PLC0415
     from draftproof.plan.loading import load_plan  # noqa: PLC0415
     from draftproof.plan.placeholders import check_filled_in  # noqa: PLC0415
     from draftproof.qualify import check_plan  # noqa: PLC0415
@@ -219,7 +219,7 @@ def run(
     keep_going: KeepGoingOption = False,
 ) -> None:
     """Run the whole qualification of a plan, or continue an interrupted one. Exits like `verdict`."""
-    from draftproof.plan.budget import check_budgets  # noqa: PLC0415
+    from draftproof.plan.limits import check_budgets  # noqa: PLC0415
     from draftproof.plan.loading import load_plan  # noqa: PLC0415
     from draftproof.plan.placeholders import check_filled_in  # noqa: PLC0415
 

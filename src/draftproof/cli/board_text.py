@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from draftproof.qualify.board import ArmView, BoardView, TurnView
-from draftproof.qualify.time_left import format_duration
+from draftproof.qualify.board import ArmView, BoardView, TurnView, format_duration
 from draftproof.records import Notice, Warmup
 
 MISSING = "–"

@@ -64,7 +64,7 @@ def costs(
     Starts the plan's candidate once for each draft length with none of its drafts accepted.
     """
     from draftproof.costs import CostGrid, measure_costs  # noqa: PLC0415
-    from draftproof.costs.text import render_costs_text  # noqa: PLC0415
+    from draftproof.costs.page import render_costs_text  # noqa: PLC0415
     from draftproof.plan.loading import load_plan  # noqa: PLC0415
     from draftproof.plan.placeholders import check_filled_in  # noqa: PLC0415
     from draftproof.qualify import Interrupted  # noqa: PLC0415

@@ -31,7 +31,7 @@ def print_explanation(run_directory: Path, cell: str | None, *, as_json: bool) -
 
 def print_questions(results: "Results", *, as_json: bool) -> None:
     """Print the twelve questions with their answers."""
-    from draftproof.report.questions import render_questions  # noqa: PLC0415
+    from draftproof.report.configuration import render_questions  # noqa: PLC0415
 
     if as_json:
         print_json(results.questions)

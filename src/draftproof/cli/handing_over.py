@@ -181,7 +181,7 @@ def describe_deployment(report: "DeploymentReport") -> str:
 
 def _say_effect(change: "FactChange", report: "DeploymentReport") -> str:
     """Say whether a changed fact voids the approval, and by which trigger."""
-    from draftproof.verdict.comparing.triggers import name_trigger  # noqa: PLC0415
+    from draftproof.verdict.comparing.comparison import name_trigger  # noqa: PLC0415
 
     trigger = name_trigger(change.group, change.key)
     if trigger in report.voided:

@@ -17,7 +17,7 @@ from typing import cast
 import httptools
 
 from draftproof.client.arrival import ArrivalReader, read_arrivals
-from draftproof.client.plain import ends_plain, take_frames
+from draftproof.client.sse import ends_plain, take_frames
 from draftproof.client.wire import TOLD_HEADERS, Ending, EndKind, Listener
 from draftproof.clock import Clock
 

@@ -2,6 +2,11 @@
 
 Owns the decision which of the seven outcomes a request had. The reading of an event's content belongs to
 the engine's adapter, time and sockets to the transport.
+
+Whether a body is compressed, by what its headers say and by its first bytes. Pure.
+
+A compressed stream is never unpacked: the packer holds bytes back, so that the time at which a token arrived
+says nothing about when it was sent.
 """
 
 import contextlib
@@ -9,12 +14,29 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from draftproof.client.packing import LONGEST_MAGIC, describe_packing
 from draftproof.client.sse import SseDecoder, SseEvent
 from draftproof.client.wire import NO_HEADERS, Ending
 from draftproof.engines.protocol import Answer, AnswerFold, FrameError
 from draftproof.errors import EngineError
 from draftproof.records import Outcome
+
+# First bytes of gzip (RFC 1952, 2.3.1) and Zstandard (RFC 8878, 3.1.1): no event stream begins so.
+_MAGIC = ((b"\x1f\x8b", "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"))
+LONGEST_MAGIC = max(len(magic) for magic, _ in _MAGIC)
+
+
+def describe_packing(content_encoding: str, head: bytes) -> str | None:
+    """Return how a body is compressed, as a phrase, None where nothing says that it is.
+
+    `content_encoding` is the header's value, "" if absent; `head` the body's first bytes.
+    """
+    named = [name.strip().lower() for name in content_encoding.split(",")]
+    packed = [name for name in named if name not in {"", "identity"}]
+    if packed:
+        return f"compressed ({', '.join(packed)})"
+    found = next((name for magic, name in _MAGIC if head.startswith(magic)), None)
+    return None if found is None else f"compressed ({found}, which its headers do not say)"
+
 
 RAW_LIMIT_BYTES = 2048  # kept of a malformed frame or an error body; the rest is dropped
 END_MARKER = b"[DONE]"

@@ -14,17 +14,20 @@ import uvloop
 
 from draftproof import __version__
 from draftproof.clock import wall_anchor
-from draftproof.costs.asking import send_wave
 from draftproof.costs.beside_run import compare_run
-from draftproof.costs.estimate import WaveSet, estimate_drifts, estimate_steps
-from draftproof.costs.html import render_costs_html
+from draftproof.costs.estimate import (
+    WaveSet,
+    estimate_drifts,
+    estimate_splits,
+    estimate_steps,
+    list_assumptions,
+    list_warnings,
+)
+from draftproof.costs.page import render_costs_html
 from draftproof.costs.results import COSTS_SCHEMA_VERSION, Costs
-from draftproof.costs.schedule import CostGrid, Start, check_grid, plan_starts
-from draftproof.costs.splitting import estimate_splits
-from draftproof.costs.station import ARM, Station
-from draftproof.costs.variation import METHOD, VariedArm, vary_arm
+from draftproof.costs.schedule import METHOD, CostGrid, Start, VariedArm, check_grid, plan_starts, vary_arm
+from draftproof.costs.station import ARM, Station, send_wave
 from draftproof.costs.waves import Wave, WaveCost, cost_wave
-from draftproof.costs.wording import list_assumptions, list_warnings
 from draftproof.engines import adapter_for
 from draftproof.errors import EngineError, UsageError
 from draftproof.manifests import ArmManifest

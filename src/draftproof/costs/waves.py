@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from draftproof.engines.facts import Series
-from draftproof.engines.reading.series import first_sum, sum_parts
+from draftproof.engines.reading.values import first_sum, sum_parts
 from draftproof.errors import EngineError
 from draftproof.metrics.acceptance import count_decode_steps, count_speculation
 from draftproof.metrics.request import count_output_tokens

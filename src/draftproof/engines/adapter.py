@@ -9,10 +9,9 @@ from typing import Any
 
 import msgspec
 
-from draftproof.engines.chat.blocks import EngineBlocks
 from draftproof.engines.chat.fold import ChatFold
+from draftproof.engines.chat.frames import EngineBlocks, build_chat_payload
 from draftproof.engines.chat.metrics_block import MetricsReading
-from draftproof.engines.chat.payload import build_chat_payload
 from draftproof.engines.facts import EngineFacts, Identity, Settings
 from draftproof.engines.protocol import Answer, AnswerFold, Speculation
 from draftproof.engines.reading.flags import parse_flags

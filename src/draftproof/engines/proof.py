@@ -13,7 +13,7 @@ import msgspec
 
 from draftproof.engines.adapter import EngineAdapter, Evidence
 from draftproof.engines.facts import Series
-from draftproof.engines.reading.series import first_sum, sum_series
+from draftproof.engines.reading.values import first_sum, sum_series
 
 # With fewer drafts a good drafter may have none accepted by bad luck.
 ENOUGH_DRAFTS = 12

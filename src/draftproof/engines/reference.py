@@ -9,8 +9,7 @@ from draftproof.engines.adapter import EngineAdapter, Evidence
 from draftproof.engines.chat.metrics_block import read_metrics
 from draftproof.engines.facts import EngineFacts, Feature, Identity, Release, Series, Settings
 from draftproof.engines.protocol import Speculation
-from draftproof.engines.reading.bodies import as_table, as_text, decode_object
-from draftproof.engines.reading.platform import name_facts
+from draftproof.engines.reading.values import as_table, as_text, decode_object, name_facts
 from draftproof.workload.items import Item
 
 REFERENCE_ENGINE = "draftproof-reference"

@@ -6,10 +6,10 @@ own affair; here is which engines can be changed at all.
 
 from collections.abc import Callable, Sequence
 
-from draftproof.engines.llamacpp.variation import free_llamacpp, vary_llamacpp
-from draftproof.engines.sglang.variation import free_sglang, vary_sglang
+from draftproof.engines.llamacpp.flags import free_llamacpp, vary_llamacpp
+from draftproof.engines.sglang.settings import free_sglang, vary_sglang
 from draftproof.engines.variation import AS_IT_COMES, Drafting, Variation
-from draftproof.engines.vllm.variation import free_vllm, vary_vllm
+from draftproof.engines.vllm.flags import free_vllm, vary_vllm
 from draftproof.errors import PlanError
 
 __all__ = ["AS_IT_COMES", "Drafting", "Variation", "vary_command"]

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from draftproof.engines.adapter import EngineAdapter, Evidence
-from draftproof.engines.chat.blocks import EngineBlocks
+from draftproof.engines.chat.frames import EngineBlocks
 from draftproof.engines.chat.metrics_block import MetricsReading
 from draftproof.engines.facts import (
     Confound,
@@ -22,10 +22,8 @@ from draftproof.engines.facts import (
     Series,
     Settings,
 )
-from draftproof.engines.reading.bodies import decode_object
 from draftproof.engines.reading.flags import UNCOMPARED_FLAGS, parse_flags
-from draftproof.engines.reading.platform import name_facts
-from draftproof.engines.reading.series import first_sum, parse_series
+from draftproof.engines.reading.values import decode_object, first_sum, name_facts, parse_series
 
 _METHOD, _OFF = "speculation.method", "off"
 _METRICS = "/prometheus/metrics"

@@ -12,9 +12,8 @@ from typing import Any
 import msgspec
 
 from draftproof.engines.adapter import EngineAdapter, Evidence
-from draftproof.engines.chat.blocks import EngineBlocks, Timings
 from draftproof.engines.chat.fold import ChatFold
-from draftproof.engines.chat.frames import ChatFrame, Choice
+from draftproof.engines.chat.frames import ChatFrame, Choice, EngineBlocks, Timings
 from draftproof.engines.chat.metrics_block import MetricsReading, read_metrics
 from draftproof.engines.chat.token_counts import CountedChunk
 from draftproof.engines.facts import (
@@ -28,10 +27,8 @@ from draftproof.engines.facts import (
     Settings,
 )
 from draftproof.engines.protocol import Answer
-from draftproof.engines.reading.bodies import decode_object
 from draftproof.engines.reading.flags import UNCOMPARED_FLAGS, parse_flags
-from draftproof.engines.reading.platform import name_facts, read_smi
-from draftproof.engines.reading.series import sum_series
+from draftproof.engines.reading.values import decode_object, name_facts, read_smi, sum_series
 from draftproof.workload.items import Item
 
 _METHOD, _OFF, _DRAFT_LENGTH = "speculation.method", "off", "speculation.num_spec_tokens"

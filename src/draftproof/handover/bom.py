@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from importlib import metadata
 from typing import Any
 
-from draftproof.handover.extra import load_extra
+from draftproof.handover.signing import load_extra
 from draftproof.manifests import Contract, Manifest
-from draftproof.plan.approval import Approval
+from draftproof.plan.tables import Approval
 
 LIBRARY = "cyclonedx-python-lib"
 _MODEL = "machine-learning-model"

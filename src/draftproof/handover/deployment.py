@@ -22,16 +22,15 @@ from draftproof.arms.model_files import load_drafter_facts, load_target_facts, l
 from draftproof.engines import adapter_for
 from draftproof.errors import UsageError
 from draftproof.manifests import ArmManifest, Manifest
-from draftproof.plan.approval import Approval, ChangeTrigger
 from draftproof.plan.environment import find_secrets, resolve_plan
 from draftproof.plan.schema import Plan
+from draftproof.plan.tables import Approval, ChangeTrigger
 from draftproof.qualify.check import ModelResolver, resolve_target
 from draftproof.qualify.progress import Progress
 from draftproof.qualify.running_arm import RunningArm
 from draftproof.qualify.stopping import stop_on_signal
-from draftproof.verdict.comparing.comparison import FactChange
+from draftproof.verdict.comparing.comparison import ArmFacts, FactChange, Setting, find_triggers
 from draftproof.verdict.comparing.configuration import compare_arm_facts, find_arm_facts
-from draftproof.verdict.comparing.triggers import ArmFacts, Setting, find_triggers
 from draftproof.verdict.results import APPROVING, Decision
 
 ARM = "candidate"

@@ -26,7 +26,7 @@ import msgspec
 
 from draftproof.records import BlockRecord, RequestRecord, Warmup
 from draftproof.store.journal import Record, iterate_records
-from draftproof.verdict.repeats import identify
+from draftproof.verdict.observed import identify
 
 _TurnKey = tuple[int, str, int]  # block, arm, attempt
 _Stretch = tuple[int, str, bool]  # block, arm, whether it is a warm-up

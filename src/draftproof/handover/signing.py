@@ -8,18 +8,37 @@ can never pass for one made for something else. A signature file is text:
     <signature, base64>
 
 The public key in it is a convenience for the reader's eye: a package is authentic only by a key known before.
+
+Packages of the extra `handover`, imported where they are used: a check of hashes needs none of them.
 """
 
 import base64
 import binascii
+import importlib
 import os
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
 import msgspec
 
 from draftproof.errors import NotVerifiedError, UsageError
-from draftproof.handover.extra import load_extra
+
+
+def load_extra(module: str) -> ModuleType:
+    """Import a module of the extra.
+
+    Raises:
+        UsageError: the extra is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"this needs the package {module.partition('.')[0]}.",
+            fix='install it with: pip install "draftproof[handover]"',
+        ) from error
+
 
 CONTEXT: Final = "draftproof package signature v1"
 ALGORITHM: Final = "ed25519"

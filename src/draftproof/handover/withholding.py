@@ -20,11 +20,11 @@ from draftproof.metrics.delivery import count_characters
 from draftproof.metrics.request import count_first_bytes
 from draftproof.metrics.sequence import describe_sequence
 from draftproof.records import Judgement, RequestRecord, ToolCall, Withheld, WithheldCheck, WithheldSequence
-from draftproof.verdict.diagnosis.prompt_overlap import measure_overlaps
+from draftproof.verdict.diagnosis.remedies import measure_overlaps
 from draftproof.verdict.knee.levels import prompt_of
 from draftproof.verdict.run_data import index_judgements, judge_answer
+from draftproof.workload.clusters import find_near_copies
 from draftproof.workload.items import FollowUp, Item, Message
-from draftproof.workload.near_copies import find_near_copies
 
 MIN_SALT_BYTES = 16
 # Sixteen drawn bytes have fewer different ones less than once in 10^9.

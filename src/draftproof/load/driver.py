@@ -2,6 +2,10 @@
 
 After a failure a slot rests for a moment: a service that refuses at once must not be flooded by the very
 client that measures it.
+
+A sink that keeps records in memory, for loads that are judged at once and not stored.
+
+Keeps secrets out of the journal: what a service quotes of its request is masked before that.
 """
 
 import asyncio
@@ -10,15 +14,14 @@ from typing import Literal
 
 from draftproof.client.wire import Transport
 from draftproof.clock import Clock, monotonic_ns
-from draftproof.load.closed_loop import ClosedLoop
-from draftproof.load.open_loop import OpenLoopRunner
-from draftproof.load.part import Part
+from draftproof.load.loops import ClosedLoop, OpenLoopRunner
 from draftproof.load.performing import LoadSettings, Performer
-from draftproof.load.schedule import Schedule, SeedOf, warmup_turn
+from draftproof.load.schedule import Part, Schedule, SeedOf, warmup_turn
 from draftproof.load.turn import Endpoint, Sink, Turn
-from draftproof.records import BlockRecord
-from draftproof.workload.answers import AnswerView
+from draftproof.plan.environment import mask_struct
+from draftproof.records import BlockRecord, RequestRecord
 from draftproof.workload.blocks import request_seed
+from draftproof.workload.conversation import AnswerView
 from draftproof.workload.items import Item
 
 __all__ = ["LoadSettings", "prepare_turn", "run_performer", "run_turn", "run_warmup"]
@@ -141,3 +144,32 @@ async def run_warmup(
         phase="warmup",
     )
     return await run_performer(performer, stop or asyncio.Event())
+
+
+class MemorySink:
+    """Takes every record; `records` are those taken so far, in the order in which their requests ended."""
+
+    def __init__(self) -> None:
+        self.records: list[RequestRecord] = []
+
+    def append(self, record: RequestRecord) -> None:
+        """Keep one record."""
+        self.records.append(record)
+
+
+class MaskingSink:
+    """Hands records on with every secret masked in every text of theirs.
+
+    A service that refuses a key likes to repeat it in its answer, and an answer is kept as it came.
+
+    Args:
+        sink: takes the records.
+        secrets: values to mask.
+    """
+
+    def __init__(self, sink: Sink, secrets: tuple[str, ...]) -> None:
+        self._sink, self._secrets = sink, secrets
+
+    def append(self, record: RequestRecord) -> None:
+        """Keep one record."""
+        self._sink.append(mask_struct(record, self._secrets) if self._secrets else record)

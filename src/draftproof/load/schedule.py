@@ -5,20 +5,74 @@ ask other items than the turn counts, for a fast service gets through more of th
 the counted ones in block order. While some of them are still in flight and none is left to start, free
 slots take fill requests again, so that the last counted ones meet the same load as the first. A slot that has
 begun a conversation asks its later turns before anything else.
+
+How one turn is dealt to several load workers. Pure: the same deal for every arm and on every machine.
+
+A conversation stays in one worker. Items are put in an order drawn from their ids and then dealt like cards,
+so that the workers' parts differ by one item at most; slots, fill requests and arrivals of a lead are dealt
+by their number.
+
+One worker's part of a turn, and what whoever conducts the turn has said of it so far.
+
+A turn that one loop runs alone is a part that is the whole: it decides by itself when its lead is over, and
+it ends with its last counted request.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Literal
 
 import msgspec
 
-from draftproof.load.share import Share, deal_items
 from draftproof.load.turn import Job, Turn
 from draftproof.records import Phase
-from draftproof.workload.answers import AnswerView
+from draftproof.workload.arm_orders import order_by_seed
+from draftproof.workload.conversation import AnswerView
 from draftproof.workload.items import Item
-from draftproof.workload.ordering import order_by_seed
+
+
+class Share(msgspec.Struct, frozen=True):
+    """The part `index` of `of` equal ones; the default is the whole."""
+
+    index: int = 0
+    of: int = 1
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nobody else has a part."""
+        return self.of == 1
+
+    def owns(self, number: int) -> bool:
+        """Tell whether the thing of this number is in this part."""
+        return number % self.of == self.index
+
+    def own_slots(self, slots: int) -> range:
+        """Return the slots of a closed loop that are in this part."""
+        return range(self.index, slots, self.of)
+
+    def own_limit(self, limit: int) -> int:
+        """Return this part of a limit; the parts sum up to it."""
+        return len(self.own_slots(limit))
+
+
+def count_parts(turn: Turn, workers: int) -> int:
+    """Return into how many parts a turn is dealt: never more than requests may be open, so none is idle."""
+    return max(1, min(workers, turn.max_in_flight if turn.concurrency is None else turn.concurrency))
+
+
+def deal_items(turn: Turn, share: Share) -> frozenset[int]:
+    """Return the places in the block whose items are in a part.
+
+    In a closed loop a part has as many items as its slots are of all slots, within one a slot.
+    """
+    if share.is_whole:
+        return frozenset(range(len(turn.item_ids)))
+    places = {item_id: place for place, item_id in enumerate(turn.item_ids)}
+    drawn = order_by_seed(places, "worker", turn.load, turn.block, turn.repeat)
+    slots = turn.concurrency or share.of
+    return frozenset(places[item_id] for rank, item_id in enumerate(drawn) if share.owns(rank % slots))
+
 
 SeedOf = Callable[[Item, int], int | None]
 
@@ -229,3 +283,33 @@ def warmup_turn(turn: Turn, count: int) -> Turn:
         attempt=turn.attempt,
         item_ids=tuple(ids[index % len(ids)] for index in range(count)) if ids else (),
     )
+
+
+class Part:
+    """What a loop owns of a turn and what it waits for.
+
+    Args:
+        share: which part.
+        start_ns: when the turn begins, the same for all parts; None: at once.
+    """
+
+    def __init__(self, share: Share | None = None, start_ns: int | None = None) -> None:
+        self.share, self.start_ns = share or Share(), start_ns
+        self.turn_over = asyncio.Event()
+        self._base_told = asyncio.Event()
+        self._base_ns = 0
+
+    def begin_counting(self, base_ns: int) -> None:
+        """Say when the counted part of an open loop begins; a second word changes nothing."""
+        if not self._base_told.is_set():
+            self._base_ns = base_ns
+            self._base_told.set()
+
+    async def wait_for_base(self) -> int:
+        """Return when the counted part begins, as soon as that is said."""
+        await self._base_told.wait()
+        return self._base_ns
+
+    def finish(self) -> None:
+        """Say that every counted request of every part has ended."""
+        self.turn_over.set()

@@ -13,10 +13,9 @@ from draftproof.engines.adapter import EngineAdapter
 from draftproof.engines.protocol import Answer
 from draftproof.plan.schema import Scalar
 from draftproof.records import Phase, RequestRecord
-from draftproof.workload.answers import AnswerView
 from draftproof.workload.arrivals import OpenLoop
 from draftproof.workload.blocks import Block
-from draftproof.workload.conversation import item_at_turn
+from draftproof.workload.conversation import AnswerView, item_at_turn
 from draftproof.workload.items import Item
 
 EARLIER_FAILED = "an earlier turn of this conversation failed, so this one was not sent"

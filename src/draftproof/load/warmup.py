@@ -9,10 +9,10 @@ import msgspec
 
 from draftproof.clock import Clock, monotonic_ns
 from draftproof.load.turn import Sink, Turn
-from draftproof.metrics.warmup import WarmupRule, last_change, summarise_group
+from draftproof.metrics.phases import WarmupRule, last_change, summarise_group
 from draftproof.records import RequestRecord, Warmup, WarmupGroup
+from draftproof.workload.arm_orders import order_by_seed
 from draftproof.workload.items import Item
-from draftproof.workload.ordering import order_by_seed
 
 AskGroup = Callable[[int], Awaitable[tuple[RequestRecord, ...]]]
 

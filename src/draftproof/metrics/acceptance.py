@@ -3,6 +3,15 @@
 Rounds are the better source: they tell drafted steps from ordinary ones and how long each draft was. Where a
 record has none, the server's counters are used, with its lists of steps where it gives them. Callers choose
 which records belong together.
+
+Committed progress: what a committed token cost in rounds (docs/metrics.md, "Committed progress").
+
+What a drafted step must commit before it pays: break-even tokens, acceptance and drafting time. Pure.
+
+A step that drafts K tokens and takes `ratio` ordinary steps pays once it commits more than `ratio` tokens on
+average. If each draft is accepted with probability a, whatever went before, a step commits
+(1 − a^(K+1)) / (1 − a) tokens (Leviathan et al. 2023, "Fast inference from transformers via speculative
+decoding", equation 1).
 """
 
 import math
@@ -202,3 +211,96 @@ def _tally(values: Iterable[int]) -> tuple[int, ...]:
 
 def _spread(counts: Counter[int]) -> tuple[int, ...]:
     return tuple(counts[index] for index in range(max(counts, default=-1) + 1))
+
+
+class ProgressSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """Time per committed token, ns, and the four parts that add up to it; None if nothing was committed."""
+
+    time_per_committed_token_ns: float | None
+    draft_ns: float | None
+    verify_ns: float | None
+    sample_ns: float | None
+    schedule_ns: float | None
+    committed_tokens: int
+    rounds: int
+
+
+def committed_progress(rounds: Iterable[Round]) -> ProgressSummary | None:
+    """Return Σ round time / Σ committed tokens, pooled over rounds; None for no rounds.
+
+    The choice of tokens is part of verification in the formula and is shown apart. A round's duration is
+    that of its whole batch: the result is what one sequence waits, not the throughput of the server.
+    """
+    turns = tuple(rounds)
+    if not turns:
+        return None
+    committed = sum(turn.committed for turn in turns)
+    return ProgressSummary(
+        time_per_committed_token_ns=_per_token(sum(turn.round_ns for turn in turns), committed),
+        draft_ns=_per_token(sum(turn.draft_ns for turn in turns), committed),
+        verify_ns=_per_token(sum(turn.verify_ns for turn in turns), committed),
+        sample_ns=_per_token(sum(turn.sample_ns for turn in turns), committed),
+        schedule_ns=_per_token(sum(turn.schedule_ns for turn in turns), committed),
+        committed_tokens=committed,
+        rounds=len(turns),
+    )
+
+
+def _per_token(total_ns: int, committed: int) -> float | None:
+    return total_ns / committed if committed > 0 else None
+
+
+_HALVINGS = 60  # a double holds no more digits of a share
+
+
+def expected_tokens(acceptance: float, draft_length: int) -> float:
+    """Return the tokens a step commits on average, from 1 to K + 1: 1 + a + a² + … + a^K.
+
+    Raises:
+        ValueError: the acceptance is no share, or the draft length is negative.
+    """
+    if not 0.0 <= acceptance <= 1.0:
+        raise ValueError(f"acceptance is a share from 0 to 1, got {acceptance}")
+    if draft_length < 0:
+        raise ValueError(f"a draft has at least 0 tokens, got {draft_length}")
+    total = 1.0
+    for _ in range(draft_length):
+        total = 1.0 + acceptance * total
+    return total
+
+
+def break_even_acceptance(ratio: float, draft_length: int) -> float | None:
+    """Return the acceptance at which a step of `ratio` ordinary steps commits exactly `ratio` tokens.
+
+    0 where the step costs no more than an ordinary one; None where even a step that accepts every draft
+    commits too little, because ratio > K + 1.
+
+    Raises:
+        ValueError: the draft length is negative.
+    """
+    if ratio <= 1.0:
+        return 0.0
+    if ratio > expected_tokens(1.0, draft_length):
+        return None
+    low, high = 0.0, 1.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if expected_tokens(middle, draft_length) < ratio:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def break_even_draft_ns(tokens_per_step: float, ordinary_ns: float, verified_ns: float) -> float | None:
+    """Return the longest drafting time with which a step still pays, ns.
+
+    None where no drafting is quick enough: verification alone takes longer than the tokens are worth.
+
+    Args:
+        tokens_per_step: tokens that a step commits on average.
+        ordinary_ns: time of an ordinary step.
+        verified_ns: time of a step that verifies drafts, without the drafting.
+    """
+    left_ns = tokens_per_step * ordinary_ns - verified_ns
+    return left_ns if left_ns >= 0 else None

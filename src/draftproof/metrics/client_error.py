@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from draftproof.metrics.percentiles import percentile
 from draftproof.metrics.request import compute_request_metrics
+from draftproof.metrics.service import percentile
 from draftproof.records import RequestRecord
 from draftproof.stats.quantiles import quantile_intervals
 

@@ -13,8 +13,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from draftproof.metrics.percentiles import nearest_rank
 from draftproof.metrics.request import chunk_gaps_ns, count_output_tokens
+from draftproof.metrics.service import nearest_rank
 from draftproof.records import RequestRecord
 
 Ints = npt.NDArray[np.int64]

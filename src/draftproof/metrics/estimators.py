@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from draftproof.metrics.acceptance import pool_acceptance
 from draftproof.metrics.delivery import collect_streams
-from draftproof.metrics.percentiles import percentile, token_weighted
 from draftproof.metrics.request import count_output_tokens, time_per_output_token_ns
+from draftproof.metrics.service import percentile, token_weighted
 from draftproof.records import RequestRecord
 
 Floats = npt.NDArray[np.float64]

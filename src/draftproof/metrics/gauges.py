@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import msgspec
 
-from draftproof.engines.reading.series import list_facts, sum_series
+from draftproof.engines.reading.values import list_facts, sum_series
 from draftproof.metrics import host_series as host
 from draftproof.metrics.telemetry import Stretch, TurnSamples
 

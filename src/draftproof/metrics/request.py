@@ -2,15 +2,26 @@
 
 Times in and out are nanoseconds. A value that the record cannot give is None. A request that failed keeps
 the values it got as far as it went; whoever pools them looks at the outcome first.
+
+The most that faster decoding can give end to end (docs/metrics.md, "End-to-end bound"; Amdahl 1967).
+
+Tokens of answers that no service counted, by a tokenizer and after the run. Pure.
+
+A record keeps the characters of each chunk. Each part of an answer is tokenised once, as a whole: a chunk has
+the tokens that begin in it. So the work grows with the text and not with the number of its beginnings, and no
+tokenizer runs while answers arrive.
 """
 
-from itertools import pairwise
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate, pairwise
 from operator import sub
 from typing import Literal
 
 import msgspec
 
-from draftproof.records import RequestRecord
+from draftproof.records import Chunk, RequestRecord, TokenCounts
 
 TpotBasis = Literal["counted", "single_first_token_assumed"]
 
@@ -215,3 +226,69 @@ def _longest_per_token_ns(
 
 def _elapsed(start_ns: int | None, end_ns: int | None) -> int | None:
     return None if start_ns is None or end_ns is None else end_ns - start_ns
+
+
+def end_to_end_gain(decode_share: float, decode_speedup: float | None) -> float:
+    """Return 1 / ((1 − f) + f / s) for decoding share f and decode speed-up s.
+
+    Args:
+        decode_share: share of the whole time spent on decoding, 0 to 1.
+        decode_speedup: how many times faster decoding gets; None asks for the limit, decoding made free.
+
+    Returns:
+        Old time / new time; infinite where all the time is decoding and decoding is free.
+
+    Raises:
+        ValueError: the share is outside [0, 1] or the speed-up is not positive.
+    """
+    if not 0.0 <= decode_share <= 1.0:
+        raise ValueError(f"decode_share is a share between 0 and 1, got {decode_share}")
+    if decode_speedup is not None and decode_speedup <= 0:
+        raise ValueError(f"decode_speedup must be positive, got {decode_speedup}")
+    decoding = 0.0 if decode_speedup is None else decode_share / decode_speedup
+    remaining = (1.0 - decode_share) + decoding
+    return 1.0 / remaining if remaining > 0 else math.inf
+
+
+TokenStarts = Callable[[str], Sequence[int]]  # a text to the characters at which its tokens begin, in order
+
+
+def list_uncounted(records: Iterable[RequestRecord]) -> tuple[RequestRecord, ...]:
+    """Return the records whose chunks a tokenizer can count and nobody has."""
+    return tuple(one for one in records if one.token_source is None and one.piece_chars is not None)
+
+
+def count_tokens(record: RequestRecord, starts_of: TokenStarts) -> tuple[int, ...] | None:
+    """Return the cumulative tokens of a record's chunks; None where its texts are not those that arrived."""
+    ends = list(accumulate(record.piece_chars or ()))
+    parts = [record.reasoning_text, record.text, *(call.name + call.arguments for call in record.tool_calls)]
+    if len(ends) != len(record.chunks) or not ends or ends[-1] != sum(map(len, parts)):
+        return None
+    starts = list(_list_starts(parts, starts_of))
+    return (*(bisect_left(starts, end) for end in ends[:-1]), len(starts))
+
+
+def apply_counts(
+    records: Iterable[RequestRecord], counts: Iterable[TokenCounts]
+) -> tuple[RequestRecord, ...]:
+    """Return records with the counts that were made of them; what a service counted stays as it is."""
+    known = {(one.request_id, one.end_ns): one.cumulative_tokens for one in counts}
+    if not known:
+        return tuple(records)
+    return tuple(_apply(one, known.get((one.request_id, one.end_ns))) for one in records)
+
+
+def _list_starts(parts: Iterable[str], starts_of: TokenStarts) -> Iterator[int]:
+    """Yield where each token begins in the parts put together."""
+    before = 0
+    for part in parts:
+        if part:
+            yield from accumulate((before + start for start in starts_of(part)), max)
+        before += len(part)
+
+
+def _apply(record: RequestRecord, counts: Sequence[int] | None) -> RequestRecord:
+    if counts is None or record.token_source is not None or len(counts) != len(record.chunks):
+        return record
+    chunks = tuple(Chunk(chunk.arrival_ns, count) for chunk, count in zip(record.chunks, counts, strict=True))
+    return msgspec.structs.replace(record, chunks=chunks, token_source="tokenizer")  # noqa: S106 - no secret

@@ -11,7 +11,7 @@ from itertools import pairwise
 import msgspec
 
 from draftproof.engines.facts import Series
-from draftproof.engines.reading.series import parse_series, sum_by_label, sum_series
+from draftproof.engines.reading.values import parse_series, sum_by_label, sum_series
 from draftproof.records import TelemetrySample
 
 TurnKey = tuple[str, int, str]  # load, block, arm

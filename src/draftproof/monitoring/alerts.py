@@ -8,11 +8,9 @@ from collections.abc import Iterator
 
 import msgspec
 
-from draftproof.monitoring.limits import ADOPTING
 from draftproof.monitoring.recordings import FAILED_EXCESS, SLOWDOWN, arm_series, floor, pair_series
-from draftproof.monitoring.watch import Alert
-from draftproof.monitoring.wording import COUNT, NUMBER, SECONDS, SHARE, say_look, say_rollback
-from draftproof.plan.rollback_limits import Limit, tail_of
+from draftproof.monitoring.watch import ADOPTING, COUNT, NUMBER, SECONDS, SHARE, Alert, say_look, say_rollback
+from draftproof.plan.limits import Limit, tail_of
 from draftproof.plan.schema import Plan
 
 _TAILS = (

@@ -6,10 +6,8 @@ A rule over a series that does not exist never fires. So the absence of a series
 from collections.abc import Iterator, Sequence
 
 from draftproof.engines.signals import Sample, Signals
-from draftproof.monitoring.promql import quote, select
-from draftproof.monitoring.recordings import SLOWDOWN, arm_series
-from draftproof.monitoring.watch import Alert, ArmRole, Severity, Unwatched
-from draftproof.monitoring.wording import COUNT, literal, say_look
+from draftproof.monitoring.recordings import SLOWDOWN, arm_series, quote, select
+from draftproof.monitoring.watch import COUNT, Alert, ArmRole, Severity, Unwatched, literal, say_look
 from draftproof.plan.schema import Plan
 
 _SECONDS_A_DAY = 86_400

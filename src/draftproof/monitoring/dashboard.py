@@ -9,11 +9,10 @@ from typing import Any
 import msgspec
 
 from draftproof.manifests import Manifest
-from draftproof.monitoring.promql import quote
-from draftproof.monitoring.recordings import FAILED_EXCESS, SLOWDOWN
+from draftproof.monitoring.recordings import FAILED_EXCESS, SLOWDOWN, quote
 from draftproof.monitoring.watch import Watch
 from draftproof.monitoring.watching import watch_run
-from draftproof.plan.rollback_limits import Limit
+from draftproof.plan.limits import Limit
 from draftproof.plan.schema import Plan
 from draftproof.verdict.results import Results
 

@@ -5,10 +5,9 @@ from itertools import chain
 from textwrap import wrap
 
 from draftproof.manifests import Manifest
-from draftproof.monitoring.promql import indent, quote
-from draftproof.monitoring.watch import Alert, Recording, Watch
+from draftproof.monitoring.recordings import indent, quote
+from draftproof.monitoring.watch import Alert, Recording, Watch, literal
 from draftproof.monitoring.watching import watch_run
-from draftproof.monitoring.wording import literal
 from draftproof.plan.schema import Plan
 from draftproof.verdict.results import Results
 

@@ -8,10 +8,16 @@ from draftproof.engines.signals import Signals
 from draftproof.manifests import Manifest
 from draftproof.monitoring.alerts import list_cautions, list_triggers
 from draftproof.monitoring.blind_spots import list_blind_spots, list_unseen
-from draftproof.monitoring.limits import find_load_limits, list_unrated, list_unset
 from draftproof.monitoring.recordings import FAILED_EXCESS, SLOWDOWN, record_arm, record_pair
-from draftproof.monitoring.watch import Recording, Unwatched, Watch
-from draftproof.plan.rollback_limits import Limit, find_limits, tail_of
+from draftproof.monitoring.watch import (
+    Recording,
+    Unwatched,
+    Watch,
+    find_load_limits,
+    list_unrated,
+    list_unset,
+)
+from draftproof.plan.limits import Limit, find_limits, tail_of
 from draftproof.plan.schema import Plan
 from draftproof.verdict.results import Results
 

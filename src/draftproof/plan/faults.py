@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from draftproof.errors import PlanError
-from draftproof.plan.keys import (
+from draftproof.plan.reference_doc import (
     Location,
     dotted_key,
     iterate_keys,

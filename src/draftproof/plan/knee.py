@@ -8,8 +8,8 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from draftproof.plan.load import MOST_IN_FLIGHT, SLOWEST_RPS, Arrivals, LoadLevel, Seconds
-from draftproof.plan.strict import Number, Whole
-from draftproof.plan.strict import Strict as _Strict
+from draftproof.plan.tables import Number, Whole
+from draftproof.plan.tables import Strict as _Strict
 from draftproof.stats.knee import geometric_grid, trials_to_show
 
 PREFIX = "knee-"

@@ -7,8 +7,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from draftproof.plan.strict import Name, Number, Whole
-from draftproof.plan.strict import Strict as _Strict
+from draftproof.plan.tables import Name, Number, Whole
+from draftproof.plan.tables import Strict as _Strict
 from draftproof.workload.arrivals import OnOff, OpenLoop, Profile, Ramp, Spacing, Steady, Steps
 
 SLOWEST_RPS = 1e-6  # one request in twelve days: what is slower is a slip of the pen, and never ends

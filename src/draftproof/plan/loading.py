@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from draftproof.errors import PlanError
 from draftproof.plan.faults import describe_faults
-from draftproof.plan.rendering import render_plan
+from draftproof.plan.reference_doc import render_plan
 from draftproof.plan.schema import Arm, Plan
 
 BUILTIN_PREFIX = "builtin:"

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from draftproof.errors import PlanError
-from draftproof.plan.keys import dotted_key
+from draftproof.plan.reference_doc import dotted_key
 from draftproof.plan.schema import Plan
 
 PLACEHOLDER = "FILL_IN"

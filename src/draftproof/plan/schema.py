@@ -7,14 +7,22 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from draftproof.plan.approval import Approval
-from draftproof.plan.judge import Judge
 from draftproof.plan.knee import Knee
 from draftproof.plan.load import LoadLevel, RecordedWindow
-from draftproof.plan.prices import Prices
-from draftproof.plan.rollback import Rollback
-from draftproof.plan.strict import Flag, Name, Number, Ratio, Share, Version, Whole
-from draftproof.plan.strict import Strict as _Strict
+from draftproof.plan.tables import (
+    Approval,
+    Flag,
+    Judge,
+    Name,
+    Number,
+    Prices,
+    Ratio,
+    Rollback,
+    Share,
+    Version,
+    Whole,
+)
+from draftproof.plan.tables import Strict as _Strict
 
 Scalar = str | int | float | bool
 

@@ -10,7 +10,7 @@ from collections.abc import Collection
 import aiohttp
 
 from draftproof.arms.behaviour.asking import Line
-from draftproof.arms.behaviour.metering import fetch_whole, read_load
+from draftproof.arms.behaviour.judging import fetch_whole, read_load
 from draftproof.arms.behaviour.probes import LAST_PROBE, Bench, run_probes
 from draftproof.client.transport import HttpTransport
 from draftproof.plan.environment import mask_struct

@@ -19,10 +19,10 @@ from draftproof.metrics.host_use import (
     stolen_cores,
     taken_cores,
 )
-from draftproof.qualify.time_left import format_duration
+from draftproof.qualify.board import format_duration
 from draftproof.records import AcceleratorUse, BlockRecord, HostUse, Notice
+from draftproof.verdict.attempts import find_host_events
 from draftproof.verdict.client_limits import LAGGED_TURNS_LIMIT
-from draftproof.verdict.host_evidence import find_host_events
 from draftproof.verdict.notices import FORECAST
 
 # Others who stay for so long are no cron job. What is lost by waiting grows with what has been measured well.

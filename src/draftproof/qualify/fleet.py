@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Self
 
 from draftproof.arms.comparability import find_differences
-from draftproof.arms.context_fit import find_tokenizer
 from draftproof.arms.launch import list_arms, plan_section
+from draftproof.arms.request_fit import find_tokenizer
 from draftproof.errors import EngineError, IncompatibleError, PlanError
 from draftproof.manifests import ArmManifest
 from draftproof.plan.environment import find_secrets

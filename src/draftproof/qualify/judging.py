@@ -2,6 +2,10 @@
 
 A report never asks them: it reads what is kept, so that it gives the same bytes where neither the code nor
 the judge is at hand. What was not judged stays not judged.
+
+Counts answers that no service counted, with the target's tokenizer, when no request is in flight.
+
+What is counted goes into the journal, so that a report gives the same numbers where no tokenizer is at hand.
 """
 
 import os
@@ -11,15 +15,16 @@ from pathlib import Path
 import msgspec
 import uvloop
 
+from draftproof.arms.request_fit import load_token_starts
 from draftproof.errors import DraftproofError, PlanError, UsageError
+from draftproof.metrics.request import apply_counts, count_tokens, list_uncounted
 from draftproof.plan.environment import resolve_headers
 from draftproof.plan.loading import BUILTIN_PREFIX
 from draftproof.plan.schema import Plan
-from draftproof.qualify.functions import FunctionProcess, ask_functions
-from draftproof.qualify.judge_model import ask_judge
+from draftproof.qualify.judges import FunctionProcess, ask_functions, ask_judge
 from draftproof.qualify.progress import Interrupted, Progress
 from draftproof.qualify.stopping import stop_on_signal, unless_stopped
-from draftproof.records import Judgement
+from draftproof.records import Judgement, TokenCounts
 from draftproof.store import RunContents, RunDirectory
 from draftproof.workload.items import Check, Item, JudgeCheck, PythonCheck
 from draftproof.workload.judging import Task, list_tasks
@@ -143,3 +148,30 @@ def run_judging(path: Path, progress: Progress) -> JudgingReport:
     """Judge what a run lacks, in this call's own event loop; see `judge_run`."""
     with RunDirectory.open(path) as run:
         return uvloop.run(judge_run(run, progress))
+
+
+def count_answers(run: RunDirectory, contents: RunContents, tokenizer: Path | None) -> RunContents:
+    """Count what can be counted, keep it, and return the contents with it.
+
+    Args:
+        run: where the counts go.
+        contents: records of the run.
+        tokenizer: the target's tokenizer.json, None where it is not at hand.
+
+    Raises:
+        StoreError: the counts cannot be written.
+    """
+    uncounted = list_uncounted(contents.records)
+    if tokenizer is None or not uncounted:
+        return contents
+    starts_of = load_token_starts(tokenizer)
+    found = list[TokenCounts]()
+    for record in uncounted:
+        cumulative = count_tokens(record, starts_of)
+        if cumulative is not None:
+            counts = TokenCounts(
+                request_id=record.request_id, end_ns=record.end_ns, cumulative_tokens=cumulative
+            )
+            run.append_beside(counts)
+            found.append(counts)
+    return msgspec.structs.replace(contents, records=apply_counts(contents.records, found))

@@ -10,16 +10,16 @@ from collections.abc import Iterable
 import msgspec
 
 from draftproof.load.turn import turns_of
-from draftproof.qualify.counting import count_answers
 from draftproof.qualify.fleet import Fleet
 from draftproof.qualify.host_watch import HostWatch
+from draftproof.qualify.judging import count_answers
 from draftproof.qualify.measure import run_turns
 from draftproof.qualify.progress import Interrupted, Progress
 from draftproof.qualify.reporting import run_data
 from draftproof.qualify.turn_running import open_pool
 from draftproof.records import BlockRecord, RequestRecord
 from draftproof.store import RunContents, RunDirectory
-from draftproof.store.journal_tail import JournalTail
+from draftproof.store.journal import JournalTail
 from draftproof.verdict.knee.levels import Look, knee_levels, list_items
 from draftproof.verdict.knee.search import Search, replay
 from draftproof.verdict.knee.turns import read_turns

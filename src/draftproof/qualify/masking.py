@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator
 
 from draftproof.errors import DraftproofError
-from draftproof.load.masking import MaskingSink
+from draftproof.load.driver import MaskingSink
 from draftproof.plan.environment import mask_values
 
 __all__ = ["MaskingSink", "masked_errors"]

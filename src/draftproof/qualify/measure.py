@@ -22,20 +22,17 @@ from draftproof.qualify.fleet import Fleet
 from draftproof.qualify.host_watch import HostWatch
 from draftproof.qualify.masking import MaskingSink
 from draftproof.qualify.progress import Interrupted, Progress
-from draftproof.qualify.repeating import list_repeats
-from draftproof.qualify.restarting import Restarts
-from draftproof.qualify.resuming import list_missing_turns
-from draftproof.qualify.turn_clocks import note_clocks
-from draftproof.qualify.turn_running import TurnRunner
-from draftproof.qualify.warming import Route, Warmer
+from draftproof.qualify.repeating import Restarts, list_missing_turns, list_repeats
+from draftproof.qualify.stopping import note_clocks
+from draftproof.qualify.turn_running import Route, TurnRunner, Warmer
 from draftproof.records import BlockRecord, Warmup
 from draftproof.store import RunContents, RunDirectory
 from draftproof.telemetry.host import HostReader
 from draftproof.telemetry.sampler import Sampler, Target
-from draftproof.verdict.disturbances import note_change
-from draftproof.verdict.lag_bounds import Spans
-from draftproof.workload.answers import view_answer
+from draftproof.verdict.observed import Spans
+from draftproof.verdict.unmeasured import note_change
 from draftproof.workload.blocks import plan_blocks
+from draftproof.workload.conversation import view_answer
 from draftproof.workload.items import Item
 
 

@@ -52,7 +52,7 @@ def explain_run(path: Path, cell: str | None) -> "Explanation":
         InvalidRunError: plan or thresholds were changed after the run had begun.
         UsageError: there is no such cell.
     """
-    from draftproof.store.locations import locate_requests  # noqa: PLC0415
+    from draftproof.store.compaction import locate_requests  # noqa: PLC0415
     from draftproof.verdict.compute import compute_results  # noqa: PLC0415
     from draftproof.verdict.explain import explain  # noqa: PLC0415
 

@@ -16,36 +16,34 @@ import psutil
 import uvloop
 
 from draftproof import __version__
-from draftproof.arms.context_fit import find_tokenizer
 from draftproof.arms.launch import list_arms
 from draftproof.arms.preflight import PreflightReport
+from draftproof.arms.request_fit import find_tokenizer
 from draftproof.build import source_sha256
 from draftproof.clock import monotonic_ns, wall_anchor
 from draftproof.errors import IncompatibleError
 from draftproof.load.sockets import prepare_descriptors
 from draftproof.manifests import Manifest
-from draftproof.metrics.token_counting import list_uncounted
+from draftproof.metrics.request import list_uncounted
 from draftproof.plan.environment import list_values
 from draftproof.plan.loading import plan_sha256, thresholds_sha256
 from draftproof.plan.schema import Plan
 from draftproof.qualify.behaviour import list_unprobed
 from draftproof.qualify.check import ModelResolver, choose_items, preflight, resolve_target
 from draftproof.qualify.clusters import check_cluster
-from draftproof.qualify.counting import count_answers
 from draftproof.qualify.fleet import Fleet, check_same
 from draftproof.qualify.host_watch import HostWatch
-from draftproof.qualify.judging import check_judging, judge_run
+from draftproof.qualify.judging import check_judging, count_answers, judge_run
 from draftproof.qualify.load_findings import LoadFinding, find_beyond_service, find_load_findings, list_notes
 from draftproof.qualify.measure import measure, plan_turns
 from draftproof.qualify.progress import Interrupted, Patience, Progress
-from draftproof.qualify.repeating import list_repeats
+from draftproof.qualify.repeating import count_starts, has_other_blocks, list_missing_turns, list_repeats
 from draftproof.qualify.reporting import recompute
-from draftproof.qualify.resuming import count_starts, has_other_blocks, list_missing_turns
 from draftproof.qualify.stopping import stop_on_signal
 from draftproof.qualify.watching_host import make_watch, running_arms
 from draftproof.records import SCHEMA_VERSION
 from draftproof.store import LOG_FOLDER, RunContents, RunDirectory
-from draftproof.telemetry.host_platform import name_cpu
+from draftproof.telemetry.host import name_cpu
 from draftproof.verdict.notices import find_ending, note_going_on
 from draftproof.verdict.results import Results
 from draftproof.workload.items import Item, Workload

@@ -11,8 +11,7 @@ from draftproof.arms.launch import build_command, plan_section
 from draftproof.arms.manifest import SERVED_MODEL_KEY, Started, ask_identity, fetch_manifest
 from draftproof.arms.probe import ProbeResult, probe_service
 from draftproof.arms.process import ArmProcess
-from draftproof.arms.readiness import ReadyProbe
-from draftproof.arms.service import Service, locate_service
+from draftproof.arms.service import ReadyProbe, Service, locate_service
 from draftproof.client.transport import HttpTransport
 from draftproof.engines import adapter_for
 from draftproof.errors import EngineError
@@ -28,7 +27,7 @@ from draftproof.plan.environment import (
 from draftproof.plan.schema import Arm, Plan
 from draftproof.qualify.masking import masked_errors
 from draftproof.qualify.stopping import unless_stopped
-from draftproof.telemetry.host_platform import describe_platform
+from draftproof.telemetry.host import describe_platform
 
 
 class Contact(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from draftproof.qualify.host_watch import HostWatch, OwnWork, wait_until_quiet
 from draftproof.qualify.measure import plan_turns
 from draftproof.qualify.progress import Interrupted, Patience, Progress
 from draftproof.telemetry.host_load import HostLoadReader
-from draftproof.telemetry.service_processes import find_processes, is_by_daemon, is_local_url
+from draftproof.telemetry.sampler import find_processes, is_by_daemon, is_local_url
 from draftproof.workload.items import Item
 
 _OTHERWISE = "or let the run wait with --wait-for-quiet; --keep-going measures all the same"

@@ -2,11 +2,19 @@
 
 Owns what is remembered between rounds: acceptance by sequence and method, times by method, one policy of each
 kind by method.
+
+The engine's side of drafting: who drafts how much for which sequence, and what if a drafter fails.
+
+A sequence whose drafter raises or breaks its contract goes on by ordinary decoding; nobody else notices.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import torch
+
+from draftproof.reference.counters import EngineCounters, StepDurations
 from draftproof.reference.draft_costs import Acceptance, Curve, RoundCosts
 from draftproof.reference.draft_length import (
     AdaptiveLength,
@@ -17,6 +25,16 @@ from draftproof.reference.draft_length import (
     FixedLength,
     Situation,
 )
+from draftproof.reference.proposer import (
+    Draft,
+    DraftContext,
+    Proposer,
+    StateReader,
+    collect_drafts,
+    release_drafter,
+)
+from draftproof.reference.scheduler import LiveSequence
+from draftproof.reference.spans import Span
 from draftproof.reference.types import BatchTable, DraftPolicy
 
 _LEARNING: tuple[DraftPolicy, ...] = ("adaptive", "auto")
@@ -175,3 +193,151 @@ class LengthPlanner:
             }
             self._methods[method] = _Method(RoundCosts(self._verification), policies)
         return self._methods[method]
+
+
+_logger = logging.getLogger(__name__)
+
+
+class Drafters:
+    """The loaded drafters by method.
+
+    Args:
+        proposers: by method.
+        vocab_size: of the target.
+        max_draft_tokens: a sequence's fixed share of a step.
+        length_by_batch: table of the draft-length policy `batch`.
+        counters: told of draft lengths and of every sequence that loses its drafter.
+
+    Attributes:
+        planned: by request id the draft length of this round, 0 where its policy pauses drafting; sequences
+            that do not draft or have no room for a draft are missing.
+    """
+
+    def __init__(
+        self,
+        proposers: Mapping[str, Proposer],
+        *,
+        vocab_size: int,
+        max_draft_tokens: int,
+        length_by_batch: BatchTable,
+        counters: EngineCounters,
+    ) -> None:
+        self.proposers = proposers
+        self.planned: dict[str, int] = {}
+        self._planner = LengthPlanner(length_by_batch)
+        self._vocab_size, self._max_draft_tokens = vocab_size, max_draft_tokens
+        self._counters = counters
+
+    def draft(self, decoding: Sequence[LiveSequence]) -> dict[str, Draft]:
+        """Return drafts by request id for the sequences that want one."""
+        self._plan_lengths(decoding)
+        drafts: dict[str, Draft] = {}
+        for method, proposer in self.proposers.items():
+            wanting = [one for one in decoding if one.drafting and one.request.speculation.method == method]
+            contexts = [self._context(one) for one in wanting if self.planned.get(one.request_id)]
+            found = collect_drafts(proposer, contexts, self._vocab_size)
+            drafts.update(zip([context.request_id for context in contexts], found, strict=True))
+        for sequence in decoding:
+            if sequence.request_id in drafts and drafts[sequence.request_id].failed:
+                self._stop_drafting(sequence)
+        return drafts
+
+    def taps(self, spans: Sequence[Span]) -> tuple[int, ...]:
+        """Return the layers whose states some drafter of this pass wants to see, in rising order."""
+        readers = [self._reader_of(span.sequence) for span in spans]
+        return tuple(sorted({tap for reader in readers if reader is not None for tap in reader.taps}))
+
+    def observe(
+        self, spans: Sequence[Span], kept: Sequence[int], taps: Sequence[int], states: torch.Tensor | None
+    ) -> None:
+        """Show drafters the target's states of the positions that stay.
+
+        Args:
+            spans: those of the pass.
+            kept: per span how many of its first positions were committed.
+            taps: as given to the pass.
+            states: [tokens, taps, hidden] of the pass.
+        """
+        if states is None:
+            return
+        start = 0
+        for span, count in zip(spans, kept, strict=True):
+            reader = self._reader_of(span.sequence)
+            if reader is not None:
+                columns = [taps.index(tap) for tap in reader.taps]
+                rows = states[start : start + count, columns]
+                self._show(reader, span.sequence, rows)
+            start += len(span.token_ids)
+
+    def learn(self, spans: Sequence[Span], chosen: Sequence[Sequence[int]], durations: StepDurations) -> None:
+        """Let the draft-length policies learn from a round.
+
+        Args:
+            spans: those of the pass.
+            chosen: per span the tokens verification gave, accepted drafts and one of the target's own.
+            durations: where the round's time went.
+        """
+        if not self._planner.is_learning:
+            return
+        drafted: dict[str, Drafted] = {}
+        for span, tokens in zip(spans, chosen, strict=True):
+            asked = self.planned.get(span.sequence.request_id)
+            if asked is not None and not span.is_prefill and span.sequence.drafting:
+                proposed = len(span.draft.token_ids)
+                drafted[span.sequence.request_id] = Drafted(asked, proposed, max(0, len(tokens) - 1))
+        times = RoundTimes(
+            rows=sum(len(span.token_ids) for span in spans),
+            draft_ns=durations.draft_ns,
+            rest_ns=durations.verify_ns + durations.sample_ns + durations.schedule_ns,
+            has_prefill=any(span.is_prefill for span in spans),
+        )
+        self._planner.learn(drafted, times)
+        self._counters.note_gains(self._planner.gains)
+
+    def release(self, request_id: str) -> None:
+        """Let every drafter and policy forget a sequence."""
+        self._planner.release(request_id)
+        for proposer in self.proposers.values():
+            release_drafter(proposer, request_id)
+
+    def _plan_lengths(self, decoding: Sequence[LiveSequence]) -> None:
+        asking = []
+        for one in decoding:
+            speculation, limit = one.request.speculation, min(one.max_draft_tokens, self._max_draft_tokens)
+            if one.drafting and limit > 0 and speculation.method in self.proposers:
+                asking.append(Asking(one.request_id, speculation.method, speculation.policy, limit))
+        self.planned = self._planner.plan(asking, len(decoding))
+        self._counters.count_lengths([(one.policy, self.planned[one.request_id]) for one in asking])
+
+    def _context(self, sequence: LiveSequence) -> DraftContext:
+        return DraftContext(
+            request_id=sequence.request_id,
+            token_ids=sequence.token_ids,
+            max_draft_tokens=self.planned[sequence.request_id],
+            sampling=sequence.request.sampling,
+            stop_below=sequence.request.speculation.stop_below,
+            generator=sequence.draft_generator,
+            target_cache=sequence.cache,
+        )
+
+    def _reader_of(self, sequence: LiveSequence) -> StateReader | None:
+        proposer = self.proposers.get(sequence.request.speculation.method) if sequence.drafting else None
+        return proposer if isinstance(proposer, StateReader) else None
+
+    def _show(self, reader: StateReader, sequence: LiveSequence, rows: torch.Tensor) -> None:
+        try:
+            reader.observe(sequence.request_id, sequence.cache.length - len(rows), rows)
+        except Exception as fault:  # a drafter may raise anything, and serving must go on
+            _logger.warning(
+                "request %s goes on by ordinary decoding: its drafter raised %r",
+                sequence.request_id,
+                fault,
+                exc_info=True,
+            )
+            self._stop_drafting(sequence)
+
+    def _stop_drafting(self, sequence: LiveSequence) -> None:
+        sequence.drafting = False
+        release_drafter(self.proposers[sequence.request.speculation.method], sequence.request_id)
+        sequence.fallbacks += 1
+        self._counters.count_fallback()

@@ -13,34 +13,40 @@ import torch
 
 from draftproof.clock import Clock, monotonic_ns
 from draftproof.errors import UsageError
-from draftproof.reference.constraint import Grammars
-from draftproof.reference.counters import EngineCounters, EngineStats, StepDurations
+from draftproof.reference.counters import (
+    EngineCounters,
+    EngineStats,
+    LapTimer,
+    SequenceTrace,
+    StepDurations,
+    StepTrace,
+    Tracer,
+)
+from draftproof.reference.draft_planner import Drafters
 from draftproof.reference.drafters.loading import check_default, choose_drafters, load_drafters
 from draftproof.reference.drafters.ngram import NgramProposer
-from draftproof.reference.drafting import Drafters
-from draftproof.reference.finite import BROKEN_LOGITS, repair_logits
-from draftproof.reference.laps import LapTimer
 from draftproof.reference.models.model import TargetModel, load_target
+from draftproof.reference.processors import Grammars
 from draftproof.reference.proposer import Draft, Proposer
-from draftproof.reference.requests import check_request
-from draftproof.reference.scheduler import Scheduler
-from draftproof.reference.sequence import Delivery, LiveSequence
+from draftproof.reference.scheduler import Delivery, LiveSequence, Scheduler
 from draftproof.reference.spans import (
+    BROKEN_LOGITS,
     NO_DRAFT,
     Span,
     choose_tokens,
     decode_span,
     describe_tokens,
     prefill_span,
+    repair_logits,
     wanted_rows,
 )
-from draftproof.reference.trace import SequenceTrace, StepTrace, Tracer
 from draftproof.reference.types import (
     EngineConfig,
     GenerationRequest,
     RoundOutput,
     RoundStats,
     TokenLogprobs,
+    check_request,
 )
 
 Outputs = list[tuple[str, RoundOutput]]

@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 
 import torch
 
-from draftproof.reference.models.cache import SequenceCache
+from draftproof.reference.models.ragged import SequenceCache
 from draftproof.reference.types import SamplingParams
 
 _logger = logging.getLogger(__name__)

@@ -3,13 +3,20 @@
 Probabilities are float64, so that acceptance ratios and residuals carry no rounding that matters. Random
 numbers come in as arguments; `draw_uniforms` takes them from a generator that belongs to one sequence, so a
 sequence's draws never depend on its neighbours in the batch.
+
+Log-probabilities of delivered tokens, as the model gave them. Pure.
+
+They are log-softmax of the raw logits, before masks, biases, penalties and temperature: what vLLM calls
+`raw_logprobs`, its default (vLLM documentation, `logprobs_mode`). They say what the model thought, not how
+probable the draw was.
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 
-from draftproof.reference.types import SamplingParams
+from draftproof.reference.types import SamplingParams, TokenLogprobs
 
 _TOP_P_FIRST_LOOK = 256  # most truncations end within the likeliest few hundred tokens
 
@@ -95,3 +102,25 @@ def draw(probs: torch.Tensor, uniform: float) -> int:
     token_id = int(torch.searchsorted(mass, uniform, right=True))
     last_possible = int(torch.searchsorted(mass, mass[-1]))  # rounding may end the mass just below 1
     return min(token_id, last_possible)
+
+
+def token_logprobs(logits: torch.Tensor, token_ids: Sequence[int], num_top: int) -> tuple[TokenLogprobs, ...]:
+    """Return the log-probability of each token and of the likeliest at its place, natural logarithm.
+
+    Args:
+        logits: [tokens, vocab] raw; row i decided token i.
+        token_ids: [tokens].
+        num_top: how many of the likeliest to list, cut to the vocabulary; 0 lists none.
+    """
+    logprobs = torch.log_softmax(logits.double(), dim=-1)  # [tokens, vocab]
+    likeliest = logprobs.topk(min(num_top, logprobs.shape[-1]), dim=-1)
+    return tuple(
+        TokenLogprobs(
+            token_id=token_id,
+            logprob=float(row[token_id]),
+            top=tuple(zip(top_ids, top_values, strict=True)),
+        )
+        for token_id, row, top_ids, top_values in zip(
+            token_ids, logprobs, likeliest.indices.tolist(), likeliest.values.tolist(), strict=True
+        )
+    )

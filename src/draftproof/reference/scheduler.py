@@ -1,13 +1,139 @@
 """Who runs in the next step and how many prompt tokens each may bring: first come, first served.
 
 Pure bookkeeping, no tensors and no clock. A sequence keeps its place until it ends; nothing is preempted.
+
+One request while it lives: its tokens, its cache, its generator, and where its output ends.
+
+`commit` is the single place that decides which tokens are delivered, so an accepted prefix is cut exactly
+where ordinary decoding would have stopped.
 """
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
 
 from draftproof.errors import EngineError, UsageError
-from draftproof.reference.sequence import LiveSequence
+from draftproof.reference.detokenize import Decode, TextStream
+from draftproof.reference.models.ragged import CacheShape, SequenceCache
+from draftproof.reference.processors import Constraint, changes_logits
+from draftproof.reference.types import FinishReason, GenerationRequest
+
+_STREAM_STRIDE = 0x9E3779B97F4A7C15  # odd and far from any seed a user would choose beside another
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What one round delivers: final tokens, the text they allow to show, and whether the output ended."""
+
+    token_ids: tuple[int, ...]
+    text: str
+    finish_reason: FinishReason | None
+
+
+class LiveSequence:
+    """A request from its arrival to its end.
+
+    Args:
+        request: what was asked for.
+        arrival_ns: when it arrived.
+        eos_ids: token ids that end the output.
+        max_model_len: prompt and output together stay within it.
+        cache_shape: what a cached token looks like.
+        decode: token ids to text.
+        constraint: at its start, for a request with a schema.
+    """
+
+    def __init__(
+        self,
+        request: GenerationRequest,
+        *,
+        arrival_ns: int,
+        eos_ids: frozenset[int],
+        max_model_len: int,
+        cache_shape: CacheShape,
+        decode: Decode,
+        constraint: Constraint | None = None,
+    ) -> None:
+        self.request = request
+        self.token_ids = list(request.prompt_token_ids)
+        self.cache = SequenceCache(cache_shape)
+        self.arrival_ns = arrival_ns
+        self.scheduled_ns: int | None = None
+        self.first_token_ns: int | None = None
+        self.fallbacks = 0
+        self.drafting = request.speculation.method != "off" and request.speculation.num_spec_tokens > 0
+        self.generator = _seeded_generator(request.sampling.seed, stream=0)
+        self.draft_generator = _seeded_generator(request.sampling.seed, stream=1)
+        stop_ids = frozenset(request.sampling.stop_token_ids)
+        self.changes_logits = changes_logits(request.sampling)
+        self.constraint = constraint
+        self.end_ids = eos_ids | stop_ids  # what `min_tokens` holds back, ended by or not
+        self._ending_ids = stop_ids if request.sampling.ignore_eos else self.end_ids
+        self._max_len = min(max_model_len, len(self.token_ids) + request.sampling.max_tokens)
+        self._text = TextStream(decode, request.sampling.stop)
+
+    @property
+    def request_id(self) -> str:
+        """The request's id."""
+        return self.request.request_id
+
+    @property
+    def prefill_left(self) -> int:
+        """Prompt tokens that are not in the cache yet; 0 once the sequence decodes."""
+        return max(0, len(self.request.prompt_token_ids) - self.cache.length)
+
+    @property
+    def max_draft_tokens(self) -> int:
+        """Drafts that could be delivered: the target's own token always takes one place."""
+        left = self._max_len - len(self.token_ids) - 1
+        return max(0, min(self.request.speculation.num_spec_tokens, left))
+
+    @property
+    def failure(self) -> str | None:
+        """What ended the output in an error of its own, None for nothing."""
+        return None if self.constraint is None else self.constraint.failure
+
+    def commit(self, token_ids: Sequence[int]) -> Delivery:
+        """Append tokens up to and including the first that ends the output.
+
+        An end-of-sequence or stop token is delivered and its text is not; the token that completes a stop
+        string is delivered and the text from the stop string on is not. An output that a constraint cannot
+        follow ends in an error.
+        """
+        delivered: list[int] = []
+        text = ""
+        reason: FinishReason | None = None
+        for token_id in token_ids:
+            delivered.append(token_id)
+            self.token_ids.append(token_id)
+            is_end = token_id in self._ending_ids
+            text += "" if is_end else self._text.push(token_id)
+            reason = self._end_reason(token_id, is_end=is_end)
+            if reason is not None:
+                text += self._text.flush()
+                break
+        return Delivery(tuple(delivered), text, reason)
+
+    def _end_reason(self, token_id: int, *, is_end: bool) -> FinishReason | None:
+        if self.constraint is not None:
+            self.constraint.commit(token_id)
+        if self.failure is not None:
+            return "error"
+        if is_end or self._text.stopped:
+            return "stop"
+        return "length" if len(self.token_ids) >= self._max_len else None
+
+
+def _seeded_generator(seed: int | None, *, stream: int) -> torch.Generator:
+    """Return a source of random numbers; streams of one seed are as unrelated as two seeds."""
+    generator = torch.Generator()
+    if seed is None:
+        generator.seed()
+    else:
+        generator.manual_seed((seed + stream * _STREAM_STRIDE) % (1 << 64))
+    return generator
 
 
 class QueueFullError(EngineError):

@@ -1,18 +1,20 @@
 """One sequence's part of a forward pass, and the tokens its logits decide.
 
 Pure but for a sequence's generator.
+
+Keeps logits that are no numbers away from everything that draws tokens. Pure.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
-from draftproof.reference.logprobs import token_logprobs
 from draftproof.reference.processors import process_logits
 from draftproof.reference.proposer import Draft
-from draftproof.reference.sampling import compute_probs, draw_uniforms
-from draftproof.reference.sequence import LiveSequence
+from draftproof.reference.sampling import compute_probs, draw_uniforms, token_logprobs
+from draftproof.reference.scheduler import LiveSequence
 from draftproof.reference.types import TokenLogprobs
 from draftproof.reference.verify import verify, verify_greedy
 
@@ -134,3 +136,24 @@ def _verify_sampled(span: Span, logits: torch.Tensor) -> list[int]:
     target_probs = compute_probs(logits, span.sequence.request.sampling)  # [drafts + 1, vocab]
     uniforms = draw_uniforms(span.sequence.generator, span.logit_rows)
     return verify(span.draft.token_ids, target_probs, span.draft.draft_probs, uniforms)
+
+
+BROKEN_LOGITS = "the model's logits are not finite"
+
+
+def repair_logits(spans: Sequence[Span], logits: torch.Tensor) -> tuple[torch.Tensor, list[bool]]:
+    """Return logits from which tokens can be drawn, and per span whether some of its own were not finite.
+
+    A largest logit that is no number or infinite says so of its row, and so does a row of nothing but minus
+    infinity. Such rows become zeros, which nobody may read; every other row stays as it is.
+
+    Args:
+        spans: those of the pass.
+        logits: [wanted rows, vocab], in span order.
+    """
+    largest = logits.amax(dim=-1)  # [wanted rows]
+    if math.isfinite(float(largest.sum())):
+        return logits, [False] * len(spans)
+    usable = largest.isfinite()
+    parts = torch.split(usable, [span.logit_rows for span in spans])
+    return logits.masked_fill(~usable[:, None], 0.0), [not bool(part.all()) for part in parts]

@@ -2,10 +2,8 @@
 
 import msgspec
 
-from draftproof.report.check_cells import CHECK_COLUMNS, check_cells
-from draftproof.report.grouping import label_column, make_panels, order_arms, order_loads, title_of_load
-from draftproof.report.labels import arm_label
-from draftproof.report.quantities import MISSING, format_share
+from draftproof.report.outcomes import CHECK_COLUMNS, check_cells
+from draftproof.report.quantities import MISSING, arm_label, format_share
 from draftproof.report.view import (
     Column,
     Footnotes,
@@ -16,7 +14,12 @@ from draftproof.report.view import (
     TableCell,
     count_cell,
     figure_cell,
+    label_column,
+    make_panels,
+    order_arms,
+    order_loads,
     text_cell,
+    title_of_load,
 )
 from draftproof.verdict.behaviour.results import (
     CheckKind,

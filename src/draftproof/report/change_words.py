@@ -4,13 +4,15 @@ from collections.abc import Callable
 
 import msgspec
 
-from draftproof.report.labels import arm_label, load_label, segment_label
 from draftproof.report.quantities import (
+    arm_label,
     format_ms,
     format_points,
     format_ratio,
     format_share,
     format_significant,
+    load_label,
+    segment_label,
 )
 from draftproof.report.view import format_interval
 from draftproof.verdict.comparing.compare import list_changes

@@ -14,23 +14,20 @@ from draftproof.report.change_words import (
     describe_reading,
     headline,
 )
-from draftproof.report.labels import (
+from draftproof.report.quantities import (
     DECISIONS,
+    MISSING,
     STATUSES,
     arm_label,
-    load_label,
-    segment_label,
-)
-from draftproof.report.lines import align, bullets, printable, section, wrap
-from draftproof.report.quantities import (
-    MISSING,
     format_count,
     format_points,
     format_ratio,
     format_share,
+    load_label,
+    segment_label,
     short_hash,
 )
-from draftproof.report.view import format_interval, needed_text
+from draftproof.report.view import align, bullets, format_interval, needed_text, printable, section, wrap
 from draftproof.verdict.comparing.comparison import (
     DeliveryChange,
     EffectChange,

@@ -2,9 +2,7 @@
 
 from collections.abc import Sequence
 
-from draftproof.report.grouping import label_column, order_segments, title_of_load
-from draftproof.report.labels import STATUSES, segment_label
-from draftproof.report.quantities import format_change, format_count
+from draftproof.report.quantities import STATUSES, format_change, format_count, segment_label
 from draftproof.report.view import (
     Column,
     Footnotes,
@@ -14,7 +12,10 @@ from draftproof.report.view import (
     Table,
     count_cell,
     figure_cell,
+    label_column,
+    order_segments,
     text_cell,
+    title_of_load,
 )
 from draftproof.verdict.decision_results import ContextBand
 from draftproof.verdict.figure import Figure

@@ -1,15 +1,36 @@
 """What delivery shows of arms that disclose nothing of their mechanism: the measures, and a hint in words.
 
 Pure view of `Results.deliveries`. Arms whose mechanism is known are left out: their own counters say more.
+
+How the tokens of first chunks came off, in words: they stand beside every time per token.
+
+A time per token whose first chunk nobody counts is an interval: from one token in that chunk to as many as it
+may hold (docs/metrics.md).
 """
 
 from collections.abc import Iterable
 
-from draftproof.report.grouping import label_column, order_arms, order_loads, title_of_load
-from draftproof.report.labels import POOLED, arm_label
-from draftproof.report.quantities import MISSING, format_count, format_ms, format_ratio, format_share
-from draftproof.report.view import Column, Group, Row, Table, text_cell
-from draftproof.verdict.results import Delivery, Results
+from draftproof.report.quantities import (
+    MISSING,
+    POOLED,
+    arm_label,
+    format_count,
+    format_ms,
+    format_ratio,
+    format_share,
+)
+from draftproof.report.view import (
+    Column,
+    Group,
+    Row,
+    Table,
+    label_column,
+    order_arms,
+    order_loads,
+    text_cell,
+    title_of_load,
+)
+from draftproof.verdict.results import ArmCell, Delivery, Effect, Results
 
 UNDISCLOSED = "undisclosed"
 DELIVERY_COLUMNS = (
@@ -111,3 +132,36 @@ def _mark_basis(delivery: Delivery) -> str:
         return MISSING
     by_total = " (by usage)" if delivery.counted_by == "final_usage" else ""
     return f"{format_ratio(delivery.tokens_per_chunk)}{by_total}"
+
+
+METRIC = "tpot_ns"
+COUNTED, ASSUMED, PARTLY = "first chunk counted", "first chunk not counted", "first chunk counted in part"
+_ASSUMED_BASIS = "single_first_token_assumed"
+
+
+def describe_basis(effects: Iterable[Effect]) -> str:
+    """Return how the first chunks of some effects on time per token are counted, "" where nobody noted it."""
+    noted = [one for one in effects if one.metric == METRIC and one.assumed_pairs is not None and one.pairs]
+    assumed, pairs = sum(one.assumed_pairs or 0 for one in noted), sum(one.pairs for one in noted)
+    if not noted:
+        return ""
+    return PARTLY if 0 < assumed < pairs else ASSUMED if assumed else COUNTED
+
+
+def describe_deciding_basis(results: Results) -> str:
+    """Return the basis of the candidate's effects where time per token decides, with a comma before it."""
+    decides = results.metric == METRIC
+    found = describe_basis(one for one in results.effects if decides and one.arm == "candidate")
+    return f", {found}" if found else ""
+
+
+def describe_arm_basis(cell: ArmCell) -> str:
+    """Return how an arm's first chunks are counted, and up to what the mean reaches where they are not."""
+    assumed, known = cell.tpot_bases.get(_ASSUMED_BASIS, 0), sum(cell.tpot_bases.values())
+    if not known:
+        return ""
+    if not assumed:
+        return COUNTED
+    most = cell.tpot_most.value if cell.tpot_most else None
+    reach = "" if most is None else f": mean up to {format_ms(most)}"
+    return f"{PARTLY if assumed < known else ASSUMED}{reach}"

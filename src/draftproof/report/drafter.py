@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from draftproof.report.grouping import label_column, make_panels, order_loads, title_of_load
-from draftproof.report.labels import segment_heading, segment_label
 from draftproof.report.quantities import (
     MISSING,
     format_change,
@@ -17,6 +15,8 @@ from draftproof.report.quantities import (
     format_share,
     format_significant,
     format_sizes,
+    segment_heading,
+    segment_label,
 )
 from draftproof.report.view import (
     Column,
@@ -27,7 +27,11 @@ from draftproof.report.view import (
     Table,
     TableCell,
     figure_cell,
+    label_column,
+    make_panels,
+    order_loads,
     text_cell,
+    title_of_load,
 )
 from draftproof.verdict.diagnosis.results import BreakEven, DrafterFact
 from draftproof.verdict.results import Results

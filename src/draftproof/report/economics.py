@@ -6,10 +6,10 @@ Pure view of `Results.economics`.
 import msgspec
 
 from draftproof.report.charts import Axis, Tick, Whisker, ratio_axis, whisker
-from draftproof.report.grouping import label_column, order_arms, order_loads, title_of_load
-from draftproof.report.labels import arm_label, comparison_label
 from draftproof.report.quantities import (
     MISSING,
+    arm_label,
+    comparison_label,
     format_count,
     format_ratio,
     format_share,
@@ -24,10 +24,14 @@ from draftproof.report.view import (
     TableCell,
     figure_cell,
     format_interval,
+    label_column,
+    order_arms,
+    order_loads,
     text_cell,
+    title_of_load,
 )
+from draftproof.verdict.economics.money import amount
 from draftproof.verdict.economics.results import ArmUse, Economics, Span, Worth
-from draftproof.verdict.economics.wording import amount
 from draftproof.verdict.figure import Figure
 from draftproof.verdict.results import Results
 

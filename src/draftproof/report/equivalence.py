@@ -7,10 +7,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from draftproof.report.grouping import label_column, make_panels, order_arms, order_loads, title_of_load
-from draftproof.report.labels import arm_label
 from draftproof.report.outcomes import agreement_sentence
-from draftproof.report.quantities import MISSING, format_points, format_share, format_significant
+from draftproof.report.quantities import MISSING, arm_label, format_points, format_share, format_significant
 from draftproof.report.services import PLOT_HEIGHT, PLOT_WIDTH, Plot, PlotLine
 from draftproof.report.view import (
     Column,
@@ -22,7 +20,12 @@ from draftproof.report.view import (
     TableCell,
     count_cell,
     figure_cell,
+    label_column,
+    make_panels,
+    order_arms,
+    order_loads,
     text_cell,
+    title_of_load,
 )
 from draftproof.verdict.equivalence.results import ALL_LOADS, EquivalenceTest, OutputEquivalence
 from draftproof.verdict.equivalence.wording import STATISTIC_WORDS

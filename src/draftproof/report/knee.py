@@ -9,10 +9,26 @@ from itertools import pairwise
 import msgspec
 
 from draftproof.report.charts import Tick, log_position
-from draftproof.report.grouping import label_column, order_arms
-from draftproof.report.labels import arm_label, sentence_case
-from draftproof.report.quantities import MISSING, format_count, format_share, format_significant
-from draftproof.report.view import Column, Footnotes, Group, Row, Table, TableCell, figure_cell, text_cell
+from draftproof.report.quantities import (
+    MISSING,
+    arm_label,
+    format_count,
+    format_share,
+    format_significant,
+    sentence_case,
+)
+from draftproof.report.view import (
+    Column,
+    Footnotes,
+    Group,
+    Row,
+    Table,
+    TableCell,
+    figure_cell,
+    label_column,
+    order_arms,
+    text_cell,
+)
 from draftproof.verdict.knee.results import ArmKnee, KneePoint, KneeSearch
 from draftproof.verdict.knee.wording import ENDINGS, write_load
 from draftproof.verdict.results import Results

@@ -8,16 +8,30 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from draftproof.report.charts import Axis, log_position, ratio_axis
-from draftproof.report.grouping import label_column, order_arms, order_loads, title_of_load
-from draftproof.report.labels import arm_label, comparison_label, metric_label
 from draftproof.report.quantities import (
     MISSING,
+    arm_label,
+    comparison_label,
     format_change,
     format_count,
     format_ratio,
     format_significant,
+    metric_label,
 )
-from draftproof.report.view import Column, Footnotes, Group, Row, Table, TableCell, figure_cell, text_cell
+from draftproof.report.view import (
+    Column,
+    Footnotes,
+    Group,
+    Row,
+    Table,
+    TableCell,
+    figure_cell,
+    label_column,
+    order_arms,
+    order_loads,
+    text_cell,
+    title_of_load,
+)
 from draftproof.verdict.order.results import BlockPoint, DriftRow, NoiseRow, PlaceRow, ProcessSummary
 from draftproof.verdict.results import Results
 

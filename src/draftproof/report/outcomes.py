@@ -1,30 +1,25 @@
 """Output agreement, checks of answers, and what became of every request.
 
 Pure view of `Results.agreements`, `ArmCell.checks`, `ArmCell.outcomes` and `Results.differences`.
+
+What every table of checks shows of an arm: how many were judged, passed, failed where it is critical.
 """
 
 from collections import Counter
 from statistics import median_low
+from typing import Protocol
 
-from draftproof.report.check_cells import CHECK_COLUMNS, check_cells
-from draftproof.report.grouping import (
-    label_column,
-    make_panels,
-    order_arms,
-    order_loads,
-    order_segments,
-    segment_groups,
-    title_of_load,
-)
-from draftproof.report.labels import (
+from draftproof.report.quantities import (
+    MISSING,
     OUTCOME_LABELS,
     OUTCOMES,
     POOLED,
     QUANTITIES,
     arm_label,
+    format_points,
+    format_share,
     segment_label,
 )
-from draftproof.report.quantities import MISSING, format_points, format_share
 from draftproof.report.view import (
     Column,
     Footnotes,
@@ -32,11 +27,65 @@ from draftproof.report.view import (
     Panel,
     Row,
     Table,
+    TableCell,
     count_cell,
     figure_cell,
+    label_column,
+    make_panels,
+    order_arms,
+    order_loads,
+    order_segments,
+    segment_groups,
     text_cell,
+    title_of_load,
 )
 from draftproof.verdict.results import Agreement, ArmCell, Difference, Results
+
+CHECK_COLUMNS = (
+    label_column("Arm"),
+    Column(label="Judged"),
+    Column(label="Passed"),
+    Column(label="Share passed"),
+    Column(label="Critical failures"),
+    Column(label="Not judged"),
+)
+
+
+class CheckCounts(Protocol):
+    """Counts of checks, of one kind or of all."""
+
+    @property
+    def judged(self) -> int:
+        """How many were judged."""
+        ...
+
+    @property
+    def passed(self) -> int:
+        """How many of these passed."""
+        ...
+
+    @property
+    def critical_failed(self) -> int:
+        """How many critical ones failed."""
+        ...
+
+    @property
+    def unjudged(self) -> int:
+        """How many could not be judged."""
+        ...
+
+
+def check_cells(arm: str, counts: CheckCounts) -> tuple[TableCell, ...]:
+    """Return the cells below `CHECK_COLUMNS`; a share of nothing is missing."""
+    return (
+        text_cell(arm_label(arm), head=True, tone=f"arm {arm}"),
+        count_cell(counts.judged),
+        count_cell(counts.passed),
+        text_cell(format_share(counts.passed / counts.judged if counts.judged else None)),
+        count_cell(counts.critical_failed, tone="bad" if counts.critical_failed else "zero"),
+        count_cell(counts.unjudged, tone="" if counts.unjudged else "zero"),
+    )
+
 
 _DIVERGENCES_SHOWN = 6
 

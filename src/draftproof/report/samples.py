@@ -1,8 +1,14 @@
 """The terminal page of `draftproof samples`: what is needed and what there is, in columns."""
 
-from draftproof.report.labels import METRICS, QUANTITIES, segment_label
-from draftproof.report.lines import align, bullets, section, wrap
-from draftproof.report.quantities import MISSING, format_share, format_significant
+from draftproof.report.quantities import (
+    METRICS,
+    MISSING,
+    QUANTITIES,
+    format_share,
+    format_significant,
+    segment_label,
+)
+from draftproof.report.view import align, bullets, section, wrap
 from draftproof.verdict.samples.results import Need, SamplePlan
 
 _TITLES = {

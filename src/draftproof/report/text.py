@@ -8,19 +8,20 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from draftproof.report.acceptance import is_drafting
-from draftproof.report.basis import describe_basis, describe_deciding_basis
 from draftproof.report.delivery import (
     DELIVERY_COLUMNS,
     delivery_hints,
     delivery_sentence,
     delivery_values,
+    describe_basis,
+    describe_deciding_basis,
     list_undisclosed,
 )
 from draftproof.report.equivalence import equivalence_sentence
-from draftproof.report.estimators import disagreement_sentence
-from draftproof.report.grouping import order_arms, order_loads, order_segments, title_of_load
+from draftproof.report.estimators import disagreement_sentence, rivals_sentences
+from draftproof.report.html import describe_envelope, statistic_label
 from draftproof.report.knee import knee_lines
-from draftproof.report.labels import (
+from draftproof.report.quantities import (
     DECISIONS,
     METRICS,
     OUTCOME_LABELS,
@@ -28,17 +29,30 @@ from draftproof.report.labels import (
     STATUSES,
     arm_label,
     comparison_label,
+    format_change,
+    format_ratio,
+    format_share,
     metric_label,
     segment_heading,
     segment_label,
     sentence_case,
+    short_hash,
 )
-from draftproof.report.lines import WIDTH_COLUMNS, align, bullets, printable, section, wrap
-from draftproof.report.model import describe_envelope, statistic_label
-from draftproof.report.quantities import format_change, format_ratio, format_share, short_hash
-from draftproof.report.rivals import rivals_sentences
-from draftproof.report.services_text import render_services
-from draftproof.report.view import format_interval, needed_text
+from draftproof.report.services import render_services
+from draftproof.report.view import (
+    WIDTH_COLUMNS,
+    align,
+    bullets,
+    format_interval,
+    needed_text,
+    order_arms,
+    order_loads,
+    order_segments,
+    printable,
+    section,
+    title_of_load,
+    wrap,
+)
 from draftproof.verdict.results import ArmCell, Cell, Effect, Figure, Reason, Results
 
 __all__ = ["WIDTH_COLUMNS", "printable", "render_text"]

@@ -1,17 +1,30 @@
 """Where the time of every arm goes, as stacked bars per load and segment, with what decoding can give.
 
 Pure view of `Results.diagnoses`. All bars stand for the same whole, so they share one axis of per cent.
+
+What the baseline's time is spent on at each load, and the most that faster decoding could give.
+
+Pure view of `Results.diagnosis`.
 """
 
 import msgspec
 
 from draftproof.report.charts import Part, Tick, linear_ticks, stacked_parts
-from draftproof.report.grouping import order_loads, order_segments, title_of_load
-from draftproof.report.labels import arm_label, segment_label
-from draftproof.report.quantities import MISSING, format_ratio, format_share
-from draftproof.report.view import panels_are_open
+from draftproof.report.quantities import MISSING, arm_label, format_ratio, format_share, segment_label
+from draftproof.report.view import (
+    Column,
+    Group,
+    Row,
+    Table,
+    label_column,
+    order_loads,
+    order_segments,
+    panels_are_open,
+    text_cell,
+    title_of_load,
+)
 from draftproof.verdict.diagnosis.results import Diagnoses, TimeParts
-from draftproof.verdict.results import Figure, Results
+from draftproof.verdict.results import Diagnosis, Figure, Results
 
 TONES = (
     ("queue", "Queue"),
@@ -164,3 +177,49 @@ def _remedies(results: Results, found: Diagnoses) -> tuple[RemedyView, ...]:
         )
         for one in found.remedies
     )
+
+
+_SHARES = "Share of the baseline's time"
+_GAIN = "End-to-end gain (baseline / candidate)"
+
+
+def build_diagnosis(results: Results) -> Table:
+    """One row per load level."""
+    return Table(
+        caption="Where the baseline's time goes, and what faster decoding can give",
+        columns=(
+            label_column("Load"),
+            label_column("Bound by"),
+            *(Column(label=label, over=_SHARES) for label in ("queue", "prefill", "decode", "other")),
+            Column(label="Decode speed-up"),
+            *(Column(label=label, over=_GAIN) for label in ("ceiling", "predicted", "measured")),
+            label_column("Reading"),
+        ),
+        groups=(Group(title="", rows=tuple(_bound_row(results, d) for d in results.diagnosis)),)
+        if results.diagnosis
+        else (),
+    )
+
+
+def _bound_row(results: Results, diagnosis: Diagnosis) -> Row:
+    shares = (
+        diagnosis.queue_share,
+        diagnosis.prefill_share,
+        diagnosis.decode_share,
+        diagnosis.other_share,
+    )
+    gains = (diagnosis.ceiling_gain, diagnosis.predicted_gain, diagnosis.measured_gain)
+    return Row(
+        cells=(
+            text_cell(title_of_load(results, diagnosis.load), head=True),
+            text_cell(diagnosis.bound),
+            *(text_cell(format_share(share)) for share in shares),
+            text_cell(_times(diagnosis.decode_speedup)),
+            *(text_cell(_times(gain)) for gain in gains),
+            text_cell(diagnosis.text, tone="prose"),
+        )
+    )
+
+
+def _times(ratio: float | None) -> str:
+    return MISSING if ratio is None else f"{format_ratio(ratio)}×"

@@ -3,14 +3,22 @@
 Three tables are always there, those of judgements, probes, warm-ups and notices where the journal has any.
 
 A folder with the tables and without a journal is a whole run that can be read and judged, not continued.
+
+Where every request of a run stands on disk: file and line of the journal, or row of the table.
 """
 
 import shutil
+from collections import defaultdict
 from pathlib import Path
+from typing import Any
+
+import msgspec
+import polars as pl
 
 from draftproof.collecting import no_collection
 from draftproof.errors import StoreError
 from draftproof.records import TelemetrySample
+from draftproof.store.framing import line_error, load_samples, order_samples, read_sound_lines
 from draftproof.store.journal import JournalContents, load_journal, order_records
 from draftproof.store.lines import write_error
 from draftproof.store.parquet import (
@@ -29,7 +37,6 @@ from draftproof.store.parquet import (
     save_telemetry,
     save_warmups,
 )
-from draftproof.store.telemetry_lines import load_samples, order_samples
 
 JOURNAL_FOLDER, TELEMETRY_FOLDER = "journal", "telemetry"
 RECORDS_NAME, BLOCKS_NAME, TELEMETRY_NAME = "records.parquet", "blocks.parquet", "telemetry.parquet"
@@ -126,3 +133,48 @@ def save_compacted(path: Path, out: Path) -> Path:
     except OSError as error:
         raise write_error(out, error) from error
     return out
+
+
+class _Named(msgspec.Struct, frozen=True):
+    request_id: str
+
+
+def locate_requests(path: Path) -> dict[str, tuple[str, ...]]:
+    """Return request id -> its places below the run directory, in the order in which they were written.
+
+    A place is "journal/records.jsonl:12" (line) or "records.parquet:12" (row); both count from 1. A request
+    that was asked again has several.
+
+    Raises:
+        StoreError: a file cannot be read or a line is not a record.
+    """
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    places = _read_table(path) if is_compacted(path) else _read_journal(path)
+    for request_id, place in places:
+        found[request_id].append(place)
+    return {request_id: tuple(known) for request_id, known in found.items()}
+
+
+def _read_journal(path: Path) -> list[tuple[str, str]]:
+    decoder, places = msgspec.json.Decoder(_Named), list[tuple[str, str]]()
+    for file in sorted((path / JOURNAL_FOLDER).glob("*.jsonl")):
+        for number, _, frame in read_sound_lines(file):
+            if frame is None:
+                raise line_error(file, number, frame, "it has another form")
+            try:
+                if frame.kind == "request":
+                    name = f"{JOURNAL_FOLDER}/{file.name}:{number}"
+                    places.append((decoder.decode(frame.record).request_id, name))
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise line_error(file, number, frame, error) from error
+    return places
+
+
+def _read_table(path: Path) -> list[tuple[str, str]]:
+    try:
+        ids: list[Any] = pl.read_parquet(path / RECORDS_NAME, columns=["request_id"])["request_id"].to_list()
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise StoreError(
+            f"this is not a table of records ({error}).", place=str(path / RECORDS_NAME)
+        ) from error
+    return [(request_id, f"{RECORDS_NAME}:{number}") for number, request_id in enumerate(ids, start=1)]

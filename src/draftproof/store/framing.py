@@ -7,17 +7,19 @@ runs have none. A line is damaged if it is no JSON any more. Damaged lines at th
 power cut leaves and count as torn; one with sound lines behind it is an error, since nobody can tell what
 it was. Whole JSON whose checksum differs is what no power cut leaves: such a line was changed, and is an
 error wherever it stands. Knows nothing of what records mean.
+
+Telemetry samples read back from the lines they were written as, in one fixed order.
 """
 
 import shlex
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
 
 from draftproof.errors import StoreError
-from draftproof.records import SCHEMA_VERSION
+from draftproof.records import SCHEMA_VERSION, TelemetrySample
 from draftproof.store.lines import LineFile, read_whole_lines
 
 
@@ -151,3 +153,36 @@ def _is_json(line: bytes) -> bool:
     except (msgspec.DecodeError, UnicodeDecodeError):
         return False
     return True
+
+
+_KIND = "sample"
+
+
+def encode_sample(sample: TelemetrySample) -> bytes:
+    """Return the line of a sample, without its newline."""
+    return frame_record(_KIND, msgspec.json.encode(sample))
+
+
+def load_samples(folder: Path) -> tuple[TelemetrySample, ...]:
+    """Read every `*.jsonl` of a folder; torn and damaged lines at an end are left out.
+
+    A folder that is not there is empty. Lines of older runs are bare samples.
+
+    Raises:
+        StoreError: a line that is not a sample or was damaged with sound ones behind it, named by file and
+            line.
+    """
+    decoder = msgspec.json.Decoder(TelemetrySample)
+    found = []
+    for path in sorted(folder.glob("*.jsonl")):
+        for number, line, frame in read_sound_lines(path):
+            try:
+                found.append(decoder.decode(line if frame is None else frame.record))
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise line_error(path, number, frame, error, "a telemetry sample") from error
+    return order_samples(found)
+
+
+def order_samples(samples: Iterable[TelemetrySample]) -> tuple[TelemetrySample, ...]:
+    """Sort samples by arm, time, source and replica; equal ones keep their order."""
+    return tuple(sorted(samples, key=lambda one: (one.arm, one.at_ns, one.source, one.replica)))

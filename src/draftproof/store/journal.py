@@ -4,6 +4,8 @@ Each line is `{"kind": KIND, "v": <schema version>, "crc": <checksum>, "record":
 KIND being request, block, judgement, behaviour, warmup, notice or tokens; all but requests and blocks lie in
 files of their own beside them. A file of an older schema version keeps loading: fields that came later have
 defaults.
+
+What was added to a journal since it was last read, for a run that decides by what it has measured.
 """
 
 from collections.abc import Iterator
@@ -12,7 +14,8 @@ from typing import Any
 
 import msgspec
 
-from draftproof.metrics.token_counting import apply_counts
+from draftproof.errors import StoreError
+from draftproof.metrics.request import apply_counts
 from draftproof.records import (
     SCHEMA_VERSION,
     BehaviourProbe,
@@ -23,8 +26,15 @@ from draftproof.records import (
     TokenCounts,
     Warmup,
 )
-from draftproof.store.framing import frame_record, is_sound, line_error, read_sound_lines
-from draftproof.store.lines import LineFile, count_torn_lines
+from draftproof.store.framing import (
+    DamagedLineError,
+    frame_record,
+    is_sound,
+    line_error,
+    open_frame,
+    read_sound_lines,
+)
+from draftproof.store.lines import LineFile, count_torn_lines, write_error
 
 Record = RequestRecord | BlockRecord | Judgement | BehaviourProbe | Warmup | Notice | TokenCounts
 _ENCODER = msgspec.json.Encoder()
@@ -136,3 +146,57 @@ def order_records(records: list[Record], torn_lines: int) -> JournalContents:
         warmups=tuple(sorted(warmups, key=lambda one: (one.block, one.arm, one.start, one.started_ns))),
         notices=tuple(notices),
     )
+
+
+_DECODERS: dict[str, msgspec.json.Decoder[RequestRecord] | msgspec.json.Decoder[BlockRecord]] = {
+    "request": msgspec.json.Decoder(RequestRecord),
+    "block": msgspec.json.Decoder(BlockRecord),
+}
+
+
+class JournalTail:
+    """Reads requests and turns as they come, from the end that the journal has when this is made.
+
+    Every file of the folder is followed, those of load workers that begin later too. A line without its end
+    is left for the next time.
+
+    Args:
+        folder: the journal's folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._read = {path: path.stat().st_size for path in folder.glob("*.jsonl")}
+
+    def read(self) -> list[RequestRecord | BlockRecord]:
+        """Return what was added since the last call, file by file.
+
+        Raises:
+            StoreError: a file cannot be read, or a line of it was damaged.
+        """
+        return [record for path in sorted(self._folder.glob("*.jsonl")) for record in self._read_file(path)]
+
+    def _read_file(self, path: Path) -> list[RequestRecord | BlockRecord]:
+        start = self._read.get(path, 0)
+        try:
+            with path.open("rb") as file:
+                file.seek(start)
+                added = file.read()
+        except OSError as error:
+            raise write_error(path, error) from error
+        whole, end, _ = added.rpartition(b"\n")
+        self._read[path] = start + len(whole) + len(end)
+        found = (_decode(path, line) for line in whole.splitlines())
+        return [record for record in found if record is not None]
+
+
+def _decode(path: Path, line: bytes) -> RequestRecord | BlockRecord | None:
+    """Return the record of a line, None where it is of another kind."""
+    try:
+        frame = open_frame(line)
+        decoder = _DECODERS.get(frame.kind)
+        return None if decoder is None else decoder.decode(frame.record)
+    except (DamagedLineError, msgspec.DecodeError) as error:
+        raise StoreError(
+            f"a line that this run has just written is damaged ({error}).", place=str(path)
+        ) from error

@@ -44,10 +44,9 @@ from draftproof.store.compaction import (
     load_requests,
     write_tables,
 )
-from draftproof.store.framing import open_sound_lines
+from draftproof.store.framing import encode_sample, open_sound_lines
 from draftproof.store.journal import Journal, encode_line, iterate_records
 from draftproof.store.lines import LineFile, RunLock, holding, read_whole_lines, write_atomically, write_error
-from draftproof.store.telemetry_lines import encode_sample
 from draftproof.verdict.results import Results
 from draftproof.workload.items import Item
 

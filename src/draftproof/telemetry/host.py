@@ -2,18 +2,21 @@
 
 Reads this machine only; of a service on another one its DCGM exporter can be named among the arm's
 `metrics_urls`. What cannot be read is left out. GPUs and energy are those of the whole machine.
+
+What this machine computes with: kinds of GPU and their driver, or the processor.
 """
 
+import platform
 import threading
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import psutil
 
 from draftproof.metrics import host_series as host
-from draftproof.telemetry.nvml import NvmlReader
-from draftproof.telemetry.prometheus import name_series
-from draftproof.telemetry.rapl import RaplCounter
+from draftproof.telemetry.devices import NvmlReader, RaplCounter
+from draftproof.telemetry.scrape import name_series
 
 
 class HostReader:
@@ -69,3 +72,25 @@ def read_family(family: Iterable[Any]) -> dict[str, float]:
     if not memory:
         return {}
     return {host.RESIDENT_BYTES: sum(memory), host.CPU_SECONDS: float(sum(seconds))}
+
+
+def describe_platform(module: Any = None) -> dict[str, str]:
+    """Return what this machine computes with: its GPUs and their driver, without any its processor.
+
+    Args:
+        module: as of `NvmlReader`.
+    """
+    reader = NvmlReader(module)
+    try:
+        return reader.describe() or {"cpu": name_cpu() or platform.machine()}
+    finally:
+        reader.close()
+
+
+def name_cpu() -> str | None:
+    """Return the processor's name, None where the system does not tell it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return platform.processor() or None
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)

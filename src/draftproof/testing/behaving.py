@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from draftproof.testing.http_peer import render_json_response
+from draftproof.testing.playback import render_json_response
 from draftproof.testing.scripts import Script
 
 NATURAL_TOKENS = 80

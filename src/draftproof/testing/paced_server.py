@@ -22,7 +22,7 @@ import msgspec
 from draftproof.client.arrival import STAMP_SPACE, ask_for_stamps, waited_ns
 from draftproof.clock import monotonic_ns
 from draftproof.metrics.client_error import TrueAnswer
-from draftproof.workload.ordering import hash_number
+from draftproof.workload.arm_orders import hash_number
 
 NS_PER_S = 1_000_000_000
 _SPIN_NS = 2_000_000  # with nothing due sooner than this the server sleeps in its selector

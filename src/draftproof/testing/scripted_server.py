@@ -12,14 +12,15 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Self, TypeVar
 
 from draftproof.clock import monotonic_ns
-from draftproof.testing.http_peer import (
+from draftproof.testing.playback import (
     HttpPeer,
     RequestHead,
+    Served,
     decode_payload,
+    play,
     render_json_response,
     render_text_response,
 )
-from draftproof.testing.playback import Served, play
 from draftproof.testing.scripts import Script
 
 _T = TypeVar("_T")

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from draftproof.testing.http_peer import render_json_response
+from draftproof.testing.playback import render_json_response
 from draftproof.testing.scripted_server import ScriptedServer
 from draftproof.testing.scripts import Script
 

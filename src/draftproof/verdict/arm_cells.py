@@ -1,28 +1,42 @@
 """One arm in one cell: outcomes, percentiles with failures counted, acceptance, progress and checks.
 
 Pure. Times of turns in which the client was late are left out; outcomes and checks are not.
+
+The delivery of every arm at every load, beside what the arm's contract says of its mechanism. Pure.
+
+The turns of every arm at every load: how many ended, and whether the client kept up. Pure.
 """
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
 
-from draftproof.metrics.acceptance import pool_acceptance
-from draftproof.metrics.percentiles import percentile
-from draftproof.metrics.progress import committed_progress
+from draftproof.metrics.acceptance import committed_progress, pool_acceptance
+from draftproof.metrics.delivery import describe_hint, find_hint, summarise_delivery
 from draftproof.metrics.request import name_outcome
+from draftproof.metrics.service import percentile
+from draftproof.records import RequestRecord
 from draftproof.stats.bootstrap import mean_interval
 from draftproof.stats.quantiles import QuantileEstimate, quantile_intervals
 from draftproof.stats.resampling import Floats, Ints
 from draftproof.stats.shares import share_interval
 from draftproof.verdict.columns import ASSUMED, Columns
+from draftproof.verdict.decision_results import TurnSummary
 from draftproof.verdict.effects import derive_seed
 from draftproof.verdict.figure import as_figure
-from draftproof.verdict.results import Acceptance, ArmCell, CheckSummary, Figure, Percentiles, Progress
-from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun
+from draftproof.verdict.results import (
+    Acceptance,
+    ArmCell,
+    CheckSummary,
+    Delivery,
+    Figure,
+    Percentiles,
+    Progress,
+)
+from draftproof.verdict.run_data import ALL_SEGMENTS, Observation, PreparedRun
 
 FELL_ON_FAILURE = "falls on a failed request: infinite"
 QUANTILES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
@@ -195,3 +209,44 @@ def _to_on_time(prepared: PreparedRun, places: Ints) -> Figure:
 def _count_fallbacks(counts: Floats) -> int | None:
     told = counts[~np.isnan(counts)]
     return int(told.sum()) if len(told) else None
+
+
+def compute_deliveries(prepared: PreparedRun) -> tuple[Delivery, ...]:
+    """Return the delivery of each arm at each load, segments pooled."""
+    mechanisms = {contract.arm: contract.algorithm for contract in prepared.run.manifest.contracts}
+    return tuple(
+        _to_delivery(arm, load, mechanisms.get(arm), list_delivered(prepared.of_arm(arm, load)))
+        for arm in prepared.arms
+        for load in prepared.loads
+    )
+
+
+def list_delivered(seen: Iterable[Observation]) -> list[RequestRecord]:
+    """Return the records of answers whose arrival times can be trusted."""
+    return [one.record for one in seen if one.is_ok and one.timed and one.in_order]
+
+
+def _to_delivery(arm: str, load: str, mechanism: str | None, records: Iterable[RequestRecord]) -> Delivery:
+    summary = summarise_delivery(records)
+    told = {"arm": arm, "load": load, "mechanism": mechanism}
+    hint = {"hint": find_hint(summary), "hint_text": describe_hint(summary)}
+    return msgspec.convert(msgspec.structs.asdict(summary) | told | hint, Delivery)
+
+
+def summarise_turns(prepared: PreparedRun) -> tuple[TurnSummary, ...]:
+    """Return one row per load and arm, those without a single turn included."""
+    return tuple(_summarise(prepared, arm, load) for load in prepared.loads for arm in prepared.arms)
+
+
+def _summarise(prepared: PreparedRun, arm: str, load: str) -> TurnSummary:
+    turns = [turn for turn in prepared.turns.values() if (turn.arm, turn.load) == (arm, load)]
+    lags = [turn.lag_max_ns for turn in turns if turn.lag_max_ns is not None]
+    return TurnSummary(
+        arm=arm,
+        load=load,
+        turns=len(turns),
+        completed=sum(turn.completed for turn in turns),
+        lagged=sum(turn.lagged for turn in turns),
+        lag_unknown=len(turns) - len(lags),
+        lag_max_ns=max(lags, default=None),
+    )

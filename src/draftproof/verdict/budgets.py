@@ -6,7 +6,7 @@ turns times its devices, so that throughput, capacity and cost per device move w
 
 from collections.abc import Mapping
 
-from draftproof.plan.budget import list_budgets
+from draftproof.plan.limits import list_budgets
 from draftproof.verdict.cells import decide_effect, describe
 from draftproof.verdict.economics.compute import compare_device_time
 from draftproof.verdict.effects import CellKey

@@ -11,47 +11,42 @@ import msgspec
 import draftproof
 from draftproof.plan.schema import Thresholds
 from draftproof.records import SCHEMA_VERSION
-from draftproof.verdict.arm_cells import compute_arm_cells
+from draftproof.verdict.arm_cells import compute_arm_cells, compute_deliveries, summarise_turns
 from draftproof.verdict.behaviour.judge import add_behaviour
 from draftproof.verdict.cells import describe, is_null_at_odds
 from draftproof.verdict.clients.compute import summarise_clients
 from draftproof.verdict.decision import DecidedRun, RunEvidence, decide_run, judge_cells, settle
-from draftproof.verdict.delivery import compute_deliveries
-from draftproof.verdict.diagnosis.bound import diagnose
-from draftproof.verdict.diagnosis.break_evens import RoundTable, collect_rounds, compute_break_evens
-from draftproof.verdict.diagnosis.cells import compute_diagnoses
-from draftproof.verdict.diagnosis.results import BreakEven
-from draftproof.verdict.diagnosis.step_cost import (
+from draftproof.verdict.diagnosis.bound import (
     ArmCellIndex,
     MarginIndex,
+    diagnose,
     explain_step_cost,
     index_arm_cells,
     index_margins,
 )
-from draftproof.verdict.disturbances import list_disturbances
+from draftproof.verdict.diagnosis.break_evens import RoundTable, collect_rounds, compute_break_evens
+from draftproof.verdict.diagnosis.cells import compute_diagnoses
+from draftproof.verdict.diagnosis.results import BreakEven
 from draftproof.verdict.economics.compute import compute_economics
 from draftproof.verdict.effects import EffectIndex, index_effects, null_difference_at
 from draftproof.verdict.envelope import explain_contexts, list_unresolved
-from draftproof.verdict.equivalence.agreement import compute_agreements
-from draftproof.verdict.equivalence.guardrail import warn_about_equivalence
+from draftproof.verdict.equivalence.assess import warn_about_equivalence
+from draftproof.verdict.equivalence.greedy import compute_agreements
 from draftproof.verdict.equivalence.results import OutputEquivalence
 from draftproof.verdict.faults import Faults, summarise_incomplete
-from draftproof.verdict.filling import warn_about_filling, warn_about_known_prompts
+from draftproof.verdict.filling import warn_about_filling, warn_about_known_prompts, warn_about_overload
 from draftproof.verdict.knee.compute import compute_knee
 from draftproof.verdict.near_copies import warn_about_near_copies
 from draftproof.verdict.needs import add_needed, ask_nothing_where_invalid, list_largest
 from draftproof.verdict.notices import explain_ending, warn_about_notices
-from draftproof.verdict.order.compute import compute_order
+from draftproof.verdict.order.compute import compute_order, warn_about_order
 from draftproof.verdict.order.doubts import qualify_by_processes, warn_about_preceding
-from draftproof.verdict.order.wording import warn_about_order
-from draftproof.verdict.overload import warn_about_overload
 from draftproof.verdict.pairs import PairTable
 from draftproof.verdict.phases import summarise_phases, warn_about_warmups
+from draftproof.verdict.questions.answers import compute_label_acceptance
 from draftproof.verdict.questions.ask import answer_questions
-from draftproof.verdict.questions.label_acceptance import compute_label_acceptance
 from draftproof.verdict.results import ArmCell, Cell, Reason, Results, Verdict
-from draftproof.verdict.rivals.estimators import compute_estimator_rows
-from draftproof.verdict.rivals.judge import judge_by_rivals
+from draftproof.verdict.rivals.judge import compute_estimator_rows, judge_by_rivals
 from draftproof.verdict.rounding import round_figures
 from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun, RunData
 from draftproof.verdict.samples.results import SamplePlan
@@ -59,19 +54,18 @@ from draftproof.verdict.services.agreement import compare_sources, list_disagree
 from draftproof.verdict.services.compute import (
     ServiceReadings,
     draw_lines,
+    list_restarts,
     list_silent,
     list_starts,
     summarise_services,
 )
-from draftproof.verdict.services.restarts import list_restarts
 from draftproof.verdict.tails import (
     Tails,
     list_open_tails,
     qualify_sentence,
     tail_share,
 )
-from draftproof.verdict.turns import summarise_turns
-from draftproof.verdict.unmeasured import list_unmeasured, list_untold, without_searched
+from draftproof.verdict.unmeasured import list_disturbances, list_unmeasured, list_untold, without_searched
 from draftproof.verdict.windows import measure_windows
 from draftproof.verdict.wording import EVIDENCE_WORDS, list_reasons, render_sentence, weakest_evidence
 

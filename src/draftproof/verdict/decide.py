@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import takewhile
 
 from draftproof.plan.schema import Thresholds
-from draftproof.stats.covariates import MOST
+from draftproof.stats.order import MOST
 from draftproof.verdict.load_size import Axis, LoadLimit
 from draftproof.verdict.results import Cell, Decision
 

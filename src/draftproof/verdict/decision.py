@@ -13,14 +13,13 @@ from draftproof.verdict.behaviour.judge import judge_probes, judge_unjudged
 from draftproof.verdict.budgets import compare_with_alternative, judge_budgets
 from draftproof.verdict.cells import decide_cell, gather_evidence
 from draftproof.verdict.contexts import compute_context_bands, judge_contexts
-from draftproof.verdict.coverage import Coverage, count_hidden, judge_coverage
 from draftproof.verdict.credit import judge_credit
 from draftproof.verdict.decide import decide, is_settled
 from draftproof.verdict.decision_results import ContextBand
 from draftproof.verdict.effects import CellKey, compute_effects, index_effects
 from draftproof.verdict.envelope import list_envelope, narrow_decision
-from draftproof.verdict.equivalence.assess import compute_equivalence
-from draftproof.verdict.equivalence.guardrail import judge_equivalence
+from draftproof.verdict.equal_length import Coverage, count_hidden, judge_coverage
+from draftproof.verdict.equivalence.assess import compute_equivalence, judge_equivalence
 from draftproof.verdict.equivalence.results import OutputEquivalence
 from draftproof.verdict.faults import Faults, count_verification_steps, find_faults
 from draftproof.verdict.figure import Figure

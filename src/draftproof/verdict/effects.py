@@ -16,9 +16,8 @@ from msgspec.structs import replace
 from draftproof.stats.bootstrap import RatioEstimate, Statistic, paired_ratio
 from draftproof.stats.multiplicity import simultaneous_intervals
 from draftproof.stats.null import null_difference
-from draftproof.stats.processes import ProcessSpread, widen_by_processes
 from draftproof.stats.resampling import Floats, Ints, index_labels
-from draftproof.stats.turns import TurnSpread, turn_spread, widen_by_turns
+from draftproof.stats.turns import ProcessSpread, TurnSpread, turn_spread, widen_by_processes, widen_by_turns
 from draftproof.verdict.bounds import BOUNDED, note_basis, read_bounds, span_bounds
 from draftproof.verdict.columns import FROM_PROMPT, number_rows
 from draftproof.verdict.missing import Missing, explain_missing

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from draftproof.errors import UsageError
-from draftproof.metrics.percentiles import percentile
 from draftproof.metrics.request import name_outcome
+from draftproof.metrics.service import percentile
 from draftproof.verdict.decision_results import ContextBand, GuardrailStanding
 from draftproof.verdict.effects import read_metric, usable_pairs
 from draftproof.verdict.load_size import LoadSize

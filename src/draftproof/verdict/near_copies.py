@@ -17,9 +17,8 @@ from draftproof.verdict.effects import find_usable
 from draftproof.verdict.observed import RunData
 from draftproof.verdict.pairs import Pairs
 from draftproof.verdict.run_data import PreparedRun
-from draftproof.workload.clusters import name_clusters
+from draftproof.workload.clusters import find_near_copies, name_clusters
 from draftproof.workload.items import Item
-from draftproof.workload.near_copies import find_near_copies
 
 # Fewer than that change no interval that anybody would notice.
 LEAST_SHARE = 0.1

@@ -1,18 +1,20 @@
 """Pairing: the same item, turn of the conversation, repeat and block in two arms.
 
 Pure; drops nothing silently.
+
+Requests grouped to the conversations that they are turns of, as columns. Pure.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import groupby
-from typing import overload
+from typing import NamedTuple, overload
 
 import msgspec
 import numpy as np
 
 from draftproof.records import RequestRecord
-from draftproof.stats.resampling import Ints
+from draftproof.stats.resampling import Floats, Ints
 from draftproof.verdict.columns import Bools, Columns
 from draftproof.verdict.run_data import ALL_SEGMENTS, Observation, PreparedRun
 
@@ -208,3 +210,47 @@ def _pair(columns: Columns, arm: Ints, versus: Ints) -> Pairs:
         for place, other in zip(mine.tolist(), theirs.tolist(), strict=True)
     ]
     return Pairs(columns, mine, theirs, np.array(same, dtype=np.bool_))
+
+
+class Conversations(NamedTuple):
+    """The conversations of some requests of one arm at one load.
+
+    `owners`, shape (requests,): whose turn each is. `first`, shape (conversations,): the place among all
+    observations of one of its turns. `is_completed`: every turn was asked and answered.
+    """
+
+    owners: Ints
+    first: Ints
+    is_completed: Bools
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        return len(self.first)
+
+    def all_of(self, states: Floats) -> Floats:
+        """Return 0 where a turn's state is 0, else NaN where one is NaN, else 1; shape (conversations,)."""
+        failed = np.bincount(self.owners, weights=states == 0, minlength=self.size) > 0
+        unknown = np.bincount(self.owners, weights=np.isnan(states), minlength=self.size) > 0
+        found: Floats = np.where(failed, 0.0, np.where(unknown, np.nan, 1.0))
+        return found
+
+
+def group_conversations(columns: Columns, places: Ints) -> Conversations:
+    """Return the conversations of the observations at these places."""
+    _, first, owners = np.unique(columns.conversations[places], return_index=True, return_inverse=True)
+    owners = owners.reshape(-1)
+    turns = columns.turns[places]
+    width = int(turns.max(initial=0)) + 1
+    asked = np.bincount(np.unique(owners * width + turns) // width, minlength=len(first))
+    lost = np.bincount(owners, weights=~columns.is_ok[places], minlength=len(first))
+    whole = asked == columns.turns_of_item[places[first]]
+    return Conversations(owners, places[first], whole & (lost == 0))
+
+
+def all_of(*states: Floats) -> Floats:
+    """Return 0 where any state is 0, else NaN where one is NaN, else 1."""
+    stacked = np.stack(states)
+    failed, unknown = (stacked == 0).any(axis=0), np.isnan(stacked).any(axis=0)
+    found: Floats = np.where(failed, 0.0, np.where(unknown, np.nan, 1.0))
+    return found

@@ -7,7 +7,7 @@ by the time at which its own metrics say that its process began. Arms behind one
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from draftproof.engines.reading.series import parse_series
+from draftproof.engines.reading.values import parse_series
 from draftproof.metrics.telemetry import START_TIME
 from draftproof.plan.schema import Arm
 from draftproof.records import BlockRecord, RequestRecord, TelemetrySample

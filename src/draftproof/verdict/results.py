@@ -32,7 +32,7 @@ from draftproof.verdict.figure import Figure
 from draftproof.verdict.knee.results import KneeSearch
 from draftproof.verdict.load_size import LoadLimit, LoadSize, read_sizes
 from draftproof.verdict.order.results import OrderSummary
-from draftproof.verdict.phase_results import PhaseSummary
+from draftproof.verdict.phases import PhaseSummary
 from draftproof.verdict.rivals.results import RivalVerdict
 from draftproof.verdict.services.results import ServiceAgreement, ServiceLine, ServiceStart, ServiceUse
 

@@ -33,14 +33,23 @@ from draftproof.verdict.attempts import (
 from draftproof.verdict.client_limits import ClientFault, LagBound, find_client_faults
 from draftproof.verdict.columns import Bools, Columns, number_rows
 from draftproof.verdict.knee.levels import without_knee
-from draftproof.verdict.lag_bounds import bound_lags
 from draftproof.verdict.load_size import LoadSize, measure_sizes
-from draftproof.verdict.observed import Observation, PairKey, RunData, Turn, TurnKey, find_place
+from draftproof.verdict.observed import (
+    Observation,
+    PairKey,
+    RunData,
+    Turn,
+    TurnKey,
+    bound_lags,
+    count_counted,
+    find_place,
+    warn_about_lines,
+    without_repeats,
+)
 from draftproof.verdict.process_labels import Labels, label_processes
-from draftproof.verdict.repeats import count_counted, warn_about_lines, without_repeats
-from draftproof.workload.answers import view_answer
 from draftproof.workload.blocks import choose_items
 from draftproof.workload.checks import CheckResult, evaluate_checks
+from draftproof.workload.conversation import view_answer
 from draftproof.workload.items import Item
 from draftproof.workload.segments import segment_key
 

@@ -12,14 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 import numpy as np
 
-from draftproof.metrics.percentiles import percentile
+from draftproof.metrics.service import percentile
 from draftproof.plan.schema import Thresholds
 from draftproof.stats.bootstrap import RatioEstimate, error_of_interval
 from draftproof.stats.planning import tail_prompts_needed
-from draftproof.stats.processes import weigh_processes
 from draftproof.stats.quantile_ratio import paired_quantile_ratio
 from draftproof.stats.resampling import Floats, Ints
-from draftproof.stats.turns import stretch_for_periods
+from draftproof.stats.turns import stretch_for_periods, weigh_processes
 from draftproof.verdict.bounds import note_basis, read_bounds, span_bounds
 from draftproof.verdict.effects import (
     NULL,

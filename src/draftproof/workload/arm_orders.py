@@ -7,13 +7,29 @@ clocks, caches of the host). An arm may follow itself from one block to the next
 equally frequent for all arms, a first-order carry-over moves every arm alike, the null included (Finney &
 Outhwaite 1956, "Serially balanced sequences"; Williams 1949). Of several drawn designs the most balanced one
 is taken; the draws depend on the seed and on the names of arms and loads alone.
+
+Seeded order without a random generator: keys are sorted by a hash of the seed and the key.
+
+Pure. The order is the same on every machine and Python version, and a key's place depends on its name, not
+on its place in the file.
 """
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise, permutations, product
 from operator import eq
 
-from draftproof.workload.ordering import hash_number
+
+def hash_number(*parts: str | int) -> int:
+    """Return a 256-bit number that depends on every part and on their order."""
+    digest = hashlib.sha256("\x1f".join(str(part) for part in parts).encode()).digest()
+    return int.from_bytes(digest, "big")
+
+
+def order_by_seed(keys: Iterable[str], *salt: str | int) -> list[str]:
+    """Return the keys in an order drawn by `salt`; equal keys stay together."""
+    return sorted(keys, key=lambda key: hash_number(*salt, key))
+
 
 Order = tuple[str, ...]
 Pair = tuple[str, str]

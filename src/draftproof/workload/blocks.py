@@ -13,7 +13,7 @@ from typing import Protocol
 import msgspec
 
 from draftproof.errors import UsageError
-from draftproof.workload.arm_orders import draw_arm_orders
+from draftproof.workload.arm_orders import draw_arm_orders, hash_number, order_by_seed
 from draftproof.workload.arrivals import (
     NS_PER_S,
     OpenLoop,
@@ -22,7 +22,6 @@ from draftproof.workload.arrivals import (
     rate_at_start_rps,
 )
 from draftproof.workload.items import Item
-from draftproof.workload.ordering import hash_number, order_by_seed
 from draftproof.workload.segments import group_by_segment
 
 LONGEST_TURN_S = 30 * 86_400

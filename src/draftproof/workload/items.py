@@ -1,11 +1,23 @@
 """One item of a workload: what is asked, within which limits, and how the answer is judged.
 
 Pure data. Segment labels are free-form data of the item, never code.
+
+Ids of items that a run could not tell from names that it makes itself.
+
+Pure. A request is named by its item and a mark: `+1` is a later turn of a conversation, `#fill3` a request
+that does not count, `~2` an item's copy in a search for the knee.
+
+JSON schemas as a check applies them. Pure: references are never fetched.
 """
 
+import re
+from collections.abc import Collection
 from typing import Any, Literal
 
 import msgspec
+from referencing.exceptions import Unresolvable
+
+from draftproof.errors import WorkloadError
 
 DEFAULT_LIMIT = 64  # tokens of an answer where an item states no limit
 
@@ -228,3 +240,38 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str
     items: tuple[Item, ...]
     notes: tuple[str, ...] = ()
+
+
+_MARK = re.compile(r"(?:\+\d+|#[a-z_]+\d+(?:\.\d+)?|~\d+)\Z", re.ASCII)
+
+
+def check_ids(ids: Collection[str], place: str) -> None:
+    """Refuse an id that is another one with a mark of a run behind it.
+
+    Raises:
+        WorkloadError: names both.
+    """
+    for name in ids:
+        other = name
+        while found := _MARK.search(other):
+            other = other[: found.start()]
+            if other in ids:
+                raise WorkloadError(
+                    f"the id {name!r} is what a run calls a request of the item {other!r}",
+                    place=place,
+                    fix="give one of them another id.",
+                )
+
+
+def find_violation(value: object, schema: dict[str, Any]) -> tuple[bool | None, str]:
+    """Return whether a value is valid under a schema, and its first fault; None where that stays open."""
+    import jsonschema  # noqa: PLC0415 - its formats compile grammars for seconds, and most runs have no schema
+
+    validator = jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator)(schema)
+    try:
+        fault = jsonschema.exceptions.best_match(validator.iter_errors(value))
+    except (Unresolvable, re.error, RecursionError, ArithmeticError) as error:
+        return None, f"the schema cannot be applied: {type(error).__name__}"
+    if fault is None:
+        return True, "valid"
+    return False, f"{fault.json_path}: {fault.message[:120]}"

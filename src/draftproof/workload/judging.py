@@ -12,10 +12,9 @@ from typing import Literal
 import msgspec
 
 from draftproof.records import Judgement, RequestRecord
-from draftproof.workload.answers import AnswerView, view_answer
-from draftproof.workload.conversation import checks_at_turn
+from draftproof.workload.arm_orders import order_by_seed
+from draftproof.workload.conversation import AnswerView, checks_at_turn, view_answer
 from draftproof.workload.items import Item, JudgeCheck, Message, PythonCheck
-from draftproof.workload.ordering import order_by_seed
 
 JUDGE_PASSES = 2
 # "not correct" does not say "correct"; markup and quotes may stand between.

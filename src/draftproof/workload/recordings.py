@@ -1,21 +1,91 @@
 """From recorded arrivals to items of a workload: a window of the recording, prompts, limits and labels.
 
-Pure. A trace that keeps no words gets invented ones of the recorded length (`filler.py`), and its items say
+Pure. A trace that keeps no words gets invented ones of the recorded length (`make_filler`), and its items say
 so in the label `prompts`: the arrivals and the lengths of such a run are recorded, the words are not.
+
+Recorded requests with their prompts: lines of a workload that also say when they came.
+
+Pure. A line of any known form (`formats.py`) becomes one by `at_s` or `timestamp`; beside these it may have
+`class`, `prompt_tokens` and `output_tokens`, and it needs no id and no labels. A file has a time in every
+line or in none.
+
+Invented prompts of a stated number of tokens, for recordings that keep lengths and no words.
+
+Pure. Each of the 256 words is one token, with the blank before it, in the vocabularies of SmolLM2, Llama 2
+and 3, Gemma 3 and GPT-4o, so n words are n tokens there; what a chat template adds comes on top. A byte of an
+extendable hash (SHAKE-256) chooses a word: the same text on every machine and with every library version.
 """
 
+import hashlib
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
-from typing import Literal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal
 
 import msgspec
 
 from draftproof.errors import WorkloadError
-from draftproof.workload.filler import make_filler
-from draftproof.workload.ids import check_ids
-from draftproof.workload.items import Item, Message
-from draftproof.workload.moments import NS_PER_S
-from draftproof.workload.traces import TracedArrival
+from draftproof.workload.formats import NO_LIMIT, parse_line
+from draftproof.workload.items import Item, Message, check_ids
+from draftproof.workload.moments import (
+    NS_PER_S,
+    TIME_KEYS,
+    Moment,
+    Unit,
+    check_forms,
+    check_span,
+    read_moment,
+)
+from draftproof.workload.traces import TracedArrival, count_tokens
+
+_TEXT = (
+    "added allow allows along among answer area author average avoid away back birds block blue body "
+    "books break build built call came card cause cell change chapter check city class close code color "
+    "comes connect contact control copy core correct count cover created daily data date deep draw earth "
+    "energy every example expect fact fair fall fast feature feel file final flow foot form friends front "
+    "game general give glass global goal gold good greater groups growth guide hand health heart height "
+    "help high history home image images impact index inside iron issue issues items journal keep kind "
+    "last late later leading learn least length level levels life limit line lines little live local look "
+    "looking loss main major mark math matter mean means measure members metal methods mind modern months "
+    "move music name natural nature near network never news normal nothing number object open order "
+    "outside page paper pattern period person picture piece place plan point popular post power present "
+    "press price problem process program project quick race range read recent record reduce regular "
+    "remove rest return rich right river road rock role room root rule rules science search second "
+    "section seen sense sign similar sleep slow small social someone song soon source south space special "
+    "speech spring staff star started stay step stop store string study surface table target task term "
+    "terms then thing things time times tool topic total town track trade train travel type unit view "
+    "volume walk wall warm water ways week what whole wide winter work world write year years"
+)
+_WORDS = tuple(_TEXT.split())
+
+
+def make_filler(tokens: int, name: str, blocks: Sequence[int] = (), block_tokens: int = 1) -> str:
+    """Return a text of `tokens` words that depends on its arguments alone.
+
+    Args:
+        tokens: how many words; at least one is written.
+        name: what the words are drawn by where `blocks` do not say: texts of two names begin differently.
+        blocks: identities of the text's blocks. Two texts whose first blocks have the same identities begin
+            alike for so many words, and differ from there.
+        block_tokens: words of a block.
+    """
+    tokens = max(tokens, 1)
+    words: list[str] = []
+    for number, count in zip(blocks, _split(tokens, block_tokens), strict=False):
+        words += _draw(count, "block", number)
+    words += _draw(tokens - len(words), "text", name)
+    return " ".join(words)
+
+
+def _split(tokens: int, block_tokens: int) -> Iterator[int]:
+    """Yield the words of each block of a text, the last one as long as is left."""
+    for start in range(0, tokens, block_tokens):
+        yield min(block_tokens, tokens - start)
+
+
+def _draw(count: int, *parts: str | int) -> Iterator[str]:
+    seed = "\x1f".join(map(str, parts)).encode("utf-8", "surrogatepass")
+    return map(_WORDS.__getitem__, hashlib.shake_256(seed).digest(count))
+
 
 PROMPTS, FILLER = "prompts", "filler"
 # Some 300 MB of text, in memory and in the run's workload.jsonl.
@@ -154,3 +224,98 @@ def _name_range(value: int, edges: Sequence[int]) -> str:
             return f"{lower}-{edge - 1}"
         lower = edge
     return f"{lower}+"
+
+
+_EXTRA_KEYS = (*TIME_KEYS, "class", "prompt_tokens", "output_tokens")
+
+
+class TimedItem(msgspec.Struct, frozen=True):
+    """An item, and when it was recorded; None: not recorded.
+
+    `remarks`: what of its line is not sent as it stands.
+    """
+
+    item: Item
+    moment: Moment | None = None
+    remarks: tuple[str, ...] = ()
+
+
+def parse_timed_item(value: object, number: int, position: int, unit: Unit | None = None) -> TimedItem:
+    """Return the item that a decoded line states, and when it came.
+
+    The recorded length of an answer is its limit where the line states none.
+
+    Args:
+        value: the line, decoded.
+        number: which line it is; it names a recorded request that has no id.
+        position: which item it is; it names one without time and id.
+        unit: of a `timestamp` that is a bare number.
+
+    Raises:
+        msgspec.ValidationError: a key that is not known, or a value that cannot be used.
+    """
+    if not isinstance(value, dict) or not any(value.get(key) is not None for key in TIME_KEYS):
+        line = parse_line(value, position)
+        return TimedItem(line.item, remarks=line.remarks)
+    try:
+        moment, output_tokens = read_moment(value, unit), _count(value, "output_tokens")
+        labels = _make_labels(value, output_tokens)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise msgspec.ValidationError(str(error)) from None
+    rest = {key: part for key, part in value.items() if key not in _EXTRA_KEYS}
+    if rest.get("id") is None and "body" not in rest:
+        rest["id"] = name_line(number)
+    item, remarks = parse_line(rest, position)
+    if item.due_ns is not None:
+        raise msgspec.ValidationError("due_ns beside another time of the request")
+    item = msgspec.structs.replace(item, segments=labels | item.segments)
+    if output_tokens is not None and not _states_limit(rest):
+        item = msgspec.structs.replace(item, max_tokens=max(output_tokens, 1))
+        remarks = tuple(one for one in remarks if one != NO_LIMIT)
+    return TimedItem(item, moment, remarks)
+
+
+def set_due(timed: Sequence[tuple[str, TimedItem]]) -> tuple[Item, ...]:
+    """Return the items with their times from the first, in order of these; as they stand without times.
+
+    Args:
+        timed: place of each line, and its item.
+
+    Raises:
+        WorkloadError: some lines have a time and some have none, or times of several forms.
+    """
+    moments = [(one.moment, one.item, place) for place, one in timed if one.moment is not None]
+    if not moments:
+        return tuple(one.item for _, one in timed)
+    for place, one in timed:
+        if one.moment is None:
+            raise WorkloadError(
+                "this line has no time, and others of the file have one",
+                place=place,
+                fix="state at_s or timestamp in every line, or in none.",
+            )
+    check_forms((moment.form, place) for moment, _, place in moments)
+    moments.sort(key=lambda one: one[0].ns)
+    first_ns, (last, _, place) = moments[0][0].ns, moments[-1]
+    check_span(last.ns - first_ns, place)
+    return tuple(msgspec.structs.replace(item, due_ns=moment.ns - first_ns) for moment, item, _ in moments)
+
+
+def _make_labels(value: Mapping[str, Any], output_tokens: int | None) -> dict[str, str]:
+    labels = label_lengths(_count(value, "prompt_tokens"), output_tokens)
+    traffic_class = value.get("class")
+    if traffic_class is None:
+        return labels
+    if not isinstance(traffic_class, str):
+        raise TypeError(f"class = {traffic_class!r} is no text")
+    return labels | {"class": traffic_class}
+
+
+def _count(value: Mapping[str, Any], key: str) -> int | None:
+    return None if value.get(key) is None else count_tokens(value[key])
+
+
+def _states_limit(value: Mapping[str, Any]) -> bool:
+    body = value.get("body")
+    parts = (value, body if isinstance(body, dict) else {})
+    return any(part.get(key) is not None for part in parts for key in ("max_tokens", "max_completion_tokens"))

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from draftproof.errors import WorkloadError
+from draftproof.workload.arm_orders import order_by_seed
 from draftproof.workload.items import Item, Workload
-from draftproof.workload.ordering import order_by_seed
 
 UNLABELLED = "unlabelled"
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")

@@ -12,7 +12,7 @@ Pure. Formats without prompts, told apart by their first line, never by the file
   class.
 
 A line that cannot be read ends the reading with its number: a trace with holes is another load. Recorded
-requests with their prompts are items of a workload with a time (`timed_lines.py`).
+requests with their prompts are items of a workload with a time (`recordings.py`).
 """
 
 import csv
@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from draftproof.errors import WorkloadError
-from draftproof.workload.block_size import BLOCK_KEY, decide_block_tokens
 from draftproof.workload.moments import (
+    BLOCK_KEY,
     NS_PER_S,
     TIME_KEYS,
     UNIT_KEY,
@@ -37,6 +37,7 @@ from draftproof.workload.moments import (
     check_forms,
     check_span,
     check_unit_is_used,
+    decide_block_tokens,
     quote,
     read_date,
     read_moment,

@@ -31,8 +31,7 @@ import knee_searches  # noqa: E402
 
 from draftproof.cli.app import app  # noqa: E402
 from draftproof.cli.app import main as call_draftproof  # noqa: E402
-from draftproof.costs.html import render_costs_html  # noqa: E402
-from draftproof.costs.text import render_costs_text  # noqa: E402
+from draftproof.costs.page import render_costs_html, render_costs_text  # noqa: E402
 from draftproof.qualify import recompute  # noqa: E402
 from draftproof.records import BehaviourProbe, Judgement, Notice, TokenCounts, Warmup  # noqa: E402
 from draftproof.report import render_html, render_text  # noqa: E402

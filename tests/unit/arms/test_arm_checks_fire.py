@@ -20,10 +20,8 @@ from draftproof.arms.contract import build_contract
 from draftproof.arms.findings import judge_contract
 from draftproof.arms.manifest import Started, Told, fetch_manifest
 from draftproof.arms.probe import _check_answered
-from draftproof.arms.process import ArmProcess
-from draftproof.arms.process_family import describe_exit, group_exists, list_family
-from draftproof.arms.readiness import check_address, check_port_is_free, explain_status, find_free_port
-from draftproof.arms.service import Service
+from draftproof.arms.process import ArmProcess, describe_exit, group_exists, list_family
+from draftproof.arms.service import Service, check_address, check_port_is_free, explain_status, find_free_port
 from draftproof.client.exchange import Exchange
 from draftproof.engines import REFERENCE, adapter_for
 from draftproof.engines.protocol import Answer

@@ -4,8 +4,14 @@ import msgspec
 import pytest
 from arm_builders import manifest, plan
 
-from draftproof.arms.comparability import check_comparable, describe_forced, find_undeclared
-from draftproof.arms.confounds import describe_confounds, find_known_forced, find_pinned
+from draftproof.arms.comparability import (
+    check_comparable,
+    describe_confounds,
+    describe_forced,
+    find_known_forced,
+    find_pinned,
+    find_undeclared,
+)
 from draftproof.arms.findings import judge_pinned
 from draftproof.engines import ADAPTERS, adapter_for
 from draftproof.engines.facts import Settings

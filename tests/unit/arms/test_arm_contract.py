@@ -10,9 +10,8 @@ from draftproof.arms.contract import (
     decide_equivalence,
     drafts_target_ids,
 )
-from draftproof.arms.features import list_unsupported
-from draftproof.arms.model_files import ModelFacts
-from draftproof.arms.tokenizers_compat import TokenizerComparison
+from draftproof.arms.model_files import ModelFacts, TokenizerComparison
+from draftproof.arms.request_fit import list_unsupported
 from draftproof.engines import GENERIC, REFERENCE, EngineAdapter, adapter_for
 from draftproof.engines.reference import REFERENCE_ENGINE
 from draftproof.reference.http.wire import parse_wanted

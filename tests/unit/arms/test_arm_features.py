@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from arm_builders import item, manifest
 
-from draftproof.arms.features import (
+from draftproof.arms.request_fit import (
     find_replaced_fields,
     find_unknown_fields,
     find_unsupported_items,

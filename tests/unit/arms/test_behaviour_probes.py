@@ -6,11 +6,9 @@ import aiohttp
 import msgspec
 import pytest
 
-from draftproof.arms.behaviour import cancelling
+from draftproof.arms.behaviour import judging as cancelling
 from draftproof.arms.behaviour.asking import KeepingFold, Line
-from draftproof.arms.behaviour.cancelling import Load, judge_promptness
-from draftproof.arms.behaviour.judging import choose_stop
-from draftproof.arms.behaviour.metering import fetch_whole
+from draftproof.arms.behaviour.judging import Load, choose_stop, fetch_whole, judge_promptness
 from draftproof.arms.behaviour.probes import Bench, run_probes
 from draftproof.client.transport import HttpTransport
 from draftproof.engines import GENERIC

@@ -6,11 +6,11 @@ import msgspec
 import pytest
 from arm_builders import ATTACHED, NGRAM, OFF, item, manifest, model_folder, plan
 
-from draftproof.arms.context_fit import compute_needs, estimate_tokens, load_token_counter
 from draftproof.arms.contract import build_contract
 from draftproof.arms.findings import Finding, judge_context, judge_features, judge_probe
 from draftproof.arms.preflight import PreflightReport, run_preflight
 from draftproof.arms.probe import ProbeResult
+from draftproof.arms.request_fit import compute_needs, estimate_tokens, load_token_counter
 from draftproof.client.exchange import Exchange
 from draftproof.engines import ADAPTERS, GENERIC, REFERENCE, Evidence
 from draftproof.engines.proof import Proof, prove_speculation

@@ -5,7 +5,7 @@ import json
 import pytest
 from arm_builders import model_folder
 
-from draftproof.arms.tokenizers_compat import check_tokenizers, compare_tokenizers, load_vocabulary
+from draftproof.arms.model_files import check_tokenizers, compare_tokenizers, load_vocabulary
 from draftproof.errors import IncompatibleError, PlanError
 
 VOCAB = {"<s>": 0, "red": 1, "lamp": 2}

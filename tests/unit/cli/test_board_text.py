@@ -6,8 +6,7 @@ import msgspec
 import pytest
 
 from draftproof.cli.board_text import describe_turn, describe_warmup, render_board
-from draftproof.qualify.board import ArmView, BoardView, TurnView
-from draftproof.qualify.time_left import format_duration
+from draftproof.qualify.board import ArmView, BoardView, TurnView, format_duration
 from draftproof.records import Warmup, WarmupGroup
 
 FRESH = ArmView(

@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from draftproof.arms.comparability import check_comparable, find_undeclared
-from draftproof.arms.confounds import find_known_forced, find_pinned
+from draftproof.arms.comparability import check_comparable, find_known_forced, find_pinned, find_undeclared
 from draftproof.arms.launch import build_command, list_arms
 from draftproof.cli.initialising import METHODS, Wanted, render_new_plan
 from draftproof.engines import GENERIC, REFERENCE, EngineAdapter

@@ -14,8 +14,7 @@ from tests.builders.records import build_item
 
 from draftproof.client.connection import HttpConnection
 from draftproof.client.exchange import ExchangeFold
-from draftproof.client.plain import ends_plain, take_frames
-from draftproof.client.sse import SseDecoder
+from draftproof.client.sse import SseDecoder, ends_plain, take_frames
 from draftproof.client.wire import Ending
 from draftproof.clock import monotonic_ns
 from draftproof.engines import ADAPTERS, GENERIC

@@ -4,10 +4,9 @@ from typing import Any, TypeVar
 
 from tests.builders.records import MS_NS, build_record, build_round
 
-from draftproof.costs.estimate import WaveSet, estimate_drifts, estimate_steps
+from draftproof.costs.estimate import WaveSet, estimate_drifts, estimate_splits, estimate_steps
 from draftproof.costs.results import COSTS_SCHEMA_VERSION, Costs
 from draftproof.costs.schedule import CostGrid, plan_starts
-from draftproof.costs.splitting import estimate_splits
 from draftproof.costs.waves import Wave, WaveCost
 from draftproof.records import SpecCounts
 

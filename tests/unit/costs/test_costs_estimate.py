@@ -12,13 +12,14 @@ from draftproof.costs.estimate import (
     acceptance_figure,
     drift_error,
     estimate_drifts,
+    estimate_splits,
     estimate_steps,
+    list_assumptions,
+    list_warnings,
     step_values,
 )
-from draftproof.costs.splitting import estimate_splits
-from draftproof.costs.wording import list_assumptions, list_warnings
-from draftproof.metrics.break_even import expected_tokens
-from draftproof.stats.two_samples import median_ratio
+from draftproof.metrics.acceptance import expected_tokens
+from draftproof.stats.totals import median_ratio
 from draftproof.verdict.results import Figure
 
 

@@ -8,10 +8,9 @@ import pytest
 from cost_builders import build_costs, known
 
 from draftproof.costs.estimate import acceptance_figure
-from draftproof.costs.html import render_costs_html
+from draftproof.costs.page import render_costs_html, render_costs_text
 from draftproof.costs.plot import HEIGHT, WIDTH, Reading, Scale, Series, draw_plot, scale_for
 from draftproof.costs.results import Costs, RunComparison
-from draftproof.costs.text import render_costs_text
 from draftproof.verdict.results import Figure
 
 SHARES = Scale(low=0.0, high=1.0, step=0.25, as_share=True)

@@ -2,8 +2,7 @@
 
 import pytest
 
-from draftproof.costs.prompts import build_items
-from draftproof.costs.variation import vary_arm
+from draftproof.costs.schedule import build_items, vary_arm
 from draftproof.errors import PlanError
 from draftproof.plan.schema import Arm
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from draftproof.client.exchange import Exchange, ExchangeFold
 from draftproof.client.wire import Ending
 from draftproof.engines.adapter import EngineAdapter
-from draftproof.engines.reading.series import first_sum
-from draftproof.telemetry.prometheus import parse_exposition
+from draftproof.engines.reading.values import first_sum
+from draftproof.telemetry.scrape import parse_exposition
 
 _BLANK_LINE = re.compile(rb"\r?\n\r?\n")
 PAYLOADS = Path(__file__).parents[2] / "fixtures" / "payloads"

@@ -6,7 +6,7 @@ from tests.builders.records import build_item
 from draftproof.engines import ADAPTERS, GENERIC, REFERENCE, adapter_for
 from draftproof.engines.protocol import SpeculationSwitch
 from draftproof.errors import PlanError
-from draftproof.plan.keys import schema_at
+from draftproof.plan.reference_doc import schema_at
 from draftproof.workload.items import Message, Sampling
 
 

@@ -10,11 +10,12 @@ from draftproof.engines.reading.flags import (
     find_written_secret,
     flatten,
     is_secret_name,
+    list_flags,
     list_secret_values,
     mask_secrets,
     parse_flags,
+    words_before_flags,
 )
-from draftproof.engines.reading.words import list_flags, words_before_flags
 
 
 def test_every_flag_becomes_a_setting():

@@ -14,10 +14,10 @@ from draftproof.engines.adapter import Evidence
 from draftproof.engines.facts import Release
 from draftproof.engines.llamacpp import LLAMACPP
 from draftproof.engines.proof import prove_speculation
-from draftproof.engines.reading.series import first_sum, sum_by_label
+from draftproof.engines.reading.values import first_sum, sum_by_label
 from draftproof.errors import PlanError
 from draftproof.records import SpecCounts
-from draftproof.telemetry.prometheus import parse_exposition
+from draftproof.telemetry.scrape import parse_exposition
 from draftproof.workload.items import Item, Message
 
 FOLDER = Path(__file__).parents[2] / "fixtures/payloads/llamacpp"

@@ -1,6 +1,6 @@
 """Decode steps from llama.cpp's timings: exact where every step is seen, None where one may be hidden."""
 
-from draftproof.engines.chat.blocks import EngineBlocks, Timings
+from draftproof.engines.chat.frames import EngineBlocks, Timings
 from draftproof.engines.llamacpp import LLAMACPP
 from draftproof.records import SpecCounts
 

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from draftproof.engines import ADAPTERS, adapter_for
-from draftproof.engines.reading.platform import name_facts, read_gpu_list, read_smi
+from draftproof.engines.reading.values import name_facts, read_gpu_list, read_smi
 from draftproof.engines.vllm.state import read_server_info
 
 # The names are those of vLLM 0.32.0's collect_env, the values those that it writes for what is not there.

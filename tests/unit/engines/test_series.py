@@ -2,7 +2,7 @@
 
 import pytest
 
-from draftproof.engines.reading.series import (
+from draftproof.engines.reading.values import (
     first_sum,
     list_facts,
     parse_series,

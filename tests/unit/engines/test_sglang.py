@@ -20,7 +20,7 @@ from draftproof.engines.adapter import Evidence
 from draftproof.engines.facts import Settings
 from draftproof.engines.proof import prove_speculation
 from draftproof.engines.protocol import SpeculationSwitch
-from draftproof.engines.reading.series import first_sum, sum_parts
+from draftproof.engines.reading.values import first_sum, sum_parts
 from draftproof.engines.sglang import SGLANG
 from draftproof.errors import PlanError
 from draftproof.records import SpecCounts, ToolCall

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from draftproof.engines.llamacpp.flags import read_flags as read_llamacpp
-from draftproof.engines.reading.words import drop_flags, find_flags
+from draftproof.engines.reading.flags import drop_flags, find_flags
 from draftproof.engines.sglang.settings import read_flags as read_sglang
 from draftproof.engines.synthetic import vary_command
 from draftproof.engines.vllm.flags import read_flags as read_vllm

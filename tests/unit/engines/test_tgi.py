@@ -17,7 +17,7 @@ from tests.builders.records import build_item
 from draftproof.engines.adapter import Evidence
 from draftproof.engines.facts import Settings
 from draftproof.engines.proof import prove_speculation
-from draftproof.engines.reading.series import first_sum
+from draftproof.engines.reading.values import first_sum
 from draftproof.engines.tgi import TGI
 from draftproof.records import ToolCall
 from draftproof.workload.items import Sampling

@@ -9,12 +9,12 @@ from draftproof.client.exchange import ExchangeFold
 from draftproof.client.wire import Ending
 from draftproof.engines.adapter import Evidence
 from draftproof.engines.proof import prove_speculation
-from draftproof.engines.reading.series import first_sum, sum_by_label
+from draftproof.engines.reading.values import first_sum, sum_by_label
 from draftproof.engines.vllm import VLLM
 from draftproof.errors import PlanError
 from draftproof.metrics.acceptance import count_decode_steps
 from draftproof.records import RequestRecord
-from draftproof.telemetry.prometheus import compute_deltas, parse_exposition
+from draftproof.telemetry.scrape import compute_deltas, parse_exposition
 
 IDLE_COMMAND = (
     *("vllm", "serve", "/models/target", "--speculative-config"),

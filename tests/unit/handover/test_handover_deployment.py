@@ -10,8 +10,8 @@ from tests.builders.records import build_arm_manifest, build_contract, build_man
 from draftproof.cli.handing_over import describe_deployment
 from draftproof.errors import UsageError
 from draftproof.handover.deployment import check_end, compare_deployment
-from draftproof.plan.approval import Approval
-from draftproof.verdict.comparing.triggers import ArmFacts, name_trigger
+from draftproof.plan.tables import Approval
+from draftproof.verdict.comparing.comparison import ArmFacts, name_trigger
 
 TODAY = date(2026, 6, 1)
 CHANGES = [

@@ -15,7 +15,7 @@ from draftproof.handover.withholding import Withholder
 from draftproof.qualify import recompute
 from draftproof.records import Judgement, Withheld, WithheldSequence
 from draftproof.store.parquet import load_records, save_records
-from draftproof.verdict.equivalence.agreement import find_divergence
+from draftproof.verdict.equivalence.greedy import find_divergence
 from draftproof.workload import items as item_module
 from draftproof.workload.items import FollowUp, Item
 

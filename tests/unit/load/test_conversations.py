@@ -11,7 +11,7 @@ from draftproof.engines import GENERIC
 from draftproof.load.driver import LoadSettings, run_turn
 from draftproof.load.schedule import Schedule
 from draftproof.load.turn import EARLIER_FAILED, Endpoint, Turn
-from draftproof.workload.answers import AnswerView
+from draftproof.workload.conversation import AnswerView
 from draftproof.workload.items import FollowUp
 
 ITEMS = {

@@ -11,9 +11,8 @@ from tests.builders.transport import FakeTransport, Story
 
 from draftproof.client.wire import WireRequest
 from draftproof.engines import REFERENCE
-from draftproof.load.client_health import ClientHealth
 from draftproof.load.driver import LoadSettings, run_turn
-from draftproof.load.performing import Performer
+from draftproof.load.performing import ClientHealth, Performer
 from draftproof.load.turn import Endpoint, Turn
 from draftproof.records import Chunk, RequestRecord, ToolCall
 

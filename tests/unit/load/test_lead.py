@@ -5,7 +5,7 @@ import pytest
 from tests.builders.knee import Queue, Service
 from tests.builders.records import MS_NS
 
-from draftproof.load.lead import LEAD_TIMES, Lead, stands
+from draftproof.load.loops import LEAD_TIMES, Lead, stands
 
 S = 1000 * MS_NS
 

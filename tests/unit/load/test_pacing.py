@@ -10,10 +10,8 @@ from tests.builders.records import build_item
 
 from draftproof.client.wire import Ending
 from draftproof.engines import GENERIC
-from draftproof.load.driver import LoadSettings, prepare_turn, run_performer
-from draftproof.load.memory_sink import MemorySink
-from draftproof.load.part import Part
-from draftproof.load.share import Share
+from draftproof.load.driver import LoadSettings, MemorySink, prepare_turn, run_performer
+from draftproof.load.schedule import Part, Share
 from draftproof.load.turn import Endpoint, Turn
 from draftproof.load.workers.core import LoadWorker
 from draftproof.load.workers.messages import EndpointOrder, TurnOrder

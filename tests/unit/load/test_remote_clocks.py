@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.builders.records import build_block_record, build_record
 
 from draftproof.errors import UsageError
+from draftproof.load.ray.actor import Spool
 from draftproof.load.ray.facts import (
     check_reachable,
     check_same_program,
@@ -16,7 +17,7 @@ from draftproof.load.ray.facts import (
     describe_workers,
     read_facts,
 )
-from draftproof.load.ray.offsets import (
+from draftproof.load.ray.handle import (
     Offset,
     Ping,
     block_to_our_time,
@@ -25,7 +26,6 @@ from draftproof.load.ray.offsets import (
     to_worker_time,
     widen_error,
 )
-from draftproof.load.ray.spool import Spool
 from draftproof.load.sockets import Limits, count_descriptors
 from draftproof.load.workers.messages import Count, Finish, Start
 from draftproof.metrics.request import compute_request_metrics

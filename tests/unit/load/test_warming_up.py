@@ -6,7 +6,7 @@ from tests.builders.records import MS_NS, build_item, build_record
 
 from draftproof.load.turn import Turn
 from draftproof.load.warmup import lay_out_group, warm_up
-from draftproof.metrics.warmup import WarmupRule
+from draftproof.metrics.phases import WarmupRule
 from draftproof.records import Warmup
 
 TURN = Turn(block=3, load="busy", concurrency=2, repeat=0, arm="candidate", order=1, item_ids=("a", "b"))

@@ -10,16 +10,11 @@ from hypothesis import strategies as st
 from tests.builders.records import build_block_record, build_item
 
 from draftproof.errors import DraftproofError, StoreError
-from draftproof.load.lead import Lead
-from draftproof.load.open_loop import find_due_ns
-from draftproof.load.part import Part
+from draftproof.load.loops import Lead, find_due_ns
 from draftproof.load.performing import LoadSettings
-from draftproof.load.schedule import Schedule
-from draftproof.load.share import Share, count_parts, deal_items
+from draftproof.load.schedule import Part, Schedule, Share, count_parts, deal_items
 from draftproof.load.turn import Turn
-from draftproof.load.workers.conducting import choose_error, find_base_ns, make_error
 from draftproof.load.workers.handle import WorkerDiedError
-from draftproof.load.workers.merging import merge_parts
 from draftproof.load.workers.messages import (
     REPLIES,
     WORDS,
@@ -32,10 +27,10 @@ from draftproof.load.workers.messages import (
     Unframer,
     encode_message,
 )
-from draftproof.load.workers.pool import index_by_turn
+from draftproof.load.workers.pool import choose_error, find_base_ns, index_by_turn, make_error, merge_parts
 from draftproof.records import WorkerClock
-from draftproof.workload.answers import AnswerView
 from draftproof.workload.arrivals import OpenLoop, Steady
+from draftproof.workload.conversation import AnswerView
 from draftproof.workload.items import FollowUp
 
 MS = 1_000_000

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from draftproof.metrics.break_even import break_even_acceptance, break_even_draft_ns, expected_tokens
+from draftproof.metrics.acceptance import break_even_acceptance, break_even_draft_ns, expected_tokens
 
 shares = st.floats(0.0, 1.0)
 lengths = st.integers(1, 64)

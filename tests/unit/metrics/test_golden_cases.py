@@ -5,10 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from draftproof.metrics.acceptance import count_decode_steps, pool_acceptance
-from draftproof.metrics.bound import end_to_end_gain
-from draftproof.metrics.progress import committed_progress
-from draftproof.metrics.request import compute_request_metrics, itl_arrival_ns, playback_wait_ns
+from draftproof.metrics.acceptance import committed_progress, count_decode_steps, pool_acceptance
+from draftproof.metrics.request import (
+    compute_request_metrics,
+    end_to_end_gain,
+    itl_arrival_ns,
+    playback_wait_ns,
+)
 from draftproof.records import SpecCounts
 
 CASES = Path(__file__).parents[2] / "golden" / "cases"

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from draftproof.metrics.percentiles import nearest_rank, percentile, token_weighted
+from draftproof.metrics.service import nearest_rank, percentile, token_weighted
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 20, 100])

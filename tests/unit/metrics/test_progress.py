@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from draftproof.metrics.bound import end_to_end_gain
-from draftproof.metrics.progress import committed_progress
+from draftproof.metrics.acceptance import committed_progress
+from draftproof.metrics.request import end_to_end_gain
 
 
 def test_the_parts_add_up_to_the_whole(build_round):

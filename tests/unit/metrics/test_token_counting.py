@@ -3,8 +3,13 @@
 import msgspec
 import pytest
 
-from draftproof.metrics.request import compute_request_metrics, count_output_tokens
-from draftproof.metrics.token_counting import apply_counts, count_tokens, list_uncounted
+from draftproof.metrics.request import (
+    apply_counts,
+    compute_request_metrics,
+    count_output_tokens,
+    count_tokens,
+    list_uncounted,
+)
 from draftproof.records import TokenCounts, ToolCall
 
 MS = 1_000_000

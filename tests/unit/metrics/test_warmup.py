@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.builders.records import MS_NS, build_failure, build_record
 
-from draftproof.metrics.warmup import WarmupRule, last_change, summarise_group
+from draftproof.metrics.phases import WarmupRule, last_change, summarise_group
 from draftproof.records import WarmupGroup
 
 RULE = WarmupRule(requests=2, tolerance=0.1, max_s=60.0, most_groups=6)

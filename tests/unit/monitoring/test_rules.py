@@ -20,7 +20,7 @@ from watched_runs import (
 
 from draftproof.engines.engine_signals import find_signals
 from draftproof.monitoring import render_rules, watch_run
-from draftproof.monitoring.promql import quote, select_jobs
+from draftproof.monitoring.recordings import quote, select_jobs
 from draftproof.verdict.results import EnvelopeEntry
 
 PAYLOADS = Path(__file__).parents[2] / "fixtures" / "payloads"

@@ -6,7 +6,7 @@ import pytest
 from watched_runs import ENGINES, MANIFEST, RESULTS, ROLLBACK, make_plan
 
 from draftproof.monitoring import watch_run
-from draftproof.verdict.questions.rollback_words import list_triggers
+from draftproof.verdict.questions.answers import list_triggers
 
 ALERTS = {
     "tail_ttft_s": "DraftproofFirstTokenTail",

@@ -12,7 +12,7 @@ from draftproof.plan.loading import (
     plan_sha256,
     thresholds_sha256,
 )
-from draftproof.plan.rendering import render_plan
+from draftproof.plan.reference_doc import render_plan
 
 MINIMAL = """\
 name = "small"

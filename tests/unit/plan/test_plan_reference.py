@@ -3,9 +3,8 @@
 import pytest
 
 from draftproof.errors import PlanError
-from draftproof.plan.keys import iterate_keys, list_known_keys, schema_at
 from draftproof.plan.loading import parse_plan
-from draftproof.plan.reference_doc import render_plan_reference
+from draftproof.plan.reference_doc import iterate_keys, list_known_keys, render_plan_reference, schema_at
 from draftproof.plan.schema import Limits, Plan, Thresholds
 
 

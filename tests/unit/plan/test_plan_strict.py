@@ -6,7 +6,7 @@ from pydantic import ValidationError
 from draftproof.errors import PlanError
 from draftproof.plan.loading import parse_plan, thresholds_sha256
 from draftproof.plan.schema import Plan
-from draftproof.plan.strict import Strict
+from draftproof.plan.tables import Strict
 
 MINIMAL = """
 name = "strict"

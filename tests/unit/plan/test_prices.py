@@ -4,7 +4,7 @@ import pytest
 
 from draftproof.errors import PlanError
 from draftproof.plan.loading import parse_plan, thresholds_sha256
-from draftproof.plan.rendering import render_plan
+from draftproof.plan.reference_doc import render_plan
 
 PLAN = """
 name = "priced"

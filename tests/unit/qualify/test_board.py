@@ -20,7 +20,7 @@ from draftproof.load.turn import Turn
 from draftproof.plan.loading import parse_plan
 from draftproof.plan.schema import Objectives
 from draftproof.qualify.board import Board, Median, WatchedSink, WatchedTransport
-from draftproof.verdict.lag_bounds import Spans
+from draftproof.verdict.observed import Spans
 from draftproof.workload.items import FollowUp
 
 PLAN = """\

@@ -9,12 +9,11 @@ import pytest
 from tests.builders.records import build_item, build_record
 
 from draftproof.errors import EngineError, UsageError
-from draftproof.plan.judge import Judge
 from draftproof.plan.loading import parse_plan
-from draftproof.qualify.functions import FunctionProcess, ask_functions
-from draftproof.qualify.judge_model import LARGEST_REPLY_BYTES, ask_judge
+from draftproof.plan.tables import Judge
+from draftproof.qualify.judges import LARGEST_REPLY_BYTES, FunctionProcess, ask_functions, ask_judge
 from draftproof.qualify.judging import _find_missing_judge
-from draftproof.testing.http_peer import render_json_response
+from draftproof.testing.playback import render_json_response
 from draftproof.testing.scripted_server import ScriptedServer
 from draftproof.testing.scripts import Script
 from draftproof.workload.items import JudgeCheck, PythonCheck

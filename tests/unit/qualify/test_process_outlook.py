@@ -4,7 +4,7 @@ import pytest
 
 from draftproof.load.turn import Turn
 from draftproof.plan.schema import Plan
-from draftproof.qualify.process_outlook import describe_processes
+from draftproof.qualify.check import describe_processes
 
 
 def make_plan(restarts="auto", *, placement="together", evidence="synthetic", **urls) -> Plan:

@@ -35,8 +35,8 @@ from draftproof.plan.loading import parse_plan, plan_sha256, thresholds_sha256
 from draftproof.qualify import Quiet
 from draftproof.qualify import measure as measuring
 from draftproof.qualify.host_watch import HostWatch
+from draftproof.qualify.repeating import count_starts, list_request_ids
 from draftproof.qualify.reporting import recompute
-from draftproof.qualify.resuming import count_starts, list_request_ids
 from draftproof.records import SCHEMA_VERSION, RequestRecord
 from draftproof.store import RunDirectory
 from draftproof.workload.items import FollowUp

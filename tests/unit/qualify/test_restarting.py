@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import pytest
 
-from draftproof.qualify.restarting import Restarts, choose_blocks, list_boundaries
+from draftproof.qualify.repeating import Restarts, choose_blocks, list_boundaries
 
 
 class Period(NamedTuple):

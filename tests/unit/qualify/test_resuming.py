@@ -5,7 +5,7 @@ import pytest
 from tests.builders.records import build_block_record, build_item
 
 from draftproof.load.turn import Turn
-from draftproof.qualify.resuming import (
+from draftproof.qualify.repeating import (
     count_starts,
     has_other_blocks,
     list_missing_turns,

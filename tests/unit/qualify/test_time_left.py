@@ -2,7 +2,7 @@
 
 import pytest
 
-from draftproof.qualify.time_left import LevelFacts, Pace
+from draftproof.qualify.board import LevelFacts, Pace
 
 LEVELS = {
     "single": LevelFacts(concurrency=1),

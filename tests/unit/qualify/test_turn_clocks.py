@@ -12,7 +12,7 @@ from draftproof.clock import (
     monotonic_ns,
     read_clocks,
 )
-from draftproof.qualify.turn_clocks import note_clocks
+from draftproof.qualify.stopping import note_clocks
 from draftproof.records import BlockRecord
 
 S = 10**9

@@ -12,7 +12,7 @@ from draftproof.engines import GENERIC
 from draftproof.load.driver import LoadSettings
 from draftproof.load.turn import Endpoint, Turn
 from draftproof.plan.schema import Limits
-from draftproof.qualify.warming import Route, Warmer
+from draftproof.qualify.turn_running import Route, Warmer
 
 ITEMS = {name: build_item(name) for name in "abcdef"}
 ENDPOINT = Endpoint(url="http://h:1", served_model="m", adapter=GENERIC)

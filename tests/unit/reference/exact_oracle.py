@@ -17,9 +17,9 @@ from draftproof.reference import spans as spans_module
 from draftproof.reference import verify as verify_module
 from draftproof.reference.drafters import lockstep as lockstep_module
 from draftproof.reference.engine import Engine
-from draftproof.reference.models.cache import SequenceCache
 from draftproof.reference.models.model import TargetModel
-from draftproof.reference.sequence import _STREAM_STRIDE
+from draftproof.reference.models.ragged import SequenceCache
+from draftproof.reference.scheduler import _STREAM_STRIDE
 from draftproof.reference.types import GenerationRequest, SamplingParams
 
 Path = tuple[int, ...]

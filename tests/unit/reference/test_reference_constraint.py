@@ -17,7 +17,7 @@ from tiny_engine import (
 )
 
 from draftproof.errors import UsageError
-from draftproof.reference.constraint import Constraint, Grammars
+from draftproof.reference.processors import Constraint, Grammars
 
 VOCAB = 260  # three more than the byte tokenizer knows
 SCHEMA = json.dumps(

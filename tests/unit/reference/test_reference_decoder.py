@@ -14,8 +14,8 @@ from draftproof.errors import EngineError
 from draftproof.reference.kernels import Kernels
 from draftproof.reference.kernels.native import build_native
 from draftproof.reference.kernels.portable import PortableKernels
-from draftproof.reference.models.cache import SequenceCache
 from draftproof.reference.models.model import TargetModel, load_target
+from draftproof.reference.models.ragged import SequenceCache
 from draftproof.reference.types import EngineConfig
 from draftproof.reference.weights.fetch import cache_dir, resolve_model
 

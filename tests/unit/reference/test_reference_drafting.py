@@ -9,7 +9,7 @@ from torch import nn
 from draftproof.errors import UsageError
 from draftproof.reference.drafters.ngram import NgramIndex, NgramProposer
 from draftproof.reference.models import linear
-from draftproof.reference.models.cache import CacheShape, SequenceCache
+from draftproof.reference.models.ragged import CacheShape, SequenceCache
 from draftproof.reference.proposer import DraftContext
 from draftproof.reference.scheduler import share_budget
 

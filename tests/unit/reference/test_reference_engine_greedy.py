@@ -14,7 +14,7 @@ from tiny_engine import (
     token_ids_of,
 )
 
-from draftproof.reference.models.cache import SequenceCache
+from draftproof.reference.models.ragged import SequenceCache
 
 PROMPT_COUNT = 16
 

@@ -22,8 +22,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from draftproof.errors import EngineError, UsageError
 from draftproof.reference.kernels.native import build_native
-from draftproof.reference.models.model import TargetModel, load_decoder, load_target
-from draftproof.reference.models.support import unsupported_reason
+from draftproof.reference.models.model import TargetModel, load_decoder, load_target, unsupported_reason
 from draftproof.reference.types import EngineConfig
 from draftproof.reference.weights.fetch import cache_dir
 

@@ -15,9 +15,9 @@ from tiny_engine import make_engine, run_all, token_ids_of
 
 from draftproof.reference.draft_planner import LengthPlanner
 from draftproof.reference.drafters.attached import AttachedHead
-from draftproof.reference.drafters.draft_model import DraftModel, _common_prefix
+from draftproof.reference.drafters.lockstep import DraftModel, _common_prefix
 from draftproof.reference.drafters.self_speculation import SelfSpeculation
-from draftproof.reference.models.cache import SequenceCache
+from draftproof.reference.models.ragged import SequenceCache
 
 VOCAB = 10
 MAX_TOKENS = 20

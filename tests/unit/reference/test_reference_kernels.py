@@ -11,8 +11,7 @@ from draftproof.errors import EngineError
 from draftproof.reference.kernels import Attention
 from draftproof.reference.kernels.native import NativeKernels, build_native
 from draftproof.reference.kernels.portable import PortableKernels
-from draftproof.reference.models.cache import CacheShape, SequenceCache
-from draftproof.reference.models.ragged import RaggedBatch
+from draftproof.reference.models.ragged import CacheShape, RaggedBatch, SequenceCache
 from draftproof.reference.weights.fetch import cache_dir
 
 UNIT = 2.0**-24  # half the distance of two float32 near 1

@@ -17,11 +17,10 @@ from tiny_drafters import make_proposers
 from tiny_engine import FakeFailure, make_engine, repetitive_prompt, run_all, tiny_target, token_ids_of
 
 from draftproof.reference.async_engine import AsyncEngine
-from draftproof.reference.models.cache import SequenceCache
 from draftproof.reference.models.model import TargetModel, TargetPass
+from draftproof.reference.models.ragged import SequenceCache
 from draftproof.reference.proposer import Drafts
-from draftproof.reference.scheduler import QueueFullError
-from draftproof.reference.sequence import LiveSequence
+from draftproof.reference.scheduler import LiveSequence, QueueFullError
 from draftproof.reference.types import GenerationRequest, RoundOutput, SamplingParams, SpeculationParams
 
 METHODS = ("off", "ngram", "draft_model", "attached", "self")

@@ -8,9 +8,8 @@ import torch
 from tiny_engine import make_request, repetitive_prompt, run_all, tiny_target, token_ids_of
 
 from draftproof.errors import UsageError
-from draftproof.reference.drafters import suffix
-from draftproof.reference.drafters.ngram import NgramProposer
-from draftproof.reference.drafters.suffix import SharedSuffixes
+from draftproof.reference.drafters import ngram as suffix
+from draftproof.reference.drafters.ngram import NgramProposer, SharedSuffixes
 from draftproof.reference.engine import Engine
 from draftproof.reference.proposer import DraftContext
 from draftproof.reference.types import EngineConfig

@@ -10,9 +10,9 @@ import torch
 from tiny_engine import FakeFailure, make_request, repetitive_prompt, run_all, tiny_target
 
 from draftproof.errors import UsageError
+from draftproof.reference.counters import StepTrace, TraceFile
 from draftproof.reference.engine import Engine
 from draftproof.reference.models.model import TargetModel
-from draftproof.reference.trace import StepTrace, TraceFile
 from draftproof.reference.types import EngineConfig, GenerationRequest
 
 LIMITS = EngineConfig(

@@ -7,15 +7,14 @@ import torch
 from tiny_engine import byte_tokenizer, tiny_llama
 
 from draftproof.reference.drafters.attached import AttachedHead, HeadWeights
-from draftproof.reference.drafters.draft_model import DraftModel
-from draftproof.reference.drafters.lockstep import DraftNetwork, LockstepProposer, TappedProposer
+from draftproof.reference.drafters.lockstep import DraftModel, DraftNetwork, LockstepProposer, TappedProposer
 from draftproof.reference.drafters.ngram import NgramProposer
 from draftproof.reference.drafters.self_speculation import ExitAdapter, SelfSpeculation
 from draftproof.reference.kernels.portable import PortableKernels
 from draftproof.reference.models import model as model_module
-from draftproof.reference.models.cache import CacheShape
 from draftproof.reference.models.decoder import Decoder, DecoderLayer, from_transformers
 from draftproof.reference.models.model import TargetModel
+from draftproof.reference.models.ragged import CacheShape
 from draftproof.reference.proposer import Proposer
 from draftproof.reference.types import GenerationRequest, SamplingParams, SpeculationParams
 

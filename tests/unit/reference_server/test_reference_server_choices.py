@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from scripted_server import STORY, Client, ScriptedBackend, output, round_stats, wait_until
 
-from draftproof.reference.http.interleave import interleave
+from draftproof.reference.http.delivery import interleave
 
 SHORT = (output((20,), "No"), output((21,), ".", end="length", stats=round_stats()))
 

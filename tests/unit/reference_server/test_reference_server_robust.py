@@ -28,11 +28,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from uvicorn.protocols.http.flow_control import FlowControl
 
 from draftproof.reference.async_engine import AsyncEngine
+from draftproof.reference.counters import StepTrace, TraceFile
 from draftproof.reference.engine import Engine, default_proposers
 from draftproof.reference.http.app import LoadedEngine, Service, build_app, config_settings
 from draftproof.reference.http.server import bind_socket, protocol_with_write_timeout
 from draftproof.reference.models.model import TargetModel
-from draftproof.reference.trace import StepTrace, TraceFile
 from draftproof.reference.types import EngineConfig, SpeculationParams
 
 MODEL = "tiny"

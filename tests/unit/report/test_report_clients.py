@@ -3,9 +3,8 @@
 import msgspec
 from tests.builders.results import build_results
 
-from draftproof.report.clients import build_clients
-from draftproof.report.html import render_html
-from draftproof.report.model import describe_envelope
+from draftproof.report.html import describe_envelope, render_html
+from draftproof.report.phases import build_clients
 from draftproof.verdict.clients.results import ClientUse
 from draftproof.verdict.load_size import LoadSize
 from draftproof.verdict.results import EnvelopeEntry

@@ -21,9 +21,9 @@ from draftproof.verdict.comparing.comparison import (
     ReasonChange,
     RunComparison,
     RunIdentity,
+    Triggers,
 )
-from draftproof.verdict.comparing.quantities import QUANTITIES
-from draftproof.verdict.comparing.triggers import Triggers
+from draftproof.verdict.comparing.outcomes import QUANTITIES
 from draftproof.verdict.comparing.uncompared import find_uncompared
 from draftproof.verdict.results import Delivery, EnvelopeEntry, Figure, Results
 

@@ -7,12 +7,12 @@ import pytest
 from tests.builders.results import build_results
 
 from draftproof.report import render_html
+from draftproof.report.configuration import build_questions
 from draftproof.report.context_bands import MOST_ROWS, build_bands
-from draftproof.report.envelope import build_map
-from draftproof.report.evidence import MOST_LINKED, MOST_REASONS, build_evidence, link_reasons
-from draftproof.report.questions import build_questions
+from draftproof.report.effects import build_map
+from draftproof.report.explanation import MOST_LINKED, MOST_REASONS, build_evidence, link_reasons
 from draftproof.verdict.decision_results import ContextBand, Question
-from draftproof.verdict.diagnosis.step_cost import compute_step_cost, index_arm_cells
+from draftproof.verdict.diagnosis.bound import compute_step_cost, index_arm_cells
 from draftproof.verdict.results import Reason
 
 

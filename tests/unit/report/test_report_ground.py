@@ -5,9 +5,9 @@ import pytest
 from tests.builders.results import build_results
 
 from draftproof.report import render_html
+from draftproof.report.estimators import build_rivals, rivals_sentences
+from draftproof.report.latency import build_tails, tails_sentence, tails_title
 from draftproof.report.order import build_order
-from draftproof.report.rivals import build_rivals, rivals_sentences
-from draftproof.report.tails import build_tails, tails_sentence, tails_title
 from draftproof.verdict.order.results import BlockPoint, DriftRow, NoiseRow, OrderSummary, PlaceRow
 from draftproof.verdict.results import Effect, Figure
 from draftproof.verdict.rivals.results import RivalCell, RivalVerdict

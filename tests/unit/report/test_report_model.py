@@ -5,9 +5,8 @@ import pytest
 from tests.builders.manifest import build_manifest
 from tests.builders.results import build_results
 
-from draftproof.report.labels import segment_heading, segment_label
-from draftproof.report.model import build_model, describe_envelope
-from draftproof.report.quantities import MISSING
+from draftproof.report.html import build_model, describe_envelope
+from draftproof.report.quantities import MISSING, segment_heading, segment_label
 from draftproof.report.view import Footnotes, figure_cell
 from draftproof.verdict.results import EnvelopeEntry, EstimatorRow, Figure
 

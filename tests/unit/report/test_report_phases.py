@@ -7,7 +7,7 @@ from tests.builders.results import build_results
 
 from draftproof.report import render_html
 from draftproof.report.phases import build_phases
-from draftproof.verdict.phase_results import PhaseSummary
+from draftproof.verdict.phases import PhaseSummary
 
 BASELINE = PhaseSummary(
     arm="baseline",

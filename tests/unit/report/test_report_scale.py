@@ -8,17 +8,18 @@ from tests.builders.manifest import build_manifest
 from tests.builders.results import build_results
 
 from draftproof.report import render_html
-from draftproof.report.grouping import (
+from draftproof.report.html import build_model
+from draftproof.report.outcomes import build_checks
+from draftproof.report.quantities import POOLED, segment_label
+from draftproof.report.text import render_text
+from draftproof.report.view import (
+    Row,
     candidate_ratios,
     choose_segments,
     describe_left_out,
     segment_groups,
+    text_cell,
 )
-from draftproof.report.labels import POOLED, segment_label
-from draftproof.report.model import build_model
-from draftproof.report.outcomes import build_checks
-from draftproof.report.text import render_text
-from draftproof.report.view import Row, text_cell
 from draftproof.verdict.results import CheckSummary
 
 LARGE, SMALL, FAILED = (

@@ -14,7 +14,7 @@ from training.prompts import open_prompts, overlaps
 from draftproof.reference.drafters.artefact import DrafterRecord, TargetIdentity, write_drafter
 from draftproof.reference.drafters.loading import load_drafter
 from draftproof.reference.drafters.lockstep import TappedProposer
-from draftproof.reference.models.cache import SequenceCache
+from draftproof.reference.models.ragged import SequenceCache
 from draftproof.reference.proposer import DraftContext
 
 HIDDEN, HEADS, KV_HEADS, HEAD_SIZE = 48, 6, 2, 8  # those of the tiny Llama

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import signal, stats
 
-from draftproof.stats.clustered_share import (
+from draftproof.stats.shares import (
     clustered_share,
     correlation_time,
     exact_limits,
     rising_times,
+    share_interval,
 )
-from draftproof.stats.shares import share_interval
 
 
 def share_of(*trials, **options):

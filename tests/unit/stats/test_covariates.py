@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from draftproof.stats.covariates import MOST, estimate_bias
+from draftproof.stats.order import MOST, estimate_bias
 
 BLOCKS, ARMS = 6, 3
 

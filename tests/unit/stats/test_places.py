@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from draftproof.stats.places import compare_places
+from draftproof.stats.order import compare_places
 
 
 def test_factors_are_geometric_means_over_that_of_all():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from draftproof.stats.bootstrap import RatioEstimate, paired_ratio
-from draftproof.stats.processes import (
+from draftproof.stats.turns import (
     ProcessSpread,
     ProcessTable,
     process_spread,

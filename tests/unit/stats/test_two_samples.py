@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from draftproof.stats.two_samples import Estimate, median_difference, median_interval, median_ratio
+from draftproof.stats.totals import Estimate, median_difference, median_interval, median_ratio
 
 WORLDS = 200
 

@@ -15,11 +15,16 @@ from run_builders import create_run, request, requests, turn
 from draftproof.errors import StoreError
 from draftproof.records import TelemetrySample
 from draftproof.store import RunDirectory
-from draftproof.store.framing import DamagedLineError, open_frame, open_sound_lines
+from draftproof.store.compaction import locate_requests
+from draftproof.store.framing import (
+    DamagedLineError,
+    encode_sample,
+    load_samples,
+    open_frame,
+    open_sound_lines,
+)
 from draftproof.store.journal import Journal, encode_line, load_journal
 from draftproof.store.lines import LineFile, read_whole_lines, torn_path, write_atomically, write_error
-from draftproof.store.locations import locate_requests
-from draftproof.store.telemetry_lines import encode_sample, load_samples
 
 SAMPLE = TelemetrySample(arm="baseline", at_ns=5, values={"a": 1.5})
 CRC = re.compile(rb'"crc":"[0-9a-f]{8}",')

@@ -5,8 +5,7 @@ from run_builders import request, turn
 
 from draftproof.errors import StoreError
 from draftproof.records import RequestRecord
-from draftproof.store.journal import Journal
-from draftproof.store.journal_tail import JournalTail
+from draftproof.store.journal import Journal, JournalTail
 from draftproof.store.lines import LineFile
 
 

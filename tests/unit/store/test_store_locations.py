@@ -7,7 +7,7 @@ from run_builders import create_run, request, turn
 
 from draftproof.errors import StoreError
 from draftproof.store import save_compacted
-from draftproof.store.locations import locate_requests
+from draftproof.store.compaction import locate_requests
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import pytest
 from run_builders import create_run, request, turn
 
 from draftproof.handover.journal_order import check_records
-from draftproof.handover.staging import stage_run
+from draftproof.handover.packing import stage_run
 from draftproof.records import AcceleratorUse, BlockRecord, HostUse, Notice, RequestRecord
 from draftproof.store import RunDirectory, save_compacted
 from draftproof.store.journal import load_journal

@@ -6,8 +6,8 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from draftproof.handover.staging import stage_run, withhold_stage
-from draftproof.qualify.counting import count_answers
+from draftproof.handover.packing import stage_run, withhold_stage
+from draftproof.qualify.judging import count_answers
 from draftproof.records import Chunk
 from draftproof.store import RunDirectory, save_compacted
 from draftproof.store.journal import load_journal

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from run_builders import create_run, request, turn
 
-from draftproof.handover.staging import stage_run, withhold_stage
+from draftproof.handover.packing import stage_run, withhold_stage
 from draftproof.records import Warmup, WarmupGroup
 from draftproof.store import RunDirectory, save_compacted
 from draftproof.store.journal import load_journal

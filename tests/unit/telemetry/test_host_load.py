@@ -12,7 +12,8 @@ import psutil
 import pytest
 
 from draftproof.metrics.host_use import foreign_cores
-from draftproof.telemetry import service_processes
+from draftproof.telemetry import sampler as service_processes
+from draftproof.telemetry.devices import NvmlReader
 from draftproof.telemetry.host_load import (
     HostCounters,
     HostLoadReader,
@@ -21,8 +22,7 @@ from draftproof.telemetry.host_load import (
     subtract,
     sum_processor_s,
 )
-from draftproof.telemetry.nvml import NvmlReader
-from draftproof.telemetry.service_processes import find_listeners, find_processes, is_local, list_group
+from draftproof.telemetry.sampler import find_listeners, find_processes, is_local, list_group
 
 LISTEN = (
     "import socket; s=socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); input()"

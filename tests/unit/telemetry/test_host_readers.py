@@ -7,10 +7,8 @@ import psutil
 import pytest
 
 from draftproof.metrics import host_series as host
-from draftproof.telemetry.host import HostReader, find_family, read_family
-from draftproof.telemetry.host_platform import describe_platform
-from draftproof.telemetry.nvml import NvmlReader
-from draftproof.telemetry.rapl import RaplCounter, find_zones, unwrap
+from draftproof.telemetry.devices import NvmlReader, RaplCounter, find_zones, unwrap
+from draftproof.telemetry.host import HostReader, describe_platform, find_family, read_family
 
 
 class NotSupportedError(Exception):

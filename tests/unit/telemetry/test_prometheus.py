@@ -2,7 +2,7 @@
 
 import pytest
 
-from draftproof.telemetry.prometheus import compute_deltas, name_series, parse_exposition
+from draftproof.telemetry.scrape import compute_deltas, name_series, parse_exposition
 
 TEXT = """\
 # HELP draftproof:requests_total Requests.

@@ -3,7 +3,7 @@
 import pytest
 
 from draftproof.engines.facts import Series
-from draftproof.telemetry.selection import MOST_UNKNOWN, name_series_of, select_values
+from draftproof.telemetry.scrape import MOST_UNKNOWN, name_series_of, select_values
 
 TEXT = """\
 # HELP eng:tokens_total Tokens.

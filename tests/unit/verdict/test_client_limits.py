@@ -9,8 +9,8 @@ from tests.builders.runs import Layout, Requests, build_run, order_turns
 from draftproof.plan.load import LoadLevel
 from draftproof.records import BlockRecord
 from draftproof.verdict.client_limits import ClientFault, LagBound, find_client_faults, measure_pace
-from draftproof.verdict.client_wording import describe_client_faults
 from draftproof.verdict.compute import compute_results
+from draftproof.verdict.faults import describe_client_faults
 from draftproof.verdict.load_size import LoadSize
 
 S, MS = 1_000_000_000, 1_000_000

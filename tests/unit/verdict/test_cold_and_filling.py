@@ -6,8 +6,8 @@ import pytest
 from tests.builders.records import MS_NS, build_record
 from tests.builders.runs import Layout, Requests, build_run, order_turns
 
-from draftproof.verdict.cold import count_cold, find_cold_spells, warn_about_cold, withhold_for_cold
 from draftproof.verdict.compute import compute_results
+from draftproof.verdict.counting import count_cold, find_cold_spells, warn_about_cold, withhold_for_cold
 from draftproof.verdict.filling import (
     find_growth,
     measure_halves,

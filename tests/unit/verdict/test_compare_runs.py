@@ -15,8 +15,7 @@ from draftproof.verdict.comparing.delivery import (
     read_difference,
     read_ratio,
 )
-from draftproof.verdict.comparing.outcomes import compare_envelopes
-from draftproof.verdict.comparing.prompts import find_overlap
+from draftproof.verdict.comparing.outcomes import compare_envelopes, find_overlap
 from draftproof.verdict.compute import compute_results
 from draftproof.verdict.results import EnvelopeEntry
 from draftproof.verdict.run_data import prepare_run

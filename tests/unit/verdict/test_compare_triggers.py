@@ -3,9 +3,9 @@
 import pytest
 from tests.builders.records import build_arm_manifest, build_contract
 
-from draftproof.plan.approval import PLATFORM_PARTS
+from draftproof.plan.tables import PLATFORM_PARTS
+from draftproof.verdict.comparing.comparison import ArmFacts, find_triggers, normalise_command
 from draftproof.verdict.comparing.configuration import compare_arm_facts
-from draftproof.verdict.comparing.triggers import ArmFacts, find_triggers, normalise_command
 
 PARTS = ("accelerator", "driver", "libraries", "kernels")
 SETTINGS = {"served_model": "m", "dtype": "bfloat16", "speculation.method": "draft_model"}

@@ -5,19 +5,20 @@ import pytest
 from tests.builders.disturbed import BUSY, note_hosts
 from windowed_runs import move, with_windows
 
-from draftproof.plan.prices import Prices, Work
+from draftproof.plan.tables import Prices, Work
 from draftproof.verdict.compute import compute_results
 from draftproof.verdict.economics.compute import compute_economics
-from draftproof.verdict.economics.device_time import measure_device_time
 from draftproof.verdict.economics.money import (
     UnitCosts,
+    amount,
     break_even_units,
+    describe_few_good,
+    measure_device_time,
     saving_over,
     take_off,
     unit_saving,
     work_once,
 )
-from draftproof.verdict.economics.wording import amount, describe_few_good
 from draftproof.verdict.guardrails import compute_differences
 from draftproof.verdict.pairs import pair_observations
 from draftproof.verdict.run_data import prepare_run

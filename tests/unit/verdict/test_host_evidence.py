@@ -5,7 +5,7 @@ import pytest
 
 from draftproof.metrics.host_use import find_throttled, is_crowded, is_disturbed, join_uses, taken_cores
 from draftproof.records import AcceleratorUse, BlockRecord, HostUse
-from draftproof.verdict.host_evidence import find_host_events
+from draftproof.verdict.attempts import find_host_events
 
 MS = 1_000_000
 LIMIT_MS = 50.0

@@ -13,7 +13,7 @@ from tests.builders.knee import (
 
 from draftproof.plan.loading import parse_plan
 from draftproof.verdict.compute import compute_results
-from draftproof.verdict.knee.outlook import describe_outlook
+from draftproof.verdict.knee.compute import describe_outlook
 from draftproof.verdict.knee.search import replay
 from draftproof.verdict.knee.turns import read_turns
 from draftproof.verdict.unmeasured import CLOSED_ONLY, NO_KNEE

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.builders.runs import Layout, Requests, build_run, order_turns
 
-from draftproof.monitoring.limits import find_load_limits
+from draftproof.monitoring.watch import find_load_limits
 from draftproof.plan.load import LoadLevel
 from draftproof.verdict.compute import compute_results
 from draftproof.verdict.decide import find_limits

@@ -15,8 +15,8 @@ from draftproof.monitoring import watch_run
 from draftproof.qualify import recompute
 from draftproof.store import RunDirectory
 from draftproof.verdict.evidence import find_evidence, list_references
+from draftproof.verdict.questions.answers import list_triggers
 from draftproof.verdict.questions.ask import answer_questions
-from draftproof.verdict.questions.rollback_words import list_triggers
 from draftproof.verdict.results import Results
 from draftproof.verdict.wording import name_reason
 

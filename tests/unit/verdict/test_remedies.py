@@ -12,8 +12,7 @@ from draftproof.verdict.diagnosis.drafting_remedies import (
     list_tried_chunks,
     measure_prefill_tail,
 )
-from draftproof.verdict.diagnosis.prompt_overlap import common_prefix_share, measure_overlaps
-from draftproof.verdict.diagnosis.remedies import order_remedies
+from draftproof.verdict.diagnosis.remedies import common_prefix_share, measure_overlaps, order_remedies
 from draftproof.verdict.diagnosis.results import Remedy
 from draftproof.verdict.figure import Figure
 from draftproof.verdict.services.results import Gauge, ServiceStart, ServiceUse

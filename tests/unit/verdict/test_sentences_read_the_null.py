@@ -5,7 +5,7 @@ import pytest
 
 from draftproof.report.estimators import disagreement_sentence
 from draftproof.verdict.compute import compute_results
-from draftproof.verdict.diagnosis.step_cost import StepCost, name_step_cost, widen_margin
+from draftproof.verdict.diagnosis.bound import StepCost, name_step_cost, widen_margin
 from draftproof.verdict.effects import read_direction
 from draftproof.verdict.figure import Figure
 from draftproof.verdict.results import EstimatorRow

@@ -10,7 +10,7 @@ from draftproof.verdict.behaviour.judge import PROBES, judge_probes
 from draftproof.verdict.compute import compute_results
 from draftproof.verdict.evidence import find_evidence
 from draftproof.verdict.run_data import prepare_run
-from draftproof.workload.answers import view_answer
+from draftproof.workload.conversation import view_answer
 from draftproof.workload.items import FollowUp, JudgeCheck, ToolCallCheck
 
 FAST = {"tpot_ms": lambda case: 10.0 if case.arm == "candidate" else 20.0, "round_ms": lambda _: 10.0}

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from tests.builders.runs import Layout, Requests, build_run, order_turns
 
-from draftproof.verdict.coverage import count_hidden
 from draftproof.verdict.effects import (
     METRICS,
     compare_arms,
@@ -13,6 +12,7 @@ from draftproof.verdict.effects import (
     read_metric,
     usable_pairs,
 )
+from draftproof.verdict.equal_length import count_hidden
 from draftproof.verdict.guardrails import QUANTITIES, compute_differences, count_votes
 from draftproof.verdict.pairs import in_cell, pair_observations
 from draftproof.verdict.run_data import ALL_SEGMENTS, prepare_run

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from draftproof.verdict.compute import compute_results
-from draftproof.verdict.diagnosis.step_cost import StepCost, name_step_cost
+from draftproof.verdict.diagnosis.bound import StepCost, name_step_cost
 from draftproof.verdict.figure import Figure
 from draftproof.verdict.results import Results
 

@@ -5,11 +5,10 @@ from itertools import product
 import msgspec
 import pytest
 
-from draftproof.verdict.attempts import Attempts
+from draftproof.verdict.attempts import Attempts, HostEvent
 from draftproof.verdict.compute import compute_results
 from draftproof.verdict.figure import Figure
-from draftproof.verdict.host_evidence import HostEvent
-from draftproof.verdict.order.wording import warn_about_order
+from draftproof.verdict.order.compute import warn_about_order
 from draftproof.verdict.pairs import pair_observations
 from draftproof.verdict.run_data import prepare_run
 from draftproof.verdict.samples.compute import default_question, plan_samples

@@ -11,9 +11,9 @@ from draftproof.metrics.telemetry import START_TIME, collect_turns
 from draftproof.plan.loading import parse_plan
 from draftproof.records import BlockRecord, TelemetrySample
 from draftproof.verdict.client_limits import find_client_faults
-from draftproof.verdict.disturbances import list_disturbances
-from draftproof.verdict.services.restarts import list_restarts
-from draftproof.verdict.timeline import place_in_time
+from draftproof.verdict.observed import place_in_time
+from draftproof.verdict.services.compute import list_restarts
+from draftproof.verdict.unmeasured import list_disturbances
 
 S = 10**9
 WALL = 1_700_000_000 * S

@@ -2,11 +2,11 @@
 
 import pytest
 
-from draftproof.metrics.bound import end_to_end_gain
+from draftproof.metrics.request import end_to_end_gain
 from draftproof.stats.shares import paired_share_difference
 from draftproof.verdict.compute import compute_results
 from draftproof.verdict.effects import derive_seed
-from draftproof.verdict.equivalence.agreement import find_divergence
+from draftproof.verdict.equivalence.greedy import find_divergence
 from draftproof.verdict.guardrails import pairs_needed_for_margin
 
 

@@ -5,8 +5,8 @@ import pytest
 
 from draftproof.records import BlockRecord
 from draftproof.verdict.compute import compute_results
+from draftproof.verdict.order.compute import warn_about_order
 from draftproof.verdict.order.results import NoiseRow, OrderSummary
-from draftproof.verdict.order.wording import warn_about_order
 from draftproof.verdict.results import Results
 
 MINUTE = 60_000_000_000

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from draftproof.manifests import Contract
-from draftproof.report.questions import render_questions
+from draftproof.report.configuration import render_questions
 from draftproof.verdict.compute import compute_results
 from draftproof.verdict.questions.ask import QUESTIONS, answer_questions
 from draftproof.verdict.services.results import ServiceUse

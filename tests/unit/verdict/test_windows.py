@@ -8,8 +8,8 @@ import pytest
 from tests.builders.runs import Layout, Requests, build_run, order_turns
 
 from draftproof.verdict.economics.compute import compute_economics
-from draftproof.verdict.economics.device_time import measure_device_time
-from draftproof.verdict.overload import warn_about_overload
+from draftproof.verdict.economics.money import measure_device_time
+from draftproof.verdict.filling import warn_about_overload
 from draftproof.verdict.run_data import prepare_run
 from draftproof.verdict.windows import measure_windows
 

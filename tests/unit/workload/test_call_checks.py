@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 from tests.builders.records import build_item
 
 from draftproof.records import Judgement, ToolCall
-from draftproof.workload.answers import AnswerView
-from draftproof.workload.call_checks import is_equal
-from draftproof.workload.checks import evaluate_check, evaluate_checks
+from draftproof.workload.checks import evaluate_check, evaluate_checks, is_equal
+from draftproof.workload.conversation import AnswerView
 from draftproof.workload.faults import find_faults
 from draftproof.workload.items import (
     FinishReasonCheck,

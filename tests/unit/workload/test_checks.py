@@ -2,8 +2,8 @@
 
 import pytest
 
-from draftproof.workload.answers import AnswerView, find_json, find_numbers
 from draftproof.workload.checks import REGEX_MAX_CHARS, evaluate_check, evaluate_checks
+from draftproof.workload.conversation import AnswerView, find_json, find_numbers
 from draftproof.workload.items import (
     Check,
     ContainsCheck,

@@ -6,8 +6,7 @@ from tests.builders.records import build_item
 
 from draftproof.engines import GENERIC
 from draftproof.records import ToolCall
-from draftproof.workload.answers import AnswerView
-from draftproof.workload.conversation import NO_RESULT, item_at_turn
+from draftproof.workload.conversation import NO_RESULT, AnswerView, item_at_turn
 from draftproof.workload.formats import parse_line
 from draftproof.workload.items import FinishReasonCheck, FollowUp
 from draftproof.workload.reader import compute_sha256

@@ -4,7 +4,7 @@ import pytest
 from tests.builders.records import build_failure, build_item, build_record
 
 from draftproof.records import ToolCall
-from draftproof.workload.answers import AnswerView
+from draftproof.workload.conversation import AnswerView
 from draftproof.workload.items import ExactCheck, FollowUp, JudgeCheck, PythonCheck
 from draftproof.workload.judging import (
     hash_judge,

@@ -3,8 +3,8 @@
 from tests.builders.records import build_item
 
 from draftproof.handover.withholding import Withholder
+from draftproof.workload.clusters import find_near_copies
 from draftproof.workload.items import Message
-from draftproof.workload.near_copies import find_near_copies
 
 TEMPLATE = "Summarise this customer review in one sentence and say whether its tone is positive: "
 REVIEWS = ("the kettle leaks", "a fine lamp", "arrived late", "too loud at night")

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from draftproof.errors import WorkloadError
-from draftproof.workload import packed
+from draftproof.workload import reader as packed
 from draftproof.workload.moments import Units
 from draftproof.workload.parquet_rows import render_rows
 from draftproof.workload.reader import load_workload

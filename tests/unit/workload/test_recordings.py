@@ -7,10 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftproof.errors import WorkloadError
-from draftproof.workload.filler import make_filler
 from draftproof.workload.moments import Units
 from draftproof.workload.reader import load_workload
-from draftproof.workload.recordings import Window, cap_evidence, cut, has_filler
+from draftproof.workload.recordings import Window, cap_evidence, cut, has_filler, make_filler
 
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:15:46.6805900,374,44

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftproof.errors import WorkloadError
-from draftproof.report.labels import segment_label
+from draftproof.report.quantities import segment_label
 from draftproof.verdict.wording import name_segment
 from draftproof.workload.items import Item, LengthCheck, Message, Workload
 from draftproof.workload.reader import load_workload

@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 import msgspec
 
 from draftproof.arms.behaviour.asking import Line, Seen, ask
-from draftproof.arms.behaviour.cancelling import ReadLoad, probe_freed_slots, probe_stop_of_work
 from draftproof.arms.behaviour.judging import (
     BROKEN_CHARACTER,
     Judged,
+    ReadLoad,
     choose_stop,
     judge_json_schema,
     judge_limit,
@@ -21,6 +21,8 @@ from draftproof.arms.behaviour.judging import (
     judge_streaming,
     judge_tool_call,
     judge_unicode,
+    probe_freed_slots,
+    probe_stop_of_work,
 )
 from draftproof.records import BehaviourProbe
 from draftproof.workload.items import Item, Message, Sampling, ToolCallCheck

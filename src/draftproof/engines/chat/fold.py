@@ -10,26 +10,32 @@ from typing import ClassVar
 
 import msgspec
 
-from draftproof.engines.chat.blocks import EngineBlocks, Timings
 from draftproof.engines.chat.frames import (
     ChatFrame,
     Choice,
     Delta,
+    EngineBlocks,
+    Timings,
     ToolCallDelta,
     Usage,
     parse_frame,
     parse_frames,
 )
-from draftproof.engines.chat.margins import MarginFold
 from draftproof.engines.chat.metrics_block import (
+    MarginFold,
     MetricsReading,
     bound_reading,
     find_disagreements,
     read_metrics,
 )
 from draftproof.engines.chat.plain_frames import parse_plain
-from draftproof.engines.chat.token_counts import Counted, CountedChunk, choose_counts, list_piece_chars
-from draftproof.engines.chat.usage import UsageFold
+from draftproof.engines.chat.token_counts import (
+    Counted,
+    CountedChunk,
+    UsageFold,
+    choose_counts,
+    list_piece_chars,
+)
 from draftproof.engines.protocol import Answer
 from draftproof.records import ToolCall
 

@@ -4,6 +4,13 @@ Types are checked while decoding: a frame of another shape is an error and not a
 not named here are ignored. `metrics`, `sglext`, `logprobs` and details of the usage stay undecided: engines
 call their shape experimental, and a block that cannot be read must not fail an answer that can. What is
 decoded from JSON has no cycles, so that the types of every chunk are kept from the garbage collector.
+
+The part of a request that every OpenAI-compatible engine is asked in the same words.
+
+What engines add to the frames of a chat stream, gathered for one answer.
+
+Each engine has its own block; shapes change between releases, so values stay undecided here and the engine's
+adapter reads them. A block that cannot be read must not fail an answer that can.
 """
 
 from collections.abc import Sequence
@@ -11,8 +18,97 @@ from typing import Annotated, Any
 
 import msgspec
 
-from draftproof.engines.chat.blocks import Count, Timings
 from draftproof.engines.protocol import FrameError
+from draftproof.workload.items import Item, Message
+
+
+def build_chat_payload(
+    item: Item, *, seed: int | None, served_model: str, max_tokens: int | None
+) -> dict[str, Any]:
+    """Return the body of /v1/chat/completions: streamed, with usage at every chunk.
+
+    Usage is asked for in every arm alike, so that each is counted from the same source. `top_k`, which the
+    protocol does not know, is sent only where the item asks for it.
+    """
+    sampling = item.sampling
+    payload: dict[str, Any] = {
+        "model": served_model,
+        "messages": [_render_message(one) for one in item.messages],
+        "stream": True,
+        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+        "max_tokens": item.max_tokens if max_tokens is None else min(item.max_tokens, max_tokens),
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+    }
+    optional = {
+        "seed": seed,
+        "top_k": sampling.top_k or None,
+        "stop": list(item.stop) or None,
+        "tools": list(item.tools) or None,
+        "tool_choice": item.tool_choice,
+    }
+    stated = {key: value for key, value in optional.items() if value is not None}
+    if item.response_schema is not None:
+        stated["response_format"] = render_response_schema(item.response_schema)
+    return payload | stated | item.request
+
+
+def _render_message(message: Message) -> dict[str, Any]:
+    """A message without content says so: the protocol has null there."""
+    rendered: dict[str, Any] = msgspec.to_builtins(message)
+    rendered.setdefault("content", None)
+    return rendered
+
+
+def render_response_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the `response_format` that asks for an answer valid under a JSON schema."""
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": True}}
+
+
+# No answer has a thousand million tokens: such a total is an unset or underflowed field, and no count.
+MOST_TOKENS = 1_000_000_000
+Count = Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
+# A year; a longer time is no time that an answer took.
+_MOST_MS = 366 * 86400e3
+
+
+def ms_to_ns(value_ms: float | None) -> int | None:
+    """Return milliseconds as nanoseconds; None for none, and for what cannot be the time of an answer."""
+    if value_ms is None or not 0 <= value_ms <= _MOST_MS:
+        return None
+    return round(value_ms * 1e6)
+
+
+class Timings(msgspec.Struct, frozen=True):
+    """The `timings` block of llama.cpp; with `timings_per_token` on every chunk, else on the last one."""
+
+    prompt_n: int | None = None
+    prompt_ms: float | None = None
+    predicted_n: Count | None = None
+    predicted_ms: float | None = None
+    draft_n: Count | None = None
+    draft_n_accepted: Count | None = None
+
+
+class EngineBlocks(msgspec.Struct, frozen=True, kw_only=True):
+    """The blocks of one answer, each None or empty where no frame had one.
+
+    Attributes:
+        metrics: the last `metrics` of a frame (vLLM, the reference engine).
+        sglext: the last `sglext` of a frame (SGLang), as decoded.
+        timings: every `timings` of a frame in order (llama.cpp).
+        tokens_per_iteration: the last `avg_decoded_tokens_per_iter` of the choice (TensorRT-LLM).
+        output_tokens: the answer's tokens as counted for it.
+        content_chunks: the chunks of its stream that carried tokens.
+    """
+
+    metrics: Any = None
+    sglext: Any = None
+    timings: tuple[Timings, ...] = ()
+    tokens_per_iteration: float | None = None
+    output_tokens: int | None = None
+    content_chunks: int = 0
+
 
 # A stream that began with 200 can still be refused: SGLang states the code, TGI says it in words.
 _BUSY_CODES = (429, 503, "429", "503")

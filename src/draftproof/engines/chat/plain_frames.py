@@ -9,8 +9,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from draftproof.engines.chat.blocks import MOST_TOKENS
-from draftproof.engines.chat.frames import FAULTS, TokenId, join_lines
+from draftproof.engines.chat.frames import FAULTS, MOST_TOKENS, TokenId, join_lines
 
 _Text = Annotated[str, msgspec.Meta(min_length=1)]
 _Some = Annotated[int, msgspec.Meta(ge=1, le=MOST_TOKENS)]

@@ -21,8 +21,15 @@ from draftproof.engines.facts import (
 )
 from draftproof.engines.llamacpp.flags import DRAFT_LENGTH, DRAFTER, METHOD, OFF, read_flags
 from draftproof.engines.llamacpp.timings import read_timings
-from draftproof.engines.reading.bodies import as_count, as_table, as_text, decode_body, decode_object
-from draftproof.engines.reading.platform import join_names, name_facts
+from draftproof.engines.reading.values import (
+    as_count,
+    as_table,
+    as_text,
+    decode_body,
+    decode_object,
+    join_names,
+    name_facts,
+)
 from draftproof.workload.items import Item
 
 _FAMILIES: dict[str, Family] = {

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from draftproof.engines.chat.blocks import EngineBlocks, Timings, ms_to_ns
+from draftproof.engines.chat.frames import EngineBlocks, Timings, ms_to_ns
 from draftproof.engines.chat.metrics_block import MetricsReading
 from draftproof.records import ServerTimings, SpecCounts
 

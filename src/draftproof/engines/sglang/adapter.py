@@ -21,9 +21,7 @@ from draftproof.engines.facts import (
     Series,
     Settings,
 )
-from draftproof.engines.reading.bodies import decode_object
-from draftproof.engines.reading.platform import read_nccl
-from draftproof.engines.reading.series import sum_series
+from draftproof.engines.reading.values import decode_object, read_nccl, sum_series
 from draftproof.engines.sglang.answer import HeldTailFold, read_details
 from draftproof.engines.sglang.settings import ALIASES, METHOD, OFF, name_settings, read_flags
 from draftproof.workload.items import Item

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from draftproof.engines.chat.blocks import EngineBlocks
 from draftproof.engines.chat.fold import ChatFold
+from draftproof.engines.chat.frames import EngineBlocks
 from draftproof.engines.chat.metrics_block import MetricsReading
 from draftproof.engines.chat.token_counts import CountedChunk
 from draftproof.engines.protocol import Answer

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from draftproof.engines.adapter import EngineAdapter, Evidence
-from draftproof.engines.chat.blocks import EngineBlocks
+from draftproof.engines.chat.frames import EngineBlocks
 from draftproof.engines.chat.metrics_block import MetricsReading, read_metrics
 from draftproof.engines.facts import (
     Confound,
@@ -23,8 +23,7 @@ from draftproof.engines.facts import (
     Series,
     Settings,
 )
-from draftproof.engines.reading.bodies import as_table, as_text, decode_object
-from draftproof.engines.reading.series import first_sum
+from draftproof.engines.reading.values import as_table, as_text, decode_object, first_sum
 from draftproof.engines.vllm.flags import ALIASES, METHOD, OFF, read_flags
 from draftproof.engines.vllm.state import (
     CACHE_TOKENS,

@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from draftproof.engines.facts import Settings
-from draftproof.engines.reading.bodies import as_table
 from draftproof.engines.reading.flags import flatten, parse_scalar
-from draftproof.engines.reading.platform import name_facts, read_gpu_list, read_nccl
+from draftproof.engines.reading.values import as_table, name_facts, read_gpu_list, read_nccl
 from draftproof.engines.vllm.flags import DRAFT_LENGTH, DRAFTER, METHOD, OFF, name_speculation
 
 CACHE_TOKENS, SCHEDULED_TOKENS = "capacity.kv_cache_tokens", "capacity.max_num_scheduled_tokens"

@@ -3,26 +3,90 @@
 It is asked for news again and again, and each answer brings the lines of records that ended since. Where
 nobody asks any more, the program that started it is gone or cannot be reached: the turn ends then, so that no
 load goes on that nobody counts.
+
+Lines on their way from a worker to the run directory, which lies on another host.
+
+They wait in a file that has no name and goes with its process: a program that is slow to take them, or gone,
+costs the worker's host no memory and leaves no answer behind on its disk.
 """
 
 import asyncio
 import contextlib
 import resource
+import tempfile
 import time
+from pathlib import Path
 
 import msgspec
 
 from draftproof.client.transport import HttpTransport
 from draftproof.clock import Clock, monotonic_ns
-from draftproof.load.masking import MaskingSink
-from draftproof.load.ray.offsets import block_to_our_time, record_to_our_time, to_worker_time
-from draftproof.load.ray.spool import Spool
-from draftproof.load.workers.core import LoadWorker
+from draftproof.load.driver import MaskingSink
+from draftproof.load.ray.handle import block_to_our_time, record_to_our_time, to_worker_time
+from draftproof.load.workers.core import LoadWorker, WorkerShell
 from draftproof.load.workers.messages import WORDS, Done, Failed, Reply, Standing, TurnOrder
-from draftproof.load.workers.shell import WorkerShell
 from draftproof.records import RequestRecord
 from draftproof.store.journal import encode_line
+from draftproof.store.lines import write_error
 from draftproof.workload.items import Item
+
+IN_MEMORY_BYTES = 4 << 20
+BATCH_BYTES = 1 << 20
+
+
+class Spool:
+    """Takes lines and hands them over in order, each once.
+
+    Args:
+        folder: where what does not fit into `in_memory_bytes` waits; None: the system's temporary folder.
+        in_memory_bytes: up to so many bytes no file is made.
+    """
+
+    def __init__(self, folder: Path | None = None, in_memory_bytes: int = IN_MEMORY_BYTES) -> None:
+        self._folder = folder or Path(tempfile.gettempdir())
+        self._file = tempfile.SpooledTemporaryFile(max_size=in_memory_bytes, dir=str(self._folder))  # noqa: SIM115
+        self._taken = self._end = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether everything has been handed over."""
+        return self._taken == self._end
+
+    def append(self, line: bytes) -> None:
+        """Keep one line.
+
+        Args:
+            line: the bytes without the newline; must not contain one.
+
+        Raises:
+            StoreError: the disk is full.
+        """
+        try:
+            self._file.seek(self._end)
+            self._file.write(line + b"\n")
+            self._file.flush()
+        except OSError as error:
+            raise write_error(self._folder, error) from error
+        self._end += len(line) + 1
+
+    def take(self, at_most: int = BATCH_BYTES) -> bytes:
+        """Return the next whole lines with their newlines, at most so many bytes or one line, b"" if none."""
+        self._file.seek(self._taken)
+        found = self._file.read(min(at_most, self._end - self._taken))
+        whole = found[: found.rfind(b"\n") + 1]
+        if found and not whole:  # one line longer than a batch
+            whole = found + self._file.readline()
+        self._taken += len(whole)
+        if self.is_empty:
+            self._file.seek(0)
+            self._file.truncate()
+            self._taken = self._end = 0
+        return whole
+
+    def close(self) -> None:
+        """Let go of the file, and of what nobody took."""
+        self._file.close()
+
 
 POLL_S = 0.5
 ALONE_S = 30.0

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 import msgspec
 
 from draftproof.load.performing import LoadSettings
-from draftproof.load.share import Share
+from draftproof.load.schedule import Share
 from draftproof.load.turn import Turn
 from draftproof.plan.schema import Scalar
 from draftproof.records import BlockRecord
-from draftproof.workload.answers import AnswerView
+from draftproof.workload.conversation import AnswerView
 from draftproof.workload.items import Item
 
 _LENGTH = struct.Struct(">I")

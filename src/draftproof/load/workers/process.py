@@ -17,10 +17,9 @@ from typing import BinaryIO
 import uvloop
 
 from draftproof.client.transport import HttpTransport
-from draftproof.load.masking import MaskingSink
-from draftproof.load.workers.core import LoadWorker
+from draftproof.load.driver import MaskingSink
+from draftproof.load.workers.core import LoadWorker, WorkerShell
 from draftproof.load.workers.messages import WORDS, Reply, Setup, Unframer, Word, encode_message
-from draftproof.load.workers.shell import WorkerShell
 from draftproof.records import RequestRecord
 from draftproof.store.framing import open_sound_lines
 from draftproof.store.journal import encode_line

@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 import torch
 
 from draftproof.reference.kernels import Kernels, Linear
-from draftproof.reference.models.cache import CacheShape, SequenceCache
 from draftproof.reference.models.decoder import Decoder, DecoderLayer, run_layer
-from draftproof.reference.models.ragged import RaggedBatch
+from draftproof.reference.models.ragged import CacheShape, RaggedBatch, SequenceCache
 from draftproof.reference.proposer import DraftContext
 
 

@@ -11,25 +11,25 @@ from draftproof.reference.drafters.artefact import (
     BUILTIN_PREFIX,
     RECORD_NAME,
     DrafterRecord,
+    check_tensors,
     find_drafter,
     read_record,
     read_weights,
 )
 from draftproof.reference.drafters.attached import AttachedHead, HeadWeights
-from draftproof.reference.drafters.draft_model import DraftModel
-from draftproof.reference.drafters.layer_skip import (
+from draftproof.reference.drafters.lockstep import DraftModel, LockstepProposer, TappedProposer
+from draftproof.reference.drafters.self_speculation import (
     BUILTIN_SKIP,
     SKIP_PREFIX,
+    ExitAdapter,
+    SelfSpeculation,
     check_layer_target,
     parse_layers,
     resolve_layers,
 )
-from draftproof.reference.drafters.lockstep import LockstepProposer, TappedProposer
-from draftproof.reference.drafters.self_speculation import ExitAdapter, SelfSpeculation
-from draftproof.reference.drafters.shapes import check_tensors
-from draftproof.reference.models.cache import CacheShape
 from draftproof.reference.models.decoder import Decoder, DecoderLayer
 from draftproof.reference.models.model import TargetModel, load_decoder
+from draftproof.reference.models.ragged import CacheShape
 from draftproof.reference.proposer import Proposer
 from draftproof.reference.types import EngineConfig
 

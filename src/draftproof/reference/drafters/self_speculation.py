@@ -4,17 +4,24 @@ Early exit stops after the first layers and lets a small trained adapter say wha
 Elhoushi et al. 2024); plain layer skipping leaves out layers anywhere and needs no training (Draft &
 Verify, Zhang et al. 2024). Drafting reads the target's own cache, which holds the true keys and values of
 every committed position, and writes only beyond them; the verification pass writes those positions again.
+
+Plain layer skipping: which of the target's layers draft, written as `layers:0-9,20-29`.
+
+A choice for the demo's model ships as `builtin:layer-skip`: a record of what a search over its layers found.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+import msgspec
 import torch
 
+from draftproof.errors import UsageError
+from draftproof.reference.drafters.artefact import BUILTIN_PREFIX, TargetIdentity, builtin_folder
 from draftproof.reference.kernels import Linear
-from draftproof.reference.models.cache import SequenceCache
 from draftproof.reference.models.decoder import Decoder
-from draftproof.reference.models.ragged import RaggedBatch
+from draftproof.reference.models.ragged import RaggedBatch, SequenceCache
 from draftproof.reference.proposer import DraftContext
 
 
@@ -90,3 +97,104 @@ class SelfSpeculation:
         gate_up = kernels.linear(kernels.rms_norm(hidden, adapter.norm, adapter.eps), adapter.gate_up)
         hidden = kernels.linear(kernels.silu_mul(gate_up), adapter.down, add_to=hidden)
         return kernels.linear(kernels.rms_norm(hidden, adapter.final_norm, adapter.eps), adapter.output)
+
+
+SKIP_PREFIX = "layers:"
+BUILTIN_SKIP = BUILTIN_PREFIX + "layer-skip"
+_RECORD_NAME = "layer-skip.json"
+
+
+class LayerChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """Some of the target's layers as a drafter.
+
+    `agreement` is how often they name the target's likeliest next token on the calibration texts; `speedup`
+    is what they promise at the draft length that suits them best.
+    """
+
+    layers: str
+    kept: int
+    agreement: float
+    drafts: int
+    speedup: float
+
+
+class LayerRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What a search found for a target: the choice, how it was made, and the best choice of each size.
+
+    `output_price` and `row_price` are the output layer and a further row of a pass, as shares of a pass over
+    one row; `texts_sha256` names the calibration texts, `positions` says how many next tokens were compared.
+    """
+
+    target: TargetIdentity
+    num_layers: int
+    layers: str
+    provenance: str
+    texts_sha256: str
+    positions: int
+    output_price: float
+    row_price: float
+    choices: tuple[LayerChoice, ...]
+
+
+def resolve_layers(name: str) -> str:
+    """Return the `layers:` list that `builtin:layer-skip` stands for; any other name as it is.
+
+    Raises:
+        UsageError: the package has no such record, or a damaged one.
+    """
+    return read_layer_record().layers if name == BUILTIN_SKIP else name
+
+
+def read_layer_record(folder: Path | None = None) -> LayerRecord:
+    """Return the record that ships with the package, or that of a folder.
+
+    Raises:
+        UsageError: there is none, or a damaged one.
+    """
+    path = (folder or builtin_folder()) / _RECORD_NAME
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=LayerRecord)
+    except (OSError, msgspec.MsgspecError, UnicodeError, RecursionError) as fault:
+        raise UsageError(
+            f"the record of {BUILTIN_SKIP} cannot be read: {fault}",
+            place=str(path),
+            fix="install draftproof again, or name the layers, such as layers:0-9,20-29",
+        ) from fault
+
+
+def check_layer_target(vocab_size: int, hidden_size: int, num_layers: int) -> None:
+    """Raise UsageError unless a target is of the kind `builtin:layer-skip` was chosen for."""
+    record = read_layer_record()
+    wanted = (record.target.vocab_size, record.target.hidden_size, record.num_layers)
+    if wanted != (vocab_size, hidden_size, num_layers):
+        raise UsageError(
+            f"these layers were chosen for {record.target.origin} with {record.num_layers} layers, "
+            f"and this target is another with {num_layers}",
+            place=BUILTIN_SKIP,
+            fix=f"name layers of this target, such as layers:0-{num_layers - 2}",
+        )
+
+
+def parse_layers(text: str, num_layers: int) -> tuple[int, ...]:
+    """Return the layer indices of `layers:0-9,20-29`, in rising order.
+
+    Raises:
+        UsageError: the text names no layers, or layers the target does not have.
+    """
+    chosen: set[int] = set()
+    try:
+        for part in text.removeprefix(SKIP_PREFIX).split(","):
+            first, _, last = part.partition("-")
+            run = range(int(first), int(last or first) + 1)
+            if not run or run[-1] >= num_layers:  # looked at before it is made: it may be endlessly long
+                raise ValueError(part)  # noqa: TRY301 - one way to refuse
+            chosen.update(run)
+    except ValueError:
+        chosen = set()
+    if not chosen:
+        raise UsageError(
+            "these are no layers of the target",
+            place=text,
+            fix=f"write indices from 0 to {num_layers - 1}, such as layers:0-9,20-{num_layers - 1}",
+        )
+    return tuple(sorted(chosen))

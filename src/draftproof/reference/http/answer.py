@@ -1,6 +1,14 @@
 """What one choice of a request has received so far, and the metrics block over one or several of them.
 
 Pure: the caller passes the clock's readings. Counts follow metrics.md; a value that is not known is null.
+
+What a request of one or more choices is answered with: chunks, bodies, usage and metrics.
+
+Pure: the caller passes the clock's readings. Usage counts the prompt once and the tokens of every choice.
+
+The OpenAI form of one choice: its text or its forced tool call, log-probabilities, token ids.
+
+Pure. The same writer makes the pieces of a stream, or the whole choice of a body from all rounds as one.
 """
 
 from collections.abc import Iterable, Sequence
@@ -9,6 +17,9 @@ from typing import Any
 
 import msgspec
 
+from draftproof.reference.http.token_text import LogprobsWriter, TokenTexts
+from draftproof.reference.http.tools import CallText
+from draftproof.reference.http.wire import Wanted
 from draftproof.reference.types import (
     FinishReason,
     RoundOutput,
@@ -162,3 +173,164 @@ def _joined_logprobs(outputs: Iterable[RoundOutput]) -> tuple[TokenLogprobs, ...
 
 def _difference_ms(start_ns: int | None, end_ns: int | None) -> float | None:
     return None if start_ns is None or end_ns is None else (end_ns - start_ns) / 1e6
+
+
+class ChoiceWriter:
+    """Writes one choice.
+
+    Args:
+        index: which choice of the request it is.
+        wanted: what the request asked for.
+        chat: chat form or plain completion form.
+        texts: what tokens look like.
+        call_id: the id of the tool call, where one is forced.
+    """
+
+    def __init__(self, index: int, wanted: Wanted, texts: TokenTexts, *, chat: bool, call_id: str) -> None:
+        self._index, self._wanted, self._chat, self._call_id = index, wanted, chat, call_id
+        self._logprobs = LogprobsWriter(texts, chat=chat)
+        self._call = CallText() if wanted.forced_call else None
+
+    def opening(self) -> dict[str, Any]:
+        """Return the role of a chat stream; it carries no generated token."""
+        delta = {"role": "assistant", "content": ""}
+        return {"index": self._index, "delta": delta, "logprobs": None, "finish_reason": None}
+
+    def piece(self, output: RoundOutput) -> dict[str, Any]:
+        """Return what a round adds to the choice."""
+        return self._choice({"delta": self._delta(output)} if self._chat else {"text": output.text}, output)
+
+    def whole(self, output: RoundOutput) -> dict[str, Any]:
+        """Return the complete choice; `output` holds all rounds."""
+        if not self._chat:
+            return self._choice({"text": output.text}, output)
+        message: dict[str, Any] = {"role": "assistant", "content": None} | self._delta(output)
+        for call in message.get("tool_calls", ()):
+            del call["index"]
+        return self._choice({"message": message}, output)
+
+    def _choice(self, shown: dict[str, Any], output: RoundOutput) -> dict[str, Any]:
+        asked = self._wanted.sampling.logprobs is not None
+        known = () if output.logprobs is None and not output.token_ids else output.logprobs
+        choice: dict[str, Any] = {
+            "index": self._index,
+            **shown,
+            "logprobs": None if not asked or known is None else self._logprobs.write(known),
+            "finish_reason": self._finish_reason(output),
+        }
+        if self._wanted.return_token_ids:
+            choice["token_ids"] = list(output.token_ids)
+        return choice
+
+    def _finish_reason(self, output: RoundOutput) -> str | None:
+        called = self._call is not None and self._call.complete
+        return "tool_calls" if called and output.finish_reason == "stop" else output.finish_reason
+
+    def _delta(self, output: RoundOutput) -> dict[str, Any]:
+        return {"content": output.text} if self._call is None else self._call_delta(self._call, output)
+
+    def _call_delta(self, call: CallText, output: RoundOutput) -> dict[str, Any]:
+        """Return the next part of the call; a text that ends without becoming one is shown as it is."""
+        began = call.name is None
+        arguments = call.push(output.text)
+        if call.name is None:
+            return {"content": call.flush()} if output.finish_reason is not None else {}
+        part: dict[str, Any] = {"index": 0, "function": {"arguments": arguments}}
+        if began:
+            named = {"name": call.name, "arguments": arguments}
+            part |= {"id": self._call_id, "type": "function", "function": named}
+        return {"tool_calls": [part]} if began or arguments else {}
+
+
+class Answers:
+    """The answers of one request, in the OpenAI form.
+
+    Args:
+        request_id: the id the client sees.
+        model: the served model's name.
+        created_s: seconds since the epoch.
+        prompt_token_ids: the prompt, shared by all choices.
+        wanted: what the request asked for, the number of choices among it.
+        received_ns: when the request was complete, on the server's monotonic clock.
+        chat: chat form (messages and deltas) or plain completion form (texts).
+        texts: what tokens look like.
+    """
+
+    def __init__(
+        self,
+        *,
+        request_id: str,
+        model: str,
+        created_s: int,
+        prompt_token_ids: tuple[int, ...],
+        wanted: Wanted,
+        received_ns: int,
+        chat: bool,
+        texts: TokenTexts,
+    ) -> None:
+        self.request_id, self.wanted, self.chat = request_id, wanted, chat
+        self._prompt_token_ids = prompt_token_ids
+        kind, chunk_kind = ("chat.completion", ".chunk") if chat else ("text_completion", "")
+        self._head = {"id": request_id, "object": kind, "created": created_s, "model": model}
+        self._chunk_head = self._head | {"object": kind + chunk_kind}
+        self.each = [
+            Answer(() if index else prompt_token_ids, wanted.speculation, received_ns)
+            for index in range(wanted.n)
+        ]
+        self._writers = [
+            ChoiceWriter(index, wanted, texts, chat=chat, call_id=f"call_{request_id}_{index}")
+            for index in range(wanted.n)
+        ]
+
+    def add(self, index: int, output: RoundOutput, now_ns: int) -> None:
+        """Take in what a round delivered to a choice at `now_ns`."""
+        self.each[index].add(output, now_ns)
+
+    def usage(self) -> dict[str, int]:
+        """Return the tokens counted so far; only delivered tokens count."""
+        prompt = len(self._prompt_token_ids)
+        completion = sum(len(answer.token_ids) for answer in self.each)
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
+        }
+
+    def metrics(self) -> dict[str, Any]:
+        """Return the metrics block; of several choices the pooled one and, in `choices`, that of each."""
+        rounds = self.wanted.return_round_metrics
+        block = metrics_block(self.each, rounds=rounds)
+        if len(self.each) > 1:
+            block["choices"] = [metrics_block([answer], rounds=rounds) for answer in self.each]
+        return block
+
+    def opening_chunks(self) -> Iterable[dict[str, Any]]:
+        """Yield the role chunks of a chat stream, one a choice; the first states the prompt if asked for."""
+        for index, writer in enumerate(self._writers):
+            chunk = self._chunk(writer.opening())
+            if self.wanted.return_token_ids and index == 0:
+                chunk["prompt_token_ids"] = list(self._prompt_token_ids)
+            yield chunk
+
+    def round_chunk(self, index: int, output: RoundOutput) -> dict[str, Any]:
+        """Return the one event of a round: text and new token ids and, at the end, the finish reason."""
+        return self._chunk(self._writers[index].piece(output))
+
+    def usage_chunk(self) -> dict[str, Any]:
+        """Return the closing chunk: no choices, the whole usage, the metrics block."""
+        return self._chunk_head | {"choices": [], "usage": self.usage(), "metrics": self.metrics()}
+
+    def body(self) -> dict[str, Any]:
+        """Return the whole answer for a request that does not stream."""
+        pairs = zip(self._writers, self.each, strict=True)
+        choices = [writer.whole(answer.joined()) for writer, answer in pairs]
+        body = self._head | {"choices": choices, "usage": self.usage(), "metrics": self.metrics()}
+        if self.wanted.return_token_ids:
+            body["prompt_token_ids"] = list(self._prompt_token_ids)
+        return body
+
+    def _chunk(self, choice: dict[str, Any]) -> dict[str, Any]:
+        chunk = self._chunk_head | {"choices": [choice]}
+        if self.wanted.continuous_usage:
+            chunk["usage"] = self.usage()
+        return chunk

@@ -25,7 +25,7 @@ from draftproof import __version__
 from draftproof.clock import Clock, monotonic_ns
 from draftproof.errors import EngineError
 from draftproof.reference.counters import EngineStats
-from draftproof.reference.http.answers import Answers
+from draftproof.reference.http.answer import Answers
 from draftproof.reference.http.chat import ChatTokenizer, chat_token_ids, completion_token_ids
 from draftproof.reference.http.delivery import RETRY_AFTER_S, Delivery, RoundStream
 from draftproof.reference.http.exposition import RequestCounters, ServerCollector, render_metrics

@@ -22,8 +22,8 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from draftproof import __version__
 from draftproof.errors import UsageError
+from draftproof.reference.counters import TraceFile, Tracer
 from draftproof.reference.http.app import LoadedEngine, Service, build_app, config_settings
-from draftproof.reference.trace import TraceFile, Tracer
 from draftproof.reference.types import EngineConfig
 from draftproof.reference.weights.fetch import RECORD_NAME, resolve_model
 from draftproof.reference.weights.wheel import Progress, file_sha256, quiet

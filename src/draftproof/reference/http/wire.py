@@ -9,7 +9,7 @@ from typing import Any, TypeVar, get_args
 
 import msgspec
 
-from draftproof.reference.http.tools import FORCING
+from draftproof.reference.http.tools import FORCING, read_schema
 from draftproof.reference.http.wire_fields import (
     BadRequestError,
     read_biases,
@@ -21,7 +21,6 @@ from draftproof.reference.http.wire_fields import (
     refuse_unless_neutral,
     shown,
 )
-from draftproof.reference.http.wire_schema import read_schema
 from draftproof.reference.types import DraftPolicy, SamplingParams, SpeculationMethod, SpeculationParams
 
 T = TypeVar("T")

@@ -3,10 +3,18 @@
 Verification of k drafts is nearly free only where a product of k + 1 rows costs little more than one of one
 row. The ordinary fp32 path of a CPU is not like that; oneDNN with weights packed once is. The packed form is
 taken only where this build of torch has it and its numbers agree with the public form, layer by layer.
+
+The ragged batch's attention as transformers' layer code calls it, for models that run on that code.
 """
+
+from typing import Any
 
 import torch
 from torch import nn
+from transformers import AttentionInterface
+
+from draftproof.errors import EngineError
+from draftproof.reference.models.ragged import RaggedBatch, attend_sequences
 
 _PACK_ROWS = 8  # the row count the packed layout is tuned for: one sequence's draft, or a small batch
 _RELATIVE_TOLERANCE = 1e-4
@@ -79,3 +87,40 @@ def _agrees(packed: PackedLinear, layer: nn.Linear) -> bool:
     rows = torch.randn(1, 3, layer.in_features, generator=generator)
     expected, got = layer(rows), packed(rows)
     return bool((expected - got).abs().max() <= _RELATIVE_TOLERANCE * expected.abs().max())
+
+
+RAGGED_ATTENTION = "draftproof_ragged"
+_UNSUPPORTED = ("softcap", "s_aux", "sliding_window")
+
+
+def ragged_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,  # [1, heads, tokens, head_dim]
+    key: torch.Tensor,  # [1, kv_heads, tokens, head_dim]
+    value: torch.Tensor,  # [1, kv_heads, tokens, head_dim]
+    attention_mask: torch.Tensor | None,  # noqa: ARG001 - the signature transformers calls
+    *,
+    ragged_batch: RaggedBatch | None = None,
+    scaling: float | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """Write this layer's keys and values, attend, and return [1, tokens, heads, head_dim]."""
+    if ragged_batch is None:
+        raise TypeError("it does not hand the batch on to its attention")
+    if any(kwargs.get(name) is not None for name in _UNSUPPORTED):
+        raise EngineError(
+            f"the model's attention uses {', '.join(n for n in _UNSUPPORTED if kwargs.get(n) is not None)}",
+            fix="choose a model with plain causal attention",
+        )
+    layer = int(module.layer_idx)  # type: ignore[arg-type]
+    return attend_sequences(query, key, value, batch=ragged_batch, layer=layer, scale=scaling), None
+
+
+def hook_model(model: Any) -> Any:
+    """Give a transformers model the ragged attention and, on a CPU in float32, packed products; return it."""
+    model.set_attn_implementation(RAGGED_ATTENTION)
+    pack_linears(model)
+    return model
+
+
+AttentionInterface.register(RAGGED_ATTENTION, ragged_attention)

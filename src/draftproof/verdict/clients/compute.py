@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from draftproof.metrics.percentiles import percentile
+from draftproof.metrics.service import percentile
 from draftproof.records import BlockRecord
 from draftproof.verdict.client_limits import Pace, measure_pace, pool_paces, share_of_core
 from draftproof.verdict.clients.results import ClientUse

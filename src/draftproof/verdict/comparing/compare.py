@@ -15,6 +15,7 @@ from draftproof.verdict.comparing.comparison import (
     FailureChange,
     RunComparison,
     RunIdentity,
+    find_triggers,
 )
 from draftproof.verdict.comparing.configuration import (
     compare_arm_facts,
@@ -23,9 +24,13 @@ from draftproof.verdict.comparing.configuration import (
     find_arm_facts,
 )
 from draftproof.verdict.comparing.delivery import build_side, compare_delivery
-from draftproof.verdict.comparing.outcomes import compare_effects, compare_envelopes, compare_reasons
-from draftproof.verdict.comparing.prompts import Overlap, find_overlap
-from draftproof.verdict.comparing.triggers import find_triggers
+from draftproof.verdict.comparing.outcomes import (
+    Overlap,
+    compare_effects,
+    compare_envelopes,
+    compare_reasons,
+    find_overlap,
+)
 from draftproof.verdict.comparing.uncompared import find_uncompared
 from draftproof.verdict.compute import compute_results
 from draftproof.verdict.results import Results

@@ -11,8 +11,14 @@ import msgspec
 from draftproof.build import name_build
 from draftproof.manifests import ArmManifest, Contract, Manifest
 from draftproof.plan.load import LoadLevel
-from draftproof.verdict.comparing.comparison import FactChange, FactGroup, Scalar
-from draftproof.verdict.comparing.triggers import ArmFacts, list_flags, normalise_command
+from draftproof.verdict.comparing.comparison import (
+    ArmFacts,
+    FactChange,
+    FactGroup,
+    Scalar,
+    list_flags,
+    normalise_command,
+)
 from draftproof.verdict.run_data import PreparedRun
 
 PRESENT = "measured"

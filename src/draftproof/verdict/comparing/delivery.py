@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import msgspec
 import numpy as np
 
-from draftproof.metrics.percentiles import percentile
+from draftproof.metrics.service import percentile
 from draftproof.stats.bootstrap import RatioEstimate, Statistic, interval_at, paired_ratio
 from draftproof.stats.multiplicity import bonferroni_level
 from draftproof.stats.null import null_difference
@@ -18,14 +18,15 @@ from draftproof.stats.resampling import Ints, index_labels
 from draftproof.stats.shares import paired_share_difference
 from draftproof.stats.turns import turn_spread, widen_by_turns
 from draftproof.verdict.comparing.comparison import DeliveryChange, FailureChange, NoiseSource, Reading
-from draftproof.verdict.comparing.prompts import Overlap, pair_runs
-from draftproof.verdict.comparing.quantities import (
+from draftproof.verdict.comparing.outcomes import (
     QUANTITIES,
     BoundIndex,
+    Overlap,
     Quantity,
     find_bounds,
     is_trusted,
     measure,
+    pair_runs,
 )
 from draftproof.verdict.effects import derive_seed, to_figure
 from draftproof.verdict.figure import Figure

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from draftproof.metrics.break_even import break_even_acceptance, break_even_draft_ns
+from draftproof.metrics.acceptance import break_even_acceptance, break_even_draft_ns
 from draftproof.metrics.identities import acceptance_faults
 from draftproof.records import Round
 from draftproof.stats.totals import Totals, ratio_of_ratios, sum_by_cluster

@@ -5,7 +5,7 @@ Rests on rounds, histograms of acceptance and counters of the service; without t
 
 from collections.abc import Iterable, Sequence
 
-from draftproof.metrics.percentiles import percentile
+from draftproof.metrics.service import percentile
 from draftproof.verdict.cells import describe
 from draftproof.verdict.diagnosis.break_evens import RoundTable
 from draftproof.verdict.diagnosis.remedies import Known

@@ -9,7 +9,7 @@ import math
 import msgspec
 import numpy as np
 
-from draftproof.metrics.bound import end_to_end_gain
+from draftproof.metrics.request import end_to_end_gain
 from draftproof.stats.resampling import Floats, Ints
 from draftproof.stats.totals import ratio_of_totals, sum_by_place
 from draftproof.verdict.columns import Columns

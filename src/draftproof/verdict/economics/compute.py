@@ -11,22 +11,25 @@ from typing import Literal
 
 import msgspec
 
-from draftproof.plan.prices import Prices, Work
+from draftproof.plan.tables import Prices, Work
 from draftproof.stats.laws import normal_quantile
 from draftproof.stats.null import null_difference
 from draftproof.stats.totals import ratio_of_ratios, ratio_of_totals
-from draftproof.verdict.economics.device_time import DeviceTime, Place, measure_device_time
 from draftproof.verdict.economics.money import (
+    DeviceTime,
     Pair,
+    Place,
     UnitCosts,
     break_even_units,
     cost_of_units,
+    describe_few_good,
+    describe_worth,
+    measure_device_time,
     saving_over,
     take_off,
     work_once,
 )
 from draftproof.verdict.economics.results import ArmUse, Capacity, Economics, QualityStanding, Span, Worth
-from draftproof.verdict.economics.wording import describe_few_good, describe_worth
 from draftproof.verdict.faults import Faults
 from draftproof.verdict.figure import Figure, as_figure
 from draftproof.verdict.guardrails import index_differences

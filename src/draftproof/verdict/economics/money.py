@@ -2,15 +2,35 @@
 
 Every function is monotone in each of its inputs, so the extremes lie at the corners. A range of prices is
 taken as given, an interval of the measurement at its own level.
+
+How much device time an arm took at a load, and what came of it, prompt by prompt. Pure.
+
+Throughput counts over whole turns, failures included. Requests that only keep the load up take a part of
+that time, which is taken off (`windows.py`). By Little's law the window is shared among prompts by the time
+that their requests were in the service, which gives the interval over prompts.
+
+What an arm is worth against another, in one or two sentences. Pure.
 """
 
-from collections.abc import Callable
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
+from typing import Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
-from draftproof.plan.prices import Prices, Work
-from draftproof.verdict.economics.results import Span
+from draftproof.plan.schema import Arm
+from draftproof.plan.tables import Prices, Work
+from draftproof.stats.resampling import Floats, Ints
+from draftproof.stats.totals import Totals, sum_by_place
+from draftproof.verdict.economics.results import ArmUse, Span, Worth
+from draftproof.verdict.figure import Figure
+from draftproof.verdict.pairs import group_conversations
+from draftproof.verdict.run_data import PreparedRun
+from draftproof.verdict.windows import TurnWindow, measure_windows
 
 SECONDS_PER_HOUR, JOULES_PER_KWH = 3600.0, 3.6e6
 Pair = tuple[float, float]
@@ -126,3 +146,223 @@ def _save_per_unit(costs: UnitCosts) -> Callable[[float, float, float, float], f
         return took * (1 - ratio) / SECONDS_PER_HOUR * hour + spared / JOULES_PER_KWH * kwh
 
     return save
+
+
+Place = tuple[str, str]  # arm, load
+
+
+class DeviceTime(msgspec.Struct, frozen=True, kw_only=True):
+    """One arm at one load.
+
+    `tokens`, `good` and `conversations` have residence ns above and what came of it below, by prompt.
+
+    `is_whole` is False where turns are left out, since their times do not count. `seconds_per_ns` turns
+    residence into device seconds, None where the turns' times are not known.
+    """
+
+    devices: int
+    is_whole: bool
+    window_s: float | None
+    measured_share: float | None
+    attempted: int
+    good_requests: int
+    unchecked: int
+    output_tokens: int
+    on_time: int
+    judged: int
+    tokens: Totals
+    good: Totals
+    conversations: Totals
+    completed_conversations: int
+    seconds_per_ns: float | None
+
+
+def measure_device_time(
+    prepared: PreparedRun, windows: Sequence[TurnWindow] | None = None
+) -> dict[Place, DeviceTime]:
+    """Return every arm at every load; turns whose times do not count are left out with their time.
+
+    Args:
+        prepared: the run.
+        windows: the counted stretches of its turns; None: they are measured here.
+    """
+    kept = _group_windows(prepared, measure_windows(prepared) if windows is None else windows)
+    partly = {(turn.arm, turn.load) for turn in prepared.turns.values() if not turn.is_timed}
+    return {
+        (arm, load): _measure(
+            prepared,
+            (arm, load),
+            kept.get((arm, load), ()),
+            is_whole=(arm, load) not in partly,
+        )
+        for arm in prepared.arms
+        for load in prepared.loads
+    }
+
+
+def _measure(
+    prepared: PreparedRun,
+    place: Place,
+    windows: Sequence[TurnWindow],
+    *,
+    is_whole: bool,
+) -> DeviceTime:
+    columns, places = prepared.columns, prepared.places_of(*place)
+    places = places[columns.timed[places]]
+    residence = columns.residence_ns[places].astype(np.float64)
+    tokens = np.nan_to_num(columns.metric("output_tokens")[places])
+    on_time, passed = columns.on_time(prepared.plan.objectives)[places], columns.passed[places]
+    good = (on_time == 1) & (passed != 0)
+    devices = _arm_of(prepared, place[0]).devices
+    whole = float(columns.residence_ns[places].sum())
+    share = _measured_share(windows)
+    window_s = _sum_lengths(windows) / 1e9 * share if share is not None else None
+    found = group_conversations(columns, places)
+    completed = found.is_completed & (found.all_of(good.astype(np.float64)) == 1)
+
+    def total(above: Floats, below: npt.NDArray[Any], chosen: Ints) -> Totals:
+        return sum_by_place(above, below, columns.prompts[chosen], columns.prompt_names)
+
+    return DeviceTime(
+        devices=devices,
+        is_whole=is_whole,
+        window_s=window_s,
+        measured_share=share,
+        attempted=len(places),
+        good_requests=int(good.sum()),
+        unchecked=int((good & np.isnan(passed)).sum()),
+        output_tokens=int(tokens.sum()),
+        on_time=int((on_time == 1).sum()),
+        judged=int((~np.isnan(on_time)).sum()),
+        tokens=total(residence, tokens, places),
+        good=total(residence, good, places),
+        conversations=total(
+            np.bincount(found.owners, weights=residence).astype(np.float64), completed, found.first
+        ),
+        completed_conversations=int(completed.sum()),
+        seconds_per_ns=window_s * devices / whole if window_s is not None and whole > 0 else None,
+    )
+
+
+def _measured_share(windows: Sequence[TurnWindow]) -> float | None:
+    """Return the part of the windows that the counted requests fill, at most 1."""
+    length_ns = _sum_lengths(windows)
+    return min(sum(one.filled_ns for one in windows) / length_ns, 1.0) if length_ns else None
+
+
+def _sum_lengths(windows: Sequence[TurnWindow]) -> int:
+    return sum(one.length_ns for one in windows)
+
+
+def _group_windows(prepared: PreparedRun, windows: Sequence[TurnWindow]) -> Mapping[Place, list[TurnWindow]]:
+    found: defaultdict[Place, list[TurnWindow]] = defaultdict(list)
+    for one in windows:
+        turn = prepared.turns.get((one.load, one.block, one.arm))
+        if turn is not None and turn.is_timed:
+            found[one.arm, one.load].append(one)
+    return found
+
+
+def _arm_of(prepared: PreparedRun, arm: str) -> Arm:
+    """Return an arm of the plan; the second baseline is the baseline once more."""
+    arms = prepared.plan.arms
+    return {"candidate": arms.candidate, "alternative": arms.alternative}.get(arm) or arms.baseline
+
+
+_QUALITY = {
+    "violated": "Its answers pass fewer checks than the margin allows, so the quality is not equal.",
+    "not_shown": "That quality is equal is not shown.",
+    "not_compared": "Quality was not compared.",
+    "held": "",
+}
+
+
+def describe_worth(worth: Worth, prices: Prices) -> str:
+    """Return device time, money and standing in words."""
+    where = "each at its own capacity" if worth.load is None else f"at load {worth.load}"
+    parts = [_describe_time(worth, where), _QUALITY[worth.quality], _describe_money(worth, prices)]
+    return " ".join(part for part in parts if part)
+
+
+def describe_few_good(uses: Iterable[ArmUse]) -> str | None:
+    """Return a warning where fewer than half of an arm's requests are good, None where none is such.
+
+    An arm without any good request has no capacity that could rest on few.
+    """
+    counted = [one for one in uses if one.good]
+    few = [one for one in counted if 2 * one.good < one.attempted]
+    if not few:
+        return None
+    least = min(few, key=lambda one: (one.good / one.attempted, one.load, one.arm))
+    worst = f"{_name_arm(least.arm)} at load {least.load} ({least.good} of {least.attempted})"
+    where = (
+        f"Fewer than half of the requests are good for {worst}"
+        if len(few) == 1
+        else f"In {len(few)} of {len(counted)} rows fewer than half of the requests are good, the smallest "
+        f"share for {worst}"
+    )
+    return f"{where}: absolute capacity rests on these few, so read the ratios between arms."
+
+
+def amount(value: float) -> str:
+    """Write an amount with three significant digits and thousands separators; millions as such."""
+    if not value:
+        return "0"
+    size = abs(value)
+    if size >= 1e6:
+        return f"{value / 1e6:,.{max(2 - _exponent(size / 1e6), 0)}f} million".replace("-", "−")
+    digits = 2 - _exponent(size)
+    return f"{round(value, digits):,.{max(digits, 0)}f}".replace("-", "−")
+
+
+def _exponent(size: float) -> int:
+    return math.floor(math.log10(size))
+
+
+def _describe_time(worth: Worth, where: str) -> str:
+    ratio = worth.good_ratio
+    good = f"{_interval(ratio)} times the device time per good request"
+    if ratio.value is None:
+        good = "device time per good request cannot be compared"
+    return f"{_subject(worth)}, {where}: {good}, {_interval(worth.token_ratio)} times per output token."
+
+
+def _subject(worth: Worth) -> str:
+    arm = _name_arm(worth.arm)
+    return f"{arm[:1].upper()}{arm[1:]} instead of {worth.versus}"
+
+
+def _name_arm(arm: str) -> str:
+    return "the null (baseline again)" if arm == "baseline_null" else arm
+
+
+def _describe_money(worth: Worth, prices: Prices) -> str:
+    if worth.standing == "unknown":
+        reason = worth.saving_over_horizon.reason
+        return "" if prices.is_empty or reason is None else f"No saving is stated: {reason}."
+    saved = worth.saving_over_horizon
+    span = f"over {prices.horizon_months:g} months it saves {_span(saved)} {prices.currency}".rstrip()
+    verdict = "worth it" if worth.standing == "worth" else "not worth it"
+    if worth.standing == "worth":
+        why = "the whole range is above 0"
+    elif saved.high is not None and saved.high <= 0:
+        why = "the whole range is a loss"
+    elif saved.low is not None and saved.low > 0:
+        why = "that quality is equal is not shown"
+    else:
+        why = "the range takes in no saving at all"
+    return f"{verdict[:1].upper()}{verdict[1:]}: {span}, {why}."
+
+
+def _span(span: Span) -> str:
+    if span.low is None or span.high is None:
+        return "an unknown amount"
+    return f"{amount(span.low)} to {amount(span.high)}"
+
+
+def _interval(figure: Figure) -> str:
+    if figure.value is None:
+        return "an unknown number of"
+    if figure.low is None or figure.high is None:
+        return f"{figure.value:.2f}"
+    return f"{figure.value:.2f} ({figure.low:.2f} to {figure.high:.2f})"

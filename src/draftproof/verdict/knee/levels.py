@@ -12,9 +12,9 @@ import msgspec
 from draftproof.plan.knee import name_level
 from draftproof.plan.schema import Plan
 from draftproof.verdict.observed import RunData
+from draftproof.workload.arm_orders import order_by_seed
 from draftproof.workload.blocks import Block, plan_blocks
 from draftproof.workload.items import Item
-from draftproof.workload.ordering import order_by_seed
 
 _MARK = "~"
 

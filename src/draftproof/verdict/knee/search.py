@@ -12,16 +12,15 @@ import msgspec
 
 from draftproof.plan.knee import Knee, name_level
 from draftproof.plan.schema import Plan
-from draftproof.stats.clustered_share import (
+from draftproof.stats.knee import Rules, Seen, Standing, Step, choose_step, judge_share
+from draftproof.stats.shares import (
     ClusteredShare,
     clustered_share,
     correlation_time,
     rising_times,
 )
-from draftproof.stats.knee import Rules, Seen, Standing, Step, choose_step, judge_share
-from draftproof.verdict.knee.duration import Place, estimate_look_s
 from draftproof.verdict.knee.levels import Look, count_blocks, list_arms, list_items, plan_look
-from draftproof.verdict.knee.turns import TurnSeen
+from draftproof.verdict.knee.turns import Place, TurnSeen, estimate_look_s
 from draftproof.verdict.run_data import TurnKey
 from draftproof.workload.items import Item
 

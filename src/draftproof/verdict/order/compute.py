@@ -3,6 +3,10 @@
 The value of a turn is the geometric mean of the deciding metric over its usable requests; one value per turn,
 because requests of a turn share what happened to the machine in it. Nothing here decides a cell: it says
 whether the pairs rest on steady ground.
+
+The off-off null as a noise floor: what two equal arms show at each load, metric by metric. Pure.
+
+Warnings about order, drift and the null, where they are found and large enough to matter. Pure.
 """
 
 import math
@@ -14,18 +18,58 @@ from statistics import fmean
 import msgspec
 import numpy as np
 
-from draftproof.stats.multiplicity import holm_adjusted
-from draftproof.stats.order import drift, position_effect
-from draftproof.stats.places import compare_places
+from draftproof.plan.schema import Thresholds
+from draftproof.stats.multiplicity import holm_adjusted, simultaneous_intervals
+from draftproof.stats.null import compare_with_null, null_difference
+from draftproof.stats.order import compare_places, drift, position_effect
 from draftproof.stats.resampling import Floats, Ints
-from draftproof.verdict.effects import EffectIndex, find_usable
-from draftproof.verdict.order.noise_floor import state_noise
+from draftproof.verdict.effects import (
+    METRICS,
+    EffectIndex,
+    estimate_load,
+    find_usable,
+    read_direction,
+    statistic_of,
+    to_figure,
+)
+from draftproof.verdict.observed import place_in_time
 from draftproof.verdict.order.preceding import summarise_preceding
 from draftproof.verdict.order.processes import summarise_processes
-from draftproof.verdict.order.results import BlockPoint, DriftRow, OrderSummary, PlaceRow
+from draftproof.verdict.order.results import BlockPoint, DriftRow, NoiseRow, OrderSummary, PlaceRow
 from draftproof.verdict.pairs import Comparison, Pairs, PairTable
 from draftproof.verdict.run_data import ALL_SEGMENTS, PreparedRun
-from draftproof.verdict.timeline import place_in_time
+
+NULL: Comparison = ("baseline_null", "baseline")
+
+
+def state_noise(prepared: PreparedRun, pairs: PairTable, effects: EffectIndex) -> tuple[NoiseRow, ...]:
+    """Return one row per load and metric; none without a null arm."""
+    if NULL not in pairs:
+        return ()
+    keys = [(load, metric) for load in prepared.loads for metric in METRICS]
+    estimates = []
+    for load, metric in keys:
+        estimates.append(estimate_load(prepared, pairs[NULL], NULL, metric, load))
+    joint = simultaneous_intervals(estimates, 1 - prepared.plan.comparison.confidence)
+    rows = []
+    for (load, metric), estimate, held in zip(keys, estimates, joint, strict=True):
+        effect = effects[(metric, "candidate", "baseline", ALL_SEGMENTS, load)].ratio
+        against = compare_with_null(effect, estimate)
+        rows.append(
+            NoiseRow(
+                load=load,
+                metric=metric,
+                statistic=statistic_of(metric, prepared.plan.comparison.statistic),
+                null=to_figure(estimate, low=estimate.low, high=estimate.high, level=estimate.level),
+                joint=to_figure(estimate, low=held.low, high=held.high, level=held.level),
+                covers_one=None if held.low is None or held.high is None else held.low <= 1 <= held.high,
+                noise_floor=against.noise_floor,
+                null_difference=null_difference(estimate.value, estimate.standard_error),
+                effect_beyond=against.beyond_noise,
+            )
+        )
+    return tuple(rows)
+
 
 ALL_ARMS = "all"
 NS_PER_HOUR = 3.6e12
@@ -243,3 +287,70 @@ def _to_drift(
         reason="the blocks' times run backwards: the clock began anew" if backwards else found.reason,
         needed=None if backwards else found.needed,
     )
+
+
+WORDS = {
+    "tpot_ns": "time per token",
+    "ttft_from_schedule_ns": "time to first token",
+    "e2e_from_schedule_ns": "end-to-end time",
+    "output_tokens": "output length",
+}
+
+
+def warn_about_order(
+    order: OrderSummary, thresholds: Thresholds, confidence: float, metric: str
+) -> Iterator[str]:
+    """Yield what is significant after correction and larger than the smallest gain that counts.
+
+    Of the deciding metric two equal arms that differ are named by the interval of that comparison alone.
+    """
+    alpha, least = 1 - confidence, 1 + thresholds.minimum_gain
+    for place in order.places:
+        if (
+            place.ratios
+            and _is_found(place.adjusted_p, alpha)
+            and max(place.ratios) / min(place.ratios) > least
+        ):
+            yield _describe_place(place)
+    for row in order.drifts:
+        if row.change and _is_found(row.adjusted_p, alpha) and max(row.change, 1 / row.change) > least:
+            yield _describe_drift(row)
+    for noise in order.noise:
+        shown = noise.null if noise.metric == metric else noise.joint
+        if read_direction(shown, 1.0) is not None:
+            yield (
+                f"Two equal arms differ at load {noise.load}: {WORDS[noise.metric]}, null / baseline, "
+                f"is {shown.value:.2f} ({shown.low:.2f} to {shown.high:.2f}) over all "
+                f"segments; {100 * ((noise.null_difference or 1) - 1):.0f} % count against gain and harm."
+            )
+
+
+def _describe_place(row: PlaceRow) -> str:
+    whose = "every arm" if row.arm == ALL_ARMS else row.arm
+    factors = ", ".join(f"{ratio:.2f}" for ratio in row.ratios or ())
+    return (
+        f"At load {row.load} the place in a block matters to {whose}: {WORDS[row.metric]} by place is "
+        f"{factors} of the mean (corrected p = {row.adjusted_p:.2g})."
+    )
+
+
+def _describe_drift(row: DriftRow) -> str:
+    if row.versus is None:
+        what = f"{WORDS[row.metric]} of {row.arm} drifts"
+        so = "the arms take turns, so the effect is not moved by what moves all of them"
+    else:
+        what = f"the effect itself drifts: {row.arm} / {row.versus} in {WORDS[row.metric]} changes"
+        so = "the effect stated is an average over the run and may not be what comes next"
+    change, hours = 100 * ((row.change or 1) - 1), row.hours or 0.0
+    return (
+        f"At load {row.load} {what} by {change:+.0f} % over {_span(hours)} "
+        f"(corrected p = {row.adjusted_p:.2g}); {so}."
+    )
+
+
+def _span(hours: float) -> str:
+    return f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.0f} min"
+
+
+def _is_found(adjusted_p: float | None, alpha: float) -> bool:
+    return adjusted_p is not None and adjusted_p <= alpha

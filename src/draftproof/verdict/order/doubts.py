@@ -3,7 +3,7 @@
 Two kinds. With representative evidence, fewer than three processes of an arm: the luck of a start is then in
 every answer of it. With any evidence, periods that follow a pause, or one particular arm, more often in one
 arm than in the other, as far as that could carry the effect: by what periods tell of it, and for the rest by
-what is assumed at most (`stats/covariates.py`). Both work either way: what is called a gain may
+what is assumed at most (`stats/order.py`). Both work either way: what is called a gain may
 be luck, and what is called harm as well, so that a cell with such a doubt is inconclusive. What is no
 difference in time (failures, checks, critical errors) is judged all the same.
 """
@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from draftproof.plan.schema import Thresholds
-from draftproof.stats.covariates import Bias
+from draftproof.stats.order import Bias
 from draftproof.verdict.cells import CellEvidence, decide_effect
 from draftproof.verdict.order.preceding import COMPARED, Imbalance, find_imbalances
 from draftproof.verdict.process_labels import list_processes

@@ -14,13 +14,12 @@ import msgspec
 import numpy as np
 
 from draftproof.records import BlockRecord, Warmup
-from draftproof.stats.covariates import Bias, estimate_bias
+from draftproof.stats.order import Bias, estimate_bias
 from draftproof.stats.resampling import Floats
-from draftproof.verdict.observed import TurnKey
-from draftproof.verdict.order.periods import EQUAL_ARMS, PeriodTable, number_kinds, tabulate_periods
+from draftproof.verdict.observed import TurnKey, place_in_time
+from draftproof.verdict.order.processes import EQUAL_ARMS, PeriodTable, number_kinds, tabulate_periods
 from draftproof.verdict.order.results import PrecedingRow
 from draftproof.verdict.run_data import PreparedRun
-from draftproof.verdict.timeline import place_in_time
 
 PAUSE_S = 1.0  # clocks and temperatures of a host hardly change in less
 # Of a smaller share a circumstance would have to change times by three times the effect to carry it.

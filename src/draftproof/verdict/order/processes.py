@@ -1,17 +1,94 @@
-"""How far the processes of an arm lie apart, over all arms and loads of a run. Pure."""
+"""How far the processes of an arm lie apart, over all arms and loads of a run. Pure.
+
+One value for each measurement period, free of what its prompts do to every arm and its segments to one.
+
+Pure. What equal arms differ by stays: it is no effect.
+"""
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+import msgspec
 import numpy as np
 
-from draftproof.stats.processes import ProcessSpread, ProcessTable, process_spread
-from draftproof.stats.resampling import Floats, Ints
-from draftproof.verdict.order.periods import number_kinds, tabulate_periods
+from draftproof.stats.resampling import Floats, Ints, index_labels
+from draftproof.stats.turns import ProcessSpread, ProcessTable, process_spread
 from draftproof.verdict.order.results import ProcessSummary
 from draftproof.verdict.process_labels import Labels, list_processes
 from draftproof.verdict.run_data import PreparedRun
+
+EQUAL_ARMS = ("baseline", "baseline_null")
+
+
+class PeriodTable(msgspec.Struct, frozen=True, kw_only=True):
+    """The periods of one load in which every arm answered something alike.
+
+    `values`, shape (blocks, arms): mean over the requests that every arm answered of the log value less its
+    mean over the arms, less what segments do to the arm and to those that equal it.
+    """
+
+    load: str
+    blocks: tuple[int, ...]
+    arms: tuple[str, ...]
+    values: Floats
+
+
+def tabulate_periods(prepared: PreparedRun, values: Floats) -> Iterator[PeriodTable]:
+    """Yield the table of each load that has one.
+
+    Args:
+        prepared: the run.
+        values: shape (observations,), NaN where a request has none.
+    """
+    columns = prepared.columns
+    usable = columns.timed & columns.in_order & (values > 0)
+    for load in prepared.loads:
+        found = {arm: _first_asked(prepared, arm, load, usable) for arm in prepared.arms}
+        arms = tuple(arm for arm, places in found.items() if len(places))
+        if arms:
+            yield _tabulate(prepared, load, {arm: found[arm] for arm in arms}, values)
+
+
+def number_kinds(arms: Sequence[str]) -> Ints:
+    """Return what each arm is: the null arm is the baseline once more."""
+    return index_labels([EQUAL_ARMS[0] if arm in EQUAL_ARMS else arm for arm in arms])
+
+
+def _first_asked(prepared: PreparedRun, arm: str, load: str, usable: np.typing.NDArray[np.bool_]) -> Ints:
+    """Return where the usable requests of an arm stand, one for each that was asked, by what was asked."""
+    places = prepared.places_of(arm, load)
+    places = places[usable[places]]
+    return places[np.unique(prepared.columns.asked[places], return_index=True)[1]]
+
+
+def _tabulate(prepared: PreparedRun, load: str, places: dict[str, Ints], values: Floats) -> PeriodTable:
+    columns, arms = prepared.columns, tuple(places)
+    asked = [columns.asked[own] for own in places.values()]
+    shared = asked[0]
+    for other in asked[1:]:
+        shared = np.intersect1d(shared, other, assume_unique=True)
+    kept = [
+        own[np.isin(of, shared, assume_unique=True)] for own, of in zip(places.values(), asked, strict=True)
+    ]
+    logs = np.log(values[np.array(kept, dtype=np.intp)])  # (arms, requests)
+    free = logs - logs.mean(axis=0)
+    segments = index_labels(columns.segments[kept[0]])
+    blocks, rows = np.unique(columns.blocks[kept[0]], return_inverse=True)
+    kinds = number_kinds(arms)
+    effects = [_mean_by(segments, free[kinds == kind].mean(axis=0)) for kind in range(int(kinds.max()) + 1)]
+    means = [_mean_by(rows, own - effects[kind][segments]) for own, kind in zip(free, kinds, strict=True)]
+    return PeriodTable(
+        load=load,
+        blocks=tuple(blocks.tolist()),
+        arms=arms,
+        values=np.array(means, dtype=np.float64).T.reshape(len(blocks), len(arms)),
+    )
+
+
+def _mean_by(groups: Ints, values: Floats) -> Floats:
+    means: Floats = np.bincount(groups, weights=values) / np.bincount(groups)
+    return means
 
 
 def spread_processes(prepared: PreparedRun, values: Floats) -> ProcessSpread | None:

@@ -4,6 +4,8 @@ Pure. Only the deciding quantity of a request changes: the pairs, the resampling
 the guardrails and the rules are those of the run. An estimator is judged where it gives one number per
 request; `gap_spread_over_tokens`, `zeros_and_full_gap` and `request_rate_token_weighted` have the same mean
 per request as `tpot_ns` or `tokens_minus_one` and part from them in their percentiles alone.
+
+How far the ways in which other tools compute 'inter-token latency' disagree on this very run. Pure.
 """
 
 from collections import Counter
@@ -14,14 +16,56 @@ import numpy as np
 import numpy.typing as npt
 
 from draftproof.metrics.acceptance import pool_acceptance
-from draftproof.metrics.estimators import ESTIMATORS
+from draftproof.metrics.estimators import ESTIMATORS, EstimatorValue, rival_estimators
 from draftproof.stats.resampling import Floats, Ints
 from draftproof.verdict.columns import Bools, Columns
 from draftproof.verdict.effects import compare_arms
 from draftproof.verdict.pairs import PairTable
-from draftproof.verdict.results import Cell, Decision, Effect
+from draftproof.verdict.results import Cell, Decision, Effect, EstimatorRow
 from draftproof.verdict.rivals.results import RivalCell, RivalVerdict
 from draftproof.verdict.run_data import PreparedRun
+
+
+def compute_estimator_rows(prepared: PreparedRun) -> tuple[EstimatorRow, ...]:
+    """Return one row per load and estimator, in the order in which the estimators are listed."""
+    return tuple(row for load in prepared.loads for row in _compute_rows(prepared, load))
+
+
+def _compute_rows(prepared: PreparedRun, load: str) -> list[EstimatorRow]:
+    baseline, candidate, null = (
+        _estimate(prepared, arm, load) for arm in ("baseline", "candidate", "baseline_null")
+    )
+    return [_to_row(load, name, baseline[name], candidate.get(name), null.get(name)) for name in baseline]
+
+
+def _estimate(prepared: PreparedRun, arm: str, load: str) -> dict[str, EstimatorValue]:
+    records = [one.record for one in prepared.of_arm(arm, load) if one.is_ok and one.timed]
+    return {value.estimator: value for value in rival_estimators(records)}
+
+
+def _to_row(
+    load: str,
+    name: str,
+    baseline: EstimatorValue,
+    candidate: EstimatorValue | None,
+    null: EstimatorValue | None,
+) -> EstimatorRow:
+    return EstimatorRow(
+        load=load,
+        estimator=name,
+        used_by=baseline.used_by,
+        baseline_mean_ns=baseline.mean_ns,
+        candidate_mean_ns=candidate.mean_ns if candidate else None,
+        ratio_mean=_divide(candidate.mean_ns if candidate else None, baseline.mean_ns),
+        ratio_p50=_divide(candidate.p50_ns if candidate else None, baseline.p50_ns),
+        ratio_p99=_divide(candidate.p99_ns if candidate else None, baseline.p99_ns),
+        null_ratio_mean=_divide(null.mean_ns if null else None, baseline.mean_ns),
+    )
+
+
+def _divide(numerator: float | None, denominator: float | None) -> float | None:
+    return numerator / denominator if numerator is not None and denominator else None
+
 
 METRIC = "tpot_ns"
 RIVAL_WORDS = {
@@ -87,16 +131,16 @@ def read_rival(prepared: PreparedRun, name: str) -> Floats:
     tokens = columns.metric("output_tokens")  # NaN of failed requests, which have no number then
     answered = columns.is_ok & (columns.chunks > 0)
     if name == "latency_over_all_tokens":
-        return _divide(columns.waited_ns, tokens, answered & (tokens >= 1))
+        return _divide_gaps(columns.waited_ns, tokens, answered & (tokens >= 1))
     if name == "waits_over_chunks":
-        return _divide(columns.waited_ns, columns.chunks, answered)
+        return _divide_gaps(columns.waited_ns, columns.chunks, answered)
     if name == "tokens_minus_one":
-        return _divide(columns.span_ns, tokens - 1, answered & (tokens > 1) & (columns.chunks > 1))
-    gaps = _divide(columns.span_ns, columns.chunks - 1, answered & (columns.chunks > 1))
+        return _divide_gaps(columns.span_ns, tokens - 1, answered & (tokens > 1) & (columns.chunks > 1))
+    gaps = _divide_gaps(columns.span_ns, columns.chunks - 1, answered & (columns.chunks > 1))
     return gaps / _acceptance_lengths(prepared) if name == "gap_over_run_acceptance" else gaps
 
 
-def _divide(amounts: Floats, counts: npt.NDArray[Any], known: Bools) -> Floats:
+def _divide_gaps(amounts: Floats, counts: npt.NDArray[Any], known: Bools) -> Floats:
     found: Floats = np.where(known, amounts / np.where(known, counts, 1), np.nan)
     return found
 

@@ -30,13 +30,14 @@ from draftproof.verdict.samples.missing import list_obstacles
 from draftproof.verdict.samples.results import Need, SamplePlan, SampleQuestion
 from draftproof.verdict.samples.spreads import (
     DEFAULT_POWER,
+    METRIC_WORDS,
     Earlier,
+    describe_samples,
     discordant_shares,
     read_earlier,
     spreads_of_ratio,
     spreads_of_values,
 )
-from draftproof.verdict.samples.wording import METRIC_WORDS, describe_samples
 from draftproof.verdict.tails import TAIL_METRICS, compare_tail, explain_tail, tail_share
 from draftproof.workload.blocks import check_size, choose_items, choose_over_repeats
 from draftproof.workload.items import Item

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from draftproof.verdict.results import Cell
 from draftproof.verdict.run_data import ALL_SEGMENTS
 from draftproof.verdict.samples.results import Need, SamplePlan, Shortfall
-from draftproof.verdict.samples.wording import METRIC_WORDS, STATISTIC_WORDS
+from draftproof.verdict.samples.spreads import METRIC_WORDS, STATISTIC_WORDS
 from draftproof.verdict.wording import name_segment
 
 CellKey = tuple[str, str]  # segment, load

@@ -1,16 +1,22 @@
 """What the services say of themselves, per arm and load: gains of counters, gauges, energy, starts. Pure.
 
 Owns which turns may be used: those in which every replica was sampled at both ends and no counter fell.
+
+Services that somebody else runs and that were started anew between two turns. Pure.
+
+A restart inside a turn shows in its counters and makes them useless (services/faults.py). One between two
+turns leaves every counter in order and yet a cold service: empty caches, graphs to capture.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 
 import msgspec
 
 from draftproof.engines import ADAPTERS, GENERIC
 from draftproof.engines.facts import EngineFacts
-from draftproof.engines.reading.series import parse_series
+from draftproof.engines.reading.values import parse_series
 from draftproof.metrics import host_series as host
 from draftproof.metrics.client_tally import ClientTally, tally_client
 from draftproof.metrics.gauges import (
@@ -23,7 +29,15 @@ from draftproof.metrics.gauges import (
     read_sum,
     summarise_gauge,
 )
-from draftproof.metrics.telemetry import TurnGains, TurnKey, TurnSamples, collect_turns, read_gains
+from draftproof.metrics.telemetry import (
+    START_TIME,
+    Stretch,
+    TurnGains,
+    TurnKey,
+    TurnSamples,
+    collect_turns,
+    read_gains,
+)
 from draftproof.plan.schema import Arm
 from draftproof.records import RequestRecord
 from draftproof.verdict.run_data import PreparedRun
@@ -315,3 +329,36 @@ def _most_tokens(prepared: PreparedRun) -> dict[str, int]:
         for one in prepared.run.items
     }
     return {name: min(limit, cap or limit) for name, limit in most.items()}
+
+
+def list_restarts(prepared: PreparedRun, readings: ServiceReadings) -> Iterator[str]:
+    """Yield a warning for each arm that is only attached to and whose process began anew between turns."""
+    for arm in prepared.arms:
+        if arm_of(prepared, arm).url is None:
+            continue
+        found = list(_find_restarts(readings, arm))
+        if found:
+            before, after = found[0]
+            more = f" and {len(found) - 1} times more" if len(found) > 1 else ""
+            yield (
+                f"The service of {arm} was started anew between its turns {before} and {after}{more}, as its "
+                f"{START_TIME} shows; it may have been cold in the later one."
+            )
+
+
+def _find_restarts(readings: ServiceReadings, arm: str) -> Iterator[tuple[str, str]]:
+    """Yield the names of neighbouring turns between which a replica's start time changed."""
+    turns = sorted((key[1], one.samples) for key, one in readings.turns.items() if key[2] == arm)
+    replicas = sorted({replica for _, turn in turns for replica in turn.engine})
+    for replica in replicas:
+        own = [(turn.name, turn.engine[replica]) for _, turn in turns if replica in turn.engine]
+        for (before, earlier), (after, later) in pairwise(own):
+            ended, began = _read_start(earlier[-1], -1), _read_start(later[0], 0)
+            if ended is not None and began is not None and ended != began:
+                yield before, after
+
+
+def _read_start(stretch: Stretch, place: int) -> float | None:
+    values = stretch.samples[place].values
+    times = [value for series, value in values.items() if parse_series(series)[0] == START_TIME]
+    return max(times, default=None)
