@@ -4,6 +4,7 @@ Deterministic: the same arrays and order of turns give the same run. Nothing is 
 those that a run of that shape would leave, with a few chunks each.
 """
 
+import hashlib
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -109,6 +110,11 @@ def build_run(layout: Layout, drawn: Drawn, orders: Orders, *, seed: int = 1) ->
         blocks=tuple(_build_blocks(layout, orders)),
         items=tuple(_build_items(layout)),
     )
+
+
+def write_prompt(segment: str, number: int) -> str:
+    """Return a prompt that is no near copy of any other: most of it is a hash of its own."""
+    return f"hello {segment} {number} {hashlib.sha256(f'{segment} {number}'.encode()).hexdigest()}"
 
 
 def name_topic(layout: Layout, segment: str, prompt: int) -> str:
@@ -224,7 +230,7 @@ def _build_items(layout: Layout) -> Iterator[Item]:
             topic = {"topic": name_topic(layout, segment, prompt)} if layout.prompts_per_topic else {}
             yield Item(
                 id=f"{segment}-{prompt}",
-                messages=(Message(role="user", content=f"hello {segment} {prompt // layout.copies}"),),
+                messages=(Message(role="user", content=write_prompt(segment, prompt // layout.copies)),),
                 segments={"task": segment, **topic},
                 checks=(ContainsCheck(all_of=("yes",)),),
                 sampling=Sampling(temperature=layout.temperature),

@@ -55,7 +55,7 @@ def judge_credit(
         *_find_by_counting(prepared, pairs[DECISIVE], effects),
         *_find_disturbed_more(prepared),
         *_find_by_attempts(prepared, effects),
-        *_find_by_near_copies(prepared, effects),
+        *_find_by_near_copies(prepared, pairs[DECISIVE], effects),
         *_find_few_blocks(prepared, pairs[DECISIVE], blocks_needed(is_representative=is_representative)),
         *_find_late_by_itself(prepared),
     ):
@@ -219,12 +219,14 @@ def _find_by_attempts(prepared: PreparedRun, effects: EffectIndex) -> Iterable[t
         yield cell, _open("gain_by_attempts", text, cell)
 
 
-def _find_by_near_copies(prepared: PreparedRun, effects: EffectIndex) -> Iterable[tuple[CellKey, Finding]]:
-    """Find gains that rest on near copies: with each group of them as one prompt they are not shown.
+def _find_by_near_copies(
+    prepared: PreparedRun, pairs: Pairs, effects: EffectIndex
+) -> Iterable[tuple[CellKey, Finding]]:
+    """Find gains that rest on near copies which answer alike: with each group as one prompt they are none.
 
     Where all prompts are of one or two groups, nothing tells whether they answer alike; a warning says so.
     """
-    joined = join_near_copies(prepared.run)
+    joined = join_near_copies(prepared, pairs) if any(_list_gains(prepared, effects)) else None
     for cell, effect in _list_lost(prepared, effects, joined) if joined else ():
         if effect.value is not None:
             text = (

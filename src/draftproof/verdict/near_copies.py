@@ -22,6 +22,7 @@ from draftproof.workload.items import Item
 
 # Fewer than that change no interval that anybody would notice.
 LEAST_SHARE = 0.1
+MOST_SHARE = 0.5  # of their number: prompts that count for more are taken one by one
 
 
 def foresee_near_copies(items: Iterable[Item], cluster_by: str | None) -> Iterator[str]:
@@ -48,26 +49,29 @@ def warn_about_near_copies(prepared: PreparedRun, pairs: Pairs) -> Iterator[str]
     if together is None:
         how = f"whether they answer alike cannot be told here, and then they count for {len(sizes)}"
     else:
-        count = round(sum(size / (1 + (size - 1) * together) for size in sizes))
+        count = round(_count_effective(groups, together))
         how = f"their ratios correlate by {together:.2f}, so {len(groups)} prompts count for about {count}"
     yield f"{_describe(groups)}; {how}. {_FIX}"
 
 
-def join_near_copies(run: RunData) -> RunData | None:
-    """Return a run in which near copies answer together, as prompts of one label do; None if it has few.
+def join_near_copies(prepared: PreparedRun, pairs: Pairs) -> RunData | None:
+    """Return a run in which near copies answer together, as prompts of one label do.
 
-    A group is then one prompt, so the sample floor is that of a bootstrap.
+    None where they count for most of their number, or nothing tells what they count for. A group is then one
+    prompt, so the sample floor is that of a bootstrap.
     """
+    run = prepared.run
     choice = run.plan.comparison
     groups = _group_clusters(run.items, choice.cluster_by)
-    if not _is_worth_saying(groups):
+    together = _measure_correlation(prepared, pairs, groups) if _is_worth_saying(groups) else None
+    if together is None or _count_effective(groups, together) > MOST_SHARE * len(groups):
         return None
     names = name_clusters(run.items, choice.cluster_by)
     items = tuple(
         replace(item, segments=item.segments | {_GROUP: groups[names[item.id]]}) for item in run.items
     )
-    together = choice.model_copy(update={"cluster_by": _GROUP, "minimum_prompts": MINIMUM_CLUSTERS})
-    return replace(run, items=items, plan=run.plan.model_copy(update={"comparison": together}))
+    joined = choice.model_copy(update={"cluster_by": _GROUP, "minimum_prompts": MINIMUM_CLUSTERS})
+    return replace(run, items=items, plan=run.plan.model_copy(update={"comparison": joined}))
 
 
 _GROUP = "near copies"
@@ -84,6 +88,10 @@ def _group_clusters(items: tuple[Item, ...], cluster_by: str | None) -> Mapping[
     for item in items:
         groups.setdefault(names[item.id], names[like.get(item.id, item.id)])
     return groups
+
+
+def _count_effective(groups: Mapping[str, str], together: float) -> float:
+    return sum(size / (1 + (size - 1) * together) for size in Counter(groups.values()).values())
 
 
 def _is_worth_saying(groups: Mapping[str, str]) -> bool:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import msgspec
 import pytest
+from tests.builders.runs import write_prompt
 
 from draftproof.manifests import ArmManifest, Manifest
 from draftproof.plan.schema import Plan
@@ -180,7 +181,7 @@ class World:
                     {
                         "id": f"{segment}-{number}",
                         "messages": [
-                            msgspec.to_builtins(Message(role="user", content=f"hello {segment} {number}"))
+                            msgspec.to_builtins(Message(role="user", content=write_prompt(segment, number)))
                         ],
                         "segments": {"task": segment, "language": "en"},
                         "checks": msgspec.to_builtins(checks),
