@@ -66,10 +66,10 @@ class ClientHealth:
             yield self
         finally:
             sampler.cancel()
-            await asyncio.wait({sampler})
-            gc.callbacks.remove(self._on_collection)
+            gc.callbacks.remove(self._on_collection)  # before the wait, which a second cancellation may end
             gc.set_threshold(*thresholds)
             gc.unfreeze()
+            await asyncio.wait({sampler})
 
     def read(self) -> HealthReading:
         """Return what was seen so far."""

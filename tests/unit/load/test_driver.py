@@ -226,3 +226,25 @@ def test_a_timer_that_ends_early_never_makes_a_request_leave_before_it_is_due():
     assert {record.item_id for record in sink.records} == {"a", "b"}
     assert sorted(record.scheduled_ns - block.started_ns for record in sink.records) == [0, 50_000_000]
     assert block.counted_from_ns >= block.started_ns + 50_000_000
+
+
+def test_a_watch_that_is_cancelled_twice_gives_garbage_back():
+    """A cancellation that meets the end of a watch leaves the collector as it was."""
+
+    async def watch(entered):
+        async with ClientHealth(time.monotonic_ns).watch():
+            entered.set()
+            await asyncio.sleep(60)
+
+    async def main():
+        entered = asyncio.Event()
+        task = asyncio.create_task(watch(entered))
+        await entered.wait()
+        task.cancel()
+        await asyncio.sleep(0)  # the watch waits for its sampler
+        task.cancel()
+        await asyncio.wait({task})
+
+    before = gc.get_threshold(), len(gc.callbacks), gc.get_freeze_count()
+    asyncio.run(main())
+    assert (gc.get_threshold(), len(gc.callbacks), gc.get_freeze_count()) == before
