@@ -14,6 +14,7 @@ the smallest hash of both sets in each of 128 bins (one permutation hashing, Li,
 that several prompts share word for word, such as a system prompt, say nothing of a prompt and are left out.
 """
 
+import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 
@@ -66,6 +67,7 @@ RUN_CHARACTERS = 8
 BINS = 128
 # Two texts are near copies where half of all their runs are in both: a template filled with as much again.
 LEAST_LIKENESS = 0.5
+TELLING_GROUPS = 3
 # More text does not change which half is shared, and a prompt of a whole book is no reason to wait.
 MOST_CHARACTERS = 20_000
 
@@ -82,9 +84,22 @@ def find_near_copies(items: Iterable[Item]) -> dict[str, str]:
     items = tuple(items)
     kept = {item.id: item.withheld_like for item in items if item.withheld_like is not None}
     texts = _read_texts(item for item in items if item.withheld_prompt is None)
-    found = kept | _group({name: _sketch(text) for name, text in texts.items()})
+    found = kept | _group_texts(texts)
     sizes = Counter(found.values())
     return {name: first for name, first in found.items() if sizes[first] > 1}
+
+
+def _group_texts(texts: Mapping[str, str]) -> dict[str, str]:
+    """Return the groups of texts; where all share one beginning, the groups of what follows it.
+
+    From one group or two nothing could be told of how prompts of a group go together.
+    """
+    groups = _group({name: _sketch(text) for name, text in texts.items()})
+    if len(set(groups.values())) >= TELLING_GROUPS:
+        return groups
+    start = len(os.path.commonprefix(list(texts.values())))  # noqa: RUF071 - characters are meant
+    behind = _group({name: _sketch(text[start:]) for name, text in texts.items()})
+    return behind if TELLING_GROUPS <= len(set(behind.values())) < len(texts) else groups
 
 
 def _read_texts(items: Iterable[Item]) -> Mapping[str, str]:

@@ -13,12 +13,15 @@ from draftproof.workload.items import Message
 WORDS = np.random.default_rng(7).integers(97, 123, (12, 30, 6))
 
 
-def measure(topic, **changes):
-    """Return a run of 48 prompts, four of each of 12 templates, whose effects differ by `topic`."""
+def measure(topic, behind="", **changes):
+    """Return a run of 48 prompts, four of each of 12 templates, whose effects differ by `topic`.
+
+    `behind` is a text that all of them begin with.
+    """
     layout = Layout(segments=("chat",), loads=(("low", 1),), prompts=48, prompts_per_topic=4, **changes)
     run = draw(layout, topic=topic)
     items = tuple(
-        msgspec.structs.replace(item, messages=(Message(role="user", content=_write(number)),))
+        msgspec.structs.replace(item, messages=(Message(role="user", content=behind + _write(number)),))
         for number, item in enumerate(run.items)
     )
     return msgspec.structs.replace(run, items=items)
@@ -89,6 +92,26 @@ def test_a_gain_that_rests_on_near_copies_is_not_credited():
     assert found == {"inconclusive"}
     assert {"effect_gain", "gain_by_near_copies"} <= codes
     assert statuses(faster(0.1, 0.9, comparison={"cluster_by": "topic"}))[0] == {"inconclusive"}
+
+
+def test_templates_behind_one_beginning_are_told_apart():
+    """What every prompt begins with says nothing of a prompt: the templates behind it are the groups."""
+    shared = _write(0) + _write(16) + _write(28) + " ".join(map(str, WORDS.ravel()))
+    assert "48 prompts count for 12" in next(foresee_near_copies(measure(0.0, shared).items, None))
+    assert "gain_by_near_copies" in statuses(faster(0.1, 0.9, behind=shared))[1]
+
+
+def test_questions_behind_one_text_are_still_one_group():
+    """Prompts that differ behind a long text are near copies of each other, as they always were."""
+    shared = " ".join(bytes(word).decode() for word in WORDS.reshape(-1, 6).astype(np.uint8)) * 2
+    run = measure(0.0)
+    items = [
+        msgspec.structs.replace(
+            item, messages=(Message(role="user", content=f"{shared} {WORDS[number % 12, number % 30]}"),)
+        )
+        for number, item in enumerate(run.items[:20])
+    ]
+    assert "20 prompts count for 1" in next(foresee_near_copies(items, None))
 
 
 def test_a_gain_that_near_copies_show_together_is_credited():
