@@ -75,8 +75,14 @@ def test_cancelling_the_reading_task_frees_the_slot(backend) -> None:
     """A cancelled task takes its request with it; reused at once, the id gets none of the old outputs."""
 
     async def cancel():
-        task = asyncio.create_task(collect(backend, make_request("a", PROMPT, max_tokens=500)))
-        await asyncio.sleep(0.02)
+        has_begun = asyncio.Event()
+
+        async def read():
+            async for _ in backend.generate(make_request("a", PROMPT, max_tokens=1500)):
+                has_begun.set()
+
+        task = asyncio.create_task(read())
+        await has_begun.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
