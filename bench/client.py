@@ -32,12 +32,12 @@ from client_ours import read_journal, write_plan
 from client_peers import QUANTITIES, Ask, Figures, Peer, describe, last_words, make_peers
 from client_watch import CpuWatch, describe_truth, keep_last, window_of
 
-from draftproof.load.client_check import Profile, fetch_truth, serving
-from draftproof.load.client_report import check_client, list_profiles
-from draftproof.metrics.client_error import TrueAnswer, compute_client_error
-from draftproof.metrics.request import compute_request_metrics
-from draftproof.metrics.service import percentile
-from draftproof.records import RequestRecord
+from draftproof.core.records import RequestRecord
+from draftproof.judge.metrics.client_error import TrueAnswer, compute_client_error
+from draftproof.judge.metrics.request import compute_request_metrics
+from draftproof.judge.metrics.service import percentile
+from draftproof.measure.selfcheck.client_check import Profile, fetch_truth, serving
+from draftproof.measure.selfcheck.client_report import check_client, list_profiles
 
 OURS = "draftproof"
 # The aims, and what a run is held to: see docs/client.md.

@@ -8,9 +8,9 @@ from typing import Self
 import numpy as np
 import psutil
 
-from draftproof.clock import monotonic_ns
-from draftproof.metrics.client_error import TrueAnswer
-from draftproof.metrics.service import percentile
+from draftproof.core.clock import monotonic_ns
+from draftproof.judge.metrics.client_error import TrueAnswer
+from draftproof.judge.metrics.service import percentile
 
 _INTERVAL_S = 0.2
 NS_PER_MS = 1e6

@@ -65,9 +65,9 @@ from steps import CONTEXT_TOKENS, StepPlan, measure_steps
 from streams import measure_streams
 from workload import SEGMENTS, load_prompts
 
-from draftproof.clock import monotonic_ns
-from draftproof.errors import UsageError
-from draftproof.qualify.runner import describe_host
+from draftproof.core.clock import monotonic_ns
+from draftproof.core.errors import UsageError
+from draftproof.measure.run.runner import describe_host
 from draftproof.reference.drafters.loading import BUILTIN_BY_METHOD, load_drafter
 from draftproof.reference.engine import Engine, default_proposers
 from draftproof.reference.models.model import load_target

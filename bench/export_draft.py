@@ -11,7 +11,7 @@ import torch
 from sides import Prompt
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from draftproof.errors import EngineError
+from draftproof.core.errors import EngineError
 from draftproof.reference.drafters.artefact import find_drafter, read_record, read_weights
 from draftproof.reference.drafters.lockstep import LockstepProposer
 from draftproof.reference.proposer import DraftContext

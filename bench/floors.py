@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from draftproof.clock import monotonic_ns
+from draftproof.core.clock import monotonic_ns
 
 
 def measure_bandwidth(megabytes: int, repeats: int) -> dict[str, float]:

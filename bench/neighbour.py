@@ -24,7 +24,7 @@ from typing import Any
 from report import check_thresholds
 from steps import CONTEXT_TOKENS, step_costs
 
-from draftproof.qualify.runner import describe_host
+from draftproof.measure.run.runner import describe_host
 from draftproof.reference.engine import Engine
 from draftproof.reference.kernels.native import NativeKernels
 from draftproof.reference.models.model import load_target

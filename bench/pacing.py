@@ -1,7 +1,7 @@
 """How exactly an open loop keeps its due times, and what ten thousand open streams cost: `make bench-pacing`.
 
 The client is the one that measures: worker processes, connections, parser and journal. The server is
-`draftproof.testing.paced_server`, a process of its own on the same machine, so that its work is in the
+`draftproof.measure.selfcheck.paced_server`, a process of its own on the same machine, so that its work is in the
 figures too. Writes bench/pacing.json; figures of lag are medians over repeats, with the worst beside them.
 """
 
@@ -27,14 +27,14 @@ import numpy as np
 import psutil
 import uvloop
 
-from draftproof.engines import GENERIC
-from draftproof.load.performing import LoadSettings
-from draftproof.load.sockets import count_descriptors
-from draftproof.load.turn import Endpoint, Turn
-from draftproof.load.workers import Outcome, WorkerPool
-from draftproof.records import RequestRecord
+from draftproof.core.records import RequestRecord
+from draftproof.measure.load.period import Endpoint, Turn
+from draftproof.measure.load.request_runner import LoadSettings
+from draftproof.measure.load.sockets import count_descriptors
+from draftproof.measure.load.workers import Outcome, WorkerPool
+from draftproof.measure.selfcheck.paced_server import Pace
+from draftproof.services.engines import GENERIC
 from draftproof.store.journal import load_journal
-from draftproof.testing.paced_server import Pace
 from draftproof.workload.arrivals import OpenLoop, Spacing, Steady, times_within
 from draftproof.workload.items import Item, Message
 
@@ -239,7 +239,7 @@ async def _drive(
 @contextlib.contextmanager
 def serving(pace: Pace) -> Iterator[str]:
     """Yield the address of a paced server; it is gone afterwards."""
-    command = [sys.executable, "-m", "draftproof.testing.paced_server"]
+    command = [sys.executable, "-m", "draftproof.measure.selfcheck.paced_server"]
     command += ["--pace", msgspec.json.encode(pace).decode()]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as server:  # noqa: S603 - our own module
         try:

@@ -22,8 +22,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # of tests.builders
 import numpy as np
 from tests.builders.knee import PLAN, Queue, Service, make_plan, search_to_end, start_run
 
-from draftproof.load import loops as lead
-from draftproof.verdict.knee.compute import compute_knee
+from draftproof.judge.knee.compute import compute_knee
+from draftproof.measure.load import loops as lead
 
 OUT = Path(__file__).with_name("queues.json")
 TARGET, REQUESTS = 0.95, 200

@@ -111,7 +111,7 @@ def write_tables(folder: Path) -> dict[str, Any]:
 
 def write_report(folder: Path) -> dict[str, Any]:
     """Compute the verdict, and write results, envelope and report."""
-    from draftproof.qualify.reporting import recompute  # noqa: PLC0415 - its import is part of the stage
+    from draftproof.measure.run.reporting import recompute  # noqa: PLC0415 - its import is part of the stage
 
     results = recompute(folder, write=True)
     return {

@@ -13,9 +13,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # of tests.builders
 import numpy as np
 from tests.builders.records import build_arm_manifest, build_contract, build_manifest
 
-from draftproof.load.turn import Turn, turns_of
+from draftproof.core.records import BlockRecord, Chunk, RequestRecord, SpecCounts
+from draftproof.measure.load.period import Turn, turns_of
 from draftproof.plan.loading import parse_plan, plan_sha256, thresholds_sha256
-from draftproof.records import BlockRecord, Chunk, RequestRecord, SpecCounts
 from draftproof.store import RunDirectory
 from draftproof.workload.blocks import plan_blocks, request_seed
 from draftproof.workload.items import ContainsCheck, Item, LengthCheck, Message

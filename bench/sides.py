@@ -12,8 +12,8 @@ from typing import Any, Protocol
 import torch
 from transformers import AutoModelForCausalLM
 
-from draftproof.clock import monotonic_ns
-from draftproof.errors import EngineError
+from draftproof.core.clock import monotonic_ns
+from draftproof.core.errors import EngineError
 from draftproof.reference.engine import Engine
 from draftproof.reference.types import (
     GenerationRequest,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from draftproof.qualify.runner import describe_host
+from draftproof.measure.run.runner import describe_host
 from draftproof.reference.engine import Engine
 from draftproof.reference.models.model import TargetModel, load_target
 from draftproof.reference.proposer import DraftContext, Drafts

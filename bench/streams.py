@@ -6,7 +6,7 @@ from typing import Any
 
 from sides import EngineSide, Limit, Prompt, ask
 
-from draftproof.clock import monotonic_ns
+from draftproof.core.clock import monotonic_ns
 from draftproof.reference.engine import Engine
 from draftproof.reference.types import SpeculationParams
 

@@ -30,12 +30,12 @@ from study_worlds_processes import PROCESS_WORLDS
 from study_worlds_stalls import STALL_WORLDS
 from tests.builders.runs import build_run, order_turns
 
-from draftproof.stats.shares import share_interval
-from draftproof.verdict.decision import DecidedRun, decide_run
-from draftproof.verdict.effects import derive_seed
-from draftproof.verdict.results import Cell as DecidedCell
-from draftproof.verdict.results import Effect
-from draftproof.verdict.run_data import ALL_SEGMENTS
+from draftproof.judge.decide.decision import DecidedRun, decide_run
+from draftproof.judge.decide.effects import derive_seed
+from draftproof.judge.observe.run_data import ALL_SEGMENTS
+from draftproof.judge.results.run import Cell as DecidedCell
+from draftproof.judge.results.run import Effect
+from draftproof.judge.stats.shares import share_interval
 
 WORLDS = (*TIME_WORLDS, *COUNTING_WORLDS, *PERIOD_WORLDS, *STALL_WORLDS, *PROCESS_WORLDS)
 ROOT = Path(__file__).resolve().parents[1]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from tests.builders.runs import Floats, Layout, Requests
 
-from draftproof.verdict.run_data import RunData
+from draftproof.judge.observe.run_data import RunData
 
 Cell = tuple[str, str]  # segment, load
 # From arm, load, blocks and the source of chance to the log shift of each of the arm's periods.

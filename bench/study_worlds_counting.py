@@ -14,8 +14,8 @@ import numpy as np
 from study_worlds import ALL, BY_LENGTH, STANDARD, World
 from tests.builders.runs import Requests
 
-from draftproof.records import Chunk, RequestRecord
-from draftproof.verdict.run_data import RunData
+from draftproof.core.records import Chunk, RequestRecord
+from draftproof.judge.observe.run_data import RunData
 
 BUNDLE = 4  # tokens that the joining arm sends in one event
 CHARACTERS = 3  # of a token in the texts of synthetic runs

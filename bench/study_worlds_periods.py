@@ -11,8 +11,8 @@ import numpy as np
 from study_worlds import ALL, LOW, STANDARD, World, everywhere, make_layout
 from tests.builders.runs import Floats
 
-from draftproof.records import Chunk, RequestRecord
-from draftproof.verdict.run_data import RunData
+from draftproof.core.records import Chunk, RequestRecord
+from draftproof.judge.observe.run_data import RunData
 
 STALL, OFF, KNEE = 0.47, (0.04, 0.08), 0.22  # logs: 1.6 times as long; 4 to 8 % off; 25 % slower
 RARE, RARE_STALL = 0.08, 0.6  # share of periods; log

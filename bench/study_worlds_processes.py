@@ -15,9 +15,9 @@ import numpy as np
 from study_worlds import ALL, PLAN, THRESHOLDS, World
 from tests.builders.runs import TURN_NS, Layout
 
-from draftproof.records import BlockRecord, Chunk, RequestRecord
-from draftproof.verdict.effects import derive_seed
-from draftproof.verdict.observed import RunData, TurnKey
+from draftproof.core.records import BlockRecord, Chunk, RequestRecord
+from draftproof.judge.decide.effects import derive_seed
+from draftproof.judge.observe.observed import RunData, TurnKey
 
 LUCK, CARRIED, PAUSE_NS = 0.08, 0.08, 5_000_000_000
 SIX = Layout(prompts=48, block_size=8, thresholds=THRESHOLDS, comparison=PLAN)

@@ -12,10 +12,10 @@ import numpy as np
 from study_worlds import ALL, STANDARD, World
 from tests.builders.disturbed import BUSY, QUIET, add_attempts, note_hosts
 
-from draftproof.records import BlockRecord, Chunk, HostUse, RequestRecord
-from draftproof.verdict.client_limits import LAGGED_TURNS_LIMIT
-from draftproof.verdict.effects import derive_seed
-from draftproof.verdict.observed import RunData, TurnKey
+from draftproof.core.records import BlockRecord, Chunk, HostUse, RequestRecord
+from draftproof.judge.decide.effects import derive_seed
+from draftproof.judge.observe.client_limits import LAGGED_TURNS_LIMIT
+from draftproof.judge.observe.observed import RunData, TurnKey
 
 STALLED, FACTOR, GAIN = 0.1, 3.0, 0.85
 OWN_STALLED = 2  # of the candidate's periods at each load

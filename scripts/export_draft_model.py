@@ -32,7 +32,7 @@ _SAME = {
 
 def main() -> None:
     """Read the arguments, write the folder; bad input ends in one sentence."""
-    from draftproof.errors import DraftproofError  # noqa: PLC0415
+    from draftproof.core.errors import DraftproofError  # noqa: PLC0415
     from draftproof.reference.drafters.artefact import builtin_folder  # noqa: PLC0415
 
     parser = argparse.ArgumentParser(

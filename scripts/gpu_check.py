@@ -33,7 +33,7 @@ from tiny_engine import (  # the builders of the tests
     token_ids_of,
 )
 
-from draftproof.errors import DraftproofError
+from draftproof.core.errors import DraftproofError
 from draftproof.reference.models.model import TargetModel
 from draftproof.reference.models.ragged import SequenceCache
 

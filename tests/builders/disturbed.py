@@ -4,8 +4,8 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from draftproof.records import BlockRecord, HostUse, RequestRecord
-from draftproof.verdict.observed import RunData, TurnKey
+from draftproof.core.records import BlockRecord, HostUse, RequestRecord
+from draftproof.judge.observe.observed import RunData, TurnKey
 
 QUIET = HostUse(span_s=30.0, cores=2, busy_s=55.0, own_s=54.5, steal_s=0.0, pressure_s=20.0)
 BUSY = HostUse(span_s=30.0, cores=2, busy_s=60.0, own_s=20.0, steal_s=0.0, pressure_s=29.0)

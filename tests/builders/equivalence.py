@@ -2,15 +2,15 @@
 
 from collections.abc import Iterable
 
-from draftproof.verdict.equivalence.results import (
+from draftproof.judge.results.equivalence import (
     ALL_LOADS,
     EquivalenceTest,
     GreedyComparison,
     Margins,
     OutputEquivalence,
 )
-from draftproof.verdict.figure import Figure
-from draftproof.verdict.results import Agreement
+from draftproof.judge.results.figure import Figure
+from draftproof.judge.results.run import Agreement
 
 _CONTRACTS = {"candidate": "assumed", "baseline_null": "guaranteed by method"}
 

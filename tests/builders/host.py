@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Collection
 
-from draftproof.records import AcceleratorUse
-from draftproof.telemetry.host_load import HostCounters
+from draftproof.core.records import AcceleratorUse
+from draftproof.services.telemetry.host_load import HostCounters
 
 CORES = 2
 

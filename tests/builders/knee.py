@@ -13,14 +13,14 @@ import msgspec
 import numpy as np
 from tests.builders.records import build_block_record, build_item, build_manifest, build_record
 
-from draftproof.load.loops import Lead
+from draftproof.core.records import RequestRecord
+from draftproof.judge.knee.search import replay
+from draftproof.judge.knee.trials import read_turns
+from draftproof.judge.observe.levels import Look
+from draftproof.judge.observe.run_data import RunData
+from draftproof.measure.load.loops import Lead
 from draftproof.plan.loading import parse_plan
 from draftproof.plan.schema import Plan
-from draftproof.records import RequestRecord
-from draftproof.verdict.knee.levels import Look
-from draftproof.verdict.knee.search import replay
-from draftproof.verdict.knee.turns import read_turns
-from draftproof.verdict.run_data import RunData
 from draftproof.workload.arm_orders import hash_number
 
 NS_PER_S = 1_000_000_000

@@ -3,7 +3,7 @@
 Deterministic; the hashes are fixed text.
 """
 
-from draftproof.manifests import ArmManifest, Contract, Manifest
+from draftproof.core.manifests import ArmManifest, Contract, Manifest
 
 DIGEST = "9f2c4e1ab77d03c5e8f6a4b1d20c9e7f5a3b8c6d1e0f42a7b9c8d7e6f5a4b3c2"
 STARTED_WALL_NS = 1_767_945_600_000_000_000

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from draftproof.manifests import ArmManifest, Contract, Manifest
-from draftproof.records import SCHEMA_VERSION, BlockRecord, Chunk, RequestRecord, Round, SpecCounts
+from draftproof.core.manifests import ArmManifest, Contract, Manifest
+from draftproof.core.records import SCHEMA_VERSION, BlockRecord, Chunk, RequestRecord, Round, SpecCounts
 from draftproof.workload.items import Item, Message
 
 MS_NS = 1_000_000

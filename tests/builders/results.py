@@ -8,7 +8,7 @@ from typing import NamedTuple
 from tests.builders.equivalence import build_rows
 from tests.builders.manifest import DIGEST
 
-from draftproof.verdict.results import (
+from draftproof.judge.results.run import (
     Acceptance,
     Agreement,
     ArmCell,

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from draftproof.manifests import ArmManifest, Manifest
+from draftproof.core.manifests import ArmManifest, Manifest
+from draftproof.core.records import BlockRecord, Chunk, RequestRecord, SpecCounts
+from draftproof.judge.observe.run_data import RunData
 from draftproof.plan.load import Arrivals
 from draftproof.plan.schema import Plan
-from draftproof.records import BlockRecord, Chunk, RequestRecord, SpecCounts
-from draftproof.verdict.run_data import RunData
 from draftproof.workload.arm_orders import draw_arm_orders
 from draftproof.workload.arrivals import arrival_times_ns
 from draftproof.workload.items import ContainsCheck, Item, Message, Sampling

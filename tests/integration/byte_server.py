@@ -15,14 +15,14 @@ from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 from tests.builders.records import build_item
 
-from draftproof.client.exchange import Exchange, ExchangeFold
-from draftproof.client.transport import HttpTransport
-from draftproof.client.wire import WireRequest
-from draftproof.engines import adapter_for
-from draftproof.load.driver import LoadSettings, run_turn
-from draftproof.load.turn import Endpoint, Turn
-from draftproof.records import RequestRecord
-from draftproof.testing.playback import parse_head
+from draftproof.core.records import RequestRecord
+from draftproof.measure.client.exchange import Exchange, ExchangeFold
+from draftproof.measure.client.transport import HttpTransport
+from draftproof.measure.client.wire import WireRequest
+from draftproof.measure.load.driver import LoadSettings, run_turn
+from draftproof.measure.load.period import Endpoint, Turn
+from draftproof.measure.selfcheck.playback import parse_head
+from draftproof.services.engines import adapter_for
 
 STREAM, JSON, HTML, TEXT = "text/event-stream", "application/json", "text/html", "text/plain"
 CHAT = "/v1/chat/completions"

@@ -12,13 +12,13 @@ import psutil
 import pytest
 
 from draftproof.cli import main
-from draftproof.engines.reading.flags import parse_flags
+from draftproof.judge.results.run import Results
+from draftproof.measure.run import Patience, Progress, Quiet, resume_run, run_plan
 from draftproof.plan.loading import load_plan
-from draftproof.qualify import Patience, Progress, Quiet, resume_run, run_plan
-from draftproof.verdict.results import Results
+from draftproof.services.engines.reading.flags import parse_flags
 
 MARK = "DRAFTPROOF_TEST_STAGE"
-SERVER = (sys.executable, "-m", "draftproof.testing.serve_script", "--port", "{port}")
+SERVER = (sys.executable, "-m", "draftproof.measure.selfcheck.serve_script", "--port", "{port}")
 DRAFTING = ("--acceptance", "active", "--tokens-per-chunk", "2")
 
 PLAN = """\

@@ -6,16 +6,16 @@ import aiohttp
 import pytest
 from tests.builders.records import build_arm_manifest, build_item
 
-from draftproof.arms.probe import probe_service
-from draftproof.arms.service import locate_service
-from draftproof.client.transport import HttpTransport
-from draftproof.engines import ADAPTERS, GENERIC
-from draftproof.errors import EngineError
-from draftproof.load.turn import Endpoint
-from draftproof.manifests import Counting
+from draftproof.core.errors import EngineError
+from draftproof.core.manifests import Counting
+from draftproof.measure.client.transport import HttpTransport
+from draftproof.measure.load.period import Endpoint
+from draftproof.measure.selfcheck.scripted_server import ScriptedServer
+from draftproof.measure.selfcheck.scripts import Script
 from draftproof.plan.schema import Arm
-from draftproof.testing.scripted_server import ScriptedServer
-from draftproof.testing.scripts import Script
+from draftproof.services.arms.probe import probe_service
+from draftproof.services.arms.service import locate_service
+from draftproof.services.engines import ADAPTERS, GENERIC
 
 USAGE, IDS = "stream_options.continuous_usage_stats", "return_token_ids"
 PLAIN = {"include_usage": True}

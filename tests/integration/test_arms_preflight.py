@@ -11,16 +11,16 @@ from aiohttp import web
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from draftproof.arms.manifest import REFERENCE_ENGINE, fetch_manifest
-from draftproof.arms.preflight import run_preflight
-from draftproof.arms.probe import probe_service
-from draftproof.arms.service import locate_service
-from draftproof.client.transport import HttpTransport
-from draftproof.engines import adapter_for
-from draftproof.errors import EngineError, IncompatibleError, InvalidRunError
-from draftproof.load.turn import Endpoint
+from draftproof.core.errors import EngineError, IncompatibleError, InvalidRunError
+from draftproof.measure.client.transport import HttpTransport
+from draftproof.measure.load.period import Endpoint
 from draftproof.plan.loading import parse_plan
-from draftproof.telemetry.scrape import fetch_exposition
+from draftproof.services.arms.manifest import REFERENCE_ENGINE, fetch_manifest
+from draftproof.services.arms.preflight import run_preflight
+from draftproof.services.arms.probe import probe_service
+from draftproof.services.arms.service import locate_service
+from draftproof.services.engines import adapter_for
+from draftproof.services.telemetry.scrape import fetch_exposition
 from draftproof.workload.items import Item, Message
 
 BASE = 'name = "t"\n[[load]]\nname = "single"\nconcurrency = 1\n[comparison]\nnull_arm = false\n'

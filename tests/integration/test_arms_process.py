@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from draftproof.arms.process import ArmProcess
-from draftproof.arms.service import find_free_port
-from draftproof.errors import EngineError
+from draftproof.core.errors import EngineError
+from draftproof.services.arms.process import ArmProcess
+from draftproof.services.arms.service import find_free_port
 
 SERVER = """
 import http.server, sys

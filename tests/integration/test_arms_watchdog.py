@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from draftproof.arms.process import start_watchdog, tell
+from draftproof.services.arms.process import start_watchdog, tell
 
 CHILD = "import sys, time; print('up', flush=True); time.sleep(60)"
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + CHILD

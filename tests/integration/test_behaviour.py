@@ -6,13 +6,13 @@ import sys
 import msgspec
 import pytest
 
+from draftproof.measure.run import Interrupted, Quiet, recompute, resume_run, run_plan
+from draftproof.measure.selfcheck.behaving import BehavingService, Behaviour
+from draftproof.measure.selfcheck.playback import render_json_response
+from draftproof.measure.selfcheck.scripted_server import ScriptedServer
+from draftproof.measure.selfcheck.scripts import Script
 from draftproof.plan.loading import load_plan
-from draftproof.qualify import Interrupted, Quiet, recompute, resume_run, run_plan
 from draftproof.store import RunDirectory, save_compacted
-from draftproof.testing.behaving import BehavingService, Behaviour
-from draftproof.testing.playback import render_json_response
-from draftproof.testing.scripted_server import ScriptedServer
-from draftproof.testing.scripts import Script
 
 PLAN = """\
 name = "behaving"
@@ -235,7 +235,7 @@ def test_checks_that_cannot_be_judged_stop_a_run_before_it_starts(bench, checks,
 
 def test_probes_that_were_begun_are_finished_by_a_resumed_run(bench, monkeypatch):
     """Ctrl-C between two probes loses neither the measured turns nor the probes so far."""
-    from draftproof.qualify import behaviour
+    from draftproof.measure.run import behaviour
 
     asked = []
 
@@ -246,7 +246,7 @@ def test_probes_that_were_begun_are_finished_by_a_resumed_run(bench, monkeypatch
         await behaviour._probe_arm(run, fleet, arm)
 
     with monkeypatch.context() as patch:
-        patch.setattr(sys.modules["draftproof.qualify.measure"], "probe_arm", stop_midway)
+        patch.setattr(sys.modules["draftproof.measure.run.measure"], "probe_arm", stop_midway)
         with pytest.raises(Interrupted):
             bench.run()
     assert asked == ["baseline", "candidate"]

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from draftproof.load.client_check import Profile, measure_floor, run_profile
-from draftproof.load.client_report import FAULTS, run_fault_mix
+from draftproof.measure.selfcheck.client_check import Profile, measure_floor, run_profile
+from draftproof.measure.selfcheck.client_report import FAULTS, run_fault_mix
 
 GENTLE = {"streams": 4, "chunks_per_s": 1600.0, "seconds": 0.2}
 

@@ -14,10 +14,10 @@ from tests.builders.records import (
     build_record,
 )
 
+from draftproof.core.records import SpecCounts
+from draftproof.judge.compare import RunComparison
 from draftproof.plan.loading import parse_plan, plan_sha256, thresholds_sha256
-from draftproof.records import SpecCounts
 from draftproof.store import RunDirectory
-from draftproof.verdict.comparing import RunComparison
 
 PLAN = (
     'name = "api"\n[[load]]\nname = "single"\nconcurrency = 1\n'

@@ -14,11 +14,11 @@ import uvloop
 from byte_server import CHAT, DIALECTS, ByteServer, Reply, ask, events, respond, send, with_transport
 from tests.builders.records import build_item
 
-from draftproof.client.transport import Dialler, HttpTransport, Origin, ResumingContext
-from draftproof.clock import monotonic_ns
-from draftproof.engines import GENERIC
-from draftproof.load.driver import MemorySink, run_turn
-from draftproof.load.turn import Endpoint, Turn
+from draftproof.core.clock import monotonic_ns
+from draftproof.measure.client.transport import Dialler, HttpTransport, Origin, ResumingContext
+from draftproof.measure.load.driver import MemorySink, run_turn
+from draftproof.measure.load.period import Endpoint, Turn
+from draftproof.services.engines import GENERIC
 
 BODY = events(DIALECTS["generic"].frames)
 CERTIFICATE = Path(__file__).with_name("self_signed.pem")

@@ -6,9 +6,9 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
+from draftproof.measure.selfcheck.scripted_server import ScriptedServer
+from draftproof.measure.selfcheck.scripts import Script
 from draftproof.store import RunDirectory
-from draftproof.testing.scripted_server import ScriptedServer
-from draftproof.testing.scripts import Script
 
 SILENT = Script(tokens_per_chunk=(1, 3, 2), gaps_s=(0.01,), usage="none", token_ids=False)
 

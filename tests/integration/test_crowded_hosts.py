@@ -7,10 +7,11 @@ from tests.builders.host import ScriptedHost
 from typer import Exit
 
 from draftproof.cli.running import finish
-from draftproof.errors import InvalidRunError
-from draftproof.qualify import Patience, Quiet, early_word, host_watch, recompute, watching_host
+from draftproof.core.errors import InvalidRunError
+from draftproof.judge.results.run import EXIT_CODES
+from draftproof.measure.run import Patience, Quiet, host_watch, recompute, watching_host
+from draftproof.measure.run import early_warning as early_word
 from draftproof.store import RunDirectory
-from draftproof.verdict.results import EXIT_CODES
 
 TICK_S = 15.0
 ITEMS = 8

@@ -12,9 +12,9 @@ import pytest
 from attached import CHAT_NAME, FORBIDDEN, GIVE, HEADERS, KEY, METRICS, REFUSED, ROUTES, WEB, Attached, served
 from byte_server import TEXT, ByteServer, Reply, chunk, events, final, respond, usage
 
-from draftproof.arms import process
-from draftproof.arms import service as readiness
-from draftproof.errors import EngineError
+from draftproof.core.errors import EngineError
+from draftproof.services.arms import process
+from draftproof.services.arms import service as readiness
 
 CERTIFICATE = Path(__file__).with_name("self_signed.pem")
 UNREAD, NAME_IT = "no metrics could be read", " Fix: name the address with the arm's metrics_urls."

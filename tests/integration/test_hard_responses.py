@@ -23,10 +23,10 @@ from byte_server import (
     respond,
 )
 
-from draftproof.client.exchange import ExchangeFold
-from draftproof.client.transport import HttpTransport
-from draftproof.client.wire import WireRequest
-from draftproof.engines import GENERIC
+from draftproof.measure.client.exchange import ExchangeFold
+from draftproof.measure.client.transport import HttpTransport
+from draftproof.measure.client.wire import WireRequest
+from draftproof.services.engines import GENERIC
 
 PAGE = "<!DOCTYPE html>\n<html>\n<title>Sign in</title>\n</html>\n"
 BODY = events(DIALECTS["vllm"].frames)

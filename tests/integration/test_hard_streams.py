@@ -3,11 +3,11 @@
 import pytest
 from byte_server import DIALECTS, DONE, ask_one, chunk, counts, events, final, respond, usage
 
-from draftproof.client.exchange import RAW_LIMIT_BYTES, show_bytes
-from draftproof.client.sse import MAX_EVENT_BYTES
-from draftproof.metrics.delivery import find_hint, summarise_delivery
-from draftproof.metrics.request import compute_request_metrics, tokens_per_chunk
-from draftproof.records import ToolCall
+from draftproof.core.records import ToolCall
+from draftproof.judge.metrics.delivery import find_hint, summarise_delivery
+from draftproof.judge.metrics.request import compute_request_metrics, tokens_per_chunk
+from draftproof.measure.client.exchange import RAW_LIMIT_BYTES, show_bytes
+from draftproof.measure.client.sse import MAX_EVENT_BYTES
 
 TEXT = "The quick brown fox"
 

@@ -7,8 +7,8 @@ import pytest
 import uvloop
 from byte_server import CHAT, DIALECTS, ByteServer, Reply, ask, events, respond, send, with_transport
 
-from draftproof.client.connection import HttpConnection
-from draftproof.clock import monotonic_ns
+from draftproof.core.clock import monotonic_ns
+from draftproof.measure.client.connection import HttpConnection
 
 BODY = events(DIALECTS["generic"].frames)
 LOOPS = {"asyncio": asyncio.run, "uvloop": uvloop.run}

@@ -5,15 +5,15 @@ import shutil
 
 import pytest
 
-from draftproof.handover.packing import PackOptions, pack_run
-from draftproof.handover.verifying import verify_package
-from draftproof.load.workers.handle import ProcessWorker
+from draftproof.measure.load.workers.handle import ProcessWorker
+from draftproof.measure.run import Quiet, resume_run, run_plan
 from draftproof.plan.loading import load_plan
-from draftproof.qualify import Quiet, resume_run, run_plan
-from draftproof.report import render_html
-from draftproof.report.text import render_text
 from draftproof.store import RunDirectory
 from draftproof.store.journal import load_journal
+from draftproof.tell.handover.packing import PackOptions, pack_run
+from draftproof.tell.handover.verifying import verify_package
+from draftproof.tell.report import render_html
+from draftproof.tell.report.text import render_text
 
 KNEE = """
 [objectives]

@@ -8,14 +8,14 @@ import threading
 import pytest
 from tests.builders.records import build_item
 
-from draftproof.client.transport import HttpTransport
-from draftproof.engines import GENERIC, REFERENCE
-from draftproof.errors import UsageError
-from draftproof.load.driver import LoadSettings, run_turn
-from draftproof.load.turn import Endpoint, Turn
-from draftproof.records import RequestRecord, SpecCounts
-from draftproof.testing.scripted_server import ScriptedServer
-from draftproof.testing.scripts import Script
+from draftproof.core.errors import UsageError
+from draftproof.core.records import RequestRecord, SpecCounts
+from draftproof.measure.client.transport import HttpTransport
+from draftproof.measure.load.driver import LoadSettings, run_turn
+from draftproof.measure.load.period import Endpoint, Turn
+from draftproof.measure.selfcheck.scripted_server import ScriptedServer
+from draftproof.measure.selfcheck.scripts import Script
+from draftproof.services.engines import GENERIC, REFERENCE
 
 ROUNDS = {
     "proposed": [4, 4],

@@ -11,13 +11,13 @@ import pytest
 from tests.builders.records import build_item
 from tests.builders.transport import FakeTransport, Story
 
-from draftproof.client.transport import HttpTransport
-from draftproof.engines import REFERENCE
-from draftproof.errors import StoreError
-from draftproof.load.driver import LoadSettings, run_turn, run_warmup
-from draftproof.load.turn import Endpoint, Turn
-from draftproof.testing.scripted_server import ScriptedServer
-from draftproof.testing.scripts import Script
+from draftproof.core.errors import StoreError
+from draftproof.measure.client.transport import HttpTransport
+from draftproof.measure.load.driver import LoadSettings, run_turn, run_warmup
+from draftproof.measure.load.period import Endpoint, Turn
+from draftproof.measure.selfcheck.scripted_server import ScriptedServer
+from draftproof.measure.selfcheck.scripts import Script
+from draftproof.services.engines import REFERENCE
 
 NAMES = ("a", "b", "c", "d", "e")
 ITEMS = {name: build_item(name) for name in NAMES}

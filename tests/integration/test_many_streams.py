@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from draftproof.load.sockets import count_descriptors
+from draftproof.measure.load.sockets import count_descriptors
 
 BENCH = Path(__file__).parents[2] / "bench" / "pacing.py"
 STREAMS = 10_000

@@ -5,12 +5,12 @@ import asyncio
 import numpy as np
 from tests.builders.records import build_item
 
-from draftproof.client.transport import HttpTransport
-from draftproof.engines import GENERIC
-from draftproof.load.driver import LoadSettings, MemorySink, run_turn
-from draftproof.load.turn import Endpoint, Turn
-from draftproof.testing.scripted_server import ScriptedServer
-from draftproof.testing.scripts import Script
+from draftproof.measure.client.transport import HttpTransport
+from draftproof.measure.load.driver import LoadSettings, MemorySink, run_turn
+from draftproof.measure.load.period import Endpoint, Turn
+from draftproof.measure.selfcheck.scripted_server import ScriptedServer
+from draftproof.measure.selfcheck.scripts import Script
+from draftproof.services.engines import GENERIC
 from draftproof.workload.arrivals import OpenLoop, Spacing, Steady, times_within
 
 QUICK = LoadSettings(failure_pause_s=0.0, request_timeout_s=20, lead_s=1.0)

@@ -11,18 +11,18 @@ import msgspec
 import pytest
 from tests.builders.records import build_item
 
-from draftproof.client.connection import HttpConnection
-from draftproof.client.transport import HttpTransport
-from draftproof.engines import GENERIC
-from draftproof.load.client_check import Profile, run_profile
-from draftproof.load.client_fitness import PRECISION, judge_stretch
-from draftproof.load.client_report import FAULTS, run_fault_mix
-from draftproof.load.driver import LoadSettings, MemorySink, run_turn
-from draftproof.load.turn import Endpoint, Turn
-from draftproof.metrics.client_error import TrueAnswer, compute_client_error
-from draftproof.metrics.request import compute_request_metrics, itl_arrival_ns
-from draftproof.testing.scripted_server import ScriptedServer
-from draftproof.testing.scripts import Script
+from draftproof.judge.metrics.client_error import TrueAnswer, compute_client_error
+from draftproof.judge.metrics.request import compute_request_metrics, itl_arrival_ns
+from draftproof.measure.client.connection import HttpConnection
+from draftproof.measure.client.transport import HttpTransport
+from draftproof.measure.load.driver import LoadSettings, MemorySink, run_turn
+from draftproof.measure.load.period import Endpoint, Turn
+from draftproof.measure.selfcheck.client_check import Profile, run_profile
+from draftproof.measure.selfcheck.client_fitness import PRECISION, judge_stretch
+from draftproof.measure.selfcheck.client_report import FAULTS, run_fault_mix
+from draftproof.measure.selfcheck.scripted_server import ScriptedServer
+from draftproof.measure.selfcheck.scripts import Script
+from draftproof.services.engines import GENERIC
 
 STALL_NS = 10**12
 
@@ -131,7 +131,7 @@ def test_the_start_of_a_closed_loop_is_spread_and_not_counted():
 def test_a_connection_is_found_at_the_same_cost_among_a_thousand():
     """Lesson 8, a pool quadratic in connections eats the core: ours looks at one, with no HTTP library."""
     code = (
-        "import draftproof.client.transport, sys; "
+        "import draftproof.measure.client.transport, sys; "
         "print(sorted({'httpx', 'aiohttp', 'requests', 'urllib3'} & set(sys.modules)))"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from tests.builders.records import MS_NS, build_block_record, build_item, build_manifest, build_record
 
+from draftproof.core.records import SpecCounts
 from draftproof.plan.loading import parse_plan, plan_sha256, thresholds_sha256
-from draftproof.records import SpecCounts
 from draftproof.store import RunDirectory
 from draftproof.workload.items import ContainsCheck
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from draftproof.errors import EngineError
+from draftproof.core.errors import EngineError
 
-SERVE = [sys.executable, "-m", "draftproof.testing.serve_script"]
+SERVE = [sys.executable, "-m", "draftproof.measure.selfcheck.serve_script"]
 DRAFTING = ("--acceptance", "active", "--tokens-per-chunk", "2")
 REFERENCE = ("--engine", "draftproof-reference", "--setting", "max_num_seqs=8")
 

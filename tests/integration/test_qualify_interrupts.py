@@ -15,9 +15,9 @@ import time
 
 import pytest
 
-from draftproof.errors import StoreError
-from draftproof.qualify import recompute, resume_run
-from draftproof.qualify.progress import Quiet
+from draftproof.core.errors import StoreError
+from draftproof.measure.run import recompute, resume_run
+from draftproof.measure.run.progress import Quiet
 
 DRAFTING = ("--acceptance", "active", "--tokens-per-chunk", "2")
 SLOW_PLAN = {"baseline": ("--gap-ms", "20"), "candidate": (*DRAFTING, "--gap-ms", "40"), "block_size": 2}
@@ -26,7 +26,7 @@ STUBBORN = (
     "import runpy, signal, sys; "
     "signal.signal = lambda *_: None; sys.argv[0] = 'serve_script'; "
     "import signal as s; s.pthread_sigmask(s.SIG_BLOCK, [s.SIGTERM, s.SIGINT]); "
-    "runpy.run_module('draftproof.testing.serve_script', run_name='__main__')"
+    "runpy.run_module('draftproof.measure.selfcheck.serve_script', run_name='__main__')"
 )
 
 
@@ -183,7 +183,12 @@ def test_a_run_that_is_killed_again_and_again_is_finished_without_loss(stage):
 
 def test_a_killed_program_leaves_no_service_behind(stage):
     """SIGKILL to the program: the arms and what they started end by themselves, and the run can go on."""
-    launcher = ["sh", "-c", f"{sys.executable} -m draftproof.testing.serve_script --port $0; true", "{port}"]
+    launcher = [
+        "sh",
+        "-c",
+        f"{sys.executable} -m draftproof.measure.selfcheck.serve_script --port $0; true",
+        "{port}",
+    ]
     process = stage.start("run", stage.plan(**SLOW_PLAN | {"baseline": launcher}), "--out", stage.out)
     stage.wait_for_records(3)
     assert len(stage.processes("serve_script")) == 3

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from draftproof.errors import PlanError
+from draftproof.core.errors import PlanError
 from draftproof.store import RunDirectory
 
 DRAFTING = ("--acceptance", "active", "--tokens-per-chunk", "2")
@@ -11,7 +11,7 @@ DRAFTING = ("--acceptance", "active", "--tokens-per-chunk", "2")
 
 def telling(*options: str) -> list[str]:
     """The scripted server behind a shell that writes a line at each start."""
-    server = " ".join((sys.executable, "-m draftproof.testing.serve_script --port $0", *options))
+    server = " ".join((sys.executable, "-m draftproof.measure.selfcheck.serve_script --port $0", *options))
     return ["sh", "-c", f"echo started; exec {server}", "{port}"]
 
 

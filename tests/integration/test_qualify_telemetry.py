@@ -2,8 +2,8 @@
 
 import pytest
 
-from draftproof.qualify import recompute
-from draftproof.records import TelemetrySample
+from draftproof.core.records import TelemetrySample
+from draftproof.measure.run import recompute
 from draftproof.store import RunDirectory, save_compacted
 
 

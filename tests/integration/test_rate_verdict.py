@@ -2,8 +2,8 @@
 
 import pytest
 
+from draftproof.measure.run import Quiet, run_plan
 from draftproof.plan.loading import load_plan
-from draftproof.qualify import Quiet, run_plan
 
 
 def test_a_run_at_a_rate_says_what_its_client_did(stage):

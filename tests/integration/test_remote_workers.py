@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 from tests.builders.records import build_item
 
-from draftproof.clock import monotonic_ns
-from draftproof.engines import GENERIC
-from draftproof.errors import StoreError, UsageError
-from draftproof.load.driver import LoadSettings
-from draftproof.load.ray.actor import LoadActor
-from draftproof.load.ray.facts import read_facts
-from draftproof.load.ray.handle import RemoteWorker
-from draftproof.load.turn import Endpoint, Turn
-from draftproof.load.workers import WorkerDiedError, WorkerPool
+from draftproof.core.clock import monotonic_ns
+from draftproof.core.errors import StoreError, UsageError
+from draftproof.measure.load.driver import LoadSettings
+from draftproof.measure.load.period import Endpoint, Turn
+from draftproof.measure.load.ray.actor import LoadActor
+from draftproof.measure.load.ray.facts import read_facts
+from draftproof.measure.load.ray.handle import RemoteWorker
+from draftproof.measure.load.workers import WorkerDiedError, WorkerPool
+from draftproof.measure.selfcheck.scripted_server import ScriptedServer
+from draftproof.measure.selfcheck.scripts import Script
+from draftproof.services.engines import GENERIC
 from draftproof.store.journal import load_journal
-from draftproof.testing.scripted_server import ScriptedServer
-from draftproof.testing.scripts import Script
 from draftproof.workload.arrivals import OpenLoop, Spacing, Steady, times_within
 from draftproof.workload.conversation import view_answer
 

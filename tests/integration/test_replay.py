@@ -6,12 +6,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from draftproof.handover.withholding import Withholder
+from draftproof.measure.run import Quiet, run_plan
+from draftproof.measure.run.check import choose_items
 from draftproof.plan.load import RecordedWindow
 from draftproof.plan.loading import load_plan
-from draftproof.qualify import Quiet, run_plan
-from draftproof.qualify.check import choose_items
 from draftproof.store import RunDirectory
+from draftproof.tell.handover.withholding import Withholder
 
 TRACE = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
     f"2024-05-10 00:00:0{number * 0.2:.7f},{20 + number},{5 + number % 3}\n" for number in range(16)

@@ -7,8 +7,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from draftproof.testing.scripted_server import ScriptedServer
-from draftproof.testing.scripts import Script
+from draftproof.measure.selfcheck.scripted_server import ScriptedServer
+from draftproof.measure.selfcheck.scripts import Script
 
 REQUEST = b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}"
 

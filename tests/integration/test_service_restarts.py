@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from byte_server import CHAT, DIALECTS, JSON, TEXT, ByteServer, Reply, Request, events, models, respond
 
-from draftproof.errors import EngineError, IncompatibleError
+from draftproof.core.errors import EngineError, IncompatibleError
+from draftproof.measure.run import Quiet, recompute, resume_run, run_plan
+from draftproof.measure.run.service_group import Fleet
 from draftproof.plan.loading import load_plan, parse_plan
-from draftproof.qualify import Quiet, recompute, resume_run, run_plan
-from draftproof.qualify.fleet import Fleet
 from draftproof.store import RunDirectory
 
 PLAN = """\
@@ -70,7 +70,13 @@ class Services:
         (folder / "items.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
     def serve(self, number: int, *options: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "draftproof.testing.serve_script", "--port", str(self.ports[number])]
+        command = [
+            sys.executable,
+            "-m",
+            "draftproof.measure.selfcheck.serve_script",
+            "--port",
+            str(self.ports[number]),
+        ]
         self._processes.append(subprocess.Popen([*command, *options]))
         self._wait_for(self.ports[number])
         return self._processes[-1]

@@ -5,13 +5,13 @@ import asyncio
 import pytest
 from tests.builders.records import build_item
 
-from draftproof.client.transport import HttpTransport
-from draftproof.engines import GENERIC
-from draftproof.load import performing
-from draftproof.load.driver import LoadSettings, MemorySink, run_turn
-from draftproof.load.turn import Endpoint, Turn
-from draftproof.testing.scripted_server import ScriptedServer
-from draftproof.testing.scripts import Script
+from draftproof.measure.client.transport import HttpTransport
+from draftproof.measure.load import request_runner as performing
+from draftproof.measure.load.driver import LoadSettings, MemorySink, run_turn
+from draftproof.measure.load.period import Endpoint, Turn
+from draftproof.measure.selfcheck.scripted_server import ScriptedServer
+from draftproof.measure.selfcheck.scripts import Script
+from draftproof.services.engines import GENERIC
 from draftproof.workload.arrivals import think_time_ns
 from draftproof.workload.items import FollowUp
 

@@ -13,15 +13,15 @@ import psutil
 import pytest
 from tests.builders.records import build_item
 
-from draftproof.client.transport import HttpTransport
-from draftproof.engines import GENERIC
-from draftproof.errors import StoreError
-from draftproof.load.driver import LoadSettings, MemorySink, run_turn
-from draftproof.load.turn import Endpoint, Turn
-from draftproof.load.workers import WorkerDiedError, WorkerPool
+from draftproof.core.errors import StoreError
+from draftproof.measure.client.transport import HttpTransport
+from draftproof.measure.load.driver import LoadSettings, MemorySink, run_turn
+from draftproof.measure.load.period import Endpoint, Turn
+from draftproof.measure.load.workers import WorkerDiedError, WorkerPool
+from draftproof.measure.selfcheck.scripted_server import ScriptedServer
+from draftproof.measure.selfcheck.scripts import Script
+from draftproof.services.engines import GENERIC
 from draftproof.store.journal import load_journal
-from draftproof.testing.scripted_server import ScriptedServer
-from draftproof.testing.scripts import Script
 from draftproof.workload.arrivals import OpenLoop, Spacing, Steady, times_within
 from draftproof.workload.conversation import view_answer
 from draftproof.workload.items import FollowUp

@@ -2,9 +2,9 @@
 
 import pytest
 
-from draftproof.costs import CostGrid, measure_costs
+from draftproof.explore.costs import CostGrid, measure_costs
+from draftproof.measure.run import Quiet
 from draftproof.plan.loading import parse_plan
-from draftproof.qualify import Quiet
 from draftproof.reference.weights.fetch import resolve_model
 
 PLAN = """\

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from draftproof.errors import UsageError
-from draftproof.load.turn import turns_of
+from draftproof.core.errors import UsageError
+from draftproof.measure.load.period import turns_of
 from draftproof.workload.arrivals import NS_PER_S, OnOff, OpenLoop, Ramp, Spacing, Steady, Steps
 from draftproof.workload.blocks import plan_blocks, request_seed
 from draftproof.workload.items import Item, Message

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from draftproof.errors import UsageError
+from draftproof.core.errors import UsageError
 from draftproof.workload.arrivals import OpenLoop
 from draftproof.workload.blocks import SEED_LIMIT, Block, plan_blocks, request_seed
 from draftproof.workload.items import Item, Message, Sampling

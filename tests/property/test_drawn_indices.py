@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from draftproof.stats.resampling import draw_seeded_weights, draw_weights
+from draftproof.judge.stats.resampling import draw_seeded_weights, draw_weights
 
 CLUSTERS = 300  # beyond the number from which indices are drawn
 

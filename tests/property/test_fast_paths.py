@@ -9,25 +9,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.builders.records import build_record
 
-from draftproof.metrics.delivery import (
+from draftproof.core.records import Chunk
+from draftproof.judge.metrics.delivery import (
     BURST_SHARE_OF_PAUSE,
     collect_streams,
     find_burst_bound_ns,
     find_pause_ns,
 )
-from draftproof.metrics.estimators import (
+from draftproof.judge.metrics.estimators import (
     Answers,
     gaps_of_chunks,
     mean_chunk_gap,
     mean_span_per_token,
     span_over_tokens_minus_one,
 )
-from draftproof.metrics.request import chunk_gaps_ns, tokens_per_chunk
-from draftproof.metrics.service import nearest_rank, percentile, token_weighted
-from draftproof.records import Chunk
-from draftproof.stats.quantiles import quantile_interval, quantile_intervals
-from draftproof.stats.resampling import assign_strata, draw_seeded_weights, draw_weights, index_labels
-from draftproof.stats.totals import sum_by_cluster
+from draftproof.judge.metrics.request import chunk_gaps_ns, tokens_per_chunk
+from draftproof.judge.metrics.service import nearest_rank, percentile, token_weighted
+from draftproof.judge.stats.quantiles import quantile_interval, quantile_intervals
+from draftproof.judge.stats.resampling import assign_strata, draw_seeded_weights, draw_weights, index_labels
+from draftproof.judge.stats.totals import sum_by_cluster
 
 SHARES = st.floats(0, 1)
 VALUES = st.lists(st.one_of(st.floats(0, 1e12), st.just(math.inf)), max_size=40)

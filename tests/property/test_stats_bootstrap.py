@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from draftproof.stats.bootstrap import paired_ratio
+from draftproof.judge.stats.bootstrap import paired_ratio
 
 STATISTICS = st.sampled_from(["mean", "p50"])
 

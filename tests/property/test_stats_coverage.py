@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from draftproof.stats.bootstrap import interval_at, mean_interval, paired_ratio
-from draftproof.stats.multiplicity import simultaneous_intervals
-from draftproof.stats.quantiles import quantile_interval
-from draftproof.stats.shares import paired_share_difference
+from draftproof.judge.stats.bootstrap import interval_at, mean_interval, paired_ratio
+from draftproof.judge.stats.multiplicity import simultaneous_intervals
+from draftproof.judge.stats.quantiles import quantile_interval
+from draftproof.judge.stats.shares import paired_share_difference
 
 RATIO = 0.7
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from draftproof.stats.quantile_ratio import paired_quantile_ratio
+from draftproof.judge.stats.quantile_ratio import paired_quantile_ratio
 
 WORLDS = 300
 

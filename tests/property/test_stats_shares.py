@@ -3,8 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from draftproof.stats.multiplicity import holm_adjusted, holm_levels
-from draftproof.stats.shares import paired_share_difference, share_interval
+from draftproof.judge.stats.multiplicity import holm_adjusted, holm_levels
+from draftproof.judge.stats.shares import paired_share_difference, share_interval
 
 COUNTS = st.integers(0, 200)
 

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.builders.records import build_record
 
-from draftproof.records import Chunk, RequestRecord, Round, SpecCounts, ToolCall
+from draftproof.core.records import Chunk, RequestRecord, Round, SpecCounts, ToolCall
 from draftproof.store.parquet import load_records, save_records
 
 WHOLE = st.integers(-(2**62), 2**62)

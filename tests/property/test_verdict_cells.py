@@ -7,11 +7,11 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from draftproof.judge.decide.cells import decide_effect, exceeds_null, is_dominated
+from draftproof.judge.decide.outcome import decide, find_limits
+from draftproof.judge.decide.wording import list_reasons, name_segment, render_sentence
+from draftproof.judge.results.run import Cell, EnvelopeEntry, Figure, Reason
 from draftproof.plan.schema import Thresholds
-from draftproof.verdict.cells import decide_effect, exceeds_null, is_dominated
-from draftproof.verdict.decide import decide, find_limits
-from draftproof.verdict.results import Cell, EnvelopeEntry, Figure, Reason
-from draftproof.verdict.wording import list_reasons, name_segment, render_sentence
 
 THRESHOLDS = Thresholds.model_validate({})
 LEVELS = (1, 4, 16)

@@ -5,15 +5,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.builders.records import build_record
 
-from draftproof.metrics.acceptance import pool_acceptance
-from draftproof.metrics.request import compute_request_metrics
-from draftproof.metrics.service import is_on_time, judge_times
+from draftproof.core.records import Chunk, SpecCounts
+from draftproof.judge.metrics.acceptance import pool_acceptance
+from draftproof.judge.metrics.request import compute_request_metrics
+from draftproof.judge.metrics.service import is_on_time, judge_times
+from draftproof.judge.observe.columns import number_rows
+from draftproof.judge.stats.bootstrap import _weighted_median
+from draftproof.judge.stats.quantile_ratio import _cut_tail, _split_top, _Tail
+from draftproof.judge.stats.resampling import draw_weights
 from draftproof.plan.schema import Objectives
-from draftproof.records import Chunk, SpecCounts
-from draftproof.stats.bootstrap import _weighted_median
-from draftproof.stats.quantile_ratio import _cut_tail, _split_top, _Tail
-from draftproof.stats.resampling import draw_weights
-from draftproof.verdict.columns import number_rows
 
 ROWS = st.integers(2, 300)
 SEEDS = st.integers(0, 2**32 - 1)

@@ -35,7 +35,7 @@ from draftproof.cli.running import (
 from draftproof.cli.running import resume as resume_
 from draftproof.cli.sampling import samples
 from draftproof.cli.serving import DEMO_MODEL, serve
-from draftproof.errors import DraftproofError, UsageError
+from draftproof.core.errors import DraftproofError, UsageError
 
 WAIT_OPTION, WAIT_MINUTES = "--wait-for-quiet", 60
 
@@ -188,10 +188,10 @@ def init(
 @app.command(epilog="Example: draftproof check plan.toml")
 def check(plan_file: PlanArgument, *, as_json: JsonOption = False) -> None:
     """Start the arms, check contract, compatibility and comparability, and stop before measuring."""
+    from draftproof.measure.run import check_plan  # noqa: PLC0415
     from draftproof.plan.limits import check_budgets  # noqa: PLC0415
     from draftproof.plan.loading import load_plan  # noqa: PLC0415
     from draftproof.plan.placeholders import check_filled_in  # noqa: PLC0415
-    from draftproof.qualify import check_plan  # noqa: PLC0415
 
     plan, _ = load_plan(plan_file)
     check_filled_in(plan, str(plan_file))
@@ -245,9 +245,9 @@ def report(run_directory: RunArgument) -> None:
 
     Exits with the verdict's code, as `run` does: 0 adopt, 10 limited, 20 defer, 30 inconclusive, 40 invalid.
     """
-    from draftproof.qualify import recompute  # noqa: PLC0415
-    from draftproof.report.text import render_text  # noqa: PLC0415
-    from draftproof.verdict.results import EXIT_CODES  # noqa: PLC0415
+    from draftproof.judge.results.run import EXIT_CODES  # noqa: PLC0415
+    from draftproof.measure.run import recompute  # noqa: PLC0415
+    from draftproof.tell.report.text import render_text  # noqa: PLC0415
 
     results = recompute(run_directory, write=True)
     print_text(render_text(results))
@@ -279,8 +279,8 @@ def verdict(
 
     0 adopt, 10 adopt in a limited envelope, 20 defer, 30 inconclusive, 40 invalid run.
     """
-    from draftproof.qualify import recompute  # noqa: PLC0415
-    from draftproof.verdict.results import EXIT_CODES  # noqa: PLC0415
+    from draftproof.judge.results.run import EXIT_CODES  # noqa: PLC0415
+    from draftproof.measure.run import recompute  # noqa: PLC0415
 
     if questions and (explain or cell is not None):
         raise UsageError("--questions and --explain are two views", fix="ask for one of them at a time")

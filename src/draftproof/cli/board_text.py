@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from draftproof.qualify.board import ArmView, BoardView, TurnView, format_duration
-from draftproof.records import Notice, Warmup
+from draftproof.core.records import Notice, Warmup
+from draftproof.measure.run.progress_model import ArmView, BoardView, TurnView, format_duration
 
 MISSING = "–"
 Span = tuple[str, str]  # text, style

@@ -9,7 +9,7 @@ from draftproof.cli.console import console_progress
 from draftproof.cli.printable import print_json, print_text
 
 if TYPE_CHECKING:
-    from draftproof.verdict.run_data import RunData
+    from draftproof.judge.observe.run_data import RunData
 
 
 def compare(
@@ -32,8 +32,8 @@ def compare(
     0 nothing changed beyond noise, 10 behaviour or configuration changed, 30 no change was seen and too
     little could be compared, 40 one of the runs is invalid, 50 a package is not whole.
     """
-    from draftproof.report.comparison import render_comparison  # noqa: PLC0415
-    from draftproof.verdict.comparing import EXIT_CODES, compare_runs  # noqa: PLC0415
+    from draftproof.judge.compare import EXIT_CODES, compare_runs  # noqa: PLC0415
+    from draftproof.tell.report.comparison import render_comparison  # noqa: PLC0415
 
     with console_progress() as progress:
         progress.phase("Computing both runs again")
@@ -47,8 +47,8 @@ def compare(
 
 def _load(path: Path) -> "RunData":
     """Return a run's records, of a package once its bytes were checked; its results are not trusted."""
-    from draftproof.handover.verifying import load_package  # noqa: PLC0415
-    from draftproof.qualify.reporting import run_data  # noqa: PLC0415
+    from draftproof.measure.run.reporting import run_data  # noqa: PLC0415
     from draftproof.store import RunDirectory  # noqa: PLC0415
+    from draftproof.tell.handover.verifying import load_package  # noqa: PLC0415
 
     return run_data(load_package(path) if path.is_file() else RunDirectory.open(path).load())

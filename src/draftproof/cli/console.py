@@ -27,8 +27,8 @@ from draftproof.cli.printable import make_printable
 
 if TYPE_CHECKING:
     from draftproof.cli.live import LiveView
-    from draftproof.qualify.board import Board, TurnView
-    from draftproof.records import Notice, Warmup
+    from draftproof.core.records import Notice, Warmup
+    from draftproof.measure.run.progress_model import Board, TurnView
 
 STEP_LINE_S = 30.0
 

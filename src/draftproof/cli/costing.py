@@ -9,7 +9,7 @@ import typer
 from draftproof.cli.console import console_progress
 from draftproof.cli.printable import print_json, print_text
 from draftproof.cli.running import INTERRUPTED_CODE, fresh_directory, model_resolver
-from draftproof.errors import UsageError
+from draftproof.core.errors import UsageError
 
 _Plan = Annotated[Path, typer.Argument(help="A plan file (TOML).", show_default=False)]
 _Out = Annotated[Path | None, typer.Option("--out", help="Folder to create.", show_default=False)]
@@ -63,11 +63,11 @@ def costs(
 
     Starts the plan's candidate once for each draft length with none of its drafts accepted.
     """
-    from draftproof.costs import CostGrid, measure_costs  # noqa: PLC0415
-    from draftproof.costs.page import render_costs_text  # noqa: PLC0415
+    from draftproof.explore.costs import CostGrid, measure_costs  # noqa: PLC0415
+    from draftproof.explore.costs.page import render_costs_text  # noqa: PLC0415
+    from draftproof.measure.run import Interrupted  # noqa: PLC0415
     from draftproof.plan.loading import load_plan  # noqa: PLC0415
     from draftproof.plan.placeholders import check_filled_in  # noqa: PLC0415
-    from draftproof.qualify import Interrupted  # noqa: PLC0415
 
     plan, text = load_plan(plan_file)
     check_filled_in(plan, str(plan_file))

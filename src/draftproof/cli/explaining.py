@@ -8,7 +8,7 @@ import typer
 from draftproof.cli.printable import print_json, print_text
 
 if TYPE_CHECKING:
-    from draftproof.verdict.results import Results
+    from draftproof.judge.results.run import Results
 
 
 def print_explanation(run_directory: Path, cell: str | None, *, as_json: bool) -> None:
@@ -17,9 +17,9 @@ def print_explanation(run_directory: Path, cell: str | None, *, as_json: bool) -
     Raises:
         UsageError: there is no such cell.
     """
-    from draftproof.qualify import explain_run  # noqa: PLC0415
-    from draftproof.report.explanation import render_explanation  # noqa: PLC0415
-    from draftproof.verdict.results import EXIT_CODES  # noqa: PLC0415
+    from draftproof.judge.results.run import EXIT_CODES  # noqa: PLC0415
+    from draftproof.measure.run import explain_run  # noqa: PLC0415
+    from draftproof.tell.report.explanation import render_explanation  # noqa: PLC0415
 
     explanation = explain_run(run_directory, cell)
     if as_json:
@@ -31,7 +31,7 @@ def print_explanation(run_directory: Path, cell: str | None, *, as_json: bool) -
 
 def print_questions(results: "Results", *, as_json: bool) -> None:
     """Print the twelve questions with their answers."""
-    from draftproof.report.configuration import render_questions  # noqa: PLC0415
+    from draftproof.tell.report.configuration import render_questions  # noqa: PLC0415
 
     if as_json:
         print_json(results.questions)

@@ -11,13 +11,13 @@ import typer
 from draftproof.cli.console import console_progress
 from draftproof.cli.printable import print_json, print_text
 from draftproof.cli.running import interruptible, model_resolver
-from draftproof.errors import UsageError
+from draftproof.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from draftproof.handover.deployment import DeploymentReport
-    from draftproof.handover.packing import Packed
-    from draftproof.handover.verifying import Opened, VerifyReport
-    from draftproof.verdict.comparing.comparison import FactChange
+    from draftproof.judge.compare.comparison import FactChange
+    from draftproof.operate.deployment import DeploymentReport
+    from draftproof.tell.handover.packing import Packed
+    from draftproof.tell.handover.verifying import Opened, VerifyReport
 
 _HEADS = {
     "holds": "APPROVAL HOLDS, as far as can be told",
@@ -67,8 +67,8 @@ def package(
     The same run gives the same bytes on any machine. Refused where anything in it looks like a secret (2), or
     where results.json is not what the records give (40).
     """
-    from draftproof.handover.packing import PackOptions, pack_run  # noqa: PLC0415
-    from draftproof.handover.signing import PASSPHRASE_VARIABLE  # noqa: PLC0415
+    from draftproof.tell.handover.packing import PackOptions, pack_run  # noqa: PLC0415
+    from draftproof.tell.handover.signing import PASSPHRASE_VARIABLE  # noqa: PLC0415
 
     if withhold != (salt is not None):
         raise UsageError(
@@ -119,7 +119,7 @@ def verify(
     0 verified, 50 not verified, 51 verified, but no approval holds for the deployment, as far as can be told,
     or it has ended.
     """
-    from draftproof.handover.verifying import verify_package  # noqa: PLC0415
+    from draftproof.tell.handover.verifying import verify_package  # noqa: PLC0415
 
     if signature is not None and public_key is None:
         raise UsageError("--signature needs --public-key.", fix="give the signer's public key.")
@@ -147,7 +147,7 @@ class _Verification(msgspec.Struct, frozen=True, kw_only=True):
 
 def _compare(opened: "Opened", plan_file: Path | None) -> "DeploymentReport | None":
     """Compare a deployment with a package that was verified; without one, look at the approval's own end."""
-    from draftproof.handover.deployment import check_end, compare_deployment, gather_facts  # noqa: PLC0415
+    from draftproof.operate.deployment import check_end, compare_deployment, gather_facts  # noqa: PLC0415
     from draftproof.plan.loading import load_plan  # noqa: PLC0415
     from draftproof.plan.placeholders import check_filled_in  # noqa: PLC0415
 
@@ -181,7 +181,7 @@ def describe_deployment(report: "DeploymentReport") -> str:
 
 def _say_effect(change: "FactChange", report: "DeploymentReport") -> str:
     """Say whether a changed fact voids the approval, and by which trigger."""
-    from draftproof.verdict.comparing.comparison import name_trigger  # noqa: PLC0415
+    from draftproof.judge.compare.comparison import name_trigger  # noqa: PLC0415
 
     trigger = name_trigger(change.group, change.key)
     if trigger in report.voided:

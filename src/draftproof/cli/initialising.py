@@ -11,13 +11,13 @@ from pathlib import Path
 import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from draftproof.arms.comparability import find_known_forced
 from draftproof.cli.printable import print_text
-from draftproof.engines import adapter_for
-from draftproof.errors import StoreError, UsageError
+from draftproof.core.errors import StoreError, UsageError
 from draftproof.plan.loading import load_builtin_plan
 from draftproof.plan.placeholders import PLACEHOLDER
 from draftproof.plan.reference_doc import render_string
+from draftproof.services.arms.comparability import find_known_forced
+from draftproof.services.engines import adapter_for
 from draftproof.workload.blocks import ENOUGH_BLOCKS
 from draftproof.workload.moments import NS_PER, Units
 from draftproof.workload.reader import load_workload

@@ -7,7 +7,7 @@ import typer
 
 from draftproof.cli.printable import print_text
 from draftproof.cli.running import interruptible
-from draftproof.errors import DraftproofError
+from draftproof.core.errors import DraftproofError
 
 
 def judge(
@@ -18,8 +18,8 @@ def judge(
     What they say is kept in the run, which is then computed again. Nothing is asked twice. 0 all is judged, 1
     something is left.
     """
-    from draftproof.qualify.judging import run_judging  # noqa: PLC0415
-    from draftproof.qualify.reporting import recompute  # noqa: PLC0415
+    from draftproof.measure.run.answer_judging import run_judging  # noqa: PLC0415
+    from draftproof.measure.run.reporting import recompute  # noqa: PLC0415
     from draftproof.store import RunDirectory  # noqa: PLC0415
 
     with interruptible(run_directory) as progress:

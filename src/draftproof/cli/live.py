@@ -13,7 +13,7 @@ from rich.segment import Segment
 from rich.style import Style
 
 from draftproof.cli.board_text import Line, render_board
-from draftproof.qualify.board import Board, BoardView
+from draftproof.measure.run.progress_model import Board, BoardView
 
 INTERVAL_S = 0.5
 

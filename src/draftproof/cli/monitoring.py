@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from draftproof.cli.printable import print_text
-from draftproof.errors import StoreError, UsageError
+from draftproof.core.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
-    from draftproof.monitoring import Watch
+    from draftproof.tell.monitoring import Watch
 
 _Run = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]
 _Out = Annotated[
@@ -41,15 +41,15 @@ def rules(run_directory: _Run, *, out: _Out = None, job: _Jobs = None, holdout_j
     Limits are those of the plan's table "rollback", and of its thresholds and objectives where that is open.
     What an engine's metrics cannot tell is listed.
     """
-    from draftproof.monitoring import (  # noqa: PLC0415
+    from draftproof.measure.run import recompute  # noqa: PLC0415
+    from draftproof.store import RunDirectory  # noqa: PLC0415
+    from draftproof.tell.monitoring import (  # noqa: PLC0415
         DASHBOARD_FILE,
         RULES_FILE,
         render_dashboard,
         render_watch,
         watch_run,
     )
-    from draftproof.qualify import recompute  # noqa: PLC0415
-    from draftproof.store import RunDirectory  # noqa: PLC0415
 
     jobs, holdout = _check_jobs(job, "--job"), _check_jobs(holdout_job, "--holdout-job")
     if shared := set(jobs) & set(holdout):

@@ -15,12 +15,12 @@ import typer
 
 from draftproof.cli.console import Display, console_progress
 from draftproof.cli.printable import print_json, print_text
-from draftproof.errors import UsageError
+from draftproof.core.errors import UsageError
 
 if TYPE_CHECKING:
+    from draftproof.judge.results.run import Results
+    from draftproof.measure.run import Interrupted, Patience
     from draftproof.plan.schema import Plan
-    from draftproof.qualify import Interrupted, Patience
-    from draftproof.verdict.results import Results
 
 INTERRUPTED_CODE = 130
 
@@ -35,7 +35,7 @@ def run_new(
     patience: "Patience | None" = None,
 ) -> None:
     """Run a plan into a new directory, print the outcome and exit with the verdict's code."""
-    from draftproof.qualify import run_plan  # noqa: PLC0415
+    from draftproof.measure.run import run_plan  # noqa: PLC0415
 
     with interruptible(out, lines=True, quiet=quiet) as progress:
         results = run_plan(plan, text, out, model_resolver(progress), progress, patience=patience)
@@ -44,7 +44,7 @@ def run_new(
 
 def resume(out: Path, *, as_json: bool, quiet: bool = False, patience: "Patience | None" = None) -> None:
     """Continue a run, print the outcome and exit with the verdict's code."""
-    from draftproof.qualify import resume_run  # noqa: PLC0415
+    from draftproof.measure.run import resume_run  # noqa: PLC0415
 
     with interruptible(out, lines=True, quiet=quiet) as progress:
         results = resume_run(out, model_resolver(progress), progress, patience=patience)
@@ -57,7 +57,7 @@ def read_patience(wait_min: float | None, *, keep_going: bool) -> "Patience":
     Raises:
         UsageError: it is to wait and to go on.
     """
-    from draftproof.qualify import Patience  # noqa: PLC0415
+    from draftproof.measure.run import Patience  # noqa: PLC0415
 
     if wait_min is not None and keep_going:
         raise UsageError("--wait-for-quiet and --keep-going exclude each other", fix="give one of them")
@@ -66,9 +66,9 @@ def read_patience(wait_min: float | None, *, keep_going: bool) -> "Patience":
 
 def finish(results: "Results", out: Path, *, as_json: bool) -> None:
     """Print the outcome of a run and exit with the verdict's code."""
-    from draftproof.report.text import render_text  # noqa: PLC0415
-    from draftproof.verdict.notices import ENDED_EARLY  # noqa: PLC0415
-    from draftproof.verdict.results import EXIT_CODES  # noqa: PLC0415
+    from draftproof.judge.observe.notices import ENDED_EARLY  # noqa: PLC0415
+    from draftproof.judge.results.run import EXIT_CODES  # noqa: PLC0415
+    from draftproof.tell.report.text import render_text  # noqa: PLC0415
 
     if as_json:
         print_verdict(results, as_json=True)
@@ -100,7 +100,7 @@ def fresh_directory(name: str) -> Path:
 
 def _is_free(path: Path) -> bool:
     """Tell whether there is nothing, or what is left of a run that measured nothing and goes on no more."""
-    from draftproof.errors import StoreError  # noqa: PLC0415
+    from draftproof.core.errors import StoreError  # noqa: PLC0415
     from draftproof.store import RunDirectory  # noqa: PLC0415
 
     if not path.exists():
@@ -148,7 +148,7 @@ def interruptible(out: Path | None = None, *, lines: bool = False, quiet: bool =
         lines: see `console_progress`.
         quiet: see `console_progress`.
     """
-    from draftproof.qualify import Interrupted  # noqa: PLC0415
+    from draftproof.measure.run import Interrupted  # noqa: PLC0415
 
     try:
         with console_progress(lines=lines, quiet=quiet) as progress:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from draftproof.cli.running import load_reference
-from draftproof.errors import UsageError
+from draftproof.core.errors import UsageError
 
 DEMO_MODEL = "builtin:smollm2-135m-instruct"
 

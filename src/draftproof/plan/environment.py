@@ -11,9 +11,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from draftproof.engines.reading.flags import MASK, is_secret_header, is_secret_name, list_secret_values
-from draftproof.errors import PlanError
+from draftproof.core.errors import PlanError
 from draftproof.plan.schema import Arm, Plan
+from draftproof.services.engines.reading.flags import (
+    MASK,
+    is_secret_header,
+    is_secret_name,
+    list_secret_values,
+)
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 # A shorter value stands in any text by chance, and masking it would spoil the record.

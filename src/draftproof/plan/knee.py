@@ -1,16 +1,16 @@
 """The table [knee] of a plan: on which loads each arm's capacity is searched, and how carefully.
 
-Owns the shape and the ranges. `stats/knee.py` chooses the loads, `verdict/knee` says which of them held.
+Owns the shape and the ranges. `judge/stats/knee.py` chooses the loads, `judge/knee` says which held.
 """
 
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from draftproof.judge.stats.knee import geometric_grid, trials_to_show
 from draftproof.plan.load import MOST_IN_FLIGHT, SLOWEST_RPS, Arrivals, LoadLevel, Seconds
 from draftproof.plan.tables import Number, Whole
 from draftproof.plan.tables import Strict as _Strict
-from draftproof.stats.knee import geometric_grid, trials_to_show
 
 PREFIX = "knee-"
 MOST_POINTS = 200

@@ -7,7 +7,7 @@ Owns the derivation of what `[rollback]` leaves open; the rules and the answers 
 
 import msgspec
 
-from draftproof.errors import IncompatibleError
+from draftproof.core.errors import IncompatibleError
 from draftproof.plan.schema import Arm, Plan
 
 

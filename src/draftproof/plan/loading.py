@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from pydantic import ValidationError
 
-from draftproof.errors import PlanError
+from draftproof.core.errors import PlanError
 from draftproof.plan.faults import describe_faults
 from draftproof.plan.reference_doc import render_plan
 from draftproof.plan.schema import Arm, Plan

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from draftproof.errors import PlanError
+from draftproof.core.errors import PlanError
 from draftproof.plan.reference_doc import dotted_key
 from draftproof.plan.schema import Plan
 

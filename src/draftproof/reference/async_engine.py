@@ -13,8 +13,8 @@ from typing import NamedTuple, Self
 
 import msgspec
 
-from draftproof.clock import Clock, monotonic_ns
-from draftproof.errors import EngineError, UsageError
+from draftproof.core.clock import Clock, monotonic_ns
+from draftproof.core.errors import EngineError, UsageError
 from draftproof.reference.counters import EngineStats
 from draftproof.reference.engine import Engine, Outputs
 from draftproof.reference.types import GenerationRequest, RoundOutput

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import msgspec
 
-from draftproof.clock import Clock
-from draftproof.errors import UsageError
+from draftproof.core.clock import Clock
+from draftproof.core.errors import UsageError
 from draftproof.reference.types import RoundOutput
 
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from draftproof.errors import UsageError
+from draftproof.core.errors import UsageError
 from draftproof.reference.draft_costs import Acceptance, RoundCosts, best_length, estimate_gain
 from draftproof.reference.types import BatchTable
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import msgspec
 import torch
 
-from draftproof.clock import Clock, monotonic_ns
-from draftproof.errors import UsageError
+from draftproof.core.clock import Clock, monotonic_ns
+from draftproof.core.errors import UsageError
 from draftproof.reference.counters import (
     EngineCounters,
     EngineStats,

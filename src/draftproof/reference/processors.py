@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 import torch
 
-from draftproof.errors import UsageError
+from draftproof.core.errors import UsageError
 from draftproof.reference.types import SamplingParams
 
 

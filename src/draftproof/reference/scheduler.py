@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from draftproof.errors import EngineError, UsageError
+from draftproof.core.errors import EngineError, UsageError
 from draftproof.reference.detokenize import Decode, TextStream
 from draftproof.reference.models.ragged import CacheShape, SequenceCache
 from draftproof.reference.processors import Constraint, changes_logits

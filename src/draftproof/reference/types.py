@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from draftproof.errors import UsageError
+from draftproof.core.errors import UsageError
 
 SpeculationMethod = Literal["off", "ngram", "draft_model", "attached", "self"]
 DraftPolicy = Literal["fixed", "adaptive", "batch", "auto"]

@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from draftproof.collecting import no_collection
-from draftproof.errors import StoreError
-from draftproof.records import TelemetrySample
+from draftproof.core.collecting import no_collection
+from draftproof.core.errors import StoreError
+from draftproof.core.records import TelemetrySample
 from draftproof.store.framing import line_error, load_samples, order_samples, read_sound_lines
 from draftproof.store.journal import JournalContents, load_journal, order_records
 from draftproof.store.lines import write_error

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import msgspec
 
-from draftproof.errors import StoreError
-from draftproof.records import SCHEMA_VERSION, TelemetrySample
+from draftproof.core.errors import StoreError
+from draftproof.core.records import SCHEMA_VERSION, TelemetrySample
 from draftproof.store.lines import LineFile, read_whole_lines
 
 

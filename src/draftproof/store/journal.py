@@ -14,9 +14,8 @@ from typing import Any
 
 import msgspec
 
-from draftproof.errors import StoreError
-from draftproof.metrics.request import apply_counts
-from draftproof.records import (
+from draftproof.core.errors import StoreError
+from draftproof.core.records import (
     SCHEMA_VERSION,
     BehaviourProbe,
     BlockRecord,
@@ -26,6 +25,7 @@ from draftproof.records import (
     TokenCounts,
     Warmup,
 )
+from draftproof.judge.metrics.request import apply_counts
 from draftproof.store.framing import (
     DamagedLineError,
     frame_record,

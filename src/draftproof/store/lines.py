@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from draftproof.errors import StoreError
+from draftproof.core.errors import StoreError
 
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _NOT_ALLOWED = {errno.EROFS, errno.EACCES, errno.EPERM}

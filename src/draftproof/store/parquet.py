@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import msgspec
 import polars as pl
 
-from draftproof.errors import StoreError
-from draftproof.records import (
+from draftproof.core.errors import StoreError
+from draftproof.core.records import (
     BehaviourProbe,
     BlockRecord,
     Chunk,

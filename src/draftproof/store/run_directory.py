@@ -21,11 +21,9 @@ from typing import TYPE_CHECKING, Self
 
 import msgspec
 
-from draftproof.errors import InvalidRunError, StoreError
-from draftproof.manifests import Manifest
-from draftproof.plan.loading import parse_plan, plan_sha256, thresholds_sha256
-from draftproof.plan.schema import Plan
-from draftproof.records import (
+from draftproof.core.errors import InvalidRunError, StoreError
+from draftproof.core.manifests import Manifest
+from draftproof.core.records import (
     SCHEMA_VERSION,
     BehaviourProbe,
     BlockRecord,
@@ -36,6 +34,9 @@ from draftproof.records import (
     TokenCounts,
     Warmup,
 )
+from draftproof.judge.results.run import Results
+from draftproof.plan.loading import parse_plan, plan_sha256, thresholds_sha256
+from draftproof.plan.schema import Plan
 from draftproof.store.compaction import (
     JOURNAL_FOLDER,
     TELEMETRY_FOLDER,
@@ -47,12 +48,11 @@ from draftproof.store.compaction import (
 from draftproof.store.framing import encode_sample, open_sound_lines
 from draftproof.store.journal import Journal, encode_line, iterate_records
 from draftproof.store.lines import LineFile, RunLock, holding, read_whole_lines, write_atomically, write_error
-from draftproof.verdict.results import Results
 from draftproof.workload.items import Item
 
 if TYPE_CHECKING:
     # The envelope needs the statistics, which take a second to import.
-    from draftproof.verdict.envelope import Envelope
+    from draftproof.judge.decide.envelope import Envelope
 
 PLAN_NAME, MANIFEST_NAME, WORKLOAD_NAME = "plan.toml", "manifest.json", "workload.jsonl"
 RESULTS_NAME, REPORT_NAME, LOCK_NAME = "results.json", "report.html", "run.lock"

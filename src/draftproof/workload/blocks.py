@@ -12,7 +12,7 @@ from typing import Protocol
 
 import msgspec
 
-from draftproof.errors import UsageError
+from draftproof.core.errors import UsageError
 from draftproof.workload.arm_orders import draw_arm_orders, hash_number, order_by_seed
 from draftproof.workload.arrivals import (
     NS_PER_S,

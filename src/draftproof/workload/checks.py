@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from draftproof.records import Judgement, ToolCall
+from draftproof.core.records import Judgement, ToolCall
 from draftproof.workload.conversation import (
     AnswerView,
     checks_at_turn,

@@ -7,7 +7,7 @@ plan names (`comparison.cluster_by`) joins prompts of one label.
 Which prompts are nearly the same text: filled-in templates, questions behind one long document. Pure.
 
 Such prompts may answer alike, and then count for less than their number. Whether they do shows in a run only
-(`verdict/near_copies.py`), so nothing is joined here: groups are found and named.
+(`judge/decide/near_copies.py`), so nothing is joined here: groups are found and named.
 
 Texts are compared as sets of their runs of eight characters. The likeness is Jaccard's index, estimated from
 the smallest hash of both sets in each of 128 bins (one permutation hashing, Li, Owen & Zhang 2012); messages

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from draftproof.records import RequestRecord, ToolCall
+from draftproof.core.records import RequestRecord, ToolCall
 from draftproof.workload.items import Check, FollowUp, Item, Message
 
 _FENCED = re.compile(r"```[A-Za-z]*\n?(.*?)```", re.DOTALL)

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import msgspec
 from referencing.exceptions import Unresolvable
 
-from draftproof.errors import WorkloadError
+from draftproof.core.errors import WorkloadError
 
 DEFAULT_LIMIT = 64  # tokens of an answer where an item states no limit
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from draftproof.records import Judgement, RequestRecord
+from draftproof.core.records import Judgement, RequestRecord
 from draftproof.workload.arm_orders import order_by_seed
 from draftproof.workload.conversation import AnswerView, checks_at_turn, view_answer
 from draftproof.workload.items import Item, JudgeCheck, Message, PythonCheck

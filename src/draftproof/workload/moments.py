@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from draftproof.errors import WorkloadError
+from draftproof.core.errors import WorkloadError
 
 NS_PER_S = 1_000_000_000
 TIME_KEYS = ("at_s", "timestamp")

@@ -26,7 +26,7 @@ from typing import Literal, NoReturn
 
 import msgspec
 
-from draftproof.errors import WorkloadError
+from draftproof.core.errors import WorkloadError
 from draftproof.workload.faults import find_faults
 from draftproof.workload.items import Item, Workload, check_ids
 from draftproof.workload.moments import Unit, Units, check_unit_is_used

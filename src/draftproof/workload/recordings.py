@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from draftproof.errors import WorkloadError
+from draftproof.core.errors import WorkloadError
 from draftproof.workload.formats import NO_LIMIT, parse_line
 from draftproof.workload.items import Item, Message, check_ids
 from draftproof.workload.moments import (

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from draftproof.errors import WorkloadError
+from draftproof.core.errors import WorkloadError
 from draftproof.workload.arm_orders import order_by_seed
 from draftproof.workload.items import Item, Workload
 

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from draftproof.errors import WorkloadError
+from draftproof.core.errors import WorkloadError
 from draftproof.workload.moments import (
     BLOCK_KEY,
     NS_PER_S,

@@ -31,13 +31,13 @@ import knee_searches  # noqa: E402
 
 from draftproof.cli.app import app  # noqa: E402
 from draftproof.cli.app import main as call_draftproof  # noqa: E402
-from draftproof.costs.page import render_costs_html, render_costs_text  # noqa: E402
-from draftproof.qualify import recompute  # noqa: E402
-from draftproof.records import BehaviourProbe, Judgement, Notice, TokenCounts, Warmup  # noqa: E402
-from draftproof.report import render_html, render_text  # noqa: E402
+from draftproof.core.records import BehaviourProbe, Judgement, Notice, TokenCounts, Warmup  # noqa: E402
+from draftproof.explore.costs.page import render_costs_html, render_costs_text  # noqa: E402
+from draftproof.judge.compute import compute_results  # noqa: E402
+from draftproof.judge.results.run import Results  # noqa: E402
+from draftproof.measure.run import recompute  # noqa: E402
 from draftproof.store.journal import encode_line  # noqa: E402
-from draftproof.verdict.compute import compute_results  # noqa: E402
-from draftproof.verdict.results import Results  # noqa: E402
+from draftproof.tell.report import render_html, render_text  # noqa: E402
 
 records_run: Any = importlib.import_module("records_run")
 KEPT_RUNS = ROOT / "tests" / "fixtures" / "runs"
@@ -75,9 +75,9 @@ def _steady(folder: Path) -> Iterator[None]:
     try:
         with (
             patch.dict(os.environ, terminal),
-            patch("draftproof.handover.packing.source_sha256", lambda: "0" * 64),
-            patch("draftproof.handover.verifying.source_sha256", lambda: "0" * 64),
-            patch("draftproof.qualify.recompute", _recompute_once()),
+            patch("draftproof.tell.handover.packing.source_sha256", lambda: "0" * 64),
+            patch("draftproof.tell.handover.verifying.source_sha256", lambda: "0" * 64),
+            patch("draftproof.measure.run.recompute", _recompute_once()),
         ):
             yield
     finally:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.builders.results import build_results
 
-from draftproof.report import render_text
+from draftproof.tell.report import render_text
 
 CASES = {
     "usual": build_results(),

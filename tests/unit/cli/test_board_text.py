@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from draftproof.cli.board_text import describe_turn, describe_warmup, render_board
-from draftproof.qualify.board import ArmView, BoardView, TurnView, format_duration
-from draftproof.records import Warmup, WarmupGroup
+from draftproof.core.records import Warmup, WarmupGroup
+from draftproof.measure.run.progress_model import ArmView, BoardView, TurnView, format_duration
 
 FRESH = ArmView(
     arm="baseline",

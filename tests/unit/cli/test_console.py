@@ -14,8 +14,8 @@ from tests.builders.records import MS_NS, build_block_record, build_item, build_
 from draftproof.cli.console import LineProgress, QuietProgress, console_progress, is_terminal
 from draftproof.cli.live import LiveView
 from draftproof.cli.printable import replace_unencodable
-from draftproof.load.turn import Turn
-from draftproof.qualify.board import Board
+from draftproof.measure.load.period import Turn
+from draftproof.measure.run.progress_model import Board
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 TURN = Turn(block=0, load="busy", concurrency=1, repeat=0, arm="candidate", order=0, item_ids=("a",))

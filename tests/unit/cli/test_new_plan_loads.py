@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from draftproof.cli.initialising import METHODS, Wanted, render_new_plan
+from draftproof.measure.run.check import choose_items
+from draftproof.measure.run.measure import plan_turns
 from draftproof.plan.loading import parse_plan
-from draftproof.qualify.check import choose_items
-from draftproof.qualify.measure import plan_turns
 
 SHAPES = ("ordinary", "bursts", "mixed", "readers", "replayed")
 

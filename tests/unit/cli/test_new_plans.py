@@ -8,23 +8,28 @@ from typing import Any
 import msgspec
 import pytest
 
-from draftproof.arms.comparability import check_comparable, find_known_forced, find_pinned, find_undeclared
-from draftproof.arms.launch import build_command, list_arms
 from draftproof.cli.initialising import METHODS, Wanted, render_new_plan
-from draftproof.engines import GENERIC, REFERENCE, EngineAdapter
-from draftproof.engines.llamacpp import LLAMACPP
-from draftproof.engines.sglang import SGLANG
-from draftproof.engines.tensorrtllm import TENSORRT_LLM
-from draftproof.engines.tgi import TGI
-from draftproof.engines.vllm import VLLM
-from draftproof.errors import PlanError, UsageError
-from draftproof.manifests import ArmManifest
+from draftproof.core.errors import PlanError, UsageError
+from draftproof.core.manifests import ArmManifest
+from draftproof.judge.decide.forecast import forecast_shortfalls
+from draftproof.measure.run.check import choose_items
 from draftproof.plan.environment import resolve_headers
 from draftproof.plan.loading import load_plan, parse_plan
 from draftproof.plan.placeholders import check_filled_in, find_placeholders
 from draftproof.plan.schema import Arm, Plan
-from draftproof.qualify.check import choose_items
-from draftproof.verdict.forecast import forecast_shortfalls
+from draftproof.services.arms.comparability import (
+    check_comparable,
+    find_known_forced,
+    find_pinned,
+    find_undeclared,
+)
+from draftproof.services.arms.launch import build_command, list_arms
+from draftproof.services.engines import GENERIC, REFERENCE, EngineAdapter
+from draftproof.services.engines.llamacpp import LLAMACPP
+from draftproof.services.engines.sglang import SGLANG
+from draftproof.services.engines.tensorrtllm import TENSORRT_LLM
+from draftproof.services.engines.tgi import TGI
+from draftproof.services.engines.vllm import VLLM
 
 ADAPTERS: dict[str, EngineAdapter] = {
     one.name: one for one in (VLLM, SGLANG, TENSORRT_LLM, LLAMACPP, TGI, GENERIC, REFERENCE)

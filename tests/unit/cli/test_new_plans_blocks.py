@@ -7,9 +7,9 @@ from typer.testing import CliRunner
 
 from draftproof.cli.app import app
 from draftproof.cli.initialising import METHODS, Wanted, render_new_plan
+from draftproof.measure.run.check import choose_items
 from draftproof.plan.load import LoadLevel
 from draftproof.plan.loading import load_builtin_plan, load_plan, parse_plan
-from draftproof.qualify.check import choose_items
 from draftproof.workload.blocks import ENOUGH_BLOCKS, plan_blocks, size_block
 
 VARIANTS = [(engine, method) for engine, methods in METHODS.items() for method in methods or (None,)]

@@ -4,8 +4,8 @@ import pytest
 from typer.testing import CliRunner
 
 from draftproof.cli.app import app
+from draftproof.measure.run.check import choose_items
 from draftproof.plan.loading import load_plan
-from draftproof.qualify.check import choose_items
 
 ROW = '{{"timestamp": {}, "input_length": 955, "output_length": 52, "hash_ids": [46, 47]}}\n'
 

@@ -5,9 +5,9 @@ import pytest
 from draftproof.cli.app import give_minutes
 from draftproof.cli.board_text import describe_notice
 from draftproof.cli.running import read_patience
-from draftproof.errors import UsageError
-from draftproof.qualify import Patience
-from draftproof.records import Notice
+from draftproof.core.errors import UsageError
+from draftproof.core.records import Notice
+from draftproof.measure.run import Patience
 
 
 @pytest.mark.parametrize(

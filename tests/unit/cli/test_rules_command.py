@@ -7,7 +7,7 @@ from tests.builders.results import build_results
 from typer.testing import CliRunner
 
 from draftproof.cli.app import app
-from draftproof.errors import DraftproofError, UsageError
+from draftproof.core.errors import DraftproofError, UsageError
 
 RUN = Path(__file__).parents[2] / "fixtures" / "runs" / "vllm-ngram"
 
@@ -15,7 +15,7 @@ RUN = Path(__file__).parents[2] / "fixtures" / "runs" / "vllm-ngram"
 @pytest.fixture(autouse=True)
 def _computed(monkeypatch):
     """Stand in for the verdict, which is not what these tests are about."""
-    monkeypatch.setattr("draftproof.qualify.recompute", lambda _path, **_options: build_results())
+    monkeypatch.setattr("draftproof.measure.run.recompute", lambda _path, **_options: build_results())
 
 
 def run_rules(*arguments):

@@ -2,8 +2,7 @@
 
 import pytest
 
-from draftproof.arms.launch import list_arms
-from draftproof.errors import PlanError
+from draftproof.core.errors import PlanError
 from draftproof.plan.environment import (
     collect_secrets,
     find_secrets,
@@ -14,6 +13,7 @@ from draftproof.plan.environment import (
     resolve_references,
 )
 from draftproof.plan.loading import parse_plan
+from draftproof.services.arms.launch import list_arms
 
 ENVIRONMENT = {"KEY": "sk-0123456789", "SHORT": "ab"}
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from draftproof.errors import IncompatibleError, PlanError
+from draftproof.core.errors import IncompatibleError, PlanError
 from draftproof.plan.limits import check_budgets, describe_topology, list_budgets
 from draftproof.plan.loading import parse_plan, thresholds_sha256
 from draftproof.plan.schema import Arm

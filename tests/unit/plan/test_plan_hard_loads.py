@@ -3,9 +3,9 @@
 import pytest
 from tests.builders.records import build_item
 
-from draftproof.errors import PlanError, UsageError
+from draftproof.core.errors import PlanError, UsageError
+from draftproof.measure.run.load_findings import find_load_findings
 from draftproof.plan.loading import parse_plan
-from draftproof.qualify.load_findings import find_load_findings
 
 ARMS = """
 [objectives]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from draftproof.errors import PlanError
+from draftproof.core.errors import PlanError
 from draftproof.plan.loading import parse_plan
 
 PLAN = """\

@@ -2,7 +2,7 @@
 
 import pytest
 
-from draftproof.errors import PlanError
+from draftproof.core.errors import PlanError
 from draftproof.plan.knee import name_level
 from draftproof.plan.loading import parse_plan, thresholds_sha256
 from draftproof.plan.reference_doc import render_plan

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from draftproof.errors import PlanError
+from draftproof.core.errors import PlanError
 from draftproof.plan.loading import (
     load_builtin_plan,
     load_plan,

@@ -5,7 +5,7 @@ from datetime import date
 import pytest
 
 from draftproof.cli.initialising import METHODS, Wanted, render_new_plan
-from draftproof.errors import PlanError
+from draftproof.core.errors import PlanError
 from draftproof.plan.loading import load_builtin_plan, parse_plan, plan_sha256, thresholds_sha256
 from draftproof.plan.reference_doc import render_plan
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from draftproof.errors import PlanError
+from draftproof.core.errors import PlanError
 from draftproof.plan.loading import parse_plan
 from draftproof.plan.reference_doc import iterate_keys, list_known_keys, render_plan_reference, schema_at
 from draftproof.plan.schema import Limits, Plan, Thresholds

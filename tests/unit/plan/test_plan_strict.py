@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from draftproof.errors import PlanError
+from draftproof.core.errors import PlanError
 from draftproof.plan.loading import parse_plan, thresholds_sha256
 from draftproof.plan.schema import Plan
 from draftproof.plan.tables import Strict

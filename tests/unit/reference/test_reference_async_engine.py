@@ -6,7 +6,7 @@ import threading
 import pytest
 from tiny_engine import FakeFailure, make_engine, make_request, run_all, tiny_target, token_ids_of
 
-from draftproof.errors import EngineError, UsageError
+from draftproof.core.errors import EngineError, UsageError
 from draftproof.reference.async_engine import AsyncEngine
 from draftproof.reference.scheduler import QueueFullError
 

@@ -16,7 +16,7 @@ from tiny_engine import (
     token_ids_of,
 )
 
-from draftproof.errors import UsageError
+from draftproof.core.errors import UsageError
 from draftproof.reference.processors import Constraint, Grammars
 
 VOCAB = 260  # three more than the byte tokenizer knows

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_engine import FUSED_FAMILIES, byte_tokenizer, tiny_llama, tiny_model
 
-from draftproof.errors import EngineError
+from draftproof.core.errors import EngineError
 from draftproof.reference.kernels import Kernels
 from draftproof.reference.kernels.native import build_native
 from draftproof.reference.kernels.portable import PortableKernels

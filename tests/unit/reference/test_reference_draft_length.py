@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from draftproof.errors import UsageError
+from draftproof.core.errors import UsageError
 from draftproof.reference.draft_costs import (
     Acceptance,
     Curve,

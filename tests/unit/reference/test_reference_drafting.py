@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from draftproof.errors import UsageError
+from draftproof.core.errors import UsageError
 from draftproof.reference.drafters.ngram import NgramIndex, NgramProposer
 from draftproof.reference.models import linear
 from draftproof.reference.models.ragged import CacheShape, SequenceCache

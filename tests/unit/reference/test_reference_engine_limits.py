@@ -7,7 +7,7 @@ import time
 import pytest
 from tiny_engine import OracleProposer, make_engine, make_request, run_all, tiny_target, token_ids_of
 
-from draftproof.errors import UsageError
+from draftproof.core.errors import UsageError
 from draftproof.reference.proposer import Drafts
 from draftproof.reference.scheduler import QueueFullError
 

@@ -20,7 +20,7 @@ from tiny_engine import (
 )
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from draftproof.errors import EngineError, UsageError
+from draftproof.core.errors import EngineError, UsageError
 from draftproof.reference.kernels.native import build_native
 from draftproof.reference.models.model import TargetModel, load_decoder, load_target, unsupported_reason
 from draftproof.reference.types import EngineConfig

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from draftproof.errors import EngineError, UsageError
+from draftproof.core.errors import EngineError, UsageError
 from draftproof.reference.kernels import native as native_module
 from draftproof.reference.kernels import select_kernels
 from draftproof.reference.kernels.native import build_native

@@ -10,7 +10,7 @@ import pytest
 import torch
 from tiny_engine import byte_tokenizer, make_engine, make_request, run_all, tiny_model
 
-from draftproof.errors import EngineError
+from draftproof.core.errors import EngineError
 from draftproof.reference.kernels import native as native_module
 from draftproof.reference.kernels.native import NativeKernels, build_native
 from draftproof.reference.kernels.portable import PortableKernels

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from draftproof.errors import EngineError
+from draftproof.core.errors import EngineError
 from draftproof.reference.kernels import Attention
 from draftproof.reference.kernels.native import NativeKernels, build_native
 from draftproof.reference.kernels.portable import PortableKernels

@@ -7,7 +7,7 @@ import pytest
 import torch
 from tiny_engine import byte_tokenizer, make_engine, run_all, tiny_model, tiny_target, token_ids_of
 
-from draftproof.errors import UsageError
+from draftproof.core.errors import UsageError
 from draftproof.reference.drafters import self_speculation as layer_skip
 from draftproof.reference.drafters.loading import describe_drafters, load_drafter
 from draftproof.reference.drafters.self_speculation import BUILTIN_SKIP, parse_layers, read_layer_record

@@ -20,7 +20,7 @@ from tiny_engine import (
 )
 
 from draftproof.cli.app import main
-from draftproof.errors import UsageError
+from draftproof.core.errors import UsageError
 from draftproof.reference.drafters.artefact import (
     RECORD_NAME,
     WEIGHTS_NAME,

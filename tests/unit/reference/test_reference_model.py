@@ -5,7 +5,7 @@ import torch
 from tiny_engine import byte_tokenizer, make_request, run_all, tiny_llama, tiny_target, token_ids_of
 from transformers import MistralConfig, MistralForCausalLM
 
-from draftproof.errors import EngineError, UsageError
+from draftproof.core.errors import EngineError, UsageError
 from draftproof.reference.engine import load_engine
 from draftproof.reference.models import model, ragged
 from draftproof.reference.types import EngineConfig

@@ -14,7 +14,7 @@ from tiny_engine import (
 )
 from transformers import RepetitionPenaltyLogitsProcessor
 
-from draftproof.errors import UsageError
+from draftproof.core.errors import UsageError
 from draftproof.reference import spans as spans_module
 from draftproof.reference.processors import process_logits
 from draftproof.reference.sampling import compute_probs, truncate_min_p

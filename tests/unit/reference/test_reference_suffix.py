@@ -7,7 +7,7 @@ import pytest
 import torch
 from tiny_engine import make_request, repetitive_prompt, run_all, tiny_target, token_ids_of
 
-from draftproof.errors import UsageError
+from draftproof.core.errors import UsageError
 from draftproof.reference.drafters import ngram as suffix
 from draftproof.reference.drafters.ngram import NgramProposer, SharedSuffixes
 from draftproof.reference.engine import Engine

@@ -9,7 +9,7 @@ import pytest
 import torch
 from tiny_engine import FakeFailure, make_request, repetitive_prompt, run_all, tiny_target
 
-from draftproof.errors import UsageError
+from draftproof.core.errors import UsageError
 from draftproof.reference.counters import StepTrace, TraceFile
 from draftproof.reference.engine import Engine
 from draftproof.reference.models.model import TargetModel

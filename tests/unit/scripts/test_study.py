@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from draftproof.stats.shares import share_interval
+from draftproof.judge.stats.shares import share_interval
 
 ROOT = Path(__file__).parents[3]
 

@@ -5,9 +5,8 @@ from pathlib import Path
 import msgspec
 from hypothesis import strategies as st
 
-from draftproof.manifests import Manifest
-from draftproof.plan.loading import parse_plan, plan_sha256, thresholds_sha256
-from draftproof.records import (
+from draftproof.core.manifests import Manifest
+from draftproof.core.records import (
     SCHEMA_VERSION,
     BlockRecord,
     Chunk,
@@ -17,6 +16,7 @@ from draftproof.records import (
     SpecCounts,
     ToolCall,
 )
+from draftproof.plan.loading import parse_plan, plan_sha256, thresholds_sha256
 from draftproof.store import RunDirectory
 from draftproof.workload.items import ContainsCheck, Item, Message
 

@@ -4,8 +4,8 @@ import msgspec
 from tests.builders.records import build_manifest
 
 import draftproof
-from draftproof.build import digest_folder, digest_sources, is_other_build, name_build, source_sha256
-from draftproof.manifests import Manifest
+from draftproof.core.build import digest_folder, digest_sources, is_other_build, name_build, source_sha256
+from draftproof.core.manifests import Manifest
 
 SOURCES = {"a.py": b"one", "sub/b.py": b"two"}
 

@@ -4,8 +4,8 @@ import msgspec
 import pytest
 from run_builders import create_run, request, turn
 
-from draftproof.errors import StoreError
-from draftproof.records import BehaviourProbe, Judgement
+from draftproof.core.errors import StoreError
+from draftproof.core.records import BehaviourProbe, Judgement
 from draftproof.store import RunDirectory, save_compacted
 from draftproof.store.journal import encode_line
 

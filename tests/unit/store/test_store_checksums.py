@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from run_builders import create_run, request, requests, turn
 
-from draftproof.errors import StoreError
-from draftproof.records import TelemetrySample
+from draftproof.core.errors import StoreError
+from draftproof.core.records import TelemetrySample
 from draftproof.store import RunDirectory
 from draftproof.store.compaction import locate_requests
 from draftproof.store.framing import (

@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from run_builders import create_run, request, turn
 
-from draftproof.errors import StoreError
-from draftproof.qualify.reporting import recompute
-from draftproof.records import SpecCounts, TelemetrySample
+from draftproof.core.errors import StoreError
+from draftproof.core.records import SpecCounts, TelemetrySample
+from draftproof.measure.run.reporting import recompute
 from draftproof.store import RunDirectory, save_compacted
 from draftproof.store.parquet import load_records, load_telemetry, save_records, save_telemetry
 

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from run_builders import request, requests, turn
 
-from draftproof.errors import StoreError
+from draftproof.core.errors import StoreError
 from draftproof.store.journal import Journal, encode_line, load_journal
 from draftproof.store.lines import LineFile, RunLock, torn_path
 

@@ -3,8 +3,8 @@
 import pytest
 from run_builders import request, turn
 
-from draftproof.errors import StoreError
-from draftproof.records import RequestRecord
+from draftproof.core.errors import StoreError
+from draftproof.core.records import RequestRecord
 from draftproof.store.journal import Journal, JournalTail
 from draftproof.store.lines import LineFile
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-BENCH = Path(__file__).resolve().parents[3] / "bench" / "records.py"
+BENCH = Path(__file__).resolve().parents[3] / "bench" / "core/records.py"
 BASE_GIB, GIB_PER_MILLION = 0.35, 3.6  # libraries and the draws of a thousand prompts; 4 GiB at a million
 
 

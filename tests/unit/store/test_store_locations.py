@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 from run_builders import create_run, request, turn
 
-from draftproof.errors import StoreError
+from draftproof.core.errors import StoreError
 from draftproof.store import save_compacted
 from draftproof.store.compaction import locate_requests
 

@@ -4,11 +4,11 @@ import msgspec
 import pytest
 from run_builders import create_run, request, turn
 
-from draftproof.handover.journal_order import check_records
-from draftproof.handover.packing import stage_run
-from draftproof.records import AcceleratorUse, BlockRecord, HostUse, Notice, RequestRecord
+from draftproof.core.records import AcceleratorUse, BlockRecord, HostUse, Notice, RequestRecord
 from draftproof.store import RunDirectory, save_compacted
 from draftproof.store.journal import load_journal
+from draftproof.tell.handover.journal_order import check_records
+from draftproof.tell.handover.packing import stage_run
 
 HOST = HostUse(
     span_s=30.5,

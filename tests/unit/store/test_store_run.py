@@ -8,12 +8,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from run_builders import ITEMS, PLAN_TEXT, create_run, manifest, request, requests, turn
 
-from draftproof.errors import InvalidRunError, StoreError
+from draftproof.core.errors import InvalidRunError, StoreError
+from draftproof.core.records import BlockRecord, RequestRecord, TelemetrySample
+from draftproof.judge.results.run import Results, Verdict
 from draftproof.plan.loading import parse_plan
-from draftproof.records import BlockRecord, RequestRecord, TelemetrySample
 from draftproof.store import LOG_FOLDER, RunDirectory
 from draftproof.store.parquet import BLOCK_SCHEMA, RECORD_SCHEMA, load_blocks, load_records, save_records
-from draftproof.verdict.results import Results, Verdict
 
 
 def results() -> Results:

@@ -6,11 +6,11 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from draftproof.handover.packing import stage_run, withhold_stage
-from draftproof.qualify.judging import count_answers
-from draftproof.records import Chunk
+from draftproof.core.records import Chunk
+from draftproof.measure.run.answer_judging import count_answers
 from draftproof.store import RunDirectory, save_compacted
 from draftproof.store.journal import load_journal
+from draftproof.tell.handover.packing import stage_run, withhold_stage
 
 CHUNKS = (Chunk(10, None), Chunk(20, None))
 COUNTED = (Chunk(10, 1), Chunk(20, 3))

@@ -4,10 +4,10 @@ import msgspec
 import pytest
 from run_builders import create_run, request, turn
 
-from draftproof.handover.packing import stage_run, withhold_stage
-from draftproof.records import Warmup, WarmupGroup
+from draftproof.core.records import Warmup, WarmupGroup
 from draftproof.store import RunDirectory, save_compacted
 from draftproof.store.journal import load_journal
+from draftproof.tell.handover.packing import stage_run, withhold_stage
 
 
 def warmup(**changes):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.builders.records import build_item
 
-from draftproof.records import Judgement, ToolCall
+from draftproof.core.records import Judgement, ToolCall
 from draftproof.workload.checks import evaluate_check, evaluate_checks, is_equal
 from draftproof.workload.conversation import AnswerView
 from draftproof.workload.faults import find_faults

@@ -4,8 +4,8 @@ import msgspec
 import pytest
 from tests.builders.records import build_item
 
-from draftproof.engines import GENERIC
-from draftproof.records import ToolCall
+from draftproof.core.records import ToolCall
+from draftproof.services.engines import GENERIC
 from draftproof.workload.conversation import NO_RESULT, AnswerView, item_at_turn
 from draftproof.workload.formats import parse_line
 from draftproof.workload.items import FinishReasonCheck, FollowUp

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from draftproof.engines import ADAPTERS, adapter_for
-from draftproof.errors import WorkloadError
+from draftproof.core.errors import WorkloadError
+from draftproof.services.engines import ADAPTERS, adapter_for
 from draftproof.workload.items import Sampling
 from draftproof.workload.reader import load_workload
 from draftproof.workload.request_fields import PROTOCOL_KEYS

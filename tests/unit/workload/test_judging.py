@@ -3,7 +3,7 @@
 import pytest
 from tests.builders.records import build_failure, build_item, build_record
 
-from draftproof.records import ToolCall
+from draftproof.core.records import ToolCall
 from draftproof.workload.conversation import AnswerView
 from draftproof.workload.items import ExactCheck, FollowUp, JudgeCheck, PythonCheck
 from draftproof.workload.judging import (

@@ -2,7 +2,7 @@
 
 from tests.builders.records import build_item
 
-from draftproof.handover.withholding import Withholder
+from draftproof.tell.handover.withholding import Withholder
 from draftproof.workload.clusters import find_near_copies
 from draftproof.workload.items import Message
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from draftproof.errors import WorkloadError
+from draftproof.core.errors import WorkloadError
 from draftproof.workload import reader as packed
 from draftproof.workload.moments import Units
 from draftproof.workload.parquet_rows import render_rows

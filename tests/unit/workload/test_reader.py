@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from draftproof.errors import WorkloadError
+from draftproof.core.errors import WorkloadError
 from draftproof.workload.faults import encloses_repeat
 from draftproof.workload.reader import load_workload
 

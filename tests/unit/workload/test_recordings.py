@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from draftproof.errors import WorkloadError
+from draftproof.core.errors import WorkloadError
 from draftproof.workload.moments import Units
 from draftproof.workload.reader import load_workload
 from draftproof.workload.recordings import Window, cap_evidence, cut, has_filler, make_filler

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from draftproof.errors import WorkloadError
-from draftproof.report.quantities import segment_label
-from draftproof.verdict.wording import name_segment
+from draftproof.core.errors import WorkloadError
+from draftproof.judge.decide.wording import name_segment
+from draftproof.tell.report.quantities import segment_label
 from draftproof.workload.items import Item, LengthCheck, Message, Workload
 from draftproof.workload.reader import load_workload
 from draftproof.workload.segments import compute_coverage, segment_key, select, show_labels, split_key

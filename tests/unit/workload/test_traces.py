@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from draftproof.errors import WorkloadError
+from draftproof.core.errors import WorkloadError
 from draftproof.workload.moments import Units, read_date
 from draftproof.workload.reader import load_workload
 from draftproof.workload.traces import TracedArrival, compress, read_trace

@@ -18,7 +18,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
-from draftproof.errors import UsageError
+from draftproof.core.errors import UsageError
 from draftproof.reference.models.decoder import Decoder
 
 RECORD_NAME, WEIGHTS_NAME = "drafter.json", "weights.safetensors"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from draftproof.errors import UsageError
+from draftproof.core.errors import UsageError
 from draftproof.reference.drafters.artefact import (
     BUILTIN_PREFIX,
     RECORD_NAME,

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 import torch
 
-from draftproof.errors import UsageError
+from draftproof.core.errors import UsageError
 from draftproof.reference.drafters.artefact import BUILTIN_PREFIX, TargetIdentity, builtin_folder
 from draftproof.reference.kernels import Linear
 from draftproof.reference.models.decoder import Decoder

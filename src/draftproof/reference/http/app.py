@@ -22,8 +22,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from draftproof import __version__
-from draftproof.clock import Clock, monotonic_ns
-from draftproof.errors import EngineError
+from draftproof.core.clock import Clock, monotonic_ns
+from draftproof.core.errors import EngineError
 from draftproof.reference.counters import EngineStats
 from draftproof.reference.http.answer import Answers
 from draftproof.reference.http.chat import ChatTokenizer, chat_token_ids, completion_token_ids

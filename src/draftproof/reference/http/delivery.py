@@ -22,8 +22,8 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from draftproof.clock import Clock
-from draftproof.errors import DraftproofError, EngineError, UsageError
+from draftproof.core.clock import Clock
+from draftproof.core.errors import DraftproofError, EngineError, UsageError
 from draftproof.reference.http.answer import Answers
 from draftproof.reference.http.exposition import RequestCounters
 from draftproof.reference.http.wire_fields import error_body

@@ -21,7 +21,7 @@ import uvicorn
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from draftproof import __version__
-from draftproof.errors import UsageError
+from draftproof.core.errors import UsageError
 from draftproof.reference.counters import TraceFile, Tracer
 from draftproof.reference.http.app import LoadedEngine, Service, build_app, config_settings
 from draftproof.reference.types import EngineConfig

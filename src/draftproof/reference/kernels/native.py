@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from draftproof.errors import EngineError
+from draftproof.core.errors import EngineError
 from draftproof.reference.kernels.protocol import Attention, Linear
 from draftproof.reference.models.ragged import RaggedBatch
 

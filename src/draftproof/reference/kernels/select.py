@@ -5,7 +5,7 @@ from typing import Literal
 
 import torch
 
-from draftproof.errors import EngineError, UsageError
+from draftproof.core.errors import EngineError, UsageError
 from draftproof.reference.kernels.native import build_native
 from draftproof.reference.kernels.portable import PortableKernels
 from draftproof.reference.kernels.protocol import Kernels

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from transformers import AttentionInterface
 
-from draftproof.errors import EngineError
+from draftproof.core.errors import EngineError
 from draftproof.reference.models.ragged import RaggedBatch, attend_sequences
 
 _PACK_ROWS = 8  # the row count the packed layout is tuned for: one sequence's draft, or a small batch

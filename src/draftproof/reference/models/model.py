@@ -21,7 +21,7 @@ import torch
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
-from draftproof.errors import EngineError, UsageError
+from draftproof.core.errors import EngineError, UsageError
 from draftproof.reference.kernels import Kernels, select_kernels
 from draftproof.reference.kernels.native import NativeKernels
 from draftproof.reference.kernels.portable import PortableKernels

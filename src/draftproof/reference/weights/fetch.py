@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from draftproof.errors import EngineError, UsageError
+from draftproof.core.errors import EngineError, UsageError
 from draftproof.reference.weights.wheel import (
     ModelSource,
     Progress,

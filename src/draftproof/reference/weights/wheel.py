@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from draftproof.errors import EngineError
+from draftproof.core.errors import EngineError
 
 # What is being done, bytes done so far, bytes in all (None: not known).
 Progress = Callable[[str, int, int | None], None]

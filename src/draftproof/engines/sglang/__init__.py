@@ -1,5 +1,0 @@
-"""SGLang: its adapter, its settings, and what its answers say."""
-
-from draftproof.engines.sglang.adapter import SGLANG
-
-__all__ = ["SGLANG"]

@@ -1,0 +1,312 @@
+"""The experiment from plan to costs: start after start, wave after wave, every record to disk as it ends.
+
+Owns the order of events. What was recorded stays whatever ends it; a wave that shows that nothing can be
+concluded ends it with one sentence.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import uvloop
+
+from draftproof import __version__
+from draftproof.core.clock import wall_anchor
+from draftproof.core.errors import EngineError, UsageError
+from draftproof.core.manifests import ArmManifest
+from draftproof.explore.costs.batches import Wave, WaveCost, cost_wave
+from draftproof.explore.costs.beside_run import compare_run
+from draftproof.explore.costs.engine_session import ARM, Station, send_wave
+from draftproof.explore.costs.estimate import (
+    WaveSet,
+    estimate_drifts,
+    estimate_splits,
+    estimate_steps,
+    list_assumptions,
+    list_warnings,
+)
+from draftproof.explore.costs.page import render_costs_html
+from draftproof.explore.costs.results import COSTS_SCHEMA_VERSION, Costs
+from draftproof.explore.costs.schedule import (
+    METHOD,
+    CostGrid,
+    Start,
+    VariedArm,
+    check_grid,
+    plan_starts,
+    vary_arm,
+)
+from draftproof.judge.results.run import Results
+from draftproof.measure.run.check import ModelResolver, resolve_target
+from draftproof.measure.run.progress import Interrupted, Progress
+from draftproof.measure.run.reporting import recompute
+from draftproof.measure.run.runner import describe_host
+from draftproof.measure.run.stopping import stop_on_signal, unless_stopped
+from draftproof.plan.loading import plan_sha256
+from draftproof.plan.schema import Arm, Plan
+from draftproof.services.engines import adapter_for
+from draftproof.store import LOG_FOLDER, RunDirectory
+from draftproof.store.lines import LineFile, write_atomically
+
+WAVES_NAME, COSTS_NAME, PAGE_NAME, PLAN_NAME = "waves.jsonl", "costs.json", "costs.html", "plan.toml"
+# Engines on which a lookup can take the drafter's place; others tell drafting from checking themselves.
+_LOOKUP_ENGINES = ("vllm", "llamacpp")
+_WARM_UP_TOKENS = 24
+
+
+class _Job(msgspec.Struct, frozen=True, kw_only=True):
+    """What is measured, in which starts, and where it goes."""
+
+    plan: Plan
+    text: str
+    out: Path
+    model: Path | None
+    grid: CostGrid
+    starts: tuple[Start, ...]
+    arms: tuple[VariedArm, ...]
+    is_lookup: bool
+
+
+class _Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured: the cost of every wave, and what each start said it is."""
+
+    costs: tuple[WaveCost, ...]
+    manifests: tuple[ArmManifest, ...]
+
+
+def measure_costs(
+    plan: Plan,
+    text: str,
+    out: Path,
+    *,
+    grid: CostGrid,
+    resolve_model: ModelResolver,
+    progress: Progress,
+    run: Path | None = None,
+) -> Costs:
+    """Measure what the steps of a plan's candidate cost, and write costs.json, costs.html and the records.
+
+    Args:
+        plan: the checked plan, paths resolved.
+        text: its text.
+        out: the folder to make; must be empty or absent.
+        grid: draft lengths, batch sizes and how often.
+        resolve_model: turns the plan's target into a folder of files.
+        progress: told where the experiment is.
+        run: a run directory whose tokens per decode step are set beside the break-even.
+
+    Raises:
+        DraftproofError: anything a user can mend; what was recorded is kept.
+        Interrupted: stopped by a signal.
+    """
+    check_grid(grid)
+    RunDirectory.check_free(out)
+    compared = None if run is None else recompute(run, write=False)
+    job = _prepare(plan, text, out, grid, resolve_model)
+    measured = uvloop.run(_measure(job, progress))
+    progress.phase("Computing what breaks even")
+    costs = _conclude(job, measured)
+    if run is not None and compared is not None:
+        costs = _set_beside(costs, run, compared)
+    write_costs(out, costs)
+    return costs
+
+
+def write_costs(out: Path, costs: Costs) -> None:
+    """Write costs.json and costs.html.
+
+    Raises:
+        StoreError: they cannot be written.
+    """
+    write_atomically(out / COSTS_NAME, msgspec.json.format(msgspec.json.encode(costs)) + b"\n")
+    write_atomically(out / PAGE_NAME, render_costs_html(costs).encode())
+
+
+def _prepare(plan: Plan, text: str, out: Path, grid: CostGrid, resolve_model: ModelResolver) -> _Job:
+    arm = plan.arms.candidate
+    _check_chunks(arm, grid)
+    vary_arm(arm, 1)  # a plan that cannot be varied says so before anything is fetched or made
+    is_lookup = _drafts_by_lookup(arm)
+    starts = plan_starts(grid, with_lookup=grid.split and not is_lookup and arm.engine in _LOOKUP_ENGINES)
+    arms = tuple(
+        vary_arm(arm, start.draft_length, start.drafting, synthetic=grid.synthetic) for start in starts
+    )
+    model = resolve_target(plan, resolve_model)
+    with RunDirectory.prepare(out):
+        write_atomically(out / PLAN_NAME, text.encode())
+    return _Job(
+        plan=plan, text=text, out=out, model=model, grid=grid, starts=starts, arms=arms, is_lookup=is_lookup
+    )
+
+
+def _check_chunks(arm: Arm, grid: CostGrid) -> None:
+    """Refuse to time steps by chunks where a chunk is no step."""
+    facts = adapter_for(arm.engine).facts
+    if not grid.synthetic and facts.chunk_holds != "step":
+        raise UsageError(
+            f"a chunk of {facts.title} does not hold a step, so steps cannot be timed by chunks",
+            place="--no-synthetic",
+            fix="leave it away",
+        )
+
+
+def _drafts_by_lookup(arm: Arm) -> bool:
+    adapter = adapter_for(arm.engine)
+    settings = adapter.read_flags(arm.command) if arm.command else dict(arm.settings)
+    return adapter.facts.families.get(str(settings.get(METHOD))) == "ngram"
+
+
+async def _measure(job: _Job, progress: Progress) -> _Measured:
+    """Run every start and return the cost of each of its waves."""
+    measuring = _Measuring(job, progress)
+    progress.phase("Measuring what a step costs")
+    with stop_on_signal() as stop, contextlib.closing(LineFile(job.out / WAVES_NAME)) as lines:
+        for start, varied in zip(job.starts, job.arms, strict=True):
+            await measuring.run_start(start, varied, lines, stop)
+    return _Measured(costs=tuple(measuring.costs), manifests=tuple(measuring.manifests))
+
+
+class _Measuring:
+    """Runs one start after the other and collects what their waves cost."""
+
+    def __init__(self, job: _Job, progress: Progress) -> None:
+        self._job, self._progress = job, progress
+        self._total = sum(len(start.batches) for start in job.starts)
+        self.costs: list[WaveCost] = []
+        self.manifests: list[ArmManifest] = []
+
+    async def run_start(self, start: Start, varied: VariedArm, lines: LineFile, stop: asyncio.Event) -> None:
+        """Start the engine, warm every batch size up, measure every wave, stop the engine.
+
+        Raises:
+            EngineError: it does not start, or a wave shows that nothing can be concluded.
+            Interrupted: stopped by a signal.
+        """
+        job = self._job
+        log = job.out / LOG_FOLDER / f"start-{start.index}-{start.draft_length}-{start.drafting}.log"
+        self._tell(f"starting: {start.title}")
+        station = Station(varied.arm, job.plan, job.model, log, stop)
+        try:
+            await self._measure_start(station, start, lines, stop)
+        except Interrupted as stopped:
+            raise Interrupted(job.out, len(self.costs), self._total) from stopped
+
+    async def _measure_start(
+        self, station: Station, start: Start, lines: LineFile, stop: asyncio.Event
+    ) -> None:
+        async with contextlib.AsyncExitStack() as running:
+            try:
+                await running.enter_async_context(station)
+            except EngineError as error:
+                raise _explain(error, start, station.log_path, synthetic=self._job.grid.synthetic) from error
+            self.manifests.append(station.manifest)
+            for number, batch in enumerate(dict.fromkeys(start.batches)):
+                self._tell(f"{start.title}: warming up batch {batch}")
+                await self._send(station, start, -1 - number, batch, stop)
+            for number, batch in enumerate(start.batches):
+                self._tell(f"{start.title}: batch {batch}")
+                wave = await self._send(station, start, number, batch, stop)
+                lines.append(msgspec.json.encode(wave))
+                station.check_alive()
+                self.costs.append(cost_wave(wave, station.adapter.facts.series))
+
+    async def _send(
+        self, station: Station, start: Start, number: int, batch: int, stop: asyncio.Event
+    ) -> Wave:
+        """Send a wave; one with a negative number warms up, is short, and is not kept."""
+        is_warm_up = number < 0
+        sending = send_wave(
+            station,
+            start,
+            number,
+            batch,
+            answer_tokens=_WARM_UP_TOKENS if is_warm_up else self._job.grid.answer_tokens,
+            synthetic=self._job.grid.synthetic,
+            timeout_s=self._job.plan.limits.request_s,
+            phase="warmup" if is_warm_up else "measure",
+        )
+        return await unless_stopped(sending, stop)
+
+    def _tell(self, text: str) -> None:
+        self._progress.advance(len(self.costs), self._total, text)
+
+
+def _explain(error: EngineError, start: Start, log: Path, *, synthetic: bool) -> EngineError:
+    """Say in which start an engine failed; one that drafts may be a build that cannot fix the acceptance."""
+    fix = error.fix
+    if start.draft_length and synthetic and fix in {None, "see the log."}:
+        fix = f"see {log}; a build that cannot fix the acceptance of drafts may do with --no-synthetic."
+    return EngineError(f"{start.title}: {error.message}", place=error.place, fix=fix)
+
+
+def _conclude(job: _Job, measured: _Measured) -> Costs:
+    grid = job.grid
+    waves = WaveSet(grid=grid, starts=job.starts, costs=measured.costs, is_lookup=job.is_lookup)
+    drafting = next(
+        manifest
+        for manifest, start in zip(measured.manifests, job.starts, strict=True)
+        if start.draft_length and start.drafting == "own"
+    )
+    steps, splits, drifts = estimate_steps(waves), estimate_splits(waves), estimate_drifts(waves)
+    wall_ns, _ = wall_anchor()
+    return Costs(
+        schema_version=COSTS_SCHEMA_VERSION,
+        draftproof_version=__version__,
+        plan_name=job.plan.name,
+        plan_sha256=plan_sha256(job.text),
+        created_wall_ns=wall_ns,
+        engine=drafting.engine,
+        engine_version=drafting.engine_version,
+        method=str(drafting.settings.get(METHOD, "unknown")),
+        target=job.plan.target.model,
+        acceptance_while_timing=next(
+            arm.acceptance for arm, start in zip(job.arms, job.starts, strict=True) if start.draft_length
+        ),
+        host=describe_host(),
+        commands=_list_commands(job.starts, measured.manifests),
+        draft_lengths=tuple(sorted(grid.draft_lengths)),
+        batches=tuple(sorted(grid.batches)),
+        repeats=grid.repeats,
+        answer_tokens=grid.answer_tokens,
+        seed=grid.seed,
+        confidence=grid.confidence,
+        acceptance=grid.acceptance,
+        steps=steps,
+        splits=splits,
+        drifts=drifts,
+        run=None,
+        comparisons=(),
+        assumptions=list_assumptions(
+            splits, is_lookup=job.is_lookup, from_rounds=_has_rounds(measured.costs), synthetic=grid.synthetic
+        ),
+        warnings=list_warnings(steps, drifts, splits),
+    )
+
+
+def _list_commands(
+    starts: Sequence[Start], manifests: Sequence[ArmManifest]
+) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    return tuple(
+        (start.title, manifest.command or ()) for start, manifest in zip(starts, manifests, strict=True)
+    )
+
+
+def _has_rounds(costs: Sequence[WaveCost]) -> bool:
+    return all(cost.from_rounds for cost in costs)
+
+
+def _set_beside(costs: Costs, run: Path, results: Results) -> Costs:
+    """Return the costs with what a run's candidate committed a step, and a warning if engines differ."""
+    manifest = RunDirectory.open(run).load_manifest()
+    length = next((one.num_spec_tokens for one in manifest.contracts if one.arm == ARM), None)
+    ran = next((f"{one.engine} {one.engine_version}" for one in manifest.arms if one.arm == ARM), "unknown")
+    timed = f"{costs.engine} {costs.engine_version}"
+    other = () if ran == timed else (f"The run's candidate was {ran}; the steps timed here are of {timed}.",)
+    return msgspec.structs.replace(
+        costs,
+        run=str(run),
+        comparisons=compare_run(results, length, costs.steps),
+        warnings=(*costs.warnings, *other),
+    )

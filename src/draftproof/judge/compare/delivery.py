@@ -1,0 +1,355 @@
+"""What changed in delivery: ratios over the prompts of both runs, read against what equal arms show. Pure.
+
+Clusters of the bootstrap are prompts, strata are segments; what a period does to all of its requests is in
+the intervals. All ratios and all differences of failed shares form one family, so that a change anywhere is
+called one by chance with at most 1 − confidence.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import msgspec
+import numpy as np
+
+from draftproof.judge.compare.comparison import DeliveryChange, FailureChange, NoiseSource, Reading
+from draftproof.judge.compare.outcomes import (
+    QUANTITIES,
+    BoundIndex,
+    Overlap,
+    Quantity,
+    find_bounds,
+    is_trusted,
+    measure,
+    pair_runs,
+)
+from draftproof.judge.decide.effects import derive_seed, to_figure
+from draftproof.judge.metrics.service import percentile
+from draftproof.judge.observe.pairs import Pair, PairTable, in_cell, pair_observations
+from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
+from draftproof.judge.results.figure import Figure
+from draftproof.judge.stats.bootstrap import RatioEstimate, Statistic, interval_at, paired_ratio
+from draftproof.judge.stats.multiplicity import bonferroni_level
+from draftproof.judge.stats.null import null_difference
+from draftproof.judge.stats.periods import turn_spread, widen_by_turns
+from draftproof.judge.stats.resampling import Ints, index_labels
+from draftproof.judge.stats.shares import paired_share_difference
+
+Noise = tuple[float | None, NoiseSource]
+
+NULL = ("baseline_null", "baseline")
+# Equal means may differ in their last bits; no change of a measured quantity is this small.
+LAST_BITS = 1e-9
+_CHUNK_SIZES = ("tokens_per_chunk", "characters_per_chunk")
+UNCOUNTED = "chunks changed, and nobody counts the tokens of the first one"
+
+
+class Side(msgspec.Struct, frozen=True, kw_only=True):
+    """One run with what its comparison needs: burst bounds by arm and load, and its own pairs."""
+
+    prepared: PreparedRun
+    bounds: BoundIndex
+    pairs: PairTable
+
+
+class _Place(msgspec.Struct, frozen=True, kw_only=True):
+    """One arm at one load: its answers in both runs to the same prompts, and the burst bounds of A and B."""
+
+    arm: str
+    load: str
+    pairs: tuple[Pair, ...]
+    bounds: tuple[float | None, float | None]
+
+
+class _Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One quantity at one place, before the intervals are widened to hold jointly."""
+
+    place: _Place
+    quantity: Quantity
+    statistic: Statistic
+    values: tuple[tuple[float, float], ...]  # after, before
+    known: tuple[int, int]  # before, after
+    answered: tuple[int, int]
+    estimate: RatioEstimate
+    noise: float | None
+    noise_from: NoiseSource
+
+
+class _Failures(msgspec.Struct, frozen=True, kw_only=True):
+    """Pairs of one place by who failed: both, after alone, before alone, neither."""
+
+    place: _Place
+    counts: tuple[int, int, int, int]
+    noise: float | None
+    noise_from: NoiseSource
+
+
+def build_side(prepared: PreparedRun) -> Side:
+    """Return a run ready to be compared."""
+    return Side(prepared=prepared, bounds=find_bounds(prepared), pairs=pair_observations(prepared))
+
+
+def compare_delivery(
+    before: Side, after: Side, overlap: Overlap, arms: Sequence[str]
+) -> tuple[tuple[DeliveryChange, ...], tuple[FailureChange, ...]]:
+    """Return what changed for these arms at every common load; A's plan sets statistic and confidence."""
+    rows, failures = [], []
+    for load in overlap.loads:
+        floors = {one.name: _find_noise(before, after, one, load) for one in _list_quantities()}
+        for arm in arms:
+            place = _Place(
+                arm=arm,
+                load=load,
+                pairs=pair_runs(before.prepared, after.prepared, overlap, arm, load),
+                bounds=(before.bounds.get((arm, load)), after.bounds.get((arm, load))),
+            )
+            rows += _build_rows(before, place, floors)
+            failures.append(_count_failures(before, after, place))
+    confidence = before.prepared.plan.comparison.confidence
+    claims = sum(row.estimate.value is not None for row in rows) + sum(any(f.counts) for f in failures)
+    level = bonferroni_level(claims, 1 - confidence)
+    changes = tuple(_to_change(row, level) for row in rows)
+    uncounted = {(row.place.arm, row.place.load) for row in rows if _has_bounds(row.place.pairs)}
+    return (
+        _without_guessed_rates(changes, uncounted),
+        tuple(_to_failure_change(one, level) for one in failures),
+    )
+
+
+def _has_bounds(pairs: Iterable[Pair]) -> bool:
+    """Return whether a time per token is known within bounds only: nobody counts first chunks."""
+    seen = (one.metrics for pair in pairs for one in (pair.arm, pair.versus))
+    return any((one.tpot_most_ns or 0.0) > (one.tpot_ns or 0.0) for one in seen)
+
+
+def _without_guessed_rates(
+    changes: Sequence[DeliveryChange], uncounted: Collection[tuple[str, str]]
+) -> tuple[DeliveryChange, ...]:
+    """Return the changes; a time per token is not compared where other chunks may hold another first one.
+
+    Of one service that sends its chunks as before the first chunks are alike, whatever they hold.
+    """
+    rechunked = {
+        (one.arm, one.load)
+        for one in changes
+        if one.quantity in _CHUNK_SIZES and one.reading != "within_noise"
+    }
+    return tuple(
+        msgspec.structs.replace(
+            one, reading="not_compared", ratio=msgspec.structs.replace(one.ratio, reason=UNCOUNTED)
+        )
+        if one.quantity == "tpot_ns" and (one.arm, one.load) in rechunked.intersection(uncounted)
+        else one
+        for one in changes
+    )
+
+
+def read_ratio(low: float | None, high: float | None, noise: float | None) -> Reading:
+    """Return what an interval of a ratio says: beyond the noise with its whole length, or not.
+
+    Without a known noise, an interval that leaves 1 out is a change whose size may be that of the noise.
+    """
+    if low is None or high is None:
+        return "not_compared"
+    reach = (noise or 1.0) * (1 + LAST_BITS)
+    if low <= reach and high >= 1 / reach:
+        return "within_noise"
+    return "changed_noise_unknown" if noise is None else "changed"
+
+
+def read_difference(low: float | None, high: float | None, noise: float | None) -> Reading:
+    """Return the same for a difference: the whole interval beyond 0 by more than the noise, or not."""
+    if low is None or high is None:
+        return "not_compared"
+    reach = (noise or 0.0) + LAST_BITS
+    if low <= reach and high >= -reach:
+        return "within_noise"
+    return "changed_noise_unknown" if noise is None else "changed"
+
+
+def _list_quantities() -> list[Quantity]:
+    return [one for each in QUANTITIES for one in (each, each.instead) if one is not None]
+
+
+def _build_rows(before: Side, place: _Place, floors: Mapping[str, Noise]) -> list[_Row]:
+    """Return a row for every quantity; its stand-in too, or alone, where it is not known in both runs."""
+    rows = []
+    for quantity in QUANTITIES:
+        row = _build_row(before, place, quantity, floors)
+        if quantity.instead is None or row.values:
+            rows.append(row)
+            continue
+        if (row.known[0] == 0) != (row.known[1] == 0):
+            rows.append(row)
+        rows.append(_build_row(before, place, quantity.instead, floors))
+    return rows
+
+
+def _build_row(before: Side, place: _Place, quantity: Quantity, floors: Mapping[str, Noise]) -> _Row:
+    pairs = place.pairs
+    old = [measure(quantity, pair.versus, place.bounds[0]) for pair in pairs]
+    new = [measure(quantity, pair.arm, place.bounds[1]) for pair in pairs]
+    both = [
+        (pair, b, a) for pair, a, b in zip(pairs, old, new, strict=True) if a is not None and b is not None
+    ]
+    statistic = _choose_statistic(before, quantity)
+    noise, noise_from = floors[quantity.name]
+    return _Row(
+        place=place,
+        quantity=quantity,
+        statistic=statistic,
+        values=tuple((b, a) for _, b, a in both),
+        known=(len(old) - old.count(None), len(new) - new.count(None)),
+        answered=(
+            sum(is_trusted(pair.versus) for pair in pairs),
+            sum(is_trusted(pair.arm) for pair in pairs),
+        ),
+        estimate=_estimate(before.prepared, both, statistic, (quantity.name, place.arm, place.load)),
+        noise=noise,
+        noise_from=noise_from,
+    )
+
+
+def _choose_statistic(before: Side, quantity: Quantity) -> Statistic:
+    return before.prepared.plan.comparison.statistic if quantity.kind == "time" else "mean"
+
+
+def _estimate(
+    prepared: PreparedRun,
+    both: Sequence[tuple[Pair, float, float]],
+    statistic: Statistic,
+    parts: Sequence[str],
+) -> RatioEstimate:
+    choice, names = prepared.plan.comparison, prepared.columns.cluster_names(None)
+    above = np.array([value for _, value, _ in both], dtype=float)
+    below = np.array([value for _, _, value in both], dtype=float)
+    segments = np.array([pair.segment for pair, _, _ in both], dtype=str)
+    estimate = paired_ratio(
+        above,
+        below,
+        np.array([names[pair.item_id] for pair, _, _ in both], dtype=str),
+        segments,
+        statistic=statistic,
+        resamples=choice.resamples,
+        seed=derive_seed(prepared.plan.seed, "compare", *parts),
+        level=choice.confidence,
+        minimum_clusters=choice.minimum_prompts,
+    )
+    for blocks in _list_periods([pair for pair, _, _ in both]):
+        spread = turn_spread(np.log(above / below), blocks, segments)
+        estimate = widen_by_turns(estimate, spread, blocks)
+    return estimate
+
+
+def _list_periods(pairs: Sequence[Pair]) -> list[Ints]:
+    """Return the blocks of each side; once where both cut the prompts alike, or a block counts twice."""
+    sides = [
+        index_labels(np.array([seen.record.block for seen in side], dtype=np.intp))
+        for side in ([pair.arm for pair in pairs], [pair.versus for pair in pairs])
+    ]
+    together = set(zip(*(side.tolist() for side in sides), strict=True))
+    is_same = all(len(together) == len(np.unique(side)) for side in sides)
+    return sides[:1] if is_same else sides
+
+
+def _find_noise(before: Side, after: Side, quantity: Quantity, load: str) -> Noise:
+    """Return the larger null difference of either run, as a factor, and who says so."""
+    statistic = _choose_statistic(before, quantity)
+    floors = [_find_floor(side, quantity, statistic, load) for side in (before, after)]
+    return max((floor for floor in floors if floor is not None), default=None), _name_source(*floors)
+
+
+def _find_floor(side: Side, quantity: Quantity, statistic: Statistic, load: str) -> float | None:
+    both = []
+    for pair in in_cell(side.pairs.get(NULL, ()), ALL_SEGMENTS, load):
+        above = measure(quantity, pair.arm, side.bounds.get((NULL[0], load)))
+        below = measure(quantity, pair.versus, side.bounds.get((NULL[1], load)))
+        if above is not None and below is not None:
+            both.append((pair, above, below))
+    null = _estimate(side.prepared, both, statistic, (quantity.name, *NULL, load))
+    return None if null.value is None else null_difference(null.value, null.standard_error)
+
+
+def _name_source(before: float | None, after: float | None) -> NoiseSource:
+    if before is not None and after is not None:
+        return "both"
+    if before is None and after is None:
+        return "none"
+    return "after" if before is None else "before"
+
+
+def _to_change(row: _Row, level: float) -> DeliveryChange:
+    low, high = interval_at(row.estimate, level)
+    one_sided = not row.values and all(row.answered) and (row.known[0] == 0) != (row.known[1] == 0)
+    reading: Reading = "known_in_one_run" if one_sided else read_ratio(low, high, row.noise)
+    return DeliveryChange(
+        arm=row.place.arm,
+        load=row.place.load,
+        quantity=row.quantity.name,
+        statistic=row.statistic,
+        before=_summarise([old for _, old in row.values], row.statistic),
+        after=_summarise([new for new, _ in row.values], row.statistic),
+        ratio=to_figure(row.estimate, low=row.estimate.low, high=row.estimate.high, level=row.estimate.level),
+        simultaneous=to_figure(row.estimate, low=low, high=high, level=level),
+        prompts=row.estimate.n_clusters,
+        noise=row.noise,
+        noise_from=row.noise_from,
+        known_before=row.known[0],
+        known_after=row.known[1],
+        answered_before=row.answered[0],
+        answered_after=row.answered[1],
+        reading=reading,
+    )
+
+
+def _summarise(values: Sequence[float], statistic: Statistic) -> float | None:
+    if not values:
+        return None
+    return percentile(values, 0.50) if statistic == "p50" else float(np.mean(values))
+
+
+def _count_failures(before: Side, after: Side, place: _Place) -> _Failures:
+    differences = [_find_null_failures(side, place.load) for side in (before, after)]
+    return _Failures(
+        place=place,
+        counts=_count_by_failure(place.pairs),
+        noise=max((one for one in differences if one is not None), default=None),
+        noise_from=_name_source(*differences),
+    )
+
+
+def _find_null_failures(side: Side, load: str) -> float | None:
+    """Return how far the failed shares of two equal arms lie apart.
+
+    Its value, not the end of its interval: that has a width even where nothing ever failed.
+    """
+    found = paired_share_difference(*_count_by_failure(in_cell(side.pairs.get(NULL, ()), ALL_SEGMENTS, load)))
+    return None if found.difference is None else abs(found.difference)
+
+
+def _count_by_failure(pairs: Iterable[Pair]) -> tuple[int, int, int, int]:
+    failed = [(not pair.arm.is_ok, not pair.versus.is_ok) for pair in pairs]
+    order = ((True, True), (True, False), (False, True), (False, False))
+    both, only_after, only_before, neither = (failed.count(kind) for kind in order)
+    return both, only_after, only_before, neither
+
+
+def _to_failure_change(found: _Failures, level: float) -> FailureChange:
+    both, only_after, only_before, _ = found.counts
+    total = sum(found.counts)
+    interval = paired_share_difference(*found.counts, level)
+    return FailureChange(
+        arm=found.place.arm,
+        load=found.place.load,
+        before=(both + only_before) / total if total else None,
+        after=(both + only_after) / total if total else None,
+        difference=Figure(
+            value=interval.difference,
+            low=interval.low,
+            high=interval.high,
+            level=level,
+            n=total,
+            reason=None if total else "no prompt of this load was asked in both runs",
+        ),
+        noise=found.noise,
+        noise_from=found.noise_from,
+        reading=read_difference(interval.low, interval.high, found.noise),
+    )

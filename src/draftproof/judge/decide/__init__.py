@@ -1,0 +1,1 @@
+"""All that may change a verdict."""

@@ -1,0 +1,250 @@
+"""Behaviour beside speed: the probes of the arms against each other, checks by kind, judges. Pure.
+
+What the baseline does and the candidate does not is a regression that no speed makes good: it violates every
+cell. What an arm's probe could not show, or both arms fail, is a warning.
+
+Conversations of an arm: how many came to their end, on time and with passing checks. Pure.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+import numpy as np
+
+from draftproof.core.records import Judgement, ProbeStatus
+from draftproof.judge.decide.effects import CellKey
+from draftproof.judge.decide.guardrails import Finding
+from draftproof.judge.observe.pairs import all_of, group_conversations
+from draftproof.judge.observe.run_data import ARM_ORDER, Observation, PreparedRun
+from draftproof.judge.results.behaviour import (
+    CheckKind,
+    ConversationSummary,
+    JudgeAgreement,
+    ProbeResult,
+)
+from draftproof.judge.results.figure import Figure
+from draftproof.judge.results.run import Reason, Results
+from draftproof.judge.stats.resampling import Floats, Ints
+from draftproof.judge.stats.shares import share_interval
+
+
+def summarise_conversations(prepared: PreparedRun) -> tuple[ConversationSummary, ...]:
+    """Return every arm at every load."""
+    return tuple(_summarise(prepared, arm, load) for load in prepared.loads for arm in prepared.arms)
+
+
+def _summarise(prepared: PreparedRun, arm: str, load: str) -> ConversationSummary:
+    columns, places = prepared.columns, prepared.places_of(arm, load)
+    found = group_conversations(columns, places)
+    judged = found.all_of(_judge(prepared, places))
+    states = np.where(found.is_completed, judged, 0.0)
+    known, good = int((~np.isnan(states)).sum()), int((states == 1).sum())
+    completed, level = int(found.is_completed.sum()), prepared.plan.comparison.confidence
+    return ConversationSummary(
+        arm=arm,
+        load=load,
+        conversations=found.size,
+        multi_turn=int((columns.turns_of_item[found.first] > 1).sum()),
+        requests=len(places),
+        completed=completed,
+        completed_share=_to_share(completed, found.size, level),
+        good=good,
+        unjudged=found.size - known,
+        good_share=_to_share(good, known, level),
+    )
+
+
+def _judge(prepared: PreparedRun, places: Ints) -> Floats:
+    """Return 1 where a request is on time and passes, 0 for one certain fault, NaN where one is not known."""
+    columns = prepared.columns
+    on_time = np.where(columns.timed, columns.on_time(prepared.plan.objectives), np.nan)[places]
+    passed = np.where(columns.has_checks, columns.passed, 1.0)[places]
+    return all_of(on_time, passed)
+
+
+def _to_share(count: int, n: int, level: float) -> Figure:
+    if n == 0:
+        return Figure(value=None, level=level, reason="no conversation could be judged")
+    share = share_interval(count, n, level)
+    return Figure(value=share.value, low=share.low, high=share.high, level=level, n=n)
+
+
+PROBES: Mapping[str, str] = {
+    "streaming_shape": "the shape of the stream",
+    "max_tokens": "the token limit",
+    "stop_string": "a stop string",
+    "tool_call": "a tool call with valid arguments",
+    "json_schema": "an answer valid under a JSON schema",
+    "seed_repeats": "the same answer for the same seed",
+    "unicode": "characters of several bytes",
+    "cancel_stops_work": "the end of work on a cancelled request",
+    "cancel_frees_slots": "the freed place of a cancelled request",
+}
+LOST: frozenset[ProbeStatus] = frozenset({"failed", "unsupported"})
+NOT_PROBED = "Stop strings, limits, tool calls, streaming and cancellation of the arms were not probed."
+# Of several answers to one probe the worst counts.
+_WORST_FIRST: tuple[ProbeStatus, ...] = ("failed", "unsupported", "unknown", "passed")
+
+
+def add_behaviour(results: Results, prepared: PreparedRun) -> Results:
+    """Add probes, checks by kind and conversations, and warn of what they leave open."""
+    probes, kinds = list_probes(prepared), tuple(_count_kinds(prepared))
+    judges = tuple(_compare_passes(prepared.run.judgements))
+    found = (*_warn_about_probes(probes), *_warn_about_unjudged(kinds), *_warn_about_judges(judges))
+    return msgspec.structs.replace(
+        results,
+        behaviour=probes,
+        check_kinds=kinds,
+        judges=judges,
+        conversations=summarise_conversations(prepared),
+        warnings=(*results.warnings, *found),
+        not_measured=(*results.not_measured, *(() if probes else (NOT_PROBED,))),
+    )
+
+
+def list_probes(prepared: PreparedRun) -> tuple[ProbeResult, ...]:
+    """Return one result for each arm and probe, in the order of `PROBES` and of the arms."""
+    worst: dict[tuple[str, str], ProbeResult] = {}
+    for one in sorted(prepared.run.behaviours, key=lambda one: (_WORST_FIRST.index(one.status), one.at_ns)):
+        if one.arm in ARM_ORDER and one.probe in PROBES:
+            found = ProbeResult(
+                arm=one.arm,
+                probe=one.probe,
+                status=one.status,
+                detail=one.detail,
+                http_status=one.http_status,
+            )
+            worst.setdefault((one.probe, one.arm), found)
+    return tuple(worst[probe, arm] for probe in PROBES for arm in ARM_ORDER if (probe, arm) in worst)
+
+
+def judge_probes(prepared: PreparedRun) -> tuple[Finding, ...]:
+    """Return a violation for each probe that the baseline passes and the candidate does not."""
+    by_arm = _by_arm(list_probes(prepared))
+    baseline, candidate = by_arm.get("baseline", {}), by_arm.get("candidate", {})
+    return tuple(
+        Finding(standing="violated", reason=_regression(probe, candidate[probe]))
+        for probe, one in baseline.items()
+        if one.status == "passed" and probe in candidate and candidate[probe].status in LOST
+    )
+
+
+def judge_unjudged(prepared: PreparedRun) -> dict[CellKey, tuple[Finding, ...]]:
+    """Return an open finding for each cell in which a critical check of the candidate was not judged."""
+    counts: Counter[CellKey] = Counter()
+    unjudged = prepared.columns.checks[:, 3]
+    places = prepared.places_of("candidate")
+    for place in places[unjudged[places] > 0].tolist():
+        one = prepared.observations[place]
+        counts[one.segment, one.record.load] += sum(
+            check.critical and check.passed is None for check in one.checks
+        )
+    return {cell: (Finding(standing="open", reason=_unjudged(cell, n)),) for cell, n in counts.items() if n}
+
+
+def _regression(probe: str, found: ProbeResult) -> Reason:
+    what = "refuses" if found.status == "unsupported" else "fails"
+    text = f"The candidate {what} {PROBES[probe]}, which the baseline passes: {found.detail.rstrip('.')}."
+    return Reason(code="behaviour_regression", text=text, evidence=f"behaviour {probe}: candidate")
+
+
+def _unjudged(cell: CellKey, count: int) -> Reason:
+    text = f"{count} critical checks of the candidate's answers were not judged."
+    return Reason(code="critical_unjudged", text=text, evidence=f"checks: candidate, {cell[0]} × {cell[1]}")
+
+
+def _by_arm(probes: tuple[ProbeResult, ...]) -> dict[str, dict[str, ProbeResult]]:
+    found: defaultdict[str, dict[str, ProbeResult]] = defaultdict(dict)
+    for one in probes:
+        found[one.arm][one.probe] = one
+    return found
+
+
+def _warn_about_probes(probes: tuple[ProbeResult, ...]) -> Iterator[str]:
+    by_arm = _by_arm(probes)
+    baseline = by_arm.get("baseline", {})
+    for arm in ("candidate", "alternative"):
+        for probe, one in by_arm.get(arm, {}).items():
+            before = baseline.get(probe)
+            if one.status == "failed" and before is not None and before.status == "failed":
+                yield f"Baseline and {arm} both fail {PROBES[probe]}: {one.detail}."
+            elif one.status in LOST and (arm != "candidate" or before is None or before.status == "unknown"):
+                yield f"The {arm} does not pass {PROBES[probe]} ({one.status}): {one.detail}."
+            elif one.status == "unknown" and before is not None and before.status == "passed":
+                yield f"The baseline passes {PROBES[probe]}, of the {arm} it is not known: {one.detail}."
+
+
+def _warn_about_unjudged(kinds: tuple[CheckKind, ...]) -> Iterator[str]:
+    counts: Counter[str] = Counter()
+    for one in kinds:
+        if one.kind in ("python", "judge"):
+            counts[one.kind] += one.unjudged
+    for kind, n in sorted(counts.items()):
+        if n:
+            yield f"{n} checks of type {kind} were not judged; draftproof judge asks what is missing."
+
+
+def _warn_about_judges(judges: tuple[JudgeAgreement, ...]) -> Iterator[str]:
+    for one in judges:
+        if one.agreed < one.answers:
+            yield (
+                f"The judge {one.by} said the same of {one.agreed} of {one.answers} answers when asked "
+                "twice; the others count as not judged."
+            )
+
+
+def _count_kinds(prepared: PreparedRun) -> Iterator[CheckKind]:
+    for load in prepared.loads:
+        for arm in prepared.arms:
+            counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+            for one, requests in _group_checked(prepared.of_arm(arm, load)):
+                _count_checks(one, requests, counts)
+            for kind in sorted(counts):
+                found = counts[kind]
+                yield CheckKind(
+                    arm=arm,
+                    load=load,
+                    kind=kind,
+                    judged=found["judged"],
+                    passed=found["passed"],
+                    critical_failed=found["critical"],
+                    unjudged=found["unjudged"],
+                )
+
+
+def _group_checked(seen: Iterable[Observation]) -> Iterator[tuple[Observation, int]]:
+    """Yield one of the requests that share the results of their checks, and how many these are."""
+    by_results: dict[tuple[object, ...], tuple[Observation, int]] = {}
+    for one in seen:
+        # Equal answers share their results, which live as long as the observations.
+        key = (id(one.checks),) if one.is_ok else (one.record.item_id, one.record.conversation_turn)
+        first, requests = by_results.get(key, (one, 0))
+        by_results[key] = (first, requests + 1)
+    yield from by_results.values()
+
+
+def _count_checks(seen: Observation, requests: int, counts: Mapping[str, Counter[str]]) -> None:
+    """Add the checks of `requests` requests that are alike."""
+    if not seen.is_ok:
+        for check in seen.wanted_checks:
+            counts[str(check.__struct_config__.tag)]["judged"] += requests
+        return
+    for result in seen.checks:
+        found = counts[result.kind]
+        found["judged" if result.passed is not None else "unjudged"] += requests
+        found["passed"] += requests * (result.passed is True)
+        found["critical"] += requests * (result.critical and result.passed is False)
+
+
+def _compare_passes(judgements: tuple[Judgement, ...]) -> Iterator[JudgeAgreement]:
+    said: defaultdict[str, defaultdict[tuple[str, int, str], dict[int, bool | None]]] = defaultdict(
+        lambda: defaultdict(dict)
+    )
+    for one in sorted(judgements, key=lambda one: (one.attempt, msgspec.json.encode(one))):
+        if one.kind == "judge":
+            said[one.by][one.request_id, one.check, one.answer_sha256].setdefault(one.attempt, one.passed)
+    for by in sorted(said):
+        twice = [set(passes.values()) for passes in said[by].values() if len(passes) > 1]
+        if twice:
+            yield JudgeAgreement(by=by, answers=len(twice), agreed=sum(len(one) == 1 for one in twice))

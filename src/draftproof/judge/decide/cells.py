@@ -1,0 +1,304 @@
+"""The status of every cell: gain, harm, neutral, inconclusive or invalid, each with its reasons.
+
+Pure. The rules are those of docs/metrics.md, Effects. The order matters: a fault beats everything, harm beats
+gain, and whatever stays open makes a cell inconclusive.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from draftproof.judge.decide.effects import CellKey, EffectIndex, null_difference_at
+from draftproof.judge.decide.faults import Faults
+from draftproof.judge.decide.guardrails import Finding
+from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
+from draftproof.judge.results.decision import GuardrailStanding
+from draftproof.judge.results.run import Cell, CellStatus, Figure, Reason
+from draftproof.plan.load_size import LoadSize
+from draftproof.plan.schema import Thresholds
+
+
+class CellEvidence(msgspec.Struct, frozen=True, kw_only=True):
+    """What the status of one cell rests on. Figures are simultaneous intervals of the deciding metric.
+
+    `noise` is the null difference at this load, a ratio of 1 or more: what makes two equal arms differ for a
+    whole run (a process, its place in memory) is in no interval, but in the null.
+    """
+
+    cell: CellKey
+    effect: Figure
+    alternative_effect: Figure | None
+    versus_alternative: Figure | None
+    pooled_versus_alternative: Figure | None
+    null_effect: Figure | None
+    noise: float
+    verification_steps: int | None
+    prompts: int
+    findings: tuple[Finding, ...]
+    fault_reasons: tuple[Reason, ...]
+
+
+def gather_evidence(
+    prepared: PreparedRun,
+    cell: CellKey,
+    effects: EffectIndex,
+    findings: Sequence[Finding],
+    faults: Faults,
+    *,
+    steps: int | None,
+) -> CellEvidence:
+    """Collect the figures that decide one cell; `steps` are the candidate's verification steps there."""
+    metric = prepared.plan.comparison.metric
+
+    def simultaneous(arm: str, versus: str) -> Figure | None:
+        effect = effects.get((metric, arm, versus, *cell))
+        return effect.simultaneous if effect else None
+
+    return CellEvidence(
+        cell=cell,
+        effect=effects[(metric, "candidate", "baseline", *cell)].simultaneous,
+        alternative_effect=simultaneous("alternative", "baseline"),
+        versus_alternative=simultaneous("candidate", "alternative"),
+        pooled_versus_alternative=_pooled(effects, (metric, "candidate", "alternative"), cell[1]),
+        null_effect=simultaneous("baseline_null", "baseline"),
+        noise=null_difference_at(effects, metric, cell[1]),
+        verification_steps=steps,
+        prompts=effects[(metric, "candidate", "baseline", *cell)].prompts,
+        findings=tuple(findings),
+        fault_reasons=(*faults.run, *faults.by_load.get(cell[1], ())),
+    )
+
+
+def decide_cell(evidence: CellEvidence, thresholds: Thresholds, metric: str, size: LoadSize) -> Cell:
+    """Return the cell with its status and every reason for it."""
+    status, reasons = _decide_status(evidence, thresholds, metric)
+    return Cell(
+        segment=evidence.cell[0],
+        load=evidence.cell[1],
+        concurrency=size.concurrency,
+        status=status,
+        effect=evidence.effect,
+        alternative_effect=evidence.alternative_effect,
+        reasons=(*reasons, *_list_noted(evidence.findings, status)),
+        guardrails=tuple(_state_guardrail(finding) for finding in evidence.findings),
+        offered_rps=size.offered_rps,
+        load_shape=size.shape,
+    )
+
+
+def _list_noted(findings: Iterable[Finding], status: CellStatus) -> list[Reason]:
+    """Return what is not shown and does not decide, where anything is concluded at all."""
+    return [] if status == "invalid" else _reasons(findings, "noted")
+
+
+def _state_guardrail(finding: Finding) -> GuardrailStanding:
+    reason = finding.reason
+    return GuardrailStanding(
+        code=reason.code, standing=finding.standing, text=reason.text, evidence=reason.evidence
+    )
+
+
+def _pooled(effects: EffectIndex, comparison: tuple[str, str, str], load: str) -> Figure | None:
+    effect = effects.get((*comparison, ALL_SEGMENTS, load))
+    return effect.ratio if effect else None
+
+
+def decide_effect(effect: Figure, thresholds: Thresholds, noise: float = 1.0) -> CellStatus:
+    """Return the status of an interval against the margins alone, the noise counted against it."""
+    if effect.low is None or effect.high is None:
+        return "inconclusive"
+    if effect.low > (1 + thresholds.harm_margin) * noise:
+        return "harm"
+    if effect.high * noise < 1 - thresholds.minimum_gain:
+        return "gain"
+    inside = effect.low >= 1 - thresholds.minimum_gain and effect.high <= 1 + thresholds.harm_margin
+    return "neutral" if inside else "inconclusive"
+
+
+def is_null_at_odds(null_effect: Figure | None, thresholds: Thresholds) -> bool:
+    """Return whether two equal arms differ by more than the margins in this cell."""
+    if null_effect is None or null_effect.low is None or null_effect.high is None:
+        return False
+    return null_effect.high < 1 - thresholds.minimum_gain or null_effect.low > 1 + thresholds.harm_margin
+
+
+def exceeds_null(effect: Figure, null_effect: Figure | None) -> bool:
+    """Return whether the effect is beyond what two equal arms show.
+
+    The whole interval must lie below the null's interval and below its reciprocal, because the arm that
+    happened to be the slower of two equal ones could as well have been the other.
+    """
+    if effect.high is None or null_effect is None or not null_effect.low or not null_effect.high:
+        return False
+    return effect.high < min(null_effect.low, 1 / null_effect.high)
+
+
+def is_dominated(versus_alternative: Figure | None, margin: float) -> bool:
+    """Return whether alternative / candidate lies wholly below 1 − margin."""
+    if versus_alternative is None or versus_alternative.low is None:
+        return False
+    return versus_alternative.low > 1 / (1 - margin)
+
+
+def _decide_status(
+    evidence: CellEvidence, thresholds: Thresholds, metric: str
+) -> tuple[CellStatus, list[Reason]]:
+    if evidence.fault_reasons:
+        return "invalid", list(evidence.fault_reasons)
+    standing = decide_effect(evidence.effect, thresholds, evidence.noise)
+    effect_reason = _explain_effect(evidence, standing, thresholds, metric)
+    violated = _reasons(evidence.findings, "violated")
+    if violated:
+        return "harm", [*violated, effect_reason]
+    if standing == "gain":
+        withheld = [*_find_objections(evidence, thresholds), *_reasons(evidence.findings, "open", "shifted")]
+        return ("inconclusive" if withheld else "gain"), [effect_reason, *withheld]
+    if standing == "neutral":
+        unclear = _reasons(evidence.findings, "open")
+        return ("inconclusive" if unclear else "neutral"), [
+            effect_reason,
+            *_find_dominance(evidence, thresholds.dominated_margin),
+            *unclear,
+            *_reasons(evidence.findings, "shifted"),
+        ]
+    return standing, [effect_reason, *_reasons(evidence.findings, "open", "shifted")]
+
+
+def _reasons(findings: Iterable[Finding], *standings: str) -> list[Reason]:
+    return [finding.reason for finding in findings if finding.standing in standings]
+
+
+def _find_objections(evidence: CellEvidence, thresholds: Thresholds) -> list[Reason]:
+    """Return what keeps an effect from being credited: a better alternative, or equal arms that differ."""
+    found = [*_find_missing_arms(evidence), *_find_idle_drafter(evidence)]
+    found += _find_dominance(evidence, thresholds.dominated_margin) or _find_open_rivalry(
+        evidence, thresholds.dominated_margin
+    )
+    null_effect = evidence.null_effect
+    at_odds = null_effect is not None and is_null_at_odds(null_effect, thresholds)
+    if at_odds and not exceeds_null(evidence.effect, null_effect):
+        text = (
+            f"Two equal arms differ by {describe(null_effect)} here; a gain is credited only if its whole "
+            "interval lies below the null's and below its reciprocal."
+        )
+        row = _row("baseline_null / baseline", evidence)
+        found.append(Reason(code="null_not_exceeded", text=text, evidence=row))
+    return found
+
+
+def _find_dominance(evidence: CellEvidence, margin: float) -> list[Reason]:
+    """Return the objection that the alternative is better: in the cell, or over all segments of the load.
+
+    The budget is spent once, so an alternative that wins over a whole load takes the credit from its cells,
+    unless the candidate is shown to beat it in the cell itself.
+    """
+    here, pooled = evidence.versus_alternative, evidence.pooled_versus_alternative
+    wins_here = here is not None and here.high is not None and here.high < 1
+    if is_dominated(here, margin):
+        figure, where, place = here, "", evidence.cell
+    elif is_dominated(pooled, margin) and not wins_here:
+        figure, where = pooled, f" over all segments at load {evidence.cell[1]}"
+        place = (ALL_SEGMENTS, evidence.cell[1])
+    else:
+        return []
+    text = (
+        f"The alternative is better{where}: candidate / alternative is {describe(figure)}, "
+        f"and a margin of {margin:.2f} is allowed."
+    )
+    row = f"effects: candidate / alternative, {place[0]} × {place[1]}"
+    return [Reason(code="dominated", text=text, evidence=row)]
+
+
+def _find_open_rivalry(evidence: CellEvidence, margin: float) -> list[Reason]:
+    """Return the objection that nobody can tell whether the alternative dominates, here or over the load.
+
+    What is not shown is not held: an interval that reaches beyond the margin leaves open that the budget is
+    better spent on the alternative.
+    """
+    here, pooled = evidence.versus_alternative, evidence.pooled_versus_alternative
+    limits = [one.high for one in (here, pooled) if one is not None and one.high is not None]
+    if not limits or min(limits) <= 1 / (1 - margin):
+        return []
+    text = (
+        f"Whether the alternative is better is not settled: candidate / alternative is {describe(here)} here "
+        f"and {describe(pooled)} over all segments, and a margin of {margin:.2f} is allowed."
+    )
+    return [Reason(code="rival_open", text=text, evidence=_row("candidate / alternative", evidence))]
+
+
+def _find_missing_arms(evidence: CellEvidence) -> list[Reason]:
+    """Return the objections that an alternative or a null arm of the plan could not be compared."""
+    found = []
+    if _is_unmeasured(evidence.versus_alternative):
+        why = _why(evidence.versus_alternative)
+        text = f"The alternative could not be compared, so it may be the better choice: {why}."
+        row = _row("candidate / alternative", evidence)
+        found.append(Reason(code="alternative_unmeasured", text=text, evidence=row))
+    if _is_unmeasured(evidence.null_effect):
+        text = f"How much two equal arms differ here is not known: {_why(evidence.null_effect)}."
+        row = _row("baseline_null / baseline", evidence)
+        found.append(Reason(code="null_unmeasured", text=text, evidence=row))
+    return found
+
+
+def _find_idle_drafter(evidence: CellEvidence) -> list[Reason]:
+    """Return the objection that the candidate never drafted in a cell, if so."""
+    if evidence.verification_steps != 0:
+        return []
+    text = (
+        "The candidate shows no verification step in this cell, so speculation did not make the difference."
+    )
+    row = f"acceptance: candidate, {evidence.cell[0]} × {evidence.cell[1]}"
+    return [Reason(code="no_speculation_here", text=text, evidence=row)]
+
+
+def _is_unmeasured(figure: Figure | None) -> bool:
+    return figure is not None and figure.low is None
+
+
+def _why(figure: Figure | None) -> str | None:
+    return figure.reason if figure else None
+
+
+def _explain_effect(
+    evidence: CellEvidence, standing: CellStatus, thresholds: Thresholds, metric: str
+) -> Reason:
+    effect, row = evidence.effect, _row(f"{metric} candidate / baseline", evidence)
+    if effect.value is None or effect.low is None:
+        text = f"The effect cannot be stated: {effect.reason}{_advise(effect)}."
+        return Reason(code="no_effect_estimate", text=text, evidence=row, remedy=effect.remedy)
+    words = {
+        "gain": f"wholly below {1 - thresholds.minimum_gain:.2f}",
+        "harm": f"wholly above {1 + thresholds.harm_margin:.2f}",
+        "neutral": "inside the margins",
+        "inconclusive": "across a margin",
+    }
+    text = f"candidate / baseline is {describe(effect)}, {words[standing]}"
+    if standing != decide_effect(effect, thresholds):
+        noise = f"{100 * (evidence.noise - 1):.1f} %"
+        text = (
+            f"candidate / baseline is {describe(effect)}, which does not clear its margin by the {noise} by "
+            "which two equal arms differ at this load."
+        )
+        return Reason(code="within_noise", text=text, evidence=row)
+    text += _advise(effect) if standing == "inconclusive" else ""
+    remedy = effect.remedy if standing == "inconclusive" else None
+    return Reason(code=f"effect_{standing}", text=text + ".", evidence=row, remedy=remedy)
+
+
+def _advise(effect: Figure) -> str:
+    """Say what helps where no number of prompts does."""
+    return f"; no number of prompts changes that: {effect.remedy}" if effect.remedy else ""
+
+
+def describe(figure: Figure | None) -> str:
+    """Return "0.62 (0.55 to 0.70)", or "unknown" where there is no value."""
+    if figure is None or figure.value is None:
+        return "unknown"
+    if figure.low is None or figure.high is None:
+        return f"{figure.value:.2f}"
+    return f"{figure.value:.2f} ({figure.low:.2f} to {figure.high:.2f})"
+
+
+def _row(what: str, evidence: CellEvidence) -> str:
+    return f"effects: {what}, {evidence.cell[0]} × {evidence.cell[1]}"

@@ -1,0 +1,185 @@
+"""Whether a cell's effect holds over the lengths of its contexts: bands of prompts, judged each by itself.
+
+Pure. The band of a prompt is chosen by the baseline alone, so that what the candidate does to a prompt cannot
+move it to another band. Bands only ever restrict: they take contexts away from an envelope, never add any.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+
+from draftproof.judge.decide.bounds import span_limits
+from draftproof.judge.decide.cells import decide_effect
+from draftproof.judge.decide.effects import (
+    CellKey,
+    EffectIndex,
+    PeriodSpread,
+    estimate_ratio,
+    list_bound_readers,
+    null_difference_at,
+    read_metric,
+    spread_at,
+    usable_pairs,
+    widen_by_periods,
+)
+from draftproof.judge.decide.guardrails import Finding
+from draftproof.judge.observe.pairs import Pair, PairTable, in_cell
+from draftproof.judge.observe.process_labels import name_processes
+from draftproof.judge.observe.run_data import Observation, PreparedRun
+from draftproof.judge.results.decision import ContextBand
+from draftproof.judge.results.run import Figure, Reason
+
+MOST_BANDS = 3
+COMPARED = ("candidate", "baseline")
+
+
+def compute_context_bands(
+    prepared: PreparedRun, pairs: PairTable, effects: EffectIndex
+) -> tuple[ContextBand, ...]:
+    """Return the effect in every context band of every cell; no row for a segment that has no two bands."""
+    rows: list[ContextBand] = []
+    metric = prepared.plan.comparison.metric
+    spreads = {load: spread_at(prepared, pairs[COMPARED], metric, load) for load in prepared.loads}
+    for segment in prepared.segments:
+        contexts = measure_contexts(prepared.of_arm("baseline", segment=segment))
+        bands = divide_into_bands(contexts, prepared.plan.comparison.minimum_prompts)
+        for load in prepared.loads if bands else ():
+            null = null_difference_at(effects, metric, load)
+            inside = in_cell(pairs[COMPARED], segment, load)
+            rows += [
+                _judge_band(
+                    prepared,
+                    (segment, load),
+                    (number, bands),
+                    contexts,
+                    pairs=inside,
+                    spread=spreads[load],
+                    null=null,
+                )
+                for number in range(len(bands))
+            ]
+    return tuple(rows)
+
+
+def measure_contexts(seen: Iterable[Observation]) -> dict[str, int]:
+    """Return item -> its longest context in tokens (prompt + answer) over the requests that tell it."""
+    contexts: dict[str, int] = {}
+    for one in seen:
+        length = context_tokens(one)
+        if length is not None:
+            contexts[one.record.item_id] = max(length, contexts.get(one.record.item_id, 0))
+    return contexts
+
+
+def context_tokens(seen: Observation) -> int | None:
+    """Return prompt + answer of an answered request in tokens, None where either is unknown."""
+    prompt, answer = seen.record.prompt_tokens, seen.metrics.output_tokens
+    return prompt + answer if seen.is_ok and prompt is not None and answer is not None else None
+
+
+def divide_into_bands(contexts: Mapping[str, int], minimum: int) -> tuple[tuple[str, ...], ...]:
+    """Return up to three bands of items, shortest contexts first, of at least `minimum` items each.
+
+    Items of one length stay in one band. Empty where two such bands cannot be made.
+    """
+    ordered = sorted(contexts, key=lambda item: (contexts[item], item))
+    lengths = [contexts[item] for item in ordered]
+    for count in range(min(MOST_BANDS, len(ordered) // minimum), 1, -1):
+        edges = [0, *(_raise_cut(lengths, k * len(ordered) // count) for k in range(1, count)), len(ordered)]
+        if all(high - low >= minimum for low, high in pairwise(edges)):
+            return tuple(tuple(ordered[low:high]) for low, high in pairwise(edges))
+    return ()
+
+
+def judge_contexts(cell: CellKey, bands: Iterable[ContextBand]) -> tuple[Finding, ...]:
+    """Return an open finding where the shortest contexts show harm: no limit could leave them out."""
+    return tuple(
+        Finding(standing="open", reason=_explain_harm(one))
+        for one in bands
+        if (one.segment, one.load) == cell and one.band == 1 and one.reading == "harm"
+    )
+
+
+def limit_context(bands: Sequence[ContextBand], segment: str, loads: Iterable[str]) -> int | None:
+    """Return the longest context below any band that shows harm at these loads, None without such a band."""
+    wanted = set(loads)
+    harmed = [
+        one.band
+        for one in bands
+        if one.segment == segment and one.load in wanted and one.reading == "harm" and one.band > 1
+    ]
+    below = [
+        one.max_context_tokens
+        for one in bands
+        if one.segment == segment and one.band < min(harmed, default=0)
+    ]
+    return max(below, default=None)
+
+
+def _raise_cut(lengths: Sequence[int], cut: int) -> int:
+    """Move a cut up until it does not part equal lengths."""
+    while cut < len(lengths) and lengths[cut] == lengths[cut - 1]:
+        cut += 1
+    return cut
+
+
+def _judge_band(
+    prepared: PreparedRun,
+    cell: CellKey,
+    place: tuple[int, tuple[tuple[str, ...], ...]],
+    contexts: Mapping[str, int],
+    *,
+    pairs: Sequence[Pair],
+    spread: PeriodSpread,
+    null: float,
+) -> ContextBand:
+    number, bands = place
+    items = set(bands[number])
+    metric = prepared.plan.comparison.metric
+    inside = usable_pairs((pair for pair in pairs if pair.item_id in items), read_metric(metric))
+    # The place is part of the seed, so every band has draws of its own.
+    named = (cell[0], f"{cell[1]} band {number + 1} of {len(bands)}")
+    blocks = [pair.arm.record.block for pair in inside]
+    mine, theirs = (
+        name_processes(prepared.process_labels, records)
+        for records in ([pair.arm.record for pair in inside], [pair.versus.record for pair in inside])
+    )
+    found, *others = [
+        widen_by_periods(
+            estimate_ratio(prepared, inside, COMPARED, metric, named, read=read),
+            spread,
+            blocks,
+            mine,
+            theirs,
+        )
+        for read in (read_metric(metric), *list_bound_readers(inside, metric))
+    ]
+    low, high = span_limits((found, *others))
+    figure = Figure(value=found.value, low=low, high=high)
+    reading = decide_effect(figure, prepared.plan.thresholds, null)
+    return ContextBand(
+        segment=cell[0],
+        load=cell[1],
+        band=number + 1,
+        bands=len(bands),
+        min_context_tokens=min(contexts[item] for item in items),
+        max_context_tokens=max(contexts[item] for item in items),
+        prompts=found.n_clusters,
+        pairs=found.n_pairs,
+        ratio=found.value,
+        low=low,
+        high=high,
+        level=found.level,
+        reading="inconclusive" if reading == "invalid" else reading,
+        reason=found.reason,
+        needed=found.needed,
+    )
+
+
+def _explain_harm(band: ContextBand) -> Reason:
+    text = (
+        f"The {band.prompts} prompts with the shortest contexts ({band.min_context_tokens} to "
+        f"{band.max_context_tokens} tokens) show harm: candidate / baseline is {band.ratio:.2f} "
+        f"({band.low:.2f} to {band.high:.2f}); no limit on the context could leave them out."
+    )
+    evidence = f"context_bands: candidate / baseline, {band.segment} × {band.load}"
+    return Reason(code="context_harm", text=text, evidence=evidence)

@@ -1,0 +1,280 @@
+"""Whether two arms count tokens alike: a text has one number of tokens, whoever sends it. Pure.
+
+Greedy answers with the same text must have the same count; where they have not, one service counts tokens
+that the other does not, and a time per token compares nothing. Other answers show it in the mean: a token
+holds as much text in one arm as in the other.
+
+Arms whose first counted requests after a start were slow, as a service's are that still compiles. Pure.
+
+A warm-up ends when two groups of requests agree, and two that are equally slow do. So the counted requests
+are looked at once more, in the order of their turns: each arm at each load by the same rule, which knows no
+arm by name. What is found is told, and no request is left out. Where it moves the ratio of the deciding arms
+by as much as half a margin, nothing is concluded at that load, in favour of neither.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+import numpy as np
+
+from draftproof.core.records import RequestRecord
+from draftproof.judge.decide.guardrails import SUSPECT_PROMPTS
+from draftproof.judge.metrics.delivery import count_characters
+from draftproof.judge.metrics.request import count_output_tokens, is_empty
+from draftproof.judge.observe.columns import Columns
+from draftproof.judge.observe.pairs import NO_PAIRS, Pairs, PairTable, is_same_text
+from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
+from draftproof.judge.results.run import Reason
+from draftproof.judge.stats.resampling import Floats
+from draftproof.plan.schema import Thresholds
+
+CODE = "counts_differ"
+# As of the client's lag: less than a fifth of the smallest effect that is credited may stand.
+TOLERATED_PART = 0.2
+REMEDY = (
+    "find out which service counts wrong; where it states no tokens at its chunks, the model's tokenizer "
+    "(target.tokenizer) counts the texts of both"
+)
+
+
+class Miscount(msgspec.Struct, frozen=True, kw_only=True):
+    """Equal greedy texts of an arm and the baseline at one load that are counted otherwise.
+
+    `unequal` of `equal` pairs with equal texts; `off` is what their counts differ by, as a share of the
+    tokens of all of these.
+    """
+
+    arm: str
+    load: str
+    unequal: int
+    equal: int
+    off: float
+
+    @property
+    def text(self) -> str:
+        """The fault in words."""
+        return (
+            f"The arm {self.arm} and the baseline count equal texts differently at load {self.load}: "
+            f"{self.unequal} of {self.equal} pairs of equal greedy answers, "
+            f"{100 * self.off:.1f} % of their tokens"
+        )
+
+
+def list_miscounts(prepared: PreparedRun, pairs: PairTable) -> tuple[Miscount, ...]:
+    """Return where equal texts are counted otherwise in more than one prompt."""
+    tokens = prepared.columns.read(lambda seen: _count_text(seen.record) if seen.is_ok else None)
+    found = (
+        _find_miscount(pairs.get((arm, "baseline"), NO_PAIRS).cell(ALL_SEGMENTS, load), tokens, arm, load)
+        for load in prepared.loads
+        for arm in ("candidate", "alternative")
+    )
+    return tuple(one for one in found if one is not None)
+
+
+def find_miscounted(found: Iterable[Miscount], prepared: PreparedRun) -> dict[str, tuple[Reason, ...]]:
+    """Return, by load, the faults of counts that are off by more than may stand beside the smallest gain."""
+    wrong = [one for one in found if not _is_tolerated(one, prepared)]
+    return {
+        load: tuple(
+            Reason(
+                code=CODE,
+                text=f"{one.text}; times per token compare nothing there: {REMEDY}.",
+                evidence=f"effects output_tokens: {one.arm} / baseline, all × {load}",
+            )
+            for one in wrong
+            if one.load == load
+        )
+        for load in dict.fromkeys(one.load for one in wrong)
+    }
+
+
+def warn_about_miscounts(found: Iterable[Miscount], prepared: PreparedRun) -> Iterator[str]:
+    """Yield a sentence for each difference of counts that is too small to matter."""
+    yield from (f"{one.text}." for one in found if _is_tolerated(one, prepared))
+
+
+def count_sent_tokens(record: RequestRecord) -> int | None:
+    """Return the tokens by which an answer's time is divided: those of its chunks, else its total.
+
+    None of a total of which some were never streamed: it is not that of the text.
+    """
+    last = record.chunks[-1].cumulative_tokens if record.chunks else None
+    if last is not None:
+        return last
+    return None if record.unstreamed_tokens else count_output_tokens(record)
+
+
+def read_tokens_per_character(columns: Columns) -> Floats:
+    """Return the tokens for each character of an answer's text, shape (observations,), NaN if unknown."""
+    return columns.read(lambda seen: _divide_by_text(seen.record) if seen.is_ok else None)
+
+
+def _divide_by_text(record: RequestRecord) -> float | None:
+    tokens, characters = count_sent_tokens(record), count_characters(record)
+    return tokens / characters if tokens is not None and characters else None
+
+
+def _count_text(record: RequestRecord) -> int | None:
+    return None if is_empty(record) else count_sent_tokens(record)
+
+
+def _find_miscount(pairs: Pairs, tokens: Floats, arm: str, load: str) -> Miscount | None:
+    """Return what equal greedy texts are off by; texts are compared only where counts differ."""
+    greedy = pairs.greedy
+    mine, theirs = tokens[greedy.mine], tokens[greedy.theirs]
+    differs = ~np.isnan(mine) & ~np.isnan(theirs) & (mine != theirs)
+    records = pairs.columns.records
+    unequal = [
+        place
+        for place in np.flatnonzero(differs).tolist()
+        if is_same_text(records[greedy.mine[place]], records[greedy.theirs[place]])
+    ]
+    if len(np.unique(pairs.columns.prompts[greedy.mine[unequal]])) < SUSPECT_PROMPTS:
+        return None
+    alike = greedy.is_same & (mine == theirs)
+    off = float(np.abs(mine - theirs)[unequal].sum())
+    whole = float(theirs[unequal].sum() + theirs[alike].sum())
+    return Miscount(
+        arm=arm, load=load, unequal=len(unequal), equal=len(unequal) + int(alike.sum()), off=off / whole
+    )
+
+
+def _is_tolerated(one: Miscount, prepared: PreparedRun) -> bool:
+    return one.off <= TOLERATED_PART * prepared.plan.thresholds.minimum_gain
+
+
+STRETCHES = 16
+LEAST_OF_A_STRETCH = 5
+SLOWER = 1.2
+# Of stretches that differ by chance alone, one first one is the slowest as often as any other, so that the
+# requests themselves have to differ as well: three standard errors of a rank sum.
+LEAST_Z = 3.0
+DECIDING = ("baseline", "candidate")
+
+
+class ColdSpell(msgspec.Struct, frozen=True, kw_only=True):
+    """The slow first requests of an arm at a load.
+
+    `requests` of `all_requests`, all starts of the arm together; `slower` is their median time per token over
+    that of the others. `shift` is the mean time per token of all over that of the others.
+    """
+
+    load: str
+    arm: str
+    requests: int
+    all_requests: int
+    slower: float
+    shift: float
+
+
+def count_cold(times: Floats) -> int:
+    """Return how many of the first requests were slow by a step, 0 where none were.
+
+    The requests are cut into stretches. The first ones are a step, up to half of all, if the median of each
+    of them is `SLOWER` times that of the slowest stretch behind them, and the requests before and behind
+    the step differ in rank.
+
+    Args:
+        times: time per token of one arm at one load after one start, in the order of sending; shape
+            (requests,), any unit.
+    """
+    stretches = min(STRETCHES, times.size // LEAST_OF_A_STRETCH)
+    if stretches < 4:
+        return 0
+    cut = np.array_split(times, stretches)
+    medians = np.array([np.median(one) for one in cut])
+    steps = [
+        count
+        for count in range(1, stretches // 2 + 1)
+        if medians[:count].min() >= SLOWER * medians[count:].max()
+    ]
+    cold = sum(one.size for one in cut[: steps[-1]]) if steps else 0
+    return cold if cold and _rank_z(times, cold) >= LEAST_Z else 0
+
+
+def find_cold_spells(prepared: PreparedRun) -> tuple[ColdSpell, ...]:
+    """Return the cold spells of a run, loads and arms in its order."""
+    return tuple(
+        spell
+        for load in prepared.loads
+        for arm in prepared.arms
+        if (spell := _find_spell(prepared, load, arm)) is not None
+    )
+
+
+def withhold_for_cold(spells: Sequence[ColdSpell], thresholds: Thresholds) -> dict[str, tuple[Reason, ...]]:
+    """Return by load why nothing is concluded there, where cold requests move the ratio of the arms."""
+    found: dict[str, tuple[Reason, ...]] = {}
+    allowed = math.log1p(min(thresholds.minimum_gain, thresholds.harm_margin) / 2)
+    for load in dict.fromkeys(one.load for one in spells):
+        own = {one.arm: one for one in spells if one.load == load}
+        moved = sum(
+            math.log(own[arm].shift) * sign for arm, sign in zip(DECIDING, (-1, 1), strict=True) if arm in own
+        )
+        if abs(moved) > allowed:
+            told = "; ".join(_describe(own[arm]) for arm in DECIDING if arm in own)
+            text = (
+                f"At load {load} the first counted requests belong to an arm that was still getting warm: "
+                f"{told}. That alone moves candidate / baseline by {math.expm1(moved):+.1%}, so nothing is "
+                "concluded there. Raise limits.warmup_requests above that number and measure again."
+            )
+            found[load] = (Reason(code="cold_turns", text=text, evidence=f"turns: load {load}"),)
+    return found
+
+
+def warn_about_cold(spells: Sequence[ColdSpell]) -> Iterator[str]:
+    """Yield a sentence for each load at which an arm was cold."""
+    for load in dict.fromkeys(one.load for one in spells):
+        told = "; ".join(_describe(one) for one in spells if one.load == load)
+        yield (
+            f"At load {load} the first counted requests were slow by a step: {told}. All of them count. Set "
+            "limits.warmup_requests above that number, or look for what ran beside the run as it began."
+        )
+
+
+def _describe(spell: ColdSpell) -> str:
+    return (
+        f"{spell.arm}, {spell.requests} of {spell.all_requests} requests took {spell.slower:.2f} times as "
+        "long per token as the others"
+    )
+
+
+def _find_spell(prepared: PreparedRun, load: str, arm: str) -> ColdSpell | None:
+    every, cold = list[Floats](), list[Floats]()
+    for times in _split_by_start(prepared, load, arm):
+        count = count_cold(times)
+        every.append(times)
+        cold.append(times[:count])
+    if not sum(one.size for one in cold):
+        return None
+    rest = np.concatenate([one[slow.size :] for one, slow in zip(every, cold, strict=True)])
+    slow, whole = np.concatenate(cold), np.concatenate(every)
+    return ColdSpell(
+        load=load,
+        arm=arm,
+        requests=slow.size,
+        all_requests=whole.size,
+        slower=float(np.median(slow) / np.median(rest)),
+        shift=float(whole.mean() / rest.mean()),
+    )
+
+
+def _split_by_start(prepared: PreparedRun, load: str, arm: str) -> list[Floats]:
+    """Return times per token in the order of sending, one array for each process of the arm."""
+    found = defaultdict[str | None, list[tuple[int, int, str, float]]](list)
+    for seen in prepared.of_arm(arm, load):
+        tpot_ns, sent_ns = seen.metrics.tpot_ns, seen.record.sent_ns
+        if seen.is_ok and seen.timed and tpot_ns and sent_ns is not None:
+            block = seen.record.block
+            process = prepared.process_labels.get((load, block, arm))
+            found[process].append((block, sent_ns, seen.record.request_id, tpot_ns))
+    return [np.array([one[-1] for one in sorted(own)]) for own in found.values()]
+
+
+def _rank_z(times: Floats, first: int) -> float:
+    """Return by how many standard errors the rank sum of the first requests is above its expectation."""
+    rest = times.size - first
+    below = np.searchsorted(np.sort(times[first:]), times[:first], side="left").sum()
+    return float((below - first * rest / 2) / math.sqrt(first * rest * (times.size + 1) / 12))

@@ -1,0 +1,374 @@
+"""Effects: ratios of two arms by cell, with the interval of one comparison and the simultaneous one.
+
+Pure. Pairs enter only if both requests are ok, both turns were on time and both have the metric. What is left
+out here is counted by the failure guardrail, so a failure never makes an arm look faster.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from msgspec.structs import replace
+
+from draftproof.judge.decide.bounds import BOUNDED, note_basis, read_bounds, span_bounds
+from draftproof.judge.decide.order.processes import spread_processes
+from draftproof.judge.observe.columns import FROM_PROMPT, number_rows
+from draftproof.judge.observe.missing import Missing, explain_missing
+from draftproof.judge.observe.pairs import Comparison, Pair, Pairs, PairTable
+from draftproof.judge.observe.run_data import ALL_SEGMENTS, Observation, PreparedRun
+from draftproof.judge.results.run import Effect, Figure
+from draftproof.judge.stats.bootstrap import RatioEstimate, Statistic, paired_ratio
+from draftproof.judge.stats.multiplicity import simultaneous_intervals
+from draftproof.judge.stats.null import null_difference
+from draftproof.judge.stats.periods import (
+    ProcessSpread,
+    TurnSpread,
+    turn_spread,
+    widen_by_processes,
+    widen_by_turns,
+)
+from draftproof.judge.stats.resampling import Floats, Ints, index_labels
+
+METRICS = ("tpot_ns", "ttft_from_schedule_ns", "e2e_from_schedule_ns", "output_tokens")
+# Two equal services send their first chunks alike: what is not known of them is in neither's ratio.
+NULL: Comparison = ("baseline_null", "baseline")
+POOLED_REASON = "pooled over segments: shown beside them, no part of the family that decides"
+
+_NO_PROCESSES = np.empty(0, dtype=np.intp)
+
+CellKey = tuple[str, str]  # segment, load
+EffectIndex = Mapping[tuple[str, str, str, str, str], Effect]
+Reader = Callable[[Observation], float | None]
+
+
+class PeriodSpread(NamedTuple):
+    """How far the blocks of a load lie apart in a log ratio, and the processes of an arm; None: not known."""
+
+    blocks: TurnSpread | None
+    processes: ProcessSpread | None
+
+
+class _Sample(NamedTuple):
+    """The pairs that an effect rests on, shape (pairs,) each: both values, and numbers for their labels.
+
+    `mine`, `theirs`: the processes that answered.
+    """
+
+    above: Floats
+    below: Floats
+    clusters: Ints
+    segments: Ints
+    blocks: Ints
+    mine: Ints
+    theirs: Ints
+
+
+def compute_effects(prepared: PreparedRun, pairs: PairTable) -> tuple[Effect, ...]:
+    """Return every effect: comparison × metric × cell, segment "all" first at each load."""
+    return tuple(
+        effect
+        for comparison in pairs
+        for metric in METRICS
+        for effect in compare_metric(prepared, pairs[comparison], comparison, metric)
+    )
+
+
+def index_effects(effects: Iterable[Effect]) -> EffectIndex:
+    """Return the effects by (metric, arm, versus, segment, load)."""
+    return {(one.metric, one.arm, one.versus, one.segment, one.load): one for one in effects}
+
+
+def null_difference_at(effects: EffectIndex, metric: str, load: str) -> float:
+    """Return the null difference of a metric over a load, 1 or more; 1 where there is no null arm."""
+    null = effects.get((metric, "baseline_null", "baseline", ALL_SEGMENTS, load))
+    return null_difference(null.ratio.value, null.standard_error) if null else 1.0
+
+
+def read_direction(ratio: Figure | None, null: float) -> Literal["below", "above"] | None:
+    """Return on which side of 1 a whole interval is, beyond what two equal arms differ by; None: neither."""
+    if ratio is None or ratio.low is None or ratio.high is None:
+        return None
+    if ratio.high * null < 1:
+        return "below"
+    return "above" if ratio.low > null else None
+
+
+def derive_seed(seed: int, *parts: str) -> int:
+    """Return a 32-bit seed that depends on the plan's seed and on what is resampled, on nothing else."""
+    text = "\x1f".join((str(seed), *parts))
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
+
+
+def read_metric(metric: str) -> Reader:
+    """Return what reads a metric off a request."""
+    return lambda seen: value_of(seen, metric)
+
+
+def value_of(seen: Observation, metric: str) -> float | None:
+    """Return a metric of an answered request as a float, None where it is not known."""
+    is_known = seen.is_ok and not (metric in FROM_PROMPT and seen.record.attempt)
+    value = getattr(seen.metrics, metric) if is_known else None
+    return None if value is None else float(value)
+
+
+def statistic_of(metric: str, planned: Statistic) -> Statistic:
+    """Return the statistic of a metric: the plan's for times; the length of answers is always a mean."""
+    return "mean" if metric == "output_tokens" else planned
+
+
+def compare_metric(prepared: PreparedRun, pairs: Pairs, comparison: Comparison, metric: str) -> list[Effect]:
+    """Return the effects on a metric of the records; on one that is known within bounds, over all of them."""
+    found = []
+    for one in compare_arms(prepared, pairs, comparison, metric, prepared.columns.metric(metric)):
+        inside = pairs.cell(one.segment, one.load)
+        found.append(note_basis(_explain(one, explain_missing(inside, metric)), inside))
+    bounds = None if comparison == NULL else read_bounds(pairs, metric)
+    if bounds is None:
+        return found
+    least, most = (compare_arms(prepared, pairs, comparison, metric, values) for values in bounds)
+    thresholds = prepared.plan.thresholds
+    margins = (1 - thresholds.minimum_gain, 1 + thresholds.harm_margin)
+    return [span_bounds(*one, margins) for one in zip(found, least, most, strict=True)]
+
+
+def _explain(effect: Effect, missing: Missing | None) -> Effect:
+    """Return an effect that no number of prompts would make known, with the reason and what helps."""
+    if missing is None:
+        return effect
+    figure = replace(effect.ratio, needed=None, reason=missing.reason, remedy=missing.remedy)
+    return replace(effect, ratio=figure, simultaneous=figure)
+
+
+def compare_arms(
+    prepared: PreparedRun, pairs: Pairs, comparison: Comparison, metric: str, values: Floats
+) -> list[Effect]:
+    """Return the effects of two arms on one value of each request, named `metric`, in every cell.
+
+    Args:
+        prepared: the run.
+        pairs: of the two arms.
+        comparison: the arm and the other.
+        metric: what the values are.
+        values: shape (observations,), NaN where a request has none.
+    """
+    cells = [(name, load) for load in prepared.loads for name in (ALL_SEGMENTS, *prepared.segments)]
+    samples = {cell: _sample(prepared, pairs, cell, values) for cell in cells}
+    luck = spread_processes(prepared, values)
+    spreads = {load: _spread_periods(samples[ALL_SEGMENTS, load], luck) for load in prepared.loads}
+    estimates = {}
+    for cell in cells:
+        sample = samples[cell]
+        estimate = _estimate(prepared, sample, comparison, metric, cell)
+        estimates[cell] = widen_by_periods(
+            estimate, spreads[cell[1]], sample.blocks, sample.mine, sample.theirs
+        )
+    family = {cell: one for cell, one in estimates.items() if cell[0] != ALL_SEGMENTS}
+    joint = widen(family, prepared.plan.comparison.confidence)
+    return [
+        to_effect(prepared, comparison, metric, cell, estimate=estimates[cell], joint=joint.get(cell))
+        for cell in cells
+    ]
+
+
+def usable_pairs(pairs: Iterable[Pair], read: Reader) -> list[Pair]:
+    """Return the timed pairs of which both requests have the value."""
+    return [
+        pair for pair in pairs if pair.timed and has_value(pair.versus, read) and has_value(pair.arm, read)
+    ]
+
+
+def is_usable(seen: Observation, metric: str) -> bool:
+    """Return whether a request has a metric as a positive number and times that do not run backwards."""
+    return has_value(seen, read_metric(metric))
+
+
+def has_value(seen: Observation, read: Reader) -> bool:
+    """Return whether `read` gives a positive number and the request's times do not run backwards."""
+    value = read(seen)
+    return value is not None and value > 0 and seen.in_order
+
+
+def list_bound_readers(pairs: Sequence[Pair], metric: str) -> tuple[Reader, ...]:
+    """Return what reads the values of the least and of the greatest ratio that bounds allow; none if known.
+
+    As `read_bounds`, of pairs one by one.
+    """
+    assumed = "single_first_token_assumed"
+    seen = (one for pair in pairs for one in (pair.arm, pair.versus))
+    if metric != BOUNDED or not any(one.metrics.tpot_basis == assumed for one in seen):
+        return ()
+    mine = pairs[0].arm.record.arm
+
+    def read(seen: Observation, *, is_most: bool) -> float | None:
+        return value_of(seen, "tpot_most_ns" if (seen.record.arm == mine) is is_most else metric)
+
+    return tuple(partial(read, is_most=is_most) for is_most in (False, True))
+
+
+def estimate_ratio(
+    prepared: PreparedRun,
+    pairs: Sequence[Pair],
+    comparison: Comparison,
+    metric: str,
+    cell: CellKey,
+    *,
+    read: Reader,
+) -> RatioEstimate:
+    """Return the ratio, resampled by prompt or by what the plan says groups prompts.
+
+    "all" is drawn within segments, so their mix stays fixed.
+    """
+    choice = prepared.plan.comparison
+    names = prepared.columns.cluster_names(choice.cluster_by)
+    sample = _Sample(
+        above=np.array([read(pair.arm) for pair in pairs], dtype=float),
+        below=np.array([read(pair.versus) for pair in pairs], dtype=float),
+        clusters=index_labels(np.array([names[pair.item_id] for pair in pairs], dtype=str)),
+        segments=index_labels(np.array([pair.segment for pair in pairs], dtype=str)),
+        blocks=np.array([pair.arm.record.block for pair in pairs], dtype=np.intp),
+        mine=_NO_PROCESSES,
+        theirs=_NO_PROCESSES,
+    )
+    return _estimate(prepared, sample, comparison, metric, cell)
+
+
+def estimate_load(
+    prepared: PreparedRun, pairs: Pairs, comparison: Comparison, metric: str, load: str
+) -> RatioEstimate:
+    """Return the ratio of a metric over a load, from all its usable pairs, periods counted in."""
+    cell = (ALL_SEGMENTS, load)
+    values = prepared.columns.metric(metric)
+    sample = _sample(prepared, pairs, cell, values)
+    estimate = _estimate(prepared, sample, comparison, metric, cell)
+    spread = _spread_periods(sample, spread_processes(prepared, values))
+    return widen_by_periods(estimate, spread, sample.blocks, sample.mine, sample.theirs)
+
+
+def spread_at(prepared: PreparedRun, pairs: Pairs, metric: str, load: str) -> PeriodSpread:
+    """Return how far the blocks and the processes of a load lie apart in the log ratio of a metric."""
+    values = prepared.columns.metric(metric)
+    sample = _sample(prepared, pairs, (ALL_SEGMENTS, load), values)
+    return _spread_periods(sample, spread_processes(prepared, values))
+
+
+def widen_by_periods(
+    estimate: RatioEstimate,
+    spread: PeriodSpread,
+    blocks: npt.ArrayLike,
+    mine: npt.ArrayLike,
+    theirs: npt.ArrayLike,
+) -> RatioEstimate:
+    """Return an estimate whose error takes in that of its blocks and that of its processes.
+
+    Args:
+        estimate: a ratio with a standard error.
+        spread: of the load.
+        blocks: shape (pairs,), the block of each pair.
+        mine: shape (pairs,), the process that answered for the arm.
+        theirs: the same for the other arm.
+    """
+    wider = widen_by_turns(estimate, spread.blocks, blocks)
+    is_in_blocks = spread.blocks is not None and not spread.blocks.is_within
+    return widen_by_processes(wider, spread.processes, mine, theirs, blocks if is_in_blocks else None)
+
+
+def find_usable(prepared: PreparedRun, pairs: Pairs, values: Floats) -> tuple[Ints, Ints]:
+    """Return where both requests of the usable pairs stand in the columns, see `usable_pairs`."""
+    columns = prepared.columns
+    mine, theirs = pairs.mine, pairs.theirs
+    usable = columns.timed & columns.in_order & (values > 0)
+    kept = usable[mine] & usable[theirs]
+    return mine[kept], theirs[kept]
+
+
+def _sample(prepared: PreparedRun, pairs: Pairs, cell: CellKey, values: Floats) -> _Sample:
+    """Return the usable pairs of a cell, see `usable_pairs`."""
+    columns, choice = prepared.columns, prepared.plan.comparison
+    mine, theirs = find_usable(prepared, pairs.cell(*cell), values)
+    return _Sample(
+        above=values[mine],
+        below=values[theirs],
+        clusters=columns.clusters(choice.cluster_by)[mine],
+        segments=columns.segments[mine],
+        blocks=columns.blocks[mine],
+        mine=prepared.process_numbers[mine],
+        theirs=prepared.process_numbers[theirs],
+    )
+
+
+def _estimate(
+    prepared: PreparedRun, sample: _Sample, comparison: Comparison, metric: str, cell: CellKey
+) -> RatioEstimate:
+    choice = prepared.plan.comparison
+    return paired_ratio(
+        sample.above,
+        sample.below,
+        sample.clusters,
+        sample.segments if cell[0] == ALL_SEGMENTS else None,
+        statistic=statistic_of(metric, choice.statistic),
+        resamples=choice.resamples,
+        seed=derive_seed(prepared.plan.seed, *comparison, metric, *cell),
+        level=choice.confidence,
+        minimum_clusters=choice.minimum_prompts,
+    )
+
+
+def _spread_periods(sample: _Sample, luck: ProcessSpread | None) -> PeriodSpread:
+    """Return how far blocks lie apart beyond what their prompts explain, segments pooled, and processes."""
+    processes = number_rows(sample.mine, sample.theirs) if luck and len(sample.mine) else None
+    logs = np.log(sample.above / sample.below)
+    return PeriodSpread(turn_spread(logs, sample.blocks, sample.segments, processes), luck)
+
+
+def widen(family: Mapping[CellKey, RatioEstimate], confidence: float) -> dict[CellKey, Figure]:
+    """Return, for every cell of a family, the interval that holds jointly over all cells with an estimate."""
+    joint = simultaneous_intervals(list(family.values()), 1 - confidence)
+    return {
+        cell: to_figure(estimate, low=held.low, high=held.high, level=held.level)
+        for (cell, estimate), held in zip(family.items(), joint, strict=True)
+    }
+
+
+def to_effect(
+    prepared: PreparedRun,
+    comparison: Comparison,
+    metric: str,
+    cell: CellKey,
+    *,
+    estimate: RatioEstimate,
+    joint: Figure | None,
+    statistic: str | None = None,
+) -> Effect:
+    """Return an estimate of a cell as a row; `joint` is its simultaneous interval where there is one."""
+    ratio = to_figure(estimate, low=estimate.low, high=estimate.high, level=estimate.level)
+    return Effect(
+        metric=metric,
+        statistic=statistic or statistic_of(metric, prepared.plan.comparison.statistic),
+        arm=comparison[0],
+        versus=comparison[1],
+        segment=cell[0],
+        load=cell[1],
+        ratio=ratio,
+        simultaneous=joint or Figure(value=ratio.value, n=ratio.n, reason=ratio.reason or POOLED_REASON),
+        pairs=estimate.n_pairs,
+        prompts=estimate.n_clusters,
+        standard_error=estimate.standard_error,
+    )
+
+
+def to_figure(
+    estimate: RatioEstimate, *, low: float | None, high: float | None, level: float | None
+) -> Figure:
+    """Return an estimate with the limits given."""
+    return Figure(
+        value=estimate.value,
+        low=low,
+        high=high,
+        level=level,
+        n=estimate.n_pairs,
+        needed=estimate.needed,
+        reason=estimate.reason,
+    )

@@ -1,0 +1,198 @@
+"""What a plan can show at best, said before anything is measured. Pure.
+
+Counted level by level: a mix of classes asks at its level as many items as its shares allow, and no more.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from draftproof.judge.decide.few_blocks import blocks_needed, describe_few_planned
+from draftproof.judge.decide.guardrails import pairs_needed_for_margin
+from draftproof.judge.decide.order.doubts import LEAST_PROCESSES
+from draftproof.judge.decide.tails import tail_share
+from draftproof.judge.observe.run_data import ALL_SEGMENTS as ALL
+from draftproof.judge.results.samples import Shortfall
+from draftproof.judge.stats.quantile_ratio import tail_floor
+from draftproof.plan.load import LoadLevel
+from draftproof.plan.schema import Plan
+from draftproof.workload.blocks import choose_items, choose_over_repeats
+from draftproof.workload.items import Item
+from draftproof.workload.segments import segment_key
+
+
+class _Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """The different items that a level asks over all its repeats, and how many it asks in one."""
+
+    level: LoadLevel
+    items: tuple[Item, ...]
+    once: int
+
+    @property
+    def checked(self) -> int:
+        """How many have a check."""
+        return sum(bool(item.checks) for item in self.items)
+
+
+def forecast_shortfalls(plan: Plan, items: Sequence[Item]) -> tuple[Shortfall, ...]:
+    """Return why a run of these items could credit no gain, however fast the candidate is; widest first.
+
+    Raises:
+        UsageError: a load level names a class that no item has.
+    """
+    asked = [_list_asked(plan, level, items) for level in plan.load]
+    return (
+        *_too_few_pairs(plan, items, asked),
+        *_too_few_blocks(plan, asked),
+        *_too_few_processes(plan),
+        *_too_short_a_tail(plan, items, asked),
+        *_too_few_prompts(plan, items),
+        *_too_few_of_a_class(plan, items, asked),
+    )
+
+
+def _list_asked(plan: Plan, level: LoadLevel, items: Sequence[Item]) -> _Asked:
+    dimensions = plan.workload.segment_by
+    return _Asked(
+        level=level,
+        items=choose_over_repeats(items, level, plan.seed, dimensions),
+        once=len(choose_items(items, level, 0, plan.seed, dimensions)),
+    )
+
+
+def _too_few_prompts(plan: Plan, items: Sequence[Item]) -> Iterator[Shortfall]:
+    floor = plan.comparison.minimum_prompts
+    for segment, count in _count_segments(plan, items):
+        if count < floor:
+            text = f"{segment} has {count} prompts and needs {floor - count} more to be judged at all."
+            yield Shortfall(text=text, segment=segment, load=ALL, more=floor - count)
+
+
+def _too_few_of_a_class(plan: Plan, items: Sequence[Item], asked: Iterable[_Asked]) -> Iterator[Shortfall]:
+    """Say which segments have enough items, of which the shares of a level's classes leave too few."""
+    floor, every = plan.comparison.minimum_prompts, dict(_count_segments(plan, items))
+    for one in asked:
+        for segment, count in _count_segments(plan, one.items):
+            if count < floor <= every[segment]:
+                lacking = _lacking(plan.workload.segment_by[0], items, one, floor / count)
+                text = (
+                    f"At load {one.level.name} the shares of its classes leave {segment} {count} of "
+                    f"{every[segment]} prompts, and it needs {floor - count} more to be judged at all: give "
+                    f"its class a larger share, or add {lacking}."
+                )
+                yield Shortfall(text=text, segment=segment, load=one.level.name, more=floor - count)
+
+
+def _count_segments(plan: Plan, items: Iterable[Item]) -> list[tuple[str, int]]:
+    return sorted(Counter(segment_key(item, plan.workload.segment_by) for item in items).items())
+
+
+def _lacking(dimension: str, items: Sequence[Item], asked: _Asked, factor: float) -> str:
+    """Return how many items of which classes a level lacks to ask `factor` times as many of each class."""
+    there, kept = (_count_labels(dimension, some) for some in (items, asked.items))
+    wanted = {name: math.ceil(factor * kept[name]) - there[name] for name in asked.level.classes}
+    return " and ".join(
+        f"{count:,} item{'' if count == 1 else 's'} of {dimension} = {name}"
+        for name, count in wanted.items()
+        if count > 0
+    )
+
+
+def _count_labels(dimension: str, items: Iterable[Item]) -> Mapping[str | None, int]:
+    return Counter(item.segments.get(dimension) for item in items)
+
+
+def _too_short_a_tail(plan: Plan, items: Sequence[Item], asked: Iterable[_Asked]) -> Iterator[Shortfall]:
+    """Only representative evidence lets a tail that is not shown withhold a gain."""
+    quantile = plan.thresholds.tail_quantile
+    floor = tail_floor(tail_share(plan.thresholds), plan.comparison.confidence)
+    if plan.evidence != "representative":
+        return
+    if len(items) < floor:
+        text = (
+            f"{len(items)} prompts cannot show {quantile} to be within tail_margin at any load: at least "
+            f"{floor - len(items)} more are needed, so no gain can be credited."
+        )
+        yield Shortfall(text=text, segment=ALL, load=ALL, more=floor - len(items))
+        return
+    for one in asked:
+        if (count := len(one.items)) < floor:
+            yield _at_load(
+                one,
+                f"At load {one.level.name} the {count} prompts that the shares of its classes leave cannot "
+                f"show {quantile} to be within tail_margin: at least {floor - count} more are needed, so no "
+                "gain can be credited.",
+                floor - count,
+            )
+
+
+def _too_few_blocks(plan: Plan, asked: Iterable[_Asked]) -> Iterator[Shortfall]:
+    least = blocks_needed(is_representative=plan.evidence == "representative")
+    for one in asked:
+        if text := describe_few_planned(one.level, one.once, least):
+            yield _at_load(one, text, evidence="plan: load")
+
+
+def _too_few_processes(plan: Plan) -> Iterator[Shortfall]:
+    """Only representative evidence lets the luck of a start withhold a gain."""
+    baseline, candidate = plan.arms.baseline.url, plan.arms.candidate.url
+    wanted = plan.limits.restarts
+    if plan.evidence != "representative" or (baseline is not None and baseline == candidate):
+        return
+    attached = [arm for arm, url in (("baseline", baseline), ("candidate", candidate)) if url is not None]
+    if attached:
+        text = (
+            f"The run only attaches to {' and '.join(attached)}, and the luck of one process is not told "
+            f"from what the arm does: no gain can be credited unless {LEAST_PROCESSES} of each arm answer; "
+            "give commands, or start it anew between parts of the run (Ctrl-C, then --resume)."
+        )
+        yield Shortfall(text=text, segment=ALL, load=ALL, evidence="plan: arms")
+    elif plan.placement == "together" and wanted != "auto" and wanted + 1 < LEAST_PROCESSES:
+        text = (
+            f"With limits.restarts = {wanted} the luck of a start is not told from what the arm does: no "
+            f"gain can be credited with fewer than {LEAST_PROCESSES} processes of each arm, so set "
+            f"{LEAST_PROCESSES - 1} or more, or auto."
+        )
+        yield Shortfall(text=text, segment=ALL, load=ALL, evidence="plan: limits")
+
+
+def _too_few_pairs(plan: Plan, items: Sequence[Item], asked: Iterable[_Asked]) -> Iterator[Shortfall]:
+    checked = any(item.checks for item in items)
+    if not checked:
+        text = "No item has a check: quality cannot be compared, so no gain can be credited."
+        yield Shortfall(text=text, segment=ALL, load=ALL)
+    for one in asked:
+        if checked and not one.checked:
+            yield _at_load(
+                one,
+                f"At load {one.level.name} no item that the shares of its classes leave has a check: quality "
+                "cannot be compared there, so no gain can be credited.",
+            )
+        yield from _pairs_missing(plan, one)
+
+
+def _pairs_missing(plan: Plan, asked: _Asked) -> Iterator[Shortfall]:
+    thresholds = plan.thresholds
+    shares = [
+        ("failure_margin", thresholds.failure_margin, len(asked.items)),
+        ("quality_margin", thresholds.quality_margin, asked.checked),
+    ]
+    if plan.evidence == "representative":  # other evidence notes ends of answers that are not shown
+        shares.append(("token_limit_margin", thresholds.token_limit_margin, len(asked.items)))
+    for name, margin, count in shares:
+        needed = pairs_needed_for_margin(margin, plan.comparison.confidence) if margin > 0 else None
+        if count and needed is not None and count < needed:
+            yield _at_load(
+                asked,
+                f"At load {asked.level.name} {count} prompts cannot show {name} = {margin:g}, even without "
+                f"one difference: {needed - count} more are needed, so no gain can be credited.",
+                needed - count,
+            )
+
+
+def _at_load(
+    asked: _Asked, text: str, more: int | None = None, evidence: str = "plan: workload"
+) -> Shortfall:
+    return Shortfall(text=text, segment=ALL, load=asked.level.name, more=more, evidence=evidence)

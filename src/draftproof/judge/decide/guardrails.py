@@ -1,0 +1,421 @@
+"""Guardrails: what must not get worse while decoding gets faster, and where each of them stands in a cell.
+
+Pure. Shares (failures, passed checks) are shown to be non-inferior at the load level, pooled over segments,
+because a cell is too small for a share; one cell alone violates them only if its whole interval lies beyond
+the margin. Ratios (first token, end to end, output length) are judged in the cell itself. Every guardrail has
+to hold for a gain, so no correction for their number is needed. Intervals are those of one comparison.
+"""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from draftproof.judge.decide.effects import CellKey, EffectIndex, null_difference_at
+from draftproof.judge.observe.columns import Bools
+from draftproof.judge.observe.pairs import Pairs, PairTable
+from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
+from draftproof.judge.results.run import Difference, Figure, Reason
+from draftproof.judge.stats.laws import normal_quantile
+from draftproof.judge.stats.periods import count_spread, widen_count
+from draftproof.judge.stats.resampling import Floats, index_labels
+from draftproof.judge.stats.shares import paired_share_difference
+from draftproof.plan.schema import Thresholds
+
+Standing = Literal["held", "open", "violated", "shifted", "noted"]
+ENDS_NOT_SHOWN = "token_limit_not_shown"
+SUSPECT_PROMPTS = 2  # a single prompt more or less is chance
+
+
+class ShareRule(msgspec.Struct, frozen=True):
+    """How a difference of shares is evaluated. `margin` names the threshold.
+
+    `sign`: 1 where more is worse, −1 where less is worse, 0 where a shift either way keeps a gain from being
+    credited. `unknown` says why no pair tells, `remedy` what would help then.
+    """
+
+    code: str
+    words: str
+    margin: str
+    sign: int
+    unknown: str = "no pair was judged in both arms"
+    remedy: str | None = None
+
+
+SHARE_RULES = {
+    "failed_share": ShareRule("guardrail_failures", "share of failed requests", "failure_margin", 1),
+    "passed_share": ShareRule("guardrail_checks", "share of answers passing checks", "quality_margin", -1),
+    "limit_share": ShareRule(
+        "token_limit",
+        "share of answers that end at the token limit",
+        "token_limit_margin",
+        0,
+        "no pair of answers says how it ended",
+        "have the service state a finish reason",
+    ),
+}
+QUANTITIES = tuple(SHARE_RULES)
+SHOWN_SHARES = ("failed_share", "passed_share")
+
+DifferenceIndex = Mapping[tuple[str, str, str, str, str], Difference]
+Votes = Mapping[tuple[bool, bool], Fraction]  # (state of the arm, of the other) -> prompts
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """Where one guardrail stands in one cell.
+
+    `held`: non-inferior. `violated`: the whole interval lies beyond the margin. `shifted`: the answers'
+    length or their ends changed by more than the margin, so a gain is not credited. `open`: the interval does
+    not tell. `noted`: it does not tell, and with such evidence this is said beside a gain instead of
+    withholding it.
+    """
+
+    standing: Standing
+    reason: Reason
+
+
+def compute_differences(prepared: PreparedRun, pairs: PairTable) -> tuple[Difference, ...]:
+    """Return the differences of failed and passed shares: comparison × quantity × cell, "all" first."""
+    return tuple(
+        _compute_difference(prepared, pairs[comparison], comparison, quantity, (segment, load))
+        for comparison in pairs
+        for quantity in QUANTITIES
+        for load in prepared.loads
+        for segment in (ALL_SEGMENTS, *prepared.segments)
+    )
+
+
+def index_differences(differences: Iterable[Difference]) -> DifferenceIndex:
+    """Return the differences by (quantity, arm, versus, segment, load)."""
+    return {(one.quantity, one.arm, one.versus, one.segment, one.load): one for one in differences}
+
+
+def pairs_needed_for_margin(margin: float, level: float) -> int:
+    """Return how many pairs without any discordance show that a share grew by less than `margin`.
+
+    With no discordant pair Tango's interval ends at z² / (n + z²); it lies within the margin from
+    n = z² (1 − margin) / margin on.
+    """
+    if margin <= 0:
+        raise ValueError(f"a margin of {margin} cannot be shown by any number of pairs")
+    z = normal_quantile(0.5 + level / 2)
+    return math.floor(z * z * (1 - margin) / margin) + 1
+
+
+def count_new_critical(pairs: Pairs) -> dict[CellKey, int]:
+    """Return the critical checks that the arm failed and its partner passed, by cell; failures not counted.
+
+    A request that was not answered is no wrong answer: the failure guardrail counts it.
+    """
+    critical_failed = pairs.columns.checks[:, 2]
+    new: Counter[CellKey] = Counter()
+    for pair in pairs.where(pairs.is_ok & (critical_failed[pairs.mine] > 0)):
+        new[pair.segment, pair.load] += sum(
+            mine.critical and mine.passed is False and theirs.passed is True
+            for mine, theirs in zip(pair.arm.checks, pair.versus.checks, strict=True)
+        )
+    return dict(new)
+
+
+def list_hidden_failures(pairs: Pairs) -> Pairs:
+    """Return the pairs in which the arm failed and its partner did not."""
+    is_ok = pairs.columns.is_ok
+    return pairs.where(is_ok[pairs.theirs] & ~is_ok[pairs.mine])
+
+
+def judge_guardrails(
+    cell: CellKey,
+    effects: EffectIndex,
+    differences: DifferenceIndex,
+    critical: Mapping[CellKey, int],
+    thresholds: Thresholds,
+    *,
+    withholds: bool,
+) -> tuple[Finding, ...]:
+    """Return where every guardrail of the candidate against the baseline stands in a cell.
+
+    `withholds`: whether ends of answers that are not shown to be the baseline's keep a gain from being
+    credited; else they are noted.
+    """
+    ratio = {
+        metric: effects[(metric, "candidate", "baseline", *cell)].ratio
+        for metric in ("ttft_from_schedule_ns", "e2e_from_schedule_ns", "output_tokens")
+    }
+    return (
+        *(judge_share(cell, differences, quantity, thresholds) for quantity in SHOWN_SHARES),
+        judge_ends(cell, differences, thresholds, withholds=withholds),
+        judge_critical(cell, critical, thresholds.critical_errors),
+        *(
+            judge_time(name, cell, ratio[metric], margin, null_difference_at(effects, metric, cell[1]))
+            for name, metric, margin in (
+                ("ttft", "ttft_from_schedule_ns", thresholds.ttft_margin),
+                ("e2e", "e2e_from_schedule_ns", thresholds.e2e_margin),
+            )
+        ),
+        judge_length(cell, ratio["output_tokens"], thresholds.output_length_margin),
+    )
+
+
+def judge_critical(cell: CellKey, critical: Mapping[CellKey, int], allowed: int) -> Finding:
+    """Judge new critical failures: above the allowed number at a load, each cell that has one is at fault."""
+    at_load = sum(count for (_, load), count in critical.items() if load == cell[1])
+    here = critical.get(cell, 0)
+    standing: Standing = "violated" if at_load > allowed and here else "held"
+    text = (
+        f"{at_load} new failures of critical checks against the baseline at load {cell[1]} "
+        f"({here} in this cell); the plan allows {allowed}"
+    )
+    return _find(standing, "critical_errors", text, _row("checks", cell))
+
+
+def judge_time(name: str, cell: CellKey, ratio: Figure, margin: float, null: float = 1.0) -> Finding:
+    """Judge a time's ratio against 1 + margin; `null` is by what two equal arms differ there, 1 or more."""
+    words = {"ttft": "time to first token", "e2e": "end-to-end time"}[name]
+    code, row = f"guardrail_{name}", _row(f"effects {name}", cell)
+    if ratio.value is None or ratio.low is None or ratio.high is None:
+        return _find_unknown(code, f"{words} could not be compared", ratio, row)
+    span = f"{words} is {_span(ratio)} of the baseline's, at most {1 + margin:.2f} is allowed"
+    span += beside_null(null)
+    if ratio.low > (1 + margin) * null:
+        return _find("violated", code, span, row)
+    return _find("held" if ratio.high <= 1 + margin else "open", code, span, row)
+
+
+def beside_null(null: float) -> str:
+    """Return what two equal arms differ by, to stand beside a limit; nothing below a tenth of a percent."""
+    return f", and two equal arms differ by {100 * (null - 1):.1f} %" if null > 1.001 else ""
+
+
+def judge_length(cell: CellKey, ratio: Figure, margin: float) -> Finding:
+    """Judge the mean length of answers: a shift beyond the margin either way means no gain is credited."""
+    code, row = "output_length", _row("effects output_tokens", cell)
+    if ratio.value is None or ratio.low is None or ratio.high is None:
+        return _find_unknown(code, "output length could not be compared", ratio, row)
+    span = f"answers are {_span(ratio)} of the baseline's in length, a shift of {margin:.2f} is allowed"
+    if ratio.low > 1 + margin or ratio.high < 1 - margin:
+        return _find("shifted", code + "_shift", span + "; a gain is not credited", row)
+    held = ratio.low >= 1 - margin and ratio.high <= 1 + margin
+    return _find("held" if held else "open", code, span, row)
+
+
+def judge_share(
+    cell: CellKey, differences: DifferenceIndex, quantity: str, thresholds: Thresholds
+) -> Finding:
+    """Judge a share: non-inferior over the load, violated or shifted in the cell or over the load.
+
+    A share that cannot be compared is never held.
+    """
+    segment, load = cell
+    rule, margin = SHARE_RULES[quantity], margin_of(thresholds, quantity)
+    here = differences[quantity, "candidate", "baseline", segment, load].difference
+    pooled = differences[quantity, "candidate", "baseline", ALL_SEGMENTS, load].difference
+    in_cell, over_load = (
+        _row(f"differences {quantity}", cell),
+        _row(f"differences {quantity}", (ALL_SEGMENTS, load)),
+    )
+    worst: Standing = "violated" if rule.sign else "shifted"
+    code = rule.code if rule.sign else f"{rule.code}_shift"
+    if _is_beyond(here, margin, rule.sign):
+        return _find(worst, code, _share_text(rule, here, margin, f"in {segment}"), in_cell)
+    text = _share_text(rule, pooled, margin, "over all segments")
+    if _is_beyond(pooled, margin, rule.sign) and _worse(here, rule.sign) > margin:
+        return _find(worst, code, text, over_load)
+    if pooled.value is None:
+        text = f"the {rule.words} could not be compared over all segments"
+        return _find_unknown(rule.code, text, pooled, over_load)
+    if not _is_within(pooled, margin, rule.sign):
+        return _find("open", rule.code, text, over_load)
+    if _is_suspect(here, margin, rule.sign):
+        text = _share_text(rule, here, margin, f"in {segment}, though it holds over the load")
+        return _find("open", rule.code, text, in_cell)
+    return _find("held", rule.code, text, over_load)
+
+
+def judge_ends(
+    cell: CellKey, differences: DifferenceIndex, thresholds: Thresholds, *, withholds: bool
+) -> Finding:
+    """Judge the share of answers that end at the token limit; a shift that shows always withholds a gain."""
+    found = judge_share(cell, differences, "limit_share", thresholds)
+    places = (cell, (ALL_SEGMENTS, cell[1]))
+    here = [differences["limit_share", "candidate", "baseline", *one].difference for one in places]
+    shows = max(_worse(one, 0) for one in here) > thresholds.token_limit_margin
+    if found.standing != "open" or withholds or shows:
+        return found
+    return Finding(standing="noted", reason=msgspec.structs.replace(found.reason, code=ENDS_NOT_SHOWN))
+
+
+def _is_suspect(here: Figure, margin: float, sign: int) -> bool:
+    """Return whether a cell's own share lies beyond the margin by more than one prompt.
+
+    Its interval cannot tell, being that of few prompts; but what holds over the load is then no evidence for
+    this cell, or an average over many segments would hide one.
+    """
+    worse = _worse(here, sign)
+    return worse > margin and worse * (here.n or 0) >= SUSPECT_PROMPTS
+
+
+def _worse(figure: Figure, sign: int) -> float:
+    """Return by how much a share is worse than the other arm's, or how far off where both ways count."""
+    value = figure.value or 0.0
+    return sign * value if sign else abs(value)
+
+
+def _is_beyond(figure: Figure, margin: float, sign: int) -> bool:
+    """Return whether the whole interval lies beyond the margin, on the side that counts."""
+    if figure.low is None or figure.high is None:
+        return False
+    return (sign >= 0 and figure.low > margin) or (sign <= 0 and figure.high < -margin)
+
+
+def _is_within(figure: Figure, margin: float, sign: int) -> bool:
+    """Return whether the whole interval lies within the margin, on the side that counts."""
+    if figure.low is None or figure.high is None:
+        return False
+    return (sign < 0 or figure.high <= margin) and (sign > 0 or figure.low >= -margin)
+
+
+def _share_text(rule: ShareRule, figure: Figure, margin: float, where: str) -> str:
+    if figure.value is None or figure.low is None or figure.high is None:
+        return f"the {rule.words} could not be compared {where}: {figure.reason}"
+    text = (
+        f"the {rule.words} differs from the baseline's by {100 * figure.value:+.1f} points "
+        f"({100 * figure.low:+.1f} to {100 * figure.high:+.1f}) {where}, {100 * margin:.1f} are allowed"
+    )
+    if figure.needed and not _is_beyond(figure, margin, rule.sign):
+        text += f"; at least {figure.needed} more prompts are needed to show it"
+    return text
+
+
+def _compute_difference(
+    prepared: PreparedRun, pairs: Pairs, comparison: tuple[str, str], quantity: str, cell: CellKey
+) -> Difference:
+    inside, cluster_by = pairs.cell(*cell), prepared.plan.comparison.cluster_by
+    margin, level = margin_of(prepared.plan.thresholds, quantity), prepared.plan.comparison.confidence
+    return Difference(
+        quantity=quantity,
+        arm=comparison[0],
+        versus=comparison[1],
+        segment=cell[0],
+        load=cell[1],
+        difference=_difference_figure(
+            SHARE_RULES[quantity],
+            count_votes(inside, quantity),
+            margin,
+            level,
+            effective=_count_effective(inside, quantity, cluster_by, level),
+        ),
+    )
+
+
+def count_votes(pairs: Pairs, quantity: str) -> Votes:
+    """Return how often the arm and the other had the quantity, one vote for each prompt.
+
+    Repeats of a prompt and the turns of a conversation rise and fall together, so they share their prompt's
+    vote: five repeats of ten prompts say no more than ten prompts. Exact, so that no order of pairs shows.
+    """
+    mine, theirs = _read_states(pairs, quantity)
+    judged = ~(np.isnan(mine) | np.isnan(theirs))
+    kinds = (2 * mine[judged] + theirs[judged]).astype(np.intp)
+    counts = np.bincount(4 * pairs.columns.prompts[pairs.mine[judged]] + kinds, minlength=4)
+    votes: defaultdict[tuple[bool, bool], Fraction] = defaultdict(Fraction)
+    for place in np.flatnonzero(counts).tolist():
+        first = place - place % 4
+        total = int(counts[first : first + 4].sum())
+        votes[place % 4 >= 2, place % 2 == 1] += Fraction(int(counts[place]), total)
+    return votes
+
+
+def _count_effective(pairs: Pairs, quantity: str, cluster_by: str | None, level: float) -> float:
+    """Return the effective number of votes per vote: below 1 where few blocks or labels hold what differs.
+
+    Prompts of one label (`cluster_by`) that never differ between the arms show no correlation, so each of
+    them keeps its vote.
+    """
+    mine, theirs = _read_states(pairs, quantity)
+    judged = ~(np.isnan(mine) | np.isnan(theirs))
+    voters = pairs.columns.prompts[pairs.mine[judged]]
+    labels = pairs.columns.clusters(cluster_by)[pairs.mine[judged]]
+    differing = (mine - theirs)[judged] / np.bincount(voters)[voters]
+    of_prompts = float((np.bincount(voters, weights=differing) ** 2).sum())
+    if of_prompts == 0.0:
+        return 1.0
+    variance = max(of_prompts, float((np.bincount(labels, weights=differing) ** 2).sum()))
+    blocks = index_labels(pairs.columns.blocks[pairs.mine[judged]])
+    sizes = np.bincount(blocks).astype(np.float64)
+    spread = count_spread(differing, blocks, sizes)
+    return of_prompts / widen_count(variance, spread, sizes, (1.0 - level) / 2.0)
+
+
+def margin_of(thresholds: Thresholds, quantity: str) -> float:
+    """Return the margin of a share."""
+    margin: float = getattr(thresholds, SHARE_RULES[quantity].margin)
+    return margin
+
+
+def _read_states(pairs: Pairs, quantity: str) -> tuple[Floats, Floats]:
+    """Return of both requests of each pair 1 where it has the quantity, 0 where not, NaN where unknown."""
+    columns, mine, theirs = pairs.columns, pairs.mine, pairs.theirs
+    if quantity == "failed_share":
+        failed = np.where(columns.is_ok, 0.0, 1.0)
+        return failed[mine], failed[theirs]
+    if quantity == "passed_share":
+        return columns.passed[mine], columns.passed[theirs]
+    return _read_limits(columns.is_cut[mine], columns.is_cut[theirs], pairs.is_ok)
+
+
+def _read_limits(mine: Floats, theirs: Floats, is_ok: Bools) -> tuple[Floats, Floats]:
+    """Return which answered requests ended at the limit.
+
+    Where one arm alone does not say how an answer ended, it is taken to be cut: an arm that hides its cuts
+    would otherwise take their pairs out.
+    """
+    known = is_ok & ~(np.isnan(mine) & np.isnan(theirs))
+    return _fill(mine, known), _fill(theirs, known)
+
+
+def _fill(states: Floats, known: Bools) -> Floats:
+    filled: Floats = np.where(known, np.where(np.isnan(states), 1.0, states), np.nan)
+    return filled
+
+
+def _difference_figure(
+    rule: ShareRule, votes: Votes, margin: float, level: float, *, effective: float
+) -> Figure:
+    n = int(sum(votes.values()))
+    if n == 0:
+        return Figure(value=None, level=level, reason=rule.unknown, remedy=rule.remedy)
+    both, arm_only, versus_only, neither = (
+        effective * float(votes.get(state, 0))
+        for state in ((True, True), (True, False), (False, True), (False, False))
+    )
+    found = paired_share_difference(both, arm_only, versus_only, neither, level)
+    needed = max(pairs_needed_for_margin(margin, level) - n, 0) if margin > 0 else None
+    return Figure(
+        value=found.difference, low=found.low, high=found.high, level=level, n=n, needed=needed or None
+    )
+
+
+def _find(standing: Standing, code: str, text: str, evidence: str) -> Finding:
+    return Finding(standing=standing, reason=Reason(code=code, text=text + ".", evidence=evidence))
+
+
+def _find_unknown(code: str, text: str, ratio: Figure, evidence: str) -> Finding:
+    """Return the finding of a ratio that is not known, with what helps where no number of prompts does."""
+    found = _find("open", code, f"{text}: {ratio.reason}", evidence)
+    if ratio.remedy is None:
+        return found
+    text = f"{text}: {ratio.reason}; no number of prompts changes that: {ratio.remedy}."
+    reason = msgspec.structs.replace(found.reason, text=text, remedy=ratio.remedy)
+    return msgspec.structs.replace(found, reason=reason)
+
+
+def _row(table: str, cell: CellKey) -> str:
+    return f"{table}: candidate / baseline, {cell[0]} × {cell[1]}"
+
+
+def _span(ratio: Figure) -> str:
+    return f"{ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"

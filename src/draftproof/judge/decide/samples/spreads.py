@@ -1,0 +1,246 @@
+"""How much prompts spread, for planning: what an earlier run shows, and what is assumed without one. Pure.
+
+What the numbers of `samples` come to, in one or two sentences. Pure.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from draftproof.judge.decide.effects import CellKey, derive_seed, estimate_load, find_usable
+from draftproof.judge.decide.guardrails import count_votes
+from draftproof.judge.decide.order.compute import NULL
+from draftproof.judge.decide.order.processes import spread_processes
+from draftproof.judge.observe.client_limits import LAGGED_TURNS_LIMIT
+from draftproof.judge.observe.pairs import Pairs, PairTable, pair_observations
+from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
+from draftproof.judge.results.samples import Need, SamplePlan
+from draftproof.judge.stats.bootstrap import paired_ratio
+from draftproof.judge.stats.laws import beta_quantile, chi_square_quantile, student_quantile
+from draftproof.judge.stats.null import null_difference
+from draftproof.judge.stats.periods import ProcessSpread, weigh_processes
+from draftproof.judge.stats.planning import spread_of
+from draftproof.judge.stats.resampling import Ints
+from draftproof.plan.schema import Plan
+
+# Standard deviations of logarithms. Between prompts of the ratio of two arms: prompts that profit alike, the
+# usual mixture, prompts of which some profit several times as much as others.
+RATIO_SPREADS = (0.05, 0.15, 0.30)
+# Between requests of one arm: of a time per token, and of a first token that may wait in a queue.
+VALUE_SPREADS = {
+    "tpot_ns": (0.1, 0.3),
+    "e2e_from_schedule_ns": (0.3, 0.6),
+    "ttft_from_schedule_ns": (0.2, 0.8),
+}
+DEFAULT_POWER = 0.8
+UPPER_CHANCE = 0.8  # of the interval whose upper end stands beside a measured spread
+FEWEST_FOR_SPREAD = 3
+
+
+class Earlier(msgspec.Struct, frozen=True, kw_only=True):
+    """An earlier run: its pairs, and by how much two equal arms differed at each load (1 where unknown).
+
+    `luck` is what processes lie apart by in the deciding metric, None where the run does not tell.
+    """
+
+    prepared: PreparedRun
+    pairs: Pairs
+    noise: Mapping[str, float]
+    luck: ProcessSpread | None
+
+    @property
+    def disturbed(self) -> dict[str, str]:
+        """Where so many periods were disturbed by the host that their times count, by load, in words."""
+        prepared = self.prepared
+        loud = Counter(one.load for one in prepared.attempts if one.events and not one.is_left_out)
+        periods = Counter(load for load, _, _ in prepared.turns)
+        return {
+            load: f"The host disturbed {count} of {periods[load]} periods at load {load}, and their times "
+            "count, since they are more than a fifth: measure on a quiet host."
+            for load, count in loud.items()
+            if count > LAGGED_TURNS_LIMIT * periods[load]
+        }
+
+    @property
+    def name(self) -> str:
+        """What the run is called."""
+        return self.prepared.run.manifest.run_name
+
+    def usable(self, cell: CellKey, metric: str) -> tuple[Ints, Ints]:
+        """Return where both requests of the usable pairs of a cell are in the columns."""
+        return find_usable(self.prepared, self.pairs.cell(*cell), self.prepared.columns.metric(metric))
+
+    def reach_of_luck(self, load: str, level: float) -> float:
+        """Return how far the luck of its processes alone stretches an interval at a load, as a log."""
+        if self.luck is None:
+            return 0.0
+        mine, theirs = self.usable((ALL_SEGMENTS, load), self.prepared.plan.comparison.metric)
+        numbers = self.prepared.process_numbers
+        weight = weigh_processes(numbers[mine], numbers[theirs])
+        reach = student_quantile(0.5 + level / 2, self.luck.degrees)
+        return reach * math.sqrt(self.luck.variance * weight)
+
+    def count_prompts(self, cell: CellKey, metric: str) -> int:
+        """Return how many prompts of a cell have a usable pair."""
+        return len(np.unique(self.prepared.columns.prompts[self.usable(cell, metric)[0]]))
+
+    def is_unknown(self, cell: CellKey, metric: str) -> bool:
+        """Return whether a cell has answered pairs of which none shows the metric."""
+        answered = self.pairs.cell(*cell).is_ok
+        return bool(answered.any()) and not self.count_prompts(cell, metric)
+
+
+def read_earlier(prepared: PreparedRun, pairs: PairTable | None = None) -> Earlier:
+    """Return what an earlier run tells; `pairs` are the run's, where they are known."""
+    pairs = pairs or pair_observations(prepared)
+    metric = prepared.columns.metric(prepared.plan.comparison.metric)
+    return Earlier(
+        prepared=prepared,
+        pairs=pairs["candidate", "baseline"],
+        noise={load: _read_noise(prepared, pairs, load) for load in prepared.loads},
+        luck=spread_processes(prepared, metric),
+    )
+
+
+def spreads_of_ratio(
+    plan: Plan, earlier: Earlier | None, cell: CellKey, metric: str
+) -> tuple[tuple[float, ...], Literal["run", "assumed"]]:
+    """Return the spread between prompts that a run's pairs show and its upper end, else the assumed ones."""
+    if earlier is None or (prompts := earlier.count_prompts(cell, metric)) < FEWEST_FOR_SPREAD:
+        return RATIO_SPREADS, "assumed"
+    columns = earlier.prepared.columns
+    values, (mine, theirs) = columns.metric(metric), earlier.usable(cell, metric)
+    estimate = paired_ratio(
+        values[mine],
+        values[theirs],
+        columns.prompts[mine],
+        resamples=plan.comparison.resamples,
+        seed=derive_seed(plan.seed, "samples", metric, *cell),
+    )
+    spread = spread_of(estimate)
+    return (RATIO_SPREADS, "assumed") if spread is None else (_with_upper(spread, prompts), "run")
+
+
+def spreads_of_values(
+    earlier: Earlier | None, cell: CellKey, metric: str
+) -> tuple[tuple[float, ...], Literal["run", "assumed"]]:
+    """Return the spread between the baseline's requests and its upper end, else the assumed ones."""
+    if earlier is None:
+        return VALUE_SPREADS[metric], "assumed"
+    return spread_values(earlier.prepared, earlier.pairs.cell(*cell), metric)
+
+
+def spread_values(
+    prepared: PreparedRun, pairs: Pairs, metric: str
+) -> tuple[tuple[float, ...], Literal["run", "assumed"]]:
+    """Return the spread between the requests of the other arm of some pairs, as `spreads_of_values`."""
+    values = prepared.columns.metric(metric)
+    mine, theirs = find_usable(prepared, pairs, values)
+    prompts = len(np.unique(prepared.columns.prompts[mine]))
+    if prompts < FEWEST_FOR_SPREAD:
+        return VALUE_SPREADS[metric], "assumed"
+    return _with_upper(float(np.std(np.log(values[theirs]), ddof=1)), prompts), "run"
+
+
+def _with_upper(spread: float, prompts: int) -> tuple[float, float]:
+    tail = (1 - UPPER_CHANCE) / 2
+    upper = math.sqrt((prompts - 1) / chi_square_quantile(tail, prompts - 1))
+    return spread, spread * upper
+
+
+def discordant_shares(
+    earlier: Earlier | None, load: str, quantity: str, margin: float
+) -> tuple[tuple[float, ...], int | None]:
+    """Return the shares of discordant prompts to reckon with, and how many an earlier run judged."""
+    votes = count_votes(earlier.pairs.cell(ALL_SEGMENTS, load), quantity) if earlier else {}
+    n = int(sum(votes.values()))
+    if not n:
+        return (0.0, margin), (0 if earlier else None)
+    unequal = float(sum(share for (one, other), share in votes.items() if one != other))
+    upper = beta_quantile(1 - (1 - UPPER_CHANCE) / 2, unequal + 1, n - unequal) if unequal < n else 1.0
+    return (unequal / n, upper), n
+
+
+def _read_noise(prepared: PreparedRun, pairs: PairTable, load: str) -> float:
+    """Return the null difference of a run over a load, that of its verdict."""
+    if NULL not in pairs:
+        return 1.0
+    null = estimate_load(prepared, pairs[NULL], NULL, prepared.plan.comparison.metric, load)
+    return null_difference(null.value, null.standard_error)
+
+
+STATISTIC_WORDS = {"mean": "the mean", "p50": "the median", "p95": "p95", "p99": "p99"}
+METRIC_WORDS = {"tpot_ns": "time per token", "e2e_from_schedule_ns": "end-to-end time"}
+
+
+def describe_samples(found: SamplePlan, obstacles: Sequence[str]) -> str:
+    """Say whether the workload suffices for the gain, what else is short, and how many requests it takes.
+
+    Of the obstacles, largest first, the first is said that is no need: before the gain if none is larger.
+    """
+    gains = [need for need in found.needs if need.aim == "gain"]
+    others = {*found.disturbed.values(), *(one.text for one in found.shortfalls)}
+    said = [text for text in obstacles if text in others][:1]
+    gain = [_describe_gain(found, gains)]
+    leading = (*said, *gain) if said == list(obstacles[:1]) else (*gain, *said)
+    return " ".join((*leading, _describe_rest(found), _describe_requests(found)))
+
+
+def _describe_gain(found: SamplePlan, gains: Sequence[Need]) -> str:
+    question = found.question
+    metric = METRIC_WORDS.get(gains[0].quantity, gains[0].quantity) if gains else ""
+    aim = (
+        f"a gain of {100 * question.gain:g} % in {STATISTIC_WORDS[question.statistic]} of {metric} with a "
+        f"chance of {100 * question.power:g} % per cell"
+    )
+    impossible = [need for need in gains if need.reason is not None]
+    short = [need for need in gains if need.more]
+    what = "prompts measured" if found.run else "prompts of the workload"
+    if impossible:
+        return f"{len(impossible)} of {len(gains)} cells cannot show {aim}: {impossible[0].reason}."
+    if not short:
+        return f"The {what} suffice in every cell for {aim}."
+    worst = max(short, key=lambda need: (need.needed[-1], need.segment, need.load))
+    span = _span(worst.needed)
+    return (
+        f"The {what} are too few in {len(short)} of {len(gains)} cells for {aim}: {worst.segment} at load "
+        f"{worst.load} takes {span}."
+    )
+
+
+def _describe_rest(found: SamplePlan) -> str:
+    names = {
+        "tail": "the tail",
+        "failures": "failed requests",
+        "checks": "passed checks",
+        "limit": "ends of answers",
+    }
+    short = [need for need in found.needs if need.aim != "gain" and (need.more or need.reason)]
+    if not short:
+        return "Tail, failures, checks and ends of answers are covered."
+    listed = ", ".join(dict.fromkeys(names[need.aim] for need in short))
+    return f"Too few, too, for {listed}." if any(n.more for n in found.needs) else f"Not shown: {listed}."
+
+
+def _describe_requests(found: SamplePlan) -> str:
+    if found.requests_needed is None:
+        return "No number of requests meets every need."
+    low, high = found.requests_needed
+    if high <= found.requests:
+        return f"The plan's {found.requests:,} measured requests are enough."
+    span = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+    return (
+        f"All together take {span} measured requests over {found.arms} arms; the plan has {found.requests:,}."
+    )
+
+
+def _span(needed: Sequence[int]) -> str:
+    return (
+        f"{needed[0]:,}"
+        if needed[0] == needed[-1]
+        else f"{needed[0]:,} to {needed[-1]:,}, by how prompts spread"
+    )

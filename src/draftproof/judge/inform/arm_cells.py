@@ -1,0 +1,252 @@
+"""One arm in one cell: outcomes, percentiles with failures counted, acceptance, progress and checks.
+
+Pure. Times of turns in which the client was late are left out; outcomes and checks are not.
+
+The delivery of every arm at every load, beside what the arm's contract says of its mechanism. Pure.
+
+The turns of every arm at every load: how many ended, and whether the client kept up. Pure.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import msgspec
+import numpy as np
+
+from draftproof.core.records import RequestRecord
+from draftproof.judge.decide.effects import derive_seed
+from draftproof.judge.metrics.acceptance import committed_progress, pool_acceptance
+from draftproof.judge.metrics.delivery import describe_hint, find_hint, summarise_delivery
+from draftproof.judge.metrics.request import name_outcome
+from draftproof.judge.metrics.service import percentile
+from draftproof.judge.observe.columns import ASSUMED, Columns
+from draftproof.judge.observe.run_data import ALL_SEGMENTS, Observation, PreparedRun
+from draftproof.judge.results.decision import TurnSummary
+from draftproof.judge.results.figure import as_figure
+from draftproof.judge.results.run import (
+    Acceptance,
+    ArmCell,
+    CheckSummary,
+    Delivery,
+    Figure,
+    Percentiles,
+    Progress,
+)
+from draftproof.judge.stats.bootstrap import mean_interval
+from draftproof.judge.stats.quantiles import QuantileEstimate, quantile_intervals
+from draftproof.judge.stats.resampling import Floats, Ints
+from draftproof.judge.stats.shares import share_interval
+
+FELL_ON_FAILURE = "falls on a failed request: infinite"
+QUANTILES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
+
+
+def compute_arm_cells(prepared: PreparedRun) -> tuple[ArmCell, ...]:
+    """Return every arm in every cell, segment "all" first at each load."""
+    return tuple(
+        compute_arm_cell(prepared, arm, segment, load)
+        for arm in prepared.arms
+        for load in prepared.loads
+        for segment in (ALL_SEGMENTS, *prepared.segments)
+    )
+
+
+def compute_arm_cell(prepared: PreparedRun, arm: str, segment: str, load: str) -> ArmCell:
+    """Return one arm in one cell."""
+    columns, places = prepared.columns, prepared.places_of(arm, load, segment)
+    on_time = places[columns.timed[places]]
+    answered = on_time[columns.is_ok[on_time]]
+    gaps = columns.gaps_of(answered)
+    shares = [_to_share(columns, answered, part) for part in ("queue_ns", "prefill_ns", "decode_ns")]
+    sound = places[columns.is_sound[places] & columns.discloses[places]]
+    return ArmCell(
+        arm=arm,
+        segment=segment,
+        load=load,
+        attempted=len(places),
+        prompts=len(np.unique(columns.prompts[places])),
+        outcomes=_count_outcomes(columns, places),
+        ttft=_to_percentiles(prepared, on_time, "ttft_from_schedule_ns", (arm, segment, load)),
+        tpot=_to_percentiles(prepared, on_time, "tpot_ns", (arm, segment, load)),
+        e2e=_to_percentiles(prepared, on_time, "e2e_from_schedule_ns", (arm, segment, load)),
+        output_tokens_mean=_to_mean(prepared, places, "output_tokens", (arm, segment, load)),
+        icl_p50_ns=percentile(gaps, 0.50),
+        icl_p99_ns=percentile(gaps, 0.99),
+        stall_count=int(columns.stalls[answered].sum()),
+        longest_stall_ns=round(float(gaps.max())) if len(gaps) else None,
+        on_time_share=_to_on_time(prepared, on_time),
+        queue_share=shares[0],
+        prefill_share=shares[1],
+        decode_share=shares[2],
+        acceptance=summarise_acceptance(columns, sound),
+        progress=_summarise_progress(columns, sound[columns.timed[sound]]),
+        checks=CheckSummary(
+            **dict(
+                zip(
+                    ("judged", "passed", "critical_failed", "unjudged"),
+                    columns.checks[places].sum(axis=0).tolist(),
+                    strict=True,
+                )
+            )
+        ),
+        fallbacks=_count_fallbacks(columns.fallbacks[places]),
+        tpot_bases=_count_bases(columns, answered),
+        tpot_most=_to_longest(prepared, answered, (arm, segment, load)),
+    )
+
+
+def _count_bases(columns: Columns, answered: Ints) -> dict[str, int]:
+    bases = [columns.observations[place].metrics for place in answered.tolist()]
+    return dict(sorted(Counter(one.tpot_basis for one in bases if one.tpot_ns and one.tpot_basis).items()))
+
+
+def _to_longest(prepared: PreparedRun, answered: Ints, parts: Sequence[str]) -> Figure | None:
+    """Return the mean time per token with as many tokens in first chunks as may be; None if counted."""
+    if not (prepared.columns.tpot_basis[answered] == ASSUMED).any():
+        return None
+    return _to_mean(prepared, answered, "tpot_most_ns", parts)
+
+
+def _count_outcomes(columns: Columns, places: Ints) -> dict[str, int]:
+    counts = Counter(
+        name_outcome(columns.records[place]) for place in places[~columns.is_ok[places]].tolist()
+    )
+    answered = int(columns.is_ok[places].sum())
+    return dict(sorted((counts + Counter({"ok": answered})).items()))
+
+
+def summarise_acceptance(columns: Columns, sound: Ints) -> Acceptance | None:
+    """Return the acceptance pooled over answered requests, None where no counter tells.
+
+    Args:
+        columns: of the run.
+        sound: places of requests whose counters agree with themselves, see `Columns.is_sound`.
+    """
+    summary = pool_acceptance(columns.records[place] for place in sound.tolist())
+    return None if summary is None else msgspec.convert(msgspec.structs.asdict(summary), Acceptance)
+
+
+def _summarise_progress(columns: Columns, sound: Ints) -> Progress | None:
+    """Return committed progress pooled over the rounds of answered requests, None without rounds."""
+    rounds = [one for place in sound.tolist() for one in columns.records[place].rounds or ()]
+    summary = committed_progress(rounds)
+    return None if summary is None else msgspec.convert(msgspec.structs.asdict(summary), Progress)
+
+
+def _to_share(columns: Columns, answered: Ints, part: str) -> float | None:
+    """Return the share of a part of the server's timings in the time from send to end."""
+    spent, whole = columns.server_ns(part)[answered], columns.sent_ns[answered]
+    known = ~(np.isnan(spent) | np.isnan(whole))
+    total = int(whole[known].astype(np.int64).sum())
+    return int(spent[known].astype(np.int64).sum()) / total if total > 0 else None
+
+
+def _to_percentiles(prepared: PreparedRun, places: Ints, metric: str, parts: Sequence[str]) -> Percentiles:
+    columns = prepared.columns
+    values = columns.metric(metric)
+    answered, failed = places[~np.isnan(values[places])], places[~columns.is_ok[places]]
+    attempted = np.concatenate([answered, failed])
+    with_failures = np.concatenate([values[answered], np.full(len(failed), math.inf)])
+    level = prepared.plan.comparison.confidence
+    figures = _to_quantiles(with_failures, columns.prompts[attempted], level)
+    alone = _to_quantiles(values[answered], columns.prompts[answered], level)
+    return Percentiles(
+        **figures,
+        **{f"ok_{name}": figure for name, figure in alone.items()},
+        mean_ok=_to_mean(prepared, places, metric, parts),
+    )
+
+
+def _to_quantiles(values: Floats, prompts: Ints, level: float) -> dict[str, Figure]:
+    """Return the percentiles by name; failed requests come in as +∞."""
+    found = quantile_intervals(values, tuple(QUANTILES.values()), level, prompts)
+    return {name: _to_figure(one, level) for name, one in zip(QUANTILES, found, strict=True)}
+
+
+def _to_figure(found: QuantileEstimate, level: float) -> Figure:
+    on_failure = found.value is not None and math.isinf(found.value)
+    return Figure(
+        value=None if on_failure else found.value,
+        low=_finite(found.low),
+        high=_finite(found.high),
+        level=level,
+        n=found.n,
+        needed=found.needed,
+        reason=FELL_ON_FAILURE if on_failure else found.reason,
+    )
+
+
+def _finite(value: float | None) -> float | None:
+    return None if value is None or math.isinf(value) else value
+
+
+def _to_mean(prepared: PreparedRun, places: Ints, metric: str, parts: Sequence[str]) -> Figure:
+    columns, choice = prepared.columns, prepared.plan.comparison
+    values = columns.metric(metric)
+    valued = places[~np.isnan(values[places])]
+    found = mean_interval(
+        values[valued],
+        columns.prompts[valued],
+        resamples=choice.resamples,
+        seed=derive_seed(prepared.plan.seed, metric, *parts),
+        level=choice.confidence,
+        minimum_clusters=choice.minimum_prompts,
+    )
+    return as_figure(found)
+
+
+def _to_on_time(prepared: PreparedRun, places: Ints) -> Figure:
+    level = prepared.plan.comparison.confidence
+    states = prepared.columns.on_time(prepared.plan.objectives)[places]
+    judged = int((~np.isnan(states)).sum())
+    if not judged:
+        return Figure(value=None, level=level, reason="no request could be judged against the objectives")
+    share = share_interval(int((states == 1).sum()), judged, level)
+    return Figure(value=share.value, low=share.low, high=share.high, level=level, n=judged)
+
+
+def _count_fallbacks(counts: Floats) -> int | None:
+    told = counts[~np.isnan(counts)]
+    return int(told.sum()) if len(told) else None
+
+
+def compute_deliveries(prepared: PreparedRun) -> tuple[Delivery, ...]:
+    """Return the delivery of each arm at each load, segments pooled."""
+    mechanisms = {contract.arm: contract.algorithm for contract in prepared.run.manifest.contracts}
+    return tuple(
+        _to_delivery(arm, load, mechanisms.get(arm), list_delivered(prepared.of_arm(arm, load)))
+        for arm in prepared.arms
+        for load in prepared.loads
+    )
+
+
+def list_delivered(seen: Iterable[Observation]) -> list[RequestRecord]:
+    """Return the records of answers whose arrival times can be trusted."""
+    return [one.record for one in seen if one.is_ok and one.timed and one.in_order]
+
+
+def _to_delivery(arm: str, load: str, mechanism: str | None, records: Iterable[RequestRecord]) -> Delivery:
+    summary = summarise_delivery(records)
+    told = {"arm": arm, "load": load, "mechanism": mechanism}
+    hint = {"hint": find_hint(summary), "hint_text": describe_hint(summary)}
+    return msgspec.convert(msgspec.structs.asdict(summary) | told | hint, Delivery)
+
+
+def summarise_turns(prepared: PreparedRun) -> tuple[TurnSummary, ...]:
+    """Return one row per load and arm, those without a single turn included."""
+    return tuple(_summarise(prepared, arm, load) for load in prepared.loads for arm in prepared.arms)
+
+
+def _summarise(prepared: PreparedRun, arm: str, load: str) -> TurnSummary:
+    turns = [turn for turn in prepared.turns.values() if (turn.arm, turn.load) == (arm, load)]
+    lags = [turn.lag_max_ns for turn in turns if turn.lag_max_ns is not None]
+    return TurnSummary(
+        arm=arm,
+        load=load,
+        turns=len(turns),
+        completed=sum(turn.completed for turn in turns),
+        lagged=sum(turn.lagged for turn in turns),
+        lag_unknown=len(turns) - len(lags),
+        lag_max_ns=max(lags, default=None),
+    )

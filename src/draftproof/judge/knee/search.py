@@ -1,0 +1,239 @@
+"""The search as the journal tells it: which looks were taken, what they showed, and what comes next.
+
+Pure. The search is replayed from its beginning, and each step is chosen from the steps before it alone, so a
+run that was broken off goes on where it was, and a report finds the same steps as the run did.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from draftproof.judge.knee.trials import Place, TurnSeen, estimate_look_s
+from draftproof.judge.observe.levels import Look, count_blocks, list_arms, list_items, plan_look
+from draftproof.judge.observe.run_data import TurnKey
+from draftproof.judge.stats.knee import Rules, Seen, Standing, Step, choose_step, judge_share
+from draftproof.judge.stats.shares import (
+    ClusteredShare,
+    clustered_share,
+    correlation_time,
+    rising_times,
+)
+from draftproof.plan.knee import Knee, name_level
+from draftproof.plan.schema import Plan
+from draftproof.workload.items import Item
+
+# Of less than this share of a deadline it makes no difference how much: no queue is near it.
+FAR_USE = 0.3
+Ending = Literal["settled", "budget", "unfinished"]
+
+
+class PointSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """What one arm showed at one point: its turns, the share of all valid ones, and where it stands.
+
+    `own_time` is the correlation time that its own requests show, `correlation` the one by which its share is
+    judged, see `judge_arm`.
+    """
+
+    turns: tuple[TurnSeen, ...]
+    share: ClusteredShare | None
+    own_time: float
+    correlation: float
+    standing: Standing
+    saturated: str | None
+    prompts: int
+
+    @property
+    def valid(self) -> tuple[TurnSeen, ...]:
+        """The turns in which the client kept its own limits."""
+        return tuple(turn for turn in self.turns if turn.is_valid)
+
+
+class Search(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a search is. `next` is the look to be taken or finished, None at the end.
+
+    `next_s` is how long the look would take that did not fit into the time budget, None where none did not.
+    """
+
+    looks: tuple[Look, ...]
+    points: dict[Place, PointSeen]
+    next: Look | None
+    spent_s: float
+    ended: Ending
+    next_s: float | None = None
+
+
+def replay(plan: Plan, items: Sequence[Item], turns: Mapping[TurnKey, TurnSeen]) -> Search:
+    """Return how far a search is.
+
+    A look that is in the journal was taken, and counts even where this version would have taken another.
+
+    Args:
+        plan: the plan, which has a search.
+        items: the items of the run.
+        turns: what was seen of the search, see `read_turns`.
+    """
+    knee, arms = plan.knee, list_arms(plan)
+    assert knee is not None  # noqa: S101 - who asks for the search has one
+    sizes = {item.id: item.turns for item in list_items(plan, items)}
+    rules = Rules(len(knee.grid), knee.points_per_doubling, knee.looks, knee.on_time_share)
+    begun = _find_begun(knee, arms, turns)
+    points: dict[Place, PointSeen] = {}
+    looks: list[Look] = []
+    spent_s, first = 0.0, count_blocks(plan, items)
+
+    def stop(ended: Ending, look: Look | None = None, next_s: float | None = None) -> Search:
+        return Search(
+            looks=tuple(looks), points=points, next=look, spent_s=spent_s, ended=ended, next_s=next_s
+        )
+
+    while True:
+        index = first + len(looks)
+        chosen = choose_step(_standings(arms, points), rules)
+        step = _find_step(chosen, begun.get(index), is_over=index + 1 in begun)
+        if step is None:
+            return stop("settled")
+        look_s = estimate_look_s(knee, step, {place: one.turns for place, one in points.items()})
+        if index not in begun and spent_s + look_s > knee.time_budget_s:
+            return stop("budget", next_s=look_s)
+        number = sum(look.point == step.point for look in looks)
+        look = plan_look(plan, items, point=step.point, number=number, arms=step.arms, index=index)
+        taken = _find_taken(look, turns, sizes)
+        if len(taken) < len(step.arms):
+            return stop("unfinished", look)
+        looks.append(look)
+        for arm, turn in taken.items():
+            points |= judge_arm(plan, arm, points, step.point, turn)
+            spent_s += turn.turn_s
+
+
+def judge_arm(
+    plan: Plan, arm: str, points: Mapping[Place, PointSeen], point: int, turn: TurnSeen
+) -> dict[Place, PointSeen]:
+    """Return what an arm's points show after one more turn at one of them.
+
+    In an open loop the correlation times of its loads are taken together as one curve that rises: a single
+    look tells too little of its own, so that a lucky one would pass for many independent requests.
+    """
+    before = points.get((arm, point))
+    turns = (*(before.turns if before else ()), turn)
+    own = {at: (one.turns, one.own_time) for (name, at), one in points.items() if name == arm}
+    own[point] = turns, _own_time(turns)
+    times = {at: time for at, (_, time) in own.items()} | _fit_times(plan, own)
+    return {
+        (arm, at): judge_point(plan, seen, time, times[at])
+        for at, (seen, time) in own.items()
+        if at == point or points[arm, at].correlation != times[at]
+    }
+
+
+def judge_point(plan: Plan, turns: Sequence[TurnSeen], own_time: float, correlation: float) -> PointSeen:
+    """Return what an arm's turns at one load show together, at a correlation time."""
+    knee = plan.knee
+    assert knee is not None  # noqa: S101 - as in `replay`
+    valid = [turn for turn in turns if turn.is_valid]
+    told = [one for turn in valid for one in _told(turn)]
+    prompts = [prompt for _, _, prompt in told]
+    share = clustered_share(
+        [float(fine) for fine, _, _ in told],
+        prompts,
+        knee.look_level(plan.comparison.confidence),
+        correlation_time=correlation,
+    )
+    saturated = _find_saturated(turns)
+    enough = len(set(prompts)) >= plan.comparison.minimum_prompts
+    return PointSeen(
+        turns=tuple(turns),
+        share=share,
+        own_time=own_time,
+        correlation=correlation,
+        standing=_stand(share if enough else None, saturated, knee.on_time_share),
+        saturated=saturated,
+        prompts=len(set(prompts)),
+    )
+
+
+def _told(turn: TurnSeen) -> list[tuple[bool, float, str]]:
+    """Return of each request that can be judged whether it was on time, its use of a deadline, its prompt."""
+    return [
+        (fine, use, prompt)
+        for fine, use, prompt in zip(turn.on_time, turn.use, turn.prompts, strict=True)
+        if fine is not None
+    ]
+
+
+def _own_time(turns: Sequence[TurnSeen]) -> float:
+    return correlation_time(
+        [[max(use, FAR_USE) for _, use, _ in _told(turn)] for turn in turns if turn.is_valid]
+    )
+
+
+def _fit_times(plan: Plan, own: Mapping[int, tuple[Sequence[TurnSeen], float]]) -> dict[int, float]:
+    """Return the correlation times of an arm's loads as a rising curve, of those that one queue explains.
+
+    A load that the service does not keep up with, or at which failures alone break the target, tells nothing
+    of the others; in a closed loop no queue grows with the load.
+    """
+    knee = plan.knee
+    assert knee is not None  # noqa: S101 - as in `replay`
+    if knee.axis != "rps":
+        return {}
+    counts = {at: _count_told(seen, 1 - knee.on_time_share) for at, (seen, _) in sorted(own.items())}
+    fit = [at for at, count in counts.items() if count]
+    return dict(zip(fit, rising_times([own[at][1] for at in fit], [counts[at] for at in fit]), strict=True))
+
+
+def _count_told(turns: Sequence[TurnSeen], most_failures: float) -> int:
+    """Return the judged requests of a load's valid turns, 0 where they show no ordinary queue."""
+    told = [one for turn in turns if turn.is_valid for one in _told(turn)]
+    failures = sum(math.isinf(use) for _, use, _ in told)
+    return 0 if _find_saturated(turns) or failures > most_failures * len(told) else len(told)
+
+
+def _find_saturated(turns: Iterable[TurnSeen]) -> str | None:
+    return next((turn.saturated for turn in turns if turn.is_valid and turn.saturated), None)
+
+
+def _find_begun(knee: Knee, arms: Sequence[str], turns: Mapping[TurnKey, TurnSeen]) -> dict[int, Step]:
+    """Return block -> the look that the journal has of it, with the arms that are in it."""
+    at = {name_level(load): point for point, load in enumerate(knee.grid)}
+    return {
+        block: Step(at[load], tuple(arm for arm in arms if (load, block, arm) in turns))
+        for load, block, _ in turns
+        if load in at
+    }
+
+
+def _find_step(chosen: Step | None, begun: Step | None, *, is_over: bool) -> Step | None:
+    """Return the look of a block: the one chosen, unless the journal has another one or goes on after it."""
+    if begun is None or (chosen is not None and chosen.point == begun.point and not is_over):
+        return chosen
+    return begun
+
+
+def _stand(share: ClusteredShare | None, saturated: str | None, target: float) -> Standing:
+    if saturated is not None:
+        return "fails"
+    return "open" if share is None else judge_share(share.low, share.high, target)
+
+
+def _standings(arms: Sequence[str], points: Mapping[Place, PointSeen]) -> dict[str, dict[int, Seen]]:
+    found: dict[str, dict[int, Seen]] = {arm: {} for arm in arms}
+    for (arm, point), seen in points.items():
+        value = seen.share.value if seen.share else None
+        found[arm][point] = Seen(seen.standing, value, len(seen.turns))
+    return found
+
+
+def _find_taken(
+    look: Look, turns: Mapping[TurnKey, TurnSeen], sizes: Mapping[str, int]
+) -> dict[str, TurnSeen]:
+    """Return the arms whose turn is over with every request of it recorded."""
+    wanted = sum(sizes[item_id] for item_id in look.block.item_ids)
+    keys = {arm: (look.block.load, look.block.index, arm) for arm in look.block.arm_order}
+    return {
+        arm: turns[key]
+        for arm, key in keys.items()
+        if key in turns and turns[key].is_complete and len(turns[key].on_time) >= wanted
+    }

@@ -1,0 +1,268 @@
+"""What one arm's turn at one load of the search showed, from its records. Pure.
+
+Whether requests were on time, in the order in which they were due; how close each came to its deadlines; and
+whether the service kept up.
+
+How long the next look of a search may take, from those before it. Pure.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import median
+from typing import NamedTuple, TypeVar
+
+from draftproof.core.records import BlockRecord, RequestRecord
+from draftproof.judge.metrics.service import NS_PER_MS, is_on_time
+from draftproof.judge.observe.levels import knee_only, prompt_of
+from draftproof.judge.observe.run_data import Observation, RunData, TurnKey, prepare_run
+from draftproof.judge.stats.knee import Step
+from draftproof.plan.knee import Knee
+from draftproof.plan.schema import Objectives, Plan
+from draftproof.workload.clusters import name_clusters
+
+Row = TypeVar("Row")
+NS_PER_S = 1e9
+MOST_FAILURES = 0.5
+QUEUE_GROWTH = 2.0
+LEAST_BEHIND = 0.1
+# A queue that the lead has already made long cannot double in the turn: it grows by that share of what comes,
+# and each request takes by that share of the time between them longer than one before.
+STEADY_GROWTH = 0.25
+SLOWING = 0.2
+# A queue with as much coming as going wanders by about the root of what came: twice that is no chance.
+CHANCE_BEHIND = 2.0
+
+
+class TurnSeen(NamedTuple):
+    """One arm's turn.
+
+    `on_time` has one entry for each counted request in the order in which they were due, None where it cannot
+    be told; `use` is the share of its tightest deadline that each took, infinite for a failed one; `prompts`
+    are their cluster labels. `good`: on time and no check failed; `conversations` those of which all turns
+    are good, `attempted_conversations` all of them. Times of one clock in ns: the counted part begins, its
+    last request is due, its last request ends. `filled_ns` is what the counted requests filled of the time
+    from the first to the last of these. `turn_s` is how long the whole turn took. `saturated` says why
+    the service did not keep up, None where it did. `is_valid` is False where the client itself was late.
+    """
+
+    on_time: tuple[bool | None, ...]
+    use: tuple[float, ...]
+    prompts: tuple[str, ...]
+    good: int
+    conversations: int
+    attempted_conversations: int
+    from_ns: int
+    due_ns: int
+    end_ns: int
+    filled_ns: float
+    turn_s: float
+    completed: int
+    in_flight: tuple[int, int]
+    saturated: str | None
+    is_valid: bool
+    is_complete: bool
+
+
+def read_turns(run: RunData) -> dict[TurnKey, TurnSeen]:
+    """Return every turn of the search of a run, finished or not."""
+    prepared = prepare_run(knee_only(run))
+    seen = _group(prepared.observations, lambda one: _key(one.record))
+    every, blocks = _group(prepared.run.records, _key), _group(prepared.run.blocks, _key)
+    names = name_clusters(run.items, run.plan.comparison.cluster_by)
+    return {
+        key: _read_turn(
+            run.plan, seen[key], every[key], blocks[key], names=names, is_valid=not prepared.turns[key].lagged
+        )
+        for key in sorted(blocks)
+        if seen.get(key)
+    }
+
+
+def _read_turn(
+    plan: Plan,
+    seen: Sequence[Observation],
+    every: Sequence[RequestRecord],
+    blocks: Sequence[BlockRecord],
+    *,
+    names: Mapping[str, str],
+    is_valid: bool,
+) -> TurnSeen:
+    ordered = sorted(seen, key=lambda one: (one.record.scheduled_ns, one.record.request_id))
+    objectives = plan.objectives
+    on_time = tuple(one.is_ok and is_on_time(one.record, one.metrics, objectives) for one in ordered)
+    good = [fine is True and one.is_passed is not False for fine, one in zip(on_time, ordered, strict=True)]
+    conversations = _join_conversations(ordered, good)
+    from_ns, due_ns = ordered[0].record.scheduled_ns, ordered[-1].record.scheduled_ns
+    in_flight = (count_in_flight(every, from_ns), count_in_flight(every, due_ns))
+    is_open = plan.knee is not None and plan.knee.axis == "rps"
+    completed = sum(from_ns < one.end_ns <= due_ns and one.outcome == "ok" for one in every)
+    end_ns = max(one.record.end_ns for one in ordered)
+    ended = sum(from_ns < one.end_ns <= end_ns for one in every if one.phase in ("measure", "fill"))
+    return TurnSeen(
+        on_time=on_time,
+        use=tuple(_deadline_use(one, objectives) for one in ordered),
+        prompts=tuple(names[prompt_of(one.record.item_id)] for one in ordered),
+        good=sum(good),
+        conversations=sum(conversations),
+        attempted_conversations=len(conversations),
+        from_ns=from_ns,
+        due_ns=due_ns,
+        end_ns=end_ns,
+        filled_ns=(end_ns - from_ns) * len(ordered) / max(ended, len(ordered)),
+        turn_s=sum(one.ended_ns - one.started_ns for one in blocks) / NS_PER_S,
+        completed=completed,
+        in_flight=in_flight,
+        saturated=_find_saturation(
+            ordered, completed=completed, in_flight=in_flight, is_open=is_open, is_whole=len(blocks) == 1
+        ),
+        is_valid=is_valid,
+        is_complete=any(one.completed for one in blocks),
+    )
+
+
+def _find_saturation(
+    ordered: Sequence[Observation],
+    *,
+    completed: int,
+    in_flight: tuple[int, int],
+    is_open: bool,
+    is_whole: bool,
+) -> str | None:
+    """Say why a service did not keep up with its turn, None where it did.
+
+    A turn that was broken off and gone on with has no one window: of it only failures are looked at.
+    """
+    failures = sum(not one.is_ok for one in ordered)
+    if failures > MOST_FAILURES * len(ordered):
+        return f"{failures} of {len(ordered)} requests failed"
+    offered = sum(one.record.conversation_turn == 0 for one in ordered)
+    if (
+        is_open
+        and is_whole
+        and fell_behind(
+            offered, completed, in_flight, slowing=measure_slowing([one.record for one in ordered])
+        )
+    ):
+        return (
+            f"requests in flight grew from {in_flight[0]} to {in_flight[1]} while {completed} of {offered} "
+            "were completed"
+        )
+    return None
+
+
+def fell_behind(offered: int, completed: int, in_flight: tuple[int, int], *, slowing: float = 0.0) -> bool:
+    """Tell whether a service did not keep up: its queue grew, and by more than chance makes of it.
+
+    Args:
+        offered: requests that came.
+        completed: requests that were completed meanwhile.
+        in_flight: requests in flight when the first one came and when the last one did.
+        slowing: seconds that requests took longer for each second that they came later.
+    """
+    before, after = in_flight
+    doubled = after > QUEUE_GROWTH * max(before, 1)
+    grew_on = after - before > STEADY_GROWTH * offered and slowing > SLOWING
+    behind = offered - completed > max(LEAST_BEHIND * offered, CHANCE_BEHIND * math.sqrt(offered))
+    return behind and (doubled or grew_on)
+
+
+def measure_slowing(ordered: Sequence[RequestRecord]) -> float:
+    """Return how much longer requests took for each unit of time that they came later.
+
+    The median of the last third against that of the first. At λ requests per second a service that completes
+    μ of them has λ/μ − 1, one that keeps up has 0.
+    """
+    third = len(ordered) // 3
+    if not third:
+        return 0.0
+    first, last = ordered[:third], ordered[-third:]
+    later_ns = median(one.scheduled_ns for one in last) - median(one.scheduled_ns for one in first)
+    longer_ns = median(map(_took_ns, last)) - median(map(_took_ns, first))
+    return longer_ns / later_ns if later_ns > 0 else 0.0
+
+
+def _took_ns(record: RequestRecord) -> int:
+    return record.end_ns - record.scheduled_ns
+
+
+def _deadline_use(one: Observation, objectives: Objectives) -> float:
+    """Return the largest share of a deadline that a request took; what failed took all there is."""
+    if not one.is_ok:
+        return float("inf")
+    metrics = one.metrics
+    parts = (
+        (metrics.ttft_from_schedule_ns, objectives.ttft_ms),
+        (metrics.tpot_ns, objectives.tpot_ms),
+        (metrics.e2e_from_schedule_ns, objectives.e2e_ms),
+    )
+    known = [value / (limit * NS_PER_MS) for value, limit in parts if value is not None and limit is not None]
+    return max(known, default=0.0)
+
+
+def _join_conversations(seen: Iterable[Observation], good: Iterable[bool]) -> list[bool]:
+    """Return of each conversation whether all its turns are good."""
+    found: dict[str, bool] = {}
+    for one, fine in zip(seen, good, strict=True):
+        found[one.record.item_id] = found.get(one.record.item_id, True) and fine
+    return list(found.values())
+
+
+def count_in_flight(every: Iterable[RequestRecord], at_ns: int) -> int:
+    """Return the requests that were due before a time and had not ended by then, counted or not."""
+    return sum(one.scheduled_ns < at_ns < one.end_ns for one in every if one.phase in ("measure", "fill"))
+
+
+def _group(rows: Iterable[Row], key_of: Callable[[Row], TurnKey]) -> dict[TurnKey, list[Row]]:
+    found: defaultdict[TurnKey, list[Row]] = defaultdict(list)
+    for one in rows:
+        found[key_of(one)].append(one)
+    return found
+
+
+def _key(record: RequestRecord | BlockRecord) -> TurnKey:
+    return (record.load, record.block, record.arm)
+
+
+Place = tuple[str, int]  # arm, point of the grid
+Seen = Mapping[Place, Sequence[TurnSeen]]
+
+
+def estimate_look_s(knee: Knee, step: Step, seen: Seen) -> float:
+    """Return about how many seconds the turns of a look take, one arm after the other.
+
+    An arm that was at this load takes as long as its longest turn there. Else its requests come over the time
+    that the load says, and leading up to them and waiting for the last answers takes as long as at the
+    nearest loads that it was at; nothing is added before it was at any.
+
+    Args:
+        knee: the search.
+        step: the look.
+        seen: every turn so far.
+    """
+    return sum(_turn_s(knee, arm, step.point, seen) for arm in step.arms)
+
+
+def _turn_s(knee: Knee, arm: str, point: int, seen: Seen) -> float:
+    if here := seen.get((arm, point)):
+        return max(turn.turn_s for turn in here)
+    load, near = knee.grid[point], _nearest(arm, point, seen)
+    requests = knee.count_requests(load)
+    if knee.axis == "concurrency":
+        return requests * max((turn.turn_s / len(turn.on_time) for turn in near), default=0.0)
+    return requests / load + max((_beside_s(turn) for turn in near), default=0.0)
+
+
+def _nearest(arm: str, point: int, seen: Seen) -> list[TurnSeen]:
+    """Return an arm's turns at the nearest loads below and above a point."""
+    at = [place for name, place in seen if name == arm]
+    near = (
+        max((one for one in at if one < point), default=None),
+        min((one for one in at if one > point), default=None),
+    )
+    return [turn for one in near if one is not None for turn in seen[arm, one]]
+
+
+def _beside_s(turn: TurnSeen) -> float:
+    """Return what a turn took beside the time over which its requests came."""
+    return max(turn.turn_s - (turn.due_ns - turn.from_ns) / NS_PER_S, 0.0)

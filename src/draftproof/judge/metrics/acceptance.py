@@ -1,0 +1,306 @@
+"""Acceptance of drafts, pooled over verification steps (docs/metrics.md, "Acceptance").
+
+Rounds are the better source: they tell drafted steps from ordinary ones and how long each draft was. Where a
+record has none, the server's counters are used, with its lists of steps where it gives them. Callers choose
+which records belong together.
+
+Committed progress: what a committed token cost in rounds (docs/metrics.md, "Committed progress").
+
+What a drafted step must commit before it pays: break-even tokens, acceptance and drafting time. Pure.
+
+A step that drafts K tokens and takes `ratio` ordinary steps pays once it commits more than `ratio` tokens on
+average. If each draft is accepted with probability a, whatever went before, a step commits
+(1 − a^(K+1)) / (1 − a) tokens (Leviathan et al. 2023, "Fast inference from transformers via speculative
+decoding", equation 1).
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from draftproof.core.records import RequestRecord, Round, SpecCounts
+from draftproof.judge.metrics.request import count_output_tokens
+
+Step = tuple[int, int]  # drafted, accepted
+
+
+class AcceptanceSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """Acceptance of a set of requests.
+
+    `decode_steps` and `tokens_per_decode_step` cover the requests from which they can be told. The histogram
+    is empty where a request drafted and gives none; `position_acceptance` rests on rounds and lists of steps,
+    because counters do not say how long each draft was, and is empty where a request that drafted has
+    neither.
+    """
+
+    num_spec_steps: int
+    num_draft_tokens: int
+    num_accepted_draft_tokens: int
+    decode_steps: int | None
+    draft_acceptance_rate: float | None
+    mean_acceptance_length: float | None
+    tokens_per_decode_step: float | None
+    acceptance_histogram: tuple[int, ...]
+    position_acceptance: tuple[float | None, ...]
+
+
+class RejectionCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """Verification steps by the index of their first rejected draft, and those that rejected none."""
+
+    by_position: tuple[int, ...]
+    none_rejected: int
+
+
+def pool_acceptance(records: Iterable[RequestRecord]) -> AcceptanceSummary | None:
+    """Return the acceptance pooled over the records' steps, None where no record discloses any."""
+    told = [
+        one
+        for one in records
+        if one.speculation is not None or one.rounds is not None or one.decode_steps is not None
+    ]
+    if not told:
+        return None
+    counts = [count_speculation(record) for record in told]
+    steps = sum(count.num_spec_steps for count in counts)
+    drafted = sum(count.num_draft_tokens for count in counts)
+    accepted = sum(count.num_accepted_draft_tokens for count in counts)
+    decode_steps, committed = _pool_decode_steps(told)
+    return AcceptanceSummary(
+        num_spec_steps=steps,
+        num_draft_tokens=drafted,
+        num_accepted_draft_tokens=accepted,
+        decode_steps=decode_steps,
+        draft_acceptance_rate=accepted / drafted if drafted else None,
+        mean_acceptance_length=1 + accepted / steps if steps else None,
+        tokens_per_decode_step=committed / decode_steps if decode_steps else None,
+        acceptance_histogram=_pool_histograms(counts),
+        position_acceptance=_pool_positions(told),
+    )
+
+
+def count_speculation(record: RequestRecord) -> SpecCounts:
+    """Return the record's counters: summed from its rounds, else as the server states them, else zeros."""
+    if record.rounds is None:
+        return record.speculation or SpecCounts(0, 0, 0)
+    checked = [turn for turn in record.rounds if turn.proposed > 0]
+    return SpecCounts(
+        num_spec_steps=len(checked),
+        num_draft_tokens=sum(turn.proposed for turn in checked),
+        num_accepted_draft_tokens=sum(turn.accepted for turn in checked),
+        acceptance_histogram=_tally(turn.accepted for turn in checked),
+    )
+
+
+def count_decode_steps(record: RequestRecord) -> tuple[int, int] | None:
+    """Return (decode steps, tokens they committed) of one request, None where they cannot be told.
+
+    Without rounds the engine's own count of steps holds, where tokens and acceptance allow it. Without that
+    the fewest that they allow: (N − 1) − accepted steps committed N − 1 tokens.
+    """
+    if record.rounds is not None:
+        return len(record.rounds), sum(turn.committed for turn in record.rounds)
+    tokens, counts = count_output_tokens(record), record.speculation
+    if tokens is None or tokens < 1:
+        return None
+    bounds = (0, tokens - 1) if counts is None else bound_decode_steps(tokens, counts)
+    if (
+        record.decode_steps is not None
+        and bounds is not None
+        and bounds[0] <= record.decode_steps <= bounds[1]
+    ):
+        return record.decode_steps, tokens - 1
+    return None if counts is None or bounds is None else (bounds[0], tokens - 1)
+
+
+def bound_decode_steps(tokens: int, counts: SpecCounts) -> tuple[int, int] | None:
+    """Return the fewest and the most decode steps that an answer of so many tokens and its counters allow.
+
+    The first token comes from the prefill. Every step commits its accepted drafts and one token of the
+    target; an answer may end inside the last one, so that the counters name drafts behind its end, at most
+    those of one step. None where the counters cannot be this answer's.
+    """
+    after, steps, accepted = tokens - 1, counts.num_spec_steps, counts.num_accepted_draft_tokens
+    behind_end = _most_accepted_last(counts)
+    if min(after, steps, accepted) < 0 or steps > after or accepted - behind_end > after - steps:
+        return None
+    fewest = max(after - accepted, steps)
+    return fewest, min(fewest + behind_end, after)
+
+
+def _most_accepted_last(counts: SpecCounts) -> int:
+    """Return the most drafts that the last verification step may have accepted, unlisted the mean draft."""
+    if counts.per_step_accepted:
+        return counts.per_step_accepted[-1]
+    if counts.acceptance_histogram:
+        return max((index for index, count in enumerate(counts.acceptance_histogram) if count), default=0)
+    return math.ceil(counts.num_draft_tokens / counts.num_spec_steps) if counts.num_spec_steps > 0 else 0
+
+
+def position_acceptance(steps: Iterable[Step]) -> tuple[float | None, ...]:
+    """Return, per draft position i, P(draft i accepted | drafts before i accepted and a draft i existed).
+
+    Args:
+        steps: (drafted, accepted) of decode steps; those that drafted nothing do not count.
+
+    Returns:
+        One share for each position up to the longest draft; None at a position that no step reached. Drafts
+        of different lengths enter only where they have a draft.
+    """
+    drafting = [step for step in steps if step[0] > 0]
+    longest = max((drafted for drafted, _ in drafting), default=0)
+    return tuple(_accepted_share_at(drafting, index) for index in range(longest))
+
+
+def list_steps(record: RequestRecord) -> tuple[Step, ...] | None:
+    """Return (drafted, accepted) of a request's verification steps, None where they are not told singly."""
+    if record.rounds is not None:
+        return tuple((turn.proposed, turn.accepted) for turn in record.rounds if turn.proposed > 0)
+    counts = record.speculation
+    if counts is None or len(counts.per_step_drafted) != len(counts.per_step_accepted):
+        return None
+    if len(counts.per_step_drafted) < counts.num_spec_steps:
+        return None
+    pairs = zip(counts.per_step_drafted, counts.per_step_accepted, strict=True)
+    return tuple((drafted, accepted) for drafted, accepted in pairs if drafted > 0)
+
+
+def count_rejection_positions(rounds: Iterable[Round]) -> RejectionCounts:
+    """Count verification steps by `rejection_position`; steps without a rejection are counted apart."""
+    steps = [turn for turn in rounds if turn.proposed > 0]
+    positions = [turn.rejection_position for turn in steps]
+    rejected = [position for position in positions if position is not None]
+    return RejectionCounts(by_position=_tally(rejected), none_rejected=len(steps) - len(rejected))
+
+
+def _accepted_share_at(steps: Sequence[Step], index: int) -> float | None:
+    tried = [accepted for drafted, accepted in steps if drafted > index and accepted >= index]
+    return sum(accepted > index for accepted in tried) / len(tried) if tried else None
+
+
+def _pool_positions(records: Sequence[RequestRecord]) -> tuple[float | None, ...]:
+    """A request that drafted in steps nobody lists would be missing from the pool: then there is none."""
+    listed = [list_steps(record) for record in records if count_speculation(record).num_spec_steps > 0]
+    if any(steps is None for steps in listed):
+        return ()
+    return position_acceptance(step for steps in listed if steps is not None for step in steps)
+
+
+def _pool_decode_steps(records: Iterable[RequestRecord]) -> tuple[int | None, int]:
+    known = [counts for counts in map(count_decode_steps, records) if counts is not None]
+    if not known:
+        return None, 0
+    return sum(steps for steps, _ in known), sum(committed for _, committed in known)
+
+
+def _pool_histograms(counts: Sequence[SpecCounts]) -> tuple[int, ...]:
+    drafting = [count for count in counts if count.num_spec_steps > 0]
+    if not all(count.acceptance_histogram for count in drafting):
+        return ()
+    total: Counter[int] = Counter()
+    # Short answers have few histograms: each is added once, as often as it occurs.
+    for histogram, requests in Counter(count.acceptance_histogram for count in drafting).items():
+        total.update({accepted: steps * requests for accepted, steps in enumerate(histogram)})
+    return _spread(total)
+
+
+def _tally(values: Iterable[int]) -> tuple[int, ...]:
+    return _spread(Counter(values))
+
+
+def _spread(counts: Counter[int]) -> tuple[int, ...]:
+    return tuple(counts[index] for index in range(max(counts, default=-1) + 1))
+
+
+class ProgressSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """Time per committed token, ns, and the four parts that add up to it; None if nothing was committed."""
+
+    time_per_committed_token_ns: float | None
+    draft_ns: float | None
+    verify_ns: float | None
+    sample_ns: float | None
+    schedule_ns: float | None
+    committed_tokens: int
+    rounds: int
+
+
+def committed_progress(rounds: Iterable[Round]) -> ProgressSummary | None:
+    """Return Σ round time / Σ committed tokens, pooled over rounds; None for no rounds.
+
+    The choice of tokens is part of verification in the formula and is shown apart. A round's duration is
+    that of its whole batch: the result is what one sequence waits, not the throughput of the server.
+    """
+    turns = tuple(rounds)
+    if not turns:
+        return None
+    committed = sum(turn.committed for turn in turns)
+    return ProgressSummary(
+        time_per_committed_token_ns=_per_token(sum(turn.round_ns for turn in turns), committed),
+        draft_ns=_per_token(sum(turn.draft_ns for turn in turns), committed),
+        verify_ns=_per_token(sum(turn.verify_ns for turn in turns), committed),
+        sample_ns=_per_token(sum(turn.sample_ns for turn in turns), committed),
+        schedule_ns=_per_token(sum(turn.schedule_ns for turn in turns), committed),
+        committed_tokens=committed,
+        rounds=len(turns),
+    )
+
+
+def _per_token(total_ns: int, committed: int) -> float | None:
+    return total_ns / committed if committed > 0 else None
+
+
+_HALVINGS = 60  # a double holds no more digits of a share
+
+
+def expected_tokens(acceptance: float, draft_length: int) -> float:
+    """Return the tokens a step commits on average, from 1 to K + 1: 1 + a + a² + … + a^K.
+
+    Raises:
+        ValueError: the acceptance is no share, or the draft length is negative.
+    """
+    if not 0.0 <= acceptance <= 1.0:
+        raise ValueError(f"acceptance is a share from 0 to 1, got {acceptance}")
+    if draft_length < 0:
+        raise ValueError(f"a draft has at least 0 tokens, got {draft_length}")
+    total = 1.0
+    for _ in range(draft_length):
+        total = 1.0 + acceptance * total
+    return total
+
+
+def break_even_acceptance(ratio: float, draft_length: int) -> float | None:
+    """Return the acceptance at which a step of `ratio` ordinary steps commits exactly `ratio` tokens.
+
+    0 where the step costs no more than an ordinary one; None where even a step that accepts every draft
+    commits too little, because ratio > K + 1.
+
+    Raises:
+        ValueError: the draft length is negative.
+    """
+    if ratio <= 1.0:
+        return 0.0
+    if ratio > expected_tokens(1.0, draft_length):
+        return None
+    low, high = 0.0, 1.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        if expected_tokens(middle, draft_length) < ratio:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def break_even_draft_ns(tokens_per_step: float, ordinary_ns: float, verified_ns: float) -> float | None:
+    """Return the longest drafting time with which a step still pays, ns.
+
+    None where no drafting is quick enough: verification alone takes longer than the tokens are worth.
+
+    Args:
+        tokens_per_step: tokens that a step commits on average.
+        ordinary_ns: time of an ordinary step.
+        verified_ns: time of a step that verifies drafts, without the drafting.
+    """
+    left_ns = tokens_per_step * ordinary_ns - verified_ns
+    return left_ns if left_ns >= 0 else None

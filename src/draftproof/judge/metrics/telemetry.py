@@ -1,0 +1,214 @@
+"""What a service's counters gained over a turn, from samples taken at its start, during it and at its end.
+
+Pure. A turn is used only if every replica was sampled at both ends and no counter fell in between; what
+cannot be told is None. Definitions: docs/metrics.md, "What the services say of themselves".
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+
+import msgspec
+
+from draftproof.core.records import TelemetrySample
+from draftproof.services.engines.facts import Series
+from draftproof.services.engines.reading.values import parse_series, sum_by_label, sum_series
+
+TurnKey = tuple[str, int, str]  # load, block, arm
+Values = Mapping[str, float]
+
+# Counters that a `Series` names by quantity; the first name that is present counts.
+COUNTED = (
+    "spec_steps",
+    "draft_tokens",
+    "accepted_tokens",
+    "generation_tokens",
+    "prompt_tokens",
+    "finished_requests",
+    "engine_steps",
+    "preemptions",
+    "prefix_queries",
+    "prefix_hits",
+)
+SUMMED = ("draft_seconds", "verify_seconds")
+BY_POSITION = ("accepted_by_position", "drafted_by_position")
+START_TIME = "process_start_time_seconds"
+
+
+class Stretch(msgspec.Struct, frozen=True):
+    """Samples of one source and replica in order of time, from one mark "start" to before the next."""
+
+    samples: tuple[TelemetrySample, ...]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it was sampled at both ends of the turn."""
+        return self.samples[0].mark == "start" and self.samples[-1].mark == "end"
+
+    @property
+    def seconds(self) -> float:
+        """Time from its first to its last sample."""
+        return (self.samples[-1].at_ns - self.samples[0].at_ns) / 1e9
+
+
+class TurnSamples(msgspec.Struct, frozen=True, kw_only=True):
+    """All samples of one arm's turn: replica -> its stretches. A resumed turn has several."""
+
+    load: str
+    block: int
+    arm: str
+    engine: dict[int, tuple[Stretch, ...]]
+    host: dict[int, tuple[Stretch, ...]]
+
+    @property
+    def name(self) -> str:
+        """The turn as a sample names it: "load/block"."""
+        return f"{self.load}/{self.block}"
+
+    @property
+    def seconds(self) -> float | None:
+        """Time between its first and its last sample, without the pause of a resumed turn."""
+        longest = [
+            sum(stretch.seconds for stretch in stretches)
+            for stretches in (*self.engine.values(), *self.host.values())
+        ]
+        return max(longest, default=None)
+
+
+class TurnGains(msgspec.Struct, frozen=True, kw_only=True):
+    """What a service's counters gained over one turn, summed over replicas.
+
+    `gains` has the quantities of `Series` that any sample of the turn shows. `positions` is
+    quantity -> draft position -> gain. `resets` names the counters that fell; `unused` says why the turn
+    cannot be used, None where it can.
+    """
+
+    gains: dict[str, float] = {}
+    positions: dict[str, dict[int, float]] = {}
+    resets: tuple[str, ...] = ()
+    unused: str | None = None
+
+
+def collect_turns(samples: Iterable[TelemetrySample]) -> dict[TurnKey, TurnSamples]:
+    """Return the samples by turn, in a fixed order; samples outside a turn are left out."""
+    parts: defaultdict[TurnKey, dict[tuple[str, int], list[TelemetrySample]]] = defaultdict(dict)
+    for sample in samples:
+        key = _turn_of(sample)
+        if key is not None:
+            parts[key].setdefault((sample.source, sample.replica), []).append(sample)
+    return {key: _join(key, parts[key]) for key in sorted(parts)}
+
+
+def read_gains(turn: TurnSamples, series: Series, replicas: Iterable[int]) -> TurnGains:
+    """Return what the counters of a turn gained.
+
+    Args:
+        turn: its samples.
+        series: what the engine calls its counters.
+        replicas: the replicas that the arm has; a turn that lacks one of them cannot be used.
+    """
+    resets = tuple(sorted({name for stretch in _stretches(turn) for name in find_resets(stretch, series)}))
+    unused = _why_unused(turn, tuple(replicas), resets)
+    if unused is not None:
+        return TurnGains(resets=resets, unused=unused)
+    ends = [(one.samples[0].values, one.samples[-1].values) for one in _stretches(turn)]
+    gains = {name: _sum_known(gain_of(*pair, getattr(series, name)) for pair in ends) for name in COUNTED}
+    gains |= {
+        name: _sum_known(gain_of_parts(*pair, getattr(series, name)) for pair in ends) for name in SUMMED
+    }
+    return TurnGains(
+        gains={name: gain for name, gain in gains.items() if gain is not None},
+        positions={name: found for name in BY_POSITION if (found := _gain_by_position(ends, series, name))},
+    )
+
+
+def find_resets(stretch: Stretch, series: Series) -> Iterator[str]:
+    """Yield every counter that fell or vanished inside a stretch, and a start time that changed.
+
+    An engine without named series counts in whatever ends in `_total`, as Prometheus names counters.
+    """
+    names = list_counters(series)
+    for before, after in pairwise(stretch.samples):
+        for one, value in before.values.items():
+            base, now = parse_series(one)[0], after.values.get(one)
+            counts = base in names if names else base.endswith("_total")
+            restarted = base == START_TIME and now is not None and now != value
+            if restarted or (counts and (now is None or now < value)):
+                yield one
+
+
+def list_counters(series: Series) -> frozenset[str]:
+    """Return the sample names of all counters of an engine, without labels."""
+    named = [name for field in (*COUNTED, *SUMMED) for name in getattr(series, field)]
+    named += [found[0] for field in BY_POSITION if (found := getattr(series, field)) is not None]
+    return frozenset(parse_series(name)[0] for name in named)
+
+
+def gain_of(start: Values, end: Values, names: Sequence[str]) -> float | None:
+    """Return what the first counter that is present at the end gained; one absent at the start began at 0."""
+    for name in names:
+        after = sum_series(end, name)
+        if after is not None:
+            return after - (sum_series(start, name) or 0.0)
+    return None
+
+
+def gain_of_parts(start: Values, end: Values, names: Sequence[str]) -> float | None:
+    """Return what all the counters of a sum gained together, None where none is present."""
+    return _sum_known(gain_of(start, end, (name,)) for name in names)
+
+
+def _gain_by_position(ends: Sequence[tuple[Values, Values]], series: Series, name: str) -> dict[int, float]:
+    """Return draft position -> gain, empty where the engine does not count by position."""
+    place = getattr(series, name)
+    total: defaultdict[int, float] = defaultdict(float)
+    for start, end in ends if place is not None else ():
+        before = sum_by_label(start, *place)
+        for label, after in sum_by_label(end, *place).items():
+            if label.isdecimal():
+                total[int(label)] += after - before.get(label, 0.0)
+    return dict(sorted(total.items()))
+
+
+def _why_unused(turn: TurnSamples, replicas: Sequence[int], resets: Sequence[str]) -> str | None:
+    if resets:
+        return f"{resets[0]} fell during it"
+    missing = [one for one in replicas if one not in turn.engine]
+    if missing or not replicas:
+        return "its service's metrics were not read" + (f" (replica {missing[0]})" if missing else "")
+    if not all(stretch.is_whole for stretch in _stretches(turn)):
+        return "its service's metrics were not read at both ends"
+    return None
+
+
+def _stretches(turn: TurnSamples) -> list[Stretch]:
+    return [stretch for replica in sorted(turn.engine) for stretch in turn.engine[replica]]
+
+
+def _sum_known(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _turn_of(sample: TelemetrySample) -> TurnKey | None:
+    load, slash, block = (sample.turn or "").rpartition("/")
+    return (load, int(block), sample.arm) if slash and block.isdecimal() else None
+
+
+def _join(key: TurnKey, parts: Mapping[tuple[str, int], list[TelemetrySample]]) -> TurnSamples:
+    def of(source: str) -> dict[int, tuple[Stretch, ...]]:
+        found = {replica: samples for (kind, replica), samples in sorted(parts.items()) if kind == source}
+        return {replica: tuple(_split(samples)) for replica, samples in found.items()}
+
+    return TurnSamples(load=key[0], block=key[1], arm=key[2], engine=of("engine"), host=of("host"))
+
+
+def _split(samples: Iterable[TelemetrySample]) -> Iterator[Stretch]:
+    """Cut at every mark "start": a resumed turn is sampled from its start again."""
+    part: list[TelemetrySample] = []
+    for sample in sorted(samples, key=lambda one: one.at_ns):
+        if sample.mark == "start" and part:
+            yield Stretch(tuple(part))
+            part = []
+        part.append(sample)
+    yield Stretch(tuple(part))

@@ -1,0 +1,1 @@
+"""What the run holds: its data, pairs, columns, windows. Decides nothing."""

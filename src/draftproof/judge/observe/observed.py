@@ -1,0 +1,277 @@
+"""What a run directory holds for a verdict, and one request of it as every later step sees it. Pure.
+
+What a journal holds twice, left out: what was measured once is counted once.
+
+A run writes every counted request once, and every other line at a time of its own. A line that stands there
+again was copied, by a tool that joined files or by hand. Pure.
+
+When turns began, on one axis of time, though the client's monotonic clock may have begun anew. Pure.
+
+Within one start of the client host its monotonic clock alone orders turns, whatever anybody does to the wall
+clock. Between two starts (a resumed run after a restart, or on another machine) only the wall clock tells how
+they lie to each other: each start's clock is shifted as a whole by the anchor of its first turn.
+
+How late the load client may be for what each turn measures: a share of the deciding time. Pure.
+
+Where the kernel stamps arrivals the client's lateness in reading is in no time. Elsewhere (over TLS, on other
+systems) it is in each, and an absolute limit that suits long answers passes a large part of short ones.
+"""
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable
+from typing import TypeVar
+
+import msgspec
+
+from draftproof.core.manifests import Manifest
+from draftproof.core.records import (
+    BehaviourProbe,
+    BlockRecord,
+    Judgement,
+    Notice,
+    RequestRecord,
+    TelemetrySample,
+    Warmup,
+)
+from draftproof.judge.metrics.request import RequestMetrics, is_answered
+from draftproof.judge.observe.client_limits import LAG_PART, ClientFault, LagBound
+from draftproof.plan.schema import Plan
+from draftproof.workload.checks import CheckResult
+from draftproof.workload.conversation import checks_at_turn
+from draftproof.workload.items import Check, Item
+
+TurnKey = tuple[str, int, str]  # load, block, arm
+PairKey = tuple[str, int, int, str, int]  # load, block, repeat, item, turn of the conversation
+
+
+class RunData(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a run directory holds that a verdict depends on. `items` are the selected ones."""
+
+    plan: Plan
+    manifest: Manifest
+    records: tuple[RequestRecord, ...]
+    blocks: tuple[BlockRecord, ...]
+    items: tuple[Item, ...]
+    telemetry: tuple[TelemetrySample, ...] = ()
+    judgements: tuple[Judgement, ...] = ()
+    behaviours: tuple[BehaviourProbe, ...] = ()
+    warmups: tuple[Warmup, ...] = ()
+    notices: tuple[Notice, ...] = ()
+
+
+class Turn(msgspec.Struct, frozen=True, kw_only=True):
+    """One arm's turn in one block: whether it was finished, and how the client itself behaved in it.
+
+    `lag_max_ns` is the worst lateness of the client's event loop. `lagged`: the client did something beyond
+    its limits, so that the turn's times are not the service's; `faults` say what. `late_by_itself`: it did so
+    while the run's own processes filled the host. `left_out`: the host disturbed every attempt at it.
+    """
+
+    load: str
+    block: int
+    arm: str
+    completed: bool
+    lag_max_ns: int | None
+    lagged: bool
+    faults: tuple[ClientFault, ...] = ()
+    late_by_itself: bool = False
+    left_out: bool = False
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether its times are the service's, and not those of a late client or a disturbed host."""
+        return not (self.lagged or self.left_out)
+
+
+class Observation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One measured request with its item, segment, metrics and judged checks.
+
+    `timed` is False where the client itself was too late in that turn or the host disturbed it, or where a
+    run that records its turns has no record of this one: its outcome counts, its times do not.
+    `in_order` is False where the record's times run backwards.
+    """
+
+    record: RequestRecord
+    item: Item
+    segment: str
+    metrics: RequestMetrics
+    checks: tuple[CheckResult, ...]
+    timed: bool
+    in_order: bool
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether the request was answered to the end, and with content."""
+        return is_answered(self.record)
+
+    @property
+    def key(self) -> PairKey:
+        """What the request shares with its partner in another arm."""
+        return find_place(self.record)
+
+    @property
+    def is_passed(self) -> bool | None:
+        """Whether every check passed; a failed request passes none; None where one could not be judged."""
+        if not self.wanted_checks:
+            return None
+        found = [check.passed for check in self.checks]
+        if not self.is_ok or False in found:
+            return False
+        return None if None in found or not found else True
+
+    @property
+    def wanted_checks(self) -> tuple[Check, ...]:
+        """The checks of the turn that was asked."""
+        return checks_at_turn(self.item, self.record.conversation_turn)
+
+
+def find_place(record: RequestRecord) -> PairKey:
+    """Return what a request shares with its partner in another arm."""
+    return (record.load, record.block, record.repeat, record.item_id, record.conversation_turn)
+
+
+_Line = TypeVar("_Line", RequestRecord, BlockRecord)
+
+
+def without_repeats(run: RunData) -> RunData:
+    """Return a run in which every counted request, every other request and every turn's line is once.
+
+    Of counted requests with one id the one that ended first is kept, whatever the order on disk; equal ends
+    are told apart by content.
+    """
+    records, blocks = _keep_first(run.records), _keep_first(run.blocks)
+    if len(records) == len(run.records) and len(blocks) == len(run.blocks):
+        return run
+    return msgspec.structs.replace(run, records=records, blocks=blocks)
+
+
+def count_counted(records: Iterable[RequestRecord]) -> int:
+    """Return how many records are of counted requests."""
+    return sum(record.phase == "measure" for record in records)
+
+
+def warn_about_lines(before: RunData, after: RunData) -> tuple[str, ...]:
+    """Say how many lines beside those of counted requests, which have a count of their own, were left out."""
+    uncounted = [len(run.records) - count_counted(run.records) + len(run.blocks) for run in (before, after)]
+    lost = uncounted[0] - uncounted[1]
+    return (f"{lost} lines of turns or uncounted requests repeat another; each counts once.",) if lost else ()
+
+
+def identify(line: RequestRecord | BlockRecord) -> Hashable:
+    """Return what no two lines of a run share.
+
+    A request that was stopped is asked again under its id; its own record says when it was asked. A turn that
+    was broken off and gone on with has several lines, each with its own times.
+    """
+    if isinstance(line, BlockRecord):
+        own = (line.attempt, line.boot, line.started_ns, line.ended_ns, line.completed)
+        return (line.load, line.block, line.arm, *own)
+    if line.phase == "measure":
+        return line.request_id
+    return (line.request_id, line.phase, line.scheduled_ns, line.end_ns)
+
+
+def _keep_first(lines: tuple[_Line, ...]) -> tuple[_Line, ...]:
+    names = [identify(line) for line in lines]
+    if len(set(names)) == len(names):
+        return lines
+    same: defaultdict[Hashable, list[_Line]] = defaultdict(list)
+    for name, line in zip(names, lines, strict=True):
+        same[name].append(line)
+    return tuple(found[0] if len(found) == 1 else min(found, key=_rank) for found in same.values())
+
+
+def _rank(line: RequestRecord | BlockRecord) -> tuple[int, bytes]:
+    ended_ns = line.end_ns if isinstance(line, RequestRecord) else line.ended_ns
+    return ended_ns, msgspec.json.encode(line)
+
+
+def place_in_time(turns: Iterable[BlockRecord], *, anchor_offset_ns: int) -> list[tuple[int, BlockRecord]]:
+    """Return (when it began in ns, turn), by time; turns of one start of the host keep their own times.
+
+    Args:
+        turns: the turns of a run.
+        anchor_offset_ns: wall clock less monotonic clock as the run was made, for turns without an anchor.
+    """
+    by_boot: defaultdict[str | None, list[BlockRecord]] = defaultdict(list)
+    for turn in turns:
+        by_boot[turn.boot].append(turn)
+    offsets = {boot: _offset_ns(own, anchor_offset_ns) for boot, own in by_boot.items()}
+    begun = [(_first_start(own).started_ns + offsets[boot], offsets[boot]) for boot, own in by_boot.items()]
+    first = min(begun, default=(0, 0))[1]
+    placed = [
+        (turn.started_ns + offsets[boot] - first, turn) for boot, own in by_boot.items() for turn in own
+    ]
+    return sorted(placed, key=lambda one: (one[0], one[1].ended_ns, one[1].order))
+
+
+def _offset_ns(turns: list[BlockRecord], otherwise_ns: int) -> int:
+    start = _first_start(turns)
+    return otherwise_ns if start.started_wall_ns is None else start.started_wall_ns - start.started_ns
+
+
+def _first_start(turns: list[BlockRecord]) -> BlockRecord:
+    return min(turns, key=lambda turn: turn.started_ns)
+
+
+PER_TOKEN = "tpot_ns"  # noqa: S105 - the name of a metric
+
+
+class Spans:
+    """The deciding times of one turn's answers, and how late a client may be for them; of a run's plan."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._from_schedule = plan.comparison.metric != PER_TOKEN
+        self._share = LAG_PART * plan.thresholds.minimum_gain
+        self._sum_ns = self._count = 0
+
+    def add(self, record: RequestRecord) -> None:
+        """Take in one answer, if it has a time."""
+        span_ns = _measure_span(record, from_schedule=self._from_schedule)
+        if span_ns is not None:
+            self._sum_ns, self._count = self._sum_ns + span_ns, self._count + 1
+
+    def bound(self, *, reads: bool) -> LagBound | None:
+        """Return how late the client may be, None where no answer has a time or its lateness is in none.
+
+        Args:
+            reads: its lateness in reading is in the times.
+        """
+        if not self._count or not (reads or self._from_schedule):
+            return None
+        return LagBound(
+            span_ns=self._sum_ns / self._count, share=self._share, reads=reads, sends=self._from_schedule
+        )
+
+
+def bound_lags(run: RunData, records: Iterable[RequestRecord]) -> dict[TurnKey, LagBound]:
+    """Return the bound of every turn in which the client's lateness is in the deciding time.
+
+    Args:
+        run: the run.
+        records: its measured requests.
+    """
+    reads = {(one.load, one.block, one.arm): _reads_late(run, one) for one in run.blocks}
+    spans: defaultdict[TurnKey, Spans] = defaultdict(lambda: Spans(run.plan))
+    for one in records:
+        spans[one.load, one.block, one.arm].add(one)
+    bounds = {key: own.bound(reads=reads.get(key, False)) for key, own in spans.items()}
+    return {key: bound for key, bound in bounds.items() if bound is not None}
+
+
+def _reads_late(run: RunData, block: BlockRecord) -> bool:
+    """Return whether the client stamped arrivals itself; where no record says so, by system and address."""
+    if block.unstamped is not None:
+        return block.unstamped > 0
+    urls = [arm.url for arm in run.manifest.arms if arm.arm == block.arm]
+    is_linux = run.manifest.host.get("system") == "Linux"
+    return not is_linux or any(url.startswith("https:") for url in urls)
+
+
+def _measure_span(record: RequestRecord, *, from_schedule: bool) -> int | None:
+    """Return the time of an answer that decides, ns; None of a request that has none."""
+    if record.outcome != "ok" or not record.chunks:
+        return None
+    start_ns = record.scheduled_ns if from_schedule else record.chunks[0].arrival_ns
+    end_ns = record.end_ns if from_schedule else record.chunks[-1].arrival_ns
+    return end_ns - start_ns if end_ns > start_ns else None

@@ -1,0 +1,1 @@
+"""Structs of what was computed; no formula."""

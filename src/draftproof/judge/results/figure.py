@@ -1,0 +1,35 @@
+"""One number of a report with its interval, count and reason. Pure data, below every part of the results."""
+
+import msgspec
+
+from draftproof.judge.stats.bootstrap import MeanEstimate
+from draftproof.judge.stats.totals import TotalsEstimate
+
+
+class Figure(msgspec.Struct, frozen=True, kw_only=True):
+    """One number: `value` with its interval [`low`, `high`] at `level`, from `n` samples.
+
+    `needed`: how many more samples would help. `remedy`: what helps where no number of samples does.
+    """
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    level: float | None = None
+    n: int = 0
+    needed: int | None = None
+    reason: str | None = None
+    remedy: str | None = None
+
+
+def as_figure(found: MeanEstimate | TotalsEstimate) -> Figure:
+    """Return an estimate of a mean or of totals as a figure of the report."""
+    return Figure(
+        value=found.value,
+        low=found.low,
+        high=found.high,
+        level=found.level,
+        n=found.n,
+        needed=found.needed,
+        reason=found.reason,
+    )

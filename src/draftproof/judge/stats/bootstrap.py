@@ -1,0 +1,399 @@
+"""Cluster-bootstrap intervals: the ratio of two arms on paired requests, and the mean of one arm.
+
+The interval is Student's t around the estimate, with the standard error taken from the draws; for a ratio all
+of it on the logarithmic scale, where candidate/baseline and baseline/candidate are mirror images. A mean of
+few long and many short prompts hangs on the long ones, so a ratio of means has as many degrees of freedom as
+it has effective prompts, (Σw)²/Σw² with their shares of the totals as w (Kish 1965), less one for each
+stratum. A few very slow requests pull a mean to one side: from 20 clusters on each limit is the farther one
+of t and of Hall's (1992) t corrected for skewness; of fewer clusters the skewness is not known well enough.
+
+Why not percentiles of the draws: with six prompts a 95 % percentile interval covers the truth in
+about 86 % of worlds and a 99.8 % one in about 95 %, because a quantile of the draws cannot look beyond the
+sample; the t interval covers about 94 % and 99.7 % (docs/statistics.md). It also needs no tail of the draws,
+so intervals that hold over many comparisons need no more resamples.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from draftproof.judge.stats.laws import normal_quantile, student_quantile, student_share_below
+from draftproof.judge.stats.quantiles import quantile_interval
+from draftproof.judge.stats.resampling import (
+    Floats,
+    Ints,
+    assign_strata,
+    degrees_of_freedom,
+    draw_seeded_weights,
+    index_labels,
+)
+
+__all__ = [
+    "MeanEstimate",
+    "RatioEstimate",
+    "interval_at",
+    "mean_interval",
+    "p_value",
+    "paired_ratio",
+    "quantile_interval",
+]
+
+Statistic = Literal["mean", "p50"]
+Alternative = Literal["two-sided", "less", "greater"]
+MINIMUM_CLUSTERS = 3
+SKEWNESS_CLUSTERS = 20  # the skewness of fewer clusters is mostly noise
+SYMMETRIC = 1e-6  # below this the cube root loses more digits than the correction changes
+# Weights of one batch of draws stay below this many numbers (32 MB), however many pairs there are.
+BATCH_NUMBERS = 4_000_000
+# Of sorted rows: with so many of them, finding a median's stretch and walking it take about as long.
+STRETCHES = 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class RatioEstimate:
+    """Ratio numerator / denominator with its interval [`low`, `high`] at `level`.
+
+    `draws`, shape (resamples,), are the ratios of the bootstrap draws; `standard_error` is theirs on the log
+    scale. `skewness` is Σd³ / (Σd²)^1.5 over clusters, d being what each moves the log ratio by; 0 where it
+    is not corrected for. Below the sample floor value and interval are None, `reason` says why, `needed` how
+    many more clusters it takes (None where more of them would not help).
+    """
+
+    value: float | None
+    low: float | None
+    high: float | None
+    level: float
+    draws: Floats = field(repr=False, compare=False)
+    n_pairs: int
+    n_clusters: int
+    standard_error: float | None = None
+    degrees_of_freedom: float = 0.0
+    skewness: float = 0.0
+    reason: str | None = None
+    needed: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanEstimate:
+    """Mean of one arm's values with its interval; None, `reason` and `needed` as in `RatioEstimate`."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+    level: float
+    n: int
+    n_clusters: int
+    reason: str | None = None
+    needed: int | None = None
+
+
+def paired_ratio(
+    numerator: npt.ArrayLike,
+    denominator: npt.ArrayLike,
+    clusters: npt.ArrayLike,
+    strata: npt.ArrayLike | None = None,
+    *,
+    statistic: Statistic = "mean",
+    resamples: int = 2000,
+    seed: int = 0,
+    level: float = 0.95,
+    minimum_clusters: int = MINIMUM_CLUSTERS,
+) -> RatioEstimate:
+    """Return statistic(numerator) / statistic(denominator) with a cluster-bootstrap t interval.
+
+    Row i of both arrays is the same prompt in the same block. Clusters are resampled with replacement, the
+    same draw for both arms. The result does not depend on the order of the rows and is the same for the
+    same seed.
+
+    Args:
+        numerator: shape (n,), values of the arm in question, positive.
+        denominator: shape (n,), values of the arm it is compared with, positive.
+        clusters: shape (n,), prompt labels.
+        strata: shape (n,), labels within which clusters are resampled, or None.
+        statistic: "mean", or "p50" (nearest rank).
+        resamples: number of bootstrap draws.
+        seed: of the draws.
+        level: coverage of the interval, e.g. 0.95.
+        minimum_clusters: sample floor, at least 2.
+
+    Raises:
+        ValueError: shapes differ or level, resamples or the floor is out of range.
+    """
+    above, below = np.asarray(numerator, dtype=np.float64), np.asarray(denominator, dtype=np.float64)
+    labels = np.asarray(clusters)
+    _check_arguments(above, below, labels, resamples=resamples, level=level, floor=minimum_clusters)
+    index = index_labels(labels)
+    count = int(index.max(initial=-1)) + 1
+    refusal = _refuse(count, minimum_clusters) or _refuse_values(above, below)
+    if refusal is not None:
+        return no_ratio(level, len(above), count, *refusal)
+    groups = assign_strata(index, strata)
+    weights = draw_seeded_weights(groups, resamples, seed)
+    value = float(_ratio(above, below, index, np.ones((1, count)), statistic)[0])
+    draws = _ratio(above, below, index, weights, statistic)
+    error = float(np.std(np.log(draws)))
+    degrees, skewness = _shape_of(above, below, index, groups, statistic)
+    low, high = _around(value, error, degrees, level, skewness)
+    return RatioEstimate(
+        value=value,
+        low=low,
+        high=high,
+        level=level,
+        draws=draws,
+        n_pairs=len(above),
+        n_clusters=count,
+        standard_error=error,
+        degrees_of_freedom=degrees,
+        skewness=skewness,
+    )
+
+
+def _shape_of(
+    above: Floats, below: Floats, index: Ints, groups: Ints, statistic: Statistic
+) -> tuple[float, float]:
+    """Return degrees of freedom and skewness of a ratio; those of a mean are of its clusters' own weights."""
+    if statistic != "mean":
+        return float(degrees_of_freedom(groups)), 0.0
+    shares = _shares(above, index), _shares(below, index)
+    return _effective_degrees(shares[0] + shares[1], groups), _skewness(shares[0] - shares[1], groups)
+
+
+def mean_interval(
+    values: npt.ArrayLike,
+    clusters: npt.ArrayLike,
+    strata: npt.ArrayLike | None = None,
+    *,
+    resamples: int = 2000,
+    seed: int = 0,
+    level: float = 0.95,
+    minimum_clusters: int = MINIMUM_CLUSTERS,
+) -> MeanEstimate:
+    """Return the mean over rows with a cluster-bootstrap t interval.
+
+    Positive values get it on the log scale, which suits latencies; others on their own scale.
+    Arguments and errors as in `paired_ratio`.
+    """
+    sample, labels = np.asarray(values, dtype=np.float64), np.asarray(clusters)
+    _check_arguments(sample, sample, labels, resamples=resamples, level=level, floor=minimum_clusters)
+    index = index_labels(labels)
+    count = int(index.max(initial=-1)) + 1
+    refusal = _refuse(count, minimum_clusters)
+    if refusal is not None or not np.isfinite(sample).all():
+        reason, needed = refusal or ("a value is not finite", None)
+        return MeanEstimate(
+            value=None,
+            low=None,
+            high=None,
+            level=level,
+            n=len(sample),
+            n_clusters=count,
+            reason=reason,
+            needed=needed,
+        )
+    groups = assign_strata(index, strata)
+    weights = draw_seeded_weights(groups, resamples, seed)
+    draws = _weighted_mean(sample, index, weights, _weighted_sizes(index, weights))
+    value = float(sample.mean())
+    low, high = _mean_limits(
+        value, draws, degrees_of_freedom(groups), level, positive=bool((sample > 0).all())
+    )
+    return MeanEstimate(value=value, low=low, high=high, level=level, n=len(sample), n_clusters=count)
+
+
+def interval_at(estimate: RatioEstimate, level: float) -> tuple[float | None, float | None]:
+    """Return the estimate's interval at another level; (None, None) where there is no estimate."""
+    if estimate.value is None or estimate.standard_error is None:
+        return None, None
+    return _around(
+        estimate.value, estimate.standard_error, estimate.degrees_of_freedom, level, estimate.skewness
+    )
+
+
+def error_of_interval(estimate: RatioEstimate) -> float | None:
+    """Return the standard error of the log ratio that half of the interval's width stands for, if any.
+
+    Where the interval has no upper limit its lower half counts.
+    """
+    if estimate.value is None or not estimate.low:
+        return None
+    upper = estimate.value**2 / estimate.low if estimate.high is None else estimate.high
+    half = float(np.log(upper / estimate.low)) / 2.0
+    return half / normal_quantile(0.5 + estimate.level / 2.0)
+
+
+def p_value(
+    estimate: RatioEstimate, boundary: float = 1.0, alternative: Alternative = "two-sided"
+) -> float | None:
+    """Return the p-value against ratio = `boundary`, None where there is no estimate.
+
+    Two-sided: the smallest alpha at which the interval of level 1 − alpha leaves the boundary out. "less":
+    against a ratio of at least the boundary; "greater": against a ratio of at most the boundary.
+    """
+    if estimate.value is None or estimate.standard_error is None:
+        return None
+    distance = float(np.log(estimate.value) - np.log(boundary))
+    if estimate.standard_error == 0.0:
+        score = float(np.sign(distance)) * np.inf if distance else 0.0
+    else:
+        score = distance / estimate.standard_error
+    scores = [score, _correct(score, estimate.skewness)]
+    below = student_share_below(max(scores), estimate.degrees_of_freedom)
+    above = student_share_below(-min(scores), estimate.degrees_of_freedom)
+    return {"less": below, "greater": above, "two-sided": min(1.0, 2.0 * min(below, above))}[alternative]
+
+
+def _ratio(above: Floats, below: Floats, index: Ints, weights: Floats, statistic: Statistic) -> Floats:
+    if statistic == "mean":
+        sizes = _weighted_sizes(index, weights)
+        return _weighted_mean(above, index, weights, sizes) / _weighted_mean(below, index, weights, sizes)
+    return _weighted_median(above, index, weights) / _weighted_median(below, index, weights)
+
+
+def _weighted_mean(values: Floats, index: Ints, weights: Floats, sizes: Floats) -> Floats:
+    # Sums by einsum, not by BLAS: its threads may add in another order from run to run.
+    means: Floats = np.einsum("bg,g->b", weights, np.bincount(index, weights=values)) / sizes
+    return means
+
+
+def _weighted_sizes(index: Ints, weights: Floats) -> Floats:
+    """Return how many rows each draw has, shape (draws,)."""
+    sizes: Floats = np.einsum("bg,g->b", weights, np.bincount(index).astype(np.float64))
+    return sizes
+
+
+def _weighted_median(values: Floats, index: Ints, weights: Floats) -> Floats:
+    """Return the nearest-rank median of each draw, shape (draws,).
+
+    The values are sorted once and cut into stretches. How much weight a draw has in each stretch follows from
+    how often each cluster lies there; only the one stretch that holds a draw's median is walked row by row.
+    """
+    order = np.argsort(values, kind="stable")
+    ordered, owners = values[order], index[order]
+    length = -(-len(values) // STRETCHES)
+    held = _count_held(owners, length, weights.shape[1])
+    batch = max(1, BATCH_NUMBERS // length)
+    parts = [
+        ordered[_median_ranks(weights[start : start + batch], owners, held, length)]
+        for start in range(0, len(weights), batch)
+    ]
+    return np.concatenate(parts)
+
+
+def _count_held(owners: Ints, length: int, clusters: int) -> Floats:
+    """Return how many rows each cluster has in each stretch, shape (clusters, stretches)."""
+    stretch = np.arange(len(owners)) // length
+    count = int(stretch[-1]) + 1
+    cells = np.bincount(owners * count + stretch, minlength=clusters * count)
+    return cells.reshape(clusters, count).astype(np.float64)
+
+
+def _median_ranks(weights: Floats, owners: Ints, held: Floats, length: int) -> Ints:
+    """Return where the sorted rows reach half of the weight of each draw, shape (draws,)."""
+    # In whatever order these are added: a last bit more or less is far within the tolerance below.
+    reached = np.cumsum(weights @ held, axis=1)
+    # The weights are multiples of G/(G−1): the tolerance keeps an exact half from slipping past its rank.
+    half = 0.5 * reached[:, -1:] * (1 - 1e-12)
+    stretch = (reached[:, :-1] < half).sum(axis=1)
+    draws = np.arange(len(weights))
+    before = np.where(stretch > 0, reached[draws, stretch - 1], 0.0)
+    rows = (stretch * length)[:, None] + np.arange(length)
+    inside = weights[draws[:, None], owners[np.minimum(rows, len(owners) - 1)]]
+    walked = before[:, None] + np.cumsum(inside, axis=1)
+    ranks: Ints = rows[:, 0] + np.minimum((walked < half).sum(axis=1), length - 1)
+    return np.minimum(ranks, len(owners) - 1)
+
+
+def _shares(values: Floats, index: Ints) -> Floats:
+    """Return each cluster's share of the total."""
+    totals: Floats = np.bincount(index, weights=values) / values.sum()
+    return totals
+
+
+def _effective_degrees(weights: Floats, strata: Ints) -> float:
+    """Return Kish's effective number of clusters less the strata, at least 1."""
+    effective = float(weights.sum() ** 2 / (weights**2).sum())
+    return max(1.0, effective - (len(strata) - degrees_of_freedom(strata)))
+
+
+def _skewness(influences: Floats, strata: Ints) -> float:
+    """Return Σd³ / (Σd²)^1.5 of the clusters' influences less their stratum's mean; 0 below 20 clusters."""
+    centred = influences - (np.bincount(strata, weights=influences) / np.bincount(strata))[strata]
+    squares = float((centred**2).sum())
+    if len(centred) < SKEWNESS_CLUSTERS or squares == 0.0:
+        return 0.0
+    return float((centred**3).sum() / squares**1.5)
+
+
+def _correct(score: float, skewness: float) -> float:
+    """Return Hall's transformation of a t score; it rises with the score, 0 skewness leaves it as it is."""
+    if not np.isfinite(score):
+        return score
+    return score + skewness * score**2 / 3 + skewness**2 * score**3 / 27 + skewness / 6
+
+
+def _uncorrect(score: float, skewness: float) -> float:
+    """Return the t score that `_correct` takes to this one."""
+    if abs(skewness) < SYMMETRIC:
+        return score
+    return 3.0 / skewness * (float(np.cbrt(1.0 + skewness * (score - skewness / 6))) - 1.0)
+
+
+def _around(
+    value: float, error: float, degrees: float, level: float, skewness: float = 0.0
+) -> tuple[float, float]:
+    reach = student_quantile(0.5 + level / 2, degrees)
+    down, up = max(reach, _uncorrect(reach, skewness)), max(reach, -_uncorrect(-reach, skewness))
+    reach = min(700.0, up * error)  # beyond it there is no float
+    return value * float(np.exp(-down * error)), value * float(np.exp(reach))
+
+
+def _mean_limits(
+    value: float, draws: Floats, degrees: float, level: float, *, positive: bool
+) -> tuple[float, float]:
+    if positive:
+        return _around(value, float(np.std(np.log(draws))), degrees, level)
+    reach = float(student_quantile(0.5 + level / 2, degrees) * np.std(draws))
+    return value - reach, value + reach
+
+
+def _check_arguments(
+    above: Floats, below: Floats, labels: npt.NDArray[np.generic], *, resamples: int, level: float, floor: int
+) -> None:
+    if above.ndim != 1 or not above.shape == below.shape == labels.shape:
+        raise ValueError(
+            f"paired arrays of one length are needed, got {above.shape}, {below.shape}, {labels.shape}"
+        )
+    if not 0.0 < level < 1.0:
+        raise ValueError(f"level is a share between 0 and 1, got {level}")
+    if resamples < 2 or floor < 2:
+        raise ValueError(f"at least 2 resamples and 2 clusters are needed, got {resamples} and {floor}")
+
+
+def _refuse(count: int, floor: int) -> tuple[str, int | None] | None:
+    if count >= floor:
+        return None
+    return f"{count} of at least {floor} prompts", floor - count
+
+
+def _refuse_values(above: Floats, below: Floats) -> tuple[str, int | None] | None:
+    both = np.concatenate([above, below])
+    if np.isfinite(both).all() and (both > 0).all():
+        return None
+    return "a value is not a positive number, so there is no ratio", None
+
+
+def no_ratio(level: float, pairs: int, count: int, reason: str, needed: int | None) -> RatioEstimate:
+    """Return the estimate of a ratio that is not known, of `pairs` pairs of `count` clusters."""
+    return RatioEstimate(
+        value=None,
+        low=None,
+        high=None,
+        level=level,
+        draws=np.empty(0),
+        n_pairs=pairs,
+        n_clusters=count,
+        reason=reason,
+        needed=needed,
+    )

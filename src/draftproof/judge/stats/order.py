@@ -1,0 +1,255 @@
+"""Effects of order: does an arm's place in its block, or the time of day of the run, move the latencies?
+
+Interleaving keeps such effects from favouring an arm; these figures tell how large they are.
+
+Does one arm do better in some places of a block than in others? Beside `order.position_effect`.
+
+How much of a difference between two arms a circumstance can carry in which their periods differ.
+
+Arms are compared period by period; where the periods of one arm more often follow a pause, or one particular
+arm, than those of the other, the effect of that circumstance enters the difference. Where it varies within an
+arm, or between equal arms, its effect shows there: values are fitted as block + arm + circumstances (analysis
+of covariance, Cochran 1957), and the bias is the difference of shares times the fitted effect. What no
+period tells is bounded by an assumption, `MOST`.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import scipy
+
+from draftproof.judge.stats.laws import student_quantile
+from draftproof.judge.stats.periods import centre_periods
+from draftproof.judge.stats.resampling import Floats, Ints, index_labels
+
+MINIMUM_BLOCKS = 3
+MINIMUM_VALUES = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class PositionEffect:
+    """How much places in a block differ.
+
+    `ratios` holds one factor per place, the geometric mean over blocks of (place / block); `p` is Friedman's
+    test that all places are alike. None with a `reason` where it cannot be told; `needed` more blocks.
+    """
+
+    ratios: tuple[float, ...] | None
+    p: float | None
+    blocks: int
+    reason: str | None = None
+    needed: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drift:
+    """Monotone change over a run: Theil-Sen slope of log values as a factor per hour, and Kendall's p."""
+
+    factor_per_hour: float | None
+    p: float | None
+    n: int
+    reason: str | None = None
+    needed: int | None = None
+
+
+def position_effect(values: npt.ArrayLike, positions: npt.ArrayLike, blocks: npt.ArrayLike) -> PositionEffect:
+    """Return the effect of the place in a block on positive values.
+
+    Args:
+        values: shape (n,), e.g. one mean latency per block and place, already divided by its arm's mean so
+            that arms do not pass for places.
+        positions: shape (n,), place labels.
+        blocks: shape (n,), block labels. Blocks that lack a place are left out.
+    """
+    table = _tabulate(np.log(np.asarray(values, dtype=np.float64)), positions, blocks)
+    complete, places = table.shape
+    if places < 2:
+        return PositionEffect(ratios=None, p=None, blocks=complete, reason="there is one place only")
+    if complete < MINIMUM_BLOCKS:
+        return PositionEffect(
+            ratios=None,
+            p=None,
+            blocks=complete,
+            reason=f"{complete} of at least {MINIMUM_BLOCKS} complete blocks",
+            needed=MINIMUM_BLOCKS - complete,
+        )
+    centred = table - table.mean(axis=1, keepdims=True)
+    ratios = tuple(float(ratio) for ratio in np.exp(centred.mean(axis=0)))
+    return PositionEffect(ratios=ratios, p=_place_p(table), blocks=complete)
+
+
+def drift(values: npt.ArrayLike, times_ns: npt.ArrayLike) -> Drift:
+    """Return how positive values change over time; `times_ns` in nanoseconds of one clock, shape (n,)."""
+    logs, times = np.log(np.asarray(values, dtype=np.float64)), np.asarray(times_ns, dtype=np.float64)
+    if len(logs) < MINIMUM_VALUES:
+        needed = MINIMUM_VALUES - len(logs)
+        reason = f"{len(logs)} of at least {MINIMUM_VALUES} values"
+        return Drift(factor_per_hour=None, p=None, n=len(logs), reason=reason, needed=needed)
+    if np.ptp(times) == 0:
+        return Drift(factor_per_hour=None, p=None, n=len(logs), reason="all values have the same time")
+    if np.ptp(logs) == 0:
+        return Drift(factor_per_hour=1.0, p=1.0, n=len(logs))
+    hours = (times - times.min()) / 3.6e12
+    slope = float(scipy.stats.theilslopes(logs, hours).slope)
+    return Drift(
+        factor_per_hour=float(np.exp(slope)), p=float(scipy.stats.kendalltau(hours, logs).pvalue), n=len(logs)
+    )
+
+
+def _tabulate(values: Floats, positions: npt.ArrayLike, blocks: npt.ArrayLike) -> Floats:
+    rows, columns = index_labels(blocks), index_labels(positions)
+    shape = (int(rows.max(initial=-1)) + 1, int(columns.max(initial=-1)) + 1)
+    totals, counts = np.zeros(shape), np.zeros(shape)
+    np.add.at(totals, (rows, columns), values)
+    np.add.at(counts, (rows, columns), 1.0)
+    full = (counts > 0).all(axis=1)
+    return totals[full] / counts[full]
+
+
+def _place_p(table: Floats) -> float:
+    if np.ptp(table, axis=1).max() == 0:
+        return 1.0
+    if table.shape[1] == 2:
+        # Friedman needs three places; for two it is the sign test.
+        differences = table[:, 0] - table[:, 1]
+        higher, lower = int((differences > 0).sum()), int((differences < 0).sum())
+        return float(scipy.stats.binomtest(higher, higher + lower).pvalue)
+    return float(scipy.stats.friedmanchisquare(*table.T).pvalue)
+
+
+MINIMUM_TURNS = 3  # of one place: with fewer the chi-square of Kruskal & Wallis is no approximation
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlaceComparison:
+    """One factor per place, the geometric mean there over that of all turns, and the test of their likeness.
+
+    None with a `reason` where it cannot be told; `needed` more turns in the place that has fewest.
+    """
+
+    ratios: tuple[float, ...] | None
+    p: float | None
+    turns: int
+    reason: str | None = None
+    needed: int | None = None
+
+
+def compare_places(values: npt.ArrayLike, positions: npt.ArrayLike) -> PlaceComparison:
+    """Return how positive values of independent turns differ by place: Kruskal & Wallis (1952).
+
+    Args:
+        values: shape (n,), one per turn of the arm, freed of what the block does to every arm.
+        positions: shape (n,), place labels.
+
+    Raises:
+        ValueError: shapes differ.
+    """
+    logs, places = np.log(np.asarray(values, dtype=np.float64)), np.asarray(positions)
+    if logs.shape != places.shape:
+        raise ValueError(f"one place per value is needed, got {places.shape} for {logs.shape}")
+    labels, index, sizes = np.unique(places, return_inverse=True, return_counts=True)
+    if len(labels) < 2:
+        return PlaceComparison(ratios=None, p=None, turns=len(logs), reason="there is one place only")
+    fewest = int(sizes.min())
+    if fewest < MINIMUM_TURNS:
+        return PlaceComparison(
+            ratios=None,
+            p=None,
+            turns=len(logs),
+            reason=f"{fewest} of at least {MINIMUM_TURNS} turns in a place",
+            needed=MINIMUM_TURNS - fewest,
+        )
+    means = np.bincount(index, weights=logs) / sizes
+    ratios = tuple(float(ratio) for ratio in np.exp(means - logs.mean()))
+    groups = [logs[index == place] for place in range(len(labels))]
+    p = 1.0 if np.ptp(logs) == 0 else float(scipy.stats.kruskal(*groups).pvalue)
+    return PlaceComparison(ratios=ratios, p=p, turns=len(logs))
+
+
+TOLERANCE = 1e-9
+# What precedes a period leaves heat, clocks, caches and queues behind. Between the clock that a server's
+# processor or accelerator holds under load and its boost lies a factor of 1.2 to 1.5.
+MOST = 1.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bias:
+    """What circumstances add to the log ratio of two arms, with its interval.
+
+    `assumed`: how far the interval reaches to either side for what no period tells; 0 where periods tell all.
+    """
+
+    value: float
+    low: float
+    high: float
+    assumed: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Fit:
+    """What periods tell of a bias, its standard error and degrees of freedom, and the shares of the rest."""
+
+    value: float
+    error: float
+    degrees: int
+    untold: float
+
+
+def estimate_bias(
+    values: Floats, circumstances: Floats, kinds: Ints, arm: int, versus: int, *, level: float = 0.95
+) -> Bias:
+    """Return what circumstances add to the mean of one arm less that of another.
+
+    Equal arms tell of a circumstance by their difference, where no arm does by its own periods.
+
+    Args:
+        values: shape (blocks, arms), log value of each period.
+        circumstances: shape (circumstances, blocks, arms), such as 1 after a pause and 0 else.
+        kinds: shape (arms,), number of what the arm is, the same for equal arms.
+        arm: column of the one.
+        versus: column of the other.
+        level: coverage of the interval.
+    """
+    differences = circumstances[:, :, arm].mean(axis=1) - circumstances[:, :, versus].mean(axis=1)
+    fit = _fit(values, circumstances, np.arange(len(kinds)), differences)
+    if fit.untold:
+        fit = _fit(values, circumstances, kinds, differences)
+    reach = student_quantile(0.5 + level / 2.0, max(1, fit.degrees)) * fit.error
+    # All that precedes a period together makes it no more than MOST times as slow or as fast.
+    assumed, most = (math.log(MOST) * min(1.0, share) for share in (fit.untold, _add_up(differences)))
+    if abs(fit.value) > most:  # this run shows otherwise
+        most = math.inf
+    return Bias(
+        value=fit.value,
+        low=max(fit.value - reach - assumed, -most),
+        high=min(fit.value + reach + assumed, most),
+        assumed=assumed,
+    )
+
+
+def _fit(values: Floats, circumstances: Floats, kinds: Ints, differences: Floats) -> _Fit:
+    blocks, arms = values.shape
+    design = centre_periods(np.moveaxis(circumstances, 0, -1), kinds).reshape(blocks * arms, -1)
+    roots, vectors = np.linalg.eigh(design.T @ design)
+    vectors, roots = vectors[:, roots > TOLERANCE], roots[roots > TOLERANCE]
+    degrees = blocks * (arms - 1) - int(kinds.max()) - len(roots)
+    if degrees < 1:
+        return _Fit(value=0.0, error=0.0, degrees=0, untold=_add_up(differences))
+    # What lies in the range of the design is told apart from arms and blocks, and the rest is not.
+    told = vectors.T @ differences
+    free = centre_periods(values[:, :, None], kinds).reshape(-1)
+    effects = vectors.T @ design.T @ free / roots
+    rest = float(((free - design @ vectors @ effects) ** 2).sum()) / degrees
+    return _Fit(
+        value=float(told @ effects),
+        error=math.sqrt(float((told**2 / roots).sum()) * rest),
+        degrees=degrees,
+        untold=_add_up(differences - vectors @ told),
+    )
+
+
+def _add_up(shares: Floats) -> float:
+    total = float(np.abs(shares).sum())
+    return total if total > math.sqrt(TOLERANCE) else 0.0

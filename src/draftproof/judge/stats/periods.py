@@ -1,0 +1,354 @@
+"""What all requests of a turn share: an error of an effect that its prompts cannot show.
+
+An arm answers a block of prompts in one turn, and whatever the machine does in that turn (a neighbour's load,
+a clock step, drift between the turns of a block) moves all of them together. Prompts resampled within a run
+know nothing of it. It shows between blocks: their mean log ratios then differ by more than their prompts
+explain. The excess is a variance component, estimated by one-way analysis of variance (Searle, Casella &
+McCulloch 1992, section 3.5) and added to the interval with Satterthwaite's (1946) degrees of freedom. Counts
+(a failure, a value in the tail) are treated alike: their variance grows by the excess between blocks.
+
+The mean square between few blocks is too small more often than not: its median lies below its expectation. It
+is scaled to be right in the median, by (B − 1) / median of χ² with B − 1 degrees of freedom; of 4, 6 and 12
+blocks that is 1.27, 1.15 and 1.06 (docs/statistics.md has the coverage).
+
+What all answers of one process share: an error of an effect that neither prompts nor blocks show.
+
+Where a process is placed and how its memory lies moves all of its times by some factor, drawn anew at each
+start. An arm that was started m times has m draws of it, however many prompts it answered. The variance
+between processes is estimated over all arms and loads together, since a comparison of two arms alone has as
+few degrees of freedom as it has processes: the model is block + arm + process + rest, fitted by Henderson's
+method 3 (Searle, Casella & McCulloch 1992, section 5.5). It enters an interval with Satterthwaite's (1946)
+degrees of freedom. Processes that answer one block each are told from blocks by nothing, and need not be:
+what they share is in the variance between blocks (`turns.py`).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from draftproof.judge.stats.bootstrap import RatioEstimate, interval_at
+from draftproof.judge.stats.laws import chi_square_quantile, normal_quantile, student_quantile
+from draftproof.judge.stats.resampling import Floats, Ints, index_labels
+
+MINIMUM_BLOCKS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class TurnSpread:
+    """Variance between blocks of the log ratio of two arms beyond what prompts explain; never negative.
+
+    `blocks` is one more than its degrees of freedom. `is_within`: what processes do to blocks is taken out.
+    """
+
+    variance: float
+    blocks: int
+    is_within: bool = False
+
+
+def turn_spread(
+    log_ratios: npt.ArrayLike,
+    blocks: npt.ArrayLike,
+    groups: npt.ArrayLike,
+    processes: npt.ArrayLike | None = None,
+) -> TurnSpread | None:
+    """Return how far blocks lie apart beyond chance, None below three blocks or without spare pairs.
+
+    Args:
+        log_ratios: shape (n,), log of arm / other of each pair.
+        blocks: shape (n,), label of the block in which both arms took their turn.
+        groups: shape (n,), labels whose own means are taken out first (segments, whose effects may differ).
+        processes: shape (n,), labels of the pair of processes that answered; what they do to their blocks is
+            taken out where enough blocks are left to tell. None: every block has its own.
+
+    Raises:
+        ValueError: shapes differ.
+    """
+    values, rows, kinds = np.asarray(log_ratios, dtype=np.float64), index_labels(blocks), index_labels(groups)
+    if not len(values) == len(rows) == len(kinds):
+        raise ValueError(f"one label per pair is needed, got {len(rows)} and {len(kinds)} for {len(values)}")
+    sizes = np.bincount(rows).astype(np.float64)
+    spare = len(values) - len(sizes) - (int(kinds.max(initial=0)))
+    if len(sizes) < MINIMUM_BLOCKS or spare < 1:
+        return None
+    residuals = _without_means(values, kinds)
+    means = np.bincount(rows, weights=residuals) / sizes
+    strata, is_within = _choose_strata(rows, processes)
+    degrees, weights = len(sizes) - int(strata.max()) - 1, np.bincount(strata, weights=sizes)
+    shared = np.bincount(strata, weights=sizes * means) / weights
+    between = float((sizes * (means - shared[strata]) ** 2).sum()) / degrees
+    within = float(((residuals - means[rows]) ** 2).sum()) / spare
+    return _to_spread(between, within, sizes, strata, is_within=is_within)
+
+
+def count_spread(counts: Floats, blocks: Ints, sizes: Floats) -> TurnSpread | None:
+    """Return how far the means of a count lie apart between blocks beyond chance; None as `turn_spread`.
+
+    Args:
+        counts: shape (n,), the counts that are not 0, such as +1 where one arm alone failed.
+        blocks: shape (n,), the block of each, from 0.
+        sizes: shape (blocks,), how many there are in each block, those of count 0 included; none is empty.
+    """
+    total, spare = float(sizes.sum()), float(sizes.sum()) - len(sizes)
+    if len(sizes) < MINIMUM_BLOCKS or spare <= 0.0:
+        return None
+    sums = np.bincount(blocks, weights=counts, minlength=len(sizes))
+    between = float((sizes * (sums / sizes - sums.sum() / total) ** 2).sum()) / (len(sizes) - 1)
+    within = float((counts**2).sum() - (sums**2 / sizes).sum()) / spare
+    return _to_spread(between, max(0.0, within), sizes, np.zeros(len(sizes), dtype=np.intp))
+
+
+def widen_count(variance: float, spread: TurnSpread | None, sizes: Floats, tail: float) -> float:
+    """Return the variance of a summed count with that of its periods, as a normal quantile is to read it.
+
+    Args:
+        variance: of the sum over prompts alone.
+        spread: from `count_spread`.
+        sizes: shape (blocks,), as there.
+        tail: chance beyond the limit that the variance is for, e.g. 0.025.
+    """
+    if spread is None or spread.variance == 0.0:
+        return variance
+    turns = spread.variance * float((sizes**2).sum())
+    reach = _reach_beyond(turns, variance, spread.blocks - 1, float(sizes.sum()) - 1.0, tail)
+    return (turns + variance) * reach**2
+
+
+def stretch_for_periods(
+    estimate: RatioEstimate, excess: float, error: float, degrees: float
+) -> RatioEstimate:
+    """Return an interval that was not made from a standard error, each half stretched by periods.
+
+    Args:
+        estimate: with a value and a lower limit; the upper one may be open.
+        excess: variance of the log ratio by periods, beyond that of the prompts.
+        error: standard error of the log ratio by the prompts alone.
+        degrees: of freedom of the excess.
+    """
+    value = estimate.value
+    if excess == 0.0 or value is None or estimate.low is None:
+        return estimate
+    tail = (1.0 - estimate.level) / 2.0
+    reach = _reach_beyond(excess, error**2, degrees, estimate.n_clusters - 1.0, tail)
+    beyond = excess * normal_quantile(tail) ** 2
+
+    def stretch(limit: float) -> float:
+        half = math.log(limit / value)
+        return value * math.exp(math.copysign(reach * math.sqrt(half**2 + beyond), half))
+
+    high = None if estimate.high is None else stretch(estimate.high)
+    return replace(estimate, low=stretch(estimate.low), high=high)
+
+
+def _reach_beyond(turns: float, prompts: float, blocks: float, clusters: float, tail: float) -> float:
+    """Return t / z beyond `tail` at Satterthwaite's degrees of freedom of two added variances."""
+    degrees = (turns + prompts) ** 2 / (turns**2 / blocks + prompts**2 / max(1.0, clusters))
+    return student_quantile(tail, degrees) / normal_quantile(tail)
+
+
+def scale_to_median(square: float, degrees: int) -> float:
+    """Return a mean square scaled so that its median is the variance that it estimates."""
+    return square * degrees / chi_square_quantile(0.5, degrees)
+
+
+def _to_spread(
+    between: float, within: float, sizes: Floats, strata: Ints, *, is_within: bool = False
+) -> TurnSpread:
+    """Return the variance component of two mean squares, that between blocks right in the median."""
+    totals = np.bincount(strata, weights=sizes)
+    degrees = len(sizes) - len(totals)
+    size = float((totals - np.bincount(strata, weights=sizes**2) / totals).sum()) / degrees
+    excess = scale_to_median(between, degrees) - within
+    return TurnSpread(variance=max(0.0, excess / size), blocks=degrees + 1, is_within=is_within)
+
+
+def _choose_strata(rows: Ints, processes: npt.ArrayLike | None) -> tuple[Ints, bool]:
+    """Return the stratum of each block, and whether strata are processes: not if too few blocks are left."""
+    first = np.unique(rows, return_index=True)[1]
+    if processes is not None:
+        strata = index_labels(np.asarray(processes)[first])
+        if len(first) - int(strata.max()) >= MINIMUM_BLOCKS:
+            return strata, True
+    return np.zeros(len(first), dtype=np.intp), False
+
+
+def widen_by_turns(
+    estimate: RatioEstimate, spread: TurnSpread | None, blocks: npt.ArrayLike
+) -> RatioEstimate:
+    """Return an estimate whose error takes in that of its turns; itself where nothing is known of them.
+
+    Args:
+        estimate: a ratio with a standard error.
+        spread: from `turn_spread`, of all pairs that shared these turns.
+        blocks: shape (n,), the block of each pair of the estimate.
+    """
+    if spread is None or spread.variance == 0.0 or estimate.standard_error is None:
+        return estimate
+    shares = np.bincount(index_labels(blocks)) / estimate.n_pairs
+    turns, prompts = spread.variance * float((shares**2).sum()), estimate.standard_error**2
+    degrees = (turns + prompts) ** 2 / (
+        turns**2 / (spread.blocks - 1) + prompts**2 / max(1.0, estimate.degrees_of_freedom)
+    )
+    wider = replace(
+        estimate,
+        standard_error=math.sqrt(turns + prompts),
+        degrees_of_freedom=degrees,
+        # The third moment is that of the prompts alone; turns are taken to be symmetric.
+        skewness=estimate.skewness * (prompts / (turns + prompts)) ** 1.5,
+    )
+    low, high = interval_at(wider, estimate.level)
+    return replace(wider, low=low, high=high)
+
+
+def _without_means(values: Floats, kinds: Ints) -> Floats:
+    means = np.bincount(kinds, weights=values) / np.bincount(kinds)
+    return values - means[kinds]
+
+
+TOLERANCE = 1e-9  # of an eigenvalue: below it a combination of processes cannot be told from blocks and arms
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessTable:
+    """The measurement periods of one load, shape (blocks, arms) each.
+
+    `values`: mean log value of each period, over what every arm answered in its block. `processes`: number of
+    the process that answered, the same number at every load and for arms that share a process. `kinds`, shape
+    (arms,): number of what the arm is, the same for equal arms, whose processes are all of one kind.
+    """
+
+    values: Floats
+    processes: Ints
+    kinds: Ints
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessSpread:
+    """Variance of the log value between processes of an arm, never negative; of how many it is."""
+
+    variance: float
+    degrees: float
+    processes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Fit:
+    """Sums of squares of one load: of processes beside blocks and arms, and of the rest; `trace` of E[of]."""
+
+    of_processes: float
+    of_rest: float
+    degrees: int
+    spare: int
+    trace: float
+
+
+def process_spread(tables: Sequence[ProcessTable]) -> ProcessSpread | None:
+    """Return how far processes of an arm lie apart, pooled; None where blocks cannot be told from processes.
+
+    The degrees of freedom count every process once, though it may have answered at several loads: its luck
+    may be the same at all of them.
+    """
+    fits = [_fit(table) for table in tables]
+    degrees, spare = sum(fit.degrees for fit in fits), sum(fit.spare for fit in fits)
+    if not degrees or not spare:
+        return None
+    between = sum(fit.of_processes for fit in fits) / degrees
+    within = sum(fit.of_rest for fit in fits) / spare
+    scale = degrees / sum(fit.trace for fit in fits)
+    seen = [np.unique(table.processes) for table in tables]
+    distinct = len(np.unique(np.concatenate(seen)))
+    own = degrees * distinct / sum(map(len, seen))
+    excess = max(0.0, between - within)
+    known = excess**2 / (between**2 / own + within**2 / spare) if excess else own
+    return ProcessSpread(variance=excess * scale, degrees=known, processes=distinct)
+
+
+def widen_by_processes(
+    estimate: RatioEstimate,
+    spread: ProcessSpread | None,
+    mine: npt.ArrayLike,
+    theirs: npt.ArrayLike,
+    blocks: npt.ArrayLike | None = None,
+) -> RatioEstimate:
+    """Return an estimate whose error takes in that of its processes; itself where nothing is known of them.
+
+    Args:
+        estimate: a ratio with a standard error.
+        spread: from `process_spread`.
+        mine: shape (pairs,), the process that answered for the arm.
+        theirs: the same for the other arm; a process that answered for both moves both, and no ratio.
+        blocks: shape (pairs,), the block of each pair, where the error has what processes do to blocks in its
+            variance between blocks; None: it has not.
+    """
+    if spread is None or spread.variance == 0.0 or estimate.standard_error is None:
+        return estimate
+    added, own = spread.variance * weigh_processes(mine, theirs, blocks), estimate.standard_error**2
+    if not added:
+        return estimate
+    degrees = (added + own) ** 2 / (
+        added**2 / spread.degrees + own**2 / max(1.0, estimate.degrees_of_freedom)
+    )
+    wider = replace(
+        estimate,
+        standard_error=math.sqrt(added + own),
+        degrees_of_freedom=degrees,
+        # As for turns: the luck of processes is taken to be symmetric.
+        skewness=estimate.skewness * (own / (added + own)) ** 1.5,
+    )
+    low, high = interval_at(wider, estimate.level)
+    return replace(wider, low=low, high=high)
+
+
+def weigh_processes(mine: npt.ArrayLike, theirs: npt.ArrayLike, blocks: npt.ArrayLike | None = None) -> float:
+    """Return by what the variance between processes enters that of a mean log ratio.
+
+    It is the sum of squares of each process's share in the ratio. The variance between blocks, where it has
+    what processes do, makes up for a part: all of it where every block has processes of its own.
+    """
+    answered, against = np.asarray(mine), np.asarray(theirs)
+    rows = index_labels(np.zeros(len(answered)) if blocks is None else blocks)
+    labels = index_labels(np.concatenate([answered, against]))
+    count, width = int(rows.max(initial=-1)) + 1, int(labels.max(initial=-1)) + 1
+    answers = np.zeros((count, width))
+    np.add.at(answers, (np.tile(rows, 2), labels), np.repeat([1.0, -1.0], len(answered)))
+    shares = answers / max(1, len(answered))
+    whole = float((shares.sum(axis=0) ** 2).sum())
+    if blocks is None or count < 2:
+        return whole
+    sizes = np.bincount(rows) / len(rows)
+    inside = shares / sizes[:, None]
+    between = float(((inside - inside.mean(axis=0)) ** 2).sum()) / (count - 1)
+    return max(0.0, whole - between * float((sizes**2).sum()))
+
+
+def centre_periods(values: Floats, kinds: Ints) -> Floats:
+    """Return values, shape (blocks, arms, any), free of the means of blocks and of kinds of arms."""
+    blocks: Floats = values - values.mean(axis=1, keepdims=True)
+    free = blocks.copy()
+    for kind in range(int(kinds.max()) + 1):
+        own = kinds == kind
+        free[:, own] -= blocks[:, own].mean(axis=(0, 1), keepdims=True)
+    return free
+
+
+def _fit(table: ProcessTable) -> _Fit:
+    blocks, arms = table.values.shape
+    index = index_labels(table.processes.reshape(-1)).reshape(blocks, arms)
+    members = np.zeros((blocks, arms, int(index.max(initial=-1)) + 1))
+    np.put_along_axis(members, index[:, :, None], 1.0, axis=2)
+    kinds = index_labels(table.kinds)
+    free, residuals = centre_periods(members, kinds), centre_periods(table.values[:, :, None], kinds)[:, :, 0]
+    products = np.tensordot(members, free, axes=([0, 1], [0, 1]))
+    roots, vectors = np.linalg.eigh(products)
+    kept = roots > TOLERANCE * max(1.0, float(roots.max(initial=0.0)))
+    along = vectors[:, kept].T @ np.tensordot(free, residuals, axes=([0, 1], [0, 1]))
+    explained, degrees = float((along**2 / roots[kept]).sum()), int(kept.sum())
+    return _Fit(
+        of_processes=explained,
+        of_rest=max(0.0, float((residuals**2).sum()) - explained),
+        degrees=degrees,
+        spare=blocks * (arms - 1) - int(kinds.max()) - degrees,
+        trace=float(np.trace(products)),
+    )

@@ -1,0 +1,1 @@
+"""What puts load on a service and writes down what came back."""

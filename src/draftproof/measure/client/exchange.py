@@ -1,0 +1,272 @@
+"""From the bytes of one response to its outcome and answer, without I/O.
+
+Owns the decision which of the seven outcomes a request had. The reading of an event's content belongs to
+the engine's adapter, time and sockets to the transport.
+
+Whether a body is compressed, by what its headers say and by its first bytes. Pure.
+
+A compressed stream is never unpacked: the packer holds bytes back, so that the time at which a token arrived
+says nothing about when it was sent.
+"""
+
+import contextlib
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from draftproof.core.errors import EngineError
+from draftproof.core.records import Outcome
+from draftproof.measure.client.sse import SseDecoder, SseEvent
+from draftproof.measure.client.wire import NO_HEADERS, Ending
+from draftproof.services.engines.protocol import Answer, AnswerFold, FrameError
+
+# First bytes of gzip (RFC 1952, 2.3.1) and Zstandard (RFC 8878, 3.1.1): no event stream begins so.
+_MAGIC = ((b"\x1f\x8b", "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"))
+LONGEST_MAGIC = max(len(magic) for magic, _ in _MAGIC)
+
+
+def describe_packing(content_encoding: str, head: bytes) -> str | None:
+    """Return how a body is compressed, as a phrase, None where nothing says that it is.
+
+    `content_encoding` is the header's value, "" if absent; `head` the body's first bytes.
+    """
+    named = [name.strip().lower() for name in content_encoding.split(",")]
+    packed = [name for name in named if name not in {"", "identity"}]
+    if packed:
+        return f"compressed ({', '.join(packed)})"
+    found = next((name for magic, name in _MAGIC if head.startswith(magic)), None)
+    return None if found is None else f"compressed ({found}, which its headers do not say)"
+
+
+RAW_LIMIT_BYTES = 2048  # kept of a malformed frame or an error body; the rest is dropped
+END_MARKER = b"[DONE]"
+_EVENT = b"data: %b\n\n"
+_OBJECT = b"{"  # how nearly every event begins
+REJECTED_STATUSES = (429, 503)
+_MAX_STRAY_LINES_SHOWN = 3
+
+
+class Exchange(msgspec.Struct, frozen=True, kw_only=True):
+    """One request from its sending to its end: what was heard, and what to call it."""
+
+    outcome: Outcome
+    sent_ns: int | None
+    headers_ns: int | None
+    end_ns: int
+    http_status: int | None
+    error: str | None
+    malformed_raw: str | None
+    answer: Answer
+    warnings: tuple[str, ...]
+    connect_ns: int | None = None
+
+
+class ExchangeFold:
+    """A `Listener` that folds a response; `close` turns it into an `Exchange`.
+
+    `may_wait`: False where somebody follows the answer as it comes.
+    """
+
+    def __init__(self, answer: AnswerFold, *, may_wait: bool = True) -> None:
+        self._answer, self.may_wait = answer, may_wait
+        self._decoder = SseDecoder()
+        self._connecting_ns: int | None = None
+        self._connected_ns: int | None = None
+        self._sent_ns: int | None = None
+        self._headers_ns: int | None = None
+        self._status: int | None = None
+        self._content_type = ""
+        self._further: Mapping[str, str] = NO_HEADERS
+        self._packing: str | None = None
+        self._is_head_open = True  # what the body is packed in is not known yet, or it is packed
+        self._is_stream = False
+        self._done_ns: int | None = None
+        self._head = self._body = b""
+        self._malformed: str | None = None
+        self._malformed_raw: bytes | None = None
+        self._unreadable = False
+        self._stream_error: str | None = None
+
+    @property
+    def finished(self) -> bool:
+        """True after the end marker, and when nothing that follows could be read."""
+        return self._done_ns is not None or self._unreadable
+
+    def on_connecting(self, at_ns: int) -> None:
+        """Keep when connecting began; what was sent before on a closed connection was not taken."""
+        self._connecting_ns, self._sent_ns = at_ns, None
+
+    def on_connected(self, at_ns: int) -> None:
+        """Keep when the connection stood."""
+        self._connected_ns = at_ns
+
+    def on_sent(self, at_ns: int) -> None:
+        """Keep when the request had left."""
+        self._sent_ns = at_ns
+
+    def on_headers(
+        self, status: int, content_type: str, at_ns: int, further: Mapping[str, str] = NO_HEADERS
+    ) -> None:
+        """Keep the status; only a successful event stream is decoded."""
+        self._status, self._headers_ns, self._content_type = status, at_ns, content_type
+        if (
+            self._sent_ns is not None
+        ):  # an answer shows that the request had left, whenever we came to note it
+            self._sent_ns = min(self._sent_ns, at_ns)
+        self._further = further
+        self._is_stream = 200 <= status < 300 and content_type.startswith("text/event-stream")
+
+    def on_body(self, data: bytes, at_ns: int) -> None:
+        """Decode a stream; of any other body keep the head. What is compressed is not read."""
+        if self._is_head_open and self._is_packed(data):
+            return
+        if not self._is_stream:
+            self._body += data[: max(0, RAW_LIMIT_BYTES - len(self._body))]
+            return
+        try:
+            events = self._decoder.feed(data)
+        except EngineError as error:
+            self._unreadable = True
+            self._note_malformed(error.message.rstrip("."), data)
+            return
+        for event in events:
+            self._take_event(event, at_ns)
+
+    def on_frames(self, frames: Sequence[bytes], times_ns: Sequence[int]) -> None:
+        """Take events past the decoder, where that is between two of them."""
+        if self._is_stream and self._decoder.is_between and not self.finished:
+            with contextlib.suppress(FrameError):  # none was taken; one by one shows which one is at fault
+                self._answer.add_all(frames, times_ns)
+                return
+        for frame, at_ns in zip(frames, times_ns, strict=True):
+            self.on_body(_EVENT % frame, at_ns)
+
+    def close(self, ending: Ending) -> Exchange:
+        """Return the exchange, given how it ended."""
+        self._take_leftover(ending.at_ns)
+        answer = self._answer.finish()
+        outcome, error = self._decide(ending, answer)
+        raw = self._malformed_raw
+        return Exchange(
+            outcome=outcome,
+            sent_ns=self._sent_ns,
+            headers_ns=self._headers_ns,
+            end_ns=ending.at_ns if self._done_ns is None else self._done_ns,
+            http_status=self._status,
+            error=error,
+            malformed_raw=None if raw is None else show_bytes(raw),
+            answer=answer,
+            warnings=answer.warnings + self._stray_warnings(),
+            connect_ns=self._connect_ns(ending),
+        )
+
+    def _connect_ns(self, ending: Ending) -> int | None:
+        """Return the time that connecting took, up to the end of a request that ended meanwhile."""
+        if self._connecting_ns is None or ending.connect_ns is not None:
+            return ending.connect_ns
+        return (self._connected_ns or ending.at_ns) - self._connecting_ns
+
+    def _is_packed(self, data: bytes) -> bool:
+        """Look at the first bytes, however few of them a packet brings."""
+        if self._packing is None:
+            self._head = (self._head + data)[:LONGEST_MAGIC]
+            self._packing = describe_packing(self._further.get("content-encoding", ""), self._head)
+            self._unreadable = self._packing is not None and self._is_stream
+            self._is_head_open = self._packing is not None or len(self._head) < LONGEST_MAGIC
+        return self._packing is not None
+
+    def _take_event(self, event: SseEvent, at_ns: int) -> None:
+        if self.finished:
+            return
+        if event.event == "message" and event.data.startswith(_OBJECT):
+            self._take_frame(event.data, at_ns)
+            return
+        data = event.data.strip()
+        if not data:  # an event without data is a keep-alive
+            return
+        if data == END_MARKER:
+            self._done_ns = at_ns
+        elif event.event == "error":
+            self._stream_error = self._stream_error or show_bytes(data)
+        else:
+            self._take_frame(event.data, at_ns)
+
+    def _take_frame(self, data: bytes, at_ns: int) -> None:
+        """A bad frame fails the request but not the reading: later frames are still kept."""
+        try:
+            self._answer.add(data, at_ns)
+        except FrameError as error:
+            self._note_malformed(str(error), data)
+
+    def _take_leftover(self, at_ns: int) -> None:
+        """What the stream ended inside of: an end marker still counts, anything else is kept as raw bytes."""
+        rest = self._decoder.flush()
+        if rest is None or self.finished:
+            return
+        if rest.data.strip() == END_MARKER:
+            self._done_ns = at_ns
+        elif self._malformed_raw is None:
+            self._malformed_raw = rest.data
+
+    def _note_malformed(self, reason: str, data: bytes) -> None:
+        if self._malformed is None:
+            self._malformed, self._malformed_raw = reason, data
+
+    def _decide(self, ending: Ending, answer: Answer) -> tuple[Outcome, str | None]:
+        if ending.kind == "cancelled":
+            return "cancelled", ending.detail
+        if ending.kind == "timeout":
+            return "timeout", ending.detail
+        if ending.kind == "not_http":
+            return "malformed", ending.detail
+        if self._status is None:
+            return "http_error", ending.detail or "the connection was lost before the response began"
+        if not 200 <= self._status < 300:
+            return self._decide_refused(self._status)
+        return self._decide_stream(ending, answer)
+
+    def _decide_refused(self, status: int) -> tuple[Outcome, str]:
+        said = show_bytes(self._body) or "no reason given"
+        if self._packing is not None:
+            said = f"a body {self._packing}, which is not read"
+        if 300 <= status < 400 and "location" in self._further:
+            said = f"the service redirects to {self._further['location']}, which is not followed"
+        elif "retry-after" in self._further:
+            said += f" (Retry-After: {self._further['retry-after']})"
+        return ("rejected" if status in REJECTED_STATUSES else "http_error"), f"HTTP {status}: {said}"
+
+    def _decide_stream(self, ending: Ending, answer: Answer) -> tuple[Outcome, str | None]:
+        stream_error = self._stream_error or answer.stream_error
+        if stream_error is not None:
+            kind: Outcome = "rejected" if answer.is_refused else "http_error"
+            return kind, f"error event in the stream: {stream_error}"
+        unreadable = self._explain_unreadable()
+        if unreadable is not None:
+            return "malformed", unreadable
+        if self._done_ns is None:
+            return "cut", ending.detail or "the stream ended without its end marker [DONE]"
+        if not answer.chunks and answer.finish_reason is None:
+            return "malformed", "the stream carries neither a token nor a finish reason"
+        return "ok", None
+
+    def _explain_unreadable(self) -> str | None:
+        """Return what makes a successful response no stream that can be read."""
+        if self._packing is not None:
+            return (
+                f"the response is {self._packing} although it was asked not to be, as a proxy does: when a "
+                "token arrived cannot be told"
+            )
+        if not self._is_stream:
+            self._malformed_raw = self._malformed_raw or self._body
+            stated = self._content_type.partition(";")[0] or "of no stated type"
+            return f"the response is not an event stream but {stated}"
+        return self._malformed
+
+    def _stray_warnings(self) -> tuple[str, ...]:
+        shown = self._decoder.stray_lines[:_MAX_STRAY_LINES_SHOWN]
+        return tuple(f"line outside the event-stream format: {show_bytes(line)}" for line in shown)
+
+
+def show_bytes(raw: bytes) -> str:
+    """Return the first `RAW_LIMIT_BYTES` bytes as text; bytes that are not UTF-8 become escapes."""
+    return raw[:RAW_LIMIT_BYTES].decode("utf-8", "backslashreplace")

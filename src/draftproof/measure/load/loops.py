@@ -1,0 +1,253 @@
+"""The closed loop: a stated number of slots, each of which sends its next request when its last has ended.
+
+A request is scheduled when its slot becomes free, later turns of a conversation when its thought is over. The
+slots start one after the other, and each first asks for a part of an answer, a longer part from slot to slot:
+so they end at different times, and neither the burst of a start nor slots in step decide a first-token tail.
+Counting begins when every slot has started.
+
+The open loop: requests are due at times of their own, however long the service takes over earlier ones.
+
+The pacer waits for absolute times, so its own delay never stretches a later gap, and what is sent late still
+counts from when it was due: nothing is left out because the service was slow. Requests at the same pace lead
+up to the counted ones, for as long as `Lead` says, and follow after them until the last counted one has
+ended.
+
+How long an open loop leads up to its counted requests. Pure: counts in, a length out.
+
+A lead first goes on until as many requests have ended as are in flight: those that met an empty service are
+then gone. How long they took on average sets its length once and for all, `LEAD_TIMES` of it. The length does
+not look at the queue again: a lead that goes on while a queue is long ends when it happens to be short, and
+the waits that are then counted come out too small. How near they come by this rule: bench/queues.py.
+"""
+
+import asyncio
+from collections.abc import Iterator
+
+from draftproof.core.records import BlockRecord, LeadEnd
+from draftproof.measure.load.period import Job, Turn
+from draftproof.measure.load.request_runner import Performer, Tasks, run_watched
+from draftproof.measure.load.timer import Alarm, open_alarm, sleep_until
+from draftproof.workload.arm_orders import hash_number
+from draftproof.workload.arrivals import NS_PER_S, OpenLoop, Spacing, Steady, arrival_times_ns
+
+
+class ClosedLoop:
+    """Runs one turn; used once."""
+
+    def __init__(self, performer: Performer) -> None:
+        self._performer = performer
+        self._slots = performer.turn.concurrency or 1
+
+    async def run(self, stop: asyncio.Event) -> BlockRecord:
+        """Run until every counted request has ended or `stop` is set."""
+        return await run_watched(self._performer, self._start, stop)
+
+    def _start(self, started_ns: int) -> Tasks:
+        """Start this part's slots; each begins at the time that its number among all slots gives it."""
+        performer = self._performer
+        stagger_ns = round(performer.settings.stagger_s * 1e9)
+        last_ns = started_ns + (self._slots - 1) * stagger_ns
+        is_led = not performer.schedule.is_counting
+        counting = self._begin_counting(last_ns if is_led else started_ns)
+        return {asyncio.create_task(counting)} | {
+            asyncio.create_task(self._work(slot, started_ns + slot * stagger_ns, is_led=is_led))
+            for slot in performer.part.share.own_slots(self._slots)
+        }
+
+    async def _begin_counting(self, at_ns: int) -> None:
+        """The ramp is over when the last slot of all parts starts."""
+        await sleep_until(at_ns, self._performer.clock)
+        self._performer.begin_counting()
+
+    async def _work(self, slot: int, first_ns: int, *, is_led: bool) -> None:
+        """Work off one slot: its first request is due at `first_ns`, each later one when the slot is free."""
+        performer, schedule = self._performer, self._performer.schedule
+        await sleep_until(first_ns, performer.clock)
+        scheduled_ns = first_ns
+        if is_led:
+            lead = schedule.lead_job((slot + 1) / (self._slots + 1))
+            scheduled_ns = await performer.converse(lead, scheduled_ns)
+        while (job := schedule.next_job()) is not None:
+            free_ns = max(scheduled_ns, performer.counted_from_ns or scheduled_ns)
+            scheduled_ns = await performer.converse(job, await performer.think(job, free_ns))
+
+
+LEAD_TIMES = 16
+
+
+def stands(ended: int, in_flight: int) -> bool:
+    """Tell whether requests have come to stand in a service: as many have ended as are in flight."""
+    return ended > 0 and ended >= in_flight
+
+
+def choose_length_ns(at_ns: int, ended: int, ended_ns: int) -> int:
+    """Return how long a lead is to last that stands since `at_ns`, in ns from its start.
+
+    Args:
+        at_ns: when it came to stand, from its start.
+        ended: requests that have ended, at least one.
+        ended_ns: what they took together, from when they were due.
+    """
+    return max(at_ns, round(LEAD_TIMES * ended_ns / ended))
+
+
+class Lead:
+    """One lead and its length as far as it is known.
+
+    Args:
+        limit_ns: its longest length.
+    """
+
+    def __init__(self, limit_ns: int) -> None:
+        self._limit_ns = limit_ns
+        self._wanted_ns: int | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the length will not change any more."""
+        return self._wanted_ns is not None
+
+    @property
+    def length_ns(self) -> int:
+        """Its length: the limit as long as nothing stands."""
+        return self._limit_ns if self._wanted_ns is None else min(self._wanted_ns, self._limit_ns)
+
+    @property
+    def end(self) -> LeadEnd:
+        """What it ends with."""
+        if self._wanted_ns is None:
+            return "not_standing"
+        return "whole" if self._wanted_ns <= self._limit_ns else "cut"
+
+    def see(self, at_ns: int, *, ended: int, in_flight: int, ended_ns: int) -> int:
+        """Look at the requests at a time from the start of the lead; return the length as known then."""
+        if self._wanted_ns is None and stands(ended, in_flight):
+            self._wanted_ns = choose_length_ns(at_ns, ended, ended_ns)
+        return self.length_ns
+
+
+_TAIL_GAPS = 16
+
+
+class OpenLoopRunner:
+    """Runs one turn; used once."""
+
+    def __init__(self, performer: Performer) -> None:
+        self._performer, self._share = performer, performer.part.share
+        self._max_in_flight = self._share.own_limit(performer.turn.max_in_flight)
+        performer.room = asyncio.Semaphore(self._max_in_flight)
+
+    async def run(self, stop: asyncio.Event) -> BlockRecord:
+        """Run until every counted request has ended or `stop` is set."""
+        return await run_watched(self._performer, self._start, stop)
+
+    def _start(self, started_ns: int) -> Tasks:
+        return {asyncio.create_task(self._pace(started_ns))}
+
+    async def _pace(self, started_ns: int) -> None:
+        try:
+            async with asyncio.TaskGroup() as requests:
+                with open_alarm(self._performer.clock) as alarm:
+                    base_ns = await self._lead_up(requests, alarm, started_ns)
+                    self._performer.begin_counting()
+                    last_ns = await self._send_counted(requests, alarm, base_ns)
+                    await self._follow_up(requests, alarm, last_ns)
+                await asyncio.Event().wait()  # the turn ends when the last counted request has
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+
+    async def _lead_up(self, requests: asyncio.TaskGroup, alarm: Alarm, started_ns: int) -> int:
+        """Send fill requests as long as the lead lasts; return when the counted part begins.
+
+        That is at a time of its own and not at the arrival that would come next: the gap over a time that is
+        chosen first is longer than others, and a queue met behind it shorter.
+        """
+        performer, pace = self._performer, self._performer.turn.lead
+        if pace is None:
+            return started_ns
+        if not self._share.is_whole:
+            return await self._lead_until_told(requests, pace, started_ns)
+        lead = Lead(round(performer.settings.lead_s * NS_PER_S))
+        for offset_ns in lead_times_ns(performer.turn, pace):
+            await alarm.wait_until(started_ns + min(offset_ns, lead.length_ns))
+            standing = {"ended": performer.ended, "in_flight": performer.in_flight}
+            if offset_ns >= lead.see(offset_ns, **standing, ended_ns=performer.ended_ns):
+                performer.lead_end = lead.end
+                return started_ns + lead.length_ns
+            self._send(requests, performer.schedule.lead_job(1.0), started_ns + offset_ns)
+        return performer.clock()
+
+    async def _lead_until_told(self, requests: asyncio.TaskGroup, lead: OpenLoop, started_ns: int) -> int:
+        """Send this part of the lead until the time that is the base of every part's counted requests."""
+        leading = requests.create_task(self._send_leads(requests, lead, started_ns))
+        base_ns = await self._performer.part.wait_for_base()
+        await sleep_until(base_ns, self._performer.clock)
+        leading.cancel()
+        return base_ns
+
+    async def _send_leads(self, requests: asyncio.TaskGroup, lead: OpenLoop, started_ns: int) -> None:
+        with open_alarm(self._performer.clock) as alarm:
+            for number, offset_ns in enumerate(lead_times_ns(self._performer.turn, lead)):
+                if self._share.owns(number):
+                    await alarm.wait_until(started_ns + offset_ns)
+                    self._send(requests, self._performer.schedule.lead_job(1.0), started_ns + offset_ns)
+
+    async def _send_counted(self, requests: asyncio.TaskGroup, alarm: Alarm, base_ns: int) -> int:
+        """Send every counted request when it is due; return when the last one of all parts is."""
+        performer, times = self._performer, find_due_ns(self._performer.turn, self._missing, base_ns)
+        while performer.schedule.has_waiting and (job := performer.schedule.next_job()) is not None:
+            due_ns = times[job.order_in_block]
+            await alarm.wait_until(due_ns)
+            self._send(requests, job, due_ns)
+        return max(times.values(), default=base_ns)
+
+    @property
+    def _missing(self) -> tuple[int, ...]:
+        return self._performer.schedule.missing_orders
+
+    async def _follow_up(self, requests: asyncio.TaskGroup, alarm: Alarm, last_ns: int) -> None:
+        performer, tail = self._performer, self._tail()
+        if tail is None:
+            return
+        for number, offset_ns in enumerate(_times_ns(performer.turn, tail, "tail")):
+            if not self._share.owns(number):
+                continue
+            await alarm.wait_until(last_ns + offset_ns)
+            has_room = performer.in_flight < self._max_in_flight
+            if has_room and (fill := performer.schedule.next_job()) is not None:
+                self._send(requests, fill, last_ns + offset_ns)
+
+    def _tail(self) -> OpenLoop | None:
+        """Return the pace of the last counted requests, by which the load is kept up behind them."""
+        last = self._performer.turn.due_ns[-_TAIL_GAPS - 1 :]
+        span_ns = last[-1] - last[0] if last else 0
+        if span_ns <= 0:
+            return self._performer.turn.lead
+        return OpenLoop(profile=Steady(rps=(len(last) - 1) * NS_PER_S / span_ns), spacing=Spacing())
+
+    def _send(self, requests: asyncio.TaskGroup, job: Job, due_ns: int) -> None:
+        requests.create_task(self._ask(job, due_ns))
+
+    async def _ask(self, job: Job, due_ns: int) -> None:
+        free_ns = await self._performer.converse(job, due_ns)
+        self._performer.ended += 1
+        self._performer.ended_ns += max(free_ns - due_ns, 0)
+
+
+def lead_times_ns(turn: Turn, lead: OpenLoop) -> Iterator[int]:
+    """Return when the requests of a turn's lead are due, in ns from its start, without end."""
+    return _times_ns(turn, lead, "lead")
+
+
+def find_due_ns(turn: Turn, missing: tuple[int, ...], base_ns: int) -> dict[int, int]:
+    """Return when each missing request is due, by its place in the block.
+
+    A turn that goes on does not wait for what is over: its first missing request is due at `base_ns`.
+    """
+    skipped_ns = turn.due_ns[missing[0]] if missing and missing[0] else 0
+    return {place: base_ns + turn.due_ns[place] - skipped_ns for place in missing}
+
+
+def _times_ns(turn: Turn, process: OpenLoop, purpose: str) -> Iterator[int]:
+    seed = hash_number(purpose, turn.load, turn.block, turn.repeat) % 2**31
+    return arrival_times_ns(process.profile, process.spacing, seed)

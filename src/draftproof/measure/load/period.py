@@ -1,0 +1,206 @@
+"""What one arm does in its turn of a block: the order, the requests, and the facts a record is made of.
+
+Pure. Request ids are `load/block/repeat/arm/item`, with `+1` and so on for the later turns of a conversation,
+`arm~1` where the turn is taken once more, and a suffix for requests that are not counted.
+"""
+
+from typing import Any, Protocol
+
+import msgspec
+
+from draftproof.core.records import Phase, RequestRecord
+from draftproof.measure.client.exchange import Exchange
+from draftproof.plan.schema import Scalar
+from draftproof.services.engines.adapter import EngineAdapter
+from draftproof.services.engines.protocol import Answer
+from draftproof.workload.arrivals import OpenLoop
+from draftproof.workload.blocks import Block
+from draftproof.workload.conversation import AnswerView, item_at_turn
+from draftproof.workload.items import Item
+
+EARLIER_FAILED = "an earlier turn of this conversation failed, so this one was not sent"
+
+
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Where an arm answers and how it is asked.
+
+    `url` is the base address, with or without /v1; `request` are the plan's further fields of every request,
+    `accepted` the names of the adapter's optional ones that the service accepts.
+    """
+
+    url: str
+    served_model: str
+    adapter: EngineAdapter
+    headers: tuple[tuple[str, str], ...] = ()
+    request: dict[str, Scalar] = {}
+    accepted: tuple[str, ...] = ()
+
+    @property
+    def chat_url(self) -> str:
+        """Address of the chat completions."""
+        return self.url.rstrip("/").removesuffix("/v1") + "/v1/chat/completions"
+
+    def build_payload(self, item: Item, *, seed: int | None, max_tokens: int | None = None) -> dict[str, Any]:
+        """Return the JSON body of the request for an item; see `EngineAdapter.build_payload`."""
+        asked = self.adapter.build_payload(
+            item, seed=seed, served_model=self.served_model, max_tokens=max_tokens
+        )
+        for name in self.accepted:
+            asked |= self.adapter.optional[name]
+        return asked | self.request
+
+
+class Turn(msgspec.Struct, frozen=True, kw_only=True):
+    """One arm's turn: every item of `item_ids` once.
+
+    Closed loop: with `concurrency` requests in flight. Open loop: `concurrency` is None and each item is due
+    at `due_ns`, after a lead at the rate of `lead`; at most `max_in_flight` requests are open. `think_s`:
+    mean time of thought before the next request of a slot or a conversation. `attempt`: 1 where the turn is
+    taken once more, because the host disturbed it.
+    """
+
+    block: int
+    load: str
+    concurrency: int | None
+    repeat: int
+    arm: str
+    order: int
+    item_ids: tuple[str, ...]
+    due_ns: tuple[int, ...] = ()
+    lead: OpenLoop | None = None
+    max_in_flight: int = 4096
+    think_s: float = 0.0
+    attempt: int = 0
+
+    @property
+    def key(self) -> str:
+        """The part that all request ids of this turn share."""
+        again = f"~{self.attempt}" if self.attempt else ""
+        return f"{self.load}/{self.block}/{self.repeat}/{self.arm}{again}"
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """One request to be sent.
+
+    `answers` are those to the earlier turns of its conversation, in order. A blocked job is one of which an
+    earlier turn failed: it is recorded as failed too and never sent.
+    """
+
+    request_id: str
+    item: Item
+    phase: Phase
+    order_in_block: int
+    seed: int | None
+    conversation_turn: int = 0
+    answers: tuple[AnswerView, ...] = ()
+    blocked: bool = False
+    token_share: float = 1.0
+
+    @property
+    def asked(self) -> Item:
+        """The item as it is asked at this turn."""
+        return item_at_turn(self.item, self.answers)
+
+
+class Sink(Protocol):
+    """Takes every record as its request ends. What it raises ends the turn."""
+
+    def append(self, record: RequestRecord) -> None:
+        """Keep one record."""
+        ...
+
+
+def turns_of(block: Block, *, think_s: float = 0.0, max_in_flight: int = 4096) -> tuple[Turn, ...]:
+    """Return the turns of a block in the order in which its arms take them."""
+    return tuple(
+        Turn(
+            block=block.index,
+            load=block.load,
+            concurrency=block.concurrency,
+            repeat=block.repeat,
+            arm=arm,
+            order=order,
+            item_ids=block.item_ids,
+            due_ns=block.due_ns,
+            lead=block.lead,
+            think_s=think_s,
+            max_in_flight=max_in_flight,
+        )
+        for order, arm in enumerate(block.arm_order)
+    )
+
+
+def make_record(
+    turn: Turn, job: Job, scheduled_ns: int, exchange: Exchange, in_flight: int = 1
+) -> RequestRecord:
+    """Return the record of one attempted request; `in_flight` were open as it was sent, itself included."""
+    answer = exchange.answer
+    return RequestRecord(
+        request_id=job.request_id,
+        arm=turn.arm,
+        load=turn.load,
+        block=turn.block,
+        repeat=turn.repeat,
+        item_id=job.item.id,
+        phase=job.phase,
+        order_in_block=job.order_in_block,
+        concurrency=in_flight if turn.concurrency is None else turn.concurrency,
+        seed=job.seed,
+        scheduled_ns=scheduled_ns,
+        sent_ns=exchange.sent_ns,
+        headers_ns=exchange.headers_ns,
+        end_ns=exchange.end_ns,
+        outcome=exchange.outcome,
+        http_status=exchange.http_status,
+        error=exchange.error,
+        chunks=answer.chunks,
+        token_source=answer.token_source,
+        prompt_tokens=answer.prompt_tokens,
+        output_tokens=answer.output_tokens,
+        finish_reason=answer.finish_reason,
+        text=answer.text,
+        token_ids=answer.token_ids,
+        speculation=answer.speculation,
+        rounds=answer.rounds,
+        server=answer.server,
+        fallbacks=answer.fallbacks,
+        decode_steps=answer.decode_steps,
+        top_two_margins=answer.top_two_margins,
+        malformed_raw=exchange.malformed_raw,
+        reasoning_text=answer.reasoning_text,
+        tool_calls=answer.tool_calls,
+        warnings=exchange.warnings,
+        conversation_turn=job.conversation_turn,
+        connect_ns=exchange.connect_ns,
+        attempt=turn.attempt,
+        finish_ns=answer.finish_ns,
+        unstreamed_tokens=answer.unstreamed_tokens,
+        piece_chars=answer.piece_chars,
+    )
+
+
+def view_exchange(exchange: Exchange) -> AnswerView:
+    """Return the answer of an exchange, as the record of it will show it."""
+    answer = exchange.answer
+    return AnswerView(
+        text=answer.text,
+        reasoning_text=answer.reasoning_text,
+        tool_calls=answer.tool_calls,
+        finish_reason=answer.finish_reason,
+        output_tokens=answer.output_tokens,
+    )
+
+
+def make_unsent(at_ns: int) -> Exchange:
+    """Return the exchange of a blocked job, a failure: no conversation ends early unseen."""
+    return Exchange(
+        outcome="cancelled",
+        sent_ns=None,
+        headers_ns=None,
+        end_ns=at_ns,
+        http_status=None,
+        error=EARLIER_FAILED,
+        malformed_raw=None,
+        answer=Answer(),
+        warnings=(),
+    )

@@ -1,0 +1,287 @@
+"""Load workers as actors of a Ray cluster that runs already: joining it, placing them, calling them.
+
+Ray is imported when a plan names a cluster and not before. Secrets go as arguments of calls from process to
+process: Ray keeps constructor arguments in its control store and large arguments in shared memory, so neither
+holds one.
+"""
+
+import asyncio
+import importlib
+import logging
+import os
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from draftproof.core.errors import UsageError
+from draftproof.measure.load.ray.actor import POLL_S, LoadActor
+from draftproof.measure.load.ray.facts import (
+    HostFacts,
+    check_reachable,
+    check_same_program,
+    check_sockets,
+    describe_workers,
+    read_facts,
+)
+from draftproof.measure.load.ray.handle import RemoteWorker
+from draftproof.measure.load.sockets import Level
+from draftproof.measure.load.workers.handle import WorkerDiedError
+from draftproof.measure.load.workers.messages import Setup
+
+PLACE = "limits.ray"
+PLACE_S = 60.0
+SILENT_S = 15.0
+_REACH_S = 5.0
+# What the two errors mean that every lost worker ends in; others say it themselves.
+_ENDS = {
+    "ActorDiedError": "its process or its node ended",
+    "ActorUnavailableError": "its node cannot be reached",
+}
+# Of this process only: no report to Ray's makers, and no advice on devices that load workers do not have.
+_QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+
+
+class ClusterActor(LoadActor):
+    """A worker that also knows the cluster's name of its host."""
+
+    async def facts(self) -> bytes:
+        """Return what this process and its host are."""
+        ray = importlib.import_module("ray")
+        return msgspec.msgpack.encode(read_facts(ray.get_runtime_context().get_node_id()))
+
+
+class Cluster:
+    """A Ray cluster that this process is part of; `join` it.
+
+    Args:
+        ray: the package.
+        address: where it was joined.
+    """
+
+    def __init__(self, ray: Any, address: str) -> None:
+        self._ray, self.address = ray, address
+
+    @classmethod
+    def join(cls, address: str) -> "Cluster":
+        """Join a cluster; joining it again is harmless.
+
+        Ray puts a handler of its own on SIGTERM, so this comes before a run's.
+
+        Raises:
+            UsageError: Ray is not installed, or no cluster answers there.
+        """
+        ray = load_ray()
+        if not ray.is_initialized():
+            _check_listening(address)
+            try:
+                ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+            except (ImportError, OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+                raise UsageError(
+                    f"no Ray cluster can be joined at {address} ({first_line(error)})",
+                    place=PLACE,
+                    fix="start one with `ray start --head`, on more hosts `ray start --address=HEAD:6379`, "
+                    "with the same Ray and Python everywhere.",
+                ) from error
+        return cls(ray, address)
+
+    @property
+    def cpus(self) -> int:
+        """CPUs of all nodes, taken or free."""
+        return int(self._ray.cluster_resources().get("CPU", 0))
+
+    def check(
+        self, levels: Sequence[Level], workers: int, urls: dict[str, str], wait_s: float = PLACE_S
+    ) -> tuple[str, ...]:
+        """Place so many workers, look at them, let them go; return what there is, one line a host.
+
+        Args:
+            levels: the load levels.
+            workers: how many workers share a turn.
+            urls: an arm's name -> the address by which it is asked.
+            wait_s: longest wait for their processes.
+
+        Raises:
+            UsageError: the cluster is too small, or a worker there could not do its part.
+        """
+        nodes = sum(bool(node["Alive"]) for node in self._ray.nodes())
+        if self.cpus < workers:
+            raise UsageError(
+                f"{workers} load workers need {workers} CPUs, and the Ray cluster has {self.cpus} on "
+                f"{nodes} nodes",
+                place="limits.workers",
+                fix="add nodes with `ray start --address=HEAD:6379`, or lower limits.workers.",
+            )
+        own, facts = read_facts(), self._ask_facts(workers, wait_s)
+        check_same_program(own, facts)
+        check_sockets(levels, facts)
+        check_reachable(urls, own, facts)
+        summary = f"Ray {self._ray.__version__} at {self.address}: {nodes} nodes with {self.cpus} CPUs"
+        return (summary, *describe_workers(facts))
+
+    def make_factory(
+        self, items: bytes, levels: Sequence[Level], workers: int
+    ) -> Callable[[Setup], RemoteWorker]:
+        """Return what makes the workers of a run.
+
+        Args:
+            items: the workload as msgpack; each node gets it once.
+            levels: the load levels.
+            workers: how many workers share a turn.
+        """
+        shared = self._ray.put(items)
+        return lambda setup: RemoteWorker(
+            setup, ActorRemote(self._ray, self.place(), items=shared, levels=levels, workers=workers)
+        )
+
+    def place(self) -> Any:
+        """Return the handle of a new actor, on the node that has the fewest; Ray makes it meanwhile."""
+        return (
+            self._ray.remote(ClusterActor)
+            .options(num_cpus=1, max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD")
+            .remote()
+        )
+
+    def _ask_facts(self, workers: int, wait_s: float) -> list[HostFacts]:
+        ray, actors = self._ray, [self.place() for _ in range(workers)]
+        try:
+            answers = ray.get([actor.facts.remote() for actor in actors], timeout=wait_s)
+            return [msgspec.msgpack.decode(answer, type=HostFacts) for answer in answers]
+        except ray.exceptions.GetTimeoutError as error:
+            raise _make_unplaced(ray, wait_s) from error
+        except ray.exceptions.RayError as error:
+            raise _make_unfit(error) from error
+        finally:
+            for actor in actors:
+                ray.kill(actor)
+
+
+class ActorRemote:
+    """Calls an actor.
+
+    Args:
+        ray: the package.
+        actor: its handle.
+        items: a reference to the workload in the cluster's memory.
+        levels: the load levels.
+        workers: how many workers share a turn.
+        silent_s: a call that takes longer, beside what it waits for itself, says that the worker is gone.
+    """
+
+    def __init__(
+        self,
+        ray: Any,
+        actor: Any,
+        *,
+        items: Any,
+        levels: Sequence[Level],
+        workers: int,
+        silent_s: float = SILENT_S,
+    ) -> None:
+        self._ray, self.actor, self._items = ray, actor, items
+        self._levels, self._workers, self._silent_s = levels, workers, silent_s
+
+    async def set_up(self, secrets: tuple[str, ...]) -> HostFacts:
+        """Hand over what holds for all turns; return what the worker is.
+
+        Raises:
+            WorkerDiedError: it is gone, or could not be placed.
+            UsageError: it cannot do its part.
+        """
+        answer = await self._call(self.actor.facts, wait_s=PLACE_S)
+        facts = msgspec.msgpack.decode(answer, type=HostFacts)
+        check_same_program(read_facts(), [facts])
+        descriptors = check_sockets(self._levels, [facts] * self._workers)[0]
+        await self._call(self.actor.set_up, self._items, secrets, descriptors, wait_s=PLACE_S)
+        return facts
+
+    async def ping(self) -> int:
+        """See `LoadActor.ping`."""
+        return int(await self._call(self.actor.ping))
+
+    async def take(self, body: bytes, headers: tuple[tuple[str, str], ...], offset_ns: int | None) -> None:
+        """See `LoadActor.take`."""
+        await self._call(self.actor.take, body, headers, offset_ns)
+
+    async def poll(self) -> tuple[bytes, tuple[bytes, ...]]:
+        """See `LoadActor.poll`."""
+        lines, replies = await self._call(self.actor.poll, wait_s=self._silent_s + POLL_S)
+        return lines, replies
+
+    async def close(self) -> None:
+        """See `LoadActor.close`."""
+        await self._call(self.actor.close)
+
+    def kill(self) -> None:
+        """End the worker's process."""
+        self._ray.kill(self.actor)
+
+    async def _call(self, method: Any, *arguments: Any, wait_s: float | None = None) -> Any:
+        wait_s = self._silent_s if wait_s is None else wait_s
+        try:
+            async with asyncio.timeout(wait_s):
+                return await method.remote(*arguments)
+        except self._ray.exceptions.RayError as error:
+            said = _ENDS.get(type(error).__name__) or first_line(error)
+            raise WorkerDiedError(f"is gone ({said})") from error
+        except TimeoutError as error:
+            raise WorkerDiedError(f"gave no sign of life for {wait_s:g} s") from error
+
+
+def load_ray() -> Any:
+    """Return the package.
+
+    Raises:
+        UsageError: it is not installed.
+    """
+    for name, value in _QUIET.items():
+        os.environ.setdefault(name, value)
+    try:
+        return importlib.import_module("ray")
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"load workers on a Ray cluster need the package {error.name}",
+            place=PLACE,
+            fix='install it with: pip install "draftproof[ray]"',
+        ) from error
+
+
+def first_line(error: BaseException) -> str:
+    """Return what an error of Ray says first: the rest is for those who mend Ray."""
+    lines = str(error).strip().splitlines()
+    return lines[0].strip().rstrip(".") if lines else type(error).__name__
+
+
+def _check_listening(address: str) -> None:
+    """Ray takes a minute to say that nothing listens."""
+    if address == "auto":
+        return
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=_REACH_S).close()
+    except OSError as error:
+        raise UsageError(
+            f"nothing answers at {address} ({error.strerror or error})",
+            place=PLACE,
+            fix="start the cluster with `ray start --head`, or give the address that it prints.",
+        ) from error
+
+
+def _make_unplaced(ray: Any, wait_s: float) -> UsageError:
+    free = int(ray.available_resources().get("CPU", 0))
+    return UsageError(
+        f"the load workers did not all start within {wait_s:g} s; the Ray cluster has {free} CPUs free",
+        place="limits.workers",
+        fix="end other jobs of the cluster, add nodes, or lower limits.workers.",
+    )
+
+
+def _make_unfit(error: BaseException) -> UsageError:
+    missing = [line for line in str(error).splitlines() if "ModuleNotFoundError" in line]
+    said = missing[-1].strip() if missing else first_line(error)
+    return UsageError(
+        f"a load worker could not be started on the Ray cluster ({said})",
+        place=PLACE,
+        fix="install the same draftproof, with the extra ray, in the Python of every node.",
+    )

@@ -1,0 +1,159 @@
+"""What a worker's host says of itself, and whether a worker there can do its part."""
+
+import os
+import platform
+import socket
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+import psutil
+
+from draftproof import __version__
+from draftproof.core.clock import read_clocks
+from draftproof.core.errors import UsageError
+from draftproof.measure.load.sockets import Level, Limits, count_streams, find_soft_limit, read_limits
+
+_NETWORK = Path("/proc/self/ns/net")
+
+
+class HostFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one process: what it runs, and where.
+
+    `network` is the same for two processes that reach the same loopback addresses. `node` is the cluster's
+    name of the host.
+    """
+
+    version: str
+    python: str
+    host: str
+    network: str
+    pid: int
+    system: str
+    cores: int | None
+    memory_bytes: int
+    limits: Limits
+    node: str = ""
+
+    @property
+    def machine(self) -> str:
+        """The host in half a sentence."""
+        return (
+            f"{self.host} ({self.cores or 'an unknown number of'} cores, "
+            f"{self.memory_bytes / 2**30:.0f} GiB, {self.system})"
+        )
+
+
+def read_facts(node: str = "") -> HostFacts:
+    """Return the facts of this process."""
+    return HostFacts(
+        version=__version__,
+        python=".".join(platform.python_version_tuple()[:2]),
+        host=socket.gethostname(),
+        network=_name_network(),
+        pid=os.getpid(),
+        system=f"{platform.system()} {platform.release()}",
+        cores=psutil.cpu_count(logical=True),
+        memory_bytes=psutil.virtual_memory().total,
+        limits=read_limits(),
+        node=node,
+    )
+
+
+def check_same_program(own: HostFacts, workers: Sequence[HostFacts]) -> None:
+    """Do nothing if every worker runs what we run.
+
+    Raises:
+        UsageError: names the first host that runs something else.
+    """
+    for one in workers:
+        for name, theirs, ours in (
+            ("draftproof", one.version, own.version),
+            ("Python", one.python, own.python),
+        ):
+            if theirs != ours:
+                raise UsageError(
+                    f"it runs {name} {theirs}, and this program {name} {ours}; all must deal a turn alike",
+                    place=f"load worker host {one.host}",
+                    fix=f"install {name} {ours} on every node of the cluster.",
+                )
+
+
+def check_sockets(levels: Sequence[Level], workers: Sequence[HostFacts]) -> tuple[int, ...]:
+    """Return the limit of descriptors that each worker has to have.
+
+    Raises:
+        UsageError: a host grants fewer descriptors, or fewer ports than its workers use together.
+    """
+    on_network = Counter(one.network for one in workers)
+    for one in workers:
+        _check_ports(levels, one, on_network[one.network] / len(workers))
+    return tuple(_find_descriptors(levels, one, len(workers)) for one in workers)
+
+
+def check_reachable(urls: Mapping[str, str], own: HostFacts, workers: Sequence[HostFacts]) -> None:
+    """Do nothing unless a worker is elsewhere and a service answers on a loopback address only.
+
+    Args:
+        urls: an arm's name -> the address by which it is asked.
+        own: this process.
+        workers: the workers.
+
+    Raises:
+        UsageError: names the arm and the host.
+    """
+    strangers = [one for one in workers if one.network != own.network]
+    for arm, url in urls.items():
+        if strangers and is_loopback(url):
+            raise UsageError(
+                f"it answers at {url}, which a load worker on {strangers[0].host} cannot reach",
+                place=f"arm {arm}",
+                fix="start the service yourself where every node reaches it, and give its address as url.",
+            )
+
+
+def is_loopback(url: str) -> bool:
+    """Tell whether an address is of the host that asks, as far as its text says."""
+    host = urlsplit(url).hostname or ""
+    return host in {"localhost", "::1"} or host.startswith("127.")
+
+
+def describe_workers(workers: Sequence[HostFacts]) -> tuple[str, ...]:
+    """Return one line a host."""
+    counts = Counter((one.node, one.machine) for one in workers)
+    return tuple(
+        f"{count} load worker{'s' if count > 1 else ''} on {machine}"
+        + (f", Ray node {node[:8]}" if node else "")
+        for (node, machine), count in sorted(counts.items())
+    )
+
+
+def _find_descriptors(levels: Sequence[Level], one: HostFacts, workers: int) -> int:
+    limits = msgspec.structs.replace(one.limits, ports=None)  # ports are those of a host, not of a process
+    try:
+        return find_soft_limit(levels, workers=workers, limits=limits)
+    except UsageError as error:
+        raise UsageError(error.message, place=f"{error.place} on {one.host}", fix=error.fix) from error
+
+
+def _check_ports(levels: Sequence[Level], one: HostFacts, share: float) -> None:
+    ports = one.limits.ports
+    for level in levels:
+        streams = round(count_streams(level) * share)
+        if ports is not None and streams > ports:
+            raise UsageError(
+                f"{streams} streams from one host need as many ports, and it has {ports}",
+                place=f"load level {level.name} on {one.host}",
+                fix="add nodes to the cluster, widen net.ipv4.ip_local_port_range, or lower the level.",
+            )
+
+
+def _name_network() -> str:
+    """Two processes of one boot and one network namespace have one loopback device."""
+    try:
+        namespace = str(_NETWORK.readlink())
+    except OSError:
+        namespace = ""
+    return f"{read_clocks().boot or socket.gethostname()} {namespace}"

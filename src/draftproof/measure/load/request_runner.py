@@ -1,0 +1,354 @@
+"""Sending one job and keeping its record, whichever loop decided when; and the watch over a whole turn.
+
+How the client itself behaved in a turn: lateness of its event loop, CPU time, garbage collection.
+"""
+
+import asyncio
+import contextlib
+import gc
+import time
+from array import array
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Any, cast
+
+import msgspec
+
+from draftproof.core.clock import Clock
+from draftproof.core.records import BlockRecord, LeadEnd
+from draftproof.judge.metrics.service import percentile
+from draftproof.measure.client.exchange import Exchange, ExchangeFold
+from draftproof.measure.client.wire import Ending, Transport, WireRequest
+from draftproof.measure.load.period import Endpoint, Job, Sink, Turn, make_record, make_unsent, view_exchange
+from draftproof.measure.load.schedule import Part, Schedule
+from draftproof.measure.load.timer import sleep_until
+from draftproof.workload.arrivals import think_time_ns
+
+LAG_INTERVAL_S = 0.02
+# New objects before garbage is looked for among them, seven times as many as usual: most are gone by then, so
+# that a search costs little more, a fraction of a millisecond, and comes that much more seldom.
+_NEW_OBJECTS = 5_000
+
+
+class HealthReading(msgspec.Struct, frozen=True, kw_only=True):
+    """What was seen over one turn; None where nothing was sampled. Times in ns, `cpu_s` of this process."""
+
+    lag_max_ns: int | None
+    lag_p99_ns: int | None
+    cpu_s: float
+    gc_pause_max_ns: int
+    gc_pause_total_ns: int
+
+
+class ClientHealth:
+    """Samples while entered.
+
+    Lag is how much later than asked a sleep of `LAG_INTERVAL_S` ends: the longest time for which an arrival
+    may have waited for its timestamp. Pauses of garbage collection are told by the collector itself.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lags = array("q")  # eight bytes each: a turn may take hours
+        self._pauses: list[int] = []
+        self._collecting_since_ns: int | None = None
+        self._cpu_at_start_s = 0.0
+
+    @contextlib.asynccontextmanager
+    async def watch(self) -> AsyncIterator["ClientHealth"]:
+        """Sample until the block ends."""
+        self._cpu_at_start_s = time.process_time()
+        gc.freeze()  # what the program has loaded by now is not searched for garbage during the turn
+        thresholds = gc.get_threshold()
+        gc.set_threshold(_NEW_OBJECTS, *thresholds[1:])
+        gc.callbacks.append(self._on_collection)
+        sampler = asyncio.create_task(self._sample())
+        try:
+            yield self
+        finally:
+            sampler.cancel()
+            gc.callbacks.remove(self._on_collection)  # before the wait, which a second cancellation may end
+            gc.set_threshold(*thresholds)
+            gc.unfreeze()
+            await asyncio.wait({sampler})
+
+    def read(self) -> HealthReading:
+        """Return what was seen so far."""
+        return HealthReading(
+            lag_max_ns=max(self._lags, default=None),
+            lag_p99_ns=p99(self._lags),
+            cpu_s=time.process_time() - self._cpu_at_start_s,
+            gc_pause_max_ns=max(self._pauses, default=0),
+            gc_pause_total_ns=sum(self._pauses),
+        )
+
+    async def _sample(self) -> None:
+        interval_ns = round(LAG_INTERVAL_S * 1e9)
+        while True:
+            due_ns = self._clock() + interval_ns
+            await asyncio.sleep(LAG_INTERVAL_S)
+            self._lags.append(max(self._clock() - due_ns, 0))
+
+    def _on_collection(self, phase: str, info: dict[str, Any]) -> None:
+        del info
+        now_ns = self._clock()
+        if phase == "start":
+            self._collecting_since_ns = now_ns
+        elif self._collecting_since_ns is not None:
+            self._pauses.append(now_ns - self._collecting_since_ns)
+
+
+def p99(values: Iterable[int]) -> int | None:
+    """Return the 99th percentile by nearest rank, None of nothing."""
+    found = percentile(values, 0.99)
+    return None if found is None else int(found)
+
+
+Tasks = set["asyncio.Task[None]"]
+
+
+class LoadSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How a loop behaves, the same in every arm.
+
+    `stagger_s`: delay of each slot's first request after that of the slot before it. `failure_pause_s`: rest
+    of a slot after a request that was not ok. `max_tokens` caps the items' own limits. `lead_s`: longest time
+    that an open loop leads up to its counted requests.
+    """
+
+    request_timeout_s: float = 120.0
+    stagger_s: float = 0.01
+    failure_pause_s: float = 0.1
+    max_tokens: int | None = None
+    lead_s: float = 30.0
+
+
+class Performer:
+    """Asks the jobs of one turn and counts what the client did meanwhile."""
+
+    def __init__(
+        self,
+        *,
+        turn: Turn,
+        endpoint: Endpoint,
+        schedule: Schedule,
+        transport: Transport,
+        sink: Sink,
+        settings: LoadSettings,
+        clock: Clock,
+        part: Part | None = None,
+    ) -> None:
+        self.turn, self.schedule, self.settings, self.clock = turn, schedule, settings, clock
+        self._endpoint, self._transport, self._sink = endpoint, transport, sink
+        self.part = part or Part()
+        self.counted_over = asyncio.Event()
+        self.room: asyncio.Semaphore | None = None  # of an open loop, for requests and not for thoughts
+        self.counted_from_ns: int | None = None
+        self.in_flight = self.in_flight_max = self.connections = self.held_back = self.ended = 0
+        self.unreached = self.broken = self.unstamped = self.ended_ns = 0
+        self.end_lag_max_ns: int | None = None
+        self.lead_end: LeadEnd | None = None
+        self.send_lags_ns = array("q")  # eight bytes each: a turn may have millions
+        self._late = set["asyncio.Task[Any]"]()  # requests that met their limit
+        self._note_over()
+        if not schedule.missing_orders:
+            self.part.finish()
+
+    def begin_counting(self) -> None:
+        """The ramp is over: from now on requests count."""
+        self.schedule.open_counting()
+        now_ns, start_ns = self.clock(), self.part.start_ns
+        # A worker is told of its start before it comes.
+        self.counted_from_ns = now_ns if start_ns is None else max(now_ns, start_ns)
+
+    async def converse(self, opening: Job, scheduled_ns: int) -> int:
+        """Ask a job and the later turns of its conversation, each after its time of thought.
+
+        Returns when the last answer had ended, or the rest after a failure: from then on the next request is
+        due. What the client takes to notice counts as its own lateness and is not lost.
+        """
+        free_ns = scheduled_ns
+        following: Job | None = opening
+        while (job := following) is not None:
+            exchange = await self._perform(job, scheduled_ns)
+            is_ok, free_ns = exchange.outcome == "ok", min(exchange.end_ns, self.clock())
+            following = self.schedule.follow(job, view_exchange(exchange) if is_ok else None)
+            self._finish(job)
+            if not is_ok and not job.blocked:
+                await asyncio.sleep(self.settings.failure_pause_s)
+                free_ns = self.clock()
+            if following is not None:
+                scheduled_ns = await self.think(following, free_ns)
+        return free_ns
+
+    async def think(self, job: Job, free_ns: int) -> int:
+        """Wait for the time of thought before a job, the same in every arm; return when it is over."""
+        turn = self.turn
+        thought_ns = think_time_ns(turn.think_s, turn.load, turn.repeat, job.item.id, job.conversation_turn)
+        due_ns = free_ns + thought_ns
+        if thought_ns:
+            await sleep_until(due_ns, self.clock)
+        return due_ns
+
+    async def _perform(self, job: Job, scheduled_ns: int) -> Exchange:
+        if job.blocked:
+            return self._keep(job, scheduled_ns, make_unsent(self.clock()), self.in_flight)
+        if self.room is None:
+            return await self._send(job, scheduled_ns)
+        self.held_back += self.room.locked()
+        async with self.room:
+            return await self._send(job, scheduled_ns)
+
+    async def _send(self, job: Job, scheduled_ns: int) -> Exchange:
+        fold = ExchangeFold(self._endpoint.adapter.start_fold())
+        self.in_flight += 1
+        in_flight = self.in_flight
+        self.in_flight_max = max(self.in_flight_max, in_flight)
+        try:
+            ending = await self._send_in_time(self._render(job), fold)
+        except asyncio.CancelledError:
+            ending = Ending(kind="cancelled", at_ns=self.clock(), detail="cancelled by the client")
+            self._keep(self.schedule.interrupt(job), scheduled_ns, fold.close(ending), in_flight)
+            raise
+        finally:
+            self.in_flight -= 1
+        self.unreached += ending.kind == "unreachable"
+        self.broken += ending.kind == "broken"
+        self.unstamped += ending.kind == "complete" and not ending.is_stamped
+        return self._keep(job, scheduled_ns, fold.close(ending), in_flight)
+
+    async def _send_in_time(self, request: WireRequest, fold: ExchangeFold) -> Ending:
+        """Send and end it at the limit, as `asyncio.timeout` does, which costs three times as much."""
+        loop, limit_s = asyncio.get_running_loop(), self.settings.request_timeout_s
+        task = cast("asyncio.Task[Any]", asyncio.current_task(loop))  # whoever awaits runs in one
+        timer = loop.call_later(limit_s, self._cancel_late, task)
+        try:
+            return await self._transport.send(request, fold)
+        except asyncio.CancelledError:
+            if task not in self._late or task.uncancel() > 0:  # somebody else ends it too
+                raise
+            return Ending(kind="timeout", at_ns=self.clock(), detail=f"no end within {limit_s:g} s")
+        finally:
+            timer.cancel()
+            self._late.discard(task)
+
+    def _cancel_late(self, task: "asyncio.Task[Any]") -> None:
+        self._late.add(task)
+        task.cancel()
+
+    def _finish(self, job: Job) -> None:
+        self.schedule.finish(job)
+        self._note_over()
+
+    def _note_over(self) -> None:
+        """A part's own end is told; the turn goes on until that of all parts, for a whole one the same."""
+        if self.schedule.is_over:
+            self.counted_over.set()
+            if self.part.share.is_whole:
+                self.part.finish()
+
+    def _render(self, job: Job) -> WireRequest:
+        asked, cap = job.asked, self.settings.max_tokens
+        if job.token_share < 1:
+            cap = max(1, round(job.token_share * min(asked.max_tokens, cap or asked.max_tokens)))
+        payload = self._endpoint.build_payload(asked, seed=job.seed, max_tokens=cap)
+        return WireRequest(
+            url=self._endpoint.chat_url,
+            body=msgspec.json.encode(payload),
+            headers=self._endpoint.headers,
+        )
+
+    def _keep(self, job: Job, scheduled_ns: int, exchange: Exchange, in_flight: int) -> Exchange:
+        self.connections += exchange.connect_ns is not None
+        if exchange.sent_ns is not None:
+            lag_ns = exchange.sent_ns - scheduled_ns - (exchange.connect_ns or 0)
+            self.send_lags_ns.append(max(lag_ns, 0))
+        self.end_lag_max_ns = max(self.clock() - exchange.end_ns, self.end_lag_max_ns or 0)
+        self._sink.append(make_record(self.turn, job, scheduled_ns, exchange, in_flight))
+        return exchange
+
+
+async def run_watched(
+    performer: Performer, start: Callable[[int], Tasks], stop: asyncio.Event
+) -> BlockRecord:
+    """Run the tasks that `start` makes until the turn is over or `stop` is set."""
+    part = performer.part
+    started_ns = performer.clock() if part.start_ns is None else part.start_ns
+    async with ClientHealth(performer.clock).watch() as health:
+        readings = list[HealthReading]()
+        if not part.turn_over.is_set():
+            # Before what is in flight is cancelled: the work of that is late for nobody.
+            await _run_tasks(start(started_ns), part.turn_over, stop, lambda: readings.append(health.read()))
+        reading = readings[0] if readings else health.read()
+    return _describe(performer, started_ns, reading)
+
+
+def _describe(performer: Performer, started_ns: int, health: HealthReading) -> BlockRecord:
+    turn, is_over = performer.turn, performer.schedule.is_over
+    notes = [] if is_over else ["stopped before every counted request had ended"]
+    if performer.held_back:
+        notes.append(f"{performer.held_back} requests were held back: {turn.max_in_flight} were in flight")
+    return BlockRecord(
+        block=turn.block,
+        load=turn.load,
+        arm=turn.arm,
+        order=turn.order,
+        attempt=turn.attempt,
+        started_ns=started_ns,
+        ended_ns=performer.clock(),
+        completed=is_over,
+        event_loop_lag_max_ns=health.lag_max_ns,
+        client_cpu_s=health.cpu_s,
+        note="; ".join(notes) or None,
+        counted_from_ns=performer.counted_from_ns,
+        lag_p99_ns=health.lag_p99_ns,
+        send_lag_p99_ns=p99(performer.send_lags_ns),
+        send_lag_max_ns=max(performer.send_lags_ns, default=None),
+        end_lag_max_ns=performer.end_lag_max_ns,
+        gc_pause_max_ns=health.gc_pause_max_ns,
+        gc_pause_total_ns=health.gc_pause_total_ns,
+        connections=performer.connections,
+        in_flight_max=performer.in_flight_max,
+        unreached=performer.unreached,
+        broken=performer.broken,
+        unstamped=performer.unstamped,
+        held_back=performer.held_back,
+        lead_end=performer.lead_end,
+        lead_asks_counted=performer.schedule.leads_ask_counted,
+    )
+
+
+async def _run_tasks(
+    tasks: Tasks, over: asyncio.Event, stop: asyncio.Event, note_over: Callable[[], object]
+) -> None:
+    signals = {asyncio.create_task(_wait_for(event)) for event in (over, stop)}
+    try:
+        await _wait_for_any(signals, tasks)
+        note_over()
+    finally:
+        await _cancel(tasks | signals)
+    _raise_first(tasks)
+
+
+async def _wait_for(event: asyncio.Event) -> None:
+    await event.wait()
+
+
+async def _wait_for_any(signals: Tasks, tasks: Tasks) -> None:
+    """Return when a signal comes; raise as soon as a task fails."""
+    watched = signals | tasks
+    while signals <= watched:
+        ended, watched = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
+        _raise_first(tasks & ended)
+
+
+async def _cancel(tasks: Tasks) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+
+
+def _raise_first(tasks: Tasks) -> None:
+    """Raise what ended a task, unless that was its being cancelled; of several errors any one."""
+    errors = [task.exception() for task in tasks if task.done() and not task.cancelled()]
+    for error in errors:
+        if error is not None:
+            raise error

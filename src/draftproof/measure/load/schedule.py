@@ -1,0 +1,315 @@
+"""Which request a free slot of the closed loop takes next. Pure: no clock, no socket.
+
+Until `open_counting` only fill requests are handed out: they bring the load up, outside what is counted, and
+ask other items than the turn counts, for a fast service gets through more of them than a slow one. Then come
+the counted ones in block order. While some of them are still in flight and none is left to start, free
+slots take fill requests again, so that the last counted ones meet the same load as the first. A slot that has
+begun a conversation asks its later turns before anything else.
+
+How one turn is dealt to several load workers. Pure: the same deal for every arm and on every machine.
+
+A conversation stays in one worker. Items are put in an order drawn from their ids and then dealt like cards,
+so that the workers' parts differ by one item at most; slots, fill requests and arrivals of a lead are dealt
+by their number.
+
+One worker's part of a turn, and what whoever conducts the turn has said of it so far.
+
+A turn that one loop runs alone is a part that is the whole: it decides by itself when its lead is over, and
+it ends with its last counted request.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Literal
+
+import msgspec
+
+from draftproof.core.records import Phase
+from draftproof.measure.load.period import Job, Turn
+from draftproof.workload.arm_orders import order_by_seed
+from draftproof.workload.conversation import AnswerView
+from draftproof.workload.items import Item
+
+
+class Share(msgspec.Struct, frozen=True):
+    """The part `index` of `of` equal ones; the default is the whole."""
+
+    index: int = 0
+    of: int = 1
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nobody else has a part."""
+        return self.of == 1
+
+    def owns(self, number: int) -> bool:
+        """Tell whether the thing of this number is in this part."""
+        return number % self.of == self.index
+
+    def own_slots(self, slots: int) -> range:
+        """Return the slots of a closed loop that are in this part."""
+        return range(self.index, slots, self.of)
+
+    def own_limit(self, limit: int) -> int:
+        """Return this part of a limit; the parts sum up to it."""
+        return len(self.own_slots(limit))
+
+
+def count_parts(turn: Turn, workers: int) -> int:
+    """Return into how many parts a turn is dealt: never more than requests may be open, so none is idle."""
+    return max(1, min(workers, turn.max_in_flight if turn.concurrency is None else turn.concurrency))
+
+
+def deal_items(turn: Turn, share: Share) -> frozenset[int]:
+    """Return the places in the block whose items are in a part.
+
+    In a closed loop a part has as many items as its slots are of all slots, within one a slot.
+    """
+    if share.is_whole:
+        return frozenset(range(len(turn.item_ids)))
+    places = {item_id: place for place, item_id in enumerate(turn.item_ids)}
+    drawn = order_by_seed(places, "worker", turn.load, turn.block, turn.repeat)
+    slots = turn.concurrency or share.of
+    return frozenset(places[item_id] for rank, item_id in enumerate(drawn) if share.owns(rank % slots))
+
+
+SeedOf = Callable[[Item, int], int | None]
+
+
+class Schedule:
+    """Hands out the jobs of one turn.
+
+    Args:
+        turn: the turn.
+        items: the workload's items by id.
+        done: request ids that an earlier run has already recorded; counted ones are not asked again.
+        seed_of: seed of an item at a repeat, the same for every arm.
+        phase: `measure`, or `warmup`: the same items, never counted and never followed by fill requests; of
+            a conversation only its opening.
+        answered: request id -> answer of what an earlier run has recorded, None for a failure. A conversation
+            that was broken off goes on from the answers it had: its turns are in the journal and count, and
+            asking them once more would count them twice.
+        share: the part of the turn that is handed out; the parts of all workers are the whole turn, and no
+            two of them share a request id.
+    """
+
+    def __init__(
+        self,
+        turn: Turn,
+        items: Mapping[str, Item],
+        *,
+        done: Collection[str],
+        seed_of: SeedOf,
+        phase: Literal["measure", "warmup"] = "measure",
+        answered: Mapping[str, AnswerView | None] | None = None,
+        share: Share | None = None,
+    ) -> None:
+        self._turn, self._items, self._done, self._seed_of = turn, items, done, seed_of
+        self._phase: Phase = phase
+        self._answered, self._share = answered or {}, share or Share()
+        missing = list(self._missing_jobs())
+        self.missing_orders = tuple(job.order_in_block for job in missing)
+        own = self._own_places()
+        self._waiting = deque(job for job in missing if job.order_in_block in own)
+        self._outstanding = sum(map(self._count_missing, self._waiting))
+        self._fills = self._make_fills()
+        counted = set(turn.item_ids)
+        others = [item_id for item_id in items if item_id not in counted]
+        self._has_others = bool(others)
+        self._lead_ids = order_by_seed(others or turn.item_ids, "lead", turn.load, turn.block, turn.repeat)
+        self._leads = 0
+        self._is_counting = phase != "measure" or turn.concurrency == 1
+
+    @property
+    def is_over(self) -> bool:
+        """True once every counted request of this part has ended."""
+        return self._outstanding == 0
+
+    @property
+    def is_filling(self) -> bool:
+        """True while fill requests keep the load up: a part goes on until its worker is told to end."""
+        return self._phase == "measure" and not (self._share.is_whole and self.is_over)
+
+    @property
+    def is_counting(self) -> bool:
+        """True once counted requests are handed out; from the start where a single slot needs no ramp."""
+        return self._is_counting
+
+    @property
+    def leads_ask_counted(self) -> bool | None:
+        """Whether what was asked before the counted part was of counted items; None where nothing was."""
+        return not self._has_others if self._leads else None
+
+    @property
+    def has_waiting(self) -> bool:
+        """True while counted requests wait to be handed out."""
+        return bool(self._waiting)
+
+    def open_counting(self) -> None:
+        """Hand out counted requests from now on."""
+        self._is_counting = True
+
+    def next_job(self) -> Job | None:
+        """Return the next job for a free slot, None when the slot may rest for good."""
+        if self._waiting and self._is_counting:
+            return self._waiting.popleft()
+        if not self.is_filling or self._turn.concurrency == 1:
+            return None
+        return next(self._fills) if self._is_counting else self.lead_job(1.0, "ramp")
+
+    def lead_job(self, token_share: float, mark: str = "lead") -> Job:
+        """Return a request that leads up to the counted ones and asks for a part of its tokens.
+
+        Of an item that the turn does not count, where there is one: a service that keeps prompts must not
+        know a counted one from its lead.
+        """
+        number = self._share.index + self._leads * self._share.of
+        item_id = self._lead_ids[number % len(self._lead_ids)]
+        self._leads += 1
+        job = self._free_job(item_id, number + 1, "fill", mark=mark)
+        return msgspec.structs.replace(job, token_share=token_share)
+
+    def follow(self, job: Job, answer: AnswerView | None) -> Job | None:
+        """Return the next turn of a job's conversation that is not recorded yet, None at its end.
+
+        Without an `answer` the job failed, and all its later turns are blocked.
+        """
+        turn = job.conversation_turn + 1
+        if job.phase == "warmup" or turn >= job.item.turns or job.token_share < 1:
+            return None
+        if job.phase == "fill" and not self.is_filling:
+            return None
+        if job.phase == "fill":
+            mark = job.request_id.rpartition("#")[2].rstrip("0123456789.")  # each kind is numbered apart
+            following = self._free_job(job.item.id, job.order_in_block, "fill", turn, mark)
+        else:
+            following = self._job(job.item.id, job.order_in_block, job.phase, turn=turn)
+        following = msgspec.structs.replace(
+            following,
+            answers=job.answers if answer is None else (*job.answers, answer),
+            blocked=job.blocked or answer is None,
+        )
+        return self._pass_recorded(following)
+
+    def finish(self, job: Job) -> None:
+        """Count a job as ended."""
+        if job.phase == self._phase:
+            self._outstanding -= 1
+
+    def interrupt(self, job: Job) -> Job:
+        """Return a counted job as one that was stopped, under an id that does not claim it as done."""
+        if job.phase != "measure":
+            return job
+        return self._free_job(job.item.id, job.order_in_block, "interrupted", job.conversation_turn)
+
+    def _own_places(self) -> Collection[int]:
+        if self._phase == "warmup":
+            return self._share.own_slots(len(self._turn.item_ids))
+        return deal_items(self._turn, self._share)
+
+    def _missing_jobs(self) -> Iterator[Job]:
+        for order, item_id in enumerate(self._turn.item_ids):
+            if self._phase == "warmup":
+                yield self._free_job(item_id, order, "warmup")
+            elif (job := self._resume(item_id, order)) is not None:
+                yield job
+
+    def _count_missing(self, job: Job) -> int:
+        """Return how many turns of a conversation are still to be asked, from its first missing one on."""
+        if self._phase == "warmup":
+            return 1
+        if job.conversation_turn == job.item.turns - 1:  # the job itself
+            return 1
+        later = [
+            self._job(job.item.id, job.order_in_block, "measure", turn=turn)
+            for turn in range(job.conversation_turn, job.item.turns)
+        ]
+        return sum(one.request_id not in self._done for one in later)
+
+    def _resume(self, item_id: str, order: int) -> Job | None:
+        """Return the first turn of an item that is not recorded yet, None if all are."""
+        return self._pass_recorded(self._job(item_id, order, "measure"))
+
+    def _pass_recorded(self, job: Job) -> Job | None:
+        """Return a job, or what follows it where an earlier run has recorded it; none is asked twice."""
+        if job.request_id not in self._done:
+            return job
+        return self.follow(job, self._answered.get(job.request_id))
+
+    def _make_fills(self) -> Iterator[Job]:
+        order = len(self._turn.item_ids)
+        while True:
+            for item_id in self._turn.item_ids:
+                if self._share.owns(order):
+                    yield self._free_job(item_id, order, "fill")
+                order += 1
+
+    def _free_job(
+        self, item_id: str, order: int, phase: Phase, turn: int = 0, mark: str | None = None
+    ) -> Job:
+        """Return a job with the first number that no earlier run has used."""
+        name = f"#{mark or phase}{order}"
+        job = self._job(item_id, order, phase, name, turn)
+        again = 0
+        while job.request_id in self._done:
+            again += 1
+            job = self._job(item_id, order, phase, f"{name}.{again}", turn)
+        return job
+
+    def _job(self, item_id: str, order: int, phase: Phase, suffix: str = "", turn: int = 0) -> Job:
+        item = self._items[item_id]
+        later = f"+{turn}" if turn else ""
+        return Job(
+            request_id=f"{self._turn.key}/{item_id}{later}{suffix}",
+            conversation_turn=turn,
+            item=item,
+            phase=phase,
+            order_in_block=order,
+            seed=self._seed_of(item, self._turn.repeat),
+        )
+
+
+def warmup_turn(turn: Turn, count: int) -> Turn:
+    """Return a turn of `count` requests cycling over the items of `turn`."""
+    ids = turn.item_ids
+    return Turn(
+        block=turn.block,
+        load=turn.load,
+        concurrency=min(turn.concurrency or count, max(count, 1)),
+        repeat=turn.repeat,
+        arm=turn.arm,
+        order=turn.order,
+        attempt=turn.attempt,
+        item_ids=tuple(ids[index % len(ids)] for index in range(count)) if ids else (),
+    )
+
+
+class Part:
+    """What a loop owns of a turn and what it waits for.
+
+    Args:
+        share: which part.
+        start_ns: when the turn begins, the same for all parts; None: at once.
+    """
+
+    def __init__(self, share: Share | None = None, start_ns: int | None = None) -> None:
+        self.share, self.start_ns = share or Share(), start_ns
+        self.turn_over = asyncio.Event()
+        self._base_told = asyncio.Event()
+        self._base_ns = 0
+
+    def begin_counting(self, base_ns: int) -> None:
+        """Say when the counted part of an open loop begins; a second word changes nothing."""
+        if not self._base_told.is_set():
+            self._base_ns = base_ns
+            self._base_told.set()
+
+    async def wait_for_base(self) -> int:
+        """Return when the counted part begins, as soon as that is said."""
+        await self._base_told.wait()
+        return self._base_ns
+
+    def finish(self) -> None:
+        """Say that every counted request of every part has ended."""
+        self.turn_over.set()

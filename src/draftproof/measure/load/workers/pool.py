@@ -1,0 +1,409 @@
+"""The load workers of a run: started at the first turn, told of one turn after the other, ended together.
+
+Conducting one turn over several load workers: one start, one base time, one end.
+
+The conductor sends no request and sees no answer. It says when all begin, decides when the load stands (so
+that due times of all workers count from one time), and ends the turn when every worker's counted requests are
+over; until then each keeps its part of the load up.
+
+One record of a turn from the records of its parts. Pure.
+
+Times in which the client was late are those of the worst worker, work is the sum of all. A turn is complete
+if every part is: a part whose worker died leaves it incomplete, whatever the others did.
+"""
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from draftproof.core import errors
+from draftproof.core.clock import Clock, monotonic_ns
+from draftproof.core.errors import DraftproofError
+from draftproof.core.records import BlockRecord, LeadEnd
+from draftproof.measure.load.loops import Lead
+from draftproof.measure.load.period import Endpoint, Turn
+from draftproof.measure.load.request_runner import LoadSettings
+from draftproof.measure.load.schedule import Share, count_parts
+from draftproof.measure.load.workers.handle import ProcessWorker, Worker, WorkerDiedError
+from draftproof.measure.load.workers.messages import (
+    Count,
+    Done,
+    EndpointOrder,
+    Failed,
+    Finish,
+    Prepared,
+    Reply,
+    Setup,
+    Standing,
+    Start,
+    Stop,
+    TurnOrder,
+)
+from draftproof.workload.conversation import AnswerView
+from draftproof.workload.items import Item
+
+
+def merge_parts(
+    turn: Turn,
+    parts: Mapping[str, BlockRecord],
+    *,
+    workers: int,
+    started_ns: int,
+    ended_ns: int,
+    faults: Sequence[str] = (),
+    conductor_cpu_s: float | None = None,
+    lead_end: LeadEnd | None = None,
+) -> BlockRecord:
+    """Return the record of a turn.
+
+    Args:
+        turn: the turn.
+        parts: a worker's name -> the record of its part; a worker that died has none.
+        workers: into how many parts the turn was dealt.
+        started_ns: when the parts began.
+        ended_ns: when the last one ended.
+        faults: what befell workers, each a phrase.
+        conductor_cpu_s: CPU time of the process that conducted them.
+        lead_end: how the lead ended, which the conductor decides.
+    """
+    blocks = list(parts.values())
+    notes = [*faults, *(f"{name}: {one.note}" for name, one in parts.items() if one.note)]
+    return BlockRecord(
+        block=turn.block,
+        load=turn.load,
+        arm=turn.arm,
+        order=turn.order,
+        attempt=turn.attempt,
+        started_ns=started_ns,
+        ended_ns=ended_ns,
+        completed=len(blocks) == workers and not faults and all(one.completed for one in blocks),
+        event_loop_lag_max_ns=_take(max, (one.event_loop_lag_max_ns for one in blocks)),
+        client_cpu_s=_add(one.client_cpu_s for one in blocks),
+        note="; ".join(notes) or None,
+        counted_from_ns=_take(min, (one.counted_from_ns for one in blocks)),
+        lag_p99_ns=_take(max, (one.lag_p99_ns for one in blocks)),
+        send_lag_p99_ns=_take(max, (one.send_lag_p99_ns for one in blocks)),
+        send_lag_max_ns=_take(max, (one.send_lag_max_ns for one in blocks)),
+        end_lag_max_ns=_take(max, (one.end_lag_max_ns for one in blocks)),
+        gc_pause_max_ns=_take(max, (one.gc_pause_max_ns for one in blocks)),
+        gc_pause_total_ns=_take(sum, (one.gc_pause_total_ns for one in blocks)),
+        connections=_take(sum, (one.connections for one in blocks)),
+        unreached=_take(sum, (one.unreached for one in blocks)),
+        broken=_take(sum, (one.broken for one in blocks)),
+        unstamped=_take(sum, (one.unstamped for one in blocks)),
+        held_back=_take(sum, (one.held_back for one in blocks)),
+        in_flight_max=_take(sum, (one.in_flight_max for one in blocks)),
+        workers=workers,
+        clocks=tuple(clock for one in blocks for clock in one.clocks),
+        conductor_cpu_s=conductor_cpu_s,
+        client_cpu_max_s=max(
+            (one.client_cpu_s for one in blocks if one.client_cpu_s is not None), default=None
+        ),
+        lead_end=lead_end,
+        lead_asks_counted=max(
+            (one.lead_asks_counted for one in blocks if one.lead_asks_counted is not None), default=None
+        ),
+    )
+
+
+def _take(choose: Callable[[list[int]], int], values: Iterable[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return choose(known) if known else None
+
+
+def _add(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+MARGIN_NS = 50_000_000  # between a word and the time it speaks of: it reaches every worker meanwhile
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """A conducted turn, and the error that ended it before its end, if any."""
+
+    block: BlockRecord
+    error: DraftproofError | None = None
+
+
+class Conductor:
+    """Conducts one turn; used once.
+
+    Args:
+        turn: the turn.
+        orders: each worker and its part, in the order of the parts.
+        lead_s: longest time that an open loop leads up to its counted requests.
+        watch: told how many requests are open whenever that is known anew.
+        clock: the clock that workers and conductor share.
+    """
+
+    def __init__(
+        self,
+        turn: Turn,
+        orders: Sequence[tuple[Worker, TurnOrder]],
+        *,
+        lead_s: float,
+        watch: Callable[[int], None] = lambda _: None,
+        clock: Clock = monotonic_ns,
+    ) -> None:
+        self._turn, self._orders, self._lead = turn, orders, Lead(round(lead_s * 1e9))
+        self._watch, self._clock = watch, clock
+        self._standings = [Standing() for _ in orders]
+        self._blocks: dict[int, BlockRecord] = {}
+        self._errors: dict[int, DraftproofError] = {}
+        self._started_ns = 0
+        self._is_led = turn.concurrency is None and turn.lead is not None
+        self._lead_end: LeadEnd | None = None
+        self._is_ending = False
+
+    async def run(self, stop: asyncio.Event) -> Outcome:
+        """Run the turn until every worker has ended its part, or is gone."""
+        cpu_s = time.process_time()
+        replies: asyncio.Queue[tuple[int, Reply | DraftproofError]] = asyncio.Queue()
+        tasks = {asyncio.create_task(self._listen(place, replies)) for place in range(len(self._orders))}
+        tasks.add(asyncio.create_task(self._stop_when(stop)))
+        try:
+            for worker, order in self._orders:
+                worker.tell(order)
+            self._started_ns = self._clock()
+            await self._start(replies)
+            while self._is_running:
+                self._take(*await replies.get())
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            self._watch(0)
+        return self._conclude(time.process_time() - cpu_s)
+
+    async def _listen(self, place: int, replies: asyncio.Queue[tuple[int, Reply | DraftproofError]]) -> None:
+        """Hear a worker until its part is over."""
+        try:
+            while not isinstance(reply := await self._orders[place][0].hear(), Done | Failed):
+                replies.put_nowait((place, reply))
+            replies.put_nowait((place, reply))
+        except DraftproofError as error:  # it is gone, or its records cannot be kept
+            replies.put_nowait((place, error))
+
+    async def _stop_when(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+        self._end(Stop())
+
+    async def _start(self, replies: asyncio.Queue[tuple[int, Reply | DraftproofError]]) -> None:
+        """Wait until every worker is prepared; a turn whose worker fails before does not start."""
+        waiting = set(range(len(self._orders)))
+        while waiting and not self._errors:
+            place, reply = await replies.get()
+            if isinstance(reply, Prepared):
+                waiting.discard(place)
+            else:
+                self._take(place, reply)
+        self._started_ns = self._clock() + MARGIN_NS
+        self._tell(Start(self._started_ns))
+        if self._errors:
+            self._tell(Stop())
+
+    def _take(self, place: int, reply: Reply | DraftproofError) -> None:
+        match reply:
+            case Standing():
+                self._standings[place] = reply
+                self._weigh()
+            case Done():
+                self._blocks[place] = reply.block
+            case Failed():
+                self._fail(place, make_error(reply))
+            case DraftproofError():
+                self._fail(place, reply)
+
+    def _weigh(self) -> None:
+        """See what the workers' standings call for."""
+        in_flight = sum(one.in_flight for one in self._standings)
+        self._watch(in_flight)
+        if all(one.is_over for one in self._standings):
+            self._end(Finish())
+        elif self._is_led:
+            now_ns = self._clock()
+            self._lead.see(
+                now_ns - self._started_ns,
+                ended=sum(one.ended for one in self._standings),
+                in_flight=in_flight,
+                ended_ns=sum(one.ended_ns for one in self._standings),
+            )
+            base_ns = find_base_ns(self._lead, started_ns=self._started_ns, now_ns=now_ns)
+            if base_ns is not None:
+                self._is_led, self._lead_end = False, self._lead.end
+                self._tell(Count(base_ns))
+
+    def _fail(self, place: int, error: DraftproofError) -> None:
+        """Without one of its workers a turn is not the load that was asked for: it ends."""
+        self._errors[place] = error
+        self._end(Stop())
+
+    def _end(self, word: Finish | Stop) -> None:
+        if not self._is_ending:
+            self._is_ending = True
+            self._tell(word)
+
+    def _tell(self, word: Start | Count | Finish | Stop) -> None:
+        for place in self._places_left():
+            self._orders[place][0].tell(word)
+
+    @property
+    def _is_running(self) -> bool:
+        return any(True for _ in self._places_left())
+
+    def _places_left(self) -> Iterator[int]:
+        return (p for p in range(len(self._orders)) if p not in self._blocks and p not in self._errors)
+
+    def _conclude(self, cpu_s: float) -> Outcome:
+        names = [worker.name for worker, _ in self._orders]
+        faults = [
+            f"{error.message}: its requests in flight have no records"
+            if isinstance(error, WorkerDiedError)
+            else f"{names[place]}: {error.message}"
+            for place, error in sorted(self._errors.items())
+        ]
+        block = merge_parts(
+            self._turn,
+            {names[place]: block for place, block in sorted(self._blocks.items())},
+            workers=len(self._orders),
+            started_ns=self._started_ns,
+            ended_ns=self._clock(),
+            faults=faults,
+            conductor_cpu_s=cpu_s,
+            lead_end=self._lead_end,
+        )
+        return Outcome(block=block, error=choose_error(self._errors))
+
+
+def choose_error(failed: Mapping[int, DraftproofError]) -> DraftproofError | None:
+    """Of several errors the one that says most: a full disk rather than a death that came of it."""
+    ranked = sorted(failed.items(), key=lambda one: (isinstance(one[1], WorkerDiedError), one[0]))
+    return ranked[0][1] if ranked else None
+
+
+def find_base_ns(lead: Lead, *, started_ns: int, now_ns: int, margin_ns: int = MARGIN_NS) -> int | None:
+    """Return when the counted part of an open loop begins, None while that is not known. Pure.
+
+    Where its lead ends, and never sooner than a margin from now, in which the word reaches every worker.
+    """
+    soonest_ns, end_ns = now_ns + margin_ns, started_ns + lead.length_ns
+    return max(end_ns, soonest_ns) if lead.is_known or soonest_ns >= end_ns else None
+
+
+def make_error(failed: Failed) -> DraftproofError:
+    """Return a worker's error as it would have been raised here."""
+    kind = getattr(errors, failed.kind, DraftproofError)
+    return kind(failed.message, place=failed.place, fix=failed.fix)
+
+
+Answered = Mapping[str, AnswerView | None]
+MakeWorker = Callable[[Setup], Worker]
+
+
+class WorkerPool:
+    """Workers that share turns between them: child processes unless `make` makes others.
+
+    Args:
+        count: how many.
+        items: the workload.
+        journal: folder in which worker k writes records-w<k>.jsonl.
+        secrets: values masked in every record.
+        inherited: descriptors that a worker keeps open as long as it lives, such as the run's lock.
+        make: returns the worker of a setup; None: a process that inherits `inherited`.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        items: Sequence[Item],
+        *,
+        journal: Path,
+        secrets: tuple[str, ...] = (),
+        inherited: tuple[int, ...] = (),
+        make: MakeWorker | None = None,
+        clock: Clock = monotonic_ns,
+    ) -> None:
+        self._clock = clock
+        self._is_started = False
+        make = make or (lambda setup: ProcessWorker(setup, inherited))
+        self.workers = [
+            make(
+                Setup(
+                    index=index,
+                    items=tuple(items),
+                    journal=str(journal / f"records-w{index}.jsonl"),
+                    secrets=secrets,
+                )
+            )
+            for index in range(count)
+        ]
+
+    async def run_turn(
+        self,
+        turn: Turn,
+        endpoint: Endpoint,
+        *,
+        settings: LoadSettings,
+        answered: Answered,
+        stop: asyncio.Event,
+        watch: Callable[[int], None] = lambda _: None,
+    ) -> Outcome:
+        """Run one turn; workers that it is too small for rest.
+
+        Args:
+            turn: the turn.
+            endpoint: the arm's service.
+            settings: patience and pace.
+            answered: what is recorded of this turn already, see `TurnOrder`.
+            stop: set by whoever wants the turn to end.
+            watch: told how many requests are open.
+        """
+        await self._start()
+        parts = count_parts(turn, len(self.workers))
+        orders = [
+            (
+                worker,
+                TurnOrder(
+                    turn=turn,
+                    endpoint=self._describe(endpoint),
+                    settings=settings,
+                    share=Share(index, parts),
+                    answered=dict(answered),
+                ),
+            )
+            for index, worker in enumerate(self.workers[:parts])
+        ]
+        conductor = Conductor(turn, orders, lead_s=settings.lead_s, watch=watch, clock=self._clock)
+        return await conductor.run(stop)
+
+    async def close(self, *, at_once: bool = False) -> None:
+        """End every worker; what they have is on the device then, unless `at_once`."""
+        await asyncio.gather(*(worker.close(at_once=at_once) for worker in self.workers))
+
+    async def _start(self) -> None:
+        if not self._is_started:
+            self._is_started = True
+            await asyncio.gather(*(worker.start() for worker in self.workers))
+
+    def _describe(self, endpoint: Endpoint) -> EndpointOrder:
+        return EndpointOrder(
+            engine=endpoint.adapter.name,
+            url=endpoint.url,
+            served_model=endpoint.served_model,
+            headers=endpoint.headers,
+            request=endpoint.request,
+            accepted=endpoint.accepted,
+        )
+
+
+def index_by_turn(answered: Answered) -> dict[str, dict[str, AnswerView | None]]:
+    """Return turn key -> what is recorded of that turn: a worker is told of its turn and no more."""
+    found: defaultdict[str, dict[str, AnswerView | None]] = defaultdict(dict)
+    for request_id, answer in answered.items():
+        found["/".join(request_id.split("/", 4)[:4])][request_id] = answer
+    return dict(found)

@@ -1,0 +1,72 @@
+"""The probes of behaviour within a run: when they are asked, of which arms, and where their answers go.
+
+They are asked when an arm has no measured turn left, so that nothing they leave behind meets a measurement.
+Whatever goes wrong in them is a finding about the arm and never ends the run.
+"""
+
+import asyncio
+from collections.abc import Collection
+
+import aiohttp
+
+from draftproof.core.records import BehaviourProbe
+from draftproof.measure.client.transport import HttpTransport
+from draftproof.measure.run.engine_session import Contact
+from draftproof.measure.run.service_group import Fleet
+from draftproof.measure.run.stopping import unless_stopped
+from draftproof.plan.environment import mask_struct
+from draftproof.plan.schema import Plan
+from draftproof.services.arms.behaviour.asking import Line
+from draftproof.services.arms.behaviour.judging import fetch_whole, read_load
+from draftproof.services.arms.behaviour.probes import LAST_PROBE, Bench, run_probes
+from draftproof.store import RunDirectory
+
+# The second baseline is the first one's twin: what its behaviour would show is known.
+UNPROBED_ARMS = frozenset({"baseline_null"})
+LONGEST_PROBE_S = 30.0
+
+
+def list_unprobed(plan: Plan, arms: Collection[str], known: Collection[BehaviourProbe]) -> tuple[str, ...]:
+    """Return the arms whose probes are wanted and not all there, in the order of `arms`."""
+    if not plan.limits.behaviour_probes:
+        return ()
+    complete = {one.arm for one in known if one.probe == LAST_PROBE}
+    return tuple(arm for arm in arms if arm not in UNPROBED_ARMS | complete)
+
+
+async def probe_arm(run: RunDirectory, fleet: Fleet, arm: str, stop: asyncio.Event) -> None:
+    """Ask an arm every probe that the run has not got yet, and keep what each shows.
+
+    Raises:
+        StoreError: the journal cannot be written.
+        Interrupted: `stop` was set meanwhile; what was asked is kept.
+    """
+    await unless_stopped(_probe_arm(run, fleet, arm), stop)
+
+
+async def _probe_arm(run: RunDirectory, fleet: Fleet, arm: str) -> None:
+    known = {one.probe for one in run.load_behaviours() if one.arm == arm}
+    transport = HttpTransport()
+    async with aiohttp.ClientSession() as session:
+        bench = _make_bench(fleet.contacts[arm], fleet.plan, transport, session)
+        try:
+            async for probe in run_probes(arm, bench, skip=known):
+                run.append_beside(mask_struct(probe, fleet.secrets))
+        finally:
+            await transport.close()
+
+
+def _make_bench(
+    contact: Contact, plan: Plan, transport: HttpTransport, session: aiohttp.ClientSession
+) -> Bench:
+    line = Line(
+        endpoint=contact.endpoint,
+        transport=transport,
+        timeout_s=min(plan.limits.request_s, LONGEST_PROBE_S),
+    )
+    return Bench(
+        line=line,
+        read_load=lambda: read_load(session, contact.service),
+        fetch_whole=lambda item: fetch_whole(session, line, item),
+        concurrency=max(level.concurrency or 1 for level in plan.load),
+    )

@@ -1,0 +1,268 @@
+"""Everything before the first measured request, for a person to read: contracts, findings, differences.
+
+How many processes each arm of a plan will have, and what starting them takes, said before a run. Pure.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import msgspec
+import uvloop
+
+from draftproof.core.manifests import ArmManifest, Contract
+from draftproof.judge.decide.near_copies import foresee_near_copies
+from draftproof.judge.decide.order.doubts import LEAST_PROCESSES
+from draftproof.judge.decide.samples.compute import default_question, plan_samples
+from draftproof.judge.decide.samples.missing import describe_blocked
+from draftproof.judge.knee.compute import describe_outlook
+from draftproof.measure.load.period import Turn
+from draftproof.measure.load.sockets import prepare_descriptors
+from draftproof.measure.run.answer_judging import check_judging
+from draftproof.measure.run.clusters import check_cluster
+from draftproof.measure.run.load_findings import (
+    LoadFinding,
+    Outlook,
+    find_beyond_service,
+    find_load_findings,
+    list_notes,
+    list_outlooks,
+)
+from draftproof.measure.run.measure import plan_turns
+from draftproof.measure.run.progress import Progress
+from draftproof.measure.run.second_attempts import SHARE, choose_blocks, list_boundaries
+from draftproof.measure.run.service_group import Fleet, needs_model
+from draftproof.measure.run.stopping import stop_on_signal
+from draftproof.plan.environment import resolve_references
+from draftproof.plan.loading import BUILTIN_PREFIX
+from draftproof.plan.schema import Plan
+from draftproof.services.arms.comparability import find_differences
+from draftproof.services.arms.findings import Finding
+from draftproof.services.arms.launch import MODEL_MARK, list_arms
+from draftproof.services.arms.preflight import PreflightReport, run_preflight
+from draftproof.workload.items import Item, Workload
+from draftproof.workload.moments import Units
+from draftproof.workload.reader import load_workload
+from draftproof.workload.recordings import Window
+from draftproof.workload.segments import check_dimensions, compute_coverage, select
+
+
+def describe_processes(plan: Plan, periods: Sequence[Turn], start_s: float | None) -> tuple[str, ...]:
+    """Return a sentence on the arms that are started, and one on those that are attached to, where there are.
+
+    Args:
+        plan: the plan.
+        periods: every measurement period, in order.
+        start_s: how long all arms that the run starts took to start; None where it starts none, or each for
+            its own periods.
+    """
+    attached = [name for name in ("baseline", "candidate", "alternative") if _is_attached(plan, name)]
+    told = [] if len(attached) == len(_sections(plan)) else [_describe_started(plan, periods, start_s)]
+    return (*told, *([_describe_attached(plan, attached)] if attached else []))
+
+
+def _describe_started(plan: Plan, periods: Sequence[Turn], start_s: float | None) -> str:
+    if plan.placement == "one_at_a_time":
+        return "processes: each arm is started anew for its periods"
+    boundaries, wanted = len(list_boundaries(periods)), plan.limits.restarts
+    cost_s = start_s or 0.0
+    if wanted != "auto":
+        count = len(choose_blocks(periods, wanted))
+        return (
+            f"processes: {count + 1} of each arm that the run starts (limits.restarts = {wanted}); their "
+            f"starts take {_seconds((count + 1) * cost_s)} and warm-ups"
+        )
+    if not boundaries:
+        return "processes: 1 of each arm that the run starts: no load has a second block to start anew before"
+    least = min(LEAST_PROCESSES, boundaries + 1)
+    measured_s = (least - 1) * cost_s * (1 - SHARE) / SHARE
+    return (
+        f"processes: up to {boundaries + 1} of each arm that the run starts (limits.restarts = auto); a "
+        f"start of all takes {_seconds(cost_s)} and warm-ups, at most a quarter of the run: {least} of each "
+        f"from about {_seconds(measured_s)} of measuring on"
+    )
+
+
+def _describe_attached(plan: Plan, attached: Sequence[str]) -> str:
+    arms = plan.arms
+    if {"baseline", "candidate"} <= set(attached) and arms.baseline.url == arms.candidate.url:
+        return "processes: baseline and candidate share one, whose luck is in no ratio of the two"
+    several = len(attached) > 1
+    return (
+        f"processes: {' and '.join(attached)} {'are' if several else 'is'} attached to and cannot be started "
+        f"anew: one process{' each' if several else ''}, unless it is started anew between parts of the run "
+        "(Ctrl-C, then --resume)"
+    )
+
+
+def _sections(plan: Plan) -> list[str]:
+    return ["baseline", "candidate", *(["alternative"] if plan.arms.alternative is not None else [])]
+
+
+def _is_attached(plan: Plan, name: str) -> bool:
+    arm = getattr(plan.arms, name)
+    return arm is not None and arm.url is not None
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+ModelResolver = Callable[[str], Path]
+
+
+class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a check found; nothing was measured."""
+
+    plan: str
+    items: int
+    segments: dict[str, int]
+    differences: dict[str, tuple[str, ...]]
+    contracts: tuple[Contract, ...]
+    findings: tuple[Finding, ...]
+    forecasts: tuple[str, ...]
+    blocked: str | None = None
+    load_findings: tuple[LoadFinding, ...] = ()
+    outlooks: tuple[Outlook, ...] = ()
+    knee: tuple[str, ...] = ()
+    workers: tuple[str, ...] = ()
+    near_copies: tuple[str, ...] = ()
+    counting: dict[str, str] = {}
+    processes: tuple[str, ...] = ()
+
+    def text(self) -> str:
+        """Return the report for a terminal."""
+        lines = [f"Plan {self.plan}: {self.items} items in {len(self.segments)} segments."]
+        for contract in self.contracts:
+            lines.append(f"  {contract.arm}: {contract.algorithm}")
+            lines += [f"    differs from the baseline: {one}" for one in self.differences[contract.arm]]
+            lines += [f"    forced by its method and charged to it: {one}" for one in contract.forced]
+            if contract.arm in self.counting:
+                lines.append(f"    tokens counted by {self.counting[contract.arm]}")
+            lines.append(
+                f"    equivalence: {contract.equivalence or 'not known'}; fallback: {contract.fallback}"
+            )
+        lines += [f"  load {one}" for one in self.outlooks]
+        lines += [f"  {one}" for one in (*self.processes, *self.knee[:1])]
+        lines += [f"  {one}" for one in self.workers]
+        lines += [f"{one.severity}: {one.arm}: {one.text}" for one in self.findings]
+        lines += [f"warning: {one}" for one in (*self.load_findings, *self.knee[1:], *self.near_copies)]
+        lines += [f"forecast: {text}" for text in self.forecasts]
+        lines.append(self.ending)
+        return "\n".join(lines)
+
+    @property
+    def ending(self) -> str:
+        """Whether it can run, and the first thing that would keep it from an answer."""
+        if not self.is_ready:
+            return "Not ready: see the errors above."
+        return f"It can run, but {self.blocked}" if self.blocked else "Ready to run."
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether nothing that was found forbids the run."""
+        return all(one.severity != "error" for one in self.findings)
+
+
+def choose_items(plan: Plan) -> tuple[Workload, tuple[Item, ...]]:
+    """Return the workload and the items that the plan chooses from it."""
+    chosen = plan.workload
+    window = None if chosen.window is None else Window(**chosen.window.model_dump())
+    units = Units(timestamp=chosen.timestamp_unit, block_tokens=chosen.block_tokens)
+    workload = load_workload(chosen.path, window, units)
+    named = plan.comparison.cluster_by
+    check_dimensions(workload, (named,) if named else ())
+    return workload, select(workload, chosen.where, chosen.items_per_segment, chosen.segment_by, plan.seed)
+
+
+def resolve_target(plan: Plan, resolve_model: ModelResolver) -> Path | None:
+    """Return the target's folder or file, None where no arm needs it and it is not at hand.
+
+    A model id is looked up only for the reference engine; other engines fetch their own.
+    """
+    arms = list_arms(plan)
+    model = resolve_references(plan.target.model, os.environ, "target.model")
+    builtin = model.startswith(BUILTIN_PREFIX) and any(
+        MODEL_MARK in part for arm in arms.values() for part in arm.command or ()
+    )
+    if builtin or needs_model(arms):
+        return resolve_model(model)
+    path = Path(model).expanduser()
+    return path if path.exists() else None
+
+
+def preflight(fleet: Fleet, items: tuple[Item, ...], model: Path | None) -> PreflightReport:
+    """Check the probed arms against the plan and each other.
+
+    Raises:
+        DraftproofError: as `run_preflight`.
+    """
+    probes = [contact.probe for contact in fleet.contacts.values()]
+    return run_preflight(fleet.plan, probes, items, model=model)
+
+
+def check_plan(plan: Plan, resolve_model: ModelResolver, progress: Progress) -> CheckReport:
+    """Start the arms of a plan, check all that a run would check, and stop them.
+
+    Raises:
+        UsageError: plan, workload or model cannot be used.
+        IncompatibleError: arms differ where the plan does not declare it.
+        EngineError: a service does not start or answer.
+        Interrupted: stopped by a signal.
+    """
+    workload, items = choose_items(plan)
+    find_load_findings(plan, items)  # a load that cannot be made is told before a service is started
+    prepare_descriptors(plan)
+    workers = check_cluster(plan)
+    model = resolve_target(plan, resolve_model)
+    with TemporaryDirectory(prefix="draftproof-check-") as folder:
+        report = uvloop.run(_check(plan, items, model, Path(folder), progress))
+    findings = (*list_notes(workload), *report.load_findings)
+    return msgspec.structs.replace(report, workers=workers, load_findings=findings)
+
+
+async def _check(
+    plan: Plan, items: tuple[Item, ...], model: Path | None, logs: Path, progress: Progress
+) -> CheckReport:
+    await check_judging(plan, items, os.environ)
+    progress.phase("Starting the arms")
+    with stop_on_signal() as stop:
+        return await _check_fleet(Fleet(plan, model, logs, progress, stop), items, model, progress)
+
+
+async def _check_fleet(
+    fleet: Fleet, items: tuple[Item, ...], model: Path | None, progress: Progress
+) -> CheckReport:
+    plan = fleet.plan
+    found = plan_samples(plan, items, default_question(plan))
+    async with fleet:
+        progress.phase("Checking contract, compatibility and comparability")
+        report = preflight(fleet, items, model)
+        return CheckReport(
+            plan=plan.name,
+            items=len(items),
+            segments=compute_coverage(items, plan.workload.segment_by).by_segment,
+            differences=_differences(fleet.manifests),
+            contracts=tuple(report.contracts),
+            findings=tuple(report.findings),
+            forecasts=tuple(one.text for one in found.shortfalls),
+            blocked=describe_blocked(found),
+            knee=describe_outlook(plan, items),
+            load_findings=(
+                *find_load_findings(plan, items),
+                *find_beyond_service(plan, fleet.manifests.values()),
+            ),
+            outlooks=list_outlooks(plan, items),
+            processes=describe_processes(plan, plan_turns(plan, items, fleet.arms), fleet.start_s),
+            near_copies=tuple(foresee_near_copies(items, plan.comparison.cluster_by)),
+            counting={name: one.counting.text for name, one in fleet.manifests.items() if one.counting},
+        )
+
+
+def _differences(manifests: dict[str, ArmManifest]) -> dict[str, tuple[str, ...]]:
+    baseline = manifests["baseline"]
+    return {
+        name: tuple(f"{d.key}: {d.baseline} -> {d.other}" for d in find_differences(baseline, manifest))
+        for name, manifest in manifests.items()
+    }

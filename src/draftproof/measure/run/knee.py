@@ -1,0 +1,126 @@
+"""Takes the looks of a knee search, one after the other, until it is over.
+
+Owns no choice: `verdict/knee` replays the search from the journal and says which look comes next, so that a
+run goes on after a crash with the look that it would have taken.
+"""
+
+import asyncio
+from collections.abc import Iterable
+
+import msgspec
+
+from draftproof.core.records import BlockRecord, RequestRecord
+from draftproof.judge.knee.search import Search, replay
+from draftproof.judge.knee.trials import read_turns
+from draftproof.judge.knee.wording import name_arm, write_load
+from draftproof.judge.observe.levels import Look, knee_levels, list_items
+from draftproof.measure.load.period import turns_of
+from draftproof.measure.run.answer_judging import count_answers
+from draftproof.measure.run.host_watch import HostWatch
+from draftproof.measure.run.measure import run_turns
+from draftproof.measure.run.period_runner import open_pool
+from draftproof.measure.run.progress import Interrupted, Progress
+from draftproof.measure.run.reporting import run_data
+from draftproof.measure.run.service_group import Fleet
+from draftproof.store import RunContents, RunDirectory
+from draftproof.store.journal import JournalTail
+
+
+async def search_knee(run: RunDirectory, fleet: Fleet, progress: Progress, watch: HostWatch) -> None:
+    """Take every look that the search of a run still lacks.
+
+    Raises:
+        DraftproofError: as `measure`.
+        Interrupted: stopped before its end.
+    """
+    tail = JournalTail(run.path / "journal")
+    contents = count_answers(run, _keep_knee(run.load()), fleet.tokenizer)
+    plan, turns = contents.plan, read_turns(run_data(contents))
+    search, every = replay(plan, contents.items, turns), list_items(plan, contents.items)
+    pool = None if search.next is None else open_pool(run, fleet, every)
+    try:
+        while (look := search.next) is not None:
+            _check_stop(run, search, watch.halt)
+            progress.phase(describe_look(contents, look))
+            await run_turns(
+                run,
+                fleet,
+                turns_of(look.block),
+                items=every,
+                contents=contents,
+                progress=progress,
+                watch=watch,
+                pool=pool,
+            )
+            contents = _extend(_keep_look(contents, look), tail.read())
+            contents = await asyncio.to_thread(count_answers, run, contents, fleet.tokenizer)
+            turns = turns | read_turns(run_data(contents))
+            search = replay(plan, contents.items, turns)
+    except Interrupted as stopped:
+        raise Interrupted(run.path, *_count_turns(search)) from stopped
+    finally:
+        if pool is not None:
+            await pool.close()
+    progress.phase(f"Knee search: over after {len(search.looks)} looks")
+
+
+def is_over(contents: RunContents) -> bool:
+    """Tell whether the search of a run has ended; one without a search has none to end."""
+    if contents.plan.knee is None:
+        return True
+    turns = read_turns(run_data(_keep_knee(contents)))
+    return replay(contents.plan, contents.items, turns).next is None
+
+
+def describe_look(contents: RunContents, look: Look) -> str:
+    """Say which load is looked at, how often it was before, and by whom."""
+    knee = contents.plan.knee
+    unit = "" if knee is None else f" {knee.unit}"
+    arms = ", ".join(name_arm(arm).removeprefix("the ") for arm in look.block.arm_order)
+    again = f", look {look.number + 1}" if look.number else ""
+    return f"Knee search: {write_load(look.load)}{unit}{again} ({arms})"
+
+
+def _keep_knee(contents: RunContents) -> RunContents:
+    """Return what a run directory holds of the search."""
+    levels = knee_levels(contents.plan)
+    return msgspec.structs.replace(
+        contents,
+        records=tuple(one for one in contents.records if one.load in levels),
+        blocks=tuple(one for one in contents.blocks if one.load in levels),
+        warmups=tuple(one for one in contents.warmups if one.load in levels),
+        telemetry=(),
+        judgements=(),
+        behaviours=(),
+    )
+
+
+def _keep_look(contents: RunContents, look: Look) -> RunContents:
+    """Return what is held of one look: of those before it only what they showed is needed."""
+    index = look.block.index
+    return msgspec.structs.replace(
+        contents,
+        records=tuple(one for one in contents.records if one.block == index),
+        blocks=tuple(one for one in contents.blocks if one.block == index),
+    )
+
+
+def _extend(contents: RunContents, added: Iterable[RequestRecord | BlockRecord]) -> RunContents:
+    every = list(added)
+    return msgspec.structs.replace(
+        contents,
+        records=(*contents.records, *(one for one in every if isinstance(one, RequestRecord))),
+        blocks=(*contents.blocks, *(one for one in every if isinstance(one, BlockRecord))),
+    )
+
+
+def _check_stop(run: RunDirectory, search: Search, stop: asyncio.Event) -> None:
+    if stop.is_set():
+        raise Interrupted(run.path, *_count_turns(search))
+
+
+def _count_turns(search: Search) -> tuple[int, int]:
+    """Return how many turns are done and how many are known of: of all there is no number before the end."""
+    done = sum(len(look.block.arm_order) for look in search.looks)
+    left = len(search.next.block.arm_order) if search.next else 0
+    return done, done + left

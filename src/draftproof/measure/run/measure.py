@@ -1,0 +1,367 @@
+"""The measuring loop: block after block, arm after arm, every record into the journal as it ends."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import partial
+from itertools import groupby
+
+import aiohttp
+import msgspec
+
+from draftproof.core.clock import monotonic_ns, read_clocks
+from draftproof.core.errors import EngineError, IncompatibleError
+from draftproof.core.records import BlockRecord, Warmup
+from draftproof.judge.inform.unmeasured import note_change
+from draftproof.judge.observe.observed import Spans
+from draftproof.measure.client.transport import HttpTransport
+from draftproof.measure.load.driver import LoadSettings
+from draftproof.measure.load.period import Turn, turns_of
+from draftproof.measure.load.workers import WorkerPool
+from draftproof.measure.run.behaviour import list_unprobed, probe_arm
+from draftproof.measure.run.host_watch import HostWatch
+from draftproof.measure.run.period_runner import Route, TurnRunner, Warmer
+from draftproof.measure.run.progress import Interrupted, Progress
+from draftproof.measure.run.progress_model import Board, WatchedSink, WatchedTransport
+from draftproof.measure.run.second_attempts import Restarts, list_missing_turns, list_repeats
+from draftproof.measure.run.secrets import MaskingSink
+from draftproof.measure.run.service_group import Fleet
+from draftproof.measure.run.stopping import note_clocks
+from draftproof.plan.schema import Plan
+from draftproof.services.telemetry.host import HostReader
+from draftproof.services.telemetry.sampler import Sampler, Target
+from draftproof.store import RunContents, RunDirectory
+from draftproof.workload.blocks import plan_blocks
+from draftproof.workload.conversation import view_answer
+from draftproof.workload.items import Item
+
+
+def plan_turns(plan: Plan, items: tuple[Item, ...], arms: Collection[str]) -> tuple[Turn, ...]:
+    """Return every turn of a run in order: a pure function of plan, items and seed."""
+    blocks = plan_blocks(
+        items, plan.load, tuple(arms), plan.seed, plan.workload.segment_by, last=plan.last_arms
+    )
+    levels = {level.name: level for level in plan.load}
+    return tuple(
+        turn
+        for block in blocks
+        for turn in turns_of(
+            block,
+            think_s=levels[block.load].think_s,
+            max_in_flight=levels[block.load].max_in_flight,
+        )
+    )
+
+
+async def measure(
+    run: RunDirectory, fleet: Fleet, items: tuple[Item, ...], progress: Progress, watch: HostWatch
+) -> tuple[int, int]:
+    """Run what is missing of a run; return how many of all turns are complete.
+
+    Ends early where the watch halts the run.
+
+    Raises:
+        EngineError: an arm's service ended; its unanswered requests are recorded as failures.
+        IncompatibleError: it came back as another one.
+        StoreError: the journal cannot be written.
+        Interrupted: stopped while an arm started or was probed.
+    """
+    turns = plan_turns(fleet.plan, items, fleet.arms)
+    loop, stop = (
+        _Loop(run, fleet, turns, items, contents=run.load(), progress=progress, watch=watch),
+        watch.halt,
+    )
+    last_of = {turn.arm: turn for turn in loop.missing}
+    done = len(turns) - len(loop.missing)
+    progress.watch(loop.board)
+    try:
+        for turn in loop.list_left(turns):
+            if stop.is_set():
+                break
+            progress.advance(*loop.board.count_turns(), f"{turn.load}: {turn.arm}")
+            is_complete = await loop.take(turn)
+            done += is_complete and not turn.attempt
+            if fleet.takes_turns and turn is last_of[turn.arm]:
+                await _probe(run, fleet, (turn.arm,), progress, stop)
+                progress.phase("Measuring")
+                progress.watch(loop.board)
+        if done == len(turns):
+            loop.check_repeated()
+            await _probe(run, fleet, fleet.arms, progress, stop)
+    except Interrupted as stopped:
+        raise Interrupted(run.path, *loop.board.count_turns()) from stopped
+    finally:
+        await loop.close()
+    ended, total = loop.board.count_turns()
+    progress.advance(ended, total, "measured" if ended == total else "stopped")
+    return ended, total
+
+
+async def run_turns(
+    run: RunDirectory,
+    fleet: Fleet,
+    turns: Collection[Turn],
+    *,
+    items: Collection[Item],
+    contents: RunContents,
+    progress: Progress,
+    watch: HostWatch,
+    pool: WorkerPool | None = None,
+) -> None:
+    """Run what is missing of some turns that are not of the plan's levels.
+
+    Args:
+        run: where records go.
+        fleet: the arms.
+        turns: the turns, in order.
+        items: every item that they ask.
+        contents: what the run holds of turns of this kind.
+        progress: told how the turns go.
+        watch: sees what the host does, and halts the run.
+        pool: load workers that go on after these turns; None: those of the plan, for these turns alone.
+
+    Raises:
+        DraftproofError: as `measure`.
+        Interrupted: stopped while an arm started.
+    """
+    loop = _Loop(run, fleet, turns, items, contents=contents, progress=progress, watch=watch, pool=pool)
+    progress.watch(loop.board)
+    try:
+        for turn in loop.missing:
+            if not watch.halt.is_set():
+                await loop.take(turn)
+    finally:
+        await loop.close()
+
+
+def _make_board(
+    turns: Collection[Turn],
+    items: Mapping[str, Item],
+    contents: RunContents,
+    finished: Collection[Turn],
+    stop: asyncio.Event,
+) -> Board:
+    plan = contents.plan
+    has_objectives = any(limit is not None for limit in plan.objectives.model_dump().values())
+    return Board(
+        turns,
+        items,
+        finished={(one.block, one.arm, one.attempt) for one in finished},
+        recorded=Counter(
+            (one.block, one.arm, one.attempt) for one in contents.records if one.phase == "measure"
+        ),
+        objectives=plan.objectives if has_objectives else None,
+        client_lag_ms=plan.limits.client_lag_ms,
+        make_spans=partial(Spans, plan),
+        is_stopping=stop.is_set,
+    )
+
+
+async def _probe(
+    run: RunDirectory, fleet: Fleet, arms: Collection[str], progress: Progress, stop: asyncio.Event
+) -> None:
+    """Ask the arms what the run does not know yet of their behaviour."""
+    arms = list_unprobed(fleet.plan, arms, run.load_behaviours())
+    if arms:
+        progress.phase("Asking the arms about stop strings, tools, limits and cancellation")
+    for number, arm in enumerate(arms):
+        progress.advance(number, len(arms), arm)
+        await fleet.ensure(arm)
+        if (change := await fleet.find_change(arm)) is not None:
+            raise change
+        await probe_arm(run, fleet, arm, stop)
+    if arms:
+        progress.phase("Measuring" if fleet.takes_turns else "Probed")
+
+
+class _Loop:
+    """Carries what all turns share: transport, journal, items, who is warm, and who watches.
+
+    `missing` are the turns, of those given, that the contents of the run do not have yet.
+    """
+
+    def __init__(
+        self,
+        run: RunDirectory,
+        fleet: Fleet,
+        turns: Collection[Turn],
+        items: Collection[Item],
+        *,
+        contents: RunContents,
+        progress: Progress,
+        watch: HostWatch,
+        pool: WorkerPool | None = None,
+    ) -> None:
+        stop = watch.halt
+        by_id = {item.id: item for item in items}
+        answered = {
+            one.request_id: view_answer(one) if one.outcome == "ok" else None for one in contents.records
+        }
+        self.missing = list_missing_turns(turns, by_id, contents.blocks, answered)
+        lacking = {turn.key for turn in self.missing}
+        finished = [turn for turn in turns if turn.key not in lacking]
+        self.board = board = _make_board(turns, by_id, contents, finished, stop)
+        watch.follow(board.estimate_left_s)
+        self._run, self._fleet, self._stop, self._progress, self._watch = run, fleet, stop, progress, watch
+        self._transport = WatchedTransport(HttpTransport(), board)
+        self._session = aiohttp.ClientSession()
+        self._host = HostReader()
+        self._sink = WatchedSink(MaskingSink(run.journal, fleet.secrets), board)
+        plan = fleet.plan
+        self._sampler = Sampler(
+            self._session,
+            lambda sample: run.append_telemetry(sample.arm, sample),
+            interval_s=plan.limits.sample_s,
+            host=self._host,
+        )
+        settings = LoadSettings(
+            request_timeout_s=plan.limits.request_s,
+            max_tokens=plan.workload.max_tokens,
+            lead_s=plan.limits.lead_max_s,
+        )
+        route = Route(items=by_id, transport=self._transport, sink=self._sink, settings=settings, stop=stop)
+        self._runner = TurnRunner(run, fleet, route, answered, board, pool=pool)
+        self._warmer = Warmer(
+            plan.limits, route, self._keep_warmup, before=contents.warmups, known_ids=answered
+        )
+        self._restarts = Restarts(plan.limits.restarts, tuple(turns), fleet.start_s)
+        self._repeats = list_repeats(fleet.plan, turns, contents.blocks)
+
+    def list_left(self, turns: Iterable[Turn]) -> Iterator[Turn]:
+        """Yield what is missing of some turns, and after each block those of it that are taken once more."""
+        missing = {turn.key for turn in self.missing}
+        for _, block in groupby(turns, key=lambda turn: turn.block):
+            own = tuple(block)
+            yield from (turn for turn in own if turn.key in missing)
+            again = self._repeats.list_due(own)
+            self.board.add_turns(again)
+            yield from again
+
+    def check_repeated(self) -> None:
+        """Do nothing if no period is left that is to be taken once more.
+
+        Raises:
+            Interrupted: one is, so that the run was stopped.
+        """
+        if any(self._repeats.list_all_due()):
+            raise Interrupted
+
+    async def take(self, turn: Turn) -> bool:
+        """Run one turn and return whether it was completed."""
+        await self._start(turn)
+        await self._warm_up(turn)
+        self.board.begin_turn(turn)
+        async with self._sampler.turn(self._target(turn), f"{turn.load}/{turn.block}", self._stop):
+            before = read_clocks()
+            async with self._watch.span() as span:
+                outcome = await self._runner.run(turn, self._stop)
+            block = note_clocks(outcome.block, before, read_clocks())
+        block = msgspec.structs.replace(block, process=self._fleet.process(turn.arm), host=span.use)
+        self._restarts.count_period((block.ended_ns - block.started_ns) / 1e9)
+        change = await self._find_change(block)
+        if change is not None:
+            block = msgspec.structs.replace(block, completed=False, note=note_change(change.message))
+        self._run.journal.append(block)
+        self._repeats.note(block)
+        view = self.board.end_turn(block)
+        self._progress.turn_ended(view)
+        await self._watch.period_ended(block, view)
+        self._runner.raise_error(outcome)
+        if change is not None:
+            raise change
+        if not self._stop.is_set():
+            await self._check_there(turn.arm, block)
+        return block.completed
+
+    async def close(self) -> None:
+        """End load workers of its own and let go of every connection."""
+        await self._runner.close()
+        await self._transport.close()
+        await self._session.close()
+        self._host.close()
+
+    async def _start(self, turn: Turn) -> None:
+        """Let the turn's arm run, and all arms as new processes where they are due."""
+        self.board.set_state(turn.arm, "starting")
+        if await self._fleet.ensure(turn.arm):
+            self._warmer.forget(turn.arm)
+        if not self._restarts.is_due(turn) or self._stop.is_set():
+            return
+        began_ns = monotonic_ns()
+        for arm in await self._restart_arms():
+            self._warmer.forget(arm)
+        self._restarts.count_start(turn.load, (monotonic_ns() - began_ns) / 1e9)
+
+    async def _restart_arms(self) -> tuple[str, ...]:
+        """Start anew what this run has started.
+
+        Raises:
+            EngineError: an arm does not start.
+            IncompatibleError: an arm is not what it was.
+        """
+        try:
+            return await self._fleet.restart()
+        except (EngineError, IncompatibleError) as error:
+            error.fix = (
+                f"{(error.fix or 'see its log').rstrip('.')}; continue with: draftproof run --resume "
+                f"{self._run.path}. limits.restarts = 0 in a new run keeps the first processes."
+            )
+            raise
+
+    async def _warm_up(self, turn: Turn) -> None:
+        """Warm an arm up at a level once per start; warm-up requests are recorded and never counted."""
+        if self._warmer.needs(turn) and not self._stop.is_set():
+            self.board.set_state(turn.arm, "warming up")
+            async with self._watch.span():
+                await self._warmer.warm(turn, self._fleet.contacts[turn.arm].endpoint)
+
+    def _keep_warmup(self, warmup: Warmup) -> None:
+        if self._fleet.process(warmup.arm) is not None:
+            self._restarts.count_warmup((warmup.ended_ns - warmup.started_ns) / 1e9)
+        self._run.append_beside(warmup)
+        self._progress.warmed_up(warmup)
+
+    async def _find_change(self, block: BlockRecord) -> IncompatibleError | None:
+        """Ask an arm that somebody else runs what it is, once its turn ended and nothing waits for it.
+
+        It may have been replaced while no request was in flight. The turn's record then says so, and that the
+        turn did not end, so that no later start of this program takes it for measured.
+        """
+        if not block.completed or self._stop.is_set():
+            return None
+        return await self._fleet.find_change(block.arm)
+
+    async def _check_there(self, arm: str, block: BlockRecord) -> None:
+        """Go on only with a service that is there: one that is switched off would fail turn after turn."""
+        try:
+            self._fleet.check_alive(arm)
+            if block.unreached or (block.broken and self._fleet.pid(arm) is None):
+                # One that somebody else runs may have been started anew, or replaced, between two requests.
+                self._warmer.forget(arm)
+                await self._meet_again(arm, block)
+        except EngineError as error:
+            raise EngineError(
+                f"{error.message} Its unanswered requests are recorded as failures of this arm.",
+                place=error.place,
+                fix=f"see what ended it, then continue with: draftproof run --resume {self._run.path}",
+            ) from error
+
+    async def _meet_again(self, arm: str, block: BlockRecord) -> None:
+        """Wait for an arm. One that was there all the time and breaks answers off is measured as it is."""
+        try:
+            await self._fleet.meet_again(arm)
+        except EngineError:
+            if block.unreached or not await self._fleet.is_there(arm):
+                raise
+
+    def _target(self, turn: Turn) -> Target:
+        """Return what is sampled of a turn's arm as it runs now."""
+        service = self._fleet.contacts[turn.arm].service
+        return Target(
+            arm=turn.arm,
+            attempt=turn.attempt,
+            urls=service.metrics_urls,
+            series=service.adapter.facts.series,
+            headers=service.headers,
+            pid=self._fleet.pid(turn.arm),
+        )

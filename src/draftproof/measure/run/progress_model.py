@@ -1,0 +1,432 @@
+"""What a run has shown so far, for whoever watches it.
+
+Updated by the loop that measures, so an update costs a few microseconds for each request and none for each
+chunk; read by a display in another thread through `view`, a copy. Nothing here enters a result.
+
+How long the rest of a run may take, from the turns that have ended. Pure.
+
+A level that has not been run yet is priced by its own due times (open loop), or by the requests per second of
+another closed loop, in proportion to the requests in flight. Starts, warm-ups and probes are left out.
+"""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Literal
+
+import msgspec
+
+from draftproof.core.clock import Clock, monotonic_ns
+from draftproof.core.records import BlockRecord, RequestRecord
+from draftproof.judge.decide.faults import FAULT_WORDS
+from draftproof.judge.metrics.request import RequestMetrics, compute_clocks, name_outcome
+from draftproof.judge.metrics.service import Objectives, is_on_time
+from draftproof.judge.observe.client_limits import find_client_faults
+from draftproof.judge.observe.observed import Spans
+from draftproof.measure.client.wire import Ending, Listener, Transport, WireRequest
+from draftproof.measure.load.period import Sink, Turn
+from draftproof.workload.items import Item
+
+Place = tuple[str, str]  # load, arm
+
+
+class LevelFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a level says of its pace: requests in flight, or seconds between requests that are due."""
+
+    concurrency: int | None
+    due_s_per_request: float | None = None
+
+
+class Pace:
+    """Adds up turns that have ended and prices what is left."""
+
+    def __init__(self, levels: Mapping[str, LevelFacts]) -> None:
+        self._levels = levels
+        self._requests: defaultdict[Place, int] = defaultdict(int)
+        self._seconds: defaultdict[Place, float] = defaultdict(float)
+
+    def add(self, load: str, arm: str, requests: int, seconds: float) -> None:
+        """Count a turn that has ended."""
+        self._requests[load, arm] += requests
+        self._seconds[load, arm] += seconds
+
+    def estimate_s(self, left: Mapping[Place, int]) -> float | None:
+        """Return the seconds that the requests left at each level and arm may take, None where unknown."""
+        total_s = 0.0
+        for (load, arm), requests in left.items():
+            pace_s = self._seconds_per_request(load, arm) if requests > 0 else 0.0
+            if pace_s is None:
+                return None
+            total_s += requests * pace_s
+        return total_s
+
+    def _seconds_per_request(self, load: str, arm: str) -> float | None:
+        seen = self._seen({(load, arm)}) or self._seen({place for place in self._places if place[0] == load})
+        return seen or self._levels[load].due_s_per_request or self._from_other_levels(load)
+
+    def _from_other_levels(self, load: str) -> float | None:
+        """Return what another closed loop took, as if each answer took as long at this one."""
+        wanted = self._levels[load].concurrency
+        if wanted is None:
+            return None
+        for other in sorted({place[0] for place in self._places}):
+            concurrency = self._levels[other].concurrency
+            seen = self._seen({place for place in self._places if place[0] == other})
+            if concurrency is not None and seen is not None:
+                return seen * concurrency / wanted
+        return None
+
+    @property
+    def _places(self) -> tuple[Place, ...]:
+        return tuple(self._requests)
+
+    def _seen(self, places: set[Place]) -> float | None:
+        requests = sum(self._requests.get(place, 0) for place in places)
+        return sum(self._seconds.get(place, 0.0) for place in places) / requests if requests else None
+
+
+def format_duration(seconds: float) -> str:
+    """Write a duration roughly: seconds below a minute and a half, then minutes, then hours."""
+    if seconds < 90:
+        return f"{max(round(seconds), 0)} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+
+
+ArmState = Literal["waiting", "starting", "warming up", "measuring", "ended"]
+TurnKey = tuple[int, str, int]  # block, arm, attempt
+_STEPS = 100  # buckets of a median for each factor of e: it is right within half a per cent
+
+
+class Median:
+    """A median of positive numbers in constant space, from counts in buckets of one per cent."""
+
+    def __init__(self) -> None:
+        self._counts: dict[int, int] = {}
+
+    def add(self, value: float | None) -> None:
+        """Count one value; what is not known or not positive is left out."""
+        if value is not None and value > 0:
+            bucket = round(math.log(value) * _STEPS)
+            self._counts[bucket] = self._counts.get(bucket, 0) + 1
+
+    def read(self) -> float | None:
+        """Return the lower median, None of nothing."""
+        counts = dict(self._counts)
+        half = (sum(counts.values()) + 1) // 2
+        seen = 0
+        for bucket in sorted(counts):
+            seen += counts[bucket]
+            if seen >= half:
+                return math.exp(bucket / _STEPS)
+        return None
+
+
+class Tally:
+    """Counts over some counted requests."""
+
+    def __init__(self) -> None:
+        self.done = self.on_time = self.judged = self.tokens = 0
+        self.failures: dict[str, int] = {}
+        self.tpot_ns, self.ttft_ns = Median(), Median()
+
+    def add(self, record: RequestRecord, clocks: RequestMetrics, objectives: Objectives | None) -> None:
+        """Count one request with its metrics."""
+        self.done += 1
+        outcome = name_outcome(record)
+        if outcome != "ok":
+            self.failures[outcome] = self.failures.get(outcome, 0) + 1
+        met = None if objectives is None else outcome == "ok" and is_on_time(record, clocks, objectives)
+        if met is not None:
+            self.judged += 1
+            self.on_time += met
+        self.tokens += clocks.output_tokens or 0
+        if outcome == "ok":
+            self.tpot_ns.add(clocks.tpot_ns)
+            self.ttft_ns.add(clocks.ttft_from_schedule_ns)
+
+    @property
+    def on_time_share(self) -> float | None:
+        """On-time share of the judged requests; None without objectives or where none was judged."""
+        return self.on_time / self.judged if self.judged else None
+
+
+class ArmView(msgspec.Struct, frozen=True, kw_only=True):
+    """One arm as it stands; times in ns, None where nothing is known. `failures` by outcome."""
+
+    arm: str
+    state: ArmState
+    done: int
+    planned: int
+    on_time_share: float | None
+    tpot_ns: float | None
+    ttft_ns: float | None
+    failures: dict[str, int]
+    in_flight: int | None
+    tokens_per_s: float | None
+
+
+class TurnView(msgspec.Struct, frozen=True, kw_only=True):
+    """A turn that has ended: what it showed, and how the client itself did.
+
+    `turns` counts those that are measured once more too, of which there are `again`. `client_faults` are
+    words for what the client did beyond its limits: the turn's times then do not count.
+    """
+
+    number: int
+    turns: int
+    load: str
+    arm: str
+    completed: bool
+    requests: int | None
+    failures: dict[str, int] | None
+    on_time_share: float | None
+    tpot_ns: float | None
+    lag_max_ns: int | None
+    client_cpu_share: float | None
+    client_faults: tuple[str, ...]
+    left_s: float | None
+    again: int = 0
+
+
+class BoardView(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole run as it stands. `turn` counts from 1, 0 before the first; `left_s` is None until known.
+
+    `turns` counts those that are measured once more too, of which there are `again`.
+    """
+
+    arms: tuple[ArmView, ...]
+    turn: int
+    turns: int
+    load: str | None
+    elapsed_s: float
+    left_s: float | None
+    last: TurnView | None
+    is_stopping: bool
+    again: int = 0
+
+
+class Board:
+    """Keeps the counts of a run.
+
+    Args:
+        turns: every turn of the run, in order.
+        items: the workload's items by id; a conversation counts as many requests as it has turns.
+        finished: turns that were complete before.
+        recorded: counted requests of a turn that an earlier part of the run has recorded.
+        objectives: deadlines, None where the plan states none.
+        client_lag_ms: how late the client may be before a turn's times do not count.
+        make_spans: makes what holds a turn's lateness against its times; None: that is not judged.
+        is_stopping: tells whether the user wants to leave.
+        clock: source of the elapsed time.
+    """
+
+    def __init__(
+        self,
+        turns: Collection[Turn],
+        items: Mapping[str, Item],
+        *,
+        finished: Collection[TurnKey] = (),
+        recorded: Mapping[TurnKey, int] | None = None,
+        objectives: Objectives | None = None,
+        client_lag_ms: float = math.inf,
+        make_spans: Callable[[], Spans] | None = None,
+        is_stopping: Callable[[], bool] = lambda: False,
+        clock: Clock = monotonic_ns,
+    ) -> None:
+        self._items, self._objectives, self._lag_ms = items, objectives, client_lag_ms
+        self._make_spans, self._spans = make_spans, make_spans() if make_spans else None
+        self._is_stopping, self._clock, self._began_ns = is_stopping, clock, clock()
+        self._turns = self._again = self._ended = 0
+        self._left: Counter[Place] = Counter()
+        self._planned: Counter[str] = Counter()
+        self._levels: dict[str, LevelFacts] = {}
+        self._tallies: dict[str, Tally] = {}
+        self._uncounted: Counter[str] = Counter()
+        self._busy_ns: Counter[str] = Counter()
+        self._states: dict[str, ArmState] = {}
+        self._in_flight = 0
+        self._pace = Pace(self._levels)
+        self._turn: Turn | None = None
+        self._turn_began_ns = 0
+        self._own = Tally()
+        self._last: TurnView | None = None
+        self.version = 0
+        self._recorded = dict(recorded or {})
+        self.add_turns(turns, finished)
+
+    def add_turns(self, turns: Iterable[Turn], finished: Collection[TurnKey] = ()) -> None:
+        """Plan further turns."""
+        for turn in turns:
+            is_over = (turn.block, turn.arm, turn.attempt) in finished
+            left = 0 if is_over else self._count_open(turn)
+            self._turns += 1
+            self._again += turn.attempt > 0
+            self._ended += is_over
+            self._tallies.setdefault(turn.arm, Tally())
+            self._states.setdefault(turn.arm, "waiting")
+            self._levels.setdefault(turn.load, _facts(turn))
+            self._planned[turn.arm] += self._count(turn)
+            self._uncounted[turn.arm] += self._count(turn) - left
+            self._left[turn.load, turn.arm] += left
+        self.version += 1
+
+    def set_state(self, arm: str, state: ArmState) -> None:
+        """Say what an arm does now."""
+        self._states[arm] = state
+        self.version += 1
+
+    def begin_turn(self, turn: Turn) -> None:
+        """A turn begins: its counted requests come now."""
+        self._turn, self._turn_began_ns, self._own = turn, self._clock(), Tally()
+        self._spans = self._make_spans() if self._make_spans else None
+        self.set_state(turn.arm, "measuring")
+
+    def see(self, record: RequestRecord) -> None:
+        """Count a request that has ended, if it is a counted one."""
+        if record.phase != "measure" or self._turn is None:
+            return
+        clocks = compute_clocks(record)
+        for tally in (self._own, self._tallies[record.arm]):
+            tally.add(record, clocks, self._objectives)
+        if self._spans is not None:
+            self._spans.add(record)
+        self._left[record.load, record.arm] -= 1
+        self.version += 1
+
+    def end_turn(self, block: BlockRecord) -> TurnView:
+        """Close a turn and return what it showed."""
+        turn, own = self._turn, self._own
+        assert turn is not None  # noqa: S101 - a turn ends after it has begun
+        window_ns = block.ended_ns - block.started_ns
+        # Requests of worker processes pass this board by: of them only the end of their turn is known.
+        unseen = max(self._count_open(turn) - own.done, 0) if block.completed else 0
+        is_unseen = block.workers > 1 or block.conductor_cpu_s is not None
+        self._turn = None
+        self._ended += block.completed
+        self._uncounted[turn.arm] += unseen
+        self._left[turn.load, turn.arm] -= unseen
+        self._busy_ns[turn.arm] += window_ns
+        self._pace.add(turn.load, turn.arm, own.done + unseen, window_ns / 1e9)
+        is_over = self._left_of(turn.arm) <= 0
+        self.set_state(turn.arm, "ended" if is_over else "waiting")
+        self._last = TurnView(
+            number=self._ended + (not block.completed),
+            turns=self._turns,
+            load=turn.load,
+            arm=turn.arm,
+            completed=block.completed,
+            requests=None if is_unseen and not block.completed else own.done + unseen,
+            failures=None if is_unseen else dict(own.failures),
+            on_time_share=own.on_time_share,
+            tpot_ns=own.tpot_ns.read(),
+            lag_max_ns=block.event_loop_lag_max_ns,
+            client_cpu_share=_share(block.client_cpu_s, window_ns, block.workers),
+            client_faults=self._find_faults(turn, block),
+            left_s=self.estimate_left_s(),
+            again=self._again,
+        )
+        return self._last
+
+    def count_turns(self) -> tuple[int, int]:
+        """Return how many turns have ended, and how many there are."""
+        return self._ended, self._turns
+
+    def estimate_left_s(self) -> float | None:
+        """Return the forecast of the seconds left, None until known."""
+        return self._pace.estimate_s(dict(self._left))
+
+    def count_in_flight(self, change: int) -> None:
+        """A request went out (1) or came back (-1)."""
+        self._in_flight += change
+
+    def view(self) -> BoardView:
+        """Return everything as it stands."""
+        turn = self._turn
+        return BoardView(
+            arms=tuple(self._view_arm(arm) for arm in tuple(self._planned)),
+            turn=self._ended + (turn is not None),
+            turns=self._turns,
+            load=turn.load if turn else None,
+            elapsed_s=(self._clock() - self._began_ns) / 1e9,
+            left_s=self.estimate_left_s(),
+            last=self._last,
+            is_stopping=self._is_stopping(),
+            again=self._again,
+        )
+
+    def _view_arm(self, arm: str) -> ArmView:
+        tally, turn = self._tallies[arm], self._turn
+        is_on = turn is not None and turn.arm == arm
+        busy_ns = self._busy_ns[arm] + (self._clock() - self._turn_began_ns if is_on else 0)
+        return ArmView(
+            arm=arm,
+            state=self._states[arm],
+            done=self._uncounted[arm] + tally.done,
+            planned=self._planned[arm],
+            on_time_share=tally.on_time_share,
+            tpot_ns=tally.tpot_ns.read(),
+            ttft_ns=tally.ttft_ns.read(),
+            failures=dict(tally.failures),
+            in_flight=self._in_flight if is_on else None,
+            tokens_per_s=tally.tokens / (busy_ns / 1e9) if tally.tokens and busy_ns else None,
+        )
+
+    def _find_faults(self, turn: Turn, block: BlockRecord) -> tuple[str, ...]:
+        """Return what the record of the turn alone shows; the rate is judged from its requests, later."""
+        bound = self._spans.bound(reads=bool(block.unstamped)) if self._spans else None
+        faults = find_client_faults([block], (), self._lag_ms, is_open=turn.concurrency is None, bound=bound)
+        return tuple(FAULT_WORDS.get(one.kind, one.kind) for one in faults)
+
+    def _left_of(self, arm: str) -> int:
+        return sum(requests for (_, name), requests in self._left.items() if name == arm)
+
+    def _count_open(self, turn: Turn) -> int:
+        """Return the counted requests of a turn that no earlier part of the run has recorded."""
+        return max(self._count(turn) - self._recorded.get((turn.block, turn.arm, turn.attempt), 0), 0)
+
+    def _count(self, turn: Turn) -> int:
+        return sum(self._items[item_id].turns for item_id in turn.item_ids)
+
+
+class WatchedSink:
+    """Hands records on and shows them to a board."""
+
+    def __init__(self, sink: Sink, board: Board) -> None:
+        self._sink, self._board = sink, board
+
+    def append(self, record: RequestRecord) -> None:
+        """Keep one record; only what is kept is shown."""
+        self._sink.append(record)
+        self._board.see(record)
+
+
+class WatchedTransport:
+    """Carries requests and tells a board how many are under way."""
+
+    def __init__(self, transport: Transport, board: Board) -> None:
+        self._transport, self._board = transport, board
+
+    async def send(self, request: WireRequest, listener: Listener) -> Ending:
+        """Send; see `Transport`."""
+        self._board.count_in_flight(1)
+        try:
+            return await self._transport.send(request, listener)
+        finally:
+            self._board.count_in_flight(-1)
+
+    async def close(self) -> None:
+        """Drop every connection."""
+        await self._transport.close()
+
+
+def _facts(turn: Turn) -> LevelFacts:
+    span_s = (turn.due_ns[-1] - turn.due_ns[0]) / 1e9 if len(turn.due_ns) > 1 else None
+    return LevelFacts(
+        concurrency=turn.concurrency,
+        due_s_per_request=span_s / len(turn.due_ns) if span_s else None,
+    )
+
+
+def _share(cpu_s: float | None, window_ns: int, workers: int) -> float | None:
+    return None if cpu_s is None or window_ns <= 0 else cpu_s / (window_ns / 1e9) / workers

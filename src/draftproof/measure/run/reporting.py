@@ -1,0 +1,78 @@
+"""From a run directory to results and report. No clock, no network: the same bytes on any machine.
+
+The statistics take a second or more to import. They are imported here when a verdict is computed, so that a
+check, or a run that does not get that far, need not wait for them.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from draftproof.core.collecting import no_collection
+from draftproof.judge.results.run import Results
+from draftproof.store import RunContents, RunDirectory
+
+if TYPE_CHECKING:
+    from draftproof.judge.inform.explain import Explanation
+    from draftproof.judge.observe.run_data import RunData
+
+
+def recompute(path: Path, *, write: bool) -> Results:
+    """Compute the results of a run from its journal.
+
+    If `write`, renew results.json, envelope.json and report.html.
+
+    Raises:
+        StoreError: there is no run, or a line of it cannot be read.
+        InvalidRunError: plan or thresholds were changed after the run had begun.
+    """
+    from draftproof.judge.compute import compute_results  # noqa: PLC0415
+    from draftproof.judge.decide.envelope import build_envelope  # noqa: PLC0415
+    from draftproof.tell.report import render_html  # noqa: PLC0415
+
+    run = RunDirectory.open(path)
+    with no_collection():
+        contents = run.load()
+        results = compute_results(run_data(contents))
+    if write:
+        run.write_results(results)
+        run.write_envelope(build_envelope(results, contents.manifest))
+        run.write_report(render_html(results, contents.manifest))
+    return results
+
+
+def explain_run(path: Path, cell: str | None) -> "Explanation":
+    """Compute a run's verdict and return the way from it to the raw requests, for one cell or for all.
+
+    Args:
+        path: the run directory.
+        cell: "SEGMENT@LOAD", None for all.
+
+    Raises:
+        StoreError: there is no run, or a line of it cannot be read.
+        InvalidRunError: plan or thresholds were changed after the run had begun.
+        UsageError: there is no such cell.
+    """
+    from draftproof.judge.compute import compute_results  # noqa: PLC0415
+    from draftproof.judge.inform.explain import explain  # noqa: PLC0415
+    from draftproof.store.compaction import locate_requests  # noqa: PLC0415
+
+    run = run_data(RunDirectory.open(path).load())
+    return explain(run, compute_results(run), locate_requests(path), cell)
+
+
+def run_data(contents: RunContents) -> "RunData":
+    """Return the part of a run directory that a verdict depends on."""
+    from draftproof.judge.observe.run_data import RunData  # noqa: PLC0415
+
+    return RunData(
+        plan=contents.plan,
+        manifest=contents.manifest,
+        records=contents.records,
+        blocks=contents.blocks,
+        items=contents.items,
+        telemetry=contents.telemetry,
+        judgements=contents.judgements,
+        behaviours=contents.behaviours,
+        warmups=contents.warmups,
+        notices=contents.notices,
+    )

@@ -1,0 +1,321 @@
+"""A run from plan to report: start the arms, check, write down what they are, measure, compute.
+
+Owns the order of events. Whatever ends it (Ctrl-C, a full disk, a service that dies), what was measured is
+in the journal, the services are stopped, and the run can be resumed.
+"""
+
+import asyncio
+import os
+import platform
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import psutil
+import uvloop
+
+from draftproof import __version__
+from draftproof.core.build import source_sha256
+from draftproof.core.clock import monotonic_ns, wall_anchor
+from draftproof.core.errors import IncompatibleError
+from draftproof.core.manifests import Manifest
+from draftproof.core.records import SCHEMA_VERSION
+from draftproof.judge.metrics.request import list_uncounted
+from draftproof.judge.observe.notices import find_ending, note_going_on
+from draftproof.judge.results.run import Results
+from draftproof.measure.load.sockets import prepare_descriptors
+from draftproof.measure.run.answer_judging import check_judging, count_answers, judge_run
+from draftproof.measure.run.behaviour import list_unprobed
+from draftproof.measure.run.check import ModelResolver, choose_items, preflight, resolve_target
+from draftproof.measure.run.clusters import check_cluster
+from draftproof.measure.run.host_watch import HostWatch
+from draftproof.measure.run.load_findings import (
+    LoadFinding,
+    find_beyond_service,
+    find_load_findings,
+    list_notes,
+)
+from draftproof.measure.run.measure import measure, plan_turns
+from draftproof.measure.run.progress import Interrupted, Patience, Progress
+from draftproof.measure.run.reporting import recompute
+from draftproof.measure.run.second_attempts import (
+    count_starts,
+    has_other_blocks,
+    list_missing_turns,
+    list_repeats,
+)
+from draftproof.measure.run.service_group import Fleet, check_same
+from draftproof.measure.run.stopping import stop_on_signal
+from draftproof.measure.run.watching_host import make_watch, running_arms
+from draftproof.plan.environment import list_values
+from draftproof.plan.loading import plan_sha256, thresholds_sha256
+from draftproof.plan.schema import Plan
+from draftproof.services.arms.launch import list_arms
+from draftproof.services.arms.preflight import PreflightReport
+from draftproof.services.arms.request_fit import find_tokenizer
+from draftproof.services.telemetry.host import name_cpu
+from draftproof.store import LOG_FOLDER, RunContents, RunDirectory
+from draftproof.workload.items import Item, Workload
+from draftproof.workload.recordings import cap_evidence
+
+
+def run_plan(
+    plan: Plan,
+    text: str,
+    out: Path,
+    resolve_model: ModelResolver,
+    progress: Progress,
+    *,
+    patience: Patience | None = None,
+) -> Results:
+    """Run a plan into a new directory and return its results.
+
+    A run that cannot end well ends early: what it has is kept, and the results say why.
+
+    Args:
+        plan: the checked plan, paths resolved.
+        text: its text, kept in the run.
+        out: the run directory; must be empty or absent.
+        resolve_model: turns the plan's target into a folder of files.
+        progress: told where the run is.
+        patience: what becomes of a run that cannot end well; None: it ends.
+
+    Raises:
+        DraftproofError: anything a user can mend; what was measured is kept.
+        Interrupted: stopped by a signal.
+    """
+    RunDirectory.check_free(out)
+    workload, items = choose_items(plan)
+    findings = (*list_notes(workload), *find_load_findings(plan, items))
+    prepare_descriptors(plan)
+    workers = check_cluster(plan)
+    model = resolve_target(plan, resolve_model)
+    job = _Job(
+        plan=plan,
+        text=text,
+        out=out,
+        workload=workload,
+        items=items,
+        model=model,
+        findings=findings,
+        workers=workers,
+    )
+    with RunDirectory.prepare(out):
+        is_over = uvloop.run(_run_new(job, progress, patience or Patience()))
+    return _finish(out, model, progress, is_over=is_over)
+
+
+def resume_run(
+    out: Path, resolve_model: ModelResolver, progress: Progress, *, patience: Patience | None = None
+) -> Results:
+    """Continue an interrupted run where its journal ends and return its results.
+
+    Raises:
+        IncompatibleError: an arm is not what it was when the run began.
+        DraftproofError: as `run_plan`.
+        Interrupted: stopped again.
+    """
+    with RunDirectory.open(out) as run:
+        run.lock()
+        contents = run.load()
+        is_measured, model = _is_measured(contents), None
+        is_over = is_measured
+        if not is_measured or list_uncounted(contents.records):
+            model = resolve_target(contents.plan, resolve_model)
+        if not is_measured:
+            prepare_descriptors(contents.plan)
+            check_cluster(contents.plan)
+            is_over = uvloop.run(_run_on(run, contents, model, progress, patience or Patience()))
+    return _finish(out, model, progress, is_over=is_over)
+
+
+def _is_measured(contents: RunContents) -> bool:
+    """Tell whether no turn is missing, so that a run whose end alone was lost needs no service.
+
+    Probes of behaviour that were begun must be finished; a run from before there were any needs none.
+    """
+    arms = list_arms(contents.plan)
+    turns = plan_turns(contents.plan, contents.items, arms)
+    if has_other_blocks(turns, contents.blocks):
+        return _is_measured_otherwise(contents, len(turns))
+    items, recorded = {item.id: item for item in contents.items}, {one.request_id for one in contents.records}
+    if list_missing_turns(turns, items, contents.blocks, recorded) or not _is_knee_found(contents):
+        return False
+    if any(list_repeats(contents.plan, turns, contents.blocks).list_all_due()):
+        return False
+    return not contents.behaviours or not list_unprobed(contents.plan, arms, contents.behaviours)
+
+
+def _is_measured_otherwise(contents: RunContents, wanted: int) -> bool:
+    """Tell whether no period is missing of a run that an earlier version made.
+
+    Raises:
+        IncompatibleError: one is.
+    """
+    if len({(one.load, one.block, one.arm) for one in contents.blocks if one.completed}) >= wanted:
+        return True
+    raise IncompatibleError(
+        f"draftproof {contents.manifest.draftproof_version} began this run and orders blocks otherwise.",
+        place="manifest.json",
+        fix="continue it with that version, or start a new run.",
+    )
+
+
+def _is_knee_found(contents: RunContents) -> bool:
+    """Tell whether a run lacks no look of its knee search; the statistics are imported only for a search."""
+    if contents.plan.knee is None:
+        return True
+    from draftproof.measure.run.knee import is_over  # noqa: PLC0415
+
+    return is_over(contents)
+
+
+class _Job(msgspec.Struct, frozen=True, kw_only=True):
+    """What a new run is made of."""
+
+    plan: Plan
+    text: str
+    out: Path
+    workload: Workload
+    items: tuple[Item, ...]
+    model: Path | None
+    findings: tuple[LoadFinding, ...]
+    workers: tuple[str, ...]
+
+
+async def _run_new(job: _Job, progress: Progress, patience: Patience) -> bool:
+    """Run a new run; return whether it came to its end."""
+    await check_judging(job.plan, job.items, os.environ)
+    with stop_on_signal() as stop:
+        watch = make_watch(job.plan, job.items, progress, patience)
+        make = partial(_make_fleet, job.plan, job.model, job.out, progress)
+        async with running_arms(make, watch, progress, stop) as fleet:
+            report = preflight(fleet, job.items, job.model)
+            report.raise_errors()
+            manifest = _manifest(job, fleet, report)
+            with RunDirectory.create(job.out, job.text, job.plan, manifest, job.items) as run:
+                watch.keep_in(run.append_beside)
+                return await _measure(run, fleet, job.items, watch, stop)
+
+
+async def _run_on(
+    run: RunDirectory, contents: RunContents, model: Path | None, progress: Progress, patience: Patience
+) -> bool:
+    """Go on with a run; return whether it came to its end."""
+    before = {arm.arm: arm for arm in contents.manifest.arms}
+    started = count_starts(contents.blocks, contents.warmups)
+    with stop_on_signal() as stop:
+        watch = make_watch(contents.plan, contents.items, progress, patience)
+        watch.keep_in(run.append_beside)
+        make = partial(_make_fleet, contents.plan, model, run.path, progress, started=started)
+        async with running_arms(make, watch, progress, stop) as fleet:
+            preflight(fleet, contents.items, model).raise_errors()
+            for name, now in fleet.manifests.items():
+                check_same(before[name], now)
+            if find_ending(contents.notices) is not None:
+                run.append_beside(note_going_on(monotonic_ns()))
+            return await _measure(run, fleet, contents.items, watch, stop)
+
+
+def _make_fleet(
+    plan: Plan,
+    model: Path | None,
+    out: Path,
+    progress: Progress,
+    stop: asyncio.Event,
+    *,
+    started: Mapping[str, int] | None = None,
+) -> Fleet:
+    return Fleet(plan, model, out / LOG_FOLDER, progress, stop, started_before=started)
+
+
+async def _measure(
+    run: RunDirectory, fleet: Fleet, items: tuple[Item, ...], watch: HostWatch, stop: asyncio.Event
+) -> bool:
+    """Measure what is missing; return whether all is measured, False where the run cannot end well.
+
+    Raises:
+        DraftproofError: as `measure`.
+        Interrupted: the user wants to leave.
+    """
+    while True:
+        try:
+            await _measure_all(run, fleet, items, watch)
+        except Interrupted:
+            if watch.ending is None or stop.is_set():
+                raise
+            if not await watch.wait_for_quiet(stop):
+                return False
+        else:
+            return True
+
+
+async def _measure_all(run: RunDirectory, fleet: Fleet, items: tuple[Item, ...], watch: HostWatch) -> None:
+    progress = watch.progress
+    progress.phase("Measuring")
+    done, total = await measure(run, fleet, items, progress, watch)
+    if done < total:
+        raise Interrupted(run.path, done, total)
+    if fleet.plan.knee is not None:
+        from draftproof.measure.run.knee import search_knee  # noqa: PLC0415
+
+        await search_knee(run, fleet, progress, watch)
+
+
+def _finish(out: Path, model: Path | None, progress: Progress, *, is_over: bool) -> Results:
+    """Compute the results; answers of a run that ended early are not judged, which may cost."""
+    with RunDirectory.open(out) as run:
+        contents = run.load()
+        if list_uncounted(contents.records):
+            tokenizer = find_tokenizer(contents.plan, model, os.environ)
+            contents = count_answers(run, contents, tokenizer)
+        if is_over:
+            uvloop.run(judge_run(run, progress, contents))
+    progress.phase("Computing the verdict")
+    run.compact()
+    return recompute(out, write=True)
+
+
+def _manifest(job: _Job, fleet: Fleet, report: PreflightReport) -> Manifest:
+    plan, workload = job.plan, job.workload
+    wall_ns, monotonic_ns = wall_anchor()
+    return Manifest(
+        schema_version=SCHEMA_VERSION,
+        draftproof_version=__version__,
+        source_sha256=source_sha256(),
+        run_name=plan.name,
+        created_wall_ns=wall_ns,
+        anchor_wall_ns=wall_ns,
+        anchor_monotonic_ns=monotonic_ns,
+        plan_sha256=plan_sha256(job.text),
+        thresholds_sha256=thresholds_sha256(plan),
+        workload_sha256=workload.sha256,
+        workload_name=workload.name,
+        workload_version=workload.version,
+        evidence=cap_evidence(plan.evidence, job.items),
+        seed=plan.seed,
+        host=describe_host(),
+        arms=tuple(fleet.manifests.values()),
+        contracts=tuple(report.contracts),
+        references=list_values(plan, os.environ, fleet.secrets),
+        findings=(
+            *(f"Before the run: {one.arm}: {one.text}" for one in report.findings),
+            *(f"Before the run: {one}" for one in job.findings),
+            *(f"Before the run: {one}" for one in job.workers),
+            *(f"Before the run: {one}" for one in find_beyond_service(plan, fleet.manifests.values())),
+        ),
+    )
+
+
+def describe_host() -> dict[str, str | int | float | None]:
+    """Return what the machine is: enough to see that two runs were not made on the same kind."""
+    return {
+        "system": platform.system(),
+        "kernel": platform.release(),
+        "machine": platform.machine(),
+        "cpu": name_cpu(),
+        "cores": psutil.cpu_count(logical=True),
+        "memory_bytes": psutil.virtual_memory().total,
+        "python": platform.python_version(),
+    }

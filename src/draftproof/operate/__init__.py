@@ -1,0 +1,1 @@
+"""An approval held against what runs."""

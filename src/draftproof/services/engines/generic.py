@@ -1,0 +1,31 @@
+"""A service that is only known to speak the protocol of OpenAI's chat completions.
+
+A strict service refuses a field it does not know, so what lies beyond that protocol is tried before the run
+and asked only where it is accepted. What the service does not disclose stays unknown: the mechanism is
+recorded as undisclosed and only delivery is measured.
+"""
+
+from typing import Any
+
+from draftproof.services.engines.adapter import EngineAdapter
+from draftproof.services.engines.chat.metrics_block import read_metrics
+from draftproof.services.engines.facts import EngineFacts
+from draftproof.workload.items import Item
+
+
+def _ask(_item: Item) -> dict[str, Any]:
+    """Usage at the end of the stream is of the protocol, at every chunk it is not."""
+    return {"stream_options": {"include_usage": True}}
+
+
+GENERIC = EngineAdapter(
+    facts=EngineFacts(name="generic", title="OpenAI-compatible service", metrics_path=""),
+    ask=_ask,
+    optional={
+        "stream_options.continuous_usage_stats": {
+            "stream_options": {"include_usage": True, "continuous_usage_stats": True}
+        },
+        "return_token_ids": {"return_token_ids": True},
+    },
+    read_blocks=read_metrics,
+)

@@ -1,0 +1,96 @@
+"""The reference engine: asked for token ids and for its record of every round."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from draftproof.services.engines.adapter import EngineAdapter, Evidence
+from draftproof.services.engines.chat.metrics_block import read_metrics
+from draftproof.services.engines.facts import EngineFacts, Feature, Identity, Release, Series, Settings
+from draftproof.services.engines.protocol import Speculation
+from draftproof.services.engines.reading.values import as_table, as_text, decode_object, name_facts
+from draftproof.workload.items import Item
+
+REFERENCE_ENGINE = "draftproof-reference"
+_SPEC = "draftproof:spec_decode_num"
+# The plan names every drafting setting under `speculation.`; the service states these without it.
+_PLAN_NAMES = {name: f"speculation.{name}" for name in ("ngram_min", "ngram_max", "ngram_shared_tokens")}
+
+
+def _ask(_item: Item) -> dict[str, Any]:
+    return {"return_token_ids": True, "return_round_metrics": True}
+
+
+def _switch(speculation: Speculation) -> dict[str, Any]:
+    return {"speculation": msgspec.to_builtins(speculation)}
+
+
+def _read_identity(bodies: Mapping[str, bytes]) -> Identity:
+    stated = decode_object(bodies.get("/version"))
+    config = as_table(stated.get("config"))
+    return Identity(
+        engine=as_text(stated.get("engine")),
+        version=as_text(stated.get("version")),
+        settings=name_facts(as_table(stated.get("platform")))
+        | {
+            _PLAN_NAMES.get(key, key): value if isinstance(value, str | int | float) else None
+            for key, value in config.items()
+        },
+    )
+
+
+def _read_no_flags(_command: Sequence[str]) -> Settings:
+    """The engine states its whole configuration itself, under the names that a plan uses."""
+    return {}
+
+
+def _explain_idle(evidence: Evidence) -> str | None:
+    method = evidence.settings.get("speculation.method")
+    return None if method in {None, "off"} else f"the drafter of {method} is idle"
+
+
+REFERENCE = EngineAdapter(
+    facts=EngineFacts(
+        name="reference",
+        title="the reference engine",
+        checked=(Release("0.1", "live"),),
+        families={"ngram": "ngram", "draft_model": "draft_model", "attached": "attached", "self": "self"},
+        series=Series(
+            spec_steps=(f"{_SPEC}_drafts_total",),
+            draft_tokens=(f"{_SPEC}_draft_tokens_total",),
+            accepted_tokens=(f"{_SPEC}_accepted_tokens_total",),
+            accepted_by_position=(f"{_SPEC}_accepted_tokens_per_pos_total", "position"),
+            generation_tokens=("draftproof:generation_tokens_total",),
+            prompt_tokens=("draftproof:prompt_tokens_total",),
+            finished_requests=("draftproof:request_success_total",),
+            engine_steps=("draftproof:engine_steps_total",),
+            running=("draftproof:num_requests_running",),
+            waiting=("draftproof:num_requests_waiting",),
+            draft_seconds=("draftproof:draft_seconds_total",),
+            verify_seconds=("draftproof:verify_seconds_total",),
+        ),
+        lacks=(
+            Feature(text="prompt logprobs", fields=("prompt_logprobs",)),
+            Feature(text="beam search", fields=("use_beam_search",)),
+            Feature(text="lists of banned or allowed tokens", fields=("allowed_token_ids", "bad_words")),
+            Feature(
+                text="regex, choice and grammar constraints",
+                fields=("guided_regex", "guided_choice", "guided_grammar"),
+            ),
+            Feature(text="a chat template in the request", fields=("chat_template", "chat_template_kwargs")),
+            Feature(text="continuing a given answer", fields=("continue_final_message",)),
+            Feature(text="images and audio"),
+        ),
+        pausing={"speculation.policy": ("adaptive", "batch", "auto")},
+        fallback="a request whose drafter fails is completed by ordinary decoding and counted",
+        chunk_holds="step",
+        is_exact=True,
+    ),
+    ask=_ask,
+    read_blocks=read_metrics,
+    read_identity=_read_identity,
+    read_flags=_read_no_flags,
+    explain_idle=_explain_idle,
+    render_switch=_switch,
+)

@@ -1,0 +1,295 @@
+"""SGLang: asked for its record of speculation, counted by continuous usage.
+
+Names and words: release 0.5.23, `srt/entrypoints/openai/protocol.py` and `serving_chat.py` beside it,
+`srt/managers/tokenizer_manager.py`, `srt/observability/metrics_collector.py` and
+`srt/arg_groups/speculative_hook.py`.
+docs/engines/sglang.md tells users where each number comes from and where the engine's own ones mislead.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from draftproof.services.engines.adapter import EngineAdapter, Evidence
+from draftproof.services.engines.facts import (
+    Confound,
+    EngineFacts,
+    Family,
+    Feature,
+    Identity,
+    Release,
+    Series,
+    Settings,
+)
+from draftproof.services.engines.reading.values import decode_object, read_nccl, sum_series
+from draftproof.services.engines.sglang.answer import HeldTailFold, read_details
+from draftproof.services.engines.sglang.settings import ALIASES, METHOD, OFF, name_settings, read_flags
+from draftproof.workload.items import Item
+
+_FAMILIES: dict[str, Family] = {
+    "NGRAM": "ngram",
+    "STANDALONE": "draft_model",
+    "EAGLE": "attached",
+    "EAGLE3": "attached",
+    "FROZEN_KV_MTP": "attached",
+    "DFLASH": "attached",
+    "DSPARK": "attached",
+    "UNO": "self",
+}
+# Of several hundred start arguments those that bear on speed, memory or sampling; `speculative_*` join them.
+_STATED = (
+    *("model_path", "revision", "load_format", "dtype", "quantization", "kv_cache_dtype", "device"),
+    *("tp_size", "pp_size", "dp_size", "enable_dp_attention", "page_size", "mem_fraction_static"),
+    "max_running_requests",
+    *("max_total_tokens", "chunked_prefill_size", "max_prefill_tokens", "schedule_policy"),
+    *("attention_backend", "sampling_backend", "grammar_backend", "stream_interval"),
+    *("disable_radix_cache", "disable_cuda_graph", "disable_overlap_schedule", "enable_mixed_chunk"),
+    "enable_deterministic_inference",
+)
+_CONCURRENCY = "effective_max_running_requests_per_dp"
+_RUNNING, _DEFAULT_RUNNING = "capacity.max_running_requests", 48
+_RESET_CONCURRENCY = re.compile(r"Max running requests is reset to (\d+) for speculative decoding")
+_NO_ADAPTING = re.compile(r"speculative_adaptive disabled: (.+?)\. Falling back")
+_ACTIVE_STEPS = "sglang:spec_num_steps"
+
+
+def _ask(_item: Item) -> dict[str, Any]:
+    return {"return_spec_tokens_details": True}
+
+
+def _read_identity(bodies: Mapping[str, bytes]) -> Identity:
+    """Read /server_info (older releases: /get_server_info) and /v1/models."""
+    stated = decode_object(bodies.get("/server_info")) or decode_object(bodies.get("/get_server_info"))
+    card = _read_card(bodies)
+    version = stated.get("version")
+    settings = _read_arguments(stated) if "speculative_algorithm" in stated else {}
+    length = card.get("max_model_len")
+    if isinstance(length, int):
+        settings["max_model_len"] = length
+    is_known = isinstance(version, str) or card.get("owned_by") == "sglang"
+    return Identity(
+        engine="sglang" if is_known else None,
+        version=version if isinstance(version, str) else None,
+        settings=settings,
+    )
+
+
+def _read_card(bodies: Mapping[str, bytes]) -> dict[str, Any]:
+    cards = decode_object(bodies.get("/v1/models")).get("data")
+    return cards[0] if isinstance(cards, list) and cards and isinstance(cards[0], dict) else {}
+
+
+def _read_arguments(stated: dict[str, Any]) -> Settings:
+    """Return the arguments in force, and what the scheduler makes of them on the memory that it finds."""
+    wanted = {key: stated[key] for key in _STATED if key in stated}
+    drafting = {key: value for key, value in stated.items() if key.startswith("speculative_")}
+    states = stated.get("internal_states")
+    state = states[0] if isinstance(states, list) and states and isinstance(states[0], dict) else {}
+    if isinstance(state.get(_CONCURRENCY), int):
+        wanted[_RUNNING] = state[_CONCURRENCY]
+    return name_settings(wanted | drafting)
+
+
+def _read_log(text: str) -> Settings:
+    settings = read_nccl(text)
+    if found := _RESET_CONCURRENCY.search(text):
+        settings["max_running_requests"] = int(found[1])
+    if "Mixed chunked prefill is disabled" in text:
+        settings["enable_mixed_chunk"] = False
+    if "Overlap schedule is not implemented for speculative decoding on CPU" in text:
+        settings["disable_overlap_schedule"] = True
+    if _NO_ADAPTING.search(text):
+        settings["speculation.adaptive"] = False
+    return settings
+
+
+def _explain_off(evidence: Evidence) -> str | None:
+    if evidence.settings.get(METHOD) == OFF:
+        return "the server runs without --speculative-algorithm"
+    if _has_adapted_to_zero(evidence):
+        return "the adaptive table has set the draft length to zero at this batch size"
+    return None
+
+
+def _explain_idle(evidence: Evidence) -> str | None:
+    if (off := _explain_off(evidence)) is not None:
+        return off
+    answer = evidence.answer
+    counts = None if answer is None else answer.speculation
+    if counts is not None and counts.num_spec_steps and not counts.num_accepted_draft_tokens:
+        return "every draft was rejected: the drafter was not made for this target"
+    if answer is not None and answer.output_tokens is not None and answer.output_tokens <= 1:
+        return "the test request ended with its first token, before any draft"
+    if counts is None and evidence.after is None:
+        return "the answer has no sglext block, and there are no metrics without --enable-metrics"
+    return None
+
+
+def _has_adapted_to_zero(evidence: Evidence) -> bool:
+    """Whether the gauge of the active draft length is zero; without adapting, look-up shows zero as well."""
+    if evidence.after is None or evidence.settings.get("speculation.adaptive") is not True:
+        return False
+    return sum_series(evidence.after, _ACTIVE_STEPS) == 0
+
+
+def _find_lossy(settings: Settings) -> str | None:
+    if settings.get(METHOD, OFF) in {OFF, None}:
+        return None
+    for key in ("speculation.accept_threshold_single", "speculation.accept_threshold_acc"):
+        value = settings.get(key)
+        if isinstance(value, int | float) and value < 1:
+            return f"{key} is {value}: below 1, drafts are kept that the target would not have sampled"
+    if settings.get("env.SGLANG_SIMULATE_ACC_LEN") is not None:
+        return "SGLANG_SIMULATE_ACC_LEN is set, so drafts are accepted by chance"
+    if settings.get("device") in {"cpu", "xpu"}:
+        return f"on {settings['device']} verification takes the likeliest token, whatever the temperature"
+    return None
+
+
+_PASSES = "sglang:forward_execution_seconds_total"
+_MIXED = ("NGRAM", "STANDALONE", "UNO", "FROZEN_KV_MTP")
+_WITH_WEIGHTS = ("STANDALONE", "EAGLE", "EAGLE3", "FROZEN_KV_MTP", "DFLASH", "DSPARK", "UNO")
+_CONFOUNDS = (
+    Confound(
+        text="unless --max-running-requests is given, at most 48 requests run at once",
+        settings=("max_running_requests", _RUNNING),
+        forces={"max_running_requests": _DEFAULT_RUNNING},
+        pin=f"--max-running-requests {_DEFAULT_RUNNING}",
+    ),
+    Confound(
+        text="mixed chunked prefill is switched off",
+        settings=("enable_mixed_chunk",),
+        forces={"enable_mixed_chunk": False},
+        pin="no --enable-mixed-chunk",
+        methods=_MIXED,
+    ),
+    Confound(
+        text="in a step that mixes prefill with decoding, running requests decode one token without drafts",
+        settings=("enable_mixed_chunk",),
+        pin="no --enable-mixed-chunk in any arm",
+        methods=("EAGLE", "EAGLE3", "DFLASH", "DSPARK"),
+    ),
+    Confound(
+        text="on a CPU the overlap schedule is switched off",
+        settings=("disable_overlap_schedule",),
+        forces={"disable_overlap_schedule": True},
+        pin="--disable-overlap-schedule",
+    ),
+    Confound(
+        text="the share of memory that the server chooses for weights and cache may be another",
+        settings=("mem_fraction_static",),
+        forces={"mem_fraction_static": None},
+        pin="the candidate's --mem-fraction-static",
+    ),
+    Confound(
+        text="a tree of drafts rules out the default attention kernels on Hopper and Blackwell",
+        settings=("attention_backend",),
+        forces={"attention_backend": None},
+        pin="the candidate's --attention-backend",
+    ),
+    Confound(
+        text="the drafter's weights and its cache, one slot for each slot of the target, leave less cache",
+        settings=("max_total_tokens",),
+        pin="--max-total-tokens in every arm",
+        methods=_WITH_WEIGHTS,
+    ),
+    Confound(
+        text="the lookup trie is shared by all requests and outlives them, so drafts depend on earlier ones",
+        pin="none; the same items in the same order in every arm, and no other clients",
+        methods=("NGRAM",),
+    ),
+)
+_PENALTIES = ("frequency_penalty", "presence_penalty", "repetition_penalty")
+_BUT_FOR_BLOCKS = tuple(method for method in _FAMILIES if method not in {"DFLASH", "DSPARK"})
+_REFUSES = (
+    Feature(text="min_p is ignored in silence", fields=("min_p",)),
+    Feature(
+        text="custom logit processors are ignored in silence, but for DFLASH and DSPARK",
+        fields=("custom_logit_processor",),
+        methods=_BUT_FOR_BLOCKS,
+    ),
+    Feature(
+        text="penalties, logit bias and custom logit processors are refused by UNO",
+        fields=(*_PENALTIES, "logit_bias", "custom_logit_processor"),
+        methods=("UNO",),
+    ),
+    Feature(
+        text="penalties are taken once for all drafts of a step, so the answers are not quite the target's",
+        fields=_PENALTIES,
+        is_inexact=True,
+    ),
+    Feature(
+        text="return_sampling_mask is refused, but for DFLASH and DSPARK",
+        fields=("return_sampling_mask",),
+        methods=_BUT_FOR_BLOCKS,
+    ),
+)
+# Of `ChatCompletionRequest`, python/sglang/srt/entrypoints/openai/protocol.py.
+_REQUEST_FIELDS = frozenset(
+    (
+        "cache_salt", "chat_template_kwargs", "continue_final_message", "custom_logit_processor",
+        "custom_params", "ebnf", "extra_key", "frequency_penalty", "ignore_eos", "input_ids", "logit_bias",
+        "logprobs", "lora_path", "min_p", "min_tokens", "n", "ngram_corpus_id", "no_stop_trim",
+        "parallel_tool_calls", "presence_penalty", "priority", "reasoning", "reasoning_effort", "regex",
+        "repetition_penalty", "response_format", "return_hidden_states", "return_meta_info",
+        "return_token_ids", "rid", "routed_dp_rank", "separate_reasoning", "session_id", "session_params",
+        "skip_special_tokens", "stop_regex", "stop_token_ids", "stream_reasoning", "task", "top_logprobs",
+        "user",
+    )
+)  # fmt: skip
+_LACKS = (
+    Feature(
+        text="token ids in a chat stream: return_token_ids is refused there", fields=("return_token_ids",)
+    ),
+    Feature(text="speculation switched per request"),
+    Feature(text="a counter of drafted or accepted tokens, and acceptance by position, in the metrics"),
+)
+
+
+SGLANG = EngineAdapter(
+    fold=HeldTailFold,
+    facts=EngineFacts(
+        name="sglang",
+        title="SGLang",
+        checked=(Release("0.5.23", "source"),),
+        families=_FAMILIES,
+        aliases=ALIASES,
+        identity_paths=("/server_info", "/get_server_info", "/v1/models"),
+        environment_prefixes=("SGLANG_", "SGL_"),
+        ready_paths=("/health", "/v1/models"),
+        series=Series(
+            spec_steps=("sglang:spec_verify_calls_total",),
+            generation_tokens=("sglang:generation_tokens_total",),
+            prompt_tokens=("sglang:prompt_tokens_total",),
+            finished_requests=("sglang:num_requests_total",),
+            preemptions=("sglang:num_retracted_requests_total",),
+            prefix_queries=("sglang:prompt_tokens_total",),
+            prefix_hits=("sglang:cached_tokens_total",),
+            running=("sglang:num_running_reqs",),
+            waiting=("sglang:num_queue_reqs",),
+            cache_usage=("sglang:token_usage",),
+            draft_seconds=tuple(
+                f'{_PASSES}{{category="{category}"}}'
+                for category in ("eagle_draft", "eagle_draft_extend", "draft_extend_v2", "frozen_kv_draft")
+            ),
+            verify_seconds=(f'{_PASSES}{{category="target_verify"}}',),
+        ),
+        confounds=_CONFOUNDS,
+        refuses=_REFUSES,
+        lacks=_LACKS,
+        request_fields=_REQUEST_FIELDS,
+        pausing={"speculation.adaptive": ()},
+        fallback="a drafter that cannot be loaded stops the start; there is no fallback per request",
+        chunk_holds="step",
+        device_factors=("tp_size", "pp_size", "dp_size"),
+        inner_factors={"dp_size": "enable_dp_attention"},
+    ),
+    ask=_ask,
+    read_blocks=read_details,
+    read_identity=_read_identity,
+    read_flags=read_flags,
+    read_log=_read_log,
+    explain_off=_explain_off,
+    explain_idle=_explain_idle,
+    find_lossy=_find_lossy,
+)

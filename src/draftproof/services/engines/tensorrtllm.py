@@ -1,0 +1,297 @@
+"""TensorRT-LLM: asked for nothing beyond the protocol, because it refuses fields that it does not know.
+
+Names and words: the PyTorch backend of 1.3 (main, September 2026), `tensorrt_llm/serve/openai_protocol.py`,
+`postprocess_handlers.py` and `openai_server.py` beside it, `tensorrt_llm/metrics/collector.py`,
+`tensorrt_llm/llmapi/llm_args.py`, `tensorrt_llm/_torch/speculative/speculation_gate.py`.
+docs/engines/tensorrt-llm.md tells users where each number comes from and where the engine's own ones mislead.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from draftproof.services.engines.adapter import EngineAdapter, Evidence
+from draftproof.services.engines.chat.frames import EngineBlocks
+from draftproof.services.engines.chat.metrics_block import MetricsReading
+from draftproof.services.engines.facts import (
+    Confound,
+    EngineFacts,
+    Family,
+    Feature,
+    Identity,
+    Release,
+    Series,
+    Settings,
+)
+from draftproof.services.engines.reading.flags import UNCOMPARED_FLAGS, parse_flags
+from draftproof.services.engines.reading.values import decode_object, first_sum, name_facts, parse_series
+
+_METHOD, _OFF = "speculation.method", "off"
+_METRICS = "/prometheus/metrics"
+_FAMILIES: dict[str, Family] = {
+    "NGram": "ngram",
+    "SA": "ngram",
+    "AUTO": "ngram",
+    "Draft_Target": "draft_model",
+    "DraftTarget": "draft_model",
+    "PARD": "draft_model",
+    "Eagle": "attached",
+    "Eagle3": "attached",
+    "MTP": "attached",
+    "DFlash": "attached",
+    "DSpark": "attached",
+    "Medusa": "attached",
+    "Lookahead": "self",
+}
+# One flag has several spellings; two arms that spell it differently are still alike.
+_FLAG_NAMES = {
+    "extra_llm_api_options": "config",
+    "max_seq_len": "max_model_len",
+    "tp_size": "tensor_parallel_size",
+    "pp_size": "pipeline_parallel_size",
+    "cp_size": "context_parallel_size",
+    "ep_size": "moe_expert_parallel_size",
+    "cluster_size": "moe_cluster_parallel_size",
+    "kv_cache_free_gpu_memory_fraction": "free_gpu_memory_fraction",
+}
+_SWITCHES = frozenset(
+    {"trust_remote_code", "enable_chunked_prefill", "fail_fast_on_attention_window_too_large"}
+)
+# Gauges of constant value 1 whose labels are the configuration; what each label is called in settings.
+_CONFIG_LABELS: dict[str, dict[str, str]] = {
+    "trtllm_model_config_info": {
+        "dtype": "dtype",
+        "quantization": "quantization",
+        "max_model_len": "max_model_len",
+    },
+    "trtllm_parallel_config_info": {
+        "tensor_parallel_size": "tensor_parallel_size",
+        "pipeline_parallel_size": "pipeline_parallel_size",
+        "context_parallel_size": "context_parallel_size",
+        "expert_parallel_size": "moe_expert_parallel_size",
+    },
+    "trtllm_kv_cache_config_info": {
+        "free_gpu_memory_fraction": "free_gpu_memory_fraction",
+        "enable_block_reuse": "kv_cache.enable_block_reuse",
+        "enable_partial_reuse": "kv_cache.enable_partial_reuse",
+        "cache_dtype": "kv_cache.dtype",
+    },
+    "trtllm_speculative_config_info": {
+        "spec_method": _METHOD,
+        "spec_num_tokens": "speculation.num_spec_tokens",
+        "spec_draft_model": "drafter",
+    },
+}
+_SPEC_INFO, _MODEL_INFO = "trtllm_speculative_config_info", "trtllm_model_config_info"
+_GATE = re.compile(r"\[SpeculationGate\] Speculative decoding disabled: ([^\n]+)")
+_NO_OVERLAP = re.compile(r"Disable overlap scheduler for speculation mode (\w+)")
+_GREEDY = "Falling back to greedy decoding for"
+_WHOLE = 0.01  # the quotient is a 32-bit number; of a true count it is off by far less
+
+
+def _read_passes(blocks: EngineBlocks) -> MetricsReading:
+    """Return the decode steps in `avg_decoded_tokens_per_iter`: tokens over passes, the prefill included."""
+    average, tokens = blocks.tokens_per_iteration, blocks.output_tokens
+    if average is None or tokens is None or average <= 0 or tokens < 1:
+        return MetricsReading()
+    # Every pass gives a token, so an average below 1 is none; one next to 0 has no finite number of passes.
+    if average < 1 - _WHOLE:
+        return MetricsReading(warnings=(f"avg_decoded_tokens_per_iter is {average:g}, below 1",))
+    passes = tokens / average
+    if abs(passes - round(passes)) > _WHOLE:
+        said = f"avg_decoded_tokens_per_iter {average:g} does not go into {tokens} tokens"
+        return MetricsReading(warnings=(said,))
+    return MetricsReading(decode_steps=round(passes) - 1)
+
+
+def _read_identity(bodies: Mapping[str, bytes]) -> Identity:
+    """Read /version, /v1/models and, where `return_perf_metrics` is on, the configuration in the metrics."""
+    version = decode_object(bodies.get("/version")).get("version")
+    cards = decode_object(bodies.get("/v1/models")).get("data")
+    owners = (
+        {card.get("owned_by") for card in cards if isinstance(card, dict)}
+        if isinstance(cards, list)
+        else set()
+    )
+    settings = _read_config(bodies.get(_METRICS, b""))
+    return Identity(
+        engine="tensorrt-llm" if "tensorrt_llm" in owners or settings else None,
+        version=version if isinstance(version, str) else None,
+        settings=settings,
+    )
+
+
+def _read_config(exposition: bytes) -> Settings:
+    """Return the settings in the labels of the configuration gauges; without them nothing is known."""
+    stated = _find_config(exposition.decode("utf-8", "replace"))
+    if not stated:
+        return {}
+    settings: Settings = {
+        setting: _to_scalar(stated[gauge][label])
+        for gauge, names in _CONFIG_LABELS.items()
+        for label, setting in names.items()
+        if label in stated.get(gauge, {})
+    }
+    settings |= name_facts({"accelerator": stated.get(_MODEL_INFO, {}).get("gpu_type")})
+    if _SPEC_INFO not in stated:
+        settings[_METHOD] = _OFF
+    return settings
+
+
+def _find_config(text: str) -> dict[str, dict[str, str]]:
+    lines = (line for line in text.splitlines() if line.partition("{")[0] in _CONFIG_LABELS)
+    return dict(parse_series(line.rpartition(" ")[0]) for line in lines)
+
+
+def _to_scalar(text: str) -> str | int | float | bool:
+    """Return a label's value as Python wrote it: a truth value, a number or text."""
+    if text in {"True", "False"}:
+        return text == "True"
+    for convert in (int, float):
+        try:
+            return convert(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _read_flags(command: Sequence[str]) -> Settings:
+    """Return the settings of a launch command.
+
+    How a server drafts stands in the file that `--config` names and nowhere else; without one it does not.
+    """
+    settings = parse_flags(command, names=_FLAG_NAMES, switches=_SWITCHES, ignored=UNCOMPARED_FLAGS)
+    return settings if "config" in settings else settings | {_METHOD: _OFF}
+
+
+def _read_log(text: str) -> Settings:
+    settings: Settings = {}
+    if _NO_OVERLAP.search(text):
+        settings["disable_overlap_scheduler"] = True
+    if _GREEDY in text:
+        settings["speculation.greedy_fallback"] = True
+    return settings
+
+
+def _explain_off(evidence: Evidence) -> str | None:
+    if found := _GATE.search(evidence.log):
+        return f"the speculation gate has switched drafting off for good ({found[1].strip()})"
+    if evidence.settings.get(_METHOD) == _OFF:
+        return "the server runs without a speculative_config"
+    return None
+
+
+def _explain_idle(evidence: Evidence) -> str | None:
+    if (off := _explain_off(evidence)) is not None:
+        return off
+    if evidence.after is None:
+        return f"there are no metrics at {_METRICS}: the config file lacks return_perf_metrics: true"
+    if first_sum(evidence.after, _DRAFTED) is None:
+        return "no draft was counted since the start: max_concurrency or draft_len_schedule may forbid drafts"
+    return None
+
+
+def _find_lossy(settings: Settings) -> str | None:
+    if settings.get(_METHOD) == _OFF:
+        return None
+    if settings.get("speculation.use_relaxed_acceptance_for_thinking") is True:
+        return "relaxed acceptance keeps drafts that are merely among the likeliest tokens"
+    if settings.get("speculation.greedy_fallback") is True:
+        return "this release decodes greedily whatever the temperature, unless allow_advanced_sampling is set"
+    return None
+
+
+_DRAFTED_AT, _ACCEPTED_AT = (
+    "trtllm_spec_decode_drafted_tokens_total",
+    "trtllm_spec_decode_accepted_tokens_total",
+)
+_DRAFTED = (_DRAFTED_AT, "trtllm_spec_decode_num_draft_tokens_total")
+_CONFOUNDS = (
+    Confound(
+        text="the overlap scheduler is switched off",
+        settings=("disable_overlap_scheduler",),
+        forces={"disable_overlap_scheduler": True},
+        pin="disable_overlap_scheduler: true in its config file",
+        methods=("NGram", "User_Provided", "AUTO"),
+    ),
+    Confound(
+        text="the drafter's weights and cache leave less cache for the target",
+        settings=("free_gpu_memory_fraction",),
+        pin="kv_cache_config: {max_tokens: N} in the config file of every arm",
+        methods=("Draft_Target", "DraftTarget", "PARD", "Eagle", "Eagle3", "MTP", "DFlash", "DSpark"),
+    ),
+    Confound(
+        text="the lookup pool is shared by all requests and outlives them, so drafts depend on earlier ones",
+        pin="is_public_pool: false (NGram), or no enable_global_pool (SA)",
+        methods=("NGram", "SA", "AUTO"),
+    ),
+    Confound(
+        text="everything but the model stands in the file of --config, which is not compared line by line",
+        settings=("config",),
+        pin="let the files of two arms differ in speculative_config only",
+    ),
+)
+_REFUSES = (
+    Feature(text="logprobs are left out with one-model methods, with a line in the log only"),
+    Feature(text="logits post-processors are not supported"),
+    Feature(
+        text="a grammar together with EAGLE-3's dynamic tree lets invalid tokens through (issue 18892)",
+        fields=("response_format",),
+        methods=("Eagle3",),
+        is_inexact=True,
+    ),
+)
+_LACKS = (
+    Feature(
+        text="request fields beyond its protocol: an unknown one, such as return_token_ids, is refused with "
+        "400",
+        fields=("return_token_ids",),
+    ),
+    Feature(text="speculation switched per request"),
+    Feature(text="drafted and accepted tokens in an answer; they are counted in the metrics only"),
+    Feature(text="time spent drafting: its overhead reads 0.0 where drafter and target are one model"),
+)
+
+TENSORRT_LLM = EngineAdapter(
+    facts=EngineFacts(
+        name="tensorrt-llm",
+        title="TensorRT-LLM",
+        checked=(Release("1.3", "source"),),
+        families=_FAMILIES,
+        identity_paths=("/version", "/v1/models", _METRICS),
+        environment_prefixes=("TLLM_", "TRTLLM_"),
+        ready_paths=("/health", "/v1/models"),
+        metrics_path=_METRICS,
+        series=Series(
+            spec_steps=(f'{_DRAFTED_AT}{{token_position="0"}}',),
+            draft_tokens=_DRAFTED,
+            accepted_tokens=(_ACCEPTED_AT, "trtllm_spec_decode_num_accepted_tokens_total"),
+            accepted_by_position=(_ACCEPTED_AT, "token_position"),
+            drafted_by_position=(_DRAFTED_AT, "token_position"),
+            generation_tokens=("trtllm_generation_tokens_total",),
+            prompt_tokens=("trtllm_prompt_tokens_total",),
+            finished_requests=("trtllm_request_success_total",),
+            running=("trtllm_num_requests_running",),
+            waiting=("trtllm_num_requests_waiting",),
+            cache_usage=("trtllm_kv_cache_utilization",),
+        ),
+        confounds=_CONFOUNDS,
+        refuses=_REFUSES,
+        lacks=_LACKS,
+        pausing={
+            "speculation.draft_len_schedule": (),
+            "speculation.max_concurrency": (),
+            "speculation.acceptance_length_threshold": (),
+            "speculation.acceptance_rate_threshold": (),
+        },
+        fallback="none; a gate on acceptance, where configured, switches drafting off for good",
+        chunk_holds="step",
+        device_factors=("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size"),
+    ),
+    read_blocks=_read_passes,
+    read_identity=_read_identity,
+    read_flags=_read_flags,
+    read_log=_read_log,
+    explain_off=_explain_off,
+    explain_idle=_explain_idle,
+    find_lossy=_find_lossy,
+)

@@ -1,0 +1,298 @@
+"""vLLM: asked for the ids of every chunk; its counters come with the final usage.
+
+Names and words: release 0.32.0, `vllm/v1/metrics/loggers.py`, `vllm/v1/spec_decode/metrics.py`,
+`vllm/entrypoints/generate/base/protocol.py` and `vllm/config/`. docs/engines/vllm.md tells users where each
+number comes from and where vLLM's own mislead.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from draftproof.judge.metrics.acceptance import bound_decode_steps
+from draftproof.services.engines.adapter import EngineAdapter, Evidence
+from draftproof.services.engines.chat.frames import EngineBlocks
+from draftproof.services.engines.chat.metrics_block import MetricsReading, read_metrics
+from draftproof.services.engines.facts import (
+    Confound,
+    EngineFacts,
+    Family,
+    Feature,
+    Identity,
+    Release,
+    Series,
+    Settings,
+)
+from draftproof.services.engines.reading.values import as_table, as_text, decode_object, first_sum
+from draftproof.services.engines.vllm.flags import ALIASES, METHOD, OFF, read_flags
+from draftproof.services.engines.vllm.state import (
+    CACHE_TOKENS,
+    CUDAGRAPH_MODE,
+    RUNNER,
+    SCHEDULED_TOKENS,
+    read_log,
+    read_server_info,
+)
+from draftproof.workload.items import Item
+
+_FAMILIES: dict[str, Family] = {
+    "ngram": "ngram",
+    "ngram_gpu": "ngram",
+    "suffix": "ngram",
+    "draft_model": "draft_model",
+    "eagle": "attached",
+    "eagle3": "attached",
+    "mtp": "attached",
+    "medusa": "attached",
+    "mlp_speculator": "attached",
+    "dflash": "attached",
+    "dspark": "attached",
+}
+_HEADS = ("eagle", "eagle3", "mtp")
+_SERVER_INFO = "/server_info?config_format=json"
+_SCHEDULE = "speculation.num_speculative_tokens_per_batch_size"
+_SAMPLER = "speculation.rejection_sample_method"
+# What keeps the target's distribution; "strict" and "probabilistic" are the words of earlier releases.
+_EXACT_SAMPLERS = ("standard", "block", "strict", "probabilistic")
+_SPEC = "vllm:spec_decode_num"
+_SERIES = Series(
+    spec_steps=(f"{_SPEC}_drafts_total",),
+    draft_tokens=(f"{_SPEC}_draft_tokens_total",),
+    accepted_tokens=(f"{_SPEC}_accepted_tokens_total",),
+    accepted_by_position=(f"{_SPEC}_accepted_tokens_per_pos_total", "position"),
+    generation_tokens=("vllm:generation_tokens_total",),
+    prompt_tokens=("vllm:prompt_tokens_total",),
+    finished_requests=("vllm:request_success_total",),
+    # A histogram of tokens per engine step; its name ends in _total by accident.
+    engine_steps=("vllm:iteration_tokens_total_count",),
+    preemptions=("vllm:num_preemptions_total",),
+    prefix_queries=("vllm:prefix_cache_queries_total",),
+    prefix_hits=("vllm:prefix_cache_hits_total",),
+    running=("vllm:num_requests_running",),
+    waiting=("vllm:num_requests_waiting",),
+    cache_usage=("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
+)
+
+
+def _ask(_item: Item) -> dict[str, Any]:
+    return {"return_token_ids": True}
+
+
+def _read_blocks(blocks: EngineBlocks) -> MetricsReading:
+    """Read the `metrics` block; the steps come from the chunks, each of which holds one.
+
+    Fewer chunks than tokens and acceptance allow were joined on their way and tell nothing. More are named:
+    an answer whose tokens come one by one has a chunk for each accepted draft.
+    """
+    reading = read_metrics(blocks)
+    counts, total = reading.speculation, blocks.output_tokens
+    if counts is None or total is None:
+        return reading
+    bounds, steps = bound_decode_steps(total, counts), blocks.content_chunks - 1
+    is_joined = bounds is not None and steps < bounds[0]
+    return reading if is_joined else msgspec.structs.replace(reading, decode_steps=steps)
+
+
+def _read_identity(bodies: Mapping[str, bytes]) -> Identity:
+    """Read /version and /v1/models, and /server_info where development mode has it."""
+    cards = decode_object(bodies.get("/v1/models")).get("data")
+    is_vllm = isinstance(cards, list) and any(as_table(card).get("owned_by") == "vllm" for card in cards)
+    info = decode_object(bodies.get(_SERVER_INFO))
+    return Identity(
+        engine="vllm" if is_vllm or info else None,
+        version=as_text(decode_object(bodies.get("/version")).get("version")),
+        settings=read_server_info(info),
+    )
+
+
+def _explain_off(evidence: Evidence) -> str | None:
+    if evidence.settings.get(METHOD) == OFF:
+        return "vLLM runs without a --speculative-config, so nothing drafts"
+    if _drafts_for_one(evidence.settings.get(_SCHEDULE)) == 0:
+        return "num_speculative_tokens_per_batch_size gives 0 drafts to a batch of one request"
+    return None
+
+
+def _explain_idle(evidence: Evidence) -> str | None:
+    if (off := _explain_off(evidence)) is not None:
+        return off
+    settings, drafted = evidence.settings, _count_drafts(evidence)
+    method = settings.get(METHOD)
+    if evidence.after is not None and drafted is None:
+        return "the metrics have no counters of drafts: speculation is not configured, or log stats are off"
+    if drafted:
+        return _explain_refused(settings)
+    if method in {"ngram", "ngram_gpu", "suffix"}:
+        return f"{method} found no match in the test request{_window(settings)}"
+    return None
+
+
+def _explain_refused(settings: Settings) -> str | None:
+    """Name why drafts were made and none was taken."""
+    if _is_synthetic(settings):
+        return "synthetic acceptance refuses every draft"
+    if settings.get(METHOD) == "draft_model":
+        return (
+            "vLLM compares the vocabularies of draft and target by size only: with another tokenizer of "
+            "equal size no draft is right"
+        )
+    return "no draft was right; beyond its own context length a drafter proposes zeros that are all refused"
+
+
+def _window(settings: Settings) -> str:
+    shortest = settings.get("speculation.prompt_lookup_min")
+    return "" if shortest is None else f" (prompt_lookup_min is {shortest})"
+
+
+def _drafts_for_one(schedule: object) -> int | None:
+    """Return the draft length of a schedule [[from, to, length], ...] for one request, None without one."""
+    if not isinstance(schedule, str):
+        return None
+    try:
+        rows = msgspec.json.decode(schedule, type=list[tuple[int, int, int]])
+    except msgspec.MsgspecError:
+        return None
+    return next((length for start, end, length in rows if start <= 1 <= end), None)
+
+
+def _count_drafts(evidence: Evidence) -> float | None:
+    """Return the drafts of the test request, by its answer or by what the service's counter gained."""
+    told = None if evidence.answer is None else evidence.answer.speculation
+    if told is not None:
+        return told.num_draft_tokens
+    after = first_sum(evidence.after or {}, _SERIES.draft_tokens)
+    return None if after is None else after - (first_sum(evidence.before or {}, _SERIES.draft_tokens) or 0.0)
+
+
+def _is_synthetic(settings: Settings) -> bool:
+    return settings.get(_SAMPLER) == "synthetic"
+
+
+def _find_lossy(settings: Settings) -> str | None:
+    sampler = settings.get(_SAMPLER)
+    if sampler == "synthetic":
+        return (
+            "drafts are accepted by chance (rejection_sample_method synthetic): answers are not the target's"
+        )
+    if sampler is not None and sampler not in _EXACT_SAMPLERS:
+        return f"rejection_sample_method {sampler} is not known to keep the target's distribution"
+    return None
+
+
+_CONFOUNDS = (
+    Confound(
+        text="asynchronous scheduling, on by default on a GPU, is switched off",
+        settings=("async_scheduling",),
+        forces={"async_scheduling": False},
+        pin="--no-async-scheduling",
+        methods=("ngram", "suffix", "medusa", "mlp_speculator", "custom_class", "extract_hidden_states"),
+    ),
+    Confound(
+        text="model runner V2, on by default where Triton runs, is left for V1",
+        settings=(RUNNER,),
+        forces={RUNNER: "V1", "env.VLLM_USE_V2_MODEL_RUNNER": "0"},
+        pin="VLLM_USE_V2_MODEL_RUNNER=0 in its environment",
+        methods=("suffix", "medusa", "mlp_speculator", "custom_class"),
+    ),
+    Confound(
+        text="parallel drafting, and a draft model of another vocabulary, leave model runner V2 for V1",
+        settings=(RUNNER,),
+        forces={RUNNER: "V1", "env.VLLM_USE_V2_MODEL_RUNNER": "0"},
+        pin="VLLM_USE_V2_MODEL_RUNNER=0 in its environment",
+        methods=("draft_model", *_HEADS),
+    ),
+    Confound(
+        text="the drafter's layers take part of the key-value cache, so fewer tokens fit",
+        settings=(CACHE_TOKENS,),
+        pin="--num-gpu-blocks-override in every arm; the drafter's memory then comes on top",
+        methods=("draft_model", "dflash", "dspark", *_HEADS),
+    ),
+    Confound(
+        text="every running request takes further token slots of a step's budget, so less prefill fits in it",
+        settings=(SCHEDULED_TOKENS, "max_num_batched_tokens"),
+        pin="--max-num-batched-tokens in every arm, with room for max_num_seqs × (draft length + 1)",
+    ),
+    Confound(
+        text="the last block of a cached prefix is computed anew, so fewer prefix tokens are reused",
+        settings=("enable_prefix_caching",),
+        pin="--no-enable-prefix-caching in every arm",
+        methods=(*_HEADS, "dflash", "dspark"),
+    ),
+    Confound(
+        text="a draft length by batch size forces CUDA graphs to PIECEWISE on model runner V1, and is "
+        "replaced by the fixed length when data_parallel_size is above 1",
+        settings=(CUDAGRAPH_MODE, "data_parallel_size"),
+        forces={CUDAGRAPH_MODE: "PIECEWISE"},
+        pin="--compilation-config.cudagraph_mode PIECEWISE",
+    ),
+    Confound(
+        text="verification lacks full CUDA graphs on some attention back ends",
+        settings=(CUDAGRAPH_MODE,),
+        forces={CUDAGRAPH_MODE: "PIECEWISE"},
+        pin="--compilation-config.cudagraph_mode PIECEWISE",
+    ),
+    Confound(
+        text="on a CPU without Intel's OpenMP in LD_PRELOAD verification is slowed more than plain decoding",
+        pin="LD_PRELOAD of libiomp5.so in the environment of every arm",
+    ),
+)
+_REFUSES = (
+    Feature(
+        text="min_p and logit_bias: status 400, and on a stream status 200 with an error event",
+        fields=("min_p", "logit_bias"),
+    ),
+    Feature(text="custom logits processors: the server does not start"),
+    Feature(text="structured output by lm-format-enforcer"),
+)
+# Of `ChatCompletionRequest`, vllm/entrypoints/openai/chat_completion/protocol.py.
+_REQUEST_FIELDS = frozenset(
+    (
+        "add_generation_prompt", "add_special_tokens", "allowed_token_ids", "bad_words", "cache_salt",
+        "chat_template", "chat_template_kwargs", "continue_final_message", "documents", "echo",
+        "ec_transfer_params", "frequency_penalty", "ignore_eos", "include_reasoning",
+        "include_stop_str_in_output", "kv_transfer_params", "length_penalty", "logit_bias",
+        "logprob_token_ids", "logprobs", "media_io_kwargs", "min_p", "min_tokens", "mm_processor_kwargs",
+        "n", "parallel_tool_calls", "presence_penalty", "priority", "prompt_logprobs", "reasoning_effort",
+        "repetition_detection", "repetition_penalty", "request_id", "response_format", "return_token_ids",
+        "return_tokens_as_token_ids", "session_id", "skip_special_tokens", "spaces_between_special_tokens",
+        "stop_token_ids", "stream_interval", "structured_outputs", "thinking_token_budget", "top_logprobs",
+        "truncate_prompt_tokens", "truncation_side", "use_beam_search", "user", "vllm_xargs",
+    )
+)  # fmt: skip
+_LACKS = (
+    Feature(text="speculation switched per request"),
+    Feature(text="time spent drafting and verifying, each for itself"),
+    Feature(text="drafted tokens by position"),
+    Feature(text="acceptance of a request with n above 1, or of one that a stop string ended"),
+)
+
+VLLM = EngineAdapter(
+    facts=EngineFacts(
+        name="vllm",
+        title="vLLM",
+        checked=(Release("0.32", "live"),),
+        families=_FAMILIES,
+        aliases=ALIASES,
+        identity_paths=("/version", "/v1/models", _SERVER_INFO),
+        environment_prefixes=("VLLM_",),
+        ready_paths=("/health", "/v1/models"),
+        series=_SERIES,
+        confounds=_CONFOUNDS,
+        refuses=_REFUSES,
+        lacks=_LACKS,
+        request_fields=_REQUEST_FIELDS,
+        pausing={_SCHEDULE: ()},
+        fallback="a drafter that cannot be loaded stops the start; a step without a draft decodes ordinarily",
+        chunk_holds="step",
+        device_factors=("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"),
+    ),
+    ask=_ask,
+    read_blocks=_read_blocks,
+    read_identity=_read_identity,
+    read_flags=read_flags,
+    read_log=read_log,
+    explain_off=_explain_off,
+    explain_idle=_explain_idle,
+    find_lossy=_find_lossy,
+)

@@ -1,0 +1,1 @@
+"""What people and programs read: reports, packages, rules of an alert."""

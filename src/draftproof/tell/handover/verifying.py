@@ -1,0 +1,404 @@
+"""Is a package what it claims to be? Nothing in it is trusted: bytes are checked before any is computed.
+
+Says for each check whether it passed, failed or could not be made. Without a key known before, hashes show
+damage and not authorship, and the report says so.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Literal
+
+import msgspec
+
+import draftproof
+from draftproof.core.build import is_other_build, name_build, source_sha256
+from draftproof.core.errors import DraftproofError, NotVerifiedError, UsageError
+from draftproof.judge.results.run import Results
+from draftproof.store import RunContents, RunDirectory
+from draftproof.store.run_directory import RESULTS_NAME
+from draftproof.tell.handover.archive import Entry, extract, read_archive, read_member, scan_archive
+from draftproof.tell.handover.contents import (
+    BOM_NAME,
+    can_render_bom,
+    compute,
+    count_missing_turns,
+    list_raw,
+    render_documents,
+)
+from draftproof.tell.handover.journal_order import check_order
+from draftproof.tell.handover.listing import (
+    LISTING_NAME,
+    SUMS_NAME,
+    Listing,
+    find_file_faults,
+    find_listing_faults,
+    render_sums,
+)
+from draftproof.tell.handover.signing import (
+    load_public_key,
+    parse_signature,
+    signature_path,
+    verify_signature,
+)
+from draftproof.workload.faults import find_faults
+
+Status = Literal["passed", "failed", "not_checked"]
+_SHOWN = 3
+DOCUMENTS_CHECK = "documents"
+IN_TURN = ("hashes", "journal order", "thresholds", "recomputed")
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that was looked at, and what was found."""
+
+    name: str
+    status: Status
+    detail: str
+
+
+class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a package. `authentic` is None where no key was given to check a signature with.
+
+    `archive_sha256` is None where the archive is not whole: it was not read to its end.
+    """
+
+    package: str
+    verified: bool
+    authentic: bool | None
+    run_name: str | None
+    decision: str | None
+    sentence: str | None
+    root_sha256: str | None
+    archive_sha256: str | None
+    withheld: bool | None
+    checks: tuple[Check, ...]
+
+
+class Opened(msgspec.Struct, frozen=True, kw_only=True):
+    """A package whose bytes are whole: its listing, its members, and what its raw data hold."""
+
+    listing: Listing
+    entries: tuple[Entry, ...]
+    contents: RunContents
+    results: Results
+
+
+def verify_package(
+    path: Path, *, public_key: Path | None = None, signature: Path | None = None
+) -> tuple[VerifyReport, Opened | None]:
+    """Return what is known of a package and, where everything that was checked passed, what it holds.
+
+    Args:
+        path: the archive.
+        public_key: the signer's, known before; None: authorship is not checked.
+        signature: the signature file; None: `<archive>.sig`.
+
+    Raises:
+        UsageError: the key cannot be used.
+        StoreError: the archive cannot be read.
+    """
+    key = load_public_key(public_key) if public_key else None
+    checks, opened, digest = list[Check](), None, None
+    try:
+        entries, digest = scan_archive(path)
+        checks.append(
+            _passed("archive", f"{len(entries)} members; headers, padding and end are as they must be")
+        )
+        opened = _open(path, entries, checks)
+    except NotVerifiedError as error:
+        checks.append(_failed("archive", error.message))
+    checks += _name_unchecked(checks)
+    checks.append(_check_signature(path, digest, key, signature))
+    verified = opened is not None and all(one.status != "failed" for one in checks)
+    report = VerifyReport(
+        package=path.name,
+        verified=verified,
+        authentic=None if key is None else checks[-1].status == "passed",
+        run_name=opened.listing.run_name if opened else None,
+        decision=opened.results.verdict.decision if opened else None,
+        sentence=opened.results.verdict.sentence if opened else None,
+        root_sha256=opened.listing.root_sha256 if opened else None,
+        archive_sha256=digest,
+        withheld=opened.listing.withheld if opened else None,
+        checks=tuple(checks),
+    )
+    return report, opened if verified else None
+
+
+def _name_unchecked(checks: list[Check]) -> list[Check]:
+    """Return a line for each check that a failed one before it kept from being made."""
+    failed = next((one.name for one in checks if one.status == "failed"), None)
+    made = {one.name for one in checks}
+    return [
+        Check(name=name, status="not_checked", detail=f"not checked, because the check of {failed} failed")
+        for name in IN_TURN
+        if failed is not None and name not in made
+    ]
+
+
+def load_package(path: Path) -> RunContents:
+    """Return the raw data of a package whose bytes, hashes and journal order are in order.
+
+    Its documents are not computed again: whoever loads it computes his own.
+
+    Raises:
+        NotVerifiedError: something in it was changed; names it.
+        StoreError: the archive cannot be read.
+    """
+    entries, listing = check_bytes(path)
+    with TemporaryDirectory(prefix="draftproof-package-") as temporary:
+        extract(path, entries, Path(temporary))
+        order = _check_journal(Path(temporary), listing)
+        if order.status == "failed":
+            raise _refused(order.detail, path)
+        return _load_checked(Path(temporary), listing)
+
+
+def check_bytes(path: Path) -> tuple[tuple[Entry, ...], Listing]:
+    """Return the members and the listing of a package in which no byte was changed by accident.
+
+    Raises:
+        NotVerifiedError: one was; names the member or the byte.
+        StoreError: the archive cannot be read.
+    """
+    entries, checks = read_archive(path), list[Check]()
+    listing = _check_listing(path, entries, checks)
+    if listing is None:
+        raise _refused(checks[-1].detail, path)
+    return entries, listing
+
+
+def _refused(what: str, path: Path) -> NotVerifiedError:
+    return NotVerifiedError(what, place=str(path), fix="ask for the package again; do not use this one.")
+
+
+def _open(path: Path, entries: tuple[Entry, ...], checks: list[Check]) -> Opened | None:
+    """Check listing, journal, thresholds and documents in turn; stop where going on would trust too much."""
+    listing = _check_listing(path, entries, checks)
+    if listing is None:
+        return None
+    with TemporaryDirectory(prefix="draftproof-verify-") as temporary:
+        folder = Path(temporary)
+        extract(path, entries, folder)
+        try:
+            checks.append(_check_journal(folder, listing))
+            if checks[-1].status == "failed":
+                return None
+            contents, results = _compute(folder, listing, checks)
+            checks += [*_check_turns(contents), *_check_build(contents)]
+            checks += _check_documents(folder, entries, listing, contents, results)
+        except Exception as error:  # noqa: BLE001 - whatever foreign data bring about is a failed check
+            text = error.message if isinstance(error, DraftproofError) else type(error).__name__
+            checks.append(_failed("records", f"the raw data cannot be judged: {text}"))
+            return None
+    return Opened(listing=listing, entries=entries, contents=contents, results=results)
+
+
+def _check_listing(path: Path, entries: tuple[Entry, ...], checks: list[Check]) -> Listing | None:
+    entry = next((one for one in entries if one.name == LISTING_NAME), None)
+    if entry is None:
+        checks.append(_failed("hashes", f"{LISTING_NAME} is missing"))
+        return None
+    raw = read_member(path, entry)
+    try:
+        listing = msgspec.json.decode(raw, type=Listing)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        checks.append(_failed("hashes", f"{LISTING_NAME} cannot be read ({error})"))
+        return None
+    faults = [*find_listing_faults(raw, listing), *find_file_faults(entries, listing)]
+    if faults:
+        checks.append(_failed("hashes", _join(faults)))
+        return None
+    checks.append(_passed("hashes", f"{len(listing.files)} files are those that {LISTING_NAME} lists"))
+    return listing
+
+
+def _check_journal(folder: Path, listing: Listing) -> Check:
+    order = check_order(folder / "journal")
+    if order.faults:
+        return _failed("journal order", _join(list(order.faults)))
+    if order.restarts != listing.clock_restarts:
+        return _failed("journal order", "the clock begins anew at other places than the package states")
+    if order.restarts:
+        return _passed(
+            "journal order",
+            f"as written; the clock began anew at {', '.join(order.restarts)}, as the package states",
+        )
+    return _passed(
+        "journal order", "every line is there once and ended after the one above it, turn after turn"
+    )
+
+
+def _compute(folder: Path, listing: Listing, checks: list[Check]) -> tuple[RunContents, Results]:
+    """Compute the raw data again; what could run without end is refused before."""
+    contents = _load_checked(folder, listing)
+    checks.append(_passed("thresholds", "plan and thresholds are those hashed before the first request"))
+    return contents, compute(folder)[1]
+
+
+def _load_checked(folder: Path, listing: Listing) -> RunContents:
+    """Return the raw data; a pattern that could run without end is refused, as in any workload.
+
+    Raises:
+        DraftproofError: it cannot be read, or the plan is not the one that was hashed.
+    """
+    contents = RunDirectory.open(folder).load()
+    withheld = {record.withheld is not None for record in contents.records}
+    if withheld - {listing.withheld}:
+        raise NotVerifiedError("the package does not state truly whether texts are withheld.")
+    if not listing.withheld:
+        for item in contents.items:
+            for fault in find_faults(item):
+                raise NotVerifiedError(f"item {item.id!r}: {fault}.")
+    return contents
+
+
+def _check_turns(contents: RunContents) -> Iterator[Check]:
+    """Say how much of what the plan asks for is not there; a run that is not whole may be packed."""
+    missing, planned = count_missing_turns(contents)
+    if missing:
+        yield Check(
+            name="turns",
+            status="not_checked",
+            detail=f"{missing} of {planned} turns that the plan asks for have no record that they ended: the "
+            "run is incomplete, or lines were taken out of its journal",
+        )
+
+
+def _check_build(contents: RunContents) -> Iterator[Check]:
+    """Say where the run was measured by another build: no document tells what that one did otherwise."""
+    version, source = contents.manifest.draftproof_version, contents.manifest.source_sha256
+    if is_other_build(version, source):
+        own = name_build(draftproof.__version__, source_sha256())
+        text = f"the run was measured by draftproof {name_build(version, source)}, this is {own}"
+        yield Check(name="build", status="not_checked", detail=text)
+
+
+def _check_documents(
+    folder: Path, entries: tuple[Entry, ...], listing: Listing, contents: RunContents, results: Results
+) -> Iterator[Check]:
+    if listing.draftproof_version != draftproof.__version__:
+        yield _compare_decisions(folder, listing, results)
+        yield _name_unread(folder, entries)
+        return
+    bom = folder / BOM_NAME
+    with_bom = bom.is_file() and can_render_bom(bom.read_bytes())
+    documents = render_documents(folder, contents, results, withheld=listing.withheld, with_bom=with_bom)
+    sums = {e.name: folder / e.name for e in entries if e.name not in {SUMS_NAME, LISTING_NAME}}
+    documents[SUMS_NAME] = render_sums(sums)
+    expected = {*documents, *list_raw(folder), LISTING_NAME, BOM_NAME}
+    faults = [f"{e.name} is no member of a package" for e in entries if e.name not in expected]
+    faults += [] if bom.is_file() else [f"{BOM_NAME} is missing"]
+    faults += [
+        f"{name} is not what the raw data give"
+        for name in sorted(documents, key=lambda name: (name != RESULTS_NAME, name))
+        if not (folder / name).is_file() or (folder / name).read_bytes() != documents[name]
+    ]
+    if (listing.run_name, listing.decision) != (results.run_name, results.verdict.decision):
+        faults.append(f"{LISTING_NAME} names another run or decision")
+    if faults and is_other_build(listing.draftproof_version, listing.source):
+        # Another checkout may say the same in other words, as another version may.
+        yield _compare_decisions(folder, listing, results)
+        yield _name_unread(folder, entries)
+        return
+    if faults:
+        yield _failed("recomputed", _join(faults))
+        return
+    yield _passed(
+        "recomputed", f"{len(documents)} documents, {RESULTS_NAME} among them, are the same byte for byte"
+    )
+    if not with_bom:
+        text = f"{BOM_NAME} is not written again: its library is missing here or another version"
+        yield Check(name="bill of materials", status="not_checked", detail=text)
+
+
+def _compare_decisions(folder: Path, listing: Listing, results: Results) -> Check:
+    """Another version may compute more or word it otherwise; what must stand is decision and envelope."""
+    try:
+        stated = msgspec.json.decode((folder / RESULTS_NAME).read_bytes(), type=_Stated)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        return _failed("recomputed", f"{RESULTS_NAME} cannot be read ({error})")
+    own = _Stated(
+        verdict=_StatedVerdict(
+            decision=results.verdict.decision,
+            envelope=tuple(
+                _StatedEntry(segment=one.segment, max_concurrency=one.max_concurrency, max_rps=one.max_rps)
+                for one in results.verdict.envelope
+            ),
+        )
+    )
+    packer = name_build(listing.draftproof_version, listing.source)
+    which = (
+        f"packed by draftproof {packer}, computed by {name_build(draftproof.__version__, source_sha256())}"
+    )
+    if listing.draftproof_version == draftproof.__version__:
+        which = f"made by another build of {draftproof.__version__}: {which}"
+    if listing.run_name != results.run_name:
+        return _failed("recomputed", f"{LISTING_NAME} names another run")
+    if stated != own or listing.decision != own.verdict.decision:
+        return _failed("recomputed", f"decision or envelope come out otherwise ({which})")
+    return _passed("recomputed", f"same decision and envelope; bytes are not compared ({which})")
+
+
+def _name_unread(folder: Path, entries: tuple[Entry, ...]) -> Check:
+    """Say which members nothing vouches for but whoever made the package."""
+    vouched = {*list_raw(folder), SUMS_NAME, LISTING_NAME}
+    unread = [entry.name for entry in entries if entry.name not in vouched]
+    return Check(
+        name=DOCUMENTS_CHECK,
+        status="not_checked",
+        detail=f"nothing in {', '.join(unread)} was compared with the raw data but decision and envelope of "
+        f"{RESULTS_NAME}; unpack the package and write them again: draftproof report FOLDER",
+    )
+
+
+class _StatedEntry(msgspec.Struct, frozen=True, kw_only=True):
+    segment: str
+    max_concurrency: int | None
+    max_rps: float | None = None
+
+
+class _StatedVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    decision: str
+    envelope: tuple[_StatedEntry, ...]
+
+
+class _Stated(msgspec.Struct, frozen=True, kw_only=True):
+    verdict: _StatedVerdict
+
+
+def _check_signature(path: Path, digest: str | None, key: object, signature: Path | None) -> Check:
+    found = signature or signature_path(path)
+    if key is None:
+        there = "a signature lies beside it; " if found.is_file() else ""
+        return Check(
+            name="signature",
+            status="not_checked",
+            detail=f"not authenticated: {there}anyone could have made this package. Give the signer's key "
+            "with --public-key",
+        )
+    if not found.is_file():
+        return _failed("signature", f"there is no signature {found.name}")
+    if digest is None:
+        return _failed("signature", "the archive is not whole, so that no signature can be its own")
+    try:
+        verify_signature(digest, parse_signature(found.read_bytes(), str(found)), key, str(found))
+    except NotVerifiedError as error:
+        return _failed("signature", error.message)
+    except OSError as error:
+        raise UsageError(f"cannot be read ({error.strerror}).", place=str(found)) from error
+    return _passed("signature", "made with the given key, for exactly this archive")
+
+
+def _join(faults: list[str]) -> str:
+    more = f"; and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
+    return "; ".join(faults[:_SHOWN]) + more
+
+
+def _passed(name: str, detail: str) -> Check:
+    return Check(name=name, status="passed", detail=detail.rstrip("."))
+
+
+def _failed(name: str, detail: str) -> Check:
+    return Check(name=name, status="failed", detail=detail.rstrip("."))

@@ -1,1 +1,0 @@
-"""What the application does beyond speed: probes, checks, conversations."""

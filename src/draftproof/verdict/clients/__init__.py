@@ -1,1 +1,0 @@
-"""What the load client did in each arm and at each load. Pure."""

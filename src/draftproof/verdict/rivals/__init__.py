@@ -1,1 +1,0 @@
-"""How other estimators read the same run, and what they would have decided."""

@@ -1,1 +1,0 @@
-"""What the services say of themselves, beside what the client saw."""

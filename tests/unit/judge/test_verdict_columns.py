@@ -1,0 +1,94 @@
+"""Effects, votes and coverage read off columns are those read off the pairs one by one."""
+
+import numpy as np
+import pytest
+from tests.builders.runs import Layout, Requests, build_run, order_turns
+
+from draftproof.judge.decide.effects import (
+    METRICS,
+    compare_arms,
+    estimate_ratio,
+    is_usable,
+    read_metric,
+    usable_pairs,
+)
+from draftproof.judge.decide.equal_length import count_hidden
+from draftproof.judge.decide.guardrails import QUANTITIES, compute_differences, count_votes
+from draftproof.judge.observe.pairs import in_cell, pair_observations
+from draftproof.judge.observe.run_data import ALL_SEGMENTS, prepare_run
+
+DECISIVE = ("candidate", "baseline")
+
+
+@pytest.fixture(scope="module")
+def prepared():
+    """Return a run in which some requests failed."""
+    layout, rng = Layout(prompts=12, block_size=4), np.random.default_rng(3)
+    drawn = {
+        (arm, segment, load): Requests(
+            tpot_ms=rng.gamma(9.0, 5.0, 12),
+            ttft_ms=rng.gamma(9.0, 9.0, 12),
+            tokens=rng.integers(1, 40, 12),
+            is_ok=rng.random(12) > 0.1,
+        )
+        for arm in layout.arms
+        for segment in layout.segments
+        for load, _ in layout.loads
+    }
+    return prepare_run(build_run(layout, drawn, order_turns(layout, rng)))
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_an_effect_is_that_of_its_usable_pairs(prepared, metric):
+    """Every cell's ratio is the one estimated from the pairs of that cell."""
+    pairs = pair_observations(prepared)[DECISIVE]
+    read = read_metric(metric)
+    for effect in compare_arms(prepared, pairs, DECISIVE, metric, prepared.columns.metric(metric)):
+        cell = (effect.segment, effect.load)
+        inside = usable_pairs(in_cell(list(pairs), *cell), read)
+        plain = estimate_ratio(prepared, inside, DECISIVE, metric, cell, read=read)
+        assert (effect.ratio.value, effect.pairs, effect.prompts) == (
+            plain.value,
+            len(inside),
+            plain.n_clusters,
+        )
+
+
+@pytest.mark.parametrize("quantity", QUANTITIES)
+def test_votes_are_those_of_the_pairs(prepared, quantity):
+    """Every difference rests on one vote for each prompt that both arms have a state of."""
+    is_judged = {
+        "failed_share": lambda _: True,
+        "passed_share": lambda pair: None not in (pair.arm.is_passed, pair.versus.is_passed),
+        "limit_share": lambda pair: (
+            pair.is_ok and {pair.arm.record.finish_reason} | {pair.versus.record.finish_reason} != {None}
+        ),
+    }
+    pairs = pair_observations(prepared)
+    for one in compute_differences(prepared, pairs):
+        if one.quantity == quantity:
+            inside = pairs[one.arm, one.versus].cell(one.segment, one.load)
+            judged = [pair for pair in inside if is_judged[quantity](pair)]
+            assert one.difference.n == len({pair.item_id for pair in judged})
+            assert sum(count_votes(inside, quantity).values()) == one.difference.n
+
+
+def test_hidden_metrics_are_counted_in_answered_pairs(prepared):
+    """A metric is hidden where the partner shows it and the arm does not."""
+    pairs = pair_observations(prepared)[DECISIVE]
+    for (segment, load), covered in count_hidden(prepared, pairs).items():
+        inside = [pair for pair in in_cell(list(pairs), segment, load) if pair.is_ok and pair.timed]
+        for one in covered:
+            known = [pair for pair in inside if is_usable(pair.versus, one.metric)]
+            hidden = sum(not is_usable(pair.arm, one.metric) for pair in known)
+            assert (one.known, one.hidden) == (len(known), hidden)
+
+
+def test_places_of_a_cell_are_those_of_its_observations(prepared):
+    """A cell's columns hold its own observations in their order."""
+    for segment in (ALL_SEGMENTS, *prepared.segments):
+        places = prepared.places_of("candidate", "high", segment)
+        found = [prepared.observations[place] for place in places.tolist()]
+        assert found == prepared.of_arm("candidate", "high", segment)
+        gaps = [gap for one in found for gap in one.metrics.icl_ns]
+        assert prepared.columns.gaps_of(places).tolist() == gaps
