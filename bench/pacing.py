@@ -1,8 +1,8 @@
 """How exactly an open loop keeps its due times, and what ten thousand open streams cost: `make bench-pacing`.
 
 The client is the one that measures: worker processes, connections, parser and journal. The server is
-`draftproof.measure.selfcheck.paced_server`, a process of its own on the same machine, so that its work is in the
-figures too. Writes bench/pacing.json; figures of lag are medians over repeats, with the worst beside them.
+`draftproof.measure.selfcheck.paced_server`, a process of its own on the same machine, so that its work is
+in the figures too. Writes bench/pacing.json; figures of lag are medians over repeats, the worst beside them.
 """
 
 import argparse

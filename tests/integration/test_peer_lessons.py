@@ -164,7 +164,7 @@ def count_looks(connections):
 def test_an_error_in_mid_stream_is_a_failure():
     """Lesson 9, error events pass as successes: every kind of fault is counted as what it is.
 
-    That failures stay in the percentiles of a cell is shown in tests/unit/verdict/test_verdict_figures.py.
+    That failures stay in the percentiles of a cell is shown in tests/unit/judge/test_verdict_figures.py.
     """
     found = run_fault_mix(each=2)
     assert [(one.fault, one.counted) for one in found] == [

@@ -10,6 +10,7 @@ import msgspec
 
 import draftproof
 from draftproof.core.records import SCHEMA_VERSION
+from draftproof.core.rounding import round_figures
 from draftproof.judge.decide.behaviour import add_behaviour
 from draftproof.judge.decide.cells import describe, is_null_at_odds
 from draftproof.judge.decide.decision import DecidedRun, RunEvidence, decide_run, judge_cells, settle
@@ -69,7 +70,6 @@ from draftproof.judge.observe.services import (
 from draftproof.judge.observe.windows import measure_windows
 from draftproof.judge.results.diagnosis import BreakEven
 from draftproof.judge.results.equivalence import OutputEquivalence
-from draftproof.judge.results.rounding import round_figures
 from draftproof.judge.results.run import ArmCell, Cell, Reason, Results, Verdict
 from draftproof.judge.results.samples import SamplePlan
 from draftproof.plan.schema import Thresholds

@@ -23,7 +23,7 @@ from unittest.mock import patch
 import msgspec
 
 ROOT = Path(__file__).parents[3]
-for folder in (".", "bench", "tests/unit/costs", "tests/unit/verdict"):
+for folder in (".", "bench", "tests/unit/explore/costs", "tests/unit/judge"):
     sys.path.insert(0, str(ROOT / folder))
 
 import cost_builders  # noqa: E402 - found by the path above
@@ -32,6 +32,7 @@ import knee_searches  # noqa: E402
 from draftproof.cli.app import app  # noqa: E402
 from draftproof.cli.app import main as call_draftproof  # noqa: E402
 from draftproof.core.records import BehaviourProbe, Judgement, Notice, TokenCounts, Warmup  # noqa: E402
+from draftproof.core.rounding import round_figures  # noqa: E402
 from draftproof.explore.costs.page import render_costs_html, render_costs_text  # noqa: E402
 from draftproof.judge.compute import compute_results  # noqa: E402
 from draftproof.judge.results.run import Results  # noqa: E402
@@ -163,7 +164,7 @@ def _read_lines() -> dict[str, bytes]:
 
 def _read_costs() -> Iterator[tuple[str, bytes]]:
     """Yield the files and the text of costs of known step times."""
-    costs = cost_builders.build_costs()
+    costs = round_figures(cost_builders.build_costs())
     yield "costs/costs.json", msgspec.json.format(msgspec.json.encode(costs)) + b"\n"
     yield "costs/costs.html", render_costs_html(costs).encode()
     yield "costs/costs.txt", render_costs_text(costs).encode()

@@ -6,6 +6,7 @@ from tests.builders.disturbed import BUSY, note_hosts
 from windowed_runs import move, with_windows
 
 from draftproof.judge.compute import compute_results
+from draftproof.judge.decide.device_time import measure_device_time
 from draftproof.judge.decide.guardrails import compute_differences
 from draftproof.judge.inform.economics.compute import compute_economics
 from draftproof.judge.inform.economics.money import (
@@ -13,7 +14,6 @@ from draftproof.judge.inform.economics.money import (
     amount,
     break_even_units,
     describe_few_good,
-    measure_device_time,
     saving_over,
     take_off,
     unit_saving,

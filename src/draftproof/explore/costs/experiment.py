@@ -16,6 +16,7 @@ from draftproof import __version__
 from draftproof.core.clock import wall_anchor
 from draftproof.core.errors import EngineError, UsageError
 from draftproof.core.manifests import ArmManifest
+from draftproof.core.rounding import round_figures
 from draftproof.explore.costs.batches import Wave, WaveCost, cost_wave
 from draftproof.explore.costs.beside_run import compare_run
 from draftproof.explore.costs.engine_session import ARM, Station, send_wave
@@ -110,6 +111,7 @@ def measure_costs(
     costs = _conclude(job, measured)
     if run is not None and compared is not None:
         costs = _set_beside(costs, run, compared)
+    costs = round_figures(costs)
     write_costs(out, costs)
     return costs
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import draftproof
 from draftproof.core.errors import UsageError
 from draftproof.core.records import SCHEMA_VERSION
+from draftproof.core.rounding import round_figures
 from draftproof.judge.compare.comparison import (
     CHANGES,
     ArmChange,
@@ -64,7 +65,7 @@ def compare_runs(before: RunData, after: RunData, arm: str | None = None) -> Run
         failures=failures,
         effects=effects,
     )
-    return RunComparison(
+    found = RunComparison(
         schema_version=SCHEMA_VERSION,
         draftproof_version=draftproof.__version__,
         only_arm=arm,
@@ -85,6 +86,7 @@ def compare_runs(before: RunData, after: RunData, arm: str | None = None) -> Run
         conclusion=conclusion,
         reasons=compare_reasons(*concluded) if concluded else (),
     )
+    return round_figures(found)
 
 
 def list_changes(

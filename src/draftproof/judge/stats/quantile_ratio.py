@@ -19,8 +19,8 @@ What a period does to all of its requests, or to some of them, can carry them in
 jackknife over blocks sees it: the delete-d jackknife (Shao & Wu 1989, Annals of Statistics 17, 1176-1197),
 which is consistent for quantiles where d exceeds √n, so smaller blocks are left out by groups. The variance
 by which it exceeds that of the interval is added (`judge/stats/periods.py`). It sees nothing where two
-periods each fill the tail, since either alone does. So the lower limit, by which a tail is called worse, is no higher than
-the ratio without as many blocks as chance may have spared.
+periods each fill the tail, since either alone does. So the lower limit, by which a tail is called worse, is
+no higher than the ratio without as many blocks as chance may have spared.
 """
 
 import math

@@ -210,7 +210,7 @@ def _make(source: ModelSource) -> None:
 
 
 def _slow_export(packed: Path, folder: Path, progress: Progress) -> str:
-    with (packed.parents[3] / "exports").open("a") as file:
+    with (packed.parents[2] / "exports").open("a") as file:
         file.write("x")
     return export(packed, folder, progress)
 

@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 
 from draftproof.core.errors import UsageError
+from draftproof.core.rounding import round_figures
 from draftproof.judge.decide.forecast import forecast_shortfalls
 from draftproof.judge.decide.samples.missing import list_obstacles
 from draftproof.judge.decide.samples.spreads import (
@@ -136,7 +137,7 @@ def plan_samples(
         disturbed=earlier.disturbed if earlier else {},
     )
     obstacles = [one.text for one in list_obstacles(found, ask.cells)]
-    return msgspec.structs.replace(found, sentence=describe_samples(found, obstacles))
+    return round_figures(msgspec.structs.replace(found, sentence=describe_samples(found, obstacles)))
 
 
 def plan_from_run(prepared: PreparedRun, pairs: PairTable) -> SamplePlan | None:

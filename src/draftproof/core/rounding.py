@@ -4,18 +4,17 @@ Sums, logarithms and exponentials may differ in their last bits between processo
 measurement has twelve digits to lose.
 """
 
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from draftproof.judge.results.run import Results
-
 SIGNIFICANT_DIGITS = 12
+Figures = TypeVar("Figures", bound=msgspec.Struct)
 
 
-def round_figures(results: Results) -> Results:
-    """Return the results with every float rounded to `SIGNIFICANT_DIGITS` significant digits."""
-    return msgspec.convert(_round(msgspec.to_builtins(results)), Results)
+def round_figures(figures: Figures) -> Figures:
+    """Return the struct with every float in it rounded to `SIGNIFICANT_DIGITS` significant digits."""
+    return msgspec.convert(_round(msgspec.to_builtins(figures)), type(figures))
 
 
 def _round(value: Any) -> Any:
