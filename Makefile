@@ -73,7 +73,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is older than 3.11: name a newer one with make PYTHON=/path/to/python"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "Python's venv module is incomplete: install it (Debian: apt-get install python3-venv) and run make again"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[engine,handover,dev]' || { echo "Set-up failed: pip could not install the packages above; is the package index reachable?"; exit 1; }
+	@$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e drafters -e '.[engine,handover,dev]' || { echo "Set-up failed: pip could not install the packages above; is the package index reachable?"; exit 1; }
 	@touch $(STAMP)
 
 # The demo's model, fetched and checked once; later starts only check it.

@@ -9,7 +9,7 @@ What a drafter's tensors must look like beside its target: found at load, not in
 
 import hashlib
 from collections.abc import Mapping
-from importlib import resources
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +23,7 @@ from draftproof.reference.models.decoder import Decoder
 
 RECORD_NAME, WEIGHTS_NAME = "drafter.json", "weights.safetensors"
 BUILTIN_PREFIX = "builtin:"
+DISTRIBUTION = "draftproof-drafters"
 SCHEMA_VERSION = 1
 Family = Literal["draft_model", "attached", "self"]
 _FIX = "use a folder written by `make drafters`, or a name out of " + BUILTIN_PREFIX + "*"
@@ -109,8 +110,19 @@ def find_drafter(name: str) -> Path:
 
 
 def builtin_folder() -> Path:
-    """Return the folder of the drafters that ship with the package."""
-    return Path(str(resources.files("draftproof") / "data" / "drafters"))
+    """Return the folder of the drafters that ship, a distribution of their own.
+
+    Raises:
+        UsageError: it is not installed.
+    """
+    found = find_spec(DISTRIBUTION.replace("-", "_"))
+    if found is None or found.origin is None:
+        raise UsageError(
+            "the drafters that ship are not installed",
+            place=BUILTIN_PREFIX,
+            fix=f"pip install {DISTRIBUTION}",
+        )
+    return Path(found.origin).parent
 
 
 def read_record(folder: Path) -> DrafterRecord:

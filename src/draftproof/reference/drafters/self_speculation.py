@@ -18,7 +18,12 @@ import msgspec
 import torch
 
 from draftproof.core.errors import UsageError
-from draftproof.reference.drafters.artefact import BUILTIN_PREFIX, TargetIdentity, builtin_folder
+from draftproof.reference.drafters.artefact import (
+    BUILTIN_PREFIX,
+    DISTRIBUTION,
+    TargetIdentity,
+    builtin_folder,
+)
 from draftproof.reference.kernels import Linear
 from draftproof.reference.models.decoder import Decoder
 from draftproof.reference.models.ragged import RaggedBatch, SequenceCache
@@ -158,7 +163,7 @@ def read_layer_record(folder: Path | None = None) -> LayerRecord:
         raise UsageError(
             f"the record of {BUILTIN_SKIP} cannot be read: {fault}",
             place=str(path),
-            fix="install draftproof again, or name the layers, such as layers:0-9,20-29",
+            fix=f"install {DISTRIBUTION} again, or name the layers, such as layers:0-9,20-29",
         ) from fault
 
 
