@@ -1,1 +1,1 @@
-"""Drafters for the demo's model: a folder each, with weights and the record of what they were made for and how."""
+"""Drafters for the demo's model: a folder each, weights and the record of how they were made."""
