@@ -4,7 +4,6 @@ Pure and deterministic: the same records in any order give the same bytes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 
 import msgspec
 
@@ -13,7 +12,7 @@ from draftproof.core.records import SCHEMA_VERSION
 from draftproof.core.rounding import round_figures
 from draftproof.judge.decide.behaviour import add_behaviour
 from draftproof.judge.decide.cells import describe, is_null_at_odds
-from draftproof.judge.decide.decision import DecidedRun, RunEvidence, decide_run, judge_cells, settle
+from draftproof.judge.decide.decision import DecidedRun, RunEvidence, decide_run
 from draftproof.judge.decide.effects import EffectIndex, index_effects, null_difference_at
 from draftproof.judge.decide.envelope import explain_contexts, list_unresolved
 from draftproof.judge.decide.equivalence.assess import warn_about_equivalence
@@ -43,11 +42,11 @@ from draftproof.judge.inform.diagnosis.bound import (
 from draftproof.judge.inform.diagnosis.break_evens import RoundTable, collect_rounds, compute_break_evens
 from draftproof.judge.inform.diagnosis.cells import compute_diagnoses
 from draftproof.judge.inform.economics.compute import compute_economics
+from draftproof.judge.inform.estimators import compute_estimator_rows
 from draftproof.judge.inform.filling import warn_about_filling, warn_about_known_prompts, warn_about_overload
 from draftproof.judge.inform.phases import summarise_phases, warn_about_warmups
 from draftproof.judge.inform.questions.answers import compute_label_acceptance
 from draftproof.judge.inform.questions.ask import answer_questions
-from draftproof.judge.inform.rivals import compute_estimator_rows, judge_by_rivals
 from draftproof.judge.inform.service_agreement import compare_sources, list_disagreements
 from draftproof.judge.inform.unmeasured import (
     list_disturbances,
@@ -82,12 +81,7 @@ def compute_results(run: RunData) -> Results:
     """
     decided = decide_run(run)
     evidence = decided.evidence
-    prepared, pairs, faults, readings = (
-        evidence.prepared,
-        evidence.pairs,
-        evidence.faults,
-        evidence.readings,
-    )
+    prepared, faults, readings = evidence.prepared, evidence.faults, evidence.readings
     arm_cells = compute_arm_cells(prepared)
     by_effect = index_effects(evidence.effects)
     nulls = {load: null_difference_at(by_effect, "tpot_ns", load) for load in prepared.loads}
@@ -102,15 +96,6 @@ def compute_results(run: RunData) -> Results:
     results = ask_nothing_where_invalid(results)
     results = _add_equivalence(results, evidence.equivalence)
     results = add_behaviour(results, prepared)
-    rivals = judge_by_rivals(
-        prepared,
-        pairs,
-        effects=evidence.effects,
-        cells=cells,
-        judge=partial(judge_cells, evidence),
-        settle=lambda judged: settle(evidence, judged)[0],
-    )
-    results = msgspec.structs.replace(results, rival_verdicts=rivals)
     results = _add_costs(_add_services(results, prepared, readings), prepared, faults, rounds, break_evens)
     results = _add_knee(results, run)
     return _add_questions(round_figures(results), prepared)

@@ -8,7 +8,7 @@ from draftproof.judge.decide.effects import read_direction
 from draftproof.judge.inform.diagnosis.bound import StepCost, name_step_cost, widen_margin
 from draftproof.judge.results.figure import Figure
 from draftproof.judge.results.run import EstimatorRow
-from draftproof.tell.report.estimators import disagreement_sentence
+from draftproof.tell.report.tokens import disagreement_sentence
 
 ARMS = ("baseline", "candidate", "baseline_null")
 ONE = {"segments": ("chat",), "items_per_segment": 12, "arms": ARMS}

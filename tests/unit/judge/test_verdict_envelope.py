@@ -107,9 +107,6 @@ def test_harm_in_long_contexts_cuts_the_context_and_not_the_load(world):
     assert "ends at 166 tokens" in reason.text
     assert results.verdict.decision == "adopt_limited"
     assert "; not above 166 tokens of context for chat" in results.verdict.sentence
-    # Rivals are settled by the same rules, so that what they say of the run's own decision is that decision.
-    assert results.rival_verdicts
-    assert all("is: adopt in a limited envelope" in one.sentence for one in results.rival_verdicts)
 
 
 def test_a_limit_holds_for_the_worst_of_the_loads_it_covers(world):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from draftproof.core.errors import WorkloadError
 from draftproof.judge.decide.wording import name_segment
-from draftproof.tell.report.quantities import segment_label
+from draftproof.tell.report import words
 from draftproof.workload.items import Item, LengthCheck, Message, Workload
 from draftproof.workload.reader import load_workload
 from draftproof.workload.segments import compute_coverage, segment_key, select, show_labels, split_key
@@ -68,7 +68,7 @@ def test_the_handed_names_are_shown_as_given():
     assert sorted(shown) == sorted(
         ["arts, k=5", "arts, n=5", "k_a", "k a", "Q&A, tier=gold", "Q&A, plan=gold", '""']
     )
-    assert shown == [segment_label(key) for key in keys] == [name_segment(key) for key in keys]
+    assert shown == [words.segment(key) for key in keys] == [name_segment(key) for key in keys]
 
 
 @pytest.mark.parametrize(

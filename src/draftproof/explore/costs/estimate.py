@@ -25,7 +25,7 @@ from draftproof.judge.metrics.acceptance import break_even_acceptance, break_eve
 from draftproof.judge.results.run import Figure
 from draftproof.judge.stats.totals import Estimate, median_difference, median_interval, median_ratio
 from draftproof.services.engines.synthetic import Drafting
-from draftproof.tell.report.quantities import format_change
+from draftproof.tell.report import write
 
 # Beyond this the machine was not the same at the end as at the beginning.
 LARGE_DRIFT = 0.05
@@ -310,7 +310,7 @@ def list_warnings(
     steps: Sequence[StepCost], drifts: Sequence[Drift], splits: Sequence[StepSplit]
 ) -> tuple[str, ...]:
     """Return what makes figures doubtful."""
-    moved = [f"{format_change(drift.ratio)} at batch {drift.batch}" for drift in drifts if drift.is_large]
+    moved = [f"{write.change(drift.ratio)} at batch {drift.batch}" for drift in drifts if drift.is_large]
     unsteady = (
         f"The ordinary step moved from the first start to the last by {', '.join(moved)}: the machine was "
         "not steady. Intervals are widened by it; measure again on a quiet machine."

@@ -5,29 +5,19 @@ The page of an experiment: one file in the report's style, readable without a ne
 The costs for a terminal: plain lines, the same for the same costs. Pure.
 """
 
-import re
-import textwrap
-from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
 
 import msgspec
-from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from draftproof.explore.costs.plot import Plot, Reading, Scale, Series, draw_plot, scale_for
 from draftproof.explore.costs.results import Costs, StepCost, StepSplit
 from draftproof.judge.results.run import Figure
+from draftproof.tell.report import plain, write
 from draftproof.tell.report.charts import Part, Tick, linear_ticks, stacked_parts
-from draftproof.tell.report.quantities import (
-    MISSING,
-    NS_PER_MS,
-    format_bytes,
-    format_ms,
-    format_ratio,
-    format_share,
-)
-from draftproof.tell.report.text import printable
+from draftproof.tell.report.page import render_page
+from draftproof.tell.report.plain import printable
+from draftproof.tell.report.write import MISSING
 
-WIDTH_COLUMNS = 100
 SOURCES = {
     "rounds": "the engine's rounds",
     "device_timer": "the engine's device timer",
@@ -37,17 +27,17 @@ SOURCES = {
 
 def render_costs_text(costs: Costs) -> str:
     """Render what was found for a terminal."""
-    sections = (
-        _head(costs),
-        _section(
-            "What a step costs and needs (a step that commits more tokens than needed pays)", _steps(costs)
-        ),
-        _section(f"Where the time of a step goes, ms, told by {_source(costs)}", _splits(costs)),
-        _section("Beside the run", [f"  {line}" for line in comparison_lines(costs)]),
-        _section("Warnings", _bullets(costs.warnings)),
-        _section("Taken for granted", _bullets(costs.assumptions)),
+    steps = "What a step costs and needs (a step that commits more tokens than needed pays)"
+    return plain.join(
+        (
+            _head(costs),
+            plain.section(steps, _steps(costs)),
+            plain.section(f"Where the time of a step goes, ms, told by {_source(costs)}", _splits(costs)),
+            plain.section("Beside the run", [f"  {line}" for line in comparison_lines(costs)]),
+            plain.section("Warnings", plain.bullets(costs.warnings)),
+            plain.section("Taken for granted", plain.bullets(costs.assumptions)),
+        )
     )
-    return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
 
 
 def format_figure(figure: Figure, write: Callable[[float], str]) -> str:
@@ -63,12 +53,12 @@ def format_figure(figure: Figure, write: Callable[[float], str]) -> str:
 
 def acceptance_text(step: StepCost) -> str:
     """Write the acceptance that breaks even; "none pays" where even accepting all is not enough."""
-    return "none pays" if step.acceptance.value is None else format_figure(step.acceptance, format_share)
+    return "none pays" if step.acceptance.value is None else format_figure(step.acceptance, write.share)
 
 
 def limit_text(split: StepSplit) -> str:
     """Write the longest drafting time that pays."""
-    return "none pays" if split.draft_limit_ns.value is None else format_ms(split.draft_limit_ns.value)
+    return "none pays" if split.draft_limit_ns.value is None else write.ms(split.draft_limit_ns.value)
 
 
 def comparison_lines(costs: Costs) -> list[str]:
@@ -98,8 +88,8 @@ def _steps(costs: Costs) -> list[str]:
         (
             step_title(step),
             str(step.batch),
-            format_figure(step.step_ns, format_ms),
-            format_figure(step.ratio, format_ratio) if step.draft_length else "1",
+            format_figure(step.step_ns, write.ms),
+            format_figure(step.ratio, write.ratio) if step.draft_length else "1",
             acceptance_text(step) if step.draft_length else "",
             str(step.waves),
         )
@@ -116,9 +106,9 @@ def _splits(costs: Costs) -> list[str]:
         (
             str(split.draft_length),
             str(split.batch),
-            format_ms(split.ordinary_ns.value),
-            format_figure(split.verification_ns, format_ms),
-            format_figure(split.draft_ns, format_ms),
+            write.ms(split.ordinary_ns.value),
+            format_figure(split.verification_ns, write.ms),
+            format_figure(split.draft_ns, write.ms),
             limit_text(split),
         )
         for split in costs.splits
@@ -129,20 +119,6 @@ def _splits(costs: Costs) -> list[str]:
 
 def _source(costs: Costs) -> str:
     return " and ".join(SOURCES[source] for source in dict.fromkeys(split.source for split in costs.splits))
-
-
-def _section(title: str, lines: Sequence[str]) -> list[str]:
-    return [title, *lines] if lines else []
-
-
-def _bullets(texts: Iterable[str]) -> list[str]:
-    return [
-        line
-        for text in texts
-        for line in textwrap.wrap(
-            printable(text), WIDTH_COLUMNS, initial_indent="  - ", subsequent_indent="    "
-        )
-    ]
 
 
 def _align(rows: Sequence[tuple[str, ...]]) -> list[str]:
@@ -222,7 +198,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
 def build_page(costs: Costs) -> Page:
     """Return what the page shows."""
     own = [step for step in costs.steps if step.draft_length and step.drafting == "own"]
-    full_ms = max((_total_ns(split) for split in costs.splits), default=0.0) / NS_PER_MS
+    full_ms = max((_total_ns(split) for split in costs.splits), default=0.0) / write.NS_PER_MS
     return Page(
         title=costs.plan_name,
         headline=_headline(own),
@@ -234,12 +210,12 @@ def build_page(costs: Costs) -> Page:
         ratio_plot=_plot_ratio(costs, own),
         steps=_step_groups([step for step in costs.steps if step.drafting == "own"]),
         lookup_steps=_step_groups([step for step in costs.steps if step.drafting == "ngram"]),
-        split_source=" and ".join(SOURCES[one] for one in dict.fromkeys(s.source for s in costs.splits)),
+        split_source=_source(costs),
         split_ticks=linear_ticks(full_ms),
         splits=_split_groups(costs, full_ms),
         run=costs.run,
         comparisons=_comparison_rows(costs),
-        drifts=tuple((str(one.batch), format_ratio(one.ratio)) for one in costs.drifts),
+        drifts=tuple((str(one.batch), write.ratio(one.ratio)) for one in costs.drifts),
         commands=tuple((title, " ".join(command)) for title, command in costs.commands),
         warnings=costs.warnings,
         assumptions=costs.assumptions,
@@ -254,10 +230,10 @@ def _headline(own: list[StepCost]) -> str:
         return "Drafts never pay here: every step costs more than all its tokens."
     low, easy = min(known, key=lambda pair: pair[0])
     high, hard = max(known, key=lambda pair: pair[0])
-    best = f"Drafts pay from an acceptance of {format_share(low)} at best ({_name(easy)})"
+    best = f"Drafts pay from an acceptance of {write.share(low)} at best ({_name(easy)})"
     if never:
         return f"{best}; with {_name(never[-1])}, none is enough."
-    return f"{best} and of {format_share(high)} at worst ({_name(hard)})."
+    return f"{best} and of {write.share(high)} at worst ({_name(hard)})."
 
 
 def _name(step: StepCost) -> str:
@@ -280,7 +256,7 @@ def _facts(costs: Costs) -> tuple[tuple[str, str], ...]:
         ("Host", ", ".join(host) or MISSING),
         (
             "Cores, memory",
-            f"{costs.host.get('cores')}, {format_bytes(memory if isinstance(memory, int) else None)}",
+            f"{costs.host.get('cores')}, {write.size(memory if isinstance(memory, int) else None)}",
         ),
     )
 
@@ -330,8 +306,8 @@ def _step_row(step: StepCost) -> StepRow:
     drafted = MISSING if step.drafted is None else f"{step.drafted:.2f}"
     return StepRow(
         batch=str(step.batch),
-        step=format_figure(step.step_ns, format_ms),
-        ratio=format_figure(step.ratio, format_ratio) if step.draft_length else "1",
+        step=format_figure(step.step_ns, write.ms),
+        ratio=format_figure(step.ratio, write.ratio) if step.draft_length else "1",
         acceptance=acceptance_text(step) if step.draft_length else "",
         drafted=drafted if step.draft_length else "",
         sample=f"{step.waves} / {step.requests}",
@@ -355,13 +331,15 @@ def _split_row(split: StepSplit, full_ms: float) -> SplitRow:
         ("verify", "checking", split.verification_ns.value),
         ("draft", "drafting", split.draft_ns.value),
     )
-    in_ms = [(tone, label, None if value is None else value / NS_PER_MS) for tone, label, value in parts]
+    in_ms = [
+        (tone, label, None if value is None else value / write.NS_PER_MS) for tone, label, value in parts
+    ]
     return SplitRow(
         batch=str(split.batch),
         parts=stacked_parts(in_ms, full_ms),
-        ordinary=format_ms(split.ordinary_ns.value),
-        checking=format_figure(split.verification_ns, format_ms),
-        drafting=format_figure(split.draft_ns, format_ms),
+        ordinary=write.ms(split.ordinary_ns.value),
+        checking=format_figure(split.verification_ns, write.ms),
+        drafting=format_figure(split.draft_ns, write.ms),
         limit=limit_text(split),
     )
 
@@ -376,8 +354,8 @@ def _comparison_rows(costs: Costs) -> tuple[ComparisonRow, ...]:
         ComparisonRow(
             segment=one.segment,
             load=one.load,
-            needs=format_figure(one.needs, format_ratio),
-            has=format_ratio(one.has),
+            needs=format_figure(one.needs, write.ratio),
+            has=write.ratio(one.has),
             word=_PAYS[one.pays],
             tone=_TONES[one.pays],
             sentence=one.sentence,
@@ -386,25 +364,6 @@ def _comparison_rows(costs: Costs) -> tuple[ComparisonRow, ...]:
     )
 
 
-# What no HTML document may hold, what moves a terminal's cursor, and what turns the reading direction around.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-_STAND_IN = "\N{REPLACEMENT CHARACTER}"
-
-
 def render_costs_html(costs: Costs) -> str:
     """Render the whole page; the same costs give the same bytes."""
-    page = _environment().get_template("costs.html.j2").render(page=build_page(costs)) + "\n"
-    return _CONTROL.sub(_STAND_IN, page)
-
-
-@cache
-def _environment() -> Environment:
-    return Environment(
-        loader=ChoiceLoader(
-            [PackageLoader("draftproof.explore.costs"), PackageLoader("draftproof.tell.report")]
-        ),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    return render_page("costs.html.j2", "draftproof.explore.costs", page=build_page(costs))

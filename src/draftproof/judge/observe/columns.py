@@ -194,11 +194,6 @@ class Columns:
         return self.figure("ttft_from_schedule_ns")
 
     @cached_property
-    def waited_ns(self) -> Floats:
-        """From sending to the last chunk, NaN where either is missing."""
-        return _between(self._sent_at, self._last_at)
-
-    @cached_property
     def context_tokens(self) -> Floats:
         """Prompt and answer of an answered request in tokens, NaN where either is unknown."""
         prompts = np.array([one.prompt_tokens for one in self.records], dtype=np.float64)

@@ -32,7 +32,6 @@ from draftproof.judge.results.figure import Figure
 from draftproof.judge.results.knee import KneeSearch
 from draftproof.judge.results.order import OrderSummary
 from draftproof.judge.results.phases import PhaseSummary
-from draftproof.judge.results.rivals import RivalVerdict
 from draftproof.judge.results.services import ServiceAgreement, ServiceLine, ServiceStart, ServiceUse
 from draftproof.plan.load_size import LoadLimit, LoadSize, read_sizes
 
@@ -338,7 +337,6 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     deliveries: tuple[Delivery, ...] = ()
     equivalence: tuple[OutputEquivalence, ...] = ()
     tail_effects: tuple[Effect, ...] = ()
-    rival_verdicts: tuple[RivalVerdict, ...] = ()
     order: OrderSummary | None = None
     turns: tuple[TurnSummary, ...] = ()
     context_bands: tuple[ContextBand, ...] = ()

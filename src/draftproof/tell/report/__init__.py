@@ -4,7 +4,7 @@ Nothing here measures, decides or re-computes; it shows what `results.json` hold
 counts and reasons. No clock, no network, no script in the page.
 """
 
-from draftproof.tell.report.html import render_html
+from draftproof.tell.report.page import render_html
 from draftproof.tell.report.text import render_text
 
 __all__ = ["render_html", "render_text"]

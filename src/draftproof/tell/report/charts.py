@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from draftproof.tell.report.quantities import format_ratio
+from draftproof.judge.results.figure import Figure
+from draftproof.tell.report import write
 
 _RATIO_TICKS = (
     *(0.01, 0.02, 0.03, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0),
@@ -17,7 +18,8 @@ _RATIO_TICKS = (
 )
 _WIDEST = (0.01, 100.0)
 _TICK_DISTANCE = 9.0  # per cent: labels stay apart on a narrow screen and on paper
-_MARK_STYLES = {"candidate": "dot", "alternative": "square", "baseline_null": "diamond"}
+# The mark of an arm that is no dot, so that arms differ by more than colour.
+SHAPES = {"alternative": "square", "baseline_null": "diamond"}
 
 
 class Tick(msgspec.Struct, frozen=True):
@@ -57,6 +59,23 @@ class Whisker(msgspec.Struct, frozen=True, kw_only=True):
     tone: str
 
 
+class Mark(msgspec.Struct, frozen=True, kw_only=True):
+    """A point of a plot: its place in per cent of width and height, the ends of an interval, what it says."""
+
+    x: float
+    y: float
+    tone: str
+    title: str
+    low: float | None = None
+    high: float | None = None
+    is_open: bool = False
+
+    @property
+    def shape(self) -> str:
+        """The mark of its arm."""
+        return SHAPES.get(self.tone, "dot")
+
+
 class Part(msgspec.Struct, frozen=True, kw_only=True):
     """One piece of a stacked bar, per cent of the axis' width."""
 
@@ -64,6 +83,34 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     width: float
     tone: str
     label: str
+
+
+PLOT_WIDTH, PLOT_HEIGHT = 100.0, 30.0
+
+
+class PlotLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One arm's line: the points of an SVG polyline, x from 0 to 100 and y from 30 (zero) up to 0."""
+
+    arm: str
+    points: str
+
+
+class Plot(msgspec.Struct, frozen=True, kw_only=True):
+    """Lines of several arms: what they show, the highest value, how long the axis is."""
+
+    title: str
+    highest: str
+    length: str
+    lines: tuple[PlotLine, ...]
+
+
+def plot_points(points: Iterable[tuple[float, float]], length: float, highest: float) -> str:
+    """Place points in a plot, x up to `length`, y up to `highest` with room for half of the stroke above."""
+    room = PLOT_HEIGHT - 2
+    return " ".join(
+        f"{PLOT_WIDTH * x / length if length else 0:.2f},{PLOT_HEIGHT - room * y / highest - 1:.2f}"
+        for x, y in points
+    )
 
 
 def log_position(value: float, low: float, high: float) -> float:
@@ -85,25 +132,24 @@ def ratio_axis(
     shown += [edge for edge in (below, above) if edge is not None]
     low = max(min([0.9, *shown]) / 1.06, _WIDEST[0])
     high = min(max([1.1, *shown]) * 1.06, _WIDEST[1])
-    return Axis(
-        low=low,
-        high=high,
-        ticks=_ticks(low, high),
-        bands=(*_lower_band(low, high, below, below_tone), *_upper_band(low, high, above)),
-        unity=log_position(1.0, low, high),
-    )
+    bands = [] if below is None else [Band(0.0, log_position(below, low, high), below_tone)]
+    if above is not None:
+        start = log_position(above, low, high)
+        bands.append(Band(start, round(100 - start, 2), "harm"))
+    unity = log_position(1.0, low, high)
+    return Axis(low=low, high=high, ticks=_ticks(low, high), bands=tuple(bands), unity=unity)
 
 
-def whisker(axis: Axis, value: float | None, low: float | None, high: float | None, arm: str) -> Whisker:
+def whisker(axis: Axis, figure: Figure, arm: str) -> Whisker:
     """Place a value and its interval on the axis; nothing is drawn for what is missing."""
     return Whisker(
-        at=_place(axis, value),
-        start=_place(axis, low),
-        end=_place(axis, high),
-        clipped_low=low is not None and low < axis.low,
-        clipped_high=high is not None and high > axis.high,
-        style=_MARK_STYLES.get(arm, "dot"),
-        tone=arm if arm in _MARK_STYLES else "candidate",
+        at=_place(axis, figure.value),
+        start=_place(axis, figure.low),
+        end=_place(axis, figure.high),
+        clipped_low=figure.low is not None and figure.low < axis.low,
+        clipped_high=figure.high is not None and figure.high > axis.high,
+        style=SHAPES.get(arm, "dot"),
+        tone=arm if arm in SHAPES else "candidate",
     )
 
 
@@ -136,7 +182,7 @@ def _place(axis: Axis, value: float | None) -> float | None:
 
 def _ticks(low: float, high: float) -> tuple[Tick, ...]:
     """Ticks inside the axis, 1 always among them, none so close to another that the labels touch."""
-    placed = [Tick(log_position(r, low, high), format_ratio(r)) for r in _RATIO_TICKS if low < r < high]
+    placed = [Tick(log_position(r, low, high), write.ratio(r)) for r in _RATIO_TICKS if low < r < high]
     unity = log_position(1.0, low, high)
     kept: list[Tick] = []
     for tick in placed:
@@ -147,17 +193,6 @@ def _ticks(low: float, high: float) -> tuple[Tick, ...]:
         if is_unity or (clear and abs(tick.at - unity) > _TICK_DISTANCE):
             kept.append(tick)
     return tuple(kept)
-
-
-def _lower_band(low: float, high: float, edge: float | None, tone: str) -> tuple[Band, ...]:
-    return () if edge is None else (Band(0.0, log_position(edge, low, high), tone),)
-
-
-def _upper_band(low: float, high: float, edge: float | None) -> tuple[Band, ...]:
-    if edge is None:
-        return ()
-    start = log_position(edge, low, high)
-    return (Band(start, round(100 - start, 2), "harm"),)
 
 
 def _round_step(raw: float) -> float:

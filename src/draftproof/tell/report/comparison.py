@@ -1,116 +1,256 @@
 """Two runs side by side, for a terminal: what changed, in sentences first, then the tables they rest on.
 
-Pure view of a `RunComparison`; deterministic and free of colour codes.
+What a change does not mean is said as well. Pure view of a `RunComparison`; free of colour codes.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
+import msgspec
+
+from draftproof.judge.compare.compare import list_changes
 from draftproof.judge.compare.comparison import (
     DeliveryChange,
     EffectChange,
     EnvelopeChange,
     FactChange,
     FailureChange,
-    ReasonChange,
+    NoiseSource,
     RunComparison,
     RunIdentity,
 )
+from draftproof.judge.compare.uncompared import Uncompared, find_uncompared
 from draftproof.judge.results.run import CellStatus, EnvelopeEntry, Figure
-from draftproof.plan.load_size import LoadSize
-from draftproof.tell.report.change_words import (
-    QUANTITY_WORDS,
-    describe_changes,
-    describe_noise,
-    describe_noise_of,
-    describe_reading,
-    headline,
-)
-from draftproof.tell.report.quantities import (
-    DECISIONS,
-    MISSING,
-    STATUSES,
-    arm_label,
-    format_count,
-    format_points,
-    format_ratio,
-    format_share,
-    load_label,
-    segment_label,
-    short_hash,
-)
-from draftproof.tell.report.view import align, bullets, format_interval, needed_text, printable, section, wrap
+from draftproof.tell.report import plain, words, write
+from draftproof.tell.report.plain import printable
+from draftproof.tell.report.write import MISSING
 
 _SHOWN_CHARS = 60
 _SHOWN_REASONS = 4
-_TRIGGER_WORDS = {
-    "version": "version",
-    "model_hash": "model",
-    "drafter_hash": "drafter",
-    "flags": "flags",
-    "accelerator": "accelerator",
-    "driver": "driver",
-    "libraries": "libraries",
-    "kernels": "kernels",
+_TRIGGER_WORDS = {"model_hash": "model", "drafter_hash": "drafter"}
+_NOISE_WORDS: dict[NoiseSource, str] = {"both": "A, B", "before": "A", "after": "B", "none": ""}
+_READINGS = {"changed_noise_unknown": "changed, noise unknown", "known_in_one_run": "known in one run only"}
+_NO_PROOF = (
+    "The mechanism of {arms} is undisclosed: a change of delivery may come from speculation, and as well "
+    "from a buffer, a proxy or a stream interval."
+)
+_DELIVERY = "the delivery"
+
+
+class QuantityWords(msgspec.Struct, frozen=True):
+    """A quantity's name in a table, what a change of it is a change of, its unit, and how it is written."""
+
+    label: str
+    what: str
+    unit: str
+    write: write.Write
+
+
+QUANTITY_WORDS: dict[str, QuantityWords] = {
+    "tpot_ns": QuantityWords("Time per token (ms)", "the time per token", "ms", write.ms),
+    "ttft_from_schedule_ns": QuantityWords("First token (ms)", "the time to first token", "ms", write.ms),
+    "icl_p50_ns": QuantityWords("Gap between chunks, p50 (ms)", "the gap between chunks", "ms", write.ms),
+    "tokens_per_chunk": QuantityWords("Tokens per chunk", _DELIVERY, "tokens per chunk", write.ratio),
+    "characters_per_chunk": QuantityWords(
+        "Characters per chunk", _DELIVERY, "characters per chunk", write.ratio
+    ),
+    "chunks_per_arrival": QuantityWords("Chunks per arrival", _DELIVERY, "chunks per arrival", write.ratio),
+    "output_tokens": QuantityWords("Output length (tokens)", "the output length", "tokens", write.number),
+    "output_characters": QuantityWords(
+        "Output length (characters)", "the output length", "characters", write.number
+    ),
 }
 
 
 def render_comparison(comparison: RunComparison) -> str:
     """Render the comparison for a terminal; the same comparison gives the same text."""
-    sections = (
-        _head(comparison),
-        section("Configuration", [*_facts(comparison.facts), *bullets(_triggers(comparison))]),
-        section(_delivery_title(comparison), _deliveries(comparison)),
-        section("Failed requests, the same prompts in A and B", _failures(comparison)),
-        section("Effects, candidate / baseline, each run on its own prompts", _effects(comparison.effects)),
-        section("Envelope", bullets(map(_describe_envelope, comparison.envelope))),
-        section("Reasons of the verdict", bullets(_list_reasons(comparison.reasons))),
-        section("Not compared", bullets(_list_left_out(comparison))),
+    effects = "Effects, candidate / baseline, each run on its own prompts"
+    return plain.join(
+        (
+            _head(comparison),
+            plain.section(
+                "Configuration", [*_facts(comparison.facts), *plain.bullets(_triggers(comparison))]
+            ),
+            plain.section(_delivery_title(comparison), _deliveries(comparison)),
+            plain.section("Failed requests, the same prompts in A and B", _failures(comparison)),
+            plain.section(effects, _effects(comparison.effects)),
+            plain.section("Envelope", plain.bullets(map(_describe_envelope, comparison.envelope))),
+            plain.section("Reasons of the verdict", plain.bullets(_list_reasons(comparison))),
+            plain.section("Not compared", plain.bullets(_list_left_out(comparison))),
+        )
     )
-    return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
 
 
 def _head(comparison: RunComparison) -> list[str]:
+    before, after = comparison.before, comparison.after
+    conclusion = comparison.conclusion.replace("_", " ").upper()
     return [
-        comparison.conclusion.replace("_", " ").upper() + f"   {printable(comparison.before.name)} (A) and "
-        f"{printable(comparison.after.name)} (B)",
+        f"{conclusion}   {printable(before.name)} (A) and {printable(after.name)} (B)",
         "",
-        *wrap(headline(comparison)),
-        *bullets(describe_changes(comparison)),
-        *align([_identify("A", comparison.before), _identify("B", comparison.after)]),
+        *plain.wrap(headline(comparison)),
+        *plain.bullets(describe_changes(comparison)),
+        *plain.align([_identify("A", before), _identify("B", after)]),
     ]
 
 
 def _identify(name: str, run: RunIdentity) -> tuple[str, ...]:
     started = datetime.fromtimestamp(run.started_wall_ns // 10**9, tz=UTC)
-    decision = DECISIONS.get(run.decision)
     return (
         name,
         f"{started:%Y-%m-%d %H:%M} UTC",
-        decision.label if decision else run.decision,
-        f"plan {short_hash(run.plan_sha256)}",
-        f"workload {short_hash(run.workload_sha256)}",
+        words.DECISIONS[run.decision].label,
+        f"plan {write.digest(run.plan_sha256)}",
+        f"workload {write.digest(run.workload_sha256)}",
         f"draftproof {run.draftproof_version}",
     )
 
 
-def _facts(facts: Iterable[FactChange]) -> list[str]:
+def headline(comparison: RunComparison) -> str:
+    """Say in one sentence what the comparison comes to."""
+    if comparison.conclusion == "invalid":
+        runs = (("A", comparison.before), ("B", comparison.after))
+        which = [name for name, run in runs if run.decision == "invalid"]
+        return f"Run {' and run '.join(which)} is invalid: nothing may be concluded from this comparison."
+    if comparison.conclusion == "unchanged":
+        if all(one.noise is None for one in comparison.deliveries):
+            return (
+                "No change was seen. How much two equal arms differ is not known: neither run has a null arm."
+            )
+        return "Nothing changed beyond what two equal arms show."
+    if comparison.conclusion == "not_comparable":
+        lacking = map(_name_uncompared, find_uncompared(comparison.deliveries, comparison.effects))
+        return f"No change was seen in what could be compared; too little could: {'; '.join(lacking)}."
+    deliveries, failures, effects = list_changes(comparison)
+    parts = {
+        "configuration": comparison.facts,
+        "delivery": deliveries,
+        "failures": failures,
+        "effects": effects,
+        "envelope": comparison.envelope,
+        "decision": comparison.decision_changed,
+    }
+    return f"Changed from A to B: {', '.join(name for name, holds in parts.items() if holds)}."
+
+
+def _name_uncompared(one: Uncompared) -> str:
+    if one.kind == "effects":
+        return "no cell has an effect in both runs"
+    if one.kind == "invalid":
+        return f"{words.segment(one.name)} at {one.load} is invalid in one of them"
+    return f"no delivery of {words.arm(one.name)} at {one.load} has prompts enough"
+
+
+def describe_changes(comparison: RunComparison) -> tuple[str, ...]:
+    """Return one sentence for every change of delivery, failures, effects and decision, and what to doubt."""
+    deliveries, failures, effects = list_changes(comparison)
+    sentences = [_describe_delivery(comparison, one) for one in deliveries]
+    sentences += [_describe_failures(comparison, one) for one in failures]
+    sentences += [_describe_effect(one) for one in effects]
+    if comparison.decision_changed:
+        sentences.append(
+            f"The decision changed from {comparison.before.decision} to {comparison.after.decision}."
+        )
+    if comparison.before.workload_sha256 != comparison.after.workload_sha256:
+        sentences.append(
+            f"The workloads differ: delivery is compared on the {comparison.prompts.common:,} prompts that "
+            "both have with the same content."
+        )
+    return (*sentences, *_list_doubts(comparison, deliveries))
+
+
+def _name_place(comparison: RunComparison, change: DeliveryChange | FailureChange) -> str:
+    return f"{words.arm(change.arm)} at {words.load(change.load, comparison.sizes.get(change.load))}"
+
+
+def _describe_delivery(comparison: RunComparison, change: DeliveryChange) -> str:
+    quantity, place = QUANTITY_WORDS[change.quantity], _name_place(comparison, change)
+    if change.reading == "known_in_one_run":
+        return (
+            f"{place}: {quantity.label} is known for {change.known_before} of {change.answered_before} "
+            f"answers in A and for {change.known_after} of {change.answered_after} in B."
+        )
+    was = "there were" if quantity.what == _DELIVERY else "it was"
+    return (
+        f"{place}: {quantity.what} changed: {quantity.write(change.after)} {quantity.unit} where {was} "
+        f"{quantity.write(change.before)} (B / A {write.ratio(change.ratio.value)} "
+        f"{write.interval(change.simultaneous, write.ratio)}; {_describe_yardstick(change)})."
+    )
+
+
+def _describe_yardstick(change: DeliveryChange) -> str:
+    if change.noise is None:
+        return "noise unknown: no null arm"
+    up_to = "" if change.noise == 1 else "by up to "
+    return f"equal arms differ {up_to}{_describe_noise_of(change)}"
+
+
+def _describe_failures(comparison: RunComparison, change: FailureChange) -> str:
+    interval = write.interval(change.difference, write.points)
+    return (
+        f"{_name_place(comparison, change)}: {write.share(change.after)} of "
+        f"requests failed where {write.share(change.before)} did "
+        f"(B − A {write.points(change.difference.value)} {interval})."
+    )
+
+
+def _describe_effect(change: EffectChange) -> str:
+    old, new = (write.ratio(one.value) if one else "" for one in (change.before, change.after))
+    return (
+        f"{words.segment(change.segment)} at {change.load}: candidate / baseline changed from {old} to "
+        f"{new}; the intervals do not overlap."
+    )
+
+
+def _list_doubts(comparison: RunComparison, deliveries: Sequence[DeliveryChange]) -> list[str]:
+    """Return what limits the comparison: hidden mechanisms, no yardstick, rows that could not be compared."""
+    doubts = []
+    hidden = [words.arm(one.arm) for one in comparison.arms if one.undisclosed]
+    if hidden and deliveries:
+        doubts.append(_NO_PROOF.format(arms=", ".join(hidden)))
+    if any(one.noise is None for one in deliveries):
+        doubts.append("Where no run has a null arm, the noise is unknown: the change may be no larger.")
+    missing = [one for one in comparison.deliveries if one.reading == "not_compared"]
+    if missing:
+        reasons = sorted({one.ratio.reason or "unknown" for one in missing})
+        doubts.append(f"{len(missing)} rows could not be compared: {'; '.join(reasons)}.")
+    return doubts
+
+
+def describe_noise(noise: float | None, source: NoiseSource) -> str:
+    """Return "2.1% (A, B)": by how much equal arms may differ and whose null arms say so, or "unknown"."""
+    return "unknown" if noise is None else f"{write.share(noise - 1)} ({_NOISE_WORDS[source]})"
+
+
+def _describe_noise_of(change: DeliveryChange) -> str:
+    """Return the same for a row of delivery, whose noise is what the null arms show beyond chance."""
+    if change.noise == 1:
+        return f"by chance only ({_NOISE_WORDS[change.noise_from]})"
+    return describe_noise(change.noise, change.noise_from)
+
+
+def _describe_reading(change: DeliveryChange | FailureChange) -> str:
+    if change.reading == "within_noise" and change.noise is None:
+        return "no change seen"
+    return _READINGS.get(change.reading, change.reading.replace("_", " "))
+
+
+def _facts(facts: Sequence[FactChange]) -> list[str]:
     rows = [
         (
-            "Run" if one.arm is None else arm_label(one.arm),
+            "Run" if one.arm is None else words.arm(one.arm),
             f"{one.group}: {one.key}",
             _value(one.key, one.before),
             _value(one.key, one.after),
         )
         for one in facts
     ]
-    return align([("Of", "What", "A", "B"), *rows]) if rows else wrap("Nothing that was recorded differs.")
+    return plain.table(("Of", "What", "A", "B"), rows) or plain.wrap("Nothing that was recorded differs.")
 
 
 def _value(key: str, value: str | float | None) -> str:
     if value is None:
         return MISSING
-    text = short_hash(str(value)) if key.endswith("sha256") else str(value)
+    text = write.digest(str(value)) if key.endswith("sha256") else str(value)
     return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
 
 
@@ -118,12 +258,14 @@ def _triggers(comparison: RunComparison) -> list[str]:
     """Say which triggers fired and which cannot be told; arms of which the same is said share a line."""
     arms_of: dict[str, list[str]] = {}
     for arm in comparison.arms:
-        fired = ", ".join(_TRIGGER_WORDS[name] for name in arm.triggers.fired)
-        unknown = ", ".join(_TRIGGER_WORDS[name] for name in arm.triggers.unknown)
+        fired, unknown = (
+            ", ".join(_TRIGGER_WORDS.get(name, name) for name in names)
+            for names in (arm.triggers.fired, arm.triggers.unknown)
+        )
         said = [f"{fired} changed"] if fired else []
         said += [f"{unknown} not disclosed"] if unknown else []
         if said:
-            arms_of.setdefault("; ".join(said), []).append(arm_label(arm.arm))
+            arms_of.setdefault("; ".join(said), []).append(words.arm(arm.arm))
     return [f"Change triggers, {', '.join(arms)}: {said}." for said, arms in arms_of.items()]
 
 
@@ -137,62 +279,53 @@ def _delivery_title(comparison: RunComparison) -> str:
 def _deliveries(comparison: RunComparison) -> list[str]:
     """One table in which a line names arm and load before their rows."""
     header = ("Quantity", "A", "B", "B / A", "Interval", "Equal arms", "Prompts", "Reading")
-    head, *rows = align([header, *map(_delivery_row, comparison.deliveries)])
-    loads, lines, place = comparison.sizes, [head], None
+    head, *rows = plain.align([header, *map(_delivery_row, comparison.deliveries)])
+    told, place = [head], None
     for change, row in zip(comparison.deliveries, rows, strict=True):
         if place != (change.arm, change.load):
             place = (change.arm, change.load)
-            title = f"{arm_label(change.arm)} at {load_label(change.load, loads.get(change.load))}"
-            lines += wrap(title)
-        lines.append(row)
-    return lines
+            told += plain.wrap(_name_place(comparison, change))
+        told.append(row)
+    return told
 
 
 def _delivery_row(change: DeliveryChange) -> tuple[str, ...]:
-    words = QUANTITY_WORDS[change.quantity]
+    quantity, one_run = QUANTITY_WORDS[change.quantity], change.reading == "known_in_one_run"
     return (
-        f"  {words.label}",
-        words.write(change.before),
-        words.write(change.after),
-        format_ratio(change.ratio.value),
+        f"  {quantity.label}",
+        quantity.write(change.before),
+        quantity.write(change.after),
+        write.ratio(change.ratio.value),
         # Where one run does not tell the quantity at all, more prompts would not help.
-        "" if change.reading == "known_in_one_run" else _interval(change.simultaneous, format_ratio),
-        describe_noise_of(change),
-        format_count(change.prompts),
-        describe_reading(change),
+        "" if one_run else write.interval_or_why(change.simultaneous, write.ratio),
+        _describe_noise_of(change),
+        write.count(change.prompts),
+        _describe_reading(change),
     )
-
-
-def _interval(figure: Figure, write: Callable[[float | None], str]) -> str:
-    return format_interval(figure, write) or needed_text(figure) or figure.reason or ""
 
 
 def _failures(comparison: RunComparison) -> list[str]:
-    loads = comparison.sizes
-    rows = [_failure_row(one, loads.get(one.load)) for one in comparison.failures]
-    header = ("Load", "Arm", "A", "B", "B − A", "Interval", "Equal arms", "Pairs", "Reading")
-    return align([header, *rows]) if rows else []
-
-
-def _failure_row(change: FailureChange, size: LoadSize | None) -> tuple[str, ...]:
-    noise = None if change.noise is None else 1 + change.noise
-    return (
-        load_label(change.load, size),
-        arm_label(change.arm),
-        format_share(change.before),
-        format_share(change.after),
-        format_points(change.difference.value),
-        _interval(change.difference, format_points),
-        describe_noise(noise, change.noise_from, format_share),
-        format_count(change.difference.n),
-        describe_reading(change),
-    )
-
-
-def _effects(effects: Iterable[EffectChange]) -> list[str]:
     rows = [
         (
-            segment_label(one.segment),
+            words.load(one.load, comparison.sizes.get(one.load)),
+            words.arm(one.arm),
+            write.share(one.before),
+            write.share(one.after),
+            write.points(one.difference.value),
+            write.interval_or_why(one.difference, write.points),
+            describe_noise(None if one.noise is None else 1 + one.noise, one.noise_from),
+            write.count(one.difference.n),
+            _describe_reading(one),
+        )
+        for one in comparison.failures
+    ]
+    return plain.table(("Load", "Arm", "A", "B", "B − A", "Interval", "Equal arms", "Pairs", "Reading"), rows)
+
+
+def _effects(effects: Sequence[EffectChange]) -> list[str]:
+    rows = [
+        (
+            words.segment(one.segment),
             one.load,
             _status(one.status_before),
             _effect(one.before),
@@ -202,23 +335,22 @@ def _effects(effects: Iterable[EffectChange]) -> list[str]:
         )
         for one in effects
     ]
-    header = ("Segment", "Load", "A", "Ratio", "B", "Ratio", "Reading")
-    return align([header, *rows]) if rows else []
+    return plain.table(("Segment", "Load", "A", "Ratio", "B", "Ratio", "Reading"), rows)
 
 
 def _status(status: CellStatus | None) -> str:
-    return MISSING if status is None else STATUSES[status].label
+    return MISSING if status is None else words.STATUSES[status].label
 
 
 def _effect(figure: Figure | None) -> str:
     if figure is None:
         return MISSING
-    return f"{format_ratio(figure.value)} {format_interval(figure, format_ratio)}".rstrip()
+    return f"{write.ratio(figure.value)} {write.interval(figure, write.ratio)}".rstrip()
 
 
 def _describe_envelope(change: EnvelopeChange) -> str:
     both = f"{_limit(change.before)} in A, {_limit(change.after)} in B"
-    return f"{segment_label(change.segment)}: {_direction(change)}; {both}."
+    return f"{words.segment(change.segment)}: {_direction(change)}; {both}."
 
 
 def _direction(change: EnvelopeChange) -> str:
@@ -233,25 +365,25 @@ def _direction(change: EnvelopeChange) -> str:
     return "wider" if all(wider) else "limited otherwise" if any(wider) else "narrower"
 
 
-def _list_reasons(changes: Sequence[ReasonChange]) -> list[str]:
-    """Name the first reasons of each run; a run with many segments may have as many reasons."""
-    told = []
-    for name, texts in (
-        ("A", [one.before for one in changes if one.before is not None]),
-        ("B", [one.after for one in changes if one.after is not None]),
-    ):
-        told += [f"in {name} only: {text}" for text in texts[:_SHOWN_REASONS]]
-        if len(texts) > _SHOWN_REASONS:
-            told.append(f"in {name} only: {len(texts) - _SHOWN_REASONS} more, see --json")
-    return told
-
-
 def _limit(entry: EnvelopeEntry | None) -> str:
     if entry is None:
         return "not allowed"
     context = entry.max_context_tokens
     tail = "" if context is None else f" and {context:,} tokens of context"
     return f"up to {entry.limit.short}{tail}"
+
+
+def _list_reasons(comparison: RunComparison) -> list[str]:
+    """Name the first reasons of each run; a run with many segments may have as many reasons."""
+    told = []
+    for name, texts in (
+        ("A", [one.before for one in comparison.reasons if one.before is not None]),
+        ("B", [one.after for one in comparison.reasons if one.after is not None]),
+    ):
+        told += [f"in {name} only: {text}" for text in texts[:_SHOWN_REASONS]]
+        if len(texts) > _SHOWN_REASONS:
+            told.append(f"in {name} only: {len(texts) - _SHOWN_REASONS} more, see --json")
+    return told
 
 
 def _list_left_out(comparison: RunComparison) -> list[str]:

@@ -5,22 +5,16 @@ Pure view of the manifest. Without one, the report says so and shows no configur
 The twelve review questions: for the page, and as plain lines for a terminal. Pure view of the results.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 
 from draftproof.core.manifests import ArmManifest, Contract, Manifest
-from draftproof.judge.results.decision import Question
 from draftproof.judge.results.run import Results
-from draftproof.tell.report.quantities import (
-    MISSING,
-    arm_label,
-    format_bytes,
-    format_count,
-    format_significant,
-    format_sizes,
-)
-from draftproof.tell.report.view import Column, Group, Row, Table, TableCell, bullets, text_cell, wrap
+from draftproof.tell.report import kit, plain, words, write
+from draftproof.tell.report.kit import Column, Table
+from draftproof.tell.report.write import MISSING
 
 _MEMORY = "Resident memory"
 _ARM_FACTS: tuple[tuple[str, Callable[[ArmManifest], str]], ...] = (
@@ -28,8 +22,8 @@ _ARM_FACTS: tuple[tuple[str, Callable[[ArmManifest], str]], ...] = (
     ("Engine version", lambda arm: arm.engine_version),
     ("Address", lambda arm: arm.url),
     ("Command", lambda arm: " ".join(arm.command) if arm.command else MISSING),
-    ("Load time (s)", lambda arm: format_significant(arm.load_time_s)),
-    (_MEMORY, lambda arm: format_bytes(arm.resident_bytes)),
+    ("Load time (s)", lambda arm: write.number(arm.load_time_s)),
+    (_MEMORY, lambda arm: write.size(arm.resident_bytes)),
     ("Tokens counted by", lambda arm: arm.counting.text if arm.counting else MISSING),
 )
 # Runs from before these were noted have no such row.
@@ -54,11 +48,11 @@ _CONTRACT_FACTS: tuple[tuple[str, Callable[[Contract], str | bool | None]], ...]
     ("Runtime", lambda c: f"{c.runtime} {c.runtime_version}"),
     ("Algorithm", lambda c: c.algorithm),
     ("Same output as the target", lambda c: c.equivalence),
-    ("Draft tokens", lambda c: format_count(c.num_spec_tokens)),
+    ("Draft tokens", lambda c: write.count(c.num_spec_tokens)),
     ("Draft policy", lambda c: c.draft_policy),
     ("Devices", lambda c: c.topology),
-    ("Longest context (tokens)", lambda c: format_count(c.max_context_tokens)),
-    ("Longest output (tokens)", lambda c: format_count(c.max_output_tokens)),
+    ("Longest context (tokens)", lambda c: write.count(c.max_context_tokens)),
+    ("Longest output (tokens)", lambda c: write.count(c.max_output_tokens)),
     ("Not supported", lambda c: "; ".join(c.unsupported_features) or None),
     ("Fallback", lambda c: c.fallback),
     ("Forced by the method, charged to the arm", lambda c: "; ".join(c.forced) or None),
@@ -75,85 +69,70 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True):
 
 def build_configuration(manifest: Manifest) -> Configuration:
     """Lay arms and contracts out as columns; a row whose values differ is marked."""
-    settings = sorted({key for arm in manifest.arms for key in arm.settings})
-    differing = [k for k in settings if len({_setting(arm, k) for arm in manifest.arms}) > 1]
+    arms, contracts = manifest.arms, manifest.contracts
+    keys = sorted({key for arm in arms for key in arm.settings})
+    settings = [_Fact(key, [_setting(arm, key) for arm in arms], compared=True) for key in keys]
+    names = sorted({name for arm in arms for name in arm.platform})
+    platform = [
+        _Fact(name, [arm.platform.get(name, MISSING) for arm in arms], compared=True) for name in names
+    ]
+    stated = [
+        _Fact(label, [_fact_text(fact(one)) for one in contracts], compared=True)
+        for label, fact in _CONTRACT_FACTS
+    ]
+    groups = [("Service", _list_facts(arms)), ("Platform", platform), ("Settings", settings)]
     return Configuration(
-        arms=Table(
-            caption="Arms side by side",
-            columns=_columns(tuple(arm.arm for arm in manifest.arms)),
-            groups=_filled(
-                _fact_group(manifest.arms),
-                _platform_group(manifest.arms),
-                _settings_group(manifest.arms, settings),
-            ),
-        ),
-        contracts=Table(
-            caption="Contract of each arm",
-            columns=_columns(tuple(c.arm for c in manifest.contracts)),
-            groups=_filled(Group(title="", rows=_contract_rows(manifest.contracts))),
-        ),
-        sentence=_sentence(differing),
+        arms=_side_by_side("Arms side by side", [arm.arm for arm in arms], groups),
+        contracts=_side_by_side("Contract of each arm", [one.arm for one in contracts], [("", stated)]),
+        sentence=_sentence(sum(one.differs for one in settings)),
     )
 
 
-def _sentence(differing: list[str]) -> str:
+def _sentence(differing: int) -> str:
     if not differing:
         return "The arms have the same settings."
-    return f"The arms differ in {len(differing)} setting{'s' if len(differing) > 1 else ''}, marked ≠ below."
+    return f"The arms differ in {differing} setting{'s' if differing > 1 else ''}, marked ≠ below."
 
 
-def _columns(arms: tuple[str, ...]) -> tuple[Column, ...]:
-    return (
-        Column(label="Fact", numeric=False),
-        *(Column(label=arm_label(arm), numeric=False) for arm in arms),
+class _Fact(msgspec.Struct, frozen=True):
+    """A row: its label, a value for each arm, and whether these are compared."""
+
+    label: str
+    values: list[str]
+    compared: bool
+
+    @property
+    def differs(self) -> bool:
+        return self.compared and len(set(self.values)) > 1
+
+
+def _side_by_side(caption: str, arms: Sequence[str], groups: Sequence[tuple[str, Sequence[_Fact]]]) -> Table:
+    def column(place: int, arm: str) -> Column[_Fact]:
+        def cell(fact: _Fact) -> kit.TableCell:
+            value = fact.values[place]
+            return kit.TableCell(text=value, tone="missing" if value == MISSING else "value")
+
+        return kit.left(words.arm(arm), cell)
+
+    names: Column[_Fact] = kit.left(
+        "Fact", lambda one: kit.head(f"{one.label} ≠" if one.differs else one.label)
     )
+    columns = (names, *(column(place, arm) for place, arm in enumerate(arms)))
+    shown: Any = groups if arms else ()
+    return kit.table(caption, columns, shown, tone=lambda one: "differs" if one.differs else "")
 
 
-def _filled(*groups: Group) -> tuple[Group, ...]:
-    return tuple(group for group in groups if group.rows and len(group.rows[0].cells) > 1)
-
-
-def _fact_group(arms: tuple[ArmManifest, ...]) -> Group:
-    sizes = format_sizes([arm.resident_bytes for arm in arms])
+def _list_facts(arms: Sequence[ArmManifest]) -> list[_Fact]:
+    sizes = write.sizes([arm.resident_bytes for arm in arms])
     facts = [
-        (label, sizes if label == _MEMORY else [fact(arm) for arm in arms]) for label, fact in _ARM_FACTS
+        _Fact(
+            label,
+            sizes if label == _MEMORY else [fact(arm) for arm in arms],
+            compared=label in _COMPARED_FACTS,
+        )
+        for label, fact in _ARM_FACTS
     ]
-    rows = tuple(
-        _side_by_side(label, values, compare=label in _COMPARED_FACTS)
-        for label, values in facts
-        if label not in _LATER_FACTS or set(values) != {MISSING}
-    )
-    return Group(title="Service", rows=rows)
-
-
-def _platform_group(arms: tuple[ArmManifest, ...]) -> Group:
-    names = sorted({name for arm in arms for name in arm.platform})
-    rows = tuple(
-        _side_by_side(name, [arm.platform.get(name, MISSING) for arm in arms], compare=True) for name in names
-    )
-    return Group(title="Platform", rows=rows)
-
-
-def _settings_group(arms: tuple[ArmManifest, ...], keys: list[str]) -> Group:
-    rows = tuple(_side_by_side(key, [_setting(arm, key) for arm in arms], compare=True) for key in keys)
-    return Group(title="Settings", rows=rows)
-
-
-def _contract_rows(contracts: tuple[Contract, ...]) -> tuple[Row, ...]:
-    return tuple(
-        _side_by_side(label, [_fact_text(fact(c)) for c in contracts], compare=True)
-        for label, fact in _CONTRACT_FACTS
-    )
-
-
-def _side_by_side(label: str, values: list[str], *, compare: bool) -> Row:
-    differs = compare and len(set(values)) > 1
-    head = text_cell(f"{label} ≠" if differs else label, head=True)
-    return Row(cells=(head, *(_value_cell(value) for value in values)), tone="differs" if differs else "")
-
-
-def _value_cell(value: str) -> TableCell:
-    return TableCell(text=value, tone="missing" if value == MISSING else "value")
+    return [one for one in facts if one.label not in _LATER_FACTS or set(one.values) != {MISSING}]
 
 
 def _setting(arm: ArmManifest, key: str) -> str:
@@ -170,33 +149,6 @@ STANDINGS = {"answered": ("Answered", "✓"), "partly": ("Partly", "◐"), "open
 OLD = "These results are older than the questions; `draftproof report` computes them anew."
 
 
-class QuestionView(msgspec.Struct, frozen=True, kw_only=True):
-    """One question as the page shows it, with the references that its answer rests on."""
-
-    number: int
-    question: str
-    standing: str
-    label: str
-    glyph: str
-    answer: str
-    missing: tuple[str, ...]
-    evidence: tuple[str, ...]
-
-
-class QuestionSection(msgspec.Struct, frozen=True, kw_only=True):
-    """All questions and how many are answered."""
-
-    sentence: str
-    questions: tuple[QuestionView, ...]
-
-
-def build_questions(results: Results) -> QuestionSection:
-    """Return the section; a run judged before there were questions has none and says so."""
-    return QuestionSection(
-        sentence=count_questions(results), questions=tuple(_view(one) for one in results.questions)
-    )
-
-
 def count_questions(results: Results) -> str:
     """Return "Of twelve questions 7 are answered, 3 partly, 2 are open."."""
     if not results.questions:
@@ -210,24 +162,10 @@ def count_questions(results: Results) -> str:
 
 def render_questions(results: Results) -> str:
     """Render the questions for a terminal; the same results give the same text."""
-    lines = wrap(count_questions(results))
+    told = plain.wrap(count_questions(results))
     for one in results.questions:
         label, _ = STANDINGS[one.standing]
-        lines += ["", f"{one.number}. {one.question}  [{label.lower()}]", *wrap(one.answer)]
-        lines += bullets(f"would answer it: {text}" for text in one.missing)
-        lines += bullets([f"rests on: {'; '.join(one.evidence)}"] if one.evidence else [])
-    return "\n".join(lines)
-
-
-def _view(question: Question) -> QuestionView:
-    label, glyph = STANDINGS[question.standing]
-    return QuestionView(
-        number=question.number,
-        question=question.question,
-        standing=question.standing,
-        label=label,
-        glyph=glyph,
-        answer=question.answer,
-        missing=question.missing,
-        evidence=question.evidence,
-    )
+        told += ["", f"{one.number}. {one.question}  [{label.lower()}]", *plain.wrap(one.answer)]
+        told += plain.bullets(f"would answer it: {text}" for text in one.missing)
+        told += plain.bullets([f"rests on: {'; '.join(one.evidence)}"] if one.evidence else [])
+    return "\n".join(told)

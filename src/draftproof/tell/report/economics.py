@@ -6,64 +6,18 @@ Pure view of `Results.economics`.
 import msgspec
 
 from draftproof.judge.inform.economics.money import amount
-from draftproof.judge.results.economics import ArmUse, Economics, Span, Worth
+from draftproof.judge.results.economics import ArmUse, Capacity, Economics, Span, Worth
 from draftproof.judge.results.figure import Figure
 from draftproof.judge.results.run import Results
-from draftproof.tell.report.charts import Axis, Tick, Whisker, ratio_axis, whisker
-from draftproof.tell.report.quantities import (
-    MISSING,
-    arm_label,
-    comparison_label,
-    format_count,
-    format_ratio,
-    format_share,
-    format_significant,
-)
-from draftproof.tell.report.view import (
-    Column,
-    Footnotes,
-    Group,
-    Row,
-    Table,
-    TableCell,
-    figure_cell,
-    format_interval,
-    label_column,
-    order_arms,
-    order_loads,
-    text_cell,
-    title_of_load,
-)
+from draftproof.tell.report import kit, write
+from draftproof.tell.report.charts import Axis, Tick, ratio_axis
+from draftproof.tell.report.kit import Column, Group, Table, TableCell
 
-STANDINGS = {"worth": "worth it", "not_worth": "not worth it", "unknown": MISSING}
+STANDINGS = {"worth": "worth it", "not_worth": "not worth it", "unknown": write.MISSING}
 UNPRICED = (
     "The plan names no price, so only physical quantities are given; a [prices] table turns them into money."
 )
-AT_CAPACITY = "each at its own capacity"
-
-
-class WorthRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One comparison: its ratio on the axis, its saving on the other, and both in words."""
-
-    label: str
-    tone: str
-    mark: Whisker
-    ratio: str
-    interval: str
-    token_ratio: str
-    noise: str
-    saving_bar: tuple[float, float] | None
-    saving: str
-    break_even: str
-    standing: str
-    text: str
-
-
-class WorthGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """The comparisons at one load."""
-
-    title: str
-    rows: tuple[WorthRow, ...]
+AT_CAPACITY = "Each at its own capacity"
 
 
 class EconomicsSection(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,10 +29,26 @@ class EconomicsSection(msgspec.Struct, frozen=True, kw_only=True):
     uses: Table
     capacities: Table
     axis: Axis
-    money_ticks: tuple[Tick, ...]
+    scale: tuple[float, float] | None
     money_title: str
-    groups: tuple[WorthGroup, ...]
+    groups: tuple[Group[Worth], ...]
     left_out: tuple[str, ...]
+
+    @property
+    def money_ticks(self) -> tuple[Tick, ...]:
+        """Ticks at the ends of the axis of savings and at 0, where they do not touch."""
+        if self.scale is None:
+            return ()
+        ends = (self.scale[0], 0.0, self.scale[1])
+        low, zero, high = (Tick(_place(value, self.scale), amount(value)) for value in ends)
+        return tuple(one for one in (low, zero, high) if one is zero or abs(one.at - zero.at) > 20)
+
+    def bar(self, span: Span) -> tuple[float, float] | None:
+        """Return (start, width) of a range of savings, per cent of the axis; at least a visible sliver."""
+        if self.scale is None or span.low is None or span.high is None:
+            return None
+        start = _place(span.low, self.scale)
+        return start, max(round(_place(span.high, self.scale) - start, 2), 0.6)
 
 
 def build_economics(results: Results) -> EconomicsSection | None:
@@ -86,21 +56,23 @@ def build_economics(results: Results) -> EconomicsSection | None:
     found = results.economics
     if found is None:
         return None
-    scale = _money_scale(found)
     ratios = [one.good_ratio for one in found.worths]
-    axis = ratio_axis(
-        [end for one in ratios for end in (one.low, one.value, one.high)], below=None, above=None
-    )
+    ends = [end for one in ratios for end in (one.low, one.value, one.high)]
+    groups = [
+        *((kit.load_title(results, load), load) for load in kit.order_loads(results)),
+        (AT_CAPACITY, None),
+    ]
+    by_place = {title: [one for one in found.worths if one.load == load] for title, load in groups}
     return EconomicsSection(
         sentence=_sentence(found),
         few_good=found.few_good or "",
         unpriced="" if found.priced else UNPRICED,
         uses=_use_table(results, found),
         capacities=_capacity_table(results, found),
-        axis=axis,
-        money_ticks=_money_ticks(scale),
+        axis=ratio_axis(ends, below=None, above=None),
+        scale=_money_scale(found),
         money_title=f"Saved over {found.horizon_months:g} months, {found.currency}".rstrip(", "),
-        groups=_groups(results, found, axis, scale),
+        groups=tuple(Group(title=title, rows=tuple(rows)) for title, rows in by_place.items() if rows),
         left_out=tuple(dict.fromkeys(what for one in found.worths for what in one.left_out)),
     )
 
@@ -115,159 +87,88 @@ def _sentence(found: Economics) -> str:
 
 
 def _use_table(results: Results, found: Economics) -> Table:
-    notes = Footnotes()
-    arms = order_arms(results, {one.arm for one in found.uses})
     talks = any(one.multi_turn for one in results.conversations)
-    groups = tuple(
-        Group(
-            title=title_of_load(results, load),
-            rows=tuple(
-                _use_row(one, found, notes, talks=talks)
-                for arm in arms
-                for one in found.uses
-                if (one.arm, one.load) == (arm, load)
-            ),
-        )
-        for load in order_loads(results)
-    )
     money = f"Money {found.currency}".strip()
-    return Table(
-        caption="What every arm took at each load",
-        columns=(
-            label_column("Arm"),
-            Column(label="Devices"),
-            Column(label="Good of attempted"),
-            Column(label="per 1,000 tokens", over="Device seconds"),
-            Column(label="per 1,000 good requests", over="Device seconds"),
-            Column(label="Good requests per device and hour"),
-            *((Column(label="Completed conversations per device and hour"),) if talks else ()),
-            Column(label="Joules per 1,000 tokens"),
-            *(
-                (
-                    Column(label="per 1,000 tokens", over=money),
-                    Column(label="per 1,000 good requests", over=money),
-                )
-                if found.priced
-                else ()
-            ),
+    conversations: Column[ArmUse] = kit.right(
+        "Completed conversations per device and hour",
+        lambda one: kit.figure(one.completed_conversations_per_device or Figure(value=None), write.number),
+    )
+    prices: tuple[Column[ArmUse], ...] = (
+        kit.right("per 1,000 tokens", lambda one: _span_cell(one.money_per_1000_tokens), money),
+        kit.right("per 1,000 good requests", lambda one: _span_cell(one.money_per_1000_good), money),
+    )
+    columns = (*_USES, *((conversations,) if talks else ()), _JOULES, *(prices if found.priced else ()))
+    return kit.table("What every arm took at each load", columns, kit.by_load(results, found.uses))
+
+
+_SECONDS = "Device seconds"
+_USES: tuple[Column[ArmUse], ...] = (
+    kit.ARM,
+    kit.right("Devices", lambda one: write.count(one.devices)),
+    kit.right(
+        "Good of attempted",
+        lambda one: kit.text(
+            f"{write.count(one.good)} of {write.count(one.attempted)}",
+            detail=f"{write.count(one.unchecked)} not checked" if one.unchecked else "",
         ),
-        groups=tuple(group for group in groups if group.rows),
-        notes=notes.notes(),
-    )
-
-
-def _use_row(one: ArmUse, found: Economics, notes: Footnotes, *, talks: bool) -> Row:
-    spoken = one.completed_conversations_per_device or Figure(value=None)
-    money = (_span_cell(one.money_per_1000_tokens, notes), _span_cell(one.money_per_1000_good, notes))
-    unchecked = f"{format_count(one.unchecked)} not checked" if one.unchecked else ""
-    return Row(
-        cells=(
-            text_cell(arm_label(one.arm), tone=f"arm {one.arm}", head=True),
-            text_cell(format_count(one.devices)),
-            text_cell(f"{format_count(one.good)} of {format_count(one.attempted)}", detail=unchecked),
-            figure_cell(one.device_s_per_1000_tokens, format_significant, notes),
-            figure_cell(one.device_s_per_1000_good, format_significant, notes),
-            figure_cell(one.good_per_device_hour, format_significant, notes),
-            *((figure_cell(spoken, format_significant, notes),) if talks else ()),
-            TableCell(
-                text=format_significant(one.joules_per_1000_tokens),
-                mark=notes.mark(one.joules_reason) if one.joules_reason else "",
-                tone="missing" if one.joules_reason else "",
-            ),
-            *(money if found.priced else ()),
-        )
-    )
+    ),
+    kit.right(
+        "per 1,000 tokens", lambda one: kit.figure(one.device_s_per_1000_tokens, write.number), _SECONDS
+    ),
+    kit.right(
+        "per 1,000 good requests", lambda one: kit.figure(one.device_s_per_1000_good, write.number), _SECONDS
+    ),
+    kit.right(
+        "Good requests per device and hour", lambda one: kit.figure(one.good_per_device_hour, write.number)
+    ),
+)
+_JOULES: Column[ArmUse] = kit.right(
+    "Joules per 1,000 tokens",
+    lambda one: kit.explained(write.number(one.joules_per_1000_tokens), one.joules_reason),
+)
 
 
 def _capacity_table(results: Results, found: Economics) -> Table:
-    notes = Footnotes()
-    rows = tuple(
-        Row(
-            cells=(
-                text_cell(arm_label(one.arm), tone=f"arm {one.arm}", head=True),
-                text_cell(title_of_load(results, one.load) if one.load else ""),
-                figure_cell(one.good_per_device_hour, format_significant, notes),
-            )
-        )
-        for one in found.capacities
-    )
-    target = format_share(found.on_time_target)
-    return Table(
-        caption="Capacity at equal quality and deadline",
-        columns=(
-            label_column("Arm"),
-            label_column(f"Highest measured load with {target} on time"),
-            Column(label="Good requests per device and hour"),
+    target = write.share(found.on_time_target)
+    columns: tuple[Column[Capacity], ...] = (
+        kit.ARM,
+        kit.left(
+            f"Highest measured load with {target} on time",
+            lambda one: kit.load_title(results, one.load) if one.load else "",
         ),
-        groups=(Group(title="", rows=rows),) if rows else (),
-        notes=notes.notes(),
+        kit.right(
+            "Good requests per device and hour",
+            lambda one: kit.figure(one.good_per_device_hour, write.number),
+        ),
     )
+    return kit.table("Capacity at equal quality and deadline", columns, [("", found.capacities)])
 
 
-def _groups(
-    results: Results, found: Economics, axis: Axis, scale: tuple[float, float] | None
-) -> tuple[WorthGroup, ...]:
-    places: list[tuple[str | None, str]] = [
-        *((load, title_of_load(results, load)) for load in order_loads(results)),
-        (None, AT_CAPACITY.capitalize()),
-    ]
-    groups = [
-        WorthGroup(
-            title=title, rows=tuple(_worth_row(one, axis, scale) for one in found.worths if one.load == load)
-        )
-        for load, title in places
-    ]
-    return tuple(group for group in groups if group.rows)
-
-
-def _worth_row(one: Worth, axis: Axis, scale: tuple[float, float] | None) -> WorthRow:
-    ratio = one.good_ratio
-    return WorthRow(
-        label=comparison_label(one.arm, one.versus),
-        tone=one.arm,
-        mark=whisker(axis, ratio.value, ratio.low, ratio.high, one.arm),
-        ratio=format_ratio(ratio.value),
-        interval=format_interval(ratio, format_ratio),
-        token_ratio=format_ratio(one.token_ratio.value),
-        noise=MISSING if one.noise is None else format_share(one.noise - 1),
-        saving_bar=_bar(one.saving_over_horizon, scale),
-        saving=_write_span(one.saving_over_horizon),
-        break_even=_write_volume(one),
-        standing=STANDINGS[one.standing],
-        text=one.text,
-    )
-
-
-def _write_span(span: Span) -> str:
+def write_span(span: Span) -> str:
+    """Write a range of amounts; an end without a bound is ∞."""
     if span.low is None and span.high is None:
-        return MISSING
-    return f"{_write_end(span.low)} to {_write_end(span.high)}"
+        return write.MISSING
+    low, high = ("∞" if end is None else amount(end) for end in (span.low, span.high))
+    return f"{low} to {high}"
 
 
-def _write_end(value: float | None) -> str:
-    return "∞" if value is None else amount(value)
+def write_volume(one: Worth) -> str:
+    """Write the monthly volume that breaks even."""
+    written = write_span(one.break_even_per_month)
+    return written if written == write.MISSING else f"{written} {one.unit}"
 
 
-def _write_volume(one: Worth) -> str:
-    written = _write_span(one.break_even_per_month)
-    return written if written == MISSING else f"{written} {one.unit}"
-
-
-def _span_cell(span: Span, notes: Footnotes) -> TableCell:
-    written = _write_span(span)
-    if written != MISSING:
-        return text_cell(written)
-    return TableCell(text=MISSING, mark=notes.mark(span.reason) if span.reason else "", tone="missing")
+def _span_cell(span: Span) -> TableCell:
+    written = write_span(span)
+    if written == write.MISSING:
+        return kit.text(written, "missing", reason=span.reason)
+    return kit.text(written)
 
 
 def _money_scale(found: Economics) -> tuple[float, float] | None:
     """Return the ends of the axis of savings, 0 always on it; None where no saving is stated."""
-    ends = [
-        end
-        for one in found.worths
-        for end in (one.saving_over_horizon.low, one.saving_over_horizon.high)
-        if end is not None
-    ]
+    savings = [one.saving_over_horizon for one in found.worths]
+    ends = [end for one in savings for end in (one.low, one.high) if end is not None]
     if not ends:
         return None
     low, high = min(0.0, *ends), max(0.0, *ends)
@@ -275,22 +176,5 @@ def _money_scale(found: Economics) -> tuple[float, float] | None:
     return low - margin, high + margin
 
 
-def _money_ticks(scale: tuple[float, float] | None) -> tuple[Tick, ...]:
-    """Return ticks at the ends of what is shown and at 0, where they do not touch."""
-    if scale is None:
-        return ()
-    places = [Tick(_at(value, scale), amount(value)) for value in (scale[0], 0.0, scale[1])]
-    zero = places[1]
-    return tuple(one for one in places if one is zero or abs(one.at - zero.at) > 20)
-
-
-def _bar(span: Span, scale: tuple[float, float] | None) -> tuple[float, float] | None:
-    """Return (start, width) of a range, per cent of the axis; at least a visible sliver."""
-    if scale is None or span.low is None or span.high is None:
-        return None
-    start = _at(span.low, scale)
-    return start, max(round(_at(span.high, scale) - start, 2), 0.6)
-
-
-def _at(value: float, scale: tuple[float, float]) -> float:
+def _place(value: float, scale: tuple[float, float]) -> float:
     return round(100 * (value - scale[0]) / (scale[1] - scale[0]), 2)

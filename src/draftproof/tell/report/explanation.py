@@ -18,21 +18,10 @@ from draftproof.judge.inform.evidence import EvidenceRow, find_evidence
 from draftproof.judge.inform.explain import CellView, Explanation, PromptView, RequestView
 from draftproof.judge.results.figure import Figure
 from draftproof.judge.results.run import Progress, Reason, Results
-from draftproof.tell.report.quantities import (
-    MISSING,
-    NS_PER_MS,
-    POOLED,
-    arm_label,
-    comparison_label,
-    format_count,
-    format_points,
-    format_ratio,
-    format_share,
-    metric_label,
-    segment_label,
-    sentence_case,
-)
-from draftproof.tell.report.view import Column, Group, Row, Table, TableCell, printable, text_cell
+from draftproof.tell.report import kit, words, write
+from draftproof.tell.report.effects import band_figure
+from draftproof.tell.report.kit import Table, TableCell
+from draftproof.tell.report.plain import printable
 
 MOST_CELLS, MOST_REASONS, MOST_PROMPTS, MOST_REQUESTS = 12, 12, 3, 2
 HELD = "held"
@@ -61,14 +50,14 @@ def render_explanation(explanation: Explanation) -> str:
 
 
 def _decides(explanation: Explanation) -> str:
-    words = f"the {explanation.statistic} {metric_label(explanation.metric).lower()}"
-    return f"candidate / baseline of {words}, {explanation.confidence * 100:g} % simultaneous"
+    metric = f"{explanation.statistic} {words.metric(explanation.metric).lower()}"
+    return f"candidate / baseline of the {metric}, {explanation.confidence * 100:g} % simultaneous"
 
 
 def _reasons(explanation: Explanation, *, whole: bool) -> Iterator[str]:
     reasons, more = _cut(explanation.reasons, MOST_REASONS, whole=whole)
     for reason in reasons:
-        yield f"{_STEP * 2}- {sentence_case(reason.text)} [{reason.evidence}]"
+        yield f"{_STEP * 2}- {words.sentence_case(reason.text)} [{reason.evidence}]"
     if more:
         yield f"{_STEP * 2}… {more} more; --cell SEGMENT@LOAD or --json for all"
 
@@ -78,21 +67,20 @@ def _cell(cell: CellView, explanation: Explanation, *, whole: bool) -> Iterator[
     for name, figure in (
         ("simultaneous, decides", cell.simultaneous),
         ("alone", cell.single),
-        (comparison_label("baseline_null", "baseline"), cell.null),
-        (comparison_label("candidate", "alternative"), cell.versus_alternative),
+        (words.comparison("baseline_null", "baseline"), cell.null),
+        (words.comparison("candidate", "alternative"), cell.versus_alternative),
     ):
         if figure is not None:
             yield f"{_STEP}{name}: {_figure(figure)}"
     yield from (f"{_STEP}{line}" for line in _guardrails(cell, whole=whole))
     for band in cell.bands:
-        span = Figure(value=band.ratio, low=band.low, high=band.high, n=band.pairs, reason=band.reason)
         yield (
             f"{_STEP}contexts of {band.min_context_tokens} to {band.max_context_tokens} tokens: "
-            f"{band.reading}, {_figure(span)}"
+            f"{band.reading}, {_figure(band_figure(band))}"
         )
     told = {one.text for one in cell.guardrails}
     for reason in (one for one in cell.reasons if one.text not in told):
-        yield f"{_STEP}- {reason.code}: {sentence_case(reason.text)} [{reason.evidence}]"
+        yield f"{_STEP}- {reason.code}: {words.sentence_case(reason.text)} [{reason.evidence}]"
     yield from (f"{_STEP}{line}" for line in _prompts(cell, explanation, whole=whole))
 
 
@@ -174,7 +162,7 @@ def _rate(request: RequestView) -> str:
 
 
 def _ms(value_ns: float | None) -> str:
-    return MISSING if value_ns is None else f"{value_ns / 1e6:.2f} ms"
+    return write.MISSING if value_ns is None else f"{value_ns / 1e6:.2f} ms"
 
 
 def _figure(figure: Figure) -> str:
@@ -203,13 +191,6 @@ class LinkedReason(msgspec.Struct, frozen=True, kw_only=True):
     anchor: str
 
 
-class EvidenceSection(msgspec.Struct, frozen=True, kw_only=True):
-    """The table of cited rows; `left_out` counts references beyond the most that a page shows."""
-
-    table: Table
-    left_out: int
-
-
 def anchor_of(references: Iterable[str], evidence: str) -> str:
     """Return the anchor of a reference among those that the page shows, "" if it is not among them."""
     shown = list(dict.fromkeys(references))[:MOST_LINKED]
@@ -221,70 +202,73 @@ def link_reasons(results: Results, reasons: Iterable[Reason]) -> tuple[LinkedRea
     references = [one.evidence for one in results.verdict.reasons]
     return tuple(
         LinkedReason(
-            text=sentence_case(one.text), evidence=one.evidence, anchor=anchor_of(references, one.evidence)
+            text=words.sentence_case(one.text),
+            evidence=one.evidence,
+            anchor=anchor_of(references, one.evidence),
         )
         for one in reasons
     )
 
 
-def build_evidence(results: Results) -> EvidenceSection:
-    """Return the rows that the verdict's reasons rest on, each reference once, in their order."""
+def build_evidence(results: Results) -> tuple[Table, int]:
+    """Return the rows that the verdict's reasons rest on, each reference once, and how many are left out."""
     references = list(dict.fromkeys(one.evidence for one in results.verdict.reasons))
-    groups = tuple(
-        Group(title="", rows=_rows(results, reference, anchor_of(references, reference)))
-        for reference in references[:MOST_LINKED]
+    columns: tuple[kit.Column[_Cited], ...] = (
+        kit.left("Reference", _reference),
+        kit.left("Row of results.json", lambda one: kit.text(one.place, "nowrap" if one.row else "")),
+        kit.left("Where", lambda one: TableCell(text=one.where)),
+        kit.left("What it says", lambda one: TableCell(text=one.says, tone="prose" if one.row else "")),
     )
-    return EvidenceSection(
-        table=Table(
-            caption="Rows that the verdict rests on",
-            columns=(
-                Column(label="Reference", numeric=False),
-                Column(label="Row of results.json", numeric=False),
-                Column(label="Where", numeric=False),
-                Column(label="What it says", numeric=False),
-            ),
-            groups=groups,
-        ),
-        left_out=max(len(references) - MOST_LINKED, 0),
-    )
+    groups = [("", list(_cite(results, one, anchor_of(references, one)))) for one in references[:MOST_LINKED]]
+    table = kit.table("Rows that the verdict rests on", columns, groups)
+    return table, max(len(references) - MOST_LINKED, 0)
 
 
-def _rows(results: Results, reference: str, anchor: str) -> tuple[Row, ...]:
+class _Cited(msgspec.Struct, frozen=True, kw_only=True):
+    """A row of the table: a reference, in its first row only, and one row that it leads to."""
+
+    reference: str = ""
+    anchor: str = ""
+    row: EvidenceRow | None = None
+    place: str = ""
+    where: str = ""
+    says: str = ""
+
+
+def _reference(one: _Cited) -> TableCell:
+    if not one.reference:
+        return TableCell(text="")
+    return TableCell(text=one.reference, head=True, anchor=one.anchor, tone="prose")
+
+
+def _cite(results: Results, reference: str, anchor: str) -> Iterator[_Cited]:
     found = find_evidence(results, reference)
-    head = TableCell(text=reference, head=True, anchor=anchor, tone="prose")
     if not found:
-        return (Row(cells=(head, text_cell(""), text_cell(""), text_cell("no such row in these results"))),)
-    rows = [
-        Row(cells=(head if place == 0 else TableCell(text=""), *_row_cells(one)))
-        for place, one in enumerate(found[:MOST_ROWS])
-    ]
+        says = "no such row in these results"
+        yield _Cited(reference=reference, anchor=anchor, where=write.MISSING, says=says)
+    for place, one in enumerate(found[:MOST_ROWS]):
+        yield _Cited(
+            reference="" if place else reference,
+            anchor=anchor,
+            row=one,
+            place=f"{one.table}[{one.index}]",
+            where=_where(one.row) or write.MISSING,
+            says=_say(one.row) or write.MISSING,
+        )
     if len(found) > MOST_ROWS:
-        rest = f"{len(found) - MOST_ROWS:,} more rows of {found[0].table}"
-        rows.append(Row(cells=(TableCell(text=""), text_cell(rest), TableCell(text=""), TableCell(text=""))))
-    return tuple(rows)
-
-
-def _row_cells(found: EvidenceRow) -> tuple[TableCell, ...]:
-    row = found.row
-    return (
-        TableCell(text=f"{found.table}[{found.index}]", tone="nowrap"),
-        text_cell(_where(row)),
-        text_cell(_say(row), tone="prose"),
-    )
+        yield _Cited(place=f"{len(found) - MOST_ROWS:,} more rows of {found[0].table}")
 
 
 def _where(row: object) -> str:
     segment, load = getattr(row, "segment", None), getattr(row, "load", None)
-    parts = [segment_label(segment) if segment and segment != POOLED else "", str(load or "")]
-    if segment == POOLED:
-        parts[0] = "all segments"
-    return " × ".join(part for part in parts if part)
+    place = "all segments" if segment == words.POOLED else words.segment(segment) if segment else ""
+    return " × ".join(part for part in (place, str(load or "")) if part)
 
 
 def _say(row: object) -> str:
     """Return what a row holds, in one line."""
     arm, versus = getattr(row, "arm", None), getattr(row, "versus", None)
-    who = comparison_label(arm, versus) if arm and versus else arm_label(arm) if arm else ""
+    who = words.comparison(arm, versus) if arm and versus else words.arm(arm) if arm else ""
     parts = [who, *_list_figures(row)]
     return ", ".join(part for part in parts if part)
 
@@ -292,14 +276,14 @@ def _say(row: object) -> str:
 def _list_figures(row: object) -> list[str]:
     told = []
     if (metric := getattr(row, "metric", None)) is not None:
-        told.append(f"{metric_label(metric).lower()}, {getattr(row, 'statistic', '')}".rstrip(", "))
-    for name, write in (("effect", format_ratio), ("ratio", format_ratio), ("difference", format_points)):
+        told.append(f"{words.metric(metric).lower()}, {getattr(row, 'statistic', '')}".rstrip(", "))
+    for name, write_value in (("effect", write.ratio), ("ratio", write.ratio), ("difference", write.points)):
         figure = getattr(row, name, None)
         if isinstance(figure, Figure):
-            told.append(_evidence_figure(figure, write))
+            told.append(_evidence_figure(figure, write_value))
     if isinstance(getattr(row, "simultaneous", None), Figure):
         joint = row.simultaneous  # type: ignore[attr-defined]
-        told += [f"simultaneous {_evidence_figure(joint, format_ratio)}"] if joint.low is not None else []
+        told += [f"simultaneous {_evidence_figure(joint, write.ratio)}"] if joint.low is not None else []
     return told + _list_plain(row)
 
 
@@ -307,13 +291,13 @@ def _list_plain(row: object) -> list[str]:
     """Return the counts and words of rows that are no ratio."""
     named = dict.fromkeys(("status", "bound", "reading", "phrase", "detail"), "{}")
     named["attempted"] = "{} requests"
-    told = [words.format(getattr(row, name)) for name, words in named.items() if hasattr(row, name)]
+    told = [form.format(getattr(row, name)) for name, form in named.items() if hasattr(row, name)]
     outcomes = getattr(row, "outcomes", None)
     if isinstance(outcomes, dict):
-        told.append(", ".join(f"{format_count(n)} {name}" for name, n in outcomes.items()))
+        told.append(", ".join(f"{write.count(n)} {name}" for name, n in outcomes.items()))
     acceptance = getattr(row, "acceptance", None)
     if acceptance is not None and acceptance.draft_acceptance_rate is not None:
-        told.append(f"{format_share(acceptance.draft_acceptance_rate)} of drafts accepted")
+        told.append(f"{write.share(acceptance.draft_acceptance_rate)} of drafts accepted")
     progress = getattr(row, "progress", None)
     if progress is not None and progress.rounds:
         told += _list_step(progress)
@@ -324,14 +308,13 @@ def _list_plain(row: object) -> list[str]:
 
 def _list_step(progress: Progress) -> list[str]:
     """Return what a step brings and takes; the arms' rows beside each other give the cost in steps."""
-    told = [f"{format_ratio(progress.committed_tokens / progress.rounds)} tokens a step"]
+    told = [f"{write.ratio(progress.committed_tokens / progress.rounds)} tokens a step"]
     step_ns = compute_step_ns(progress)
-    return told if step_ns is None else [*told, f"{step_ns / NS_PER_MS:,.4g} ms a step"]
+    return told if step_ns is None else [*told, f"{step_ns / write.NS_PER_MS:,.4g} ms a step"]
 
 
-def _evidence_figure(figure: Figure, write: object) -> str:
-    assert callable(write)  # noqa: S101 - narrowed for the type checker
+def _evidence_figure(figure: Figure, write_value: write.Write) -> str:
     if figure.value is None:
         return f"none ({figure.reason or 'not known'})"
-    span = f" [{write(figure.low)}, {write(figure.high)}]" if figure.low is not None else ""
-    return f"{write(figure.value)}{span}"
+    span = f" {write.interval(figure, write_value)}" if figure.low is not None else ""
+    return f"{write_value(figure.value)}{span}"

@@ -11,30 +11,11 @@ import msgspec
 from draftproof.judge.knee.wording import ENDINGS, write_load
 from draftproof.judge.results.knee import ArmKnee, KneePoint, KneeSearch
 from draftproof.judge.results.run import Results
-from draftproof.tell.report.charts import Tick, log_position
-from draftproof.tell.report.quantities import (
-    MISSING,
-    arm_label,
-    format_count,
-    format_share,
-    format_significant,
-    sentence_case,
-)
-from draftproof.tell.report.view import (
-    Column,
-    Footnotes,
-    Group,
-    Row,
-    Table,
-    TableCell,
-    figure_cell,
-    label_column,
-    order_arms,
-    text_cell,
-)
+from draftproof.tell.report import kit, words, write
+from draftproof.tell.report.charts import Mark, Tick, log_position
+from draftproof.tell.report.kit import Column, Table, TableCell
 
 STANDINGS = {"holds": ("holds", ""), "fails": ("fails", "bad"), "open": ("not told", "missing")}
-_SHAPES = {"alternative": "square", "baseline_null": "diamond"}
 _MARGIN = 1.12  # the axis reaches so far beyond the loads that were looked at
 _LABELS = 1.35  # and so far to the left, where the shares are written
 _DODGE = 0.7  # per cent of the width: marks of several arms at one load stand side by side
@@ -43,40 +24,20 @@ _SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 _TOP, _BOTTOM = 6.0, 96.0  # per cent of the height: the shares of 1 and of 0
 
 
-class KneeMark(msgspec.Struct, frozen=True, kw_only=True):
-    """One arm at one load: where its share lies, the ends of its interval, and what it says."""
-
-    x: float
-    y: float
-    low: float | None
-    high: float | None
-    shape: str
-    is_open: bool
-    title: str
-
-
 class KneeLine(msgspec.Struct, frozen=True, kw_only=True):
     """The marks of one arm, and the line between them as (x1, y1, x2, y2)."""
 
     arm: str
-    marks: tuple[KneeMark, ...]
+    marks: tuple[Mark, ...]
     pieces: tuple[tuple[float, float, float, float], ...]
 
 
-class KneeRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One arm's knee: its bar on the axis of loads, open where an end was not shown, and its figures."""
+class KneeBar(msgspec.Struct, frozen=True, kw_only=True):
+    """One arm's knee: its bar on the axis of loads, which runs to the edge where an end was not shown."""
 
-    arm: str
-    label: str
+    knee: ArmKnee
     start: float | None
     end: float | None
-    has_start: bool
-    has_end: bool
-    holds: str
-    fails: str
-    goodput: str
-    conversations: str
-    interval: str
 
 
 class KneeSection(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,11 +48,11 @@ class KneeSection(msgspec.Struct, frozen=True, kw_only=True):
     unit: str
     target: str
     target_y: float
-    arms: tuple[tuple[str, str], ...]
+    arms: tuple[str, ...]
     ticks: tuple[Tick, ...]
     shares: tuple[Tick, ...]
     lines: tuple[KneeLine, ...]
-    rows: tuple[KneeRow, ...]
+    rows: tuple[KneeBar, ...]
     ratios: tuple[str, ...]
     notes: tuple[str, ...]
     points: Table
@@ -102,18 +63,18 @@ def build_knee(results: Results) -> KneeSection | None:
     found = results.knee
     if found is None:
         return None
-    arms, span = order_arms(results, {one.arm for one in found.arms}), _span(found)
+    arms, span = kit.order_arms(results, {one.arm for one in found.arms}), _span(found)
     return KneeSection(
         sentence=found.sentence,
         method=_describe_method(found),
         unit=found.unit,
-        target=format_share(found.target),
+        target=write.share(found.target),
         target_y=_height(found.target),
-        arms=tuple((arm, arm_label(arm)) for arm in arms),
+        arms=arms,
         ticks=_ticks(found, span),
-        shares=tuple(Tick(_height(share), format_share(share)) for share in _SHARES),
+        shares=tuple(Tick(_height(share), write.share(share)) for share in _SHARES),
         lines=tuple(_line(found, arm, index, len(arms), span) for index, arm in enumerate(arms)),
-        rows=tuple(_row(one, span) for arm in arms for one in found.arms if one.arm == arm),
+        rows=tuple(_bar(one, span) for one in kit.in_arm_order(results, found.arms)),
         ratios=tuple(f"{one.text}." for one in found.ratios),
         notes=found.notes,
         points=_table(found, arms),
@@ -131,9 +92,9 @@ def _describe_method(found: KneeSearch) -> str:
     axis = "requests per second, as they came" if found.axis == "rps" else "requests kept in flight"
     return (
         f"On-time share of all attempted requests by load ({axis}, logarithmic), with intervals at "
-        f"{format_share(found.look_level)}. A load holds if its whole interval lies at "
-        f"{format_share(found.target)} or above, and fails if it lies below or the service falls behind. "
-        f"{looks} turns took {found.spent_s / 60:.1f} min of {format_significant(found.budget_s / 60)}; "
+        f"{write.share(found.look_level)}. A load holds if its whole interval lies at "
+        f"{write.share(found.target)} or above, and fails if it lies below or the service falls behind. "
+        f"{looks} turns took {found.spent_s / 60:.1f} min of {write.number(found.budget_s / 60)}; "
         f"the search ended because {ENDINGS[found.ended]}."
     )
 
@@ -169,83 +130,62 @@ def _line(found: KneeSearch, arm: str, index: int, count: int, span: tuple[float
     )
 
 
-def _mark(one: KneePoint, shift: float, span: tuple[float, float]) -> KneeMark:
+def _mark(one: KneePoint, shift: float, span: tuple[float, float]) -> Mark:
     share = one.share
-    return KneeMark(
+    return Mark(
         x=round(log_position(one.load, *span) + shift, 2),
         y=_height(share.value or 0.0),
+        tone=one.arm,
+        title=f"{words.arm(one.arm)} at {write_load(one.load)}: {write.share(share.value)}, "
+        f"{STANDINGS[one.standing][0]}",
         low=None if share.low is None else _height(share.low),
         high=None if share.high is None else _height(share.high),
-        shape=_SHAPES.get(one.arm, "dot"),
         is_open=one.standing == "open",
-        title=f"{arm_label(one.arm)} at {write_load(one.load)}: {format_share(share.value)}, "
-        f"{STANDINGS[one.standing][0]}",
     )
 
 
-def _row(one: ArmKnee, span: tuple[float, float]) -> KneeRow:
-    known = one.holds is not None or one.fails is not None
-    figure = one.conversations_per_device_hour
-    ends = [format_significant(end) for end in (figure.low, figure.high)]
-    return KneeRow(
-        arm=one.arm,
-        label=arm_label(one.arm),
-        start=(log_position(one.holds, *span) if one.holds is not None else 0.0) if known else None,
-        end=(log_position(one.fails, *span) if one.fails is not None else 100.0) if known else None,
-        has_start=one.holds is not None,
-        has_end=one.fails is not None,
-        holds=MISSING if one.holds is None else write_load(one.holds),
-        fails=MISSING if one.fails is None else write_load(one.fails),
-        goodput=format_significant(one.goodput_rps),
-        conversations=format_significant(figure.value),
-        interval="" if figure.low is None else f"[{ends[0]}, {ends[1]}]",
+def _bar(one: ArmKnee, span: tuple[float, float]) -> KneeBar:
+    if one.holds is None and one.fails is None:
+        return KneeBar(knee=one, start=None, end=None)
+    return KneeBar(
+        knee=one,
+        start=0.0 if one.holds is None else log_position(one.holds, *span),
+        end=100.0 if one.fails is None else log_position(one.fails, *span),
     )
+
+
+def write_end(load: float | None) -> str:
+    """Write the load at an end of a knee."""
+    return write.MISSING if load is None else write_load(load)
 
 
 def _table(found: KneeSearch, arms: Sequence[str]) -> Table:
-    notes = Footnotes()
-    groups = (
-        Group(
-            title=arm_label(arm),
-            rows=tuple(_point_row(one, notes) for one in found.points if one.arm == arm),
-        )
-        for arm in arms
-    )
-    return Table(
-        caption="Every load that was looked at",
-        columns=(
-            label_column(f"Load ({found.unit})"),
-            label_column("Standing"),
-            Column(label="On time"),
-            Column(label="Requests"),
-            Column(label="Worth"),
-            Column(label="Looks"),
-            Column(label="good", over="Requests/s"),
-            Column(label="completed", over="Requests/s"),
-            Column(label="at the start, end", over="In flight"),
-            Column(label="Conversations per device-hour"),
+    columns: tuple[Column[KneePoint], ...] = (
+        kit.left(f"Load ({found.unit})", lambda one: kit.head(write_load(one.load))),
+        kit.left("Standing", _standing),
+        kit.right("On time", lambda one: kit.figure(one.share, write.share)),
+        kit.right("Requests", lambda one: write.count(one.attempted)),
+        kit.right("Worth", lambda one: write.count(one.effective)),
+        kit.right(
+            "Looks",
+            lambda one: kit.text(
+                str(one.looks), detail=f"{one.invalid_looks} invalid" if one.invalid_looks else ""
+            ),
         ),
-        groups=tuple(group for group in groups if group.rows),
-        notes=notes.notes(),
+        kit.right("good", lambda one: write.number(one.goodput_rps), "Requests/s"),
+        kit.right("completed", lambda one: write.number(one.completed_rps), "Requests/s"),
+        kit.right(
+            "at the start, end", lambda one: " → ".join(map(write.number, one.in_flight or ())), "In flight"
+        ),
+        kit.right(
+            "Conversations per device-hour",
+            lambda one: kit.figure(one.conversations_per_device_hour, write.number),
+        ),
     )
+    groups = [(words.arm(arm), [one for one in found.points if one.arm == arm]) for arm in arms]
+    return kit.table("Every load that was looked at", columns, groups)
 
 
-def _point_row(one: KneePoint, notes: Footnotes) -> Row:
+def _standing(one: KneePoint) -> TableCell:
     word, tone = STANDINGS[one.standing]
-    in_flight = (
-        None if one.in_flight is None else " → ".join(format_significant(end) for end in one.in_flight)
-    )
-    return Row(
-        cells=(
-            text_cell(write_load(one.load), head=True),
-            TableCell(text=word, tone=tone, mark=notes.mark(sentence_case(one.reason)) if one.reason else ""),
-            figure_cell(one.share, format_share, notes),
-            text_cell(format_count(one.attempted)),
-            text_cell(format_count(None if one.effective is None else round(one.effective))),
-            text_cell(str(one.looks), detail=f"{one.invalid_looks} invalid" if one.invalid_looks else ""),
-            text_cell(format_significant(one.goodput_rps)),
-            text_cell(format_significant(one.completed_rps)),
-            text_cell(in_flight or MISSING),
-            figure_cell(one.conversations_per_device_hour, format_significant, notes),
-        )
-    )
+    return kit.text(word, tone, reason=words.sentence_case(one.reason) if one.reason else None)

@@ -1,15 +1,8 @@
 """The terminal page of `draftproof samples`: what is needed and what there is, in columns."""
 
 from draftproof.judge.results.samples import Need, SamplePlan
-from draftproof.tell.report.quantities import (
-    METRICS,
-    MISSING,
-    QUANTITIES,
-    format_share,
-    format_significant,
-    segment_label,
-)
-from draftproof.tell.report.view import align, bullets, section, wrap
+from draftproof.tell.report import plain, words, write
+from draftproof.tell.report.write import MISSING
 
 _TITLES = {
     "gain": "A gain in every cell ({level} simultaneous)",
@@ -23,24 +16,23 @@ def render_samples(found: SamplePlan) -> str:
     gains = [need for need in found.needs if need.aim == "gain"]
     tails = [need for need in found.needs if need.aim == "tail"]
     shares = [need for need in found.needs if need.aim in ("failures", "checks", "limit")]
-    parts = (
-        wrap(found.sentence),
-        _table("gain", gains, found),
-        _table("tail", tails, found),
-        _table("share", shares, found),
-        bullets(_explain(found)),
+    return plain.join(
+        (
+            plain.wrap(found.sentence),
+            _table("gain", gains, found),
+            _table("tail", tails, found),
+            _table("share", shares, found),
+            plain.bullets(_explain(found)),
+        )
     )
-    return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
 
 
 def _table(kind: str, needs: list[Need], found: SamplePlan) -> list[str]:
-    if not needs:
-        return []
     has = ("Workload", "Measured") if found.run else ("Workload",)
     header = ("What", "Load", "Spread", "Needed", *has, "More", "Unit")
-    rows = [header, *(_row(need, measured=bool(found.run)) for need in needs)]
-    title = _TITLES[kind].format(level=f"{100 * needs[0].level:.4g}%")
-    return section(title, [*align(rows), *bullets(_list_reasons(needs))])
+    rows = [_row(need, measured=bool(found.run)) for need in needs]
+    title = _TITLES[kind].format(level=f"{100 * needs[0].level:.4g}%") if needs else ""
+    return plain.section(title, [*plain.table(header, rows), *plain.bullets(_list_reasons(needs))])
 
 
 def _list_reasons(needs: list[Need]) -> list[str]:
@@ -67,15 +59,15 @@ def _row(need: Need, *, measured: bool) -> tuple[str, ...]:
 
 def _name(need: Need) -> str:
     if need.aim == "gain":
-        return segment_label(need.segment)
+        return words.segment(need.segment)
     if need.aim == "tail":
-        return f"{need.statistic} of {METRICS.get(need.quantity, need.quantity).lower()}"
-    return QUANTITIES.get(need.quantity, need.quantity)
+        return f"{need.statistic} of {words.METRICS.get(need.quantity, need.quantity).lower()}"
+    return words.QUANTITIES.get(need.quantity, need.quantity)
 
 
 def _spreads(need: Need) -> str:
-    write = format_share if need.statistic == "share" else format_significant
-    ends = list(dict.fromkeys((write(need.spreads[0]), write(need.spreads[-1]))))
+    form = write.share if need.statistic == "share" else write.number
+    ends = list(dict.fromkeys((form(need.spreads[0]), form(need.spreads[-1]))))
     return "–".join(ends) + ("" if need.source == "run" else " assumed")
 
 

@@ -1,12 +1,7 @@
-"""What the services say of themselves: use, agreement with the client, starts, and gauges over time.
+"""What services and client say of a run: counters, agreement, gauges, starts, phases, the client's limits.
 
-Pure view of `Results.services` and its neighbours.
-
-What is shown of a service's own figures: names of quantities, and how each is written.
-
-Pure. One list, read by the page and by the terminal.
-
-The section on the services' own figures for a terminal: agreement first, then what each load shows.
+Pure view of `Results.services` and its neighbours, `Results.phases` and `Results.clients`; for the page, and
+the services as lines for a terminal.
 """
 
 from collections import Counter
@@ -14,39 +9,14 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from draftproof.judge.results.clients import ClientUse
+from draftproof.judge.results.phases import PhaseSummary
 from draftproof.judge.results.run import Results
 from draftproof.judge.results.services import Gauge, ServiceAgreement, ServiceLine, ServiceStart, ServiceUse
-from draftproof.tell.report.quantities import (
-    MINUS,
-    MISSING,
-    arm_label,
-    format_bytes,
-    format_count,
-    format_ms,
-    format_ratio,
-    format_share,
-    format_significant,
-    format_sizes,
-)
-from draftproof.tell.report.view import (
-    Column,
-    Footnotes,
-    Group,
-    Panel,
-    Row,
-    Table,
-    TableCell,
-    align,
-    bullets,
-    label_column,
-    make_panels,
-    order_arms,
-    order_loads,
-    section,
-    text_cell,
-    title_of_load,
-    wrap,
-)
+from draftproof.tell.report import kit, plain, words, write
+from draftproof.tell.report.charts import Plot, PlotLine, plot_points
+from draftproof.tell.report.kit import Column, Panel, Table, TableCell
+from draftproof.tell.report.write import MISSING
 
 STANDINGS = {
     "exact": "the same",
@@ -72,154 +42,93 @@ DRAWN = {
 }
 
 
-def _mean_and_most(gauge: Gauge | None, write: Callable[[float | None], str]) -> str:
-    return MISSING if gauge is None else f"{write(gauge.mean)}, at most {write(gauge.maximum)}"
-
-
-def _whole(value: float | None) -> str:
-    return MISSING if value is None else format_count(round(value))
+def _mean_and_most(gauge: Gauge | None, write_value: write.Write) -> str:
+    return MISSING if gauge is None else f"{write_value(gauge.mean)}, at most {write_value(gauge.maximum)}"
 
 
 def _processor(use: ServiceUse) -> str:
     if use.cpu_seconds is None:
         return MISSING
     cores = f" ({use.cpu_seconds / use.machine_seconds:.1f} cores)" if use.machine_seconds else ""
-    return f"{format_significant(use.cpu_seconds)} s{cores}"
+    return f"{write.seconds(use.cpu_seconds)}{cores}"
 
 
 def _positions(use: ServiceUse) -> str:
     """Write accepted drafts by position, and of how many where the engine counts them."""
-    if not use.accepted_by_position:
-        return MISSING
     drafted = use.drafted_by_position
     shares = [
-        format_share(accepted / drafted[place])
+        write.share(accepted / drafted[place])
         if place < len(drafted) and drafted[place]
-        else _whole(accepted)
+        else write.count(accepted)
         for place, accepted in enumerate(use.accepted_by_position)
     ]
-    return ", ".join(shares)
-
-
-def _seconds(value: float | None) -> str:
-    return MISSING if value is None else f"{format_significant(value)} s"
+    return ", ".join(shares) or MISSING
 
 
 def _joules(use: ServiceUse) -> str:
     value = use.energy_per_output_token_joules
-    return MISSING if value is None else f"{format_significant(value)} J"
+    return MISSING if value is None else f"{write.number(value)} J"
 
 
 USE_ROWS: tuple[tuple[str, Callable[[ServiceUse], str]], ...] = (
     ("Turns used", lambda use: f"{use.turns_used} of {use.turns}"),
-    ("Queue, mean", lambda use: _mean_and_most(use.waiting, format_significant)),
-    ("Running requests, mean", lambda use: _mean_and_most(use.running, format_significant)),
-    ("Cache in use, mean", lambda use: _mean_and_most(use.cache_usage, format_share)),
-    ("Preemptions", lambda use: _whole(use.preemptions)),
-    ("Generated tokens", lambda use: _whole(use.generation_tokens)),
-    ("Engine steps", lambda use: _whole(use.engine_steps)),
-    ("Tokens per engine step", lambda use: format_ratio(use.tokens_per_engine_step)),
-    ("Draft acceptance rate", lambda use: format_share(use.draft_acceptance_rate)),
-    ("Mean acceptance length", lambda use: format_ratio(use.mean_acceptance_length)),
+    ("Queue, mean", lambda use: _mean_and_most(use.waiting, write.number)),
+    ("Running requests, mean", lambda use: _mean_and_most(use.running, write.number)),
+    ("Cache in use, mean", lambda use: _mean_and_most(use.cache_usage, write.share)),
+    ("Preemptions", lambda use: write.count(use.preemptions)),
+    ("Generated tokens", lambda use: write.count(use.generation_tokens)),
+    ("Engine steps", lambda use: write.count(use.engine_steps)),
+    ("Tokens per engine step", lambda use: write.ratio(use.tokens_per_engine_step)),
+    ("Draft acceptance rate", lambda use: write.share(use.draft_acceptance_rate)),
+    ("Mean acceptance length", lambda use: write.ratio(use.mean_acceptance_length)),
     ("Accepted drafts by position", _positions),
-    ("Drafting", lambda use: _seconds(use.draft_seconds)),
-    ("Verification or ordinary decoding", lambda use: _seconds(use.verify_seconds)),
-    ("Resident memory, most", lambda use: format_bytes(use.resident_max_bytes)),
+    ("Drafting", lambda use: write.seconds(use.draft_seconds)),
+    ("Verification or ordinary decoding", lambda use: write.seconds(use.verify_seconds)),
+    ("Resident memory, most", lambda use: write.size(use.resident_max_bytes)),
     ("Processor time", _processor),
-    ("GPU memory, most", lambda use: format_bytes(use.gpu_memory_max_bytes)),
-    ("GPU busy, mean", lambda use: _mean_and_most(use.gpu_busy, format_share)),
-    ("GPU power (W), mean", lambda use: _mean_and_most(use.gpu_power_watts, format_significant)),
+    ("GPU memory, most", lambda use: write.size(use.gpu_memory_max_bytes)),
+    ("GPU busy, mean", lambda use: _mean_and_most(use.gpu_busy, write.share)),
+    ("GPU power (W), mean", lambda use: _mean_and_most(use.gpu_power_watts, write.number)),
     ("Energy per output token", _joules),
 )
 START_ROWS: tuple[tuple[str, Callable[[ServiceStart], str]], ...] = (
-    ("Time to load", lambda start: _seconds(start.load_time_s)),
-    ("First request: first token (ms)", lambda start: format_ms(start.cold_ttft_ns)),
-    ("First request: whole answer (ms)", lambda start: format_ms(start.cold_e2e_ns)),
+    ("Time to load", lambda start: write.seconds(start.load_time_s)),
+    ("First request: first token (ms)", lambda start: write.ms(start.cold_ttft_ns)),
+    ("First request: whole answer (ms)", lambda start: write.ms(start.cold_e2e_ns)),
     ("First request: outcome", lambda start: start.cold_outcome or MISSING),
 )
-
 _SIZES: dict[str, Callable[[ServiceUse], float | None]] = {
     "Resident memory, most": lambda use: use.resident_max_bytes,
     "GPU memory, most": lambda use: use.gpu_memory_max_bytes,
 }
 
 
-def use_texts(label: str, write: Callable[[ServiceUse], str], uses: Sequence[ServiceUse]) -> list[str]:
-    """Return a row of `USE_ROWS` as text for each arm; sizes in one unit."""
-    size = _SIZES.get(label)
-    return [write(use) for use in uses] if size is None else format_sizes([size(use) for use in uses])
-
-
-def agreement_values(row: ServiceAgreement) -> tuple[str, str, str, str]:
-    """Return client, service, difference and standing of one row as text."""
-    write = format_ratio if row.quantity == "tokens_per_decode_step" else _whole
-    return write(row.client), write(row.service), _difference(row, write), STANDINGS[row.standing]
-
-
-def _difference(row: ServiceAgreement, write: Callable[[float | None], str]) -> str:
-    if row.difference is None:
-        return MISSING
-    if row.difference == 0:
-        return "0"
-    sign = MINUS if row.difference < 0 else "+"
-    return f"{sign}{write(abs(row.difference))}"
-
-
-PLOT_WIDTH, PLOT_HEIGHT = 100.0, 30.0
-
-
-class PlotLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One arm's line: the points of an SVG polyline, x from 0 to 100 and y from 30 (zero) up to 0."""
-
-    tone: str
-    arm: str
-    points: str
-
-
-class Plot(msgspec.Struct, frozen=True, kw_only=True):
-    """One gauge at one load: its highest value, how long the axis is, and a line for each arm."""
-
-    title: str
-    highest: str
-    length: str
-    lines: tuple[PlotLine, ...]
-
-
-class PlotRow(msgspec.Struct, frozen=True, kw_only=True):
-    """The plots of one load."""
-
-    title: str
-    plots: tuple[Plot, ...]
-
-
 class ServiceSection(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole section."""
+    """The whole section; `plots` are (load, plots)."""
 
     sentence: str
     use: tuple[Panel, ...]
     untold: str
     agreement: tuple[Panel, ...]
     starts: Table
-    plots: tuple[PlotRow, ...]
-    arms: tuple[tuple[str, str], ...]
+    plots: tuple[tuple[str, tuple[Plot, ...]], ...]
+    arms: tuple[str, ...]
     notes: tuple[str, ...]
 
 
 def build_services(results: Results) -> ServiceSection:
     """Lay the section out; without telemetry its parts are empty and the sentence says so."""
-    shown = order_arms(results, {line.arm for line in results.service_lines})
+    starts = kit.in_arm_order(results, results.service_starts)
+    start_texts = [(label, [write_one(start) for start in starts]) for label, write_one in START_ROWS]
+    by_load = [(kit.load_title(results, load), _plots(results, load)) for load in kit.order_loads(results)]
     return ServiceSection(
         sentence=service_sentence(results),
-        use=make_panels(
-            [(title_of_load(results, load), _use(results, load)) for load in order_loads(results)]
-        ),
+        use=kit.panels(results, lambda load: _use(results, load)),
         untold=_untold(results),
-        agreement=make_panels(
-            [(title_of_load(results, load), _agreement(results, load)) for load in order_loads(results)]
-        ),
-        starts=_starts(results),
-        plots=tuple(row for load in order_loads(results) if (row := _plots(results, load)).plots),
-        arms=tuple((arm, arm_label(arm)) for arm in shown),
+        agreement=kit.panels(results, lambda load: _agreement(results, load)),
+        starts=_side_by_side("Starts", "Start", [one.arm for one in starts], start_texts),
+        plots=tuple((title, plots) for title, plots in by_load if plots),
+        arms=kit.order_arms(results, {line.arm for line in results.service_lines}),
         notes=service_notes(results),
     )
 
@@ -242,10 +151,14 @@ def service_sentence(results: Results) -> str:
 def service_notes(results: Results) -> tuple[str, ...]:
     """Return which turns' counters were not used, and why, one line for each arm and load."""
     return tuple(
-        f"{arm_label(use.arm)} at {title_of_load(results, use.load)}: {_shorten(use.unused)}."
+        f"{words.arm(use.arm)} at {kit.load_title(results, use.load)}: {_shorten(use.unused)}."
         for use in results.services
         if use.unused
     )
+
+
+def _shorten(unused: Sequence[str]) -> str:
+    return unused[0] if len(unused) == 1 else f"{unused[0]}, and {len(unused) - 1} more turns"
 
 
 def list_agreements(results: Results) -> list[ServiceAgreement]:
@@ -253,41 +166,40 @@ def list_agreements(results: Results) -> list[ServiceAgreement]:
     return [row for row in results.service_agreements if row.client or row.service]
 
 
-def list_told(uses: Sequence[ServiceUse]) -> list[tuple[str, list[str]]]:
-    """Return (quantity, text per arm) of what at least one of the arms tells."""
-    rows = [(label, use_texts(label, write, uses)) for label, write in USE_ROWS]
-    return [(label, texts) for label, texts in rows if any(text != MISSING for text in texts)]
-
-
-def uses_at(results: Results, load: str) -> list[ServiceUse]:
-    """Return the services of one load in the order of the arms."""
-    here = [use for use in results.services if use.load == load]
-    arms = order_arms(results, {use.arm for use in here})
-    return sorted(here, key=lambda use: arms.index(use.arm))
-
-
-def _shorten(unused: Sequence[str]) -> str:
-    return unused[0] if len(unused) == 1 else f"{unused[0]}, and {len(unused) - 1} more turns"
+def list_told(results: Results, load: str) -> tuple[list[str], list[tuple[str, list[str]]]]:
+    """Return the arms at a load, and (quantity, text per arm) of what at least one of them tells."""
+    uses = kit.in_arm_order(results, (use for use in results.services if use.load == load))
+    rows = []
+    for label, write_one in USE_ROWS:
+        size = _SIZES.get(label)
+        texts = write.sizes([size(use) for use in uses]) if size else [write_one(use) for use in uses]
+        rows += [(label, texts)] if any(text != MISSING for text in texts) else []
+    return [use.arm for use in uses], rows
 
 
 def _use(results: Results, load: str) -> Table:
-    uses = uses_at(results, load)
-    rows = tuple(
-        Row(cells=(text_cell(label, head=True), *(_value(text) for text in texts)))
-        for label, texts in list_told(uses)
-    )
-    return Table(
-        caption=f"The services by their own counters, {title_of_load(results, load)}",
-        columns=(label_column("Quantity"), *(Column(label=arm_label(use.arm)) for use in uses)),
-        groups=(Group(title="", rows=rows),) if uses else (),
-    )
+    caption = f"The services by their own counters, {kit.load_title(results, load)}"
+    return _side_by_side(caption, "Quantity", *list_told(results, load))
+
+
+def _side_by_side(
+    caption: str, heading: str, arms: Sequence[str], rows: Sequence[tuple[str, list[str]]]
+) -> Table:
+    """Return a table with a column for each arm, of (label, text per arm)."""
+
+    def column(place: int, arm: str) -> Column[tuple[str, list[str]]]:
+        return kit.right(words.arm(arm), lambda row: kit.missing(row[1][place]))
+
+    names: Column[tuple[str, list[str]]] = kit.left(heading, lambda row: kit.head(row[0]))
+    columns = (names, *(column(place, arm) for place, arm in enumerate(arms)))
+    return kit.table(caption, columns, [("", rows if arms else ())])
 
 
 def _untold(results: Results) -> str:
     """Name the quantities that no service tells."""
-    told = {label for load in order_loads(results) for label, _ in list_told(uses_at(results, load))}
-    missing = [_in_sentence(label) for label, _ in USE_ROWS if label not in told]
-    return f"Told by no service: {', '.join(missing)}." if missing and results.services else ""
+    told = {label for load in kit.order_loads(results) for label, _ in list_told(results, load)[1]}
+    unnamed = [_in_sentence(label) for label, _ in USE_ROWS if label not in told]
+    return f"Told by no service: {', '.join(unnamed)}." if unnamed and results.services else ""
 
 
 def _in_sentence(label: str) -> str:
@@ -295,118 +207,199 @@ def _in_sentence(label: str) -> str:
     return name if name.startswith("GPU") else name[:1].lower() + name[1:]
 
 
+def _write_side(row: ServiceAgreement, value: float | None) -> str:
+    return write.ratio(value) if row.quantity == "tokens_per_decode_step" else write.count(value)
+
+
+def _difference(row: ServiceAgreement) -> str:
+    if not row.difference:
+        return MISSING if row.difference is None else "0"
+    sign = write.MINUS if row.difference < 0 else "+"
+    return f"{sign}{_write_side(row, abs(row.difference))}"
+
+
+def _standing(row: ServiceAgreement) -> TableCell:
+    tone = {"exact": "strong", "differs": "bad"}.get(row.standing, "")
+    return kit.text(STANDINGS[row.standing], tone, reason=row.text)
+
+
+_AGREEMENT: tuple[Column[ServiceAgreement], ...] = (
+    kit.left("Quantity", lambda row: kit.head(COMPARED.get(row.quantity, row.quantity))),
+    kit.right("Client", lambda row: kit.missing(_write_side(row, row.client))),
+    kit.right("Service", lambda row: kit.missing(_write_side(row, row.service))),
+    kit.right("Service − client", lambda row: kit.missing(_difference(row))),
+    kit.left("Standing", _standing),
+)
+
+
 def _agreement(results: Results, load: str) -> Table:
     here = [row for row in list_agreements(results) if row.load == load]
-    arms, notes = order_arms(results, {row.arm for row in here}), Footnotes()
-    groups = tuple(
-        Group(title=arm_label(arm), rows=tuple(_agreement_row(row, notes) for row in here if row.arm == arm))
-        for arm in arms
-    )
-    return Table(
-        caption=f"Client and service, {title_of_load(results, load)}",
-        columns=(
-            label_column("Quantity"),
-            Column(label="Client"),
-            Column(label="Service"),
-            Column(label="Service − client"),
-            label_column("Standing"),
-        ),
-        groups=groups,
-        notes=notes.notes(),
-    )
+    arms = kit.order_arms(results, {row.arm for row in here})
+    groups = [(words.arm(arm), [row for row in here if row.arm == arm]) for arm in arms]
+    return kit.table(f"Client and service, {kit.load_title(results, load)}", _AGREEMENT, groups)
 
 
-def _agreement_row(row: ServiceAgreement, notes: Footnotes) -> Row:
-    client, service, difference, standing = agreement_values(row)
-    tone = {"exact": "strong", "differs": "bad"}.get(row.standing, "")
-    return Row(
-        cells=(
-            text_cell(COMPARED.get(row.quantity, row.quantity), head=True),
-            *(_value(text) for text in (client, service, difference)),
-            TableCell(text=standing, tone=tone, mark=notes.mark(row.text)),
-        )
-    )
-
-
-def _starts(results: Results) -> Table:
-    arms = order_arms(results, {start.arm for start in results.service_starts})
-    starts = sorted(results.service_starts, key=lambda start: arms.index(start.arm))
-    rows = tuple(
-        Row(cells=(text_cell(label, head=True), *(_value(write(start)) for start in starts)))
-        for label, write in START_ROWS
-    )
-    return Table(
-        caption="Starts",
-        columns=(label_column("Start"), *(Column(label=arm_label(start.arm)) for start in starts)),
-        groups=(Group(title="", rows=rows),) if starts else (),
-    )
-
-
-def _plots(results: Results, load: str) -> PlotRow:
-    plots = tuple(
-        _plot(quantity, lines)
+def _plots(results: Results, load: str) -> tuple[Plot, ...]:
+    return tuple(
+        _plot(quantity, found)
         for quantity in DRAWN
-        if (lines := [one for one in results.service_lines if (one.load, one.quantity) == (load, quantity)])
-        and max(max(one.values) for one in lines) > 0
+        if (found := [one for one in results.service_lines if (one.load, one.quantity) == (load, quantity)])
+        and max(max(one.values) for one in found) > 0
     )
-    return PlotRow(title=title_of_load(results, load), plots=plots)
 
 
-def _plot(quantity: str, lines: Sequence[ServiceLine]) -> Plot:
-    highest = max(max(one.values) for one in lines)
-    length_s = max(one.times_s[-1] for one in lines)
+def _plot(quantity: str, found: Sequence[ServiceLine]) -> Plot:
+    highest = max(max(one.values) for one in found)
+    length_s = max(one.times_s[-1] for one in found)
+    write_value = {"cache_usage": write.share}.get(
+        quantity, write.size if quantity.endswith("_bytes") else write.number
+    )
     return Plot(
         title=DRAWN[quantity],
-        highest=_write(quantity, highest),
-        length=f"{format_significant(length_s)} s",
+        highest=write_value(highest),
+        length=write.seconds(length_s),
         lines=tuple(
-            PlotLine(tone=one.arm, arm=arm_label(one.arm), points=_points(one, length_s, highest))
-            for one in lines
+            PlotLine(
+                arm=one.arm,
+                points=plot_points(zip(one.times_s, one.values, strict=True), length_s, highest),
+            )
+            for one in found
         ),
     )
-
-
-def _points(line: ServiceLine, length_s: float, highest: float) -> str:
-    """Place a line in the plot; the uppermost value leaves room for half of the stroke."""
-    return " ".join(
-        f"{PLOT_WIDTH * time_s / length_s if length_s else 0:.2f},"
-        f"{PLOT_HEIGHT - (PLOT_HEIGHT - 2) * value / highest - 1:.2f}"
-        for time_s, value in zip(line.times_s, line.values, strict=True)
-    )
-
-
-def _write(quantity: str, value: float) -> str:
-    if quantity.endswith("_bytes"):
-        return format_bytes(round(value))
-    return format_share(value) if quantity == "cache_usage" else format_significant(value)
-
-
-def _value(text: str) -> TableCell:
-    return TableCell(text=text, tone="missing" if text == MISSING else "")
-
-
-TITLE = "What the services say of themselves"
 
 
 def render_services(results: Results) -> list[str]:
-    """Return the section's lines, none for a run without telemetry."""
+    """Return the section's lines for a terminal, none for a run without telemetry."""
     if not results.services:
         return []
-    lines = [*wrap(service_sentence(results)), *_disagreements(results)]
-    for load in order_loads(results):
-        uses = uses_at(results, load)
-        if uses:
-            header = (title_of_load(results, load), *(arm_label(use.arm) for use in uses))
-            lines += align([header, *((label, *texts) for label, texts in list_told(uses))])
-    return section(TITLE, [*lines, *bullets(service_notes(results))])
+    told = [*plain.wrap(service_sentence(results)), *plain.bullets(_list_disagreements(results))]
+    for load in kit.order_loads(results):
+        arms, rows = list_told(results, load)
+        header = (kit.load_title(results, load), *map(words.arm, arms))
+        told += plain.table(header, [(label, *texts) for label, texts in rows])
+    told += plain.bullets(service_notes(results))
+    return plain.section("What the services say of themselves", told)
 
 
-def _disagreements(results: Results) -> list[str]:
-    lines = []
-    for row in list_agreements(results):
-        client, service, *_ = agreement_values(row)
-        place = f"{arm_label(row.arm)}, {title_of_load(results, row.load)}"
-        quantity = COMPARED.get(row.quantity, row.quantity)
-        figures = f"{quantity} {client} by the client, {service} by the service"
-        lines += [f"{place}: {figures}; {row.text}."] if row.standing == "differs" else []
-    return bullets(lines)
+def _list_disagreements(results: Results) -> list[str]:
+    return [
+        f"{words.arm(row.arm)}, {kit.load_title(results, row.load)}: "
+        f"{COMPARED.get(row.quantity, row.quantity)} {_write_side(row, row.client)} by the client, "
+        f"{_write_side(row, row.service)} by the service; {row.text}."
+        for row in list_agreements(results)
+        if row.standing == "differs"
+    ]
+
+
+class Spoken(msgspec.Struct, frozen=True, kw_only=True):
+    """A table with the sentence above it; a table without groups has nothing to show."""
+
+    sentence: str
+    table: Table
+
+
+def _first_tokens(one: PhaseSummary) -> str:
+    if one.warmup_first_ttft_ns is None or one.warmup_last_ttft_ns is None:
+        return MISSING
+    return f"{write.ms(one.warmup_first_ttft_ns)} → {write.ms(one.warmup_last_ttft_ns)}"
+
+
+def _stable(one: PhaseSummary) -> TableCell:
+    """Whether the warm-ups became stable, and the largest of their last changes."""
+    if not one.warmups:
+        return kit.missing(MISSING)
+    is_stable = one.warmups_stable == one.warmups
+    word = "yes" if is_stable else "no"
+    text = word if one.warmups == 1 else f"{one.warmups_stable} of {one.warmups}"
+    change = "" if one.warmup_change is None else f"last change {write.share(one.warmup_change)}"
+    return kit.text(text, "" if is_stable else "bad", detail=change)
+
+
+def _write_ns(value_ns: float | None) -> str:
+    if value_ns is not None and value_ns < 5e5:  # below what three decimals show
+        return "0"
+    return MISSING if value_ns is None else write.number(value_ns / 1e9)
+
+
+_PHASES: tuple[Column[PhaseSummary], ...] = (
+    kit.ARM,
+    kit.right("Load (s)", lambda one: write.number(one.load_time_s), "Cold start"),
+    kit.right("First token (ms)", lambda one: write.ms(one.cold_ttft_ns), "Cold start"),
+    kit.right("Requests", lambda one: write.count(one.warmup_requests), "Warm-up"),
+    kit.right("Time (s)", lambda one: write.number(one.warmup_s), "Warm-up"),
+    kit.right("First token (ms), first → last group", _first_tokens, "Warm-up"),
+    kit.right("Stable", _stable, "Warm-up"),
+    kit.right("Ramp (s)", lambda one: _write_ns(one.ramp_ns), "Turns"),
+    kit.right("Steady (s)", lambda one: _write_ns(one.steady_ns), "Turns"),
+    kit.right("Drain (s)", lambda one: _write_ns(one.drain_ns), "Turns"),
+    kit.right("First token (ms)", lambda one: write.ms(one.warm_ttft_ns), "Counted"),
+)
+
+
+def build_phases(results: Results) -> Spoken:
+    """Lay out the phases of every arm at every load."""
+    told = [one for one in results.phases if one.turns or one.warmups or one.warmup_requests]
+    table = kit.table("How each arm got to its steady state", _PHASES, kit.by_load(results, told))
+    return Spoken(sentence=phases_sentence(results), table=table)
+
+
+def phases_sentence(results: Results) -> str:
+    """Say in one sentence how the warm-ups ended."""
+    warmups = sum(one.warmups for one in results.phases)
+    if not warmups:
+        return "The run does not say how its warm-ups went."
+    stable = sum(one.warmups_stable for one in results.phases)
+    if stable == warmups:
+        return f"All {warmups:,} warm-ups went on until two groups of requests took as long as each other."
+    return (
+        f"Of {warmups:,} warm-ups {stable:,} went on until two groups of requests took as long as each "
+        f"other; {warmups - stable:,} ended before that."
+    )
+
+
+def _connects(one: ClientUse) -> str:
+    if one.connect_p50_ns is None:
+        return MISSING
+    return f"{write.ms(one.connect_p50_ns)}, {write.ms(one.connect_max_ns)}"
+
+
+def _core(one: ClientUse) -> TableCell:
+    several = f"{one.workers} processes" if one.workers is not None and one.workers > 1 else ""
+    return kit.text(write.share(one.core_share), detail=several)
+
+
+_RATES: tuple[Column[ClientUse], ...] = (
+    kit.right("offered", lambda one: write.number(one.offered_rps), "Requests/s"),
+    kit.right("sent", lambda one: write.number(one.achieved_rps), "Requests/s"),
+)
+_CLIENT: tuple[Column[ClientUse], ...] = (
+    kit.right("On time", lambda one: write.share(one.on_time_share)),
+    kit.right("Good requests/s", lambda one: write.number(one.goodput_rps)),
+    kit.right("mean", lambda one: write.number(one.in_flight_mean), "In flight"),
+    kit.right("most", lambda one: write.count(one.in_flight_max), "In flight"),
+    kit.right("Due to sent p99 (ms)", lambda one: write.ms(one.send_lag_p99_ns)),
+    kit.right("opened", lambda one: write.count(one.connections), "Connections"),
+    kit.right("median, longest (ms)", _connects, "Connections"),
+    kit.right("event loop late", lambda one: write.ms(one.lag_max_ns), "At most (ms)"),
+    kit.right("garbage pause", lambda one: write.ms(one.gc_pause_max_ns), "At most (ms)"),
+    kit.right("Of a core", _core),
+    kit.right(
+        "Turns beyond a limit",
+        lambda one: kit.text(f"{one.unfit} of {one.turns}", "bad" if one.unfit else ""),
+    ),
+)
+
+
+def build_clients(results: Results) -> Spoken:
+    """Lay out what the client did at every load; offered rates only where a load has one."""
+    is_rated = any(one.offered_rps is not None for one in results.clients)
+    columns = (kit.ARM, *(_RATES if is_rated else ()), *_CLIENT)
+    table = kit.table("What the client did", columns, kit.by_load(results, results.clients))
+    turns, unfit = (sum(getattr(one, name) for one in results.clients) for name in ("turns", "unfit"))
+    sentence = f"The client kept within its own limits in all {turns:,} turns."
+    if unfit:
+        sentence = (
+            f"In {unfit:,} of {turns:,} turns the client itself was beyond a limit of its own: the times of "
+            "such turns are left out, and the warnings say which limit it was."
+        )
+    return Spoken(sentence=sentence, table=table)

@@ -13,7 +13,7 @@ from draftproof.judge.results.behaviour import (
 )
 from draftproof.judge.results.run import Figure
 from draftproof.tell.report import render_html
-from draftproof.tell.report.behaviour import KIND_LABELS, PROBE_LABELS, build_behaviour, probes_sentence
+from draftproof.tell.report.answers import KIND_LABELS, PROBE_LABELS, build_behaviour, probes_sentence
 from draftproof.workload.items import Check
 
 

@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 
+from draftproof.judge.results.figure import Figure
 from draftproof.tell.report.charts import (
     linear_ticks,
     log_position,
@@ -63,14 +64,14 @@ def test_bands_start_at_the_margins():
 
 def test_a_missing_value_draws_nothing():
     """No mark and no line for a ratio that is not known."""
-    mark = whisker(ratio_axis([1.0], below=None, above=None), None, None, None, "candidate")
+    mark = whisker(ratio_axis([1.0], below=None, above=None), Figure(value=None), "candidate")
     assert (mark.at, mark.start, mark.end) == (None, None, None)
 
 
 def test_an_interval_beyond_the_widest_axis_has_no_end_cap():
     """An end that is clipped is marked as clipped."""
     axis = ratio_axis([1.0, 1e6], below=None, above=None)
-    mark = whisker(axis, 2.0, 1e-9, 1e6, "candidate")
+    mark = whisker(axis, Figure(value=2.0, low=1e-9, high=1e6), "candidate")
     assert (mark.clipped_low, mark.clipped_high) == (True, True)
 
 
@@ -78,7 +79,8 @@ def test_arms_differ_by_shape_and_not_by_colour_alone():
     """The three compared arms have three shapes."""
     axis = ratio_axis([], below=None, above=None)
     shapes = {
-        whisker(axis, 1.0, 1.0, 1.0, arm).style for arm in ("candidate", "alternative", "baseline_null")
+        whisker(axis, Figure(value=1.0, low=1.0, high=1.0), arm).style
+        for arm in ("candidate", "alternative", "baseline_null")
     }
     assert len(shapes) == 3
 

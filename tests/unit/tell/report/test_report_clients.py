@@ -6,8 +6,8 @@ from tests.builders.results import build_results
 from draftproof.judge.results.clients import ClientUse
 from draftproof.judge.results.run import EnvelopeEntry
 from draftproof.plan.load_size import LoadSize
-from draftproof.tell.report.html import describe_envelope, render_html
-from draftproof.tell.report.phases import build_clients
+from draftproof.tell.report.page import describe_envelope, render_html
+from draftproof.tell.report.services import build_clients
 
 
 def make_row(**changes):

@@ -23,9 +23,7 @@ from draftproof.judge.compare.outcomes import QUANTITIES
 from draftproof.judge.compare.uncompared import find_uncompared
 from draftproof.judge.results.run import Delivery, EnvelopeEntry, Figure, Results
 from draftproof.tell.report import render_html, render_text
-from draftproof.tell.report.change_words import QUANTITY_WORDS, describe_noise, headline
-from draftproof.tell.report.comparison import render_comparison
-from draftproof.tell.report.quantities import format_share
+from draftproof.tell.report.comparison import QUANTITY_WORDS, describe_noise, headline, render_comparison
 
 PLATFORM = dict.fromkeys(("accelerator", "driver", "libraries", "kernels"), False)
 QUIET = Triggers(version=False, model_hash=False, drafter_hash=False, flags=False, **PLATFORM)
@@ -158,7 +156,7 @@ def test_equal_arms_that_show_nothing_beyond_chance_are_not_said_to_agree():
 )
 def test_the_noise_names_the_runs_that_it_comes_from(source, words):
     """Whose null arms are the yardstick is in the table."""
-    assert describe_noise(1.021, source, format_share) == words
+    assert describe_noise(1.021, source) == words
 
 
 def test_every_compared_quantity_has_words():

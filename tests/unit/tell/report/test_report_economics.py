@@ -17,9 +17,8 @@ from draftproof.judge.results.diagnosis import (
 from draftproof.judge.results.economics import ArmUse, Capacity, Economics, Span, Worth
 from draftproof.judge.results.figure import Figure
 from draftproof.tell.report import render_html, render_text
-from draftproof.tell.report.drafter import build_drafter
-from draftproof.tell.report.economics import UNPRICED, build_economics
-from draftproof.tell.report.time_parts import build_time_section
+from draftproof.tell.report.diagnosis import build_drafter, build_time_section
+from draftproof.tell.report.economics import UNPRICED, build_economics, write_volume
 
 UNKNOWN = Figure(value=None, reason="nothing was answered")
 
@@ -206,14 +205,14 @@ def test_without_prices_there_is_no_money():
 def test_the_axis_of_money_shows_0_and_every_range_on_it():
     """A range from −40 to 900 lies inside the axis, with 0 marked between its ends."""
     section = told(build_economics(build()))
-    start, width = section.groups[0].rows[0].saving_bar
+    start, width = section.bar(section.groups[0].rows[0].saving_over_horizon)
     zero = next(tick.at for tick in section.money_ticks if tick.label == "0")
     assert 0 <= start < zero < start + width <= 100
 
 
 def test_an_open_end_of_a_range_is_infinite_and_not_0():
     """No volume pays at the unfavourable end."""
-    assert told(build_economics(build())).groups[0].rows[0].break_even == "41.0 million to ∞ tokens"
+    assert write_volume(told(build_economics(build())).groups[0].rows[0]) == "41.0 million to ∞ tokens"
 
 
 def test_the_terminal_names_what_to_look_at_first():

@@ -9,8 +9,8 @@ import pytest
 from tests.builders.results import build_results
 
 from draftproof.judge.compute import compute_results
-from draftproof.tell.report.equivalence import build_equivalence, equivalence_sentence
-from draftproof.tell.report.html import render_html
+from draftproof.tell.report.answers import build_equivalence, equivalence_sentence
+from draftproof.tell.report.page import render_html
 from draftproof.tell.report.text import render_text
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "judge"))
@@ -50,7 +50,7 @@ def test_the_sentence_says_the_overall_statement_and_the_null(batching):
 def test_the_line_falls_where_outputs_part(batching):
     """8 of 24 part at token 3: the candidate's line falls there from 100 % to 67 %, the null's stays."""
     (plot,) = build_equivalence(batching).plots
-    lines = {line.tone: line.points.split() for line in plot.lines}
+    lines = {line.arm: line.points.split() for line in plot.lines}
     assert plot.title == "busy, 4 in flight"
     assert lines["baseline_null"] == ["0.00,1.00", "100.00,1.00"]
     heights = [float(point.split(",")[1]) for point in lines["candidate"]]

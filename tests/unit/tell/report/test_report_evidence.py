@@ -10,9 +10,7 @@ from draftproof.judge.inform.diagnosis.bound import compute_step_cost, index_arm
 from draftproof.judge.results.decision import ContextBand, Question
 from draftproof.judge.results.run import Reason
 from draftproof.tell.report import render_html
-from draftproof.tell.report.configuration import build_questions
-from draftproof.tell.report.context_bands import MOST_ROWS, build_bands
-from draftproof.tell.report.effects import build_map
+from draftproof.tell.report.effects import MOST_BANDS, build_bands, build_map
 from draftproof.tell.report.explanation import MOST_LINKED, MOST_REASONS, build_evidence, link_reasons
 
 
@@ -34,7 +32,7 @@ def test_every_reason_at_the_top_links_to_its_row():
     for reason in link_reasons(results, results.verdict.reasons):
         assert page.count(f'href="#{reason.anchor}"') == 1
         assert re.search(rf'id="{reason.anchor}"[^>]*>{re.escape(reason.evidence)}', page)
-    table = build_evidence(results).table
+    table, _ = build_evidence(results)
     assert {group.rows[0].cells[1].text.partition("[")[0] for group in table.groups} == {"effects"}
     assert all("simultaneous" in group.rows[0].cells[3].text for group in table.groups)
 
@@ -42,7 +40,7 @@ def test_every_reason_at_the_top_links_to_its_row():
 def test_a_reference_without_a_row_is_shown_as_broken():
     """A reason that rests on nothing is not dressed up."""
     results = with_reasons(build_results(), ["effects: tpot_ns candidate / baseline, task=none × alone"])
-    (group,) = build_evidence(results).table.groups
+    (group,) = build_evidence(results)[0].groups
     assert group.rows[0].cells[-1].text == "no such row in these results"
 
 
@@ -52,7 +50,7 @@ def test_many_reasons_are_folded_and_counted():
     results = with_reasons(results, every_cell(results))
     page = render_html(results)
     assert f"<summary>{720 - MOST_REASONS} more reasons</summary>" in page
-    assert build_evidence(results).left_out == 720 - MOST_LINKED
+    assert build_evidence(results)[1] == 720 - MOST_LINKED
     assert f"{720 - MOST_LINKED} more references are in results.json." in page
 
 
@@ -88,10 +86,10 @@ def band(number, reading):
 
 def test_bands_of_contexts_show_harm_first_where_there_are_too_many():
     """No harmed band is among the rows that a long table leaves out."""
-    bands = (*(band(n, "gain") for n in range(MOST_ROWS)), band(1, "harm"))
+    bands = (*(band(n, "gain") for n in range(MOST_BANDS)), band(1, "harm"))
     (panel,) = build_bands(msgspec.structs.replace(build_results(), context_bands=bands))
     rows = [row for group in panel.table.groups for row in group.rows]
-    assert len(rows) == MOST_ROWS
+    assert len(rows) == MOST_BANDS
     assert "Harm" in rows[0].cells[2].text
     assert "1 band of context lengths shows harm (1 more rows" in panel.title
     assert panel.opened
@@ -120,7 +118,7 @@ def test_a_question_shows_its_standing_answer_and_gap(standing):
     assert "Does &lt;speech&gt; arrive sooner?" in page
     assert f'class="standing {standing}"' in page
     assert "Would answer it: The media path." in page
-    assert build_questions(results).questions[0].evidence == ("cells",)
+    assert "Rests on: <code>cells</code>" in page
 
 
 def test_results_of_before_the_questions_render():
@@ -135,7 +133,7 @@ def test_a_reason_on_the_cost_of_a_step_leads_to_the_times_of_a_step():
     step = compute_step_cost(index_arm_cells(results.arm_cells), segment, load)
     assert step is not None
     results = with_reasons(results, [f"arm_cells: progress, {segment} × {load}"])
-    (group,) = build_evidence(results).table.groups
+    (group,) = build_evidence(results)[0].groups
     found = {
         row.cells[-1].text.partition(",")[0].lower(): float(told[1].replace(",", ""))
         for row in group.rows

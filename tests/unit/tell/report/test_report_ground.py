@@ -1,14 +1,12 @@
-"""Tail, order, drift, noise floor and rival verdicts on the page: present, absent, and at scale."""
+"""Tail, order, drift, noise floor on the page: present, absent, and at scale."""
 
 import msgspec
 import pytest
 from tests.builders.results import build_results
 
 from draftproof.judge.results.order import BlockPoint, DriftRow, NoiseRow, OrderSummary, PlaceRow
-from draftproof.judge.results.rivals import RivalCell, RivalVerdict
 from draftproof.judge.results.run import Effect, Figure
 from draftproof.tell.report import render_html
-from draftproof.tell.report.estimators import build_rivals, rivals_sentences
 from draftproof.tell.report.latency import build_tails, tails_sentence, tails_title
 from draftproof.tell.report.order import build_order
 
@@ -99,19 +97,6 @@ def make_order(results, *, blocks=10, adjusted_p=0.5, covers_one=True):
     )
 
 
-def make_rival(name, decision, *, agrees):
-    """Return a rival verdict of one cell."""
-    cell = RivalCell(segment="s", load="l", status="harm", ratio=1.2, low=1.1, high=1.3, pairs=9)
-    return RivalVerdict(
-        estimator=name,
-        used_by="a tool",
-        decision=decision,
-        agrees=agrees,
-        cells=(cell,),
-        sentence=f"By {name}.",
-    )
-
-
 def test_a_tail_row_shows_ratio_and_null_of_both_metrics():
     """One panel per load, one row per segment, the pooled one first; two ratios and a count per metric."""
     results = make_tails(build_results(segments=3, loads=2), Figure(value=1.1, low=0.9, high=1.2))
@@ -133,14 +118,13 @@ def test_a_tail_without_a_figure_shows_what_it_needs():
 
 
 def test_results_from_before_say_what_is_missing():
-    """No tail, no order, no rivals: one sentence each, and the page renders."""
+    """No tail, no order: one sentence each, and the page renders."""
     results = build_results(segments=2, loads=1)
     assert build_tails(results) == ()
     assert "hold no comparison of the tail" in tails_sentence(results)
     section = build_order(results)
     assert "say nothing of order" in section.sentence
     assert (section.plots, section.noise.groups, section.drifts.groups) == ((), (), ())
-    assert "hold no verdict by other estimators" in rivals_sentences(results)[0]
     assert "say nothing of order" in render_html(results, None)
 
 
@@ -191,43 +175,6 @@ def test_a_drift_below_the_floor_shows_what_it_needs():
     cell = table.groups[0].rows[0].cells[1]
     assert (cell.text, cell.detail) == ("—", "3 more needed")
     assert table.notes[0][1] == "5 of at least 8 values"
-
-
-def test_the_raw_gaps_speak_first_and_others_are_named():
-    """One sentence for raw gaps, one for estimators with another decision, one for other cells."""
-    results = msgspec.structs.replace(
-        build_results(segments=1, loads=1),
-        rival_verdicts=(
-            make_rival("waits_over_chunks", "invalid", agrees=False),
-            make_rival("chunk_gap", "defer", agrees=False),
-        ),
-    )
-    assert rivals_sentences(results) == (
-        "By chunk_gap.",
-        "The decision would also be another by waits_over_chunks.",
-    )
-    rows = build_rivals(results).groups[0].rows
-    assert [row.cells[0].text for row in rows] == ["tpot_ns", "waits_over_chunks", "chunk_gap"]
-    assert rows[2].cells[1].tone == "bad"
-
-
-def test_agreement_of_all_is_said():
-    """Nothing to warn of is a sentence, too."""
-    results = msgspec.structs.replace(
-        build_results(segments=1, loads=1),
-        rival_verdicts=(
-            make_rival("chunk_gap", "defer", agrees=True),
-            make_rival("waits_over_chunks", "defer", agrees=True),
-        ),
-        verdict=msgspec.structs.replace(build_results().verdict, decision="defer"),
-    )
-    assert rivals_sentences(results)[-1] == "Every other estimator agrees in every cell."
-
-
-def test_an_end_to_end_run_says_why_there_are_no_rivals():
-    """Time per token decides nothing there."""
-    results = msgspec.structs.replace(build_results(), metric="e2e_from_schedule_ns")
-    assert "not time per token" in rivals_sentences(results)[0]
 
 
 @pytest.mark.parametrize(("segments", "loads"), [(1, 1), (60, 12)])

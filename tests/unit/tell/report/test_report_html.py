@@ -139,9 +139,7 @@ def _poison(results):
             msgspec.structs.replace(c, arm=_EVIL, segment=_EVIL, outcomes={_EVIL: 1})
             for c in results.arm_cells[:1]
         ),
-        verdict=msgspec.structs.replace(
-            results.verdict, sentence=_EVIL, evidence_level=_EVIL, decision=_EVIL
-        ),
+        verdict=msgspec.structs.replace(results.verdict, sentence=_EVIL, evidence_level=_EVIL),
     )
 
 

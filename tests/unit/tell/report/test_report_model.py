@@ -6,9 +6,11 @@ from tests.builders.manifest import build_manifest
 from tests.builders.results import build_results
 
 from draftproof.judge.results.run import EnvelopeEntry, EstimatorRow, Figure
-from draftproof.tell.report.html import build_model, describe_envelope
-from draftproof.tell.report.quantities import MISSING, segment_heading, segment_label
-from draftproof.tell.report.view import Footnotes, figure_cell
+from draftproof.tell.report import kit, words, write
+from draftproof.tell.report.kit import Footnotes
+from draftproof.tell.report.page import build_model, describe_envelope
+from draftproof.tell.report.tokens import is_ours
+from draftproof.tell.report.write import MISSING
 
 
 def test_the_map_has_a_field_for_every_cell():
@@ -16,7 +18,7 @@ def test_the_map_has_a_field_for_every_cell():
     grid = build_model(build_results(segments=3, loads=2), None).envelope
     assert (len(grid.rows), len(grid.loads)) == (3, 2)
     fields = [field for _, row in grid.rows for field in row]
-    assert all(field and field.label and field.change and field.interval for field in fields)
+    assert all(field and field.status and field.effect.value and field.effect.low for field in fields)
 
 
 def test_a_cell_that_was_not_run_leaves_its_field_empty():
@@ -49,16 +51,18 @@ def test_the_pooled_segment_comes_first_and_hides_none():
     (panel,) = build_model(results, None).latency[0].panels
     assert [group.title for group in panel.table.groups] == [
         "All segments",
-        *(segment_label(s) for s in results.segments),
+        *(words.segment(s) for s in results.segments),
     ]
 
 
 def test_a_figure_below_its_floor_says_what_it_needs_and_why():
     """The dash carries how many more are needed and a footnote with the reason."""
-    notes = Footnotes()
-    cell = figure_cell(Figure(value=None, needed=52, reason="48 of at least 100 requests"), str, notes)
+    figure = Figure(value=None, needed=52, reason="48 of at least 100 requests")
+    columns: tuple[kit.Column[Figure], ...] = (kit.right("Ratio", lambda one: kit.figure(one, write.ratio)),)
+    table = kit.table("Ratios", columns, [("", [figure])])
+    cell = table.groups[0].rows[0].cells[0]
     assert (cell.text, cell.detail, cell.mark) == (MISSING, "52 more needed", "a")
-    assert notes.notes() == (("a", "48 of at least 100 requests"),)
+    assert table.notes == (("a", "48 of at least 100 requests"),)
 
 
 def test_reasons_that_differ_in_numbers_share_a_footnote():
@@ -79,7 +83,7 @@ def test_footnote_marks_go_on_after_z():
 def test_our_estimator_is_marked_and_leads():
     """The report's own estimator is the first row and the only one marked."""
     rows = build_model(build_results(), None).estimators.panels[0].rows
-    assert [row.ours for row in rows] == [True, False, False, False, False]
+    assert [is_ours(row) for row in rows] == [True, False, False, False, False]
 
 
 def test_the_disagreement_of_estimators_is_put_in_a_sentence():
@@ -105,7 +109,7 @@ def test_estimators_without_a_baseline_conclude_nothing():
     results = msgspec.structs.replace(build_results(loads=1), estimators=(row,))
     panel = build_model(results, None).estimators.panels[0]
     assert panel.sentence == "No estimator had both arms to compare."
-    assert panel.rows[0].ratio_mean == MISSING
+    assert panel.rows[0].ratio_mean is None
 
 
 def test_the_two_lengths_are_named_apart():
@@ -120,7 +124,8 @@ def test_stacked_time_adds_up_to_the_bar():
     """Draft, verification, sampling and scheduling together are as long as the total says."""
     chart = build_model(build_results(segments=1, loads=1), None).progress
     candidate = chart.panels[0].groups[0].rows[1]
-    assert sum(float(part) for part in candidate.split) == pytest.approx(float(candidate.total), rel=0.01)
+    total_ns = candidate.progress.time_per_committed_token_ns
+    assert sum(candidate.split) == pytest.approx(total_ns, rel=0.01)
     assert candidate.parts[-1].start + candidate.parts[-1].width <= 100
 
 
@@ -179,13 +184,13 @@ def test_envelope_entries_of_one_limit_share_a_line():
 )
 def test_segments_read_as_words(segment, label):
     """Labels are as given, without their dimension; an unusual name stays as it is."""
-    assert segment_label(segment) == label
+    assert words.segment(segment) == label
 
 
 def test_the_heading_names_dimensions_only_where_all_share_them():
     """Mixed or unnamed segments have a plain heading."""
-    assert segment_heading(("task=a,language=ar", "task=b,language=en")) == "Segment (task · language)"
-    assert segment_heading(("task=a", "other=b")) == segment_heading(("plain",)) == "Segment"
+    assert words.segment_heading(("task=a,language=ar", "task=b,language=en")) == "Segment (task · language)"
+    assert words.segment_heading(("task=a", "other=b")) == words.segment_heading(("plain",)) == "Segment"
 
 
 def test_long_tables_fold_and_short_ones_stand_open():

@@ -7,7 +7,7 @@ from tests.builders.results import build_results
 
 from draftproof.judge.results.phases import PhaseSummary
 from draftproof.tell.report import render_html
-from draftproof.tell.report.phases import build_phases
+from draftproof.tell.report.services import build_phases
 
 BASELINE = PhaseSummary(
     arm="baseline",

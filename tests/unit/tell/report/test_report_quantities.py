@@ -4,19 +4,8 @@ import math
 
 import pytest
 
-from draftproof.tell.report.quantities import (
-    MISSING,
-    format_bytes,
-    format_change,
-    format_count,
-    format_ms,
-    format_points,
-    format_ratio,
-    format_share,
-    format_significant,
-    format_sizes,
-    short_hash,
-)
+from draftproof.tell.report import write
+from draftproof.tell.report.write import MISSING
 
 
 @pytest.mark.parametrize(
@@ -32,26 +21,26 @@ from draftproof.tell.report.quantities import (
 )
 def test_milliseconds_have_three_significant_digits(value_ns, text):
     """Durations are shown in ms with about three significant digits."""
-    assert format_ms(value_ns) == text
+    assert write.ms(value_ns) == text
 
 
 @pytest.mark.parametrize(
-    "write",
+    "written",
     [
-        format_ms,
-        format_ratio,
-        format_change,
-        format_points,
-        format_share,
-        format_significant,
-        format_count,
-        format_bytes,
-        short_hash,
+        write.ms,
+        write.ratio,
+        write.change,
+        write.points,
+        write.share,
+        write.number,
+        write.count,
+        write.size,
+        write.digest,
     ],
 )
-def test_unknown_is_a_dash_and_never_zero(write):
+def test_unknown_is_a_dash_and_never_zero(written):
     """A missing value is the dash in every unit."""
-    assert write(None) == MISSING
+    assert written(None) == MISSING
 
 
 @pytest.mark.parametrize(
@@ -59,7 +48,7 @@ def test_unknown_is_a_dash_and_never_zero(write):
 )
 def test_a_ratio_reads_as_a_signed_change(ratio, text):
     """Changes carry a true minus sign, one decimal below ten per cent, and no sign on nothing."""
-    assert format_change(ratio) == text
+    assert write.change(ratio) == text
 
 
 @pytest.mark.parametrize(
@@ -67,27 +56,27 @@ def test_a_ratio_reads_as_a_signed_change(ratio, text):
 )
 def test_a_share_is_never_rounded_to_all_or_nothing(share, text):
     """Only exactly 0 and exactly 1 read as 0% and 100%."""
-    assert format_share(share) == text
+    assert write.share(share) == text
 
 
 def test_infinity_is_shown_as_such():
     """A percentile that falls on a failure may be infinite and reads as ∞."""
-    assert [format_ms(math.inf), format_ratio(math.inf), format_share(math.nan)] == ["∞", "∞", MISSING]
+    assert [write.ms(math.inf), write.ratio(math.inf), write.share(math.nan)] == ["∞", "∞", MISSING]
 
 
 @pytest.mark.parametrize(("ratio", "text"), [(0.554, "0.55"), (0.0512, "0.051"), (12.34, "12.3")])
 def test_ratios_keep_sensible_digits(ratio, text):
     """Two decimals, three below 0.1, one from 10 on."""
-    assert format_ratio(ratio) == text
+    assert write.ratio(ratio) == text
 
 
 def test_sizes_are_in_binary_units():
     """Bytes are shown in MiB or GiB."""
-    assert [format_bytes(5 * 2**20), format_bytes(3 * 2**30)] == ["5 MiB", "3.0 GiB"]
+    assert [write.size(5 * 2**20), write.size(3 * 2**30)] == ["5 MiB", "3.0 GiB"]
 
 
 def test_sizes_beside_each_other_have_one_unit():
     """That of the smallest, so that no two equal sizes look unlike."""
     sizes = [1019 * 2**20, None, 1043 * 2**20, 2**31]
-    assert format_sizes(sizes) == ["1,019 MiB", MISSING, "1,043 MiB", "2,048 MiB"]
-    assert format_sizes([2**30, 2**31]) == ["1.0 GiB", "2.0 GiB"]
+    assert write.sizes(sizes) == ["1,019 MiB", MISSING, "1,043 MiB", "2,048 MiB"]
+    assert write.sizes([2**30, 2**31]) == ["1.0 GiB", "2.0 GiB"]

@@ -8,19 +8,11 @@ from tests.builders.manifest import build_manifest
 from tests.builders.results import build_results
 
 from draftproof.judge.results.run import CheckSummary
-from draftproof.tell.report import render_html
-from draftproof.tell.report.html import build_model
-from draftproof.tell.report.outcomes import build_checks
-from draftproof.tell.report.quantities import POOLED, segment_label
+from draftproof.tell.report import kit, render_html, words
+from draftproof.tell.report.answers import build_checks
+from draftproof.tell.report.kit import candidate_ratios, choose_segments, describe_left_out
+from draftproof.tell.report.page import build_model
 from draftproof.tell.report.text import render_text
-from draftproof.tell.report.view import (
-    Row,
-    candidate_ratios,
-    choose_segments,
-    describe_left_out,
-    segment_groups,
-    text_cell,
-)
 
 LARGE, SMALL, FAILED = (
     build_results(segments=60, loads=12),
@@ -82,7 +74,7 @@ def test_slowest_and_fastest_segments_are_kept():
     load = LARGE.loads[0][0]
     ratios = {name: 0.5 + index / 60 for index, name in enumerate(LARGE.segments)}
     kept = choose_segments(LARGE, load, ratios)
-    assert kept == frozenset({POOLED, *LARGE.segments[:6], *LARGE.segments[-6:]})
+    assert kept == frozenset({words.POOLED, *LARGE.segments[:6], *LARGE.segments[-6:]})
 
 
 def test_segment_without_a_ratio_counts_as_the_slowest():
@@ -105,13 +97,13 @@ def test_critical_failure_is_shown_wherever_it_is():
         for cell in LARGE.arm_cells
     )
     panels = build_checks(msgspec.structs.replace(LARGE, arm_cells=cells))
-    assert segment_label(hidden) in {group.title for group in panels[0].table.groups}
+    assert words.segment(hidden) in {group.title for group in panels[0].table.groups}
 
 
 def test_left_out_line_stands_last_and_only_where_needed():
     """The line follows the groups, and with all segments shown there is none."""
     load = LARGE.loads[0][0]
-    groups = segment_groups(LARGE, load, lambda cell: Row(cells=(text_cell(cell.arm),)))
+    groups = kit.segment_table(LARGE, load, "Arms", (kit.ARM,)).groups
     assert groups[-1].rows == ()
     assert groups[-1].title == describe_left_out(61, len(groups) - 1)
     assert describe_left_out(5, 5) == ""
@@ -123,7 +115,7 @@ def test_terminal_names_every_status_of_a_large_run():
     assert len(text.splitlines()) < 400
     assert "rewriting: Gain at alone, full; Inconclusive at level-2; Harm at level-3 to level-11." in text
     joined = " ".join(text.split())
-    assert all(f"- {segment_label(segment)}: " in joined for segment in LARGE.segments)
+    assert all(f"- {words.segment(segment)}: " in joined for segment in LARGE.segments)
 
 
 def test_terminal_gives_the_figures_of_a_small_run():
@@ -155,5 +147,5 @@ def test_run_without_the_alternative_has_a_page():
         for row in g.rows
     ]
     assert rows
-    assert not [row for row in rows if row.tone == "alternative"]
+    assert not [row for row in rows if row.arm == "alternative"]
     assert render_html(results, MANIFEST)

@@ -127,8 +127,7 @@ def test_turns_whose_counters_were_not_used_are_named(told):
 
 def test_lines_share_the_axes_of_their_plot(told):
     """The longest line ends at the right edge, the highest value near the upper one, zero at the lower."""
-    ((row,), *_) = [build_services(told).plots]
-    (plot,) = row.plots
+    (((_, (plot,)),), *_) = [build_services(told).plots]
     assert (plot.title, plot.highest, plot.length) == ("Queue (requests)", "4.00", "20.0 s")
     assert [line.points for line in plot.lines] == [
         "0.00,29.00 25.00,1.00 50.00,22.00",
@@ -138,7 +137,7 @@ def test_lines_share_the_axes_of_their_plot(told):
 
 def test_a_gauge_that_never_moves_from_zero_is_not_drawn(told):
     """An empty cache has no picture."""
-    assert {plot.title for row in build_services(told).plots for plot in row.plots} == {"Queue (requests)"}
+    assert {plot.title for _, plots in build_services(told).plots for plot in plots} == {"Queue (requests)"}
 
 
 def test_starts_are_shown_apart(told):
