@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from tests.builders.records import build_record
 
 from draftproof.core.records import Chunk, RequestRecord, Round, SpecCounts, ToolCall
-from draftproof.store.parquet import load_records, save_records
+from draftproof.store.tables import load_table, save_table
 
 WHOLE = st.integers(-(2**62), 2**62)
 COUNTS = st.builds(SpecCounts, WHOLE, WHOLE, WHOLE, st.lists(WHOLE, max_size=2).map(tuple))
@@ -31,5 +31,5 @@ RECORDS = st.builds(
 def test_records_of_any_shape_come_back_from_their_table(tmp_path_factory, records: list[RequestRecord]):
     """What is None, empty or nested is that again."""
     path = tmp_path_factory.mktemp("table") / "records.parquet"
-    save_records(path, records)
-    assert load_records(path) == tuple(records)
+    save_table(path, records, RequestRecord)
+    assert load_table(path, RequestRecord) == tuple(records)

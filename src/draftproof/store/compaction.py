@@ -1,14 +1,12 @@
 """The compact form of a run: Parquet tables that hold what the journal and the telemetry lines hold.
 
-Three tables are always there, those of judgements, probes, warm-ups and notices where the journal has any.
-
 A folder with the tables and without a journal is a whole run that can be read and judged, not continued.
-
-Where every request of a run stands on disk: file and line of the journal, or row of the table.
+Here, too: where every request of a run stands on disk, as file and line of the journal or row of the table.
 """
 
 import shutil
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,31 +15,38 @@ import polars as pl
 
 from draftproof.core.collecting import no_collection
 from draftproof.core.errors import StoreError
-from draftproof.core.records import TelemetrySample
-from draftproof.store.framing import line_error, load_samples, order_samples, read_sound_lines
-from draftproof.store.journal import JournalContents, load_journal, order_records
-from draftproof.store.lines import write_error
-from draftproof.store.parquet import (
-    load_behaviours,
-    load_blocks,
-    load_judgements,
-    load_notices,
-    load_records,
-    load_telemetry,
-    load_warmups,
-    save_behaviours,
-    save_blocks,
-    save_judgements,
-    save_notices,
-    save_records,
-    save_telemetry,
-    save_warmups,
+from draftproof.core.records import (
+    BehaviourProbe,
+    BlockRecord,
+    Judgement,
+    Notice,
+    RequestRecord,
+    TelemetrySample,
+    Warmup,
 )
+from draftproof.store.journal import (
+    JournalContents,
+    line_error,
+    load_journal,
+    load_samples,
+    order_records,
+    order_samples,
+    read_sound_lines,
+)
+from draftproof.store.lines import write_error
+from draftproof.store.tables import load_table, save_table
 
 JOURNAL_FOLDER, TELEMETRY_FOLDER = "journal", "telemetry"
 RECORDS_NAME, BLOCKS_NAME, TELEMETRY_NAME = "records.parquet", "blocks.parquet", "telemetry.parquet"
-JUDGEMENTS_NAME, BEHAVIOUR_NAME = "judgements.parquet", "behaviour.parquet"
-WARMUPS_NAME, NOTICES_NAME = "warmups.parquet", "notices.parquet"
+# Field of the journal's contents -> the kind of its records and their table; the first two are always there.
+_TABLES: dict[str, tuple[type[Any], str]] = {
+    "records": (RequestRecord, RECORDS_NAME),
+    "blocks": (BlockRecord, BLOCKS_NAME),
+    "judgements": (Judgement, "judgements.parquet"),
+    "behaviours": (BehaviourProbe, "behaviour.parquet"),
+    "warmups": (Warmup, "warmups.parquet"),
+    "notices": (Notice, "notices.parquet"),
+}
 _KEPT_NAMES = ("plan.toml", "workload.jsonl", "results.json", "manifest.json")
 
 
@@ -53,8 +58,7 @@ def is_compacted(path: Path) -> bool:
 def load_requests(path: Path) -> JournalContents:
     """Read the records and turns of a run: from its journal, or from its tables where it has none.
 
-    Raises:
-        StoreError: a line or table that is not what it must be, or neither journal nor tables.
+    Raises StoreError: a line or table that is not what it must be, or neither journal nor tables.
     """
     if (path / JOURNAL_FOLDER).is_dir():
         return load_journal(path / JOURNAL_FOLDER)
@@ -64,63 +68,41 @@ def load_requests(path: Path) -> JournalContents:
             place=str(path),
             fix="restore them from a copy.",
         )
-    judged, probed = path / JUDGEMENTS_NAME, path / BEHAVIOUR_NAME
-    warmed, noted = path / WARMUPS_NAME, path / NOTICES_NAME
-    return order_records(
-        [
-            *load_records(path / RECORDS_NAME),
-            *load_blocks(path / BLOCKS_NAME),
-            *(load_judgements(judged) if judged.is_file() else ()),
-            *(load_behaviours(probed) if probed.is_file() else ()),
-            *(load_warmups(warmed) if warmed.is_file() else ()),
-            *(load_notices(noted) if noted.is_file() else ()),
-        ],
-        torn_lines=0,
-    )
+    there = [(path / name, kind) for kind, name in _TABLES.values() if (path / name).is_file()]
+    return order_records((record for table, kind in there for record in load_table(table, kind)), torn_lines=0)
 
 
 def load_readings(path: Path) -> tuple[TelemetrySample, ...]:
     """Read the telemetry of a run: from its lines, or from its table where the run is compacted.
 
-    Raises:
-        StoreError: a line or table that is not what it must be.
+    Raises StoreError: a line or table that is not what it must be.
     """
     if is_compacted(path) and (path / TELEMETRY_NAME).is_file():
-        return order_samples(load_telemetry(path / TELEMETRY_NAME))
+        return order_samples(load_table(path / TELEMETRY_NAME, TelemetrySample))
     return load_samples(path / TELEMETRY_FOLDER)
 
 
 def write_tables(path: Path, out: Path) -> tuple[Path, Path, Path]:
     """Write the tables of the run at `path` into `out`; return where records, turns and samples lie.
 
-    Raises:
-        StoreError: something cannot be read or written.
+    Raises StoreError: something cannot be read or written.
     """
     with no_collection():
         journal, samples = load_requests(path), load_readings(path)
-    paths = out / RECORDS_NAME, out / BLOCKS_NAME, out / TELEMETRY_NAME
-    save_records(paths[0], journal.records)
-    save_blocks(paths[1], journal.blocks)
-    save_telemetry(paths[2], samples)
-    if journal.judgements:
-        save_judgements(out / JUDGEMENTS_NAME, journal.judgements)
-    if journal.behaviours:
-        save_behaviours(out / BEHAVIOUR_NAME, journal.behaviours)
-    if journal.warmups:
-        save_warmups(out / WARMUPS_NAME, journal.warmups)
-    if journal.notices:
-        save_notices(out / NOTICES_NAME, journal.notices)
-    return paths
+    for field, (kind, name) in _TABLES.items():
+        own = getattr(journal, field)
+        if own or name in {RECORDS_NAME, BLOCKS_NAME}:
+            save_table(out / name, own, kind)
+    save_table(out / TELEMETRY_NAME, samples, TelemetrySample)
+    return out / RECORDS_NAME, out / BLOCKS_NAME, out / TELEMETRY_NAME
 
 
 def save_compacted(path: Path, out: Path) -> Path:
     """Write the compact form of the run at `path` into the new folder `out` and return that.
 
     Plan, manifest, workload and, where they were computed, results are copied as they are; the manifest comes
-    last, so a folder with one is complete. Logs and the report are left behind.
-
-    Raises:
-        StoreError: `out` is not empty, or something cannot be read or written.
+    last, so a folder with one is complete. Logs and the report are left behind. Raises StoreError: `out` is
+    not empty, or something cannot be read or written.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise StoreError("this folder is not empty.", place=str(out), fix="choose another folder.")
@@ -143,38 +125,32 @@ def locate_requests(path: Path) -> dict[str, tuple[str, ...]]:
     """Return request id -> its places below the run directory, in the order in which they were written.
 
     A place is "journal/records.jsonl:12" (line) or "records.parquet:12" (row); both count from 1. A request
-    that was asked again has several.
-
-    Raises:
-        StoreError: a file cannot be read or a line is not a record.
+    that was asked again has several. Raises StoreError: a file cannot be read or a line is not a record.
     """
     found: defaultdict[str, list[str]] = defaultdict(list)
-    places = _read_table(path) if is_compacted(path) else _read_journal(path)
-    for request_id, place in places:
+    for request_id, place in _read_table(path) if is_compacted(path) else _read_journal(path):
         found[request_id].append(place)
     return {request_id: tuple(known) for request_id, known in found.items()}
 
 
-def _read_journal(path: Path) -> list[tuple[str, str]]:
-    decoder, places = msgspec.json.Decoder(_Named), list[tuple[str, str]]()
+def _read_journal(path: Path) -> Iterator[tuple[str, str]]:
+    decoder = msgspec.json.Decoder(_Named)
     for file in sorted((path / JOURNAL_FOLDER).glob("*.jsonl")):
         for number, _, frame in read_sound_lines(file):
             if frame is None:
                 raise line_error(file, number, frame, "it has another form")
             try:
                 if frame.kind == "request":
-                    name = f"{JOURNAL_FOLDER}/{file.name}:{number}"
-                    places.append((decoder.decode(frame.record).request_id, name))
+                    yield decoder.decode(frame.record).request_id, f"{JOURNAL_FOLDER}/{file.name}:{number}"
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 raise line_error(file, number, frame, error) from error
-    return places
 
 
-def _read_table(path: Path) -> list[tuple[str, str]]:
+def _read_table(path: Path) -> Iterator[tuple[str, str]]:
     try:
         ids: list[Any] = pl.read_parquet(path / RECORDS_NAME, columns=["request_id"])["request_id"].to_list()
     except (OSError, pl.exceptions.PolarsError) as error:
         raise StoreError(
             f"this is not a table of records ({error}).", place=str(path / RECORDS_NAME)
         ) from error
-    return [(request_id, f"{RECORDS_NAME}:{number}") for number, request_id in enumerate(ids, start=1)]
+    yield from ((request_id, f"{RECORDS_NAME}:{number}") for number, request_id in enumerate(ids, start=1))

@@ -1,20 +1,23 @@
-"""The journal: one request or turn a line, appended as it happens, read back in one fixed order.
+"""The journal: one record a line, appended as it happens, read back in one fixed order.
 
-Each line is `{"kind": KIND, "v": <schema version>, "crc": <checksum>, "record": {...}}` (store/framing.py),
-KIND being request, block, judgement, behaviour, warmup, notice or tokens; all but requests and blocks lie in
-files of their own beside them. A file of an older schema version keeps loading: fields that came later have
-defaults.
+    {"kind":KIND,"v":VERSION,"crc":"89abcdef","record":{...}}
 
-What was added to a journal since it was last read, for a run that decides by what it has measured.
+`crc` is the CRC-32 of zlib and PNG over the bytes of `record` as they stand in the line; lines of older runs
+have none. A line that is no JSON any more is damaged: at the end of a file it is what a power cut leaves and
+counts as torn, with sound lines behind it an error. Whole JSON whose checksum differs was changed, and is an
+error wherever it stands. Telemetry samples are lines of the same form in files of their own.
 """
 
-from collections.abc import Iterator
+import shlex
+import zlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from draftproof.core.errors import StoreError
+from draftproof.judge.metrics.request import apply_counts
 from draftproof.core.records import (
     SCHEMA_VERSION,
     BehaviourProbe,
@@ -22,21 +25,14 @@ from draftproof.core.records import (
     Judgement,
     Notice,
     RequestRecord,
+    TelemetrySample,
     TokenCounts,
     Warmup,
 )
-from draftproof.judge.metrics.request import apply_counts
-from draftproof.store.framing import (
-    DamagedLineError,
-    frame_record,
-    is_sound,
-    line_error,
-    open_frame,
-    read_sound_lines,
-)
-from draftproof.store.lines import LineFile, count_torn_lines, write_error
+from draftproof.store.lines import LineFile, count_torn_lines, read_whole_lines, write_error
 
-Record = RequestRecord | BlockRecord | Judgement | BehaviourProbe | Warmup | Notice | TokenCounts
+Beside = Judgement | BehaviourProbe | Warmup | Notice | TokenCounts
+Record = RequestRecord | BlockRecord | Beside
 _ENCODER = msgspec.json.Encoder()
 _KINDS: dict[type[Record], str] = {
     RequestRecord: "request",
@@ -47,6 +43,123 @@ _KINDS: dict[type[Record], str] = {
     Notice: "notice",
     TokenCounts: "tokens",
 }
+_DECODERS = {word: msgspec.json.Decoder[Any](kind) for kind, word in _KINDS.items()}
+_SAMPLE = "sample"
+_NOT_DECODED = (msgspec.DecodeError, UnicodeDecodeError)
+
+
+class Frame(msgspec.Struct, frozen=True, gc=False):
+    """A line taken apart; the record is left as its bytes."""
+
+    kind: str
+    v: int
+    record: msgspec.Raw
+    crc: str | None = None
+
+
+class DamagedLineError(ValueError):
+    """The bytes of a line are not those that were written."""
+
+
+class ChangedLineError(DamagedLineError):
+    """A line is whole and its checksum differs."""
+
+
+_FRAME_DECODER = msgspec.json.Decoder(Frame)
+
+
+def open_frame(line: bytes) -> Frame:
+    """Take a line apart.
+
+    Raises ChangedLineError: its checksum differs; DamagedLineError: it is no JSON; msgspec.ValidationError: it
+    is JSON, and no line of this form.
+    """
+    try:
+        frame = _FRAME_DECODER.decode(line)
+    except msgspec.ValidationError:
+        if not _is_json(line):
+            raise DamagedLineError("it is cut or overwritten") from None
+        raise
+    except _NOT_DECODED as error:
+        raise DamagedLineError("it is cut or overwritten") from error
+    if frame.crc is not None and frame.crc != f"{zlib.crc32(frame.record):08x}":
+        raise ChangedLineError("its checksum differs")
+    return frame
+
+
+def is_sound(line: bytes) -> bool:
+    """Tell whether a line is whole: False for what a power cut may leave, not for one that was changed."""
+    try:
+        open_frame(line)
+    except (ChangedLineError, msgspec.ValidationError):
+        return True
+    except DamagedLineError:
+        return False
+    return True
+
+
+def read_sound_lines(path: Path) -> Iterator[tuple[int, bytes, Frame | None]]:
+    """Yield (line number from 1, line, its parts); damaged lines at the end are left out.
+
+    The parts are None where the line is JSON of another form. Raises StoreError: a changed line, or a damaged
+    one with a sound one behind it, named by file and line.
+    """
+    lines = read_whole_lines(path)
+    for number, line in lines:
+        try:
+            frame = open_frame(line)
+        except ChangedLineError as change:
+            raise _damage_error(path, number, "changed", change) from change
+        except DamagedLineError as damage:
+            if any(is_sound(later) for _, later in lines):
+                raise _damage_error(path, number, "damaged", damage) from damage
+            return
+        except msgspec.ValidationError:
+            yield number, line, None
+            continue
+        yield number, line, frame
+
+
+def open_sound_lines(path: Path) -> LineFile:
+    """Open a file of such lines for appending; torn and damaged lines at its end are moved aside."""
+    return LineFile(path, is_sound=is_sound)
+
+
+def line_error(
+    path: Path, number: int, frame: Frame | None, why: object, what: str = "a record"
+) -> StoreError:
+    """Return the error for a sound line that cannot be understood: too new, or of another kind."""
+    place = f"{path}:{number}"
+    if frame is not None and frame.v > SCHEMA_VERSION:
+        return StoreError(
+            f"this line has schema version {frame.v}, this program reads up to {SCHEMA_VERSION}.",
+            place=place,
+            fix="use a newer draftproof.",
+        )
+    return StoreError(
+        f"this line is not {what} ({why}).",
+        place=place,
+        fix="restore the file from a copy; lines before this one are whole.",
+    )
+
+
+def _damage_error(path: Path, number: int, what: str, damage: DamagedLineError) -> StoreError:
+    folder = path.parent.parent
+    return StoreError(
+        f"this line was {what} after it had been written ({damage}).",
+        place=f"{path}:{number}",
+        fix=f"restore the file from a copy, or take the line out with `sed -i.damaged {number}d "
+        f"{shlex.quote(str(path))}` and continue with `draftproof run --resume {shlex.quote(str(folder))}`, "
+        "which asks again what is missing.",
+    )
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        msgspec.json.decode(line)
+    except _NOT_DECODED:
+        return False
+    return True
 
 
 class JournalContents(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,11 +191,7 @@ class Journal:
         self._lines = lines
 
     def append(self, record: Record) -> None:
-        """Add one record.
-
-        Raises:
-            StoreError: the disk is full or the file cannot be written; the journal stays whole.
-        """
+        """Add one record. Raises StoreError: it cannot be written; the journal stays whole."""
         self._lines.append(encode_line(record))
         if isinstance(record, BlockRecord):
             self._lines.sync()
@@ -94,15 +203,25 @@ class Journal:
 
 def encode_line(record: Record) -> bytes:
     """Return the line of a record, without its newline."""
-    return frame_record(_KINDS[type(record)], _ENCODER.encode(record))
+    return _frame(_KINDS[type(record)], _ENCODER.encode(record))
+
+
+def encode_sample(sample: TelemetrySample) -> bytes:
+    """Return the line of a telemetry sample, without its newline."""
+    return _frame(_SAMPLE, _ENCODER.encode(sample))
+
+
+def _frame(kind: str, record: bytes) -> bytes:
+    parts = (kind.encode("ascii"), SCHEMA_VERSION, zlib.crc32(record), record)
+    return b'{"kind":"%b","v":%d,"crc":"%08x","record":%b}' % parts
 
 
 def load_journal(folder: Path) -> JournalContents:
     """Read every `*.jsonl` of a folder, in the order of their names.
 
-    Raises:
-        StoreError: a line that is not a record or was damaged with sound ones behind it, named by file and
-            line; or a newer schema version.
+    A file of an older schema version keeps loading: fields that came later have defaults. Raises StoreError:
+    a line that is not a record or was damaged with sound ones behind it, named by file and line; or a newer
+    schema version.
     """
     paths = sorted(folder.glob("*.jsonl"))
     records = [record for path in paths for record in iterate_records(path)]
@@ -110,48 +229,55 @@ def load_journal(folder: Path) -> JournalContents:
 
 
 def iterate_records(path: Path) -> Iterator[Record]:
-    """Yield the records of one file as written; torn and damaged lines at its end are left out.
-
-    Raises:
-        StoreError: as `load_journal`.
-    """
-    decoders: dict[str, msgspec.json.Decoder[Any]] = {
-        kind: msgspec.json.Decoder(record) for record, kind in _KINDS.items()
-    }
+    """Yield the records of one file as written; raises as `load_journal`."""
     for number, _, frame in read_sound_lines(path):
-        decoder = decoders.get(frame.kind) if frame is not None else None
+        decoder = _DECODERS.get(frame.kind) if frame is not None else None
         if frame is None or decoder is None or frame.v > SCHEMA_VERSION:
             raise line_error(path, number, frame, "its kind is not known" if frame else "it has another form")
         try:
             yield decoder.decode(frame.record)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except _NOT_DECODED as error:
             raise line_error(path, number, frame, error) from error
 
 
-def order_records(records: list[Record], torn_lines: int) -> JournalContents:
+def order_records(records: Iterable[Record], torn_lines: int) -> JournalContents:
     """Sort records into their fixed order; tokens counted after the run become part of their requests."""
-    counts = [record for record in records if isinstance(record, TokenCounts)]
-    requests = apply_counts((record for record in records if isinstance(record, RequestRecord)), counts)
-    turns = [record for record in records if isinstance(record, BlockRecord)]
-    judgements = [record for record in records if isinstance(record, Judgement)]
-    probes = [record for record in records if isinstance(record, BehaviourProbe)]
-    warmups = [record for record in records if isinstance(record, Warmup)]
-    notices = [record for record in records if isinstance(record, Notice)]
+    found: dict[type[Record], list[Any]] = {kind: [] for kind in _KINDS}
+    for record in records:
+        found[type(record)].append(record)
+    requests = apply_counts(found[RequestRecord], found[TokenCounts])
+    turns, judgements, probes = found[BlockRecord], found[Judgement], found[BehaviourProbe]
     return JournalContents(
         records=tuple(sorted(requests, key=lambda r: (r.block, r.arm, r.order_in_block, r.request_id))),
         blocks=tuple(sorted(turns, key=lambda turn: (turn.block, turn.order, turn.arm))),
         torn_lines=torn_lines,
         judgements=tuple(sorted(judgements, key=lambda one: (one.request_id, one.check, one.attempt))),
         behaviours=tuple(sorted(probes, key=lambda one: (one.arm, one.at_ns, one.probe))),
-        warmups=tuple(sorted(warmups, key=lambda one: (one.block, one.arm, one.start, one.started_ns))),
-        notices=tuple(notices),
+        warmups=tuple(sorted(found[Warmup], key=lambda one: (one.block, one.arm, one.start, one.started_ns))),
+        notices=tuple(found[Notice]),
     )
 
 
-_DECODERS: dict[str, msgspec.json.Decoder[RequestRecord] | msgspec.json.Decoder[BlockRecord]] = {
-    "request": msgspec.json.Decoder(RequestRecord),
-    "block": msgspec.json.Decoder(BlockRecord),
-}
+def load_samples(folder: Path) -> tuple[TelemetrySample, ...]:
+    """Read every `*.jsonl` of a folder of telemetry; one that is not there is empty.
+
+    Lines of older runs are bare samples. Raises StoreError: a line that is not a sample or was damaged with
+    sound ones behind it, named by file and line.
+    """
+    decoder = msgspec.json.Decoder(TelemetrySample)
+    found = []
+    for path in sorted(folder.glob("*.jsonl")):
+        for number, line, frame in read_sound_lines(path):
+            try:
+                found.append(decoder.decode(line if frame is None else frame.record))
+            except _NOT_DECODED as error:
+                raise line_error(path, number, frame, error, "a telemetry sample") from error
+    return order_samples(found)
+
+
+def order_samples(samples: Iterable[TelemetrySample]) -> tuple[TelemetrySample, ...]:
+    """Sort samples by arm, time, source and replica; equal ones keep their order."""
+    return tuple(sorted(samples, key=lambda one: (one.arm, one.at_ns, one.source, one.replica)))
 
 
 class JournalTail:
@@ -159,9 +285,6 @@ class JournalTail:
 
     Every file of the folder is followed, those of load workers that begin later too. A line without its end
     is left for the next time.
-
-    Args:
-        folder: the journal's folder.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -171,8 +294,7 @@ class JournalTail:
     def read(self) -> list[RequestRecord | BlockRecord]:
         """Return what was added since the last call, file by file.
 
-        Raises:
-            StoreError: a file cannot be read, or a line of it was damaged.
+        Raises StoreError: a file cannot be read, or a line of it was damaged.
         """
         return [record for path in sorted(self._folder.glob("*.jsonl")) for record in self._read_file(path)]
 
@@ -187,11 +309,11 @@ class JournalTail:
         whole, end, _ = added.rpartition(b"\n")
         self._read[path] = start + len(whole) + len(end)
         found = (_decode(path, line) for line in whole.splitlines())
-        return [record for record in found if record is not None]
+        return [record for record in found if isinstance(record, RequestRecord | BlockRecord)]
 
 
-def _decode(path: Path, line: bytes) -> RequestRecord | BlockRecord | None:
-    """Return the record of a line, None where it is of another kind."""
+def _decode(path: Path, line: bytes) -> Record | None:
+    """Return the record of a line that this run has just written, None where its kind is not known."""
     try:
         frame = open_frame(line)
         decoder = _DECODERS.get(frame.kind)

@@ -26,10 +26,8 @@ from draftproof.core.manifests import Manifest
 from draftproof.core.records import (
     SCHEMA_VERSION,
     BehaviourProbe,
-    BlockRecord,
     Judgement,
     Notice,
-    RequestRecord,
     TelemetrySample,
     TokenCounts,
     Warmup,
@@ -45,8 +43,15 @@ from draftproof.store.compaction import (
     load_requests,
     write_tables,
 )
-from draftproof.store.framing import encode_sample, open_sound_lines
-from draftproof.store.journal import Journal, encode_line, iterate_records
+from draftproof.store.journal import (
+    Beside,
+    Journal,
+    JournalContents,
+    encode_line,
+    encode_sample,
+    iterate_records,
+    open_sound_lines,
+)
 from draftproof.store.lines import LineFile, RunLock, holding, read_whole_lines, write_atomically, write_error
 from draftproof.workload.items import Item
 
@@ -67,21 +72,14 @@ _BESIDE: dict[type, str] = {
 }
 
 
-class RunContents(msgspec.Struct, frozen=True, kw_only=True):
+class RunContents(JournalContents, frozen=True, kw_only=True):
     """All that a run directory holds; `torn_lines` counts records lost to a killed process or a power cut."""
 
     plan_text: str
     plan: Plan
     manifest: Manifest
     items: tuple[Item, ...]
-    records: tuple[RequestRecord, ...]
-    blocks: tuple[BlockRecord, ...]
-    torn_lines: int
     telemetry: tuple[TelemetrySample, ...] = ()
-    judgements: tuple[Judgement, ...] = ()
-    behaviours: tuple[BehaviourProbe, ...] = ()
-    warmups: tuple[Warmup, ...] = ()
-    notices: tuple[Notice, ...] = ()
 
 
 class _Version(msgspec.Struct, frozen=True):
@@ -94,9 +92,7 @@ class RunDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock: RunLock | None = None
-        self._journal: Journal | None = None
-        self._telemetry: dict[str, LineFile] = {}
-        self._beside: dict[str, LineFile] = {}
+        self._files: dict[Path, LineFile] = {}
 
     @classmethod
     def create(
@@ -111,8 +107,8 @@ class RunDirectory:
         cls.check_free(path)
         _check_hashes(path, plan_text, plan, manifest)
         try:
-            (path / "journal").mkdir(parents=True, exist_ok=True)
-            (path / "telemetry").mkdir(exist_ok=True)
+            (path / JOURNAL_FOLDER).mkdir(parents=True, exist_ok=True)
+            (path / TELEMETRY_FOLDER).mkdir(exist_ok=True)
         except OSError as error:
             raise write_error(path, error) from error
         write_atomically(path / PLAN_NAME, plan_text.encode("utf-8"))
@@ -170,27 +166,30 @@ class RunDirectory:
     def journal(self) -> Journal:
         """The journal, opened for appending at first use; no second process may open it meanwhile.
 
-        Raises:
-            StoreError: another process writes to it, the file cannot be opened, or the run is compacted.
+        Raises StoreError: another process writes to it, the file cannot be opened, or the run is compacted.
         """
-        if self._journal is None:
-            self._check_open_ended()
-            self.lock()
-            self._journal = Journal(open_sound_lines(self.path / "journal" / "records.jsonl"))
-        return self._journal
+        return Journal(self._open_lines(JOURNAL_FOLDER, "records"))
 
-    def append_beside(self, record: Judgement | BehaviourProbe | Warmup | Notice | TokenCounts) -> None:
-        """Add a line to the file beside the requests that is of its kind, such as journal/warmups.jsonl.
+    def append_beside(self, record: Beside) -> None:
+        """Add a line to the file beside the requests that is of its kind, such as journal/warmups.jsonl."""
+        self._open_lines(JOURNAL_FOLDER, _BESIDE[type(record)]).append(encode_line(record))
 
-        Raises:
-            StoreError: as `journal`.
-        """
-        name = _BESIDE[type(record)]
-        if name not in self._beside:
-            self._check_open_ended()
+    def append_telemetry(self, name: str, sample: TelemetrySample) -> None:
+        """Add one sample as a line to telemetry/<name>.jsonl."""
+        self._open_lines(TELEMETRY_FOLDER, name).append(encode_sample(sample))
+
+    def _open_lines(self, folder: str, name: str) -> LineFile:
+        path = self.path / folder / f"{name}.jsonl"
+        if path not in self._files:
+            if is_compacted(self.path):  # a journal begun beside the tables would hide what they hold
+                raise StoreError(
+                    "this run is compacted: it can be read and judged, not continued.",
+                    place=str(self.path),
+                    fix="continue the run it was made from, or start a new one.",
+                )
             self.lock()
-            self._beside[name] = open_sound_lines(self.path / JOURNAL_FOLDER / f"{name}.jsonl")
-        self._beside[name].append(encode_line(record))
+            self._files[path] = open_sound_lines(path)
+        return self._files[path]
 
     def lock(self) -> None:
         """Keep every other process from writing to this run, until it is closed.
@@ -206,18 +205,6 @@ class RunDirectory:
         """Descriptor that holds the lock: a process that inherits it keeps the lock as long as it lives."""
         return None if self._lock is None else self._lock.fd
 
-    def append_telemetry(self, name: str, sample: TelemetrySample) -> None:
-        """Add one sample as a line to telemetry/<name>.jsonl.
-
-        Raises:
-            StoreError: as `journal`.
-        """
-        if name not in self._telemetry:
-            self._check_open_ended()
-            self.lock()
-            self._telemetry[name] = open_sound_lines(self.path / "telemetry" / f"{name}.jsonl")
-        self._telemetry[name].append(encode_sample(sample))
-
     def load(self) -> RunContents:
         """Read everything, in an order that depends on the content alone.
 
@@ -229,20 +216,13 @@ class RunDirectory:
         plan = parse_plan(plan_text, source=str(self.path / PLAN_NAME))
         manifest = self.load_manifest()
         _check_hashes(self.path, plan_text, plan, manifest)
-        journal = load_requests(self.path)
         return RunContents(
             plan_text=plan_text,
             plan=plan,
             manifest=manifest,
             items=self.load_items(),
-            records=journal.records,
-            blocks=journal.blocks,
-            torn_lines=journal.torn_lines,
             telemetry=load_readings(self.path),
-            judgements=journal.judgements,
-            behaviours=journal.behaviours,
-            warmups=journal.warmups,
-            notices=journal.notices,
+            **msgspec.structs.asdict(load_requests(self.path)),
         )
 
     def load_behaviours(self) -> tuple[BehaviourProbe, ...]:
@@ -337,20 +317,9 @@ class RunDirectory:
         with contextlib.ExitStack() as closing:
             if self._lock is not None:
                 closing.callback(self._lock.release)
-            for lines in (*self._telemetry.values(), *self._beside.values()):
+            for lines in self._files.values():
                 closing.callback(lines.close)
-            if self._journal is not None:
-                closing.callback(self._journal.close)
-            self._journal, self._lock, self._telemetry, self._beside = None, None, {}, {}
-
-    def _check_open_ended(self) -> None:
-        """A journal begun beside the tables would hide what they hold."""
-        if is_compacted(self.path):
-            raise StoreError(
-                "this run is compacted: it can be read and judged, not continued.",
-                place=str(self.path),
-                fix="continue the run it was made from, or start a new one.",
-            )
+            self._lock, self._files = None, {}
 
     def __enter__(self) -> Self:
         return self

@@ -16,7 +16,7 @@ from draftproof.core.errors import StoreError
 from draftproof.core.records import TelemetrySample
 from draftproof.store import RunDirectory
 from draftproof.store.compaction import locate_requests
-from draftproof.store.framing import (
+from draftproof.store.journal import (
     DamagedLineError,
     encode_sample,
     load_samples,

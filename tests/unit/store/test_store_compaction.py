@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from run_builders import create_run, request, turn
 
 from draftproof.core.errors import StoreError
-from draftproof.core.records import SpecCounts, TelemetrySample
+from draftproof.core.records import RequestRecord, SpecCounts, TelemetrySample
 from draftproof.measure.run.reporting import recompute
 from draftproof.store import RunDirectory, save_compacted
-from draftproof.store.parquet import load_records, load_telemetry, save_records, save_telemetry
+from draftproof.store.tables import load_table, save_table
 
 NAMES = {
     "plan.toml",
@@ -118,7 +118,7 @@ def test_samples_of_an_older_release_load(run):
 def test_tables_of_an_older_release_load(tmp_path):
     """A table without the newer columns reads with their defaults."""
     record = request(0, decode_steps=4, speculation=SpecCounts(1, 4, 2, (0, 0, 1), (4,), (2,)))
-    save_records(tmp_path / "new.parquet", [record])
+    save_table(tmp_path / "new.parquet", [record], RequestRecord)
     table = pl.read_parquet(tmp_path / "new.parquet").drop("decode_steps")
     names = ["num_spec_steps", "num_draft_tokens", "num_accepted_draft_tokens", "acceptance_histogram"]
     old = table.with_columns(
@@ -126,15 +126,15 @@ def test_tables_of_an_older_release_load(tmp_path):
     )
     old.write_parquet(tmp_path / "old.parquet")
     expected = msgspec.structs.replace(record, decode_steps=None, speculation=SpecCounts(1, 4, 2, (0, 0, 1)))
-    assert load_records(tmp_path / "new.parquet") == (record,)
-    assert load_records(tmp_path / "old.parquet") == (expected,)
+    assert load_table(tmp_path / "new.parquet", RequestRecord) == (record,)
+    assert load_table(tmp_path / "old.parquet", RequestRecord) == (expected,)
 
 
 def test_a_table_of_something_else_is_refused(tmp_path):
     """Records in the place of samples are one clear error."""
-    save_records(tmp_path / "t.parquet", [request(0)])
+    save_table(tmp_path / "t.parquet", [request(0)], RequestRecord)
     with pytest.raises(StoreError, match="not a table of records"):
-        load_telemetry(tmp_path / "t.parquet")
+        load_table(tmp_path / "t.parquet", TelemetrySample)
 
 
 @given(
@@ -157,7 +157,7 @@ def test_a_table_of_something_else_is_refused(tmp_path):
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_samples_survive_parquet(tmp_path: Path, samples):
     """Every value comes back to its last bit, and the order of series stays."""
-    save_telemetry(tmp_path / "t.parquet", samples)
-    loaded = load_telemetry(tmp_path / "t.parquet")
+    save_table(tmp_path / "t.parquet", samples, TelemetrySample)
+    loaded = load_table(tmp_path / "t.parquet", TelemetrySample)
     assert loaded == tuple(samples)
     assert [list(one.values) for one in loaded] == [list(one.values) for one in samples]

@@ -13,7 +13,7 @@ from draftproof.core.records import BlockRecord, RequestRecord, TelemetrySample
 from draftproof.judge.results.run import Results, Verdict
 from draftproof.plan.loading import parse_plan
 from draftproof.store import LOG_FOLDER, RunDirectory
-from draftproof.store.parquet import BLOCK_SCHEMA, RECORD_SCHEMA, load_blocks, load_records, save_records
+from draftproof.store.tables import load_table, save_table, table_schema
 
 
 def results() -> Results:
@@ -70,8 +70,8 @@ def test_two_runs_do_not_begin_in_one_folder(tmp_path):
 
 def test_tables_have_every_field_of_the_records():
     """No field of a record is forgotten in its table."""
-    assert tuple(RECORD_SCHEMA) == RequestRecord.__struct_fields__
-    assert tuple(BLOCK_SCHEMA) == BlockRecord.__struct_fields__
+    assert tuple(table_schema(RequestRecord)) == RequestRecord.__struct_fields__
+    assert tuple(table_schema(BlockRecord)) == BlockRecord.__struct_fields__
 
 
 def test_folder_without_a_run_is_refused(tmp_path):
@@ -183,20 +183,20 @@ def test_compaction_keeps_content_and_order(tmp_path):
         for record in (request(1), request(0, rounds=None, speculation=None, token_ids=()), turn()):
             run.journal.append(record)
     records_path, blocks_path, _ = run.compact()
-    assert load_records(records_path) == run.load().records
-    assert load_blocks(blocks_path) == run.load().blocks
+    assert load_table(records_path, RequestRecord) == run.load().records
+    assert load_table(blocks_path, BlockRecord) == run.load().blocks
 
 
 @given(st.lists(requests, max_size=5))
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_records_survive_parquet(tmp_path, records):
     """None, empty and filled are three different things after a round trip, in every field."""
-    save_records(tmp_path / "r.parquet", records)
-    assert load_records(tmp_path / "r.parquet") == tuple(records)
+    save_table(tmp_path / "r.parquet", records, RequestRecord)
+    assert load_table(tmp_path / "r.parquet", RequestRecord) == tuple(records)
 
 
 def test_file_that_is_no_table_is_refused(tmp_path):
     """Reading a table from another file is one clear error."""
     (tmp_path / "x").write_text("x" * 50)
     with pytest.raises(StoreError, match="not a table of records"):
-        load_records(tmp_path / "x")
+        load_table(tmp_path / "x", RequestRecord)

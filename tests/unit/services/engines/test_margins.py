@@ -11,7 +11,7 @@ from tests.builders.records import build_record
 from draftproof.core.records import RequestRecord
 from draftproof.services.engines.chat.fold import ChatFold
 from draftproof.store.journal import encode_line
-from draftproof.store.parquet import load_records, save_records
+from draftproof.store.tables import load_table, save_table
 
 
 def entry(*values):
@@ -112,8 +112,8 @@ def test_margins_are_as_long_as_the_token_ids(chunks):
 def test_the_stores_keep_margins_and_old_records_load(tmp_path):
     """Both stores give back what was put in; a record of before the field has None."""
     with_it, without = build_record(top_two_margins=(0.25, None)), build_record(item_id="other")
-    save_records(tmp_path / "records.parquet", [with_it, without])
-    assert load_records(tmp_path / "records.parquet") == (with_it, without)
+    save_table(tmp_path / "records.parquet", [with_it, without], RequestRecord)
+    assert load_table(tmp_path / "records.parquet", RequestRecord) == (with_it, without)
     old = {key: value for key, value in msgspec.to_builtins(with_it).items() if key != "top_two_margins"}
     assert msgspec.convert(old, RequestRecord).top_two_margins is None
     assert b"0.25,null" in encode_line(with_it)

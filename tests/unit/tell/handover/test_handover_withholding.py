@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from package_builders import ANSWER, PROMPT, build_answer, build_items, unpack
 
 from draftproof.core.errors import InvalidRunError, UsageError
-from draftproof.core.records import Judgement, Withheld, WithheldSequence
+from draftproof.core.records import Judgement, RequestRecord, Withheld, WithheldSequence
 from draftproof.judge.decide.equivalence.greedy import find_divergence
 from draftproof.measure.run import recompute
-from draftproof.store.parquet import load_records, save_records
+from draftproof.store.tables import load_table, save_table
 from draftproof.tell.handover.packing import PackOptions, pack_run
 from draftproof.tell.handover.verifying import verify_package
 from draftproof.tell.handover.withholding import Withholder
@@ -129,8 +129,8 @@ def test_tables_keep_withheld_records(tmp_path):
     records = tuple(
         WITHHOLDER.record(build_answer(arm, n, n)) for arm in ("baseline", "candidate") for n in (1, 3)
     )
-    save_records(tmp_path / "records.parquet", records)
-    assert load_records(tmp_path / "records.parquet") == records
+    save_table(tmp_path / "records.parquet", records, RequestRecord)
+    assert load_table(tmp_path / "records.parquet", RequestRecord) == records
 
 
 def test_judgements_keep_what_was_said_and_no_word_of_the_answer():

@@ -34,7 +34,7 @@ from draftproof.measure.load.workers.messages import (
     TurnOrder,
     Word,
 )
-from draftproof.store.framing import open_sound_lines
+from draftproof.store.journal import open_sound_lines
 from draftproof.store.lines import LineFile
 
 
