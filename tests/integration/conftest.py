@@ -15,7 +15,7 @@ from draftproof.cli import main
 from draftproof.judge.results.run import Results
 from draftproof.measure.run import Patience, Progress, Quiet, resume_run, run_plan
 from draftproof.plan.loading import load_plan
-from draftproof.services.engines.reading.flags import parse_flags
+from draftproof.services.engines.commands import parse_flags
 
 MARK = "DRAFTPROOF_TEST_STAGE"
 SERVER = (sys.executable, "-m", "draftproof.measure.selfcheck.serve_script", "--port", "{port}")

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from draftproof.core.clock import NS_PER_S
 from draftproof.core.errors import UsageError
 from draftproof.measure.load.period import turns_of
-from draftproof.workload.arrivals import NS_PER_S, OnOff, OpenLoop, Ramp, Spacing, Steady, Steps
+from draftproof.workload.arrivals import OnOff, OpenLoop, Ramp, Spacing, Steady, Steps
 from draftproof.workload.blocks import plan_blocks, request_seed
 from draftproof.workload.items import Item, Message
 

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import msgspec
 
+NS_PER_S, NS_PER_MS = 1_000_000_000, 1_000_000
 # A kernel steers a clock by at most 500 ppm, and its own rate may be as wrong again.
 MOST_STEERING = 1e-3
 LEAST_STEP_NS = 50_000_000

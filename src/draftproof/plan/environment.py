@@ -13,7 +13,7 @@ import msgspec
 
 from draftproof.core.errors import PlanError
 from draftproof.plan.schema import Arm, Plan
-from draftproof.services.engines.reading.flags import (
+from draftproof.services.engines.commands import (
     MASK,
     is_secret_header,
     is_secret_name,

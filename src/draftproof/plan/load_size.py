@@ -12,10 +12,10 @@ from typing import Literal
 
 import msgspec
 
+from draftproof.core.clock import NS_PER_S
 from draftproof.core.records import BlockRecord, RequestRecord
 from draftproof.plan.load import LoadLevel
 
-NS_PER_S = 1e9
 Axis = Literal["concurrency", "rate"]
 
 

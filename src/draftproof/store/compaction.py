@@ -69,7 +69,9 @@ def load_requests(path: Path) -> JournalContents:
             fix="restore them from a copy.",
         )
     there = [(path / name, kind) for kind, name in _TABLES.values() if (path / name).is_file()]
-    return order_records((record for table, kind in there for record in load_table(table, kind)), torn_lines=0)
+    return order_records(
+        (record for table, kind in there for record in load_table(table, kind)), torn_lines=0
+    )
 
 
 def load_readings(path: Path) -> tuple[TelemetrySample, ...]:

@@ -17,7 +17,6 @@ from typing import Any
 import msgspec
 
 from draftproof.core.errors import StoreError
-from draftproof.judge.metrics.request import apply_counts
 from draftproof.core.records import (
     SCHEMA_VERSION,
     BehaviourProbe,
@@ -29,6 +28,7 @@ from draftproof.core.records import (
     TokenCounts,
     Warmup,
 )
+from draftproof.judge.metrics.request import apply_counts
 from draftproof.store.lines import LineFile, count_torn_lines, read_whole_lines, write_error
 
 Beside = Judgement | BehaviourProbe | Warmup | Notice | TokenCounts
@@ -71,8 +71,8 @@ _FRAME_DECODER = msgspec.json.Decoder(Frame)
 def open_frame(line: bytes) -> Frame:
     """Take a line apart.
 
-    Raises ChangedLineError: its checksum differs; DamagedLineError: it is no JSON; msgspec.ValidationError: it
-    is JSON, and no line of this form.
+    Raises ChangedLineError: its checksum differs; DamagedLineError: it is no JSON; msgspec.ValidationError:
+    it is JSON, and no line of this form.
     """
     try:
         frame = _FRAME_DECODER.decode(line)

@@ -15,9 +15,9 @@ from typing import Literal
 import msgspec
 import numpy as np
 
+from draftproof.core.clock import NS_PER_S
 from draftproof.workload.arm_orders import hash_number
 
-NS_PER_S = 1_000_000_000
 _DRAWS = 4096  # gaps drawn at once; the sequence does not depend on it
 
 

@@ -12,15 +12,10 @@ from typing import Protocol
 
 import msgspec
 
+from draftproof.core.clock import NS_PER_S
 from draftproof.core.errors import UsageError
 from draftproof.workload.arm_orders import draw_arm_orders, hash_number, order_by_seed
-from draftproof.workload.arrivals import (
-    NS_PER_S,
-    OpenLoop,
-    Steady,
-    arrival_times_ns,
-    rate_at_start_rps,
-)
+from draftproof.workload.arrivals import OpenLoop, Steady, arrival_times_ns, rate_at_start_rps
 from draftproof.workload.items import Item
 from draftproof.workload.segments import group_by_segment
 

@@ -18,9 +18,9 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from draftproof.core.clock import NS_PER_S
 from draftproof.core.errors import WorkloadError
 
-NS_PER_S = 1_000_000_000
 TIME_KEYS = ("at_s", "timestamp")
 LONGEST_SPAN_S = 1_000_000_000  # of a recording, some 30 years: what workload.window can name
 UNIT_KEY = "workload.timestamp_unit"

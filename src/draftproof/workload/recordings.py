@@ -23,18 +23,11 @@ from typing import Any, Literal
 
 import msgspec
 
+from draftproof.core.clock import NS_PER_S
 from draftproof.core.errors import WorkloadError
 from draftproof.workload.formats import NO_LIMIT, parse_line
 from draftproof.workload.items import Item, Message, check_ids
-from draftproof.workload.moments import (
-    NS_PER_S,
-    TIME_KEYS,
-    Moment,
-    Unit,
-    check_forms,
-    check_span,
-    read_moment,
-)
+from draftproof.workload.moments import TIME_KEYS, Moment, Unit, check_forms, check_span, read_moment
 from draftproof.workload.traces import TracedArrival, count_tokens
 
 _TEXT = (

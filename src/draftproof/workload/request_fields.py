@@ -7,7 +7,7 @@ named in the workload's notes, or is refused by name. None is dropped in silence
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from draftproof.services.engines.reading.flags import is_secret_name
+from draftproof.services.engines.commands import is_secret_name
 
 # Field of a request -> where an item has it.
 OWN_KEYS = {

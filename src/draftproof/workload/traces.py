@@ -25,10 +25,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from draftproof.core.clock import NS_PER_S
 from draftproof.core.errors import WorkloadError
 from draftproof.workload.moments import (
     BLOCK_KEY,
-    NS_PER_S,
     TIME_KEYS,
     UNIT_KEY,
     Form,

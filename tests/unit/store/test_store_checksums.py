@@ -18,12 +18,14 @@ from draftproof.store import RunDirectory
 from draftproof.store.compaction import locate_requests
 from draftproof.store.journal import (
     DamagedLineError,
+    Journal,
+    encode_line,
     encode_sample,
+    load_journal,
     load_samples,
     open_frame,
     open_sound_lines,
 )
-from draftproof.store.journal import Journal, encode_line, load_journal
 from draftproof.store.lines import LineFile, read_whole_lines, torn_path, write_atomically, write_error
 
 SAMPLE = TelemetrySample(arm="baseline", at_ns=5, values={"a": 1.5})
@@ -212,8 +214,7 @@ def test_a_device_that_fails_does_not_keep_the_run_locked(tmp_path, monkeypatch)
     run = create_run(tmp_path / "run")
     run.journal.append(request(0))
     run.append_telemetry("baseline", SAMPLE)
-    assert run._journal is not None
-    monkeypatch.setattr(run._journal._lines, "_fsync", fail_sync)
+    monkeypatch.setattr(run.journal._lines, "_fsync", fail_sync)
     with pytest.raises(StoreError):
         run.close()
     with RunDirectory.open(tmp_path / "run") as again:

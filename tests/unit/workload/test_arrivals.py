@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from draftproof.core.clock import NS_PER_S
 from draftproof.workload.arrivals import (
-    NS_PER_S,
     OnOff,
     Profile,
     Ramp,

@@ -16,7 +16,7 @@ from draftproof.core.records import RequestRecord, Round
 from draftproof.judge.metrics.acceptance import count_decode_steps, count_speculation
 from draftproof.judge.metrics.request import count_output_tokens
 from draftproof.services.engines.facts import Series
-from draftproof.services.engines.reading.values import first_sum, sum_parts
+from draftproof.services.engines.values import first_sum, sum_parts
 
 FEWEST_STEPS = 8
 # An engine that accepts none may still be charged with a few by its own counting at the end of an answer.

@@ -24,7 +24,7 @@ from draftproof.explore.costs.schedule import CostGrid, Start
 from draftproof.judge.metrics.acceptance import break_even_acceptance, break_even_draft_ns, expected_tokens
 from draftproof.judge.results.run import Figure
 from draftproof.judge.stats.totals import Estimate, median_difference, median_interval, median_ratio
-from draftproof.services.engines.synthetic import Drafting
+from draftproof.services.engines.commands import Drafting
 from draftproof.tell.report import write
 
 # Beyond this the machine was not the same at the end as at the beginning.

@@ -52,8 +52,6 @@ from draftproof.store import LOG_FOLDER, RunDirectory
 from draftproof.store.lines import LineFile, write_atomically
 
 WAVES_NAME, COSTS_NAME, PAGE_NAME, PLAN_NAME = "waves.jsonl", "costs.json", "costs.html", "plan.toml"
-# Engines on which a lookup can take the drafter's place; others tell drafting from checking themselves.
-_LOOKUP_ENGINES = ("vllm", "llamacpp")
 _WARM_UP_TOKENS = 24
 
 
@@ -131,7 +129,9 @@ def _prepare(plan: Plan, text: str, out: Path, grid: CostGrid, resolve_model: Mo
     _check_chunks(arm, grid)
     vary_arm(arm, 1)  # a plan that cannot be varied says so before anything is fetched or made
     is_lookup = _drafts_by_lookup(arm)
-    starts = plan_starts(grid, with_lookup=grid.split and not is_lookup and arm.engine in _LOOKUP_ENGINES)
+    # Other engines tell drafting from checking themselves.
+    stands_in = adapter_for(arm.engine).lookup_stands_in and not is_lookup
+    starts = plan_starts(grid, with_lookup=grid.split and stands_in)
     arms = tuple(
         vary_arm(arm, start.draft_length, start.drafting, synthetic=grid.synthetic) for start in starts
     )

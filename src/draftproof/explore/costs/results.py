@@ -5,7 +5,7 @@ from typing import Literal
 import msgspec
 
 from draftproof.judge.results.run import Figure
-from draftproof.services.engines.synthetic import Drafting
+from draftproof.services.engines.commands import Drafting
 
 COSTS_SCHEMA_VERSION = 1
 SplitSource = Literal["rounds", "device_timer", "ngram"]

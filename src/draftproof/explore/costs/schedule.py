@@ -14,8 +14,8 @@ import msgspec
 
 from draftproof.core.errors import PlanError, UsageError
 from draftproof.plan.schema import Arm, Scalar
-from draftproof.services.engines.reading.flags import drop_flags, find_flags
-from draftproof.services.engines.synthetic import Drafting, vary_command
+from draftproof.services.engines import vary_command
+from draftproof.services.engines.commands import Drafting, drop_flags, find_flags
 from draftproof.workload.arm_orders import order_by_seed
 from draftproof.workload.items import Item, Message
 

@@ -8,11 +8,11 @@ for their cause in the arms.
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from draftproof.core.clock import NS_PER_S
 from draftproof.core.records import BlockRecord
 from draftproof.judge.observe.run_data import PreparedRun
 from draftproof.judge.results.services import ServiceUse
 
-NS_PER_S = 1e9
 _LISTED = 3
 _CHANGED = "service changed: "
 

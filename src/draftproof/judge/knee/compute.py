@@ -9,8 +9,9 @@ from statistics import NormalDist
 
 import msgspec
 
+from draftproof.core.clock import NS_PER_S
 from draftproof.judge.knee.search import PointSeen, Search, replay
-from draftproof.judge.knee.trials import NS_PER_S, read_turns
+from draftproof.judge.knee.trials import read_turns
 from draftproof.judge.knee.wording import (
     describe_knee,
     describe_ratio,

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple, TypeVar
 
+from draftproof.core.clock import NS_PER_MS, NS_PER_S
 from draftproof.core.records import BlockRecord, RequestRecord
-from draftproof.judge.metrics.service import NS_PER_MS, is_on_time
+from draftproof.judge.metrics.service import is_on_time
 from draftproof.judge.observe.levels import knee_only, prompt_of
 from draftproof.judge.observe.run_data import Observation, RunData, TurnKey, prepare_run
 from draftproof.judge.stats.knee import Step
@@ -22,7 +23,6 @@ from draftproof.plan.schema import Objectives, Plan
 from draftproof.workload.clusters import name_clusters
 
 Row = TypeVar("Row")
-NS_PER_S = 1e9
 MOST_FAILURES = 0.5
 QUEUE_GROWTH = 2.0
 LEAST_BEHIND = 0.1

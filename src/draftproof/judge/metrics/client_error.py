@@ -12,12 +12,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from draftproof.core.clock import NS_PER_MS
 from draftproof.core.records import RequestRecord
 from draftproof.judge.metrics.request import compute_request_metrics
 from draftproof.judge.metrics.service import percentile
 from draftproof.judge.stats.quantiles import quantile_intervals
 
-NS_PER_MS = 1e6
 BOUNDS_LEVEL = 0.90  # of both bounds together, so that each holds with 95 %
 
 

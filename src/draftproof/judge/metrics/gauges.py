@@ -11,7 +11,7 @@ import msgspec
 
 from draftproof.judge.metrics import host_series as host
 from draftproof.judge.metrics.telemetry import Stretch, TurnSamples
-from draftproof.services.engines.reading.values import list_facts, sum_series
+from draftproof.services.engines.values import list_facts, sum_series
 
 Read = Callable[[Mapping[str, float]], float | None]
 LONGEST_LINE = 60

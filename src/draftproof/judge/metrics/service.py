@@ -13,10 +13,10 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from draftproof.core.clock import NS_PER_MS
 from draftproof.core.records import RequestRecord
 from draftproof.judge.metrics.request import RequestMetrics
 
-NS_PER_MS = 1_000_000
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 

@@ -12,7 +12,7 @@ import msgspec
 
 from draftproof.core.records import TelemetrySample
 from draftproof.services.engines.facts import Series
-from draftproof.services.engines.reading.values import parse_series, sum_by_label, sum_series
+from draftproof.services.engines.values import parse_series, sum_by_label, sum_series
 
 TurnKey = tuple[str, int, str]  # load, block, arm
 Values = Mapping[str, float]

@@ -18,6 +18,7 @@ from typing import Literal
 import msgspec
 import scipy
 
+from draftproof.core.clock import NS_PER_MS, NS_PER_S
 from draftproof.core.records import BlockRecord, HostUse, RequestRecord, TelemetrySample
 from draftproof.judge.metrics.host_use import (
     find_throttled,
@@ -28,7 +29,7 @@ from draftproof.judge.metrics.host_use import (
     stolen_cores,
     taken_cores,
 )
-from draftproof.judge.observe.client_limits import LAGGED_TURNS_LIMIT, NS_PER_MS, NS_PER_S
+from draftproof.judge.observe.client_limits import LAGGED_TURNS_LIMIT
 from draftproof.judge.observe.observed import RunData, TurnKey
 from draftproof.judge.stats.multiplicity import holm_adjusted
 

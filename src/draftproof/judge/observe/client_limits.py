@@ -9,9 +9,9 @@ from typing import Literal
 
 import msgspec
 
+from draftproof.core.clock import NS_PER_MS, NS_PER_S
 from draftproof.core.records import BlockRecord, RequestRecord
 
-NS_PER_S, NS_PER_MS = 1e9, 1e6
 RATE_SHORTFALL = 0.005  # and one request: the first and the last of a turn may each be a little late
 CORE_SHARE = 0.9
 # Of a load's periods of baseline and candidate; with more of an unfit client nothing is concluded there.

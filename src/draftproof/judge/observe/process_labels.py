@@ -11,7 +11,7 @@ from draftproof.core.records import BlockRecord, RequestRecord, TelemetrySample
 from draftproof.judge.metrics.telemetry import START_TIME
 from draftproof.judge.observe.observed import RunData, TurnKey
 from draftproof.plan.schema import Arm
-from draftproof.services.engines.reading.values import parse_series
+from draftproof.services.engines.values import parse_series
 
 Labels = Mapping[TurnKey, str | None]
 

@@ -41,7 +41,7 @@ from draftproof.judge.results.services import Gauge, ServiceLine, ServiceStart, 
 from draftproof.plan.schema import Arm
 from draftproof.services.engines import ADAPTERS, GENERIC
 from draftproof.services.engines.facts import EngineFacts
-from draftproof.services.engines.reading.values import parse_series
+from draftproof.services.engines.values import parse_series
 
 _MEMORY = (host.GPU_MEMORY_BYTES, host.DCGM_MEMORY_MIB)
 _POWER = (host.GPU_POWER_WATTS, host.DCGM_POWER_WATTS)

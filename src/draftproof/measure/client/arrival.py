@@ -15,15 +15,14 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from draftproof.core.clock import Clock
+from draftproof.core.clock import NS_PER_S, Clock
 
 _SO_TIMESTAMPNS = 35  # asm-generic/socket.h; the stamp is a timespec of two C longs
 _STAMP = struct.Struct("@ll")
 STAMP_SPACE = socket.CMSG_SPACE(_STAMP.size) if hasattr(socket, "CMSG_SPACE") else 0
 _READ_BYTES = 65_536
-_NS_PER_S = 1_000_000_000
 # A stamp further back lies before a step of the wall clock, which is the one that stamps are taken from.
-_LONGEST_WAIT_NS = 10 * _NS_PER_S
+_LONGEST_WAIT_NS = 10 * NS_PER_S
 # With many streams, a look soon after one of few reads waits for company: most of a read's cost is the
 # wake-up, and a stamp does not grow old. What it costs: two events of one stream within a rest share the
 # stamp of the later one, so that a rest is a small part of the time between a stream's reads; and the next
@@ -151,7 +150,7 @@ class _ArrivalPoll:
         self._is_resting = False
         rest_ns = self._find_rest_ns()
         if rest_ns > 0:
-            time.sleep(rest_ns / _NS_PER_S)
+            time.sleep(rest_ns / NS_PER_S)
         if self._reads:
             self._look(self._find_most())
         if self._reads and self._last_reads:
@@ -195,7 +194,7 @@ class _ArrivalPoll:
 
     def _on_time(self) -> None:
         """Look though nothing was told, unless that was done just now."""
-        if time.monotonic_ns() - self.looked_ns >= _LOOK_S * _NS_PER_S:
+        if time.monotonic_ns() - self.looked_ns >= _LOOK_S * NS_PER_S:
             self._look(_MOST_READY)
         if self._reads:
             self._timer = self._loop.call_later(_LOOK_S, self._on_time)
@@ -253,5 +252,5 @@ def waited_ns(stamps: Stamps) -> int:
     if not stamps:
         return 0
     seconds, rest_ns = _STAMP.unpack(stamps[0][2])
-    waited = time.time_ns() - seconds * _NS_PER_S - rest_ns
+    waited = time.time_ns() - seconds * NS_PER_S - rest_ns
     return waited if 0 < waited < _LONGEST_WAIT_NS else 0

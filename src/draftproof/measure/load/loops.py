@@ -23,12 +23,13 @@ the waits that are then counted come out too small. How near they come by this r
 import asyncio
 from collections.abc import Iterator
 
+from draftproof.core.clock import NS_PER_S
 from draftproof.core.records import BlockRecord, LeadEnd
 from draftproof.measure.load.period import Job, Turn
 from draftproof.measure.load.request_runner import Performer, Tasks, run_watched
 from draftproof.measure.load.timer import Alarm, open_alarm, sleep_until
 from draftproof.workload.arm_orders import hash_number
-from draftproof.workload.arrivals import NS_PER_S, OpenLoop, Spacing, Steady, arrival_times_ns
+from draftproof.workload.arrivals import OpenLoop, Spacing, Steady, arrival_times_ns
 
 
 class ClosedLoop:

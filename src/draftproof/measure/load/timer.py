@@ -13,13 +13,12 @@ import sys
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from draftproof.core.clock import Clock, monotonic_ns
+from draftproof.core.clock import NS_PER_S, Clock, monotonic_ns
 from draftproof.measure.client.arrival import keep_awake
 
 _CLOCK_MONOTONIC = 1
 _FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
 _ABSOLUTE = 1
-_NS_PER_S = 1_000_000_000
 
 
 class Alarm(Protocol):
@@ -62,7 +61,7 @@ class _FileAlarm:
         keep_awake(self._loop, due_ns)
         while monotonic_ns() < due_ns:
             self._rang.clear()
-            spec = _TimerSpec(0, 0, *divmod(due_ns, _NS_PER_S))
+            spec = _TimerSpec(0, 0, *divmod(due_ns, NS_PER_S))
             if self._libc.timerfd_settime(self._fd, _ABSOLUTE, ctypes.byref(spec), None) != 0:
                 await sleep_until(due_ns, monotonic_ns)
                 return
@@ -97,4 +96,4 @@ async def sleep_until(due_ns: int, clock: Clock) -> None:
     """Return when the clock has reached a time, at once where it has passed."""
     while (left_ns := due_ns - clock()) > 0:  # noqa: ASYNC110 - time is no event
         # Once more, since a loop's timer may end up to a millisecond early.
-        await asyncio.sleep(left_ns / _NS_PER_S)
+        await asyncio.sleep(left_ns / NS_PER_S)

@@ -10,13 +10,14 @@ from typing import Literal
 
 import msgspec
 
+from draftproof.core.clock import NS_PER_S
 from draftproof.core.manifests import ArmManifest
 from draftproof.measure.load.period import Turn
 from draftproof.measure.run.measure import plan_turns
 from draftproof.plan.load import LoadLevel
 from draftproof.plan.schema import Plan
 from draftproof.services.arms.launch import list_arms
-from draftproof.workload.arrivals import NS_PER_S, OnOff, OpenLoop, Ramp, Steady, Steps, mean_rate_rps
+from draftproof.workload.arrivals import OnOff, OpenLoop, Ramp, Steady, Steps, mean_rate_rps
 from draftproof.workload.items import Item, Workload
 from draftproof.workload.recordings import has_filler
 

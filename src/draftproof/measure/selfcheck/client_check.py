@@ -26,10 +26,10 @@ import numpy as np
 import psutil
 import uvloop
 
-from draftproof.core.clock import monotonic_ns
+from draftproof.core.clock import NS_PER_MS, NS_PER_S, monotonic_ns
 from draftproof.core.errors import EngineError
 from draftproof.core.records import BlockRecord, RequestRecord
-from draftproof.judge.metrics.client_error import NS_PER_MS, ErrorSpread, TrueAnswer
+from draftproof.judge.metrics.client_error import ErrorSpread, TrueAnswer
 from draftproof.judge.metrics.service import percentile
 from draftproof.measure.client.transport import HttpTransport
 from draftproof.measure.load.driver import LoadSettings, MemorySink, run_turn
@@ -101,7 +101,6 @@ def _read(sock: socket.socket, arrivals: list[int]) -> bool:
     return not data or data.endswith(_ANSWER_END)
 
 
-NS_PER_S = 1e9
 _MOST_TOKENS = 6400
 _TTFT_S = 0.02
 _LEAST_REQUESTS_A_STREAM = 3

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
+from draftproof.core.clock import NS_PER_MS, NS_PER_S
 from draftproof.core.records import BlockRecord, RequestRecord
 from draftproof.judge.metrics.client_error import (
     ClientError,
@@ -21,9 +22,6 @@ from draftproof.judge.metrics.client_error import (
     TrueAnswer,
     compute_client_error,
 )
-
-NS_PER_S = 1e9
-NS_PER_MS = 1e6
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,12 +19,11 @@ from typing import Any
 
 import msgspec
 
-from draftproof.core.clock import monotonic_ns
+from draftproof.core.clock import NS_PER_S, monotonic_ns
 from draftproof.judge.metrics.client_error import TrueAnswer
 from draftproof.measure.client.arrival import STAMP_SPACE, ask_for_stamps, waited_ns
 from draftproof.workload.arm_orders import hash_number
 
-NS_PER_S = 1_000_000_000
 _SPIN_NS = 2_000_000  # with nothing due sooner than this the server sleeps in its selector
 _POLL_EVERY = 8  # writes after which sockets are looked at, however much is due
 _HEAD = (

@@ -17,7 +17,7 @@ import msgspec
 from draftproof.core.errors import PlanError
 from draftproof.plan.environment import mask_values
 from draftproof.plan.schema import Arm, Plan, Scalar
-from draftproof.services.engines.reading.flags import find_written_secret
+from draftproof.services.engines.commands import find_written_secret
 
 PORT_MARK, MODEL_MARK = "{port}", "{model}"
 LOOPBACK = "127.0.0.1"

@@ -16,16 +16,16 @@ from draftproof.plan.schema import Arm
 from draftproof.services.arms.comparability import ENVIRONMENT_PREFIX, REQUEST_PREFIX, UNKNOWN
 from draftproof.services.arms.service import Service, explain_no_model, fetch_answer
 from draftproof.services.engines import ADAPTERS, GENERIC
-from draftproof.services.engines.facts import PLATFORM, EngineFacts, Identity, Settings
-from draftproof.services.engines.reading.flags import (
+from draftproof.services.engines.commands import (
     find_unread_words,
     is_secret_name,
     mask_secrets,
     parse_flags,
     words_before_flags,
 )
-from draftproof.services.engines.reading.values import as_count, decode_object
+from draftproof.services.engines.facts import PLATFORM, EngineFacts, Identity, Settings
 from draftproof.services.engines.reference import REFERENCE_ENGINE
+from draftproof.services.engines.values import as_count, decode_object
 
 __all__ = [
     "REFERENCE_ENGINE",

@@ -17,7 +17,7 @@ from draftproof.core.errors import EngineError, PlanError
 from draftproof.plan.schema import Arm
 from draftproof.services.arms.launch import LOOPBACK, plan_section
 from draftproof.services.engines.adapter import EngineAdapter
-from draftproof.services.engines.reading.flags import is_secret_name
+from draftproof.services.engines.commands import is_secret_name
 from draftproof.services.telemetry.scrape import describe_failure, fetch_exposition
 
 _PROBE_TIMEOUT_S = 2.0

@@ -13,9 +13,10 @@ from draftproof.core.errors import PlanError
 from draftproof.services.engines.chat.fold import ChatFold
 from draftproof.services.engines.chat.frames import EngineBlocks, build_chat_payload
 from draftproof.services.engines.chat.metrics_block import MetricsReading
+from draftproof.services.engines.commands import Drafts, Variation, parse_flags
 from draftproof.services.engines.facts import EngineFacts, Identity, Settings
 from draftproof.services.engines.protocol import Answer, AnswerFold, Speculation
-from draftproof.services.engines.reading.flags import parse_flags
+from draftproof.services.engines.signals import UNKNOWN_SERVICE, Signals
 from draftproof.workload.items import Item
 
 
@@ -88,6 +89,10 @@ class EngineAdapter(msgspec.Struct, frozen=True, kw_only=True):
             as one phrase; None where nothing is known to.
         render_switch: fields that switch speculation for one request; None: the engine has no such field.
         fold: makes the fold of one answer from `read_blocks`.
+        signals: what its metrics tell of an arm in operation.
+        vary: a launch command changed to draft so many tokens a step and accept none; None: none is known.
+        cannot_vary: why there is none.
+        lookup_stands_in: whether the engine's n-gram lookup can take the place of a command's own drafter.
     """
 
     facts: EngineFacts
@@ -102,6 +107,10 @@ class EngineAdapter(msgspec.Struct, frozen=True, kw_only=True):
     find_lossy: Callable[[Settings], str | None] = _find_nothing_lossy
     render_switch: Callable[[Speculation], dict[str, Any]] | None = None
     fold: Callable[[Callable[[EngineBlocks], MetricsReading]], AnswerFold] = ChatFold
+    signals: Signals = UNKNOWN_SERVICE
+    vary: Callable[[tuple[str, ...], Drafts], Variation] | None = None
+    cannot_vary: str = ""
+    lookup_stands_in: bool = False
 
     @property
     def name(self) -> str:

@@ -13,6 +13,9 @@ import msgspec
 
 Settings = dict[str, str | int | float | bool | None]
 Family = Literal["ngram", "draft_model", "attached", "self"]
+# Names of settings that every engine's are called by; a method of "off" says that nothing drafts.
+METHOD, OFF = "speculation.method", "off"
+DRAFT_LENGTH, DRAFTER = "speculation.num_spec_tokens", "drafter"
 # Settings below it say what a service runs on; a manifest keeps them apart.
 PLATFORM = "platform."
 HowChecked = Literal["live", "source", "documentation"]

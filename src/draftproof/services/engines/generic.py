@@ -28,4 +28,6 @@ GENERIC = EngineAdapter(
         "return_token_ids": {"return_token_ids": True},
     },
     read_blocks=read_metrics,
+    cannot_vary="which options bound its drafts and fix their acceptance is not known; "
+    "name the engine in arms.candidate.engine",
 )

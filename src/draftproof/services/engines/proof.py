@@ -13,7 +13,7 @@ import msgspec
 
 from draftproof.services.engines.adapter import EngineAdapter, Evidence
 from draftproof.services.engines.facts import Series
-from draftproof.services.engines.reading.values import first_sum, sum_series
+from draftproof.services.engines.values import first_sum, sum_series
 
 # With fewer drafts a good drafter may have none accepted by bad luck.
 ENOUGH_DRAFTS = 12

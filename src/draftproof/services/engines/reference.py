@@ -9,7 +9,8 @@ from draftproof.services.engines.adapter import EngineAdapter, Evidence
 from draftproof.services.engines.chat.metrics_block import read_metrics
 from draftproof.services.engines.facts import EngineFacts, Feature, Identity, Release, Series, Settings
 from draftproof.services.engines.protocol import Speculation
-from draftproof.services.engines.reading.values import as_table, as_text, decode_object, name_facts
+from draftproof.services.engines.signals import NO_CACHE_SHARE, NO_PREEMPTIONS, DecodeTime, Sample, Signals
+from draftproof.services.engines.values import as_table, as_text, decode_object, name_facts
 from draftproof.workload.items import Item
 
 REFERENCE_ENGINE = "draftproof-reference"
@@ -50,6 +51,31 @@ def _explain_idle(evidence: Evidence) -> str | None:
     return None if method in {None, "off"} else f"the drafter of {method} is idle"
 
 
+_SIGNALS = Signals(
+    title="reference engine",
+    tokens=(Sample("draftproof:generation_tokens_total"),),
+    finished=(Sample("draftproof:request_success_total"),),
+    attempted=(Sample("draftproof:request_success_total"), Sample("draftproof:requests_rejected_total")),
+    failed=(
+        Sample("draftproof:request_success_total", 'finished_reason="error"'),
+        Sample("draftproof:requests_rejected_total"),
+    ),
+    decode_time=DecodeTime(
+        seconds=Sample("draftproof:request_time_per_output_token_seconds_sum"),
+        tokens=Sample("draftproof:request_time_per_output_token_seconds_count"),
+        caveat="a mean over requests, in which a short answer weighs as much as a long one",
+    ),
+    tpot_bucket="draftproof:request_time_per_output_token_seconds_bucket",
+    ttft_bucket="draftproof:time_to_first_token_seconds_bucket",
+    drafting=Sample(f"{_SPEC}_drafts_total", is_optional=True),
+    accepted=Sample(f"{_SPEC}_accepted_tokens_total"),
+    steps=Sample(f"{_SPEC}_drafts_total"),
+    running=Sample("draftproof:num_requests_running"),
+    waiting=Sample("draftproof:num_requests_waiting"),
+    model_label="model_name",
+    missing={"cache_usage": NO_CACHE_SHARE, "preemptions_per_request": NO_PREEMPTIONS},
+)
+
 REFERENCE = EngineAdapter(
     facts=EngineFacts(
         name="reference",
@@ -87,6 +113,7 @@ REFERENCE = EngineAdapter(
         chunk_holds="step",
         is_exact=True,
     ),
+    signals=_SIGNALS,
     ask=_ask,
     read_blocks=read_metrics,
     read_identity=_read_identity,

@@ -84,3 +84,20 @@ class Signals(msgspec.Struct, frozen=True, kw_only=True):
     model_label: str | None = None
     missing: dict[str, str] = {}
     caveats: dict[str, str] = {}
+
+
+HIDDEN_ERRORS = "requests refused before they reach the engine are not in its metrics"
+NO_CACHE_SHARE = "the engine exports no share of its key-value cache"
+NO_PREEMPTIONS = "the engine exports no counter of preemptions"
+NO_MODEL_LABEL = "its metrics carry no model label"
+UNKNOWN_SERVICE = Signals(
+    title="a service of which only the answers are known",
+    missing=dict.fromkeys(
+        (
+            *("time_per_token_seconds", "tail_time_per_token_seconds", "tail_ttft_seconds", "failed_share"),
+            *("drafting", "acceptance_length", "cache_usage", "preemptions_per_request"),
+            *("requests_in_flight", "model", "restarts"),
+        ),
+        "nothing is known of this service's metrics",
+    ),
+)

@@ -12,7 +12,10 @@ from collections.abc import Mapping, Sequence
 from draftproof.services.engines.adapter import EngineAdapter, Evidence
 from draftproof.services.engines.chat.frames import EngineBlocks
 from draftproof.services.engines.chat.metrics_block import MetricsReading
+from draftproof.services.engines.commands import UNCOMPARED_FLAGS, parse_flags
 from draftproof.services.engines.facts import (
+    METHOD,
+    OFF,
     Confound,
     EngineFacts,
     Family,
@@ -22,10 +25,9 @@ from draftproof.services.engines.facts import (
     Series,
     Settings,
 )
-from draftproof.services.engines.reading.flags import UNCOMPARED_FLAGS, parse_flags
-from draftproof.services.engines.reading.values import decode_object, first_sum, name_facts, parse_series
+from draftproof.services.engines.signals import HIDDEN_ERRORS, DecodeTime, Sample, Signals
+from draftproof.services.engines.values import decode_object, first_sum, name_facts, parse_series
 
-_METHOD, _OFF = "speculation.method", "off"
 _METRICS = "/prometheus/metrics"
 _FAMILIES: dict[str, Family] = {
     "NGram": "ngram",
@@ -76,7 +78,7 @@ _CONFIG_LABELS: dict[str, dict[str, str]] = {
         "cache_dtype": "kv_cache.dtype",
     },
     "trtllm_speculative_config_info": {
-        "spec_method": _METHOD,
+        "spec_method": METHOD,
         "spec_num_tokens": "speculation.num_spec_tokens",
         "spec_draft_model": "drafter",
     },
@@ -133,7 +135,7 @@ def _read_config(exposition: bytes) -> Settings:
     }
     settings |= name_facts({"accelerator": stated.get(_MODEL_INFO, {}).get("gpu_type")})
     if _SPEC_INFO not in stated:
-        settings[_METHOD] = _OFF
+        settings[METHOD] = OFF
     return settings
 
 
@@ -160,7 +162,7 @@ def _read_flags(command: Sequence[str]) -> Settings:
     How a server drafts stands in the file that `--config` names and nowhere else; without one it does not.
     """
     settings = parse_flags(command, names=_FLAG_NAMES, switches=_SWITCHES, ignored=UNCOMPARED_FLAGS)
-    return settings if "config" in settings else settings | {_METHOD: _OFF}
+    return settings if "config" in settings else settings | {METHOD: OFF}
 
 
 def _read_log(text: str) -> Settings:
@@ -175,7 +177,7 @@ def _read_log(text: str) -> Settings:
 def _explain_off(evidence: Evidence) -> str | None:
     if found := _GATE.search(evidence.log):
         return f"the speculation gate has switched drafting off for good ({found[1].strip()})"
-    if evidence.settings.get(_METHOD) == _OFF:
+    if evidence.settings.get(METHOD) == OFF:
         return "the server runs without a speculative_config"
     return None
 
@@ -191,7 +193,7 @@ def _explain_idle(evidence: Evidence) -> str | None:
 
 
 def _find_lossy(settings: Settings) -> str | None:
-    if settings.get(_METHOD) == _OFF:
+    if settings.get(METHOD) == OFF:
         return None
     if settings.get("speculation.use_relaxed_acceptance_for_thinking") is True:
         return "relaxed acceptance keeps drafts that are merely among the likeliest tokens"
@@ -251,6 +253,36 @@ _LACKS = (
     Feature(text="time spent drafting: its overhead reads 0.0 where drafter and target are one model"),
 )
 
+_SIGNALS = Signals(
+    title="TensorRT-LLM",
+    tokens=(Sample("trtllm_generation_tokens_total"),),
+    finished=(Sample("trtllm_request_success_total"),),
+    attempted=(
+        Sample("trtllm_request_success_total"),
+        Sample("trtllm_request_error_total", is_optional=True),
+    ),
+    failed=(Sample("trtllm_request_error_total", is_optional=True),),
+    decode_time=DecodeTime(
+        seconds=Sample("trtllm_request_decode_time_seconds_sum"),
+        tokens=Sample("trtllm_generation_tokens_total"),
+        first_tokens=Sample("trtllm_request_decode_time_seconds_count"),
+    ),
+    tpot_bucket="trtllm_time_per_output_token_seconds_bucket",
+    ttft_bucket="trtllm_time_to_first_token_seconds_bucket",
+    drafting=Sample("trtllm_spec_decode_drafted_tokens_total", is_optional=True),
+    accepted=Sample("trtllm_spec_decode_accepted_tokens_total", is_optional=True),
+    steps=Sample("trtllm_spec_decode_drafted_tokens_total", 'token_position="0"'),
+    cache_usage=Sample("trtllm_kv_cache_utilization"),
+    running=Sample("trtllm_num_requests_running"),
+    waiting=Sample("trtllm_num_requests_waiting"),
+    model_label="model_name",
+    missing={"preemptions_per_request": "only a gauge of paused requests is exported"},
+    caveats={
+        "time_per_token_seconds": "the metrics need return_perf_metrics; scrape /prometheus/metrics",
+        "failed_share": HIDDEN_ERRORS,
+    },
+)
+
 TENSORRT_LLM = EngineAdapter(
     facts=EngineFacts(
         name="tensorrt-llm",
@@ -287,6 +319,9 @@ TENSORRT_LLM = EngineAdapter(
         chunk_holds="step",
         device_factors=("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size"),
     ),
+    signals=_SIGNALS,
+    cannot_vary="its draft length stands in a file of options, and no option that is known accepts none "
+    "of the drafts, which it would take",
     read_blocks=_read_passes,
     read_identity=_read_identity,
     read_flags=_read_flags,

@@ -16,7 +16,11 @@ from draftproof.services.engines.chat.fold import ChatFold
 from draftproof.services.engines.chat.frames import ChatFrame, Choice, EngineBlocks, Timings
 from draftproof.services.engines.chat.metrics_block import MetricsReading, read_metrics
 from draftproof.services.engines.chat.token_counts import CountedChunk
+from draftproof.services.engines.commands import UNCOMPARED_FLAGS, parse_flags
 from draftproof.services.engines.facts import (
+    DRAFT_LENGTH,
+    METHOD,
+    OFF,
     Confound,
     EngineFacts,
     Family,
@@ -27,14 +31,20 @@ from draftproof.services.engines.facts import (
     Settings,
 )
 from draftproof.services.engines.protocol import Answer
-from draftproof.services.engines.reading.flags import UNCOMPARED_FLAGS, parse_flags
-from draftproof.services.engines.reading.values import decode_object, name_facts, read_smi, sum_series
+from draftproof.services.engines.signals import (
+    NO_CACHE_SHARE,
+    NO_MODEL_LABEL,
+    NO_PREEMPTIONS,
+    DecodeTime,
+    Sample,
+    Signals,
+)
+from draftproof.services.engines.values import decode_object, name_facts, read_smi, sum_series
 from draftproof.workload.items import Item
 
-_METHOD, _OFF, _DRAFT_LENGTH = "speculation.method", "off", "speculation.num_spec_tokens"
 _FAMILIES: dict[str, Family] = {"n-gram": "ngram", "medusa": "attached", "mlp_speculator": "attached"}
 _FLAG_NAMES = {
-    "speculate": _DRAFT_LENGTH,
+    "speculate": DRAFT_LENGTH,
     "max_total_tokens": "max_model_len",
     "max_input_length": "max_input_tokens",
 }
@@ -122,7 +132,7 @@ def _read_flags(command: Sequence[str]) -> Settings:
     heads draft without any flag: the method is known from the log only, unless the length is zero.
     """
     settings = parse_flags(command, names=_FLAG_NAMES, ignored=_UNCOMPARED)
-    return settings | {_METHOD: _OFF} if settings.get(_DRAFT_LENGTH) == 0 else settings
+    return settings | {METHOD: OFF} if settings.get(DRAFT_LENGTH) == 0 else settings
 
 
 def _read_log(text: str) -> Settings:
@@ -131,16 +141,16 @@ def _read_log(text: str) -> Settings:
         settings |= {"attention": found[1], "prefix_caching": found[2] in {"true", "1"}}
     if found := _CHUNKING.search(text):
         # This line follows the one about speculation, so without that one nothing drafts.
-        settings |= {"prefill_chunking": found[1] == "True", _METHOD: _OFF}
+        settings |= {"prefill_chunking": found[1] == "True", METHOD: OFF}
     if found := _SPECULATES.search(text):
-        settings |= {_METHOD: found[1], _DRAFT_LENGTH: int(found[2])}
+        settings |= {METHOD: found[1], DRAFT_LENGTH: int(found[2])}
     if found := _BUDGET.search(text):
         settings[_BATCH_ROOM] = int(found[1])
     return settings
 
 
 def _explain_off(evidence: Evidence) -> str | None:
-    is_off = _OFF in {evidence.settings.get(_METHOD), _read_log(evidence.log).get(_METHOD)}
+    is_off = OFF in {evidence.settings.get(METHOD), _read_log(evidence.log).get(METHOD)}
     return "the server runs without --speculate" if is_off else None
 
 
@@ -219,6 +229,37 @@ _LACKS = (
     ),
 )
 
+_SIGNALS = Signals(
+    title="TGI",
+    tokens=(Sample("tgi_request_generated_tokens_sum"),),
+    finished=(Sample("tgi_request_success"),),
+    attempted=(Sample("tgi_request_success"), Sample("tgi_request_failure", is_optional=True)),
+    failed=(Sample("tgi_request_failure", is_optional=True),),
+    decode_time=DecodeTime(
+        seconds=Sample("tgi_request_inference_duration_sum"),
+        tokens=Sample("tgi_request_generated_tokens_sum"),
+        caveat="the prefill is among the seconds: prompts that grew look like slower tokens",
+    ),
+    tpot_bucket="tgi_request_mean_time_per_token_duration_bucket",
+    drafting=Sample("tgi_request_skipped_tokens_sum", is_optional=True),
+    accepted=Sample("tgi_request_skipped_tokens_sum"),
+    steps=Sample("tgi_request_skipped_tokens_count"),
+    running=Sample("tgi_batch_current_size"),
+    waiting=Sample("tgi_queue_size"),
+    missing={
+        "tail_ttft_seconds": "the engine exports no time to first token",
+        "cache_usage": NO_CACHE_SHARE,
+        "preemptions_per_request": NO_PREEMPTIONS,
+        "model": NO_MODEL_LABEL,
+    },
+    caveats={
+        "tail_time_per_token_seconds": "the prefill is part of it",
+        "failed_share": "an invalid request of a caller counts as failed (label err)",
+        "acceptance_length": "accepted drafts over all decode steps, prefills among them; drafted tokens are "
+        "not exported, so an idle drafter is one of which nothing is accepted",
+    },
+)
+
 TGI = EngineAdapter(
     fold=_TokenEventFold,
     facts=EngineFacts(
@@ -246,6 +287,8 @@ TGI = EngineAdapter(
         chunk_holds="token",
         device_factors=("num_shard",),
     ),
+    signals=_SIGNALS,
+    cannot_vary="it has no option that fixes the acceptance of drafts, which it would take",
     ask=_ask,
     read_identity=_read_identity,
     read_flags=_read_flags,

@@ -21,7 +21,7 @@ from draftproof.core.errors import EngineError
 from draftproof.judge.metrics.host_series import DCGM_PREFIX, DCGM_SERIES
 from draftproof.judge.metrics.telemetry import START_TIME, list_counters
 from draftproof.services.engines.facts import Series
-from draftproof.services.engines.reading.values import parse_series
+from draftproof.services.engines.values import parse_series
 
 _COUNTING_KINDS = frozenset({"counter", "histogram", "summary"})
 

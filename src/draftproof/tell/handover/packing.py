@@ -25,8 +25,7 @@ from draftproof.plan.schema import Arm, Plan
 from draftproof.services.arms.launch import list_arms
 from draftproof.store import RunContents, RunDirectory
 from draftproof.store.compaction import is_compacted
-from draftproof.store.journal import encode_sample
-from draftproof.store.journal import encode_line, iterate_records
+from draftproof.store.journal import encode_line, encode_sample, iterate_records
 from draftproof.store.lines import torn_path, write_atomically, write_error
 from draftproof.store.run_directory import RESULTS_NAME, encode_document
 from draftproof.tell.handover.archive import check_sizes, hash_file, write_archive

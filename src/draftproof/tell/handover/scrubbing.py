@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from draftproof.core.errors import StoreError, UsageError
-from draftproof.services.engines.reading.flags import MASK
+from draftproof.services.engines.commands import MASK
 
 _SHOWN = 5
 # A mask or a reference to the environment is what a secret is replaced by.

@@ -7,7 +7,6 @@ from draftproof.judge.results.run import Results
 from draftproof.plan.limits import Limit, find_limits, tail_of
 from draftproof.plan.schema import Plan
 from draftproof.services.engines import adapter_for
-from draftproof.services.engines.engine_signals import find_signals
 from draftproof.services.engines.signals import Signals
 from draftproof.tell.monitoring.alerts import list_cautions, list_triggers
 from draftproof.tell.monitoring.blind_spots import list_blind_spots, list_unseen
@@ -58,7 +57,7 @@ def watch_run(
     jobs = tuple(jobs) or (default_job(plan),)
     holdout_jobs = tuple(holdout_jobs) or default_holdout_jobs(plan)
     run = f"{results.run_name}-{results.plan_sha256[:_HASH_LENGTH]}"
-    signals = find_signals(plan.arms.candidate.engine)
+    signals = adapter_for(plan.arms.candidate.engine).signals
     limits = _limits(results, plan)
     same_engine = plan.arms.candidate.engine == plan.arms.baseline.engine
     recordings = _record(run, plan, signals, jobs, holdout_jobs if same_engine else ())

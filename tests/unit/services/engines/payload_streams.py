@@ -6,7 +6,7 @@ from pathlib import Path
 from draftproof.measure.client.exchange import Exchange, ExchangeFold
 from draftproof.measure.client.wire import Ending
 from draftproof.services.engines.adapter import EngineAdapter
-from draftproof.services.engines.reading.values import first_sum
+from draftproof.services.engines.values import first_sum
 from draftproof.services.telemetry.scrape import parse_exposition
 
 _BLANK_LINE = re.compile(rb"\r?\n\r?\n")

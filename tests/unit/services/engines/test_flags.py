@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from draftproof.services.engines import adapter_for
-from draftproof.services.engines.reading.flags import (
+from draftproof.services.engines.commands import (
     find_unread_words,
     find_written_secret,
     flatten,

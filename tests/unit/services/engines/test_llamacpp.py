@@ -16,7 +16,7 @@ from draftproof.services.engines.adapter import Evidence
 from draftproof.services.engines.facts import Release
 from draftproof.services.engines.llamacpp import LLAMACPP
 from draftproof.services.engines.proof import prove_speculation
-from draftproof.services.engines.reading.values import first_sum, sum_by_label
+from draftproof.services.engines.values import first_sum, sum_by_label
 from draftproof.services.telemetry.scrape import parse_exposition
 from draftproof.workload.items import Item, Message
 

@@ -4,7 +4,7 @@ import pytest
 
 from draftproof.judge.metrics.gauges import read_mean, read_sum
 from draftproof.judge.metrics.telemetry import gain_of
-from draftproof.services.engines.reading.values import (
+from draftproof.services.engines.values import (
     first_sum,
     list_facts,
     parse_series,

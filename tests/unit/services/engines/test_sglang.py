@@ -22,8 +22,8 @@ from draftproof.services.engines.adapter import Evidence
 from draftproof.services.engines.facts import Settings
 from draftproof.services.engines.proof import prove_speculation
 from draftproof.services.engines.protocol import SpeculationSwitch
-from draftproof.services.engines.reading.values import first_sum, sum_parts
 from draftproof.services.engines.sglang import SGLANG
+from draftproof.services.engines.values import first_sum, sum_parts
 
 TEXT = "The quick brown 🦊 jumps over the lazy dog."
 ON: Settings = {"speculation.method": "EAGLE3"}

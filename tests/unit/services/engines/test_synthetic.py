@@ -5,10 +5,10 @@ import json
 import pytest
 
 from draftproof.core.errors import PlanError
+from draftproof.services.engines import vary_command
+from draftproof.services.engines.commands import drop_flags, find_flags
 from draftproof.services.engines.llamacpp.flags import read_flags as read_llamacpp
-from draftproof.services.engines.reading.flags import drop_flags, find_flags
 from draftproof.services.engines.sglang.settings import read_flags as read_sglang
-from draftproof.services.engines.synthetic import vary_command
 from draftproof.services.engines.vllm.flags import read_flags as read_vllm
 
 VLLM = ("vllm", "serve", "model", "--port", "{port}", "--max-num-seqs", "8")

@@ -18,8 +18,8 @@ from draftproof.core.records import ToolCall
 from draftproof.services.engines.adapter import Evidence
 from draftproof.services.engines.facts import Settings
 from draftproof.services.engines.proof import prove_speculation
-from draftproof.services.engines.reading.values import first_sum
 from draftproof.services.engines.tgi import TGI
+from draftproof.services.engines.values import first_sum
 from draftproof.workload.items import Sampling
 
 TEXT = "The quick brown 🦊 jumps over the lazy dog."

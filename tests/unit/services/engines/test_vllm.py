@@ -12,7 +12,7 @@ from draftproof.measure.client.exchange import ExchangeFold
 from draftproof.measure.client.wire import Ending
 from draftproof.services.engines.adapter import Evidence
 from draftproof.services.engines.proof import prove_speculation
-from draftproof.services.engines.reading.values import first_sum, sum_by_label
+from draftproof.services.engines.values import first_sum, sum_by_label
 from draftproof.services.engines.vllm import VLLM
 from draftproof.services.telemetry.scrape import compute_deltas, parse_exposition
 

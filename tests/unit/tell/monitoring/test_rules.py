@@ -19,7 +19,7 @@ from watched_runs import (
 )
 
 from draftproof.judge.results.run import EnvelopeEntry
-from draftproof.services.engines.engine_signals import find_signals
+from draftproof.services.engines import adapter_for
 from draftproof.tell.monitoring import render_rules, watch_run
 from draftproof.tell.monitoring.recordings import quote, select_jobs
 
@@ -101,7 +101,7 @@ def test_what_is_not_watched_is_listed_in_the_file(engine):
         if line.lstrip().startswith("#")
     )
     assert {one.why for one in watch.unwatched} >= {
-        f"{find_signals(engine).title}: {why}" for why in find_signals(engine).missing.values()
+        f"{adapter_for(engine).signals.title}: {why}" for why in adapter_for(engine).signals.missing.values()
     }
     for one in watch.unwatched:
         assert f"{one.what}: {one.why}" in comments

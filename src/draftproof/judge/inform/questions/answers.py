@@ -24,7 +24,7 @@ from draftproof.judge.stats.resampling import Ints
 from draftproof.plan.limits import Limit, find_limits, floor_of_tail, tail_of
 from draftproof.plan.load_size import LoadSize
 from draftproof.plan.schema import Plan
-from draftproof.services.engines.engine_signals import find_signals
+from draftproof.services.engines import adapter_for
 
 UNDISCLOSED = "undisclosed"
 
@@ -230,7 +230,7 @@ def _find_blindness(plan: Plan, limit: str) -> str | None:
     """Return why no rule watches a limit, None where one does."""
     if limit == CRITICAL:
         return "no engine judges its answers"
-    missing = find_signals(plan.arms.candidate.engine).missing.get(_SIGNALS[limit])
+    missing = adapter_for(plan.arms.candidate.engine).signals.missing.get(_SIGNALS[limit])
     if missing is not None:
         return missing
     if limit in _COMPARED and "holdout_share" not in plan.rollback.model_fields_set:

@@ -21,8 +21,7 @@ from draftproof.measure.client.transport import HttpTransport
 from draftproof.measure.load.driver import MaskingSink
 from draftproof.measure.load.workers.core import LoadWorker, WorkerShell
 from draftproof.measure.load.workers.messages import WORDS, Reply, Setup, Unframer, Word, encode_message
-from draftproof.store.journal import open_sound_lines
-from draftproof.store.journal import encode_line
+from draftproof.store.journal import encode_line, open_sound_lines
 from draftproof.store.lines import LineFile
 
 _READ_BYTES = 1 << 16

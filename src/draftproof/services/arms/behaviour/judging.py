@@ -31,7 +31,7 @@ from draftproof.services.arms.behaviour.asking import (
     has_content,
 )
 from draftproof.services.arms.service import Service, fetch_totals
-from draftproof.services.engines.reading.values import first_sum, sum_parts
+from draftproof.services.engines.values import first_sum, sum_parts
 from draftproof.workload.checks import judge_tool_calls
 from draftproof.workload.conversation import parse_json
 from draftproof.workload.items import Item, ToolCallCheck, find_violation

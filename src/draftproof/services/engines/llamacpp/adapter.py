@@ -10,6 +10,10 @@ from typing import Any
 
 from draftproof.services.engines.adapter import EngineAdapter, Evidence
 from draftproof.services.engines.facts import (
+    DRAFT_LENGTH,
+    DRAFTER,
+    METHOD,
+    OFF,
     Confound,
     EngineFacts,
     Family,
@@ -19,9 +23,17 @@ from draftproof.services.engines.facts import (
     Series,
     Settings,
 )
-from draftproof.services.engines.llamacpp.flags import DRAFT_LENGTH, DRAFTER, METHOD, OFF, read_flags
+from draftproof.services.engines.llamacpp.flags import read_flags, vary_llamacpp
 from draftproof.services.engines.llamacpp.timings import read_timings
-from draftproof.services.engines.reading.values import (
+from draftproof.services.engines.signals import (
+    NO_CACHE_SHARE,
+    NO_MODEL_LABEL,
+    NO_PREEMPTIONS,
+    DecodeTime,
+    Sample,
+    Signals,
+)
+from draftproof.services.engines.values import (
     as_count,
     as_table,
     as_text,
@@ -225,6 +237,33 @@ _LACKS = (
     Feature(text="time spent drafting, but for a log line at -lv 4"),
 )
 
+_SIGNALS = Signals(
+    title="llama.cpp",
+    tokens=(Sample("llamacpp:tokens_predicted_total"),),
+    decode_time=DecodeTime(
+        seconds=Sample("llamacpp:tokens_predicted_seconds_total"),
+        tokens=Sample("llamacpp:tokens_predicted_total"),
+        caveat="the first token of each answer is among the tokens, its time is not among the seconds",
+    ),
+    drafting=Sample(f"{_SPEC}_drafts_total", is_optional=True),
+    accepted=Sample(f"{_SPEC}_accepted_tokens_total"),
+    steps=Sample(f"{_SPEC}_drafts_total"),
+    running=Sample("llamacpp:requests_processing"),
+    waiting=Sample("llamacpp:requests_deferred"),
+    missing={
+        "tail_time_per_token_seconds": "the engine exports no histogram",
+        "tail_ttft_seconds": "the engine exports no histogram",
+        "failed_share": "the engine counts neither requests nor failures",
+        "cache_usage": NO_CACHE_SHARE,
+        "preemptions_per_request": NO_PREEMPTIONS,
+        "model": NO_MODEL_LABEL,
+    },
+    caveats={
+        "time_per_token_seconds": "counters move when an answer ends: a long one shows late; needs --metrics",
+        "finished_requests": "requests are not counted: generated tokens stand in for them in every floor",
+    },
+)
+
 LLAMACPP = EngineAdapter(
     facts=EngineFacts(
         name="llamacpp",
@@ -255,6 +294,9 @@ LLAMACPP = EngineAdapter(
         chunk_holds="token",
         device_lists=("device", "speculation.draft_device"),
     ),
+    signals=_SIGNALS,
+    vary=vary_llamacpp,
+    lookup_stands_in=True,
     ask=_ask,
     read_blocks=read_timings,
     read_identity=_read_identity,

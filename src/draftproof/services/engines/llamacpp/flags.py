@@ -10,12 +10,18 @@ Each kind of drafter has a flag of its length: b11434, `common/arg.cpp` and `com
 from collections.abc import Sequence
 
 from draftproof.core.errors import PlanError
-from draftproof.services.engines.facts import Settings
-from draftproof.services.engines.reading.flags import UNCOMPARED_FLAGS, drop_flags, find_flags, parse_flags
-from draftproof.services.engines.variation import AS_IT_COMES, Drafting, Variation, not_speculating
+from draftproof.services.engines.commands import (
+    AS_IT_COMES,
+    UNCOMPARED_FLAGS,
+    Drafts,
+    Variation,
+    drop_flags,
+    find_flags,
+    not_speculating,
+    parse_flags,
+)
+from draftproof.services.engines.facts import DRAFT_LENGTH, DRAFTER, METHOD, OFF, Settings
 
-METHOD, DRAFT_LENGTH, DRAFTER = "speculation.method", "speculation.num_spec_tokens", "drafter"
-OFF = "off"
 # The flag that bounds a method's drafts; every other drafter takes the draft model's.
 _LENGTH_FLAGS = {
     "ngram-simple": "ngram_simple_size_m",
@@ -78,27 +84,16 @@ _SPELLINGS: dict[str, tuple[str, ...]] = {
     "speculation.lookup_cache_dynamic": ("lcd", "lookup_cache_dynamic"),
 }
 _NAMES = {spelling: name for name, spellings in _SPELLINGS.items() for spelling in spellings}
-_LOGGING: tuple[str, ...] = (
-    "lv",
-    "verbosity",
-    "log_verbosity",
-    "v",
-    "verbose",
-    "log_verbose",
-    "log_file",
-    "log_prefix",
-    "log_timestamps",
-    "log_colors",
-    "log_disable",
-    "no_log_prefix",
-    "no_log_timestamps",
-)
+_LOGGING = {
+    *("lv", "verbosity", "log_verbosity", "v", "verbose", "log_verbose", "log_file", "log_prefix"),
+    *("log_timestamps", "log_colors", "log_disable", "no_log_prefix", "no_log_timestamps"),
+}
 _SPEC_FLAG = "spec_"
 
 
 def read_flags(command: Sequence[str]) -> Settings:
     """Return the settings of a launch command; without a type the method is off, whatever draft is loaded."""
-    told = parse_flags(command, names=_NAMES, ignored=UNCOMPARED_FLAGS | set(_LOGGING))
+    told = parse_flags(command, names=_NAMES, ignored=UNCOMPARED_FLAGS | _LOGGING)
     settings = {_under_speculation(key): value for key, value in told.items()}
     if settings.pop("speculation.default", False):
         settings |= _SPEC_DEFAULT
@@ -126,13 +121,6 @@ def _find_length_of(method: str, settings: Settings) -> object:
     return _FIXED_LENGTHS.get(method, settings.get(f"speculation.{flag}", _DEFAULT_LENGTHS[flag]))
 
 
-_LLAMA_LENGTHS: dict[str, str] = {
-    "ngram-simple": "spec-ngram-simple-size-m",
-    "ngram-map-k": "spec-ngram-map-k-size-m",
-    "ngram-map-k4v": "spec-ngram-map-k4v-size-m",
-    "ngram-mod": "spec-ngram-mod-n-max",
-}
-_LLAMA_DRAFT_LENGTH = "spec-draft-n-max"
 # Spellings of draft flags that do not begin with "spec-".
 _LLAMA_OLD = frozenset(
     {
@@ -149,8 +137,8 @@ _LLAMA_SYNTHETIC = frozenset({"spec-synth-len", "spec-synth-rates"})
 _LLAMA_LOOKUP_N, _LLAMA_LOOKUP_DEFAULT = "spec-ngram-simple-size-n", 12
 
 
-def vary_llamacpp(command: tuple[str, ...], draft_length: int, drafting: Drafting) -> Variation:
-    """Return the command with drafts of one length, or with none where that is 0; see `vary_command`."""
+def vary_llamacpp(command: tuple[str, ...], wanted: Drafts) -> Variation:
+    """Return the command with drafts of one length, or with none where that is 0."""
     told = find_flags(command, _is_llama_draft_flag)
     method = told.get("spec-type") or ("ngram-mod" if "spec-default" in told else None)
     if method is None or method == "none":
@@ -162,15 +150,16 @@ def vary_llamacpp(command: tuple[str, ...], draft_length: int, drafting: Draftin
             place="arms.candidate.command",
             fix="name one method in --spec-type.",
         )
-    if draft_length == 0:
+    if wanted.length == 0:
         return Variation(command=drop_flags(command, _is_llama_draft_flag), acceptance="speculation off")
-    if drafting == "ngram" and not method.startswith("ngram"):
-        command, method, told = drop_flags(command, _is_llama_draft_flag), "ngram-simple", {}
-        command = (*command, "--spec-type", method)
-        told[_LLAMA_LOOKUP_N] = "3"
-    flags = _llama_lengths(method, draft_length, told)
+    if wanted.drafting == "ngram" and not method.startswith("ngram"):
+        command, method = drop_flags(command, _is_llama_draft_flag), "ngram-simple"
+        command, told = (*command, "--spec-type", method), {_LLAMA_LOOKUP_N: "3"}
+    flags = _llama_lengths(method, wanted.length, told)
     bare = drop_flags(command, lambda name: name in flags or name in _LLAMA_SYNTHETIC)
     words = [word for name, value in flags.items() for word in (f"--{name}", value)]
+    if not wanted.synthetic:
+        return Variation(command=(*bare, *words), acceptance=AS_IT_COMES)
     return Variation(
         command=(*bare, *words, "--spec-synth-len", "1"),
         acceptance="none, by a synthetic acceptance length of 1",
@@ -180,22 +169,15 @@ def vary_llamacpp(command: tuple[str, ...], draft_length: int, drafting: Draftin
 def _llama_lengths(method: str, draft_length: int, told: dict[str, str | None]) -> dict[str, str]:
     """Return the flags that make a method draft exactly so many tokens wherever it drafts at all."""
     length = str(draft_length)
+    own = {"spec-" + _LENGTH_FLAGS.get(method, _MODEL_LENGTH_FLAG).replace("_", "-"): length}
     if method == "ngram-simple":
         # A draft shorter than the n-gram that it was found by is thrown away.
         wanted = int(told.get(_LLAMA_LOOKUP_N) or _LLAMA_LOOKUP_DEFAULT)
-        return {_LLAMA_LENGTHS[method]: length, _LLAMA_LOOKUP_N: str(min(wanted, draft_length))}
+        return own | {_LLAMA_LOOKUP_N: str(min(wanted, draft_length))}
     if method == "ngram-mod":
-        return {_LLAMA_LENGTHS[method]: length, "spec-ngram-mod-n-min": length}
-    if method in _LLAMA_LENGTHS:
-        return {_LLAMA_LENGTHS[method]: length}
-    return {_LLAMA_DRAFT_LENGTH: length, "spec-draft-n-min": "0", "spec-draft-p-min": "0"}
+        return own | {"spec-ngram-mod-n-min": length}
+    return own if method in _LENGTH_FLAGS else own | {"spec-draft-n-min": "0", "spec-draft-p-min": "0"}
 
 
 def _is_llama_draft_flag(name: str) -> bool:
     return name.startswith("spec-") or name in _LLAMA_OLD
-
-
-def free_llamacpp(varied: Variation) -> Variation:
-    """Return the same with the acceptance left to the drafts."""
-    command = drop_flags(varied.command, lambda name: name in _LLAMA_SYNTHETIC)
-    return Variation(command=command, environment=varied.environment, acceptance=AS_IT_COMES)

@@ -12,6 +12,8 @@ from typing import Any
 
 from draftproof.services.engines.adapter import EngineAdapter, Evidence
 from draftproof.services.engines.facts import (
+    METHOD,
+    OFF,
     Confound,
     EngineFacts,
     Family,
@@ -21,9 +23,10 @@ from draftproof.services.engines.facts import (
     Series,
     Settings,
 )
-from draftproof.services.engines.reading.values import decode_object, read_nccl, sum_series
 from draftproof.services.engines.sglang.answer import HeldTailFold, read_details
-from draftproof.services.engines.sglang.settings import ALIASES, METHOD, OFF, name_settings, read_flags
+from draftproof.services.engines.sglang.settings import ALIASES, name_settings, read_flags, vary_sglang
+from draftproof.services.engines.signals import DecodeTime, Sample, Signals
+from draftproof.services.engines.values import decode_object, read_nccl, sum_series
 from draftproof.workload.items import Item
 
 _FAMILIES: dict[str, Family] = {
@@ -246,6 +249,42 @@ _LACKS = (
 )
 
 
+# With --enable-metrics-for-all-schedulers every rank states what its scheduler does; an empty priority is the
+# total beside its parts.
+_RANKS = ("tp_rank", "pp_rank", "moe_ep_rank")
+_SIGNALS = Signals(
+    title="SGLang",
+    tokens=(Sample("sglang:generation_tokens_total"),),
+    finished=(Sample("sglang:num_requests_total"),),
+    attempted=(
+        Sample("sglang:num_requests_total"),
+        Sample("sglang:num_aborted_requests_total", is_optional=True),
+    ),
+    failed=(Sample("sglang:num_aborted_requests_total", is_optional=True),),
+    decode_time=DecodeTime(
+        seconds=Sample("sglang:inter_token_latency_seconds_sum"),
+        tokens=Sample("sglang:inter_token_latency_seconds_count"),
+    ),
+    tpot_bucket="sglang:request_time_per_output_token_seconds_bucket",
+    ttft_bucket="sglang:time_to_first_token_seconds_bucket",
+    drafting=Sample("sglang:spec_verify_calls_total", is_optional=True),
+    acceptance_gauge=Sample("sglang:spec_accept_length"),
+    cache_usage=Sample("sglang:token_usage"),
+    preemptions=Sample("sglang:num_retracted_requests_total", replica_labels=_RANKS),
+    running=Sample("sglang:num_running_reqs", 'priority=""', replica_labels=_RANKS),
+    waiting=Sample("sglang:num_queue_reqs", 'priority=""', replica_labels=_RANKS),
+    model_label="model_name",
+    caveats={
+        "time_per_token_seconds": (
+            "this engine divides a gap by the tokens it brought and counts each, so sum over count is "
+            "the time per token; the metrics need --enable-metrics"
+        ),
+        "failed_share": "aborted requests are counted, those of a caller who hung up among them",
+        "acceptance_length": "a gauge over the last decode steps, which keeps its value while idle",
+        "drafting": "a release without this counter looks idle",
+    },
+)
+
 SGLANG = EngineAdapter(
     fold=HeldTailFold,
     facts=EngineFacts(
@@ -284,6 +323,8 @@ SGLANG = EngineAdapter(
         device_factors=("tp_size", "pp_size", "dp_size"),
         inner_factors={"dp_size": "enable_dp_attention"},
     ),
+    signals=_SIGNALS,
+    vary=vary_sglang,
     ask=_ask,
     read_blocks=read_details,
     read_identity=_read_identity,

@@ -12,18 +12,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from draftproof.core.errors import PlanError
-from draftproof.services.engines.facts import Settings, resolve_alias
-from draftproof.services.engines.reading.flags import (
+from draftproof.services.engines.commands import (
+    AS_IT_COMES,
     UNCOMPARED_FLAGS,
+    Drafts,
+    Variation,
     drop_flags,
     find_flags,
     flatten,
+    not_speculating,
     parse_flags,
 )
-from draftproof.services.engines.variation import AS_IT_COMES, Drafting, Variation, not_speculating
+from draftproof.services.engines.facts import DRAFT_LENGTH, DRAFTER, METHOD, OFF, Settings, resolve_alias
 
-METHOD, OFF, DRAFTER = "speculation.method", "off", "drafter"
-_DRAFT_LENGTH = "speculation.num_spec_tokens"
 _PREFIX = "speculative_"
 _NAMES = {
     "speculative_algorithm": METHOD,
@@ -81,7 +82,7 @@ def name_settings(arguments: Mapping[str, Any]) -> Settings:
     drafting = {
         key: value for key, value in settings.items() if value is not None or not _is_about_drafting(key)
     }
-    return drafting if length is None else drafting | {_DRAFT_LENGTH: length}
+    return drafting if length is None else drafting | {DRAFT_LENGTH: length}
 
 
 def _rename(key: str) -> str:
@@ -119,28 +120,26 @@ _SGLANG_TIMER = {"SGLANG_ENABLE_METRICS_DEVICE_TIMER": "1"}
 _SGLANG_METRICS = "enable-metrics"
 
 
-def vary_sglang(command: tuple[str, ...], draft_length: int, drafting: Drafting) -> Variation:
-    """Return the command with drafts of one length, or with none where that is 0; see `vary_command`."""
+def vary_sglang(command: tuple[str, ...], wanted: Drafts) -> Variation:
+    """Return the command with drafts of one length, or with none where that is 0."""
     told = find_flags(command, lambda name: name.startswith(_SGLANG))
     algorithm = told.get(f"{_SGLANG}algorithm")
     if algorithm is None:
         raise not_speculating("--speculative-algorithm")
     if not find_flags(command, lambda name: name == _SGLANG_METRICS):
         command = (*command, f"--{_SGLANG_METRICS}")
-    if draft_length == 0:
+    if wanted.length == 0:
         bare = drop_flags(command, lambda name: name.startswith(_SGLANG))
         return Variation(command=bare, environment=dict(_SGLANG_TIMER), acceptance="speculation off")
-    if drafting == "ngram" and algorithm.upper() != "NGRAM":
+    if wanted.drafting == "ngram" and algorithm.upper() != "NGRAM":
         command = drop_flags(command, lambda name: name.startswith(_SGLANG))
         command, algorithm = (*command, f"--{_SGLANG}algorithm", "NGRAM"), "NGRAM"
-    flags = _sglang_lengths(algorithm.upper(), draft_length)
+    flags = _sglang_lengths(algorithm.upper(), wanted.length)
     bare = drop_flags(command, lambda name: name in flags or name.startswith(f"{_SGLANG}adaptive"))
     words = [word for name, value in flags.items() for word in (f"--{name}", value)]
-    return Variation(
-        command=(*bare, *words),
-        environment=_SGLANG_TIMER | _SGLANG_ACCEPTANCE,
-        acceptance="none, by a simulated acceptance length of 1",
-    )
+    fixed = "none, by a simulated acceptance length of 1" if wanted.synthetic else AS_IT_COMES
+    environment = _SGLANG_TIMER | (_SGLANG_ACCEPTANCE if wanted.synthetic else {})
+    return Variation(command=(*bare, *words), environment=environment, acceptance=fixed)
 
 
 def _sglang_lengths(algorithm: str, draft_length: int) -> dict[str, str]:
@@ -154,9 +153,3 @@ def _sglang_lengths(algorithm: str, draft_length: int) -> dict[str, str]:
         place="arms.candidate.command",
         fix="measure the steps of another drafter of the same engine.",
     )
-
-
-def free_sglang(varied: Variation) -> Variation:
-    """Return the same with the acceptance left to the drafts."""
-    kept = {key: value for key, value in varied.environment.items() if key not in _SGLANG_ACCEPTANCE}
-    return Variation(command=varied.command, environment=kept, acceptance=AS_IT_COMES)

@@ -15,6 +15,8 @@ from draftproof.services.engines.adapter import EngineAdapter, Evidence
 from draftproof.services.engines.chat.frames import EngineBlocks
 from draftproof.services.engines.chat.metrics_block import MetricsReading, read_metrics
 from draftproof.services.engines.facts import (
+    METHOD,
+    OFF,
     Confound,
     EngineFacts,
     Family,
@@ -24,8 +26,9 @@ from draftproof.services.engines.facts import (
     Series,
     Settings,
 )
-from draftproof.services.engines.reading.values import as_table, as_text, decode_object, first_sum
-from draftproof.services.engines.vllm.flags import ALIASES, METHOD, OFF, read_flags
+from draftproof.services.engines.signals import HIDDEN_ERRORS, DecodeTime, Sample, Signals
+from draftproof.services.engines.values import as_table, as_text, decode_object, first_sum
+from draftproof.services.engines.vllm.flags import ALIASES, read_flags, vary_vllm
 from draftproof.services.engines.vllm.state import (
     CACHE_TOKENS,
     CUDAGRAPH_MODE,
@@ -267,6 +270,43 @@ _LACKS = (
     Feature(text="acceptance of a request with n above 1, or of one that a stop string ended"),
 )
 
+_SIGNALS = Signals(
+    title="vLLM",
+    tokens=(Sample("vllm:generation_tokens_total"),),
+    finished=(Sample("vllm:request_success_total"),),
+    attempted=(
+        Sample("vllm:request_success_total"),
+        Sample("vllm:admission_rejections_total", is_optional=True),
+    ),
+    failed=(
+        Sample("vllm:request_success_total", 'finished_reason="error"'),
+        Sample("vllm:admission_rejections_total", is_optional=True),
+    ),
+    decode_time=DecodeTime(
+        seconds=Sample("vllm:request_decode_time_seconds_sum"),
+        tokens=Sample("vllm:request_generation_tokens_sum"),
+        first_tokens=Sample("vllm:request_generation_tokens_count"),
+    ),
+    tpot_bucket="vllm:request_time_per_output_token_seconds_bucket",
+    ttft_bucket="vllm:time_to_first_token_seconds_bucket",
+    drafting=Sample(f"{_SPEC}_drafts_total", is_optional=True),
+    accepted=Sample(f"{_SPEC}_accepted_tokens_total"),
+    steps=Sample(f"{_SPEC}_drafts_total"),
+    cache_usage=Sample("vllm:kv_cache_usage_perc"),
+    preemptions=Sample("vllm:num_preemptions_total"),
+    running=Sample("vllm:num_requests_running"),
+    waiting=Sample("vllm:num_requests_waiting"),
+    model_label="model_name",
+    caveats={
+        "time_per_token_seconds": (
+            "vllm:inter_token_latency_seconds has one observation a decode step and not a token: "
+            "speculation makes it look slower, so nothing here uses it"
+        ),
+        "tail_time_per_token_seconds": "an answer of one token counts as 0 s",
+        "failed_share": HIDDEN_ERRORS,
+    },
+)
+
 VLLM = EngineAdapter(
     facts=EngineFacts(
         name="vllm",
@@ -287,6 +327,9 @@ VLLM = EngineAdapter(
         chunk_holds="step",
         device_factors=("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"),
     ),
+    signals=_SIGNALS,
+    vary=vary_vllm,
+    lookup_stands_in=True,
     ask=_ask,
     read_blocks=_read_blocks,
     read_identity=_read_identity,

@@ -14,18 +14,19 @@ from typing import Any
 import msgspec
 
 from draftproof.core.errors import PlanError
-from draftproof.services.engines.facts import Settings, resolve_alias
-from draftproof.services.engines.reading.flags import (
+from draftproof.services.engines.commands import (
+    AS_IT_COMES,
     UNCOMPARED_FLAGS,
+    Drafts,
+    Variation,
     drop_flags,
     find_flags,
     flatten,
+    not_speculating,
     parse_flags,
 )
-from draftproof.services.engines.variation import AS_IT_COMES, Drafting, Variation, not_speculating
+from draftproof.services.engines.facts import DRAFT_LENGTH, DRAFTER, METHOD, OFF, Settings, resolve_alias
 
-METHOD, DRAFT_LENGTH, DRAFTER = "speculation.method", "speculation.num_spec_tokens", "drafter"
-OFF = "off"
 _CONFIG = "speculative_config"
 _Value = str | int | float | bool | None
 _NGRAM_MODELS = ("ngram", "[ngram]")
@@ -49,31 +50,15 @@ _SPELLINGS: dict[str, tuple[str, ...]] = {
 }
 _NAMES = {spelling: name for name, spellings in _SPELLINGS.items() for spelling in spellings}
 _ON_OR_OFF = (
-    "enforce_eager",
-    "enable_prefix_caching",
-    "enable_chunked_prefill",
-    "async_scheduling",
-    "enable_expert_parallel",
-    "enable_auto_tool_choice",
-    "trust_remote_code",
-    "enable_lora",
-    "disable_log_stats",
-    "enable_log_requests",
-    "disable_uvicorn_access_log",
-    "enable_per_request_metrics",
-    "enable_force_include_usage",
-    "enable_prompt_tokens_details",
+    *("enforce_eager", "enable_prefix_caching", "enable_chunked_prefill", "async_scheduling"),
+    *("enable_expert_parallel", "enable_auto_tool_choice", "trust_remote_code", "enable_lora"),
+    *("disable_log_stats", "enable_log_requests", "disable_uvicorn_access_log"),
+    *("enable_per_request_metrics", "enable_force_include_usage", "enable_prompt_tokens_details"),
 )
 # Flags that take no value, so that a model named after one of them is not taken for its value.
 _SWITCHES = frozenset(flag for name in _ON_OR_OFF for flag in (name, f"no_{name}"))
-_TALK = frozenset(
-    {
-        *UNCOMPARED_FLAGS,
-        "served_model_name",  # stated by the service as its model
-        "enable_log_requests",
-        "disable_uvicorn_access_log",
-    }
-)
+# The service states its model's name itself.
+_TALK = UNCOMPARED_FLAGS | {"served_model_name", "enable_log_requests", "disable_uvicorn_access_log"}
 _SPEC_NAMES = {
     "method": METHOD,
     "model": DRAFTER,
@@ -149,8 +134,8 @@ _VLLM_LOOKUP: dict[str, Any] = {"method": "ngram", "prompt_lookup_min": 1, "prom
 _VLLM_FIXED = {"rejection_sample_method": "synthetic", "synthetic_acceptance_length": 1.0}
 
 
-def vary_vllm(command: tuple[str, ...], draft_length: int, drafting: Drafting) -> Variation:
-    """Return the command with drafts of one length, or with none where that is 0; see `vary_command`."""
+def vary_vllm(command: tuple[str, ...], wanted: Drafts) -> Variation:
+    """Return the command with drafts of one length, or with none where that is 0."""
     told = _read_vllm(command)
     if not told:
         raise not_speculating("--speculative-config")
@@ -158,16 +143,17 @@ def vary_vllm(command: tuple[str, ...], draft_length: int, drafting: Drafting) -
     bare = drop_flags(
         command, lambda name: _is_vllm_config(name) or name == "per-request-spec-decode-metrics"
     )
-    if draft_length == 0:
+    if wanted.length == 0:
         return Variation(command=bare, acceptance="speculation off")
-    is_lookup = told.get("method") in {"ngram", "[ngram]"} or told.get("model") in {"ngram", "[ngram]"}
-    kept = _VLLM_LOOKUP if drafting == "ngram" and not is_lookup else told
-    config = {key: value for key, value in kept.items() if key not in _VLLM_REPLACED}
+    is_lookup = bool({told.get("method"), told.get("model")} & set(_NGRAM_MODELS))
+    kept = _VLLM_LOOKUP if wanted.drafting == "ngram" and not is_lookup else told
+    config = {key: value for key, value in kept.items() if key not in {*_VLLM_REPLACED, *_VLLM_FIXED}}
     # A lookup that matches a single token finds a draft in nearly every step, at the same cost.
     config |= {"prompt_lookup_min": 1} if is_lookup else {}
-    config |= {"num_speculative_tokens": draft_length, **_VLLM_FIXED}
+    config |= {"num_speculative_tokens": wanted.length} | (_VLLM_FIXED if wanted.synthetic else {})
+    fixed = "none, by a synthetic acceptance length of 1" if wanted.synthetic else AS_IT_COMES
     flag = ("--speculative-config", msgspec.json.encode(config).decode())
-    return Variation(command=(*bare, *flag), acceptance="none, by a synthetic acceptance length of 1")
+    return Variation(command=(*bare, *flag), acceptance=fixed)
 
 
 def _is_vllm_config(name: str) -> bool:
@@ -200,11 +186,3 @@ def _decode_piece(value: str | None) -> Any:
         return msgspec.json.decode(value or "true")
     except msgspec.MsgspecError:
         return value
-
-
-def free_vllm(varied: Variation) -> Variation:
-    """Return the same with the acceptance left to the drafts."""
-    config = _decode_config(varied.command[-1])
-    kept = {key: value for key, value in config.items() if key not in _VLLM_FIXED}
-    command = (*varied.command[:-1], msgspec.json.encode(kept).decode())
-    return Variation(command=command, environment=varied.environment, acceptance=AS_IT_COMES)

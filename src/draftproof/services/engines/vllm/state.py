@@ -10,10 +10,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from draftproof.services.engines.facts import Settings
-from draftproof.services.engines.reading.flags import flatten, parse_scalar
-from draftproof.services.engines.reading.values import as_table, name_facts, read_gpu_list, read_nccl
-from draftproof.services.engines.vllm.flags import DRAFT_LENGTH, DRAFTER, METHOD, OFF, name_speculation
+from draftproof.services.engines.commands import flatten, parse_scalar
+from draftproof.services.engines.facts import DRAFT_LENGTH, DRAFTER, METHOD, OFF, Settings
+from draftproof.services.engines.values import as_table, name_facts, read_gpu_list, read_nccl
+from draftproof.services.engines.vllm.flags import name_speculation
 
 CACHE_TOKENS, SCHEDULED_TOKENS = "capacity.kv_cache_tokens", "capacity.max_num_scheduled_tokens"
 CUDAGRAPH_MODE, RUNNER = "compilation_config.cudagraph_mode", "model_runner"

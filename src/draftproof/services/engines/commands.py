@@ -11,9 +11,11 @@ Nothing is lost: the words of the head and of all uses, in order, are the comman
 import itertools
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Literal
 
 import msgspec
 
+from draftproof.core.errors import PlanError
 from draftproof.services.engines.facts import Settings
 
 NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
@@ -218,3 +220,36 @@ def _is_shown(flag: str, word: str, shown: Sequence[object]) -> bool:
     """Tell whether settings show a flag's value: as it is, or taken apart where it is JSON."""
     is_json = word.strip().startswith(("{", "["))
     return flag in UNCOMPARED_FLAGS or is_json or word in shown or parse_scalar(word) in shown
+
+
+Drafting = Literal["own", "ngram"]
+AS_IT_COMES = "as it comes: a chunk of the stream is a step"
+
+
+class Drafts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a changed command is to draft: `length` tokens in each step, 0 for none.
+
+    `drafting`: "own" keeps the command's drafter, "ngram" puts the engine's n-gram lookup in its place.
+    `synthetic`: none of the drafts is accepted; else their acceptance is left to them.
+    """
+
+    length: int
+    drafting: Drafting = "own"
+    synthetic: bool = True
+
+
+class Variation(msgspec.Struct, frozen=True, kw_only=True):
+    """A launch command, what must be added to its environment, and what fixes the acceptance, in words."""
+
+    command: tuple[str, ...]
+    environment: dict[str, str] = {}
+    acceptance: str
+
+
+def not_speculating(flag: str) -> PlanError:
+    """Return the error of a command that drafts nothing; `flag` would make it draft."""
+    return PlanError(
+        "the candidate's command does not speculate, so there is no drafter whose steps could be timed.",
+        place="arms.candidate.command",
+        fix=f"add {flag}.",
+    )

@@ -1,1 +1,0 @@
-"""What an engine says outside its answers: command lines, JSON bodies, Prometheus series."""
