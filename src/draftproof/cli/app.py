@@ -189,9 +189,9 @@ def init(
 def check(plan_file: PlanArgument, *, as_json: JsonOption = False) -> None:
     """Start the arms, check contract, compatibility and comparability, and stop before measuring."""
     from draftproof.measure.run import check_plan  # noqa: PLC0415
+    from draftproof.plan.faults import check_filled_in  # noqa: PLC0415
     from draftproof.plan.limits import check_budgets  # noqa: PLC0415
     from draftproof.plan.loading import load_plan  # noqa: PLC0415
-    from draftproof.plan.placeholders import check_filled_in  # noqa: PLC0415
 
     plan, _ = load_plan(plan_file)
     check_filled_in(plan, str(plan_file))
@@ -219,9 +219,9 @@ def run(
     keep_going: KeepGoingOption = False,
 ) -> None:
     """Run the whole qualification of a plan, or continue an interrupted one. Exits like `verdict`."""
+    from draftproof.plan.faults import check_filled_in  # noqa: PLC0415
     from draftproof.plan.limits import check_budgets  # noqa: PLC0415
     from draftproof.plan.loading import load_plan  # noqa: PLC0415
-    from draftproof.plan.placeholders import check_filled_in  # noqa: PLC0415
 
     if (plan_file is None) == (resume is None):
         raise UsageError("name either a plan file or --resume RUN", fix="draftproof run PLAN --out DIR")

@@ -66,8 +66,8 @@ def costs(
     from draftproof.explore.costs import CostGrid, measure_costs  # noqa: PLC0415
     from draftproof.explore.costs.page import render_costs_text  # noqa: PLC0415
     from draftproof.measure.run import Interrupted  # noqa: PLC0415
+    from draftproof.plan.faults import check_filled_in  # noqa: PLC0415
     from draftproof.plan.loading import load_plan  # noqa: PLC0415
-    from draftproof.plan.placeholders import check_filled_in  # noqa: PLC0415
 
     plan, text = load_plan(plan_file)
     check_filled_in(plan, str(plan_file))

@@ -148,8 +148,8 @@ class _Verification(msgspec.Struct, frozen=True, kw_only=True):
 def _compare(opened: "Opened", plan_file: Path | None) -> "DeploymentReport | None":
     """Compare a deployment with a package that was verified; without one, look at the approval's own end."""
     from draftproof.operate.deployment import check_end, compare_deployment, gather_facts  # noqa: PLC0415
+    from draftproof.plan.faults import check_filled_in  # noqa: PLC0415
     from draftproof.plan.loading import load_plan  # noqa: PLC0415
-    from draftproof.plan.placeholders import check_filled_in  # noqa: PLC0415
 
     approval, today = opened.contents.plan.approval, datetime.now(tz=UTC).date()
     decision = opened.results.verdict.decision

@@ -13,9 +13,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from draftproof.cli.printable import print_text
 from draftproof.core.errors import StoreError, UsageError
-from draftproof.plan.loading import load_builtin_plan
-from draftproof.plan.placeholders import PLACEHOLDER
-from draftproof.plan.reference_doc import render_string
+from draftproof.plan.faults import PLACEHOLDER
+from draftproof.plan.loading import load_builtin_plan, render_string
 from draftproof.services.arms.comparability import find_known_forced
 from draftproof.services.engines import adapter_for
 from draftproof.workload.blocks import ENOUGH_BLOCKS

@@ -4,8 +4,10 @@ Owns the file read and what a plan's text means (relative paths, nested settings
 """
 
 import hashlib
+import json
 import re
 import tomllib
+from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,6 @@ from pydantic import ValidationError
 
 from draftproof.core.errors import PlanError
 from draftproof.plan.faults import describe_faults
-from draftproof.plan.reference_doc import render_plan
 from draftproof.plan.schema import Arm, Plan
 
 BUILTIN_PREFIX = "builtin:"
@@ -30,6 +31,7 @@ LATER_KEYS = (
     ("comparison", "unequal_budgets"),
 )
 _DRAFTER_SETTING = "drafter"
+_BARE_KEY = re.compile(r"^[A-Za-z0-9_-]+$")
 _TOML_POSITION = re.compile(
     r"^(?P<what>.*) \(at (?:line (?P<line>\d+), column \d+|(?P<end>end of document))\)$"
 )
@@ -202,3 +204,45 @@ def _absolute(path: str, folder: Path) -> str:
     if path.startswith("${"):
         return path
     return str(folder.absolute() / Path(path).expanduser())
+
+
+def render_plan(plan: Plan) -> str:
+    """Return a TOML text that reads back as an equal plan; values of none are left out."""
+    return "\n".join(_render_table(plan.model_dump(mode="json", exclude_none=True), ())).lstrip("\n") + "\n"
+
+
+def _render_table(table: dict[str, Any], path: tuple[str, ...]) -> Iterator[str]:
+    """Yield plain values first: after a sub-table's header they would belong to the sub-table."""
+    nested = {key: value for key, value in table.items() if _is_nested(value)}
+    for key, value in table.items():
+        if key not in nested:
+            yield f"{_render_key(key)} = {_render_value(value)}"
+    for key, value in nested.items():
+        here = (*path, key)
+        name = ".".join(map(_render_key, here))
+        for entry in value if isinstance(value, list) else (value,):
+            yield f"\n[[{name}]]" if isinstance(value, list) else f"\n[{name}]"
+            yield from _render_table(entry, here)
+
+
+def _is_nested(value: object) -> bool:
+    return isinstance(value, dict) or (isinstance(value, list) and any(isinstance(v, dict) for v in value))
+
+
+def _render_key(key: str) -> str:
+    return key if _BARE_KEY.match(key) else render_string(key)
+
+
+def _render_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return render_string(value)
+    if isinstance(value, list):
+        return f"[{', '.join(map(_render_value, value))}]"
+    return repr(value)
+
+
+def render_string(text: str) -> str:
+    """Return a TOML basic string: JSON's escapes are a subset of TOML's but for the delete character."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -14,8 +14,8 @@ from draftproof.core.manifests import ArmManifest
 from draftproof.judge.decide.forecast import forecast_shortfalls
 from draftproof.measure.run.check import choose_items
 from draftproof.plan.environment import resolve_headers
+from draftproof.plan.faults import check_filled_in, find_placeholders
 from draftproof.plan.loading import load_plan, parse_plan
-from draftproof.plan.placeholders import check_filled_in, find_placeholders
 from draftproof.plan.schema import Arm, Plan
 from draftproof.services.arms.comparability import (
     check_comparable,

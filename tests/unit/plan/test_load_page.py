@@ -8,8 +8,7 @@ import pytest
 from tests.builders.records import build_item
 
 from draftproof.measure.run.load_findings import find_load_findings
-from draftproof.plan.loading import parse_plan
-from draftproof.plan.reference_doc import render_plan
+from draftproof.plan.loading import parse_plan, render_plan
 from draftproof.workload.moments import Units
 from draftproof.workload.reader import load_workload
 

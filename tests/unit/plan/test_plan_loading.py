@@ -10,9 +10,9 @@ from draftproof.plan.loading import (
     load_plan,
     parse_plan,
     plan_sha256,
+    render_plan,
     thresholds_sha256,
 )
-from draftproof.plan.reference_doc import render_plan
 
 MINIMAL = """\
 name = "small"

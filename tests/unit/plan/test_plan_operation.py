@@ -6,8 +6,7 @@ import pytest
 
 from draftproof.cli.initialising import METHODS, Wanted, render_new_plan
 from draftproof.core.errors import PlanError
-from draftproof.plan.loading import load_builtin_plan, parse_plan, plan_sha256, thresholds_sha256
-from draftproof.plan.reference_doc import render_plan
+from draftproof.plan.loading import load_builtin_plan, parse_plan, plan_sha256, render_plan, thresholds_sha256
 
 MINIMAL = """
 name = "minimal"

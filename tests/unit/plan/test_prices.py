@@ -3,8 +3,7 @@
 import pytest
 
 from draftproof.core.errors import PlanError
-from draftproof.plan.loading import parse_plan, thresholds_sha256
-from draftproof.plan.reference_doc import render_plan
+from draftproof.plan.loading import parse_plan, render_plan, thresholds_sha256
 
 PLAN = """
 name = "priced"

@@ -4,7 +4,7 @@ import pytest
 from tests.builders.records import build_item
 
 from draftproof.core.errors import PlanError
-from draftproof.plan.reference_doc import schema_at
+from draftproof.plan.faults import schema_at
 from draftproof.services.engines import ADAPTERS, GENERIC, REFERENCE, adapter_for
 from draftproof.services.engines.protocol import SpeculationSwitch
 from draftproof.workload.items import Message, Sampling
