@@ -1,19 +1,17 @@
-"""What the page shows, in the order in which it is shown. Pure: from the costs to texts and positions.
+"""The costs for people: plain lines for a terminal, and one HTML file in the report's style. Pure.
 
-The page of an experiment: one file in the report's style, readable without a network or a script. Pure.
-
-The costs for a terminal: plain lines, the same for the same costs. Pure.
+The same costs give the same bytes. Both say a step, a split and a comparison in the same words.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
-import msgspec
-
+from draftproof.core.clock import NS_PER_MS
 from draftproof.explore.costs.plot import Plot, Reading, Scale, Series, draw_plot, scale_for
 from draftproof.explore.costs.results import Costs, StepCost, StepSplit
 from draftproof.judge.results.run import Figure
 from draftproof.tell.report import plain, write
-from draftproof.tell.report.charts import Part, Tick, linear_ticks, stacked_parts
+from draftproof.tell.report.charts import Part, linear_ticks, stacked_parts
 from draftproof.tell.report.page import render_page
 from draftproof.tell.report.plain import printable
 from draftproof.tell.report.write import MISSING
@@ -51,16 +49,6 @@ def format_figure(figure: Figure, write: Callable[[float], str]) -> str:
     return f"{write(figure.value)} [{low}, {high}]"
 
 
-def acceptance_text(step: StepCost) -> str:
-    """Write the acceptance that breaks even; "none pays" where even accepting all is not enough."""
-    return "none pays" if step.acceptance.value is None else format_figure(step.acceptance, write.share)
-
-
-def limit_text(split: StepSplit) -> str:
-    """Write the longest drafting time that pays."""
-    return "none pays" if split.draft_limit_ns.value is None else write.ms(split.draft_limit_ns.value)
-
-
 def comparison_lines(costs: Costs) -> list[str]:
     """Return a sentence for every cell of the run that was compared."""
     return [f"{printable(one.segment)} × {printable(one.load)}: {one.sentence}" for one in costs.comparisons]
@@ -71,6 +59,27 @@ def step_title(step: StepCost) -> str:
     if not step.draft_length:
         return "ordinary"
     return f"{step.draft_length}{' (n-gram)' if step.drafting == 'ngram' else ''}"
+
+
+def _step_cells(step: StepCost) -> tuple[str, str, str, str]:
+    """Return batch, time, tokens and acceptance needed: "none pays" where accepting all is too little."""
+    timed = str(step.batch), format_figure(step.step_ns, write.ms)
+    if not step.draft_length:
+        return (*timed, "1", "")
+    none_pays = step.acceptance.value is None
+    acceptance = "none pays" if none_pays else format_figure(step.acceptance, write.share)
+    return (*timed, format_figure(step.ratio, write.ratio), acceptance)
+
+
+def _split_cells(split: StepSplit) -> tuple[str, str, str, str]:
+    """Return the ordinary step, what checking adds, drafting, and the longest drafting that pays."""
+    limit = split.draft_limit_ns.value
+    return (
+        write.ms(split.ordinary_ns.value),
+        format_figure(split.verification_ns, write.ms),
+        format_figure(split.draft_ns, write.ms),
+        "none pays" if limit is None else write.ms(limit),
+    )
 
 
 def _head(costs: Costs) -> list[str]:
@@ -84,35 +93,14 @@ def _head(costs: Costs) -> list[str]:
 
 def _steps(costs: Costs) -> list[str]:
     header = ("Drafts", "Batch", "Step, ms", "Needs tokens per step", "Needs acceptance", "Waves")
-    rows = [
-        (
-            step_title(step),
-            str(step.batch),
-            format_figure(step.step_ns, write.ms),
-            format_figure(step.ratio, write.ratio) if step.draft_length else "1",
-            acceptance_text(step) if step.draft_length else "",
-            str(step.waves),
-        )
-        for step in costs.steps
-    ]
-    return _align([header, *rows])
+    return _align([header, *((step_title(one), *_step_cells(one), str(one.waves)) for one in costs.steps)])
 
 
 def _splits(costs: Costs) -> list[str]:
     if not costs.splits:
         return []
     header = ("Drafts", "Batch", "Ordinary step", "Checking adds", "Drafting", "Drafting may take")
-    rows = [
-        (
-            str(split.draft_length),
-            str(split.batch),
-            write.ms(split.ordinary_ns.value),
-            format_figure(split.verification_ns, write.ms),
-            format_figure(split.draft_ns, write.ms),
-            limit_text(split),
-        )
-        for split in costs.splits
-    ]
+    rows = [(str(one.draft_length), str(one.batch), *_split_cells(one)) for one in costs.splits]
     last = f"  The last column is the longest drafting that pays at an acceptance of {costs.acceptance:.0%}."
     return [*_align([header, *rows]), last]
 
@@ -128,97 +116,36 @@ def _align(rows: Sequence[tuple[str, ...]]) -> list[str]:
     ]
 
 
-_PAYS = {
-    "pays": "pays",
-    "does_not_pay": "does not pay",
-    "too_close": "too close to call",
-    "unknown": "not known",
+# What a comparison comes to -> its words and its tone.
+_JUDGED = {
+    "pays": ("pays", "gain"),
+    "does_not_pay": ("does not pay", "harm"),
+    "too_close": ("too close to call", "inconclusive"),
+    "unknown": ("not known", "missing"),
 }
-_TONES = {"pays": "gain", "does_not_pay": "harm", "too_close": "inconclusive", "unknown": "missing"}
 
 
-class StepRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of the table of steps."""
-
-    batch: str
-    step: str
-    ratio: str
-    acceptance: str
-    drafted: str
-    sample: str
-
-
-class SplitRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of the chart of parts."""
-
-    batch: str
-    parts: tuple[Part, ...]
-    ordinary: str
-    checking: str
-    drafting: str
-    limit: str
-
-
-class ComparisonRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A cell of the run beside its break-even."""
-
-    segment: str
-    load: str
-    needs: str
-    has: str
-    word: str
-    tone: str
-    sentence: str
-
-
-class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything the template lays out."""
-
-    title: str
-    headline: str
-    version: str
-    confidence: str
-    acceptance: str
-    facts: tuple[tuple[str, str], ...]
-    acceptance_plot: Plot
-    ratio_plot: Plot
-    steps: tuple[tuple[str, tuple[StepRow, ...]], ...]
-    lookup_steps: tuple[tuple[str, tuple[StepRow, ...]], ...]
-    split_source: str
-    split_ticks: tuple[Tick, ...]
-    splits: tuple[tuple[str, tuple[SplitRow, ...]], ...]
-    run: str | None
-    comparisons: tuple[ComparisonRow, ...]
-    drifts: tuple[tuple[str, str], ...]
-    commands: tuple[tuple[str, str], ...]
-    warnings: tuple[str, ...]
-    assumptions: tuple[str, ...]
-
-
-def build_page(costs: Costs) -> Page:
-    """Return what the page shows."""
+def render_costs_html(costs: Costs) -> str:
+    """Render the whole page."""
     own = [step for step in costs.steps if step.draft_length and step.drafting == "own"]
-    full_ms = max((_total_ns(split) for split in costs.splits), default=0.0) / write.NS_PER_MS
-    return Page(
-        title=costs.plan_name,
+    full_ms = max((_total_ns(split) for split in costs.splits), default=0.0) / NS_PER_MS
+    return render_page(
+        "costs.html.j2",
+        "draftproof.explore.costs",
+        costs=costs,
         headline=_headline(own),
-        version=costs.draftproof_version,
+        facts=_facts(costs),
         confidence=f"{costs.confidence:.0%}",
         acceptance=f"{costs.acceptance:.0%}",
-        facts=_facts(costs),
         acceptance_plot=_plot_acceptance(costs, own),
         ratio_plot=_plot_ratio(costs, own),
-        steps=_step_groups([step for step in costs.steps if step.drafting == "own"]),
-        lookup_steps=_step_groups([step for step in costs.steps if step.drafting == "ngram"]),
+        own_steps=_group_steps(step for step in costs.steps if step.drafting == "own"),
+        lookup_steps=_group_steps(step for step in costs.steps if step.drafting == "ngram"),
         split_source=_source(costs),
         split_ticks=linear_ticks(full_ms),
-        splits=_split_groups(costs, full_ms),
-        run=costs.run,
-        comparisons=_comparison_rows(costs),
-        drifts=tuple((str(one.batch), write.ratio(one.ratio)) for one in costs.drifts),
-        commands=tuple((title, " ".join(command)) for title, command in costs.commands),
-        warnings=costs.warnings,
-        assumptions=costs.assumptions,
+        splits=_group_splits(costs, full_ms),
+        judged=_JUDGED,
+        figure=lambda one: format_figure(one, write.ratio),
     )
 
 
@@ -237,8 +164,11 @@ def _headline(own: list[StepCost]) -> str:
 
 
 def _name(step: StepCost) -> str:
-    drafts = "1 draft" if step.draft_length == 1 else f"{step.draft_length} drafts"
-    return f"{drafts}, batch {step.batch}"
+    return f"{_count_drafts(step.draft_length)}, batch {step.batch}"
+
+
+def _count_drafts(length: int) -> str:
+    return "1 draft" if length == 1 else f"{length} drafts"
 
 
 def _facts(costs: Costs) -> tuple[tuple[str, str], ...]:
@@ -295,75 +225,36 @@ def _by_length(costs: Costs, own: list[StepCost], read: Callable[[StepCost], Fig
     ]
 
 
-def _step_groups(steps: list[StepCost]) -> tuple[tuple[str, tuple[StepRow, ...]], ...]:
-    titles = dict.fromkeys(step_title(step) for step in steps)
-    return tuple(
-        (title, tuple(_step_row(step) for step in steps if step_title(step) == title)) for title in titles
-    )
+def _group_steps(steps: Iterable[StepCost]) -> dict[str, list[tuple[str, ...]]]:
+    """Return what steps draft -> the cells of their rows."""
+    groups: dict[str, list[tuple[str, ...]]] = {}
+    for step in steps:
+        drafted = MISSING if step.drafted is None else f"{step.drafted:.2f}"
+        last = drafted if step.draft_length else "", f"{step.waves} / {step.requests}"
+        groups.setdefault(step_title(step), []).append((*_step_cells(step), *last))
+    return groups
 
 
-def _step_row(step: StepCost) -> StepRow:
-    drafted = MISSING if step.drafted is None else f"{step.drafted:.2f}"
-    return StepRow(
-        batch=str(step.batch),
-        step=format_figure(step.step_ns, write.ms),
-        ratio=format_figure(step.ratio, write.ratio) if step.draft_length else "1",
-        acceptance=acceptance_text(step) if step.draft_length else "",
-        drafted=drafted if step.draft_length else "",
-        sample=f"{step.waves} / {step.requests}",
-    )
+def _group_splits(costs: Costs, full_ms: float) -> dict[str, list[tuple[Any, ...]]]:
+    """Return drafts -> batch, parts of the bar and cells of each row."""
+    groups: dict[str, list[tuple[Any, ...]]] = {}
+    for length in costs.draft_lengths:
+        for split in (one for one in costs.splits if one.draft_length == length):
+            row = (split.batch, _parts(split, full_ms), *_split_cells(split))
+            groups.setdefault(_count_drafts(length), []).append(row)
+    return groups
 
 
-def _split_groups(costs: Costs, full_ms: float) -> tuple[tuple[str, tuple[SplitRow, ...]], ...]:
-    return tuple(
-        (
-            "1 draft" if length == 1 else f"{length} drafts",
-            tuple(_split_row(split, full_ms) for split in costs.splits if split.draft_length == length),
-        )
-        for length in costs.draft_lengths
-        if any(split.draft_length == length for split in costs.splits)
-    )
-
-
-def _split_row(split: StepSplit, full_ms: float) -> SplitRow:
+def _parts(split: StepSplit, full_ms: float) -> tuple[Part, ...]:
     parts = (
         ("ordinary", "ordinary step", split.ordinary_ns.value),
         ("verify", "checking", split.verification_ns.value),
         ("draft", "drafting", split.draft_ns.value),
     )
-    in_ms = [
-        (tone, label, None if value is None else value / write.NS_PER_MS) for tone, label, value in parts
-    ]
-    return SplitRow(
-        batch=str(split.batch),
-        parts=stacked_parts(in_ms, full_ms),
-        ordinary=write.ms(split.ordinary_ns.value),
-        checking=format_figure(split.verification_ns, write.ms),
-        drafting=format_figure(split.draft_ns, write.ms),
-        limit=limit_text(split),
-    )
+    in_ms = [(tone, label, None if value is None else value / NS_PER_MS) for tone, label, value in parts]
+    return stacked_parts(in_ms, full_ms)
 
 
 def _total_ns(split: StepSplit) -> float:
     parts = (split.ordinary_ns.value, split.verification_ns.value, split.draft_ns.value)
     return sum(max(value or 0.0, 0.0) for value in parts)
-
-
-def _comparison_rows(costs: Costs) -> tuple[ComparisonRow, ...]:
-    return tuple(
-        ComparisonRow(
-            segment=one.segment,
-            load=one.load,
-            needs=format_figure(one.needs, write.ratio),
-            has=write.ratio(one.has),
-            word=_PAYS[one.pays],
-            tone=_TONES[one.pays],
-            sentence=one.sentence,
-        )
-        for one in costs.comparisons
-    )
-
-
-def render_costs_html(costs: Costs) -> str:
-    """Render the whole page; the same costs give the same bytes."""
-    return render_page("costs.html.j2", "draftproof.explore.costs", page=build_page(costs))
