@@ -15,10 +15,8 @@ DraftproofError
 class DraftproofError(Exception):
     """One sentence for a person, with an exit code for a script.
 
-    Args:
-        message: what is wrong.
-        place: file, key or line at fault, or None where there is no such place.
-        fix: what to do about it, or None.
+    `place`: file, key or line at fault, or None where there is no such place. `fix`: what to do about it, or
+    None.
     """
 
     exit_code = 1

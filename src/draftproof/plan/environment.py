@@ -27,11 +27,7 @@ _S = TypeVar("_S", bound=msgspec.Struct)
 
 
 def resolve_references(text: str, environment: Mapping[str, str], place: str) -> str:
-    """Return a text with every `${NAME}` replaced by its value.
-
-    Raises:
-        PlanError: a name is not set.
-    """
+    """Return a text with every `${NAME}` replaced by its value. Raises PlanError: a name is not set."""
     for name in find_references(text):
         if name not in environment:
             raise PlanError(
@@ -43,10 +39,7 @@ def resolve_references(text: str, environment: Mapping[str, str], place: str) ->
 def resolve_plan(plan: Plan, environment: Mapping[str, str], secrets: Collection[str]) -> Plan:
     """Return a plan whose target, settings and facts of drafters hold values in place of references.
 
-    A reference to a secret stays what it is.
-
-    Raises:
-        PlanError: a name is not set.
+    A reference to a secret stays what it is. Raises PlanError: a name is not set.
     """
 
     def read(table: Iterable[tuple[str, Any]], place: str) -> dict[str, Any]:
@@ -123,9 +116,8 @@ def resolve_headers(
 ) -> tuple[tuple[str, str], ...]:
     """Return request headers with their references resolved.
 
-    Raises:
-        PlanError: a name is not set, a value has a line break, or a header that holds a secret states it in
-            the plan.
+    Raises PlanError: a name is not set, a value has a line break, or a header that holds a secret states it
+    in the plan.
     """
     for name, value in headers.items():
         if is_secret_header(name):
@@ -146,8 +138,7 @@ def resolve_variables(
 ) -> dict[str, str]:
     """Return variables of a launched command with their references resolved.
 
-    Raises:
-        PlanError: a name is not set, or a variable that holds a secret states it in the plan.
+    Raises PlanError: a name is not set, or a variable that holds a secret states it in the plan.
     """
     for name, value in variables.items():
         if is_secret_name(name):
@@ -160,8 +151,7 @@ def resolve_variables(
 def check_request_fields(fields: Mapping[str, object], place: str) -> None:
     """Do nothing if no further field of a request holds a secret: fields are stored with the run.
 
-    Raises:
-        PlanError: names the field.
+    Raises PlanError: names the field.
     """
     for name in fields:
         if is_secret_name(name):

@@ -120,8 +120,7 @@ class Knee(_Strict):
     def check(self, *, has_deadline: bool, levels: tuple[str, ...], confidence: float) -> None:
         """Do nothing if the search can find something in this plan.
 
-        Raises:
-            ValueError: says what is missing and what to do.
+        Raises ValueError: says what is missing and what to do.
         """
         if not has_deadline:
             raise ValueError(

@@ -19,8 +19,7 @@ def list_budgets(plan: Plan) -> dict[str, int]:
 def check_budgets(plan: Plan) -> None:
     """Do nothing if the arms have one budget, or the plan declares that they have not.
 
-    Raises:
-        IncompatibleError: names the devices of every arm.
+    Raises IncompatibleError: names the devices of every arm.
     """
     budgets = list_budgets(plan)
     if plan.comparison.unequal_budgets or len(set(budgets.values())) == 1:

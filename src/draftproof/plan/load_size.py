@@ -105,10 +105,8 @@ def measure_sizes(
 ) -> dict[str, LoadSize]:
     """Return the size of every load level.
 
-    Args:
-        levels: those of the plan.
-        openings: load, block, arm -> the counted requests that an arrival process made due.
-        blocks: the turns; arrivals count of those that ran in one go to their end.
+    `openings`: load, block, arm -> the counted requests that an arrival process made due. `blocks`: the
+    turns; arrivals count of those that ran in one go to their end.
     """
     rates = _measure_rates(openings, blocks)
     return {level.name: _size_of(level, rates.get(level.name)) for level in levels}

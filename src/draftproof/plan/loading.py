@@ -43,13 +43,8 @@ def load_plan(path: Path | str) -> tuple[Plan, str]:
     Relative paths of the plan (workload, local model, drafter) are taken from the plan's own folder; those
     inside `command` and `env` are the launched program's and stay as they are. The text is that of the file,
     byte for byte, unless it has a path to resolve: then it is written anew with absolute ones, so that it
-    means the same wherever a run keeps it.
-
-    Args:
-        path: a TOML file, or "builtin:demo".
-
-    Raises:
-        PlanError: no such file, not TOML (with the line), an unknown key or a value out of range.
+    means the same wherever a run keeps it. `path`: a TOML file, or "builtin:demo". Raises PlanError: no such
+    file, not TOML (with the line), an unknown key or a value out of range.
     """
     if str(path).startswith(BUILTIN_PREFIX):
         return load_builtin_plan(str(path).removeprefix(BUILTIN_PREFIX))
@@ -63,11 +58,8 @@ def load_plan(path: Path | str) -> tuple[Plan, str]:
 def load_builtin_plan(name: str) -> tuple[Plan, str]:
     """Return a plan that ships with the package, and its text.
 
-    "demo" is the demo's plan. "demo-quick" is the same with two prompts of each task and one repeat: it
-    shows the path and is too little for a verdict.
-
-    Raises:
-        PlanError: no plan of that name.
+    "demo" is the demo's plan. "demo-quick" is the same with two prompts of each task and one repeat: it shows
+    the path and is too little for a verdict. Raises PlanError: no plan of that name.
     """
     if name not in _BUILTIN_NAMES:
         raise PlanError(
@@ -90,8 +82,7 @@ def _shorten(plan: Plan) -> Plan:
 def parse_plan(text: str, source: str = "plan") -> Plan:
     """Return the plan that a TOML text states; paths stay as written.
 
-    Raises:
-        PlanError: not TOML (with the line), an unknown key or a value out of range.
+    Raises PlanError: not TOML (with the line), an unknown key or a value out of range.
     """
     values = _parse_toml(text, source)
     _flatten_settings(values)

@@ -60,9 +60,7 @@ class GenerationStream:
 class AsyncEngine:
     """Runs an engine in a thread of its own.
 
-    Args:
-        engine: used by that thread alone from `start` to `stop`.
-        clock: monotonic ns, the engine's.
+    `engine`: used by that thread alone from `start` to `stop`. `clock`: monotonic ns, the engine's.
     """
 
     def __init__(self, engine: Engine, *, clock: Clock = monotonic_ns) -> None:
@@ -95,8 +93,7 @@ class AsyncEngine:
     async def prepare(self, request: GenerationRequest) -> None:
         """Compile a request's schema beside the event loop, so that `generate` finds it done.
 
-        Raises:
-            UsageError: the request can never run here.
+        Raises UsageError: the request can never run here.
         """
         if request.sampling.json_schema is not None:
             await asyncio.to_thread(self._engine.check, request)
@@ -104,10 +101,8 @@ class AsyncEngine:
     def generate(self, request: GenerationRequest) -> GenerationStream:
         """Hand a request over and return its outputs; call from a coroutine.
 
-        Raises:
-            UsageError: the request can never run here, or its id is in use.
-            QueueFullError: too many run and wait already.
-            EngineError: the engine is stopping.
+        Raises UsageError: the request can never run here, or its id is in use; QueueFullError: too many run
+        and wait already; EngineError: the engine is stopping.
         """
         self._engine.check(request)
         with self._changed:

@@ -180,11 +180,7 @@ Tracer = Callable[[StepTrace], None]
 class TraceFile:
     """Appends records to a file, a JSON object a line, each written at once.
 
-    Args:
-        path: created if it is not there; an existing file is continued.
-
-    Raises:
-        UsageError: it cannot be opened.
+    `path`: created if it is not there; an existing file is continued. Raises UsageError: it cannot be opened.
     """
 
     def __init__(self, path: Path) -> None:
@@ -217,11 +213,7 @@ class TraceFile:
 
 
 class LapTimer:
-    """Runs from its making; each lap belongs to the part that it is called with.
-
-    Args:
-        clock: monotonic ns.
-    """
+    """Runs from its making; each lap belongs to the part that it is called with. `clock`: monotonic ns."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -35,12 +35,10 @@ def best_length(
 ) -> int:
     """Return the k from `lowest` on that yields most tokens per second, the smallest of equals.
 
-    Args:
-        acceptance: a of equation 1, from 0 to 1.
-        prices: time of a round by k = 0, 1, ...; any unit, above 0.
-        lowest: smallest k to consider, below `len(prices)`.
-        coverage: drafted tokens over those asked for; a lookup may find none.
-        others: sequences of the same pass that draft in another way, per sequence that drafts; each yields 1.
+    `acceptance`: a of equation 1, from 0 to 1. `prices`: time of a round by k = 0, 1, ...; any unit, above 0.
+    `lowest`: smallest k to consider, below `len(prices)`. `coverage`: drafted tokens over those asked for; a
+    lookup may find none. `others`: sequences of the same pass that draft in another way, per sequence that
+    drafts; each yields 1.
     """
     best, best_rate, tokens, power = lowest, -1.0, 0.0, 1.0
     for length, price in enumerate(prices):
@@ -58,9 +56,7 @@ class Acceptance:
     A round tests its drafts up to the first that is rejected. `rate` is the sum of accepted over the sum of
     tested drafts, both discounted by a constant factor a round, beside a prior worth two tested drafts: the
     method's own rate for a sequence, 0.7 for a method. `coverage` is drafted over asked-for tokens, likewise.
-
-    Args:
-        prior: the estimate a sequence starts from; None for that of a method.
+    `prior`: the estimate a sequence starts from; None for that of a method.
     """
 
     def __init__(self, prior: "Acceptance | None" = None) -> None:
@@ -122,11 +118,7 @@ class Curve:
         return self._sizes[0] if self._sizes else None
 
     def at(self, size: float) -> float:
-        """Return the time at a size, ns.
-
-        Raises:
-            LookupError: nothing was observed.
-        """
+        """Return the time at a size, ns. Raises LookupError: nothing was observed."""
         if not self._sizes:
             raise LookupError("nothing was observed")
         index = bisect_left(self._sizes, size)
@@ -152,8 +144,7 @@ class Curve:
 class RoundCosts:
     """What the rounds of one method take.
 
-    Args:
-        verification: all of a round but drafting, by rows of its pass; shared by all methods.
+    `verification`: all of a round but drafting, by rows of its pass; shared by all methods.
     """
 
     def __init__(self, verification: Curve) -> None:
@@ -177,13 +168,7 @@ class RoundCosts:
         self._drafting[sequences].observe(length, time_ns)
 
     def round_ns(self, rows: float, sequences: int, length: int) -> float:
-        """Return the time of a round.
-
-        Args:
-            rows: rows of its pass.
-            sequences: how many draft.
-            length: the longest draft; 0 costs no drafting.
-        """
+        """Return the time of a round. `length`: the longest draft; 0 costs no drafting."""
         return max(1.0, self.verification.at(rows) + self._draft_ns(sequences, length))
 
     def prices(self, sequences: int, others: int, longest: int, coverage: float) -> list[float]:
@@ -208,12 +193,8 @@ def estimate_gain(
 ) -> float:
     """Return the throughput of a round with these drafts over that of the same round without any.
 
-    Args:
-        lengths: draft length by sequence.
-        rates: acceptance by sequence.
-        costs: what rounds take.
-        coverage: drafted tokens over those asked for.
-        others: further sequences of the pass, a row and a token each.
+    `coverage`: drafted tokens over those asked for. `others`: further sequences of the pass, a row and a
+    token each.
     """
     pairs = list(zip(lengths, rates, strict=True))
     tokens = others + sum(1.0 + coverage * (expected_tokens(rate, k) - 1.0) for k, rate in pairs)

@@ -44,12 +44,8 @@ class DraftHistory:
 class Situation:
     """The sequences of one method and policy in the round to come, and the rest of its pass.
 
-    Attributes:
-        histories: by sequence.
-        limits: by sequence the most it may draft, at least 1.
-        others: further decoding sequences of the pass.
-        coverage: the method's drafted tokens over those asked for.
-        costs: what rounds of the method take.
+    `limits`: by sequence the most it may draft, at least 1. `others`: further decoding sequences of the pass.
+    `coverage`: the method's drafted tokens over those asked for. `costs`: what rounds of the method take.
     """
 
     histories: Sequence[DraftHistory]
@@ -108,9 +104,8 @@ class DraftLength(Protocol):
     def observe(self, gain: float | None, *, was_plain: bool) -> None:
         """Take note of a round that is over.
 
-        Args:
-            gain: the estimate after it, None while unknown.
-            was_plain: nothing was drafted, and the round was timed.
+        `gain`: the estimate after it, None while unknown. `was_plain`: nothing was drafted, and the round was
+        timed.
         """
         ...
 
@@ -129,11 +124,8 @@ class FixedLength:
 class BatchLength:
     """The table's length for the number of decoding sequences, within each request's own.
 
-    Args:
-        table: (decoding sequences from, length) in rising order, the first from 1.
-
-    Raises:
-        UsageError: the table is not of this form.
+    `table`: (decoding sequences from, length) in rising order, the first from 1. Raises UsageError: the table
+    is not of this form.
     """
 
     def __init__(self, table: BatchTable) -> None:

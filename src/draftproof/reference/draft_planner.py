@@ -81,11 +81,7 @@ class _Method:
 class LengthPlanner:
     """Decides the lengths of a round and learns from its outcome.
 
-    Args:
-        table: draft length by batch size, for the `batch` policy.
-
-    Raises:
-        UsageError: the table is malformed.
+    `table`: draft length by batch size, for the `batch` policy. Raises UsageError: the table is malformed.
     """
 
     def __init__(self, table: BatchTable) -> None:
@@ -99,9 +95,7 @@ class LengthPlanner:
     def plan(self, asking: Sequence[Asking], decoding: int) -> dict[str, int]:
         """Return draft lengths by request id.
 
-        Args:
-            asking: the sequences that could draft.
-            decoding: all decoding sequences of the pass, these included.
+        `decoding`: all decoding sequences of the pass, these included.
         """
         groups: dict[tuple[str, DraftPolicy], list[Asking]] = {}
         for one in asking:
@@ -121,9 +115,7 @@ class LengthPlanner:
     def learn(self, drafted: Mapping[str, Drafted], times: RoundTimes) -> None:
         """Take in what came of the round planned last.
 
-        Args:
-            drafted: by request id; a sequence that lost its drafter is missing.
-            times: of the whole round.
+        `drafted`: by request id; a sequence that lost its drafter is missing.
         """
         learning = {key for key in self._situations if key[1] in _LEARNING}
         if not learning:
@@ -201,16 +193,10 @@ _logger = logging.getLogger(__name__)
 class Drafters:
     """The loaded drafters by method.
 
-    Args:
-        proposers: by method.
-        vocab_size: of the target.
-        max_draft_tokens: a sequence's fixed share of a step.
-        length_by_batch: table of the draft-length policy `batch`.
-        counters: told of draft lengths and of every sequence that loses its drafter.
-
-    Attributes:
-        planned: by request id the draft length of this round, 0 where its policy pauses drafting; sequences
-            that do not draft or have no room for a draft are missing.
+    `max_draft_tokens`: a sequence's fixed share of a step. `length_by_batch`: table of the draft-length
+    policy `batch`. `counters`: told of draft lengths and of every sequence that loses its drafter. `planned`:
+    by request id the draft length of this round, 0 where its policy pauses drafting; sequences that do not
+    draft or have no room for a draft are missing.
     """
 
     def __init__(
@@ -252,11 +238,8 @@ class Drafters:
     ) -> None:
         """Show drafters the target's states of the positions that stay.
 
-        Args:
-            spans: those of the pass.
-            kept: per span how many of its first positions were committed.
-            taps: as given to the pass.
-            states: [tokens, taps, hidden] of the pass.
+        `kept`: per span how many of its first positions were committed. `states`: [tokens, taps, hidden] of
+        the pass.
         """
         if states is None:
             return
@@ -272,10 +255,7 @@ class Drafters:
     def learn(self, spans: Sequence[Span], chosen: Sequence[Sequence[int]], durations: StepDurations) -> None:
         """Let the draft-length policies learn from a round.
 
-        Args:
-            spans: those of the pass.
-            chosen: per span the tokens verification gave, accepted drafts and one of the target's own.
-            durations: where the round's time went.
+        `chosen`: per span the tokens verification gave, accepted drafts and one of the target's own.
         """
         if not self._planner.is_learning:
             return

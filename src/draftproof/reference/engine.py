@@ -56,12 +56,8 @@ _FAILED = Delivery(token_ids=(), text="", finish_reason="error")
 class Engine:
     """Speculative decoding with continuous batching.
 
-    Args:
-        target: the model.
-        config: limits and defaults.
-        proposers: drafters by method; n-gram lookup unless given.
-        clock: monotonic ns.
-        tracer: told of every step that did not raise.
+    `proposers`: drafters by method; n-gram lookup unless given. `clock`: monotonic ns. `tracer`: told of
+    every step that did not raise.
     """
 
     def __init__(
@@ -123,9 +119,8 @@ class Engine:
     def add_request(self, request: GenerationRequest, *, arrival_ns: int | None = None) -> None:
         """Queue a request.
 
-        Raises:
-            UsageError: it can never run here, or its id is in use.
-            QueueFullError: too many run and wait already.
+        Raises UsageError: it can never run here, or its id is in use; QueueFullError: too many run and wait
+        already.
         """
         self.check(request)
         if request.request_id in self._live_ids:
@@ -390,13 +385,8 @@ def default_proposers(config: EngineConfig) -> dict[str, Proposer]:
 def load_engine(config: EngineConfig, *, tracer: Tracer | None = None) -> Engine:
     """Load the configured model and its drafters, and put an engine around them.
 
-    Args:
-        config: limits, defaults, and what to load.
-        tracer: told of every step.
-
-    Raises:
-        UsageError: a model or a drafter is missing or does not fit.
-        EngineError: files cannot be loaded, or a model does not compute faithfully.
+    `config`: limits, defaults, and what to load. Raises UsageError: a model or a drafter is missing or does
+    not fit; EngineError: files cannot be loaded, or a model does not compute faithfully.
     """
     target = load_target(config)
     proposers = default_proposers(config) | load_drafters(choose_drafters(config), target)

@@ -54,8 +54,8 @@ def process_logits(
     Args:
         logits: [drafts + 1, vocab] as the model gave them, any floating type; left as they are.
         sampling: what the request asks for.
-        prompt_ids: the prompt.
-        output_ids: committed tokens after it.
+        prompt_ids: [prompt].
+        output_ids: [output], committed tokens after it.
         draft_ids: [drafts].
         end_ids: tokens that `min_tokens` holds back: end of sequence and the request's stop tokens.
         allowed: [drafts + 1, vocab] bool, what the request's grammar allows in each row; None allows all.
@@ -116,10 +116,8 @@ def penalize(
 def count_tokens(output: Sequence[int], drafts: Sequence[int], like: torch.Tensor) -> torch.Tensor:
     """Return how often each column's token stands in the output before each row: [drafts + 1, columns].
 
-    Args:
-        output: the column of each committed token of the output.
-        drafts: the column of each draft.
-        like: a tensor of the shape and type to return.
+    `output`: the column of each committed token of the output. `like`: a tensor of the shape and type to
+    return.
     """
     counts = torch.zeros_like(like)
     counts += torch.bincount(_as_ids(output, like), minlength=like.shape[-1])
@@ -132,12 +130,8 @@ def penalize_repetition(logits: torch.Tensor, seen: torch.Tensor, penalty: float
     """Return logits with those of `seen` tokens divided by the penalty if positive, else multiplied.
 
     Keskar et al. 2019 (CTRL, section 4.1) in the form of transformers' RepetitionPenaltyLogitsProcessor and
-    of vLLM: a token counts as seen if it stands in the prompt or in the output.
-
-    Args:
-        logits: [rows, columns].
-        seen: [rows, columns] bool.
-        penalty: above 1 discourages, below 1 encourages.
+    of vLLM: a token counts as seen if it stands in the prompt or in the output. `logits`: [rows, columns].
+    `seen`: [rows, columns] bool. `penalty`: above 1 discourages, below 1 encourages.
     """
     penalized = torch.where(logits > 0, logits / penalty, logits * penalty)
     return torch.where(seen, penalized, logits)
@@ -179,10 +173,8 @@ _QUIET = 0  # what is wrong with a schema goes to the caller, not to standard er
 class Constraint:
     """Where one sequence's output stands in its grammar.
 
-    Args:
-        matcher: at the grammar's start; it belongs to this object.
-        vocab_size: of the model's logits.
-        eos_ids: end tokens; once the grammar is complete they may follow without end.
+    `matcher`: at the grammar's start; it belongs to this object. `eos_ids`: end tokens; once the grammar is
+    complete they may follow without end.
     """
 
     def __init__(self, matcher: llguidance.LLMatcher, *, vocab_size: int, eos_ids: AbstractSet[int]) -> None:
@@ -226,10 +218,8 @@ class Constraint:
 class Grammars:
     """Compiles schemas for one model and keeps those used last.
 
-    Args:
-        tokenizer: the model's, as transformers loads it.
-        vocab_size: of the model's logits; it may exceed the tokenizer's.
-        eos_ids: tokens that end an output.
+    `tokenizer`: the model's, as transformers loads it. `vocab_size`: of the model's logits; it may exceed the
+    tokenizer's.
     """
 
     def __init__(self, tokenizer: Any, *, vocab_size: int, eos_ids: AbstractSet[int]) -> None:
@@ -242,11 +232,7 @@ class Grammars:
         self._compile(json_schema)
 
     def start(self, json_schema: str) -> Constraint:
-        """Return the constraint of an output that has not begun.
-
-        Raises:
-            UsageError: as `check`.
-        """
+        """Return the constraint of an output that has not begun. Raises UsageError: as `check`."""
         matcher = self._compile(json_schema).deep_copy()
         return Constraint(matcher, vocab_size=self._vocab_size, eos_ids=self._eos_ids)
 

@@ -25,7 +25,6 @@ class DraftContext:
     """One sequence that wants a draft.
 
     Attributes:
-        request_id: whose it is.
         token_ids: its committed tokens, prompt and output; not to be changed.
         max_draft_tokens: the most it may draft, at least 1.
         sampling: how the request draws its tokens.
@@ -99,13 +98,8 @@ class Draft:
 def collect_drafts(proposer: Proposer, contexts: Sequence[DraftContext], vocab_size: int) -> list[Draft]:
     """Ask a proposer for the whole batch; if it raises, ask per sequence, so that one fault stays with one.
 
-    Args:
-        proposer: any proposer, trusted with nothing.
-        contexts: the sequences that want drafts.
-        vocab_size: ids must be below it.
-
-    Returns:
-        One draft per context; a failed one is empty or ends where the fault came.
+    The proposer is trusted with nothing: token ids must be below `vocab_size`. Returns one draft per context;
+    a failed one is empty or ends where the fault came.
     """
     if not contexts:
         return []

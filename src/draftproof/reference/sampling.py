@@ -55,10 +55,7 @@ def truncate_min_p(logits: torch.Tensor, min_p: float) -> torch.Tensor:
     """Drop every token less probable than `min_p` times its row's likeliest; 0 keeps all.
 
     Nguyen et al. 2024 (Turning Up the Heat: Min-p Sampling for Creative and Coherent LLM Outputs, section 3).
-
-    Args:
-        logits: [rows, vocab], temperature applied.
-        min_p: within 0 and 1.
+    `logits`: [rows, vocab], temperature applied. `min_p`: within 0 and 1.
     """
     if min_p == 0.0:
         return logits
@@ -107,10 +104,8 @@ def draw(probs: torch.Tensor, uniform: float) -> int:
 def token_logprobs(logits: torch.Tensor, token_ids: Sequence[int], num_top: int) -> tuple[TokenLogprobs, ...]:
     """Return the log-probability of each token and of the likeliest at its place, natural logarithm.
 
-    Args:
-        logits: [tokens, vocab] raw; row i decided token i.
-        token_ids: [tokens].
-        num_top: how many of the likeliest to list, cut to the vocabulary; 0 lists none.
+    `logits`: [tokens, vocab] raw; row i decided token i. `token_ids`: [tokens]. `num_top`: how many of the
+    likeliest to list, cut to the vocabulary; 0 lists none.
     """
     logprobs = torch.log_softmax(logits.double(), dim=-1)  # [tokens, vocab]
     likeliest = logprobs.topk(min(num_top, logprobs.shape[-1]), dim=-1)

@@ -35,14 +35,8 @@ class Delivery:
 class LiveSequence:
     """A request from its arrival to its end.
 
-    Args:
-        request: what was asked for.
-        arrival_ns: when it arrived.
-        eos_ids: token ids that end the output.
-        max_model_len: prompt and output together stay within it.
-        cache_shape: what a cached token looks like.
-        decode: token ids to text.
-        constraint: at its start, for a request with a schema.
+    `eos_ids`: token ids that end the output. `max_model_len`: prompt and output together stay within it.
+    `cache_shape`: what a cached token looks like. `constraint`: at its start, for a request with a schema.
     """
 
     def __init__(
@@ -143,10 +137,8 @@ class QueueFullError(EngineError):
 class Scheduler:
     """A bounded queue in front of a bounded set of running sequences.
 
-    Args:
-        max_num_seqs: sequences that run at once.
-        max_num_batched_tokens: tokens of one forward pass.
-        max_queue: requests that may wait while `max_num_seqs` run.
+    `max_num_batched_tokens`: tokens of one forward pass. `max_queue`: requests that may wait while
+    `max_num_seqs` run.
     """
 
     def __init__(self, *, max_num_seqs: int, max_num_batched_tokens: int, max_queue: int) -> None:

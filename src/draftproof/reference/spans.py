@@ -66,9 +66,7 @@ def wanted_rows(spans: Sequence[Span]) -> list[int]:
 def choose_tokens(spans: Sequence[Span], logits: torch.Tensor) -> list[list[int]]:
     """Return for each span the tokens its round commits: accepted drafts and one of the target's own.
 
-    Args:
-        spans: those of the forward pass.
-        logits: [wanted rows, vocab], in span order.
+    `logits`: [wanted rows, vocab], in span order.
     """
     is_plain_greedy = [_is_greedy(span) and not span.sequence.changes_logits for span in spans]
     greedy_ids = logits.argmax(dim=-1).tolist() if any(is_plain_greedy) else []
@@ -91,10 +89,8 @@ def describe_tokens(
 ) -> list[tuple[TokenLogprobs, ...] | None]:
     """Return for each span the log-probabilities of its chosen tokens, None where none were asked for.
 
-    Args:
-        spans: those of the forward pass.
-        logits: [wanted rows, vocab], in span order, as the model gave them.
-        chosen: what `choose_tokens` returned.
+    `logits`: [wanted rows, vocab], in span order, as the model gave them. `chosen`: what `choose_tokens`
+    returned.
     """
     described: list[tuple[TokenLogprobs, ...] | None] = []
     start = 0
@@ -145,11 +141,8 @@ def repair_logits(spans: Sequence[Span], logits: torch.Tensor) -> tuple[torch.Te
     """Return logits from which tokens can be drawn, and per span whether some of its own were not finite.
 
     A largest logit that is no number or infinite says so of its row, and so does a row of nothing but minus
-    infinity. Such rows become zeros, which nobody may read; every other row stays as it is.
-
-    Args:
-        spans: those of the pass.
-        logits: [wanted rows, vocab], in span order.
+    infinity. Such rows become zeros, which nobody may read; every other row stays as it is. `logits`: [wanted
+    rows, vocab], in span order.
     """
     largest = logits.amax(dim=-1)  # [wanted rows]
     if math.isfinite(float(largest.sum())):

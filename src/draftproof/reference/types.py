@@ -151,10 +151,8 @@ _Bound = tuple[str, object, bool, str]  # field, its value, whether it will do, 
 def check_request(request: GenerationRequest, *, vocab_size: int, max_model_len: int) -> None:
     """Raise UsageError, naming the field, unless the request can run.
 
-    Args:
-        request: the request.
-        vocab_size: token ids must be below it.
-        max_model_len: the prompt and at least one token of output must fit.
+    `vocab_size`: token ids must be below it. `max_model_len`: the prompt and at least one token of output
+    must fit.
     """
     _check_prompt(request.prompt_token_ids, vocab_size, max_model_len)
     sampling, speculation = request.sampling, request.speculation

@@ -67,9 +67,7 @@ def bonus(target_probs: torch.Tensor) -> torch.Tensor:
 def verify_greedy(draft_ids: Sequence[int], target_ids: Sequence[int]) -> list[int]:
     """Return `verify` for one-hot targets and certain drafts, without building their rows.
 
-    Args:
-        draft_ids: [drafts].
-        target_ids: [drafts + 1], the largest logit of each row.
+    `draft_ids`: [drafts]. `target_ids`: [drafts + 1], the largest logit of each row.
     """
     kept = 0
     while kept < len(draft_ids) and draft_ids[kept] == target_ids[kept]:

@@ -28,15 +28,11 @@ IsSound = Callable[[bytes], bool]
 class LineFile:
     """Opens a file for appending whole lines; a torn last line is moved aside to `<name>.torn`.
 
-    Args:
-        path: the file; created if it is not there.
-        is_sound: tells whether the bytes of a line are what was written: damaged lines at the end, which a
-            power cut may leave, are moved aside too. None takes every line that has its newline.
-        write: how bytes reach the file, `os.write` but in tests of a full disk.
-        fsync: how they reach the device, `os.fsync` but in tests of a failing one.
-
-    Raises:
-        StoreError: the file cannot be opened.
+    `path`: the file; created if it is not there. `is_sound`: tells whether the bytes of a line are what was
+    written: damaged lines at the end, which a power cut may leave, are moved aside too. None takes every line
+    that has its newline. `write`: how bytes reach the file, `os.write` but in tests of a full disk. `fsync`:
+    how they reach the device, `os.fsync` but in tests of a failing one. Raises StoreError: the file cannot be
+    opened.
     """
 
     def __init__(
@@ -66,11 +62,8 @@ class LineFile:
     def append(self, line: bytes) -> None:
         """Write one line; on failure the file ends at the last whole line, as if nothing was tried.
 
-        Args:
-            line: the bytes without the newline; must not contain one.
-
-        Raises:
-            StoreError: the disk is full, or the write failed otherwise.
+        `line`: the bytes without the newline; must not contain one. Raises StoreError: the disk is full, or
+        the write failed otherwise.
         """
         data = line + b"\n"
         try:
@@ -86,11 +79,7 @@ class LineFile:
         self._unfinished_from = None
 
     def sync(self) -> None:
-        """Wait until everything written so far is on the device.
-
-        Raises:
-            StoreError: the device refused.
-        """
+        """Wait until everything written so far is on the device. Raises StoreError: the device refused."""
         with _store_errors(self.path):
             self._fsync(self._fd)
 
@@ -136,8 +125,7 @@ class LineFile:
 class RunLock:
     """Keeps a second writer out of a run directory; the kernel lets go when the process ends.
 
-    Raises:
-        StoreError: another process writes to this run.
+    Raises StoreError: another process writes to this run.
     """
 
     def __init__(self, path: Path) -> None:
@@ -172,8 +160,7 @@ class RunLock:
 def holding(folder: Path) -> Iterator[None]:
     """Keep a second process from beginning a run in a folder; the kernel lets go when this one ends.
 
-    Raises:
-        StoreError: another process begins one there.
+    Raises StoreError: another process begins one there.
     """
     fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -193,8 +180,7 @@ def holding(folder: Path) -> Iterator[None]:
 def read_whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield (line number from 1, line without its newline); a torn last line is left out.
 
-    Raises:
-        StoreError: the file cannot be read.
+    Raises StoreError: the file cannot be read.
     """
     try:
         with path.open("rb") as file:
@@ -210,9 +196,7 @@ def read_whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 def count_torn_lines(path: Path, is_sound: IsSound | None = None) -> int:
     """Return how many torn lines a file has had: those moved aside and those still at its end.
 
-    Args:
-        path: the file.
-        is_sound: as for `LineFile`; None counts only a line without its newline.
+    `is_sound`: as for `LineFile`; None counts only a line without its newline.
     """
     with _store_errors(path):
         aside = torn_path(path)
@@ -235,8 +219,7 @@ def torn_path(path: Path) -> Path:
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace a file in one step: a reader sees the old content or the new, never a part.
 
-    Raises:
-        StoreError: the disk is full, or the folder cannot be written.
+    Raises StoreError: the disk is full, or the folder cannot be written.
     """
     partial = path.with_name(f".{path.name}.partial")
     try:
@@ -253,11 +236,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Put the names in a folder on the device.
-
-    Raises:
-        OSError: the device refused.
-    """
+    """Put the names in a folder on the device. Raises OSError: the device refused."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

@@ -100,9 +100,8 @@ class RunDirectory:
     ) -> Self:
         """Make a new run directory; the manifest is written last, so a folder with one is complete.
 
-        Raises:
-            StoreError: the folder is in use or cannot be written.
-            InvalidRunError: the manifest's hashes are not those of the plan.
+        Raises StoreError: the folder is in use or cannot be written; InvalidRunError: the manifest's hashes
+        are not those of the plan.
         """
         cls.check_free(path)
         _check_hashes(path, plan_text, plan, manifest)
@@ -121,10 +120,8 @@ class RunDirectory:
         """Do nothing if a run can be made at `path`.
 
         The arms' logs may lie there already, and so may what is left of a run that was ended while it was
-        being made: such a folder has an empty journal and no manifest.
-
-        Raises:
-            StoreError: there is a file of that name, or the folder holds something else.
+        being made: such a folder has an empty journal and no manifest. Raises StoreError: there is a file of
+        that name, or the folder holds something else.
         """
         if path.exists() and (not path.is_dir() or not _is_free(path)):
             raise StoreError(
@@ -138,10 +135,8 @@ class RunDirectory:
     def prepare(cls, path: Path) -> Iterator[None]:
         """Make the folder for a run, with its place for the arms' logs, before anything costly is begun.
 
-        No other process begins a run there as long as the block lasts.
-
-        Raises:
-            StoreError: as `check_free`, the folder cannot be made, or another process begins a run there.
+        No other process begins a run there as long as the block lasts. Raises StoreError: as `check_free`,
+        the folder cannot be made, or another process begins a run there.
         """
         cls.check_free(path)
         try:
@@ -155,8 +150,7 @@ class RunDirectory:
     def open(cls, path: Path) -> Self:
         """Open an existing run for reading or, through `journal`, for continuing.
 
-        Raises:
-            StoreError: there is no run, or it was written by a newer program.
+        Raises StoreError: there is no run, or it was written by a newer program.
         """
         run = cls(path)
         run.load_manifest()
@@ -194,8 +188,7 @@ class RunDirectory:
     def lock(self) -> None:
         """Keep every other process from writing to this run, until it is closed.
 
-        Raises:
-            StoreError: another process writes to it.
+        Raises StoreError: another process writes to it.
         """
         if self._lock is None:
             self._lock = RunLock(self.path / LOCK_NAME)
@@ -208,9 +201,8 @@ class RunDirectory:
     def load(self) -> RunContents:
         """Read everything, in an order that depends on the content alone.
 
-        Raises:
-            StoreError: a file is missing or a line of it is not what it must be.
-            InvalidRunError: the plan was changed after the run had begun.
+        Raises StoreError: a file is missing or a line of it is not what it must be; InvalidRunError: the plan
+        was changed after the run had begun.
         """
         plan_text = _read(self.path / PLAN_NAME).decode("utf-8", "replace")
         plan = parse_plan(plan_text, source=str(self.path / PLAN_NAME))
@@ -228,19 +220,14 @@ class RunDirectory:
     def load_behaviours(self) -> tuple[BehaviourProbe, ...]:
         """Read the probes of behaviour and nothing else, in the order in which they were asked.
 
-        Raises:
-            StoreError: a line that is not what it must be.
+        Raises StoreError: a line that is not what it must be.
         """
         path = self.path / JOURNAL_FOLDER / "behaviour.jsonl"
         found = iterate_records(path) if path.is_file() else ()
         return tuple(one for one in found if isinstance(one, BehaviourProbe))
 
     def load_manifest(self) -> Manifest:
-        """Read the manifest.
-
-        Raises:
-            StoreError: there is none, it is not one, or a newer program wrote it.
-        """
+        """Read the manifest. Raises StoreError: there is none, it is not one, or a newer program wrote it."""
         path = self.path / MANIFEST_NAME
         if not path.is_file():
             raise StoreError("there is no run in this folder.", place=str(self.path), fix="check the path.")
@@ -260,8 +247,7 @@ class RunDirectory:
     def load_items(self) -> tuple[Item, ...]:
         """Read the chosen items in the order in which they were written.
 
-        Raises:
-            StoreError: a line is not an item, named by file and line.
+        Raises StoreError: a line is not an item, named by file and line.
         """
         path = self.path / WORKLOAD_NAME
         items = []
@@ -279,11 +265,7 @@ class RunDirectory:
         return path
 
     def load_results(self) -> Results:
-        """Read results.json.
-
-        Raises:
-            StoreError: it is missing or not what it must be.
-        """
+        """Read results.json. Raises StoreError: it is missing or not what it must be."""
         path = self.path / RESULTS_NAME
         try:
             return msgspec.json.decode(_read(path), type=Results)
@@ -311,8 +293,7 @@ class RunDirectory:
     def close(self) -> None:
         """Put the journal on the device and let other processes write; closing twice is harmless.
 
-        Raises:
-            StoreError: the device refused a file; the others are closed all the same.
+        Raises StoreError: the device refused a file; the others are closed all the same.
         """
         with contextlib.ExitStack() as closing:
             if self._lock is not None:

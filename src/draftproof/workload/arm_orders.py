@@ -42,11 +42,8 @@ def draw_arm_orders(
 ) -> tuple[Order, ...]:
     """Return the order of the arms in each block.
 
-    Args:
-        loads: the load of each block, in the order in which they are run.
-        arms: the arms that take any position.
-        seed: of the plan.
-        last: arms that come last in every block, in this order.
+    `loads`: the load of each block, in the order in which they are run. `arms`: the arms that take any
+    position. `last`: arms that come last in every block, in this order.
     """
     names = sorted(arms)
     designs = range(max(1, min(MOST_DESIGNS, BLOCKS_DRAWN // max(1, len(loads)))))

@@ -85,9 +85,7 @@ def arrival_times_ns(profile: Profile, spacing: Spacing, seed: int) -> Iterator[
     """Yield the times at which requests are due, in ns from the start, in order and without end.
 
     The times depend on the arguments alone. Ends early only where the rate of a profile falls to 0 for good.
-
-    Raises:
-        ValueError: a rate, a duration or a coefficient of variation that is not usable.
+    Raises ValueError: a rate, a duration or a coefficient of variation that is not usable.
     """
     check_profile(profile)
     if not (math.isfinite(spacing.cv) and spacing.cv > 0):
@@ -134,11 +132,7 @@ def rate_at_start_rps(profile: Profile) -> float:
 
 
 def check_profile(profile: Profile) -> None:
-    """Refuse a profile whose rates or durations cannot be used.
-
-    Raises:
-        ValueError: names the field.
-    """
+    """Refuse a profile whose rates or durations cannot be used. Raises ValueError: names the field."""
     for name in profile.__struct_fields__:
         value = getattr(profile, name)
         for one in value if isinstance(value, tuple) else (value,):

@@ -102,11 +102,9 @@ def plan_blocks(
     Repeats come one after the other; inside a repeat the levels alternate, block by block, in a drawn order
     that turns round each time. Blocks of one level and repeat differ in size by at most one item, and so does
     each segment's share of them; blocks of a replay are windows of the trace. For the order of the arms see
-    `arm_orders.py`; those in `last` come last in every block.
-
-    Raises:
-        UsageError: no items, no arms, arm names that repeat, a replay of items without times, a class that no
-            item has, or more requests or a longer turn than anybody waits for.
+    `arm_orders.py`; those in `last` come last in every block. Raises UsageError: no items, no arms, arm names
+    that repeat, a replay of items without times, a class that no item has, or more requests or a longer turn
+    than anybody waits for.
     """
     _check_inputs(items, arms)
     check_size(len(items), levels, len(arms))
@@ -154,8 +152,7 @@ def _check_inputs(items: Sequence[Item], arms: Sequence[str]) -> None:
 def check_size(items: int, levels: Sequence[LoadLevel], arms: int) -> None:
     """Do nothing if so many items can be planned.
 
-    Raises:
-        UsageError: they make more requests than anybody waits for.
+    Raises UsageError: they make more requests than anybody waits for.
     """
     wanted = sum(level.repeats for level in levels) * items * arms
     if wanted > MOST_REQUESTS:
@@ -231,8 +228,7 @@ def choose_items(
 ) -> Sequence[Item]:
     """Return the items that each arm is asked at a level in one repeat: all, or as many as its classes want.
 
-    Raises:
-        UsageError: no item has the label of a class.
+    Raises UsageError: no item has the label of a class.
     """
     if not level.classes:
         return items
@@ -244,8 +240,7 @@ def choose_over_repeats(
 ) -> tuple[Item, ...]:
     """Return the different items that each arm is asked at a level over all repeats, in their first order.
 
-    Raises:
-        UsageError: as `choose_items`.
+    Raises UsageError: as `choose_items`.
     """
     if not level.classes:
         return tuple(items)
@@ -259,10 +254,8 @@ def choose_by_class(
 ) -> tuple[Item, ...]:
     """Return the most items that have the shares of `classes`, chosen by the seed, in their first order.
 
-    A class may miss its exact share by less than one item.
-
-    Raises:
-        UsageError: no item has the label of a class.
+    A class may miss its exact share by less than one item. Raises UsageError: no item has the label of a
+    class.
     """
     groups = {name: [one.id for one in items if one.segments.get(dimension) == name] for name in classes}
     if missing := [name for name, own in groups.items() if not own]:
@@ -283,8 +276,7 @@ def choose_by_class(
 def _find_due(own: Sequence[Item], level: LoadLevel, salt: tuple[int, str, int, int]) -> tuple[int, ...]:
     """Return when each item of a block is due, in ns from its start; empty in a closed loop.
 
-    Raises:
-        UsageError: the last is due so late that nobody waits for it.
+    Raises UsageError: the last is due so late that nobody waits for it.
     """
     due_ns = _list_due(own, level, salt)
     if due_ns and due_ns[-1] > LONGEST_TURN_S * NS_PER_S:

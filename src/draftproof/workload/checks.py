@@ -144,11 +144,8 @@ def evaluate_checks(
 ) -> tuple[CheckResult, ...]:
     """Judge the answer to a turn of an item; one result per check of the turn, in its order.
 
-    Args:
-        item: the item.
-        answer: what was answered.
-        turn: the turn of the conversation, counted from 0.
-        judgements: by index of the check, what functions and judge models said of this request.
+    `turn`: the turn of the conversation, counted from 0. `judgements`: by index of the check, what functions
+    and judge models said of this request.
     """
     known = judgements or {}
     return tuple(

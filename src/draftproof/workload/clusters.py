@@ -28,9 +28,8 @@ from draftproof.workload.items import Item
 def name_clusters(items: Iterable[Item], cluster_by: str | None = None) -> dict[str, str]:
     """Return item id -> name of its cluster: the first label, in sorted order, of all that it joins.
 
-    Args:
-        items: of the workload; of withheld prompts equal digests are equal messages.
-        cluster_by: dimension whose label groups items; one without a label is named by its id.
+    `items`: of the workload; of withheld prompts equal digests are equal messages. `cluster_by`: dimension
+    whose label groups items; one without a label is named by its id.
     """
     own = {item.id: _label(item, cluster_by) for item in items}
     same: defaultdict[bytes, set[str]] = defaultdict(set)

@@ -73,11 +73,8 @@ def find_numbers(text: str) -> list[float]:
 def find_json(text: str, opener: str = "{") -> FoundJson | None:
     """Return the JSON value of an answer: the whole text, else a fenced block, else the first braced block.
 
-    A block whose braces never close is a cut answer: nothing inside it counts, so None.
-
-    Args:
-        text: the answer.
-        opener: "{" or "[", the bracket with which the wanted value begins when it stands inside prose.
+    A block whose braces never close is a cut answer: nothing inside it counts, so None. `opener`: "{" or "[",
+    the bracket with which the wanted value begins when it stands inside prose.
     """
     for candidate in (text, *_FENCED.findall(text)):
         found = parse_json(candidate)
@@ -138,10 +135,8 @@ def item_at_turn(item: Item, answers: Sequence[AnswerView]) -> Item:
     """Return the item as it is asked after `answers`, the answers to its earlier turns in order.
 
     The result has no follow-ups; its checks, limits and stop strings are those of the turn. What a model
-    thought aloud is not part of the history, as the protocol has it.
-
-    Raises:
-        IndexError: the conversation has no such turn.
+    thought aloud is not part of the history, as the protocol has it. Raises IndexError: the conversation has
+    no such turn.
     """
     if not answers:
         return msgspec.structs.replace(item, follow_ups=()) if item.follow_ups else item

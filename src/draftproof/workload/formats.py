@@ -55,12 +55,8 @@ class Line(NamedTuple):
 def parse_line(value: object, position: int) -> Line:
     """Return the item that a decoded line states.
 
-    Args:
-        value: the line, decoded.
-        position: which item of its file it is; with a hash of the line it names one that has no id.
-
-    Raises:
-        msgspec.ValidationError: a key that is not known, or a value of the wrong type.
+    `position`: which item of its file it is; with a hash of the line it names one that has no id. Raises
+    msgspec.ValidationError: a key that is not known, or a value of the wrong type.
     """
     if not isinstance(value, dict):
         return Line(msgspec.convert(value, Item))

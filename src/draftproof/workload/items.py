@@ -246,11 +246,7 @@ _MARK = re.compile(r"(?:\+\d+|#[a-z_]+\d+(?:\.\d+)?|~\d+)\Z", re.ASCII)
 
 
 def check_ids(ids: Collection[str], place: str) -> None:
-    """Refuse an id that is another one with a mark of a run behind it.
-
-    Raises:
-        WorkloadError: names both.
-    """
+    """Refuse an id that is another one with a mark of a run behind it. Raises WorkloadError: names both."""
     for name in ids:
         other = name
         while found := _MARK.search(other):

@@ -68,14 +68,9 @@ class Units(msgspec.Struct, frozen=True, kw_only=True):
 def read_moment(row: Mapping[str, Any], unit: Unit | None) -> Moment | None:
     """Return when a request was recorded; None: its row does not say.
 
-    Args:
-        row: `at_s` counts seconds; `timestamp` is a date and time, or a number.
-        unit: of such a number; None: seconds since 1970, if its size says so.
-
-    Raises:
-        WorkloadError: a number whose unit is not known; its place is for the caller to fill in.
-        ValueError: two times of one request.
-        TypeError: a value of another kind.
+    `row`: `at_s` counts seconds; `timestamp` is a date and time, or a number. `unit`: of such a number; None:
+    seconds since 1970, if its size says so. Raises WorkloadError: a number whose unit is not known; its place
+    is for the caller to fill in; ValueError: two times of one request; TypeError: a value of another kind.
     """
     given = [key for key in TIME_KEYS if row.get(key) is not None]
     if not given:
@@ -97,8 +92,7 @@ def read_moment(row: Mapping[str, Any], unit: Unit | None) -> Moment | None:
 def read_date(value: str) -> Moment:
     """Return a date and time in ns since 1970; a fraction of a second may have any number of digits.
 
-    Raises:
-        ValueError: it is none, or lacks the time of day.
+    Raises ValueError: it is none, or lacks the time of day.
     """
     found = _DATE_AND_TIME.fullmatch(value.strip())
     if found is None:
@@ -125,11 +119,8 @@ def scale(value: str | float, unit: Unit) -> int:
 def check_forms(forms: Iterable[tuple[Form, str]]) -> None:
     """Refuse a file whose times have no common origin.
 
-    Args:
-        forms: each form in which a time is written, with its place.
-
-    Raises:
-        WorkloadError: dates beside numbers, or dates with and without an offset from UTC.
+    `forms`: each form in which a time is written, with its place. Raises WorkloadError: dates beside numbers,
+    or dates with and without an offset from UTC.
     """
     first: Form | None = None
     for form, place in forms:
@@ -145,8 +136,7 @@ def check_forms(forms: Iterable[tuple[Form, str]]) -> None:
 def check_unit_is_used(unit: Unit | None, forms: Iterable[Form], place: str) -> None:
     """Refuse a unit that the plan states and no time of the file needs.
 
-    Raises:
-        WorkloadError: no time is a bare number.
+    Raises WorkloadError: no time is a bare number.
     """
     if unit is not None and "number" not in forms:
         raise WorkloadError(
@@ -159,8 +149,7 @@ def check_unit_is_used(unit: Unit | None, forms: Iterable[Form], place: str) -> 
 def check_span(span_ns: int, place: str) -> None:
     """Refuse a recording so long that one of its times must be wrong.
 
-    Raises:
-        WorkloadError: it spans more than `LONGEST_SPAN_S`.
+    Raises WorkloadError: it spans more than `LONGEST_SPAN_S`.
     """
     if span_ns > LONGEST_SPAN_S * NS_PER_S:
         raise WorkloadError(
@@ -207,13 +196,8 @@ def decide_block_tokens(
 ) -> int | None:
     """Return the tokens of a block, None for a trace without blocks.
 
-    Args:
-        stated: what the plan or the format says.
-        prompts: tokens, blocks and line of each prompt.
-        name: the trace's file.
-
-    Raises:
-        WorkloadError: a prompt that is not made of blocks of the stated size, or several sizes that fit.
+    `stated`: what the plan or the format says. `prompts`: tokens, blocks and line of each prompt. Raises
+    WorkloadError: a prompt that is not made of blocks of the stated size, or several sizes that fit.
     """
     told = [(tokens, blocks, line) for tokens, blocks, line in prompts if tokens is not None and blocks]
     if not told:

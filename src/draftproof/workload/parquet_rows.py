@@ -40,8 +40,7 @@ def main(path: str, most: int) -> int:
 def render_rows(table: pl.DataFrame) -> Iterator[bytes]:
     """Yield the rows of a table as lines of JSON; a date and time keeps its nanoseconds and its zone.
 
-    Raises:
-        ValueError: a column or a value that JSON cannot hold as it is.
+    Raises ValueError: a column or a value that JSON cannot hold as it is.
     """
     for name, kind in table.schema.items():
         _check(name, kind)

@@ -50,8 +50,7 @@ _OTHERS = {
 def read_unpacked(path: Path) -> bytes:
     """Return what a file holds, unpacked.
 
-    Raises:
-        WorkloadError: it cannot be read, is damaged, is too large, or is packed in another way.
+    Raises WorkloadError: it cannot be read, is damaged, is too large, or is packed in another way.
     """
     try:
         with path.open("rb") as file:
@@ -142,15 +141,9 @@ def load_workload(source: str | Path, window: Window | None = None, units: Units
     Lines of a JSONL file hold items, ShareGPT conversations, chat requests or OpenAI batch lines, with the
     time at which each came where they are recorded; a file that is one JSON array of these is read as well.
     Blank lines are skipped. A trace without prompts, told by its first line, becomes items with invented
-    ones.
-
-    Args:
-        source: the file or the name.
-        window: the part of a recording that is used; the hash is that of this part. None: all of it.
-        units: what the plan says of a recording because its file does not; None: nothing.
-
-    Raises:
-        WorkloadError: anything that makes the file unusable, with file, line and fix.
+    ones. `window`: the part of a recording that is used; the hash is that of this part. None: all of it.
+    `units`: what the plan says of a recording because its file does not; None: nothing. Raises WorkloadError:
+    anything that makes the file unusable, with file, line and fix.
     """
     path = _find_builtin(str(source)) if str(source).startswith(BUILTIN_PREFIX) else Path(source)
     items, notes = _load_items(path, window, units or Units())

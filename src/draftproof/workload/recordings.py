@@ -54,12 +54,9 @@ _WORDS = tuple(_TEXT.split())
 def make_filler(tokens: int, name: str, blocks: Sequence[int] = (), block_tokens: int = 1) -> str:
     """Return a text of `tokens` words that depends on its arguments alone.
 
-    Args:
-        tokens: how many words; at least one is written.
-        name: what the words are drawn by where `blocks` do not say: texts of two names begin differently.
-        blocks: identities of the text's blocks. Two texts whose first blocks have the same identities begin
-            alike for so many words, and differ from there.
-        block_tokens: words of a block.
+    `tokens`: how many words; at least one is written. `name`: what the words are drawn by where `blocks` do
+    not say: texts of two names begin differently. `blocks`: identities of the text's blocks. Two texts whose
+    first blocks have the same identities begin alike for so many words, and differ from there.
     """
     tokens = max(tokens, 1)
     words: list[str] = []
@@ -103,8 +100,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 def cut(due_ns: Sequence[int], window: Window, place: str) -> slice:
     """Return which of the arrivals a window takes, of times in order, the first at 0.
 
-    Raises:
-        WorkloadError: no arrival lies in the window.
+    Raises WorkloadError: no arrival lies in the window.
     """
     start_ns = round(window.start_s * NS_PER_S)
     first, end = bisect_left(due_ns, start_ns), len(due_ns)
@@ -126,10 +122,7 @@ def make_items(arrivals: Sequence[TracedArrival], place: str) -> tuple[Item, ...
     """Return an item for each arrival, its prompt invented and its limit the recorded length of the answer.
 
     An answer of no token, which some traces write for a failed request, is asked for one token, so that the
-    arrival stays.
-
-    Raises:
-        WorkloadError: an arrival without a length of its prompt, or more text than fits.
+    arrival stays. Raises WorkloadError: an arrival without a length of its prompt, or more text than fits.
     """
     for arrival in arrivals:
         if arrival.prompt_tokens is None:
@@ -236,16 +229,10 @@ class TimedItem(msgspec.Struct, frozen=True):
 def parse_timed_item(value: object, number: int, position: int, unit: Unit | None = None) -> TimedItem:
     """Return the item that a decoded line states, and when it came.
 
-    The recorded length of an answer is its limit where the line states none.
-
-    Args:
-        value: the line, decoded.
-        number: which line it is; it names a recorded request that has no id.
-        position: which item it is; it names one without time and id.
-        unit: of a `timestamp` that is a bare number.
-
-    Raises:
-        msgspec.ValidationError: a key that is not known, or a value that cannot be used.
+    The recorded length of an answer is its limit where the line states none. `number`: which line it is; it
+    names a recorded request that has no id. `position`: which item it is; it names one without time and id.
+    `unit`: of a `timestamp` that is a bare number. Raises msgspec.ValidationError: a key that is not known,
+    or a value that cannot be used.
     """
     if not isinstance(value, dict) or not any(value.get(key) is not None for key in TIME_KEYS):
         line = parse_line(value, position)
@@ -271,11 +258,8 @@ def parse_timed_item(value: object, number: int, position: int, unit: Unit | Non
 def set_due(timed: Sequence[tuple[str, TimedItem]]) -> tuple[Item, ...]:
     """Return the items with their times from the first, in order of these; as they stand without times.
 
-    Args:
-        timed: place of each line, and its item.
-
-    Raises:
-        WorkloadError: some lines have a time and some have none, or times of several forms.
+    `timed`: place of each line, and its item. Raises WorkloadError: some lines have a time and some have
+    none, or times of several forms.
     """
     moments = [(one.moment, one.item, place) for place, one in timed if one.moment is not None]
     if not moments:

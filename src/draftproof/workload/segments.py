@@ -113,10 +113,8 @@ def select(
     """Return the items whose labels are all in `where`, at most `per_segment` of each segment.
 
     The choice depends on the seed and the item ids alone. The result keeps the file's order. A segment with
-    fewer items gives all it has; `compute_coverage` shows it.
-
-    Raises:
-        WorkloadError: a dimension or label that no item has, or no item left.
+    fewer items gives all it has; `compute_coverage` shows it. Raises WorkloadError: a dimension or label that
+    no item has, or no item left.
     """
     _check_where(workload, where)
     check_dimensions(workload, segment_by)
@@ -181,8 +179,7 @@ def _check_where(workload: Workload, where: Mapping[str, Sequence[str]]) -> None
 def check_dimensions(workload: Workload, names: Iterable[str]) -> None:
     """Refuse a segment dimension that no item has.
 
-    Raises:
-        WorkloadError: with the dimensions that there are.
+    Raises WorkloadError: with the dimensions that there are.
     """
     known = _count_labels(workload.items)
     for name in names:

@@ -107,14 +107,8 @@ def is_trace(head: str) -> bool:
 def read_trace(text: str, name: str = "trace", units: Units = _UNSAID) -> Trace:
     """Return the arrivals of a trace.
 
-    Args:
-        text: the trace.
-        name: its file.
-        units: what the plan says of it.
-
-    Raises:
-        WorkloadError: an unknown format, a line that cannot be read, with its number, or a unit that neither
-            the file nor the plan says.
+    `units`: what the plan says of it. Raises WorkloadError: an unknown format, a line that cannot be read,
+    with its number, or a unit that neither the file nor the plan says.
     """
     form, rows = _choose(text, name)
     return read_rows(form, rows, name, units)
@@ -180,8 +174,7 @@ def _first_of_each_form(
 def compress(arrivals: tuple[TracedArrival, ...], speed: float) -> tuple[TracedArrival, ...]:
     """Return the arrivals `speed` times as fast; order and everything else stay.
 
-    Raises:
-        ValueError: the speed is not a positive number.
+    Raises ValueError: the speed is not a positive number.
     """
     if not (math.isfinite(speed) and speed > 0):
         raise ValueError(f"the speed of a trace must be a positive number, got {speed}")
@@ -289,8 +282,7 @@ def _json_rows(text: str, name: str) -> Iterator[tuple[int, Row]]:
 def refuse_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return an object of JSON, if none of its keys stands twice: a decoder would drop the first.
 
-    Raises:
-        ValueError: names the key.
+    Raises ValueError: names the key.
     """
     whole = dict(pairs)
     if len(whole) < len(pairs):
@@ -380,11 +372,7 @@ def _check_text(text: object) -> None:
 
 
 def count_tokens(value: str | float) -> int:
-    """Return a number of tokens.
-
-    Raises:
-        ValueError: it is no whole number from 0 to a thousand million.
-    """
+    """Return a number of tokens. Raises ValueError: it is no whole number from 0 to a thousand million."""
     number = math.nan if isinstance(value, bool) else float(value)
     if not (number.is_integer() and 0 <= number <= _MOST_TOKENS):
         raise ValueError(f"{quote(value)} is no number of tokens")

@@ -64,9 +64,8 @@ class WaveCost(msgspec.Struct, frozen=True, kw_only=True):
 def cost_wave(wave: Wave, series: Series) -> WaveCost:
     """Return what a step of a wave took.
 
-    Raises:
-        EngineError: a request failed or ended early, the batch was never full, the drafter was idle, or
-            drafts were accepted although none may be.
+    Raises EngineError: a request failed or ended early, the batch was never full, the drafter was idle, or
+    drafts were accepted although none may be.
     """
     _check_answered(wave)
     if all(record.rounds for record in wave.records):

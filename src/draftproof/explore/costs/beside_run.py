@@ -13,10 +13,7 @@ def compare_run(
 ) -> tuple[RunComparison, ...]:
     """Return every cell of the run's candidate that discloses its decode steps, beside its break-even.
 
-    Args:
-        results: of the run.
-        draft_length: tokens that its candidate drafts a step, None where that is not known.
-        steps: what steps cost.
+    `draft_length`: tokens that its candidate drafts a step, None where that is not known.
     """
     # An open loop has no batch of its own: how many requests are in flight is up to the service.
     batches = {load: batch for load, batch in results.loads if batch is not None}

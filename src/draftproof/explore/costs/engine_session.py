@@ -32,12 +32,8 @@ ARM = "candidate"
 class Station:
     """One start of the engine. Use as an async context manager; leaving it stops the process tree.
 
-    Args:
-        arm: the arm as varied for this start.
-        plan: the plan; its limits say how long to wait.
-        model: the target's folder or file, None where it is not at hand.
-        log_path: where the engine's output goes.
-        stop: set when the user wants to leave.
+    `arm`: the arm as varied for this start. `plan`: the plan; its limits say how long to wait. `model`: the
+    target's folder or file, None where it is not at hand. `stop`: set when the user wants to leave.
     """
 
     def __init__(self, arm: Arm, plan: Plan, model: Path | None, log_path: Path, stop: asyncio.Event) -> None:
@@ -70,11 +66,7 @@ class Station:
         await self._close(at_once=kind is not None and issubclass(kind, asyncio.CancelledError))
 
     def check_alive(self) -> None:
-        """Do nothing while the process runs.
-
-        Raises:
-            EngineError: it ended.
-        """
+        """Do nothing while the process runs. Raises EngineError: it ended."""
         self._arm.process.check_alive()
 
     async def scrape(self) -> dict[str, float] | None:

@@ -87,18 +87,10 @@ def measure_costs(
 ) -> Costs:
     """Measure what the steps of a plan's candidate cost, and write costs.json, costs.html and the records.
 
-    Args:
-        plan: the checked plan, paths resolved.
-        text: its text.
-        out: the folder to make; must be empty or absent.
-        grid: draft lengths, batch sizes and how often.
-        resolve_model: turns the plan's target into a folder of files.
-        progress: told where the experiment is.
-        run: a run directory whose tokens per decode step are set beside the break-even.
-
-    Raises:
-        DraftproofError: anything a user can mend; what was recorded is kept.
-        Interrupted: stopped by a signal.
+    `out`: the folder to make; must be empty or absent. `grid`: draft lengths, batch sizes and how often.
+    `resolve_model`: turns the plan's target into a folder of files. `run`: a run directory whose tokens per
+    decode step are set beside the break-even. Raises DraftproofError: anything a user can mend; what was
+    recorded is kept; Interrupted: stopped by a signal.
     """
     check_grid(grid)
     RunDirectory.check_free(out)
@@ -115,11 +107,7 @@ def measure_costs(
 
 
 def write_costs(out: Path, costs: Costs) -> None:
-    """Write costs.json and costs.html.
-
-    Raises:
-        StoreError: they cannot be written.
-    """
+    """Write costs.json and costs.html. Raises StoreError: they cannot be written."""
     write_atomically(out / COSTS_NAME, msgspec.json.format(msgspec.json.encode(costs)) + b"\n")
     write_atomically(out / PAGE_NAME, render_costs_html(costs).encode())
 
@@ -182,9 +170,8 @@ class _Measuring:
     async def run_start(self, start: Start, varied: VariedArm, lines: LineFile, stop: asyncio.Event) -> None:
         """Start the engine, warm every batch size up, measure every wave, stop the engine.
 
-        Raises:
-            EngineError: it does not start, or a wave shows that nothing can be concluded.
-            Interrupted: stopped by a signal.
+        Raises EngineError: it does not start, or a wave shows that nothing can be concluded; Interrupted:
+        stopped by a signal.
         """
         job = self._job
         log = job.out / LOG_FOLDER / f"start-{start.index}-{start.draft_length}-{start.drafting}.log"

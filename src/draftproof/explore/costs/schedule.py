@@ -64,11 +64,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_grid(grid: CostGrid) -> None:
-    """Do nothing for a grid that can be measured.
-
-    Raises:
-        UsageError: names the option and what is allowed.
-    """
+    """Do nothing for a grid that can be measured. Raises UsageError: names the option and what is allowed."""
     _check_list(grid.draft_lengths, "--draft-lengths", LONGEST_DRAFT)
     _check_list(grid.batches, "--batches", 4096)
     floor = max(SHORTEST_ANSWER, ANSWER_TO_DRAFT * max(grid.draft_lengths))
@@ -171,8 +167,7 @@ class VariedArm(msgspec.Struct, frozen=True, kw_only=True):
 def vary_arm(arm: Arm, draft_length: int, drafting: Drafting = "own", *, synthetic: bool = True) -> VariedArm:
     """Return an arm that drafts `draft_length` tokens a step and answers at a fixed length.
 
-    Raises:
-        PlanError: the arm only attaches, does not speculate, or its engine cannot fix the acceptance.
+    Raises PlanError: the arm only attaches, does not speculate, or its engine cannot fix the acceptance.
     """
     if arm.url is not None:
         raise PlanError(

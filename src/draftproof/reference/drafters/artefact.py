@@ -93,8 +93,7 @@ def write_record(folder: Path, record: DrafterRecord) -> None:
 def find_drafter(name: str) -> Path:
     """Return the folder of a drafter: a path, or one that ships with the package as builtin:NAME.
 
-    Raises:
-        UsageError: there is none.
+    Raises UsageError: there is none.
     """
     if not name.startswith(BUILTIN_PREFIX):
         folder = Path(name)
@@ -112,8 +111,7 @@ def find_drafter(name: str) -> Path:
 def builtin_folder() -> Path:
     """Return the folder of the drafters that ship, a distribution of their own.
 
-    Raises:
-        UsageError: it is not installed.
+    Raises UsageError: it is not installed.
     """
     found = find_spec(DISTRIBUTION.replace("-", "_"))
     if found is None or found.origin is None:
@@ -128,8 +126,7 @@ def builtin_folder() -> Path:
 def read_record(folder: Path) -> DrafterRecord:
     """Return a folder's record.
 
-    Raises:
-        UsageError: it is missing, no record, or of a schema this version does not know.
+    Raises UsageError: it is missing, no record, or of a schema this version does not know.
     """
     try:
         content = (folder / RECORD_NAME).read_bytes()
@@ -154,8 +151,7 @@ def read_record(folder: Path) -> DrafterRecord:
 def read_weights(folder: Path, record: DrafterRecord) -> dict[str, torch.Tensor]:
     """Return a folder's tensors by name, checked against the record's hash.
 
-    Raises:
-        UsageError: they are missing or damaged.
+    Raises UsageError: they are missing or damaged.
     """
     path = folder / WEIGHTS_NAME
     try:
@@ -183,14 +179,8 @@ _SHAPE_FIX = "use the record and the weights of one `make drafters`"
 def check_tensors(record: DrafterRecord, tensors: Tensors, decoder: Decoder, folder: Path) -> None:
     """Check names, shapes and values of a drafter's tensors.
 
-    Args:
-        record: says the family, the layers and the vocabulary.
-        tensors: by name, as read.
-        decoder: the target's.
-        folder: where the drafter lies.
-
-    Raises:
-        UsageError: a tensor is missing, of another shape, not finite, or no list of token ids.
+    `record`: says the family, the layers and the vocabulary. Raises UsageError: a tensor is missing, of
+    another shape, not finite, or no list of token ids.
     """
     for name, shape in expected_shapes(record, tensors, decoder).items():
         fault = _fault_of(tensors.get(name), shape)

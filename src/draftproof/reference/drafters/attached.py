@@ -69,12 +69,8 @@ class _Sequence:
 class AttachedHead:
     """The head over its target.
 
-    Args:
-        target: whose embedding and rotary angles it uses.
-        weights: the trained parts.
-        cache_shape: one layer.
-        taps: the target's layers whose states it reads, counted from 1.
-        vocabulary: [draft vocab] target token ids of its output rows.
+    `target`: whose embedding and rotary angles it uses. `taps`: the target's layers whose states it reads,
+    counted from 1. `vocabulary`: [draft vocab] target token ids of its output rows.
     """
 
     def __init__(
@@ -100,9 +96,7 @@ class AttachedHead:
         """Keep the target's states [tokens, taps, hidden] of committed positions from `start` on.
 
         Where positions were left out, the head begins anew behind the gap: its attention sees distances only.
-
-        Raises:
-            ValueError: a position comes twice.
+        Raises ValueError: a position comes twice.
         """
         sequence = self._sequences.get(request_id)
         if sequence is None or start > sequence.known_until:

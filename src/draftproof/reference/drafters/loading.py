@@ -42,12 +42,8 @@ BUILTIN_BY_METHOD = {
 def load_drafters(names: Sequence[str], target: TargetModel) -> dict[str, Proposer]:
     """Return proposers by method.
 
-    Args:
-        names: folders, builtin:NAME, or layers:LIST for plain layer skipping.
-        target: the target they draft for.
-
-    Raises:
-        UsageError: a drafter is missing, damaged or for another target, or two serve the same method.
+    `names`: folders, builtin:NAME, or layers:LIST for plain layer skipping. Raises UsageError: a drafter is
+    missing, damaged or for another target, or two serve the same method.
     """
     proposers: dict[str, Proposer] = {}
     for name in names:

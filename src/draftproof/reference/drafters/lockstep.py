@@ -82,10 +82,6 @@ class LockstepProposer:
 
     A fault ends the drafting of the sequences it touches and keeps what they drew before: which drafts are
     verified must never depend on what followed from them.
-
-    Args:
-        network: the network.
-        vocab_size: of the target.
     """
 
     def __init__(self, network: DraftNetwork, vocab_size: int) -> None:
@@ -192,10 +188,8 @@ class _Sequence:
 class DraftModel:
     """Runs a decoder ahead of the target.
 
-    Args:
-        decoder: the draft model; it embeds token ids of the target.
-        cache_shape: of the draft model.
-        vocabulary: [draft vocab] target token ids its output rows stand for; None for all, in order.
+    `decoder`: the draft model; it embeds token ids of the target. `vocabulary`: [draft vocab] target token
+    ids its output rows stand for; None for all, in order.
     """
 
     def __init__(

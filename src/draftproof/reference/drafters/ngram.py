@@ -57,16 +57,8 @@ class _Stream:
 class SharedSuffixes:
     """Outputs of a service, found again by their n-grams.
 
-    Args:
-        ngram_min: shortest match.
-        ngram_max: longest match.
-        max_tokens: output tokens that are kept, at least 1.
-
-    Attributes:
-        num_tokens: output tokens that are kept now.
-
-    Raises:
-        UsageError: `max_tokens` is below 1.
+    `ngram_max`: longest match. `max_tokens`: output tokens that are kept, at least 1. `num_tokens`: output
+    tokens that are kept now. Raises UsageError: `max_tokens` is below 1.
     """
 
     def __init__(self, ngram_min: int, ngram_max: int, max_tokens: int) -> None:
@@ -83,10 +75,8 @@ class SharedSuffixes:
     def observe(self, request_id: str, token_ids: Sequence[int]) -> None:
         """Take in what a sequence grew by since it was seen last.
 
-        Args:
-            request_id: whose it is.
-            token_ids: prompt and at least one token of output. All but the last may be prompt when a
-                sequence is first seen, and is left out.
+        `token_ids`: prompt and at least one token of output. All but the last may be prompt when a sequence
+        is first seen, and is left out.
         """
         stream = self._streams.setdefault(request_id, _Stream(token_ids, len(token_ids) - 1))
         stream.token_ids = token_ids
@@ -96,12 +86,8 @@ class SharedSuffixes:
         """Return what followed the longest match, up to the end of its block; nothing if there is none.
 
         Of the latest eight occurrences those decide whose next token is the most frequent among them, and of
-        these the latest is followed.
-
-        Args:
-            token_ids: the sequence that wants a draft.
-            max_draft_tokens: the most it may draft.
-            above: matches up to this length are not wanted.
+        these the latest is followed. `token_ids`: the sequence that wants a draft. `above`: matches up to
+        this length are not wanted.
         """
         for length in self._lengths:
             if length <= above:
@@ -220,13 +206,8 @@ class NgramIndex:
 class NgramProposer:
     """A proposer that keeps one index per sequence, and shares outputs between sequences only if told to.
 
-    Args:
-        ngram_min: shortest match that drafts.
-        ngram_max: longest match looked for.
-        shared_tokens: output tokens kept for all requests to draft from; 0 keeps them apart.
-
-    Raises:
-        UsageError: the settings do not fit.
+    `ngram_max`: longest match looked for. `shared_tokens`: output tokens kept for all requests to draft from;
+    0 keeps them apart. Raises UsageError: the settings do not fit.
     """
 
     def __init__(self, *, ngram_min: int, ngram_max: int, shared_tokens: int = 0) -> None:

@@ -45,11 +45,9 @@ class ExitAdapter:
 class SelfSpeculation:
     """Drafts with a subset of the target's layers.
 
-    Args:
-        target: the target's decoder.
-        layers: indices of the layers that draft, in order.
-        adapter: what turns their state into logits; None for the target's own norm and output layer.
-        vocabulary: [draft vocab] target token ids of the adapter's output rows.
+    `layers`: indices of the layers that draft, in order. `adapter`: what turns their state into logits; None
+    for the target's own norm and output layer. `vocabulary`: [draft vocab] target token ids of the adapter's
+    output rows.
     """
 
     def __init__(
@@ -144,8 +142,7 @@ class LayerRecord(msgspec.Struct, frozen=True, kw_only=True):
 def resolve_layers(name: str) -> str:
     """Return the `layers:` list that `builtin:layer-skip` stands for; any other name as it is.
 
-    Raises:
-        UsageError: the package has no such record, or a damaged one.
+    Raises UsageError: the package has no such record, or a damaged one.
     """
     return read_layer_record().layers if name == BUILTIN_SKIP else name
 
@@ -153,8 +150,7 @@ def resolve_layers(name: str) -> str:
 def read_layer_record(folder: Path | None = None) -> LayerRecord:
     """Return the record that ships with the package, or that of a folder.
 
-    Raises:
-        UsageError: there is none, or a damaged one.
+    Raises UsageError: there is none, or a damaged one.
     """
     path = (folder or builtin_folder()) / _RECORD_NAME
     try:
@@ -183,8 +179,7 @@ def check_layer_target(vocab_size: int, hidden_size: int, num_layers: int) -> No
 def parse_layers(text: str, num_layers: int) -> tuple[int, ...]:
     """Return the layer indices of `layers:0-9,20-29`, in rising order.
 
-    Raises:
-        UsageError: the text names no layers, or layers the target does not have.
+    Raises UsageError: the text names no layers, or layers the target does not have.
     """
     chosen: set[int] = set()
     try:

@@ -47,11 +47,9 @@ _NOTHING = RoundOutput(
 class Answer:
     """Accumulates the rounds of one choice.
 
-    Args:
-        prompt_token_ids: the prompt; empty in all choices of a request but the first, so that sums over
-            choices count it once.
-        speculation: what the choice was generated with.
-        received_ns: when the request was complete, on the server's monotonic clock.
+    `prompt_token_ids`: the prompt; empty in all choices of a request but the first, so that sums over choices
+    count it once. `speculation`: what the choice was generated with. `received_ns`: when the request was
+    complete, on the server's monotonic clock.
     """
 
     def __init__(
@@ -178,12 +176,8 @@ def _difference_ms(start_ns: int | None, end_ns: int | None) -> float | None:
 class ChoiceWriter:
     """Writes one choice.
 
-    Args:
-        index: which choice of the request it is.
-        wanted: what the request asked for.
-        chat: chat form or plain completion form.
-        texts: what tokens look like.
-        call_id: the id of the tool call, where one is forced.
+    `index`: which choice of the request it is. `chat`: chat form or plain completion form. `call_id`: the id
+    of the tool call, where one is forced.
     """
 
     def __init__(self, index: int, wanted: Wanted, texts: TokenTexts, *, chat: bool, call_id: str) -> None:
@@ -245,15 +239,9 @@ class ChoiceWriter:
 class Answers:
     """The answers of one request, in the OpenAI form.
 
-    Args:
-        request_id: the id the client sees.
-        model: the served model's name.
-        created_s: seconds since the epoch.
-        prompt_token_ids: the prompt, shared by all choices.
-        wanted: what the request asked for, the number of choices among it.
-        received_ns: when the request was complete, on the server's monotonic clock.
-        chat: chat form (messages and deltas) or plain completion form (texts).
-        texts: what tokens look like.
+    `created_s`: seconds since the epoch. `prompt_token_ids`: the prompt, shared by all choices. `wanted`:
+    what the request asked for, the number of choices among it. `received_ns`: when the request was complete,
+    on the server's monotonic clock. `chat`: chat form (messages and deltas) or plain completion form (texts).
     """
 
     def __init__(

@@ -79,13 +79,9 @@ class LoadedEngine(msgspec.Struct, frozen=True):
 class Service:
     """One served model: its engine once loaded, and what it has seen.
 
-    Args:
-        load: starts the engine; runs while the server already answers /health with 503.
-        config: the process's settings.
-        served_model_name: the name clients use.
-        clock: monotonic nanoseconds.
-        on_ready: called once with the engine's settings, when it is loaded and warm.
-        on_fault: called once, when loading failed, with what it raised.
+    `load`: starts the engine; runs while the server already answers /health with 503. `clock`: monotonic
+    nanoseconds. `on_ready`: called once with the engine's settings, when it is loaded and warm. `on_fault`:
+    called once, when loading failed, with what it raised.
     """
 
     def __init__(

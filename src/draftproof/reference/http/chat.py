@@ -46,9 +46,8 @@ class ChatTokenizer(Protocol):
 def chat_token_ids(body: Mapping[str, Any], tokenizer: ChatTokenizer, max_model_len: int) -> tuple[int, ...]:
     """Return the prompt of a chat request.
 
-    Raises:
-        BadRequestError: messages or tools are not of the OpenAI form, the model has no template, or the text
-            is far longer than `max_model_len` tokens.
+    Raises BadRequestError: messages or tools are not of the OpenAI form, the model has no template, or the
+    text is far longer than `max_model_len` tokens.
     """
     messages, tools = _messages(body.get("messages")), read_tools(body)
     if not tokenizer.chat_template:
@@ -73,9 +72,8 @@ def completion_token_ids(
 ) -> tuple[int, ...]:
     """Return the prompt of a plain completion: one string, or one list of token ids.
 
-    Raises:
-        BadRequestError: another form, several prompts, an id outside the vocabulary, or a text far longer
-            than `max_model_len` tokens.
+    Raises BadRequestError: another form, several prompts, an id outside the vocabulary, or a text far longer
+    than `max_model_len` tokens.
     """
     prompt = body.get("prompt")
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):

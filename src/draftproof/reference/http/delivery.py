@@ -96,14 +96,10 @@ class RoundStream(Protocol):
 class Delivery:
     """An ASGI application for one request.
 
-    Args:
-        answers: collects what arrives.
-        admits: hand the sequences of the request to the engine, one a choice; called when the delivery
-            starts, so that no slot is taken for a response that is never sent. Each raises QueueFullError or
-            UsageError.
-        counters: told about every round and the end.
-        clock: monotonic nanoseconds.
-        prepare: does, before any sequence is handed over, what would hold up others; raises as `admits`.
+    `admits`: hand the sequences of the request to the engine, one a choice; called when the delivery starts,
+    so that no slot is taken for a response that is never sent. Each raises QueueFullError or UsageError.
+    `counters`: told about every round and the end. `clock`: monotonic nanoseconds. `prepare`: does, before
+    any sequence is handed over, what would hold up others; raises as `admits`.
     """
 
     def __init__(

@@ -120,11 +120,9 @@ class RequestCounters:
 class ServerCollector(Collector):
     """Turns the counters into metric families whenever they are scraped.
 
-    Args:
-        counters: the server's own counts.
-        engine: gives the engine's snapshot, None while no engine is loaded.
-        model_name: the value of every sample's `model_name` label.
-        num_spec_tokens: positions that are always shown, so that a missing position is never read as none.
+    `engine`: gives the engine's snapshot, None while no engine is loaded. `model_name`: the value of every
+    sample's `model_name` label. `num_spec_tokens`: positions that are always shown, so that a missing
+    position is never read as none.
     """
 
     def __init__(

@@ -44,19 +44,13 @@ def serve(
 ) -> None:
     """Serve until SIGINT or SIGTERM, then return.
 
-    Args:
-        config: the engine's settings; an empty `model_path` is the demo's model.
-        host: address to listen on.
-        port: port to listen on, 0 for any free one; the ready line names it.
-        served_model_name: the name clients use; None is the last part of the model's path.
-        trace: receives a line of JSON for every step of the engine; see `reference.trace`.
-        write_timeout_s: how long a client may read nothing of what is sent to it before it counts as gone.
-        progress: told how far the fetching of a model is.
-
-    Raises:
-        UsageError: the port is taken, the address is not this host's, there is no such model or drafter, or
-            the trace cannot be written.
-        EngineError: the model cannot be fetched or loaded.
+    `config`: the engine's settings; an empty `model_path` is the demo's model. `port`: port to listen on, 0
+    for any free one; the ready line names it. `served_model_name`: the name clients use; None is the last
+    part of the model's path. `trace`: receives a line of JSON for every step of the engine; see
+    `reference.trace`. `write_timeout_s`: how long a client may read nothing of what is sent to it before it
+    counts as gone. `progress`: told how far the fetching of a model is. Raises UsageError: the port is taken,
+    the address is not this host's, there is no such model or drafter, or the trace cannot be written;
+    EngineError: the model cannot be fetched or loaded.
     """
     listener = bind_socket(host, port)
     with listener, _signals_left_to_the_server(), ExitStack() as stack:
@@ -69,8 +63,7 @@ def serve(
 def bind_socket(host: str, port: int) -> socket.socket:
     """Return a bound, not yet listening socket.
 
-    Raises:
-        UsageError: the port is taken or the address is not usable.
+    Raises UsageError: the port is taken or the address is not usable.
     """
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -75,9 +75,7 @@ class TokenTexts:
 class LogprobsWriter:
     """Writes the log-probabilities of one choice, all at once or round by round.
 
-    Args:
-        texts: what tokens look like.
-        chat: chat form, one entry a token; or plain completion form, parallel lists.
+    `chat`: chat form, one entry a token; or plain completion form, parallel lists.
     """
 
     def __init__(self, texts: TokenTexts, *, chat: bool) -> None:

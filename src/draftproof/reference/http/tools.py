@@ -27,8 +27,7 @@ _HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*,\s*"arguments"\
 def read_tools(body: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the tools the prompt shows.
 
-    Raises:
-        BadRequestError: a tool or the choice is not of the OpenAI form.
+    Raises BadRequestError: a tool or the choice is not of the OpenAI form.
     """
     tools = body.get("tools")
     tools = [] if tools is None else tools
@@ -42,8 +41,7 @@ def read_tools(body: Mapping[str, Any]) -> list[dict[str, Any]]:
 def forced_call_schema(body: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the schema of the one call that `tool_choice` asks for, None where the model may choose.
 
-    Raises:
-        BadRequestError: a choice of another form, or of a tool that is not there.
+    Raises BadRequestError: a choice of another form, or of a tool that is not there.
     """
     tools, choice = read_tools(body), body.get(FORCING)
     if choice in (None, "auto", "none"):
@@ -185,8 +183,7 @@ _ANY_OBJECT: dict[str, Any] = {"type": "object"}
 def read_schema(body: Mapping[str, Any], *, chat: bool) -> tuple[str, str] | None:
     """Return the field that constrains the answer and its schema as JSON text, None where any text will do.
 
-    Raises:
-        BadRequestError: a field of another form, a constraint that is no JSON schema, or two constraints.
+    Raises BadRequestError: a field of another form, a constraint that is no JSON schema, or two constraints.
     """
     readers = {
         "response_format": _from_response_format,

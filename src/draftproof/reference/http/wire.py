@@ -101,15 +101,9 @@ def parse_wanted(
 ) -> Wanted:
     """Return the checked fields of a request: everything but the prompt.
 
-    Args:
-        body: the request.
-        default: speculation where the request says nothing about it.
-        served_model: the only model a request may name.
-        chat: chat form, or plain completion form.
-        max_choices: the most choices a request may ask for.
-
-    Raises:
-        BadRequestError: names the first field at fault.
+    `default`: speculation where the request says nothing about it. `served_model`: the only model a request
+    may name. `chat`: chat form, or plain completion form. `max_choices`: the most choices a request may ask
+    for. Raises BadRequestError: names the first field at fault.
     """
     _check_model(body, served_model)
     refuse_unless_neutral(
@@ -136,9 +130,8 @@ def parse_wanted(
 def limit_tokens(wanted: Wanted, prompt_tokens: int, max_model_len: int) -> SamplingParams:
     """Return the sampling with its token limit set, given what the prompt leaves of the context.
 
-    Raises:
-        BadRequestError: prompt and answer do not fit the context, or the answer may not become as long as
-            it must.
+    Raises BadRequestError: prompt and answer do not fit the context, or the answer may not become as long as
+    it must.
     """
     room = max_model_len - prompt_tokens
     if room < 1:

@@ -13,11 +13,7 @@ _MAX_SHOWN_CHARS = 100
 class BadRequestError(Exception):
     """A request that gets an OpenAI error body instead of an answer.
 
-    Args:
-        message: one clear sentence.
-        param: the field at fault, or None.
-        status: HTTP status.
-        code: OpenAI's machine-readable code, or None.
+    `param`: the field at fault, or None. `code`: OpenAI's machine-readable code, or None.
     """
 
     def __init__(

@@ -46,9 +46,6 @@ class NativeKernels:
     """The compiled kernels; float32 rows on a CPU, weights in bfloat16 where that loses nothing.
 
     They compute on threads of their own, as many as torch has when they are loaded.
-
-    Args:
-        library: path of the shared library.
     """
 
     name = "native"
@@ -173,8 +170,7 @@ class NativeKernels:
 def build_native(cache_folder: Path) -> NativeKernels:
     """Return the compiled kernels, compiling them if this machine has not yet.
 
-    Raises:
-        EngineError: there is no C++ compiler, it fails, or the library cannot be kept or loaded.
+    Raises EngineError: there is no C++ compiler, it fails, or the library cannot be kept or loaded.
     """
     try:
         compiler = _find_compiler()

@@ -62,14 +62,8 @@ class Kernels(Protocol):
     ) -> torch.Tensor:
         """Write a layer's new keys and values to the caches and attend causally, sequence by sequence.
 
-        Args:
-            qkv: [tokens, (query_heads + 2 * kv_heads) * head_size], before the rotary embedding.
-            angles: [tokens, head_size]: cosines of the first half, then sines.
-            batch: which tokens belong to which cache.
-            layer: index of the caches' layer.
-            shape: the attention's heads.
-
-        Returns:
-            [tokens, query_heads * head_size].
+        `qkv`: [tokens, (query_heads + 2 * kv_heads) * head_size], before the rotary embedding. `angles`:
+        [tokens, head_size], cosines of the first half, then sines. `layer`: index of the caches' layer.
+        Returns [tokens, query_heads * head_size].
         """
         ...

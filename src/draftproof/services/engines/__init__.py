@@ -21,11 +21,7 @@ ADAPTERS: dict[str, EngineAdapter] = {
 
 
 def adapter_for(engine: str) -> EngineAdapter:
-    """Return the adapter of an engine as the plan names it.
-
-    Raises:
-        PlanError: no adapter has that name.
-    """
+    """Return the adapter of an engine as the plan names it. Raises PlanError: no adapter has that name."""
     if engine not in ADAPTERS:
         raise PlanError(f"unknown engine {engine!r}", place="arms", fix=f"use one of {sorted(ADAPTERS)}.")
     return ADAPTERS[engine]

@@ -23,14 +23,10 @@ from draftproof.workload.items import Item
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """What can be known of a running service once it has answered a test request.
 
-    Attributes:
-        settings: the arm's manifest settings, flat.
-        answer: the answer to the test request, folded; None where none came.
-        before: series -> value scraped before the test request, None where there are no metrics.
-        after: the same, scraped after it.
-        metrics_urls: where these were scraped.
-        bodies: path -> body of the identity addresses, fetched after the test request.
-        log: what the service has written so far, "" where it was not started here.
+    `settings`: the arm's manifest settings, flat. `answer`: the answer to the test request, folded; None
+    where none came. `before`: series -> value scraped before the test request, None where there are no
+    metrics. `bodies`: path -> body of the identity addresses, fetched after the test request. `log`: what the
+    service has written so far, "" where it was not started here.
     """
 
     settings: Settings
@@ -91,7 +87,6 @@ class EngineAdapter(msgspec.Struct, frozen=True, kw_only=True):
         fold: makes the fold of one answer from `read_blocks`.
         signals: what its metrics tell of an arm in operation.
         vary: a launch command changed to draft so many tokens a step and accept none; None: none is known.
-        cannot_vary: why there is none.
         lookup_stands_in: whether the engine's n-gram lookup can take the place of a command's own drafter.
     """
 
@@ -129,11 +124,8 @@ class EngineAdapter(msgspec.Struct, frozen=True, kw_only=True):
         """Return the JSON body of /v1/chat/completions for an item.
 
         `max_tokens` caps the item's own limit; None leaves it. `speculation` None: the service's own setting
-        stands.
-
-        Raises:
-            PlanError: `speculation` is asked of an engine that cannot switch it per request; a service
-                ignores unknown fields in silence.
+        stands. Raises PlanError: `speculation` is asked of an engine that cannot switch it per request; a
+        service ignores unknown fields in silence.
         """
         payload = build_chat_payload(item, seed=seed, served_model=served_model, max_tokens=max_tokens)
         payload |= self.ask(item)

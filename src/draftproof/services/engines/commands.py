@@ -77,9 +77,7 @@ def find_flags(command: Sequence[str], is_wanted: Callable[[str], bool]) -> dict
 def drop_flags(command: Sequence[str], is_dropped: Callable[[str], bool]) -> tuple[str, ...]:
     """Return a command without some flags and their values; every other word stands where it stood.
 
-    Args:
-        command: program and arguments.
-        is_dropped: told a flag's name as in `find_flags`.
+    `is_dropped`: told a flag's name as in `find_flags`.
     """
     kept = list(words_before_flags(command))
     for use in list_flags(command):
@@ -117,13 +115,9 @@ def parse_flags(
     """Return flag -> value of a command line, in the order given; a repeated flag keeps its last value.
 
     `--max-num-seqs 8` and `--max-num-seqs=8` both give {"max_num_seqs": 8}; a flag followed by another flag
-    or by nothing is true. What precedes the first flag (program, subcommand, model) is left out.
-
-    Args:
-        command: program and arguments.
-        names: flag, without dashes and with underscores, to the setting's name.
-        switches: flags that take no value, in the same spelling, although a word may follow.
-        ignored: flags that are left out.
+    or by nothing is true. What precedes the first flag (program, subcommand, model) is left out. `names`:
+    flag, without dashes and with underscores, to the setting's name. `switches`: flags that take no value, in
+    the same spelling, although a word may follow.
     """
     renamed = names or {}
     settings: Settings = {}
@@ -150,11 +144,8 @@ def find_unread_words(command: Sequence[str], told: Settings) -> Settings:
 
     Such are further values of a flag, all but the last use of a repeated one, and words that stand alone
     behind the first flag, such as a model. `launch.words` holds them in order, `speculation.words` those of
-    flags that speak of drafts: nothing that two commands say differently stays unseen.
-
-    Args:
-        command: program and arguments.
-        told: what an engine's adapter read from it.
+    flags that speak of drafts: nothing that two commands say differently stays unseen. `told`: what an
+    engine's adapter read from it.
     """
     uses = list_flags(command)
     last = {use.name: at for at, use in enumerate(uses)}

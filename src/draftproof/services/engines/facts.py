@@ -107,7 +107,6 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: the engine's name in a plan.
-        title: its name for people.
         checked: releases the adapter was checked against.
         families: method, as the engine spells it, to the proposal family it belongs to.
         aliases: other spellings of a method, with * for any letters, to the one the engine maps them to.
@@ -116,8 +115,6 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
         environment_prefixes: how the variables begin that the engine reads from its environment.
         request_headers: headers of every request beside those of the plan.
         metrics_path: address of the Prometheus exposition; "" where none is known.
-        series: names in that exposition.
-        confounds: what else changes with speculation.
         refuses: request features that are refused, ignored or wrong while speculation is on.
         lacks: request features that the engine never has.
         request_fields: fields of its chat requests beyond those that an item has keys of its own for; others

@@ -62,16 +62,14 @@ class AnswerFold(Protocol):
     def add(self, frame: bytes, arrival_ns: int) -> None:
         """Take the data of one event.
 
-        Raises:
-            FrameError: not JSON, or not of the engine's form; the fold stays usable.
+        Raises FrameError: not JSON, or not of the engine's form; the fold stays usable.
         """
         ...
 
     def add_all(self, frames: Sequence[bytes], arrivals_ns: Sequence[int]) -> None:
         """Take the data of several events, each of one line.
 
-        Raises:
-            FrameError: as `add`, of any of them; none is taken then.
+        Raises FrameError: as `add`, of any of them; none is taken then.
         """
         ...
 

@@ -27,11 +27,9 @@ Samples = tuple[Sample, ...]
 class DecodeTime(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds spent on tokens and the tokens they brought: their quotient is the time per token.
 
-    Attributes:
-        seconds: summed over the same requests as the tokens.
-        tokens: tokens that these seconds brought.
-        first_tokens: to be taken off the tokens: they come from the prefill, not from decoding.
-        caveat: what the quotient holds besides decoding, "" where nothing.
+    `seconds`: summed over the same requests as the tokens. `tokens`: tokens that these seconds brought.
+    `first_tokens`: to be taken off the tokens: they come from the prefill, not from decoding. `caveat`: what
+    the quotient holds besides decoding, "" where nothing.
     """
 
     seconds: Sample
@@ -44,22 +42,16 @@ class Signals(msgspec.Struct, frozen=True, kw_only=True):
     """The sample names of one engine, by what they tell.
 
     Attributes:
-        title: the engine's name for people.
         tokens: generated tokens; moves whenever the arm works.
         finished: requests that ended; None where the engine does not count them.
         attempted: the denominator of the failed share.
-        failed: requests that failed.
         decode_time: for the mean time per token.
         tpot_bucket: buckets of the time per output token of a request.
         ttft_bucket: buckets of the time to first token.
-        drafting: moves while the drafter works.
         accepted: accepted drafts, over `steps`.
-        steps: verification steps.
         acceptance_gauge: the mean acceptance length where there are no counters of it.
         cache_usage: share of the key-value cache in use.
         preemptions: requests that lost their cache and began again.
-        running: requests with a slot.
-        waiting: requests without one.
         model_label: label that names the model, on `running`.
         missing: signal -> why this engine cannot tell it.
         caveats: signal -> what to know before one trusts it.

@@ -46,8 +46,7 @@ _REASONING, _TEXT, _CALLS = range(3)  # the order in which a record keeps an ans
 class ChatFold:
     """Folds the frames of one answer; see `AnswerFold`.
 
-    Args:
-        read_blocks: reads what the engine adds to its frames; by default its `metrics` block.
+    `read_blocks`: reads what the engine adds to its frames; by default its `metrics` block.
     """
 
     takes_each: ClassVar[bool] = False  # whether a fold reads choices its own way, so that it is given each
@@ -76,18 +75,13 @@ class ChatFold:
         self._is_plain = not self.takes_each  # what came so far in the middle of the stream
 
     def add(self, frame: bytes, arrival_ns: int) -> None:
-        """Take the data of one event.
-
-        Raises:
-            FrameError: not a frame of a chat stream.
-        """
+        """Take the data of one event. Raises FrameError: not a frame of a chat stream."""
         self._take(parse_frame(frame), arrival_ns)
 
     def add_all(self, frames: Sequence[bytes], arrivals_ns: Sequence[int]) -> None:
         """Take the data of several events, each of one line.
 
-        Raises:
-            FrameError: one is not a frame of a chat stream; none of them is taken.
+        Raises FrameError: one is not a frame of a chat stream; none of them is taken.
         """
         ends = parse_frames(frames[-_ENDS:])
         middle, times_ns = frames[:-_ENDS], arrivals_ns[:-_ENDS]

@@ -202,8 +202,7 @@ FAULTS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 def parse_frame(data: bytes) -> ChatFrame:
     """Return the frame in the data of one event.
 
-    Raises:
-        FrameError: not JSON, or a field of another type than the protocol's.
+    Raises FrameError: not JSON, or a field of another type than the protocol's.
     """
     try:
         return _DECODER.decode(data)
@@ -215,10 +214,8 @@ def parse_frames(lines: Sequence[bytes]) -> list[ChatFrame]:
     """Return the frames of several events, the data of each of which is one line; faster than one by one.
 
     A frame that spans lines or shares one, and an empty line, would shift those behind it: lines that do not
-    look like one object each are refused.
-
-    Raises:
-        FrameError: as `parse_frame`, of any of them, or they are to be read one by one.
+    look like one object each are refused. Raises FrameError: as `parse_frame`, of any of them, or they are to
+    be read one by one.
     """
     try:
         frames = _DECODER.decode_lines(join_lines(lines))

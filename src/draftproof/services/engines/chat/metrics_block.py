@@ -231,10 +231,8 @@ class MarginFold:
     def add(self, logprobs: Any, token_ids: Sequence[int] | None, ids_so_far: int) -> None:
         """Take the `logprobs` of one chunk of a choice.
 
-        Args:
-            logprobs: as decoded, of any shape.
-            token_ids: those of this chunk; without them its margins belong to no token.
-            ids_so_far: token ids of the answer, this chunk's included.
+        `token_ids`: those of this chunk; without them its margins belong to no token. `ids_so_far`: token ids
+        of the answer, this chunk's included.
         """
         content = logprobs.get("content") if isinstance(logprobs, dict) else None
         if not token_ids or not isinstance(content, list) or len(content) != len(token_ids):

@@ -61,10 +61,8 @@ def choose_counts(
 ) -> Counted:
     """Return the chunks with the counts of the first source that all of them have.
 
-    Args:
-        marks: the content chunks in order.
-        total: the answer's tokens by the closing usage.
-        finish: the event with the finish reason. Tokens beyond the last count end with it, unless it has one.
+    `marks`: the content chunks in order. `total`: the answer's tokens by the closing usage. `finish`: the
+    event with the finish reason. Tokens beyond the last count end with it, unless it has one.
     """
     warnings: list[str] = []
     for source, count_of in _STATED:
