@@ -8,8 +8,8 @@ from typing import NamedTuple
 from tests.builders.equivalence import build_rows
 from tests.builders.manifest import DIGEST
 
+from draftproof.judge.metrics.acceptance import AcceptanceSummary, ProgressSummary
 from draftproof.judge.results.run import (
-    Acceptance,
     Agreement,
     ArmCell,
     Cell,
@@ -22,7 +22,6 @@ from draftproof.judge.results.run import (
     EstimatorRow,
     Figure,
     Percentiles,
-    Progress,
     Reason,
     Results,
     Verdict,
@@ -274,11 +273,11 @@ def _arm_cell(place: Place, arm: str) -> ArmCell:
     )
 
 
-def _acceptance(shape: Shape, count: int) -> Acceptance:
+def _acceptance(shape: Shape, count: int) -> AcceptanceSummary:
     steps = count * 9
     share = min(0.25 + 0.2 * shape.tokens_per_step, 0.95)
     accepted = round(steps * (shape.tokens_per_step + 0.35 - 1))
-    return Acceptance(
+    return AcceptanceSummary(
         num_spec_steps=steps,
         num_draft_tokens=steps * 5,
         num_accepted_draft_tokens=accepted,
@@ -291,10 +290,10 @@ def _acceptance(shape: Shape, count: int) -> Acceptance:
     )
 
 
-def _progress(shape: Shape, tpot_ms: float, count: int, *, drafted: bool) -> Progress:
+def _progress(shape: Shape, tpot_ms: float, count: int, *, drafted: bool) -> ProgressSummary:
     total = tpot_ms * 0.96
     draft = 0.03 * total if drafted else 0.0
-    return Progress(
+    return ProgressSummary(
         time_per_committed_token_ns=total * _MS,
         draft_ns=draft * _MS if drafted else None,
         verify_ns=(total * 0.9 - draft) * _MS,

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from draftproof.judge.stats.multiplicity import holm_adjusted, holm_levels
+from draftproof.judge.stats.multiplicity import bonferroni_level, holm_adjusted
 from draftproof.judge.stats.shares import paired_share_difference, share_interval
 
 COUNTS = st.integers(0, 200)
@@ -33,10 +33,9 @@ def test_a_share_lies_inside_its_interval(n, share):
 @given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=20), st.floats(0.001, 0.5))
 def test_adjusted_p_values_decide_like_the_step_down(ps, alpha):
     """Rejecting by adjusted p-values equals stepping down the levels and stopping at the first failure."""
-    levels = [level for level in holm_levels(ps, alpha) if level is not None]
     rejected = set()
-    for index in sorted(range(len(ps)), key=lambda place: (ps[place], place)):
-        if ps[index] > 1 - levels[index] + 1e-12:
+    for rank, index in enumerate(sorted(range(len(ps)), key=lambda place: (ps[place], place))):
+        if ps[index] > 1 - bonferroni_level(len(ps) - rank, alpha) + 1e-12:
             break
         rejected.add(index)
     near = {index for index, p in enumerate(holm_adjusted(ps)) if abs(p - alpha) < 1e-9}

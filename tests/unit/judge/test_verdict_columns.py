@@ -7,17 +7,22 @@ from tests.builders.runs import Layout, Requests, build_run, order_turns
 from draftproof.judge.decide.effects import (
     METRICS,
     compare_arms,
-    estimate_ratio,
-    is_usable,
-    read_metric,
-    usable_pairs,
 )
 from draftproof.judge.decide.equal_length import count_hidden
 from draftproof.judge.decide.guardrails import QUANTITIES, compute_differences, count_votes
-from draftproof.judge.observe.pairs import in_cell, pair_observations
+from draftproof.judge.observe.pairs import DECISIVE, pair_observations
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, prepare_run
 
-DECISIVE = ("candidate", "baseline")
+
+def read(seen, metric):
+    """Return a request's own metric if it is answered, positive, and its times run forwards."""
+    value = getattr(seen.metrics, metric)
+    return value if seen.is_ok and seen.in_order and value is not None and value > 0 else None
+
+
+def in_cell(pairs, segment, load):
+    """Return the pairs of a cell, one by one."""
+    return [pair for pair in pairs if pair.load == load and segment in (ALL_SEGMENTS, pair.segment)]
 
 
 @pytest.fixture(scope="module")
@@ -42,16 +47,14 @@ def prepared():
 def test_an_effect_is_that_of_its_usable_pairs(prepared, metric):
     """Every cell's ratio is the one estimated from the pairs of that cell."""
     pairs = pair_observations(prepared)[DECISIVE]
-    read = read_metric(metric)
     for effect in compare_arms(prepared, pairs, DECISIVE, metric, prepared.columns.metric(metric)):
         cell = (effect.segment, effect.load)
-        inside = usable_pairs(in_cell(list(pairs), *cell), read)
-        plain = estimate_ratio(prepared, inside, DECISIVE, metric, cell, read=read)
-        assert (effect.ratio.value, effect.pairs, effect.prompts) == (
-            plain.value,
-            len(inside),
-            plain.n_clusters,
-        )
+        seen = [pair for pair in in_cell(list(pairs), *cell) if pair.timed]
+        both = [(read(pair.arm, metric), read(pair.versus, metric), pair.item_id) for pair in seen]
+        known = [one for one in both if None not in one]
+        ratio = sum(above for above, _, _ in known) / sum(below for _, below, _ in known)
+        assert effect.ratio.value == pytest.approx(ratio)
+        assert (effect.pairs, effect.prompts) == (len(known), len({item for _, _, item in known}))
 
 
 @pytest.mark.parametrize("quantity", QUANTITIES)
@@ -79,8 +82,8 @@ def test_hidden_metrics_are_counted_in_answered_pairs(prepared):
     for (segment, load), covered in count_hidden(prepared, pairs).items():
         inside = [pair for pair in in_cell(list(pairs), segment, load) if pair.is_ok and pair.timed]
         for one in covered:
-            known = [pair for pair in inside if is_usable(pair.versus, one.metric)]
-            hidden = sum(not is_usable(pair.arm, one.metric) for pair in known)
+            known = [pair for pair in inside if read(pair.versus, one.metric) is not None]
+            hidden = sum(read(pair.arm, one.metric) is None for pair in known)
             assert (one.known, one.hidden) == (len(known), hidden)
 
 

@@ -44,8 +44,7 @@ def compare_runs(before: RunData, after: RunData, arm: str | None = None) -> Run
     """Return what changed from run A to run B, for every arm of both or for one.
 
     Raises:
-        UsageError: a run lacks the arm that was asked for, the runs have no prompt or no load in common, or
-            nothing differs in configuration and too few answers can be compared to say more.
+        UsageError: a run lacks the arm, the runs share no prompt or load, or too few answers can be compared.
     """
     old, new = prepare_run(before), prepare_run(after)
     arms = _choose_arms(old, new, arm)

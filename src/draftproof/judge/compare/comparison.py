@@ -1,11 +1,8 @@
-"""The shape of a comparison of two runs, A ("before") and B ("after").
+"""The shape of a comparison of two runs, A ("before") and B ("after"), and the change triggers of an arm.
 
-Pure data, made by `compare_runs`, printed by `draftproof compare --json`. Ratios are after / before of the
-same statistic over the same prompts.
-
-Change triggers of one arm: did its version, model, drafter or flags change between two runs? Pure.
-
-What a service does not disclose triggers nothing and is not called unchanged either: it is None.
+Pure data, printed by `draftproof compare --json`. Ratios are after / before of the same statistic over the
+same prompts. What a service does not disclose triggers nothing and is not called unchanged either: it is
+None.
 """
 
 import re

@@ -1,8 +1,7 @@
-"""What changed in delivery: ratios over the prompts of both runs, read against what equal arms show. Pure.
+"""What changed in delivery: ratios over the prompts of both runs, read against what equal arms show.
 
-Clusters of the bootstrap are prompts, strata are segments; what a period does to all of its requests is in
-the intervals. All ratios and all differences of failed shares form one family, so that a change anywhere is
-called one by chance with at most 1 − confidence.
+Clusters of the bootstrap are prompts, strata are segments. All ratios and all differences of failed shares
+form one family, so that a change anywhere is called one by chance with at most 1 − confidence.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -23,7 +22,7 @@ from draftproof.judge.compare.outcomes import (
 )
 from draftproof.judge.decide.effects import derive_seed, to_figure
 from draftproof.judge.metrics.service import percentile
-from draftproof.judge.observe.pairs import Pair, PairTable, in_cell, pair_observations
+from draftproof.judge.observe.pairs import NO_PAIRS, NULL, Pair, PairTable, pair_observations
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
 from draftproof.judge.results.figure import Figure
 from draftproof.judge.stats.bootstrap import RatioEstimate, Statistic, interval_at, paired_ratio
@@ -35,7 +34,6 @@ from draftproof.judge.stats.shares import paired_share_difference
 
 Noise = tuple[float | None, NoiseSource]
 
-NULL = ("baseline_null", "baseline")
 # Equal means may differ in their last bits; no change of a measured quantity is this small.
 LAST_BITS = 1e-9
 _CHUNK_SIZES = ("tokens_per_chunk", "characters_per_chunk")
@@ -259,7 +257,7 @@ def _find_noise(before: Side, after: Side, quantity: Quantity, load: str) -> Noi
 
 def _find_floor(side: Side, quantity: Quantity, statistic: Statistic, load: str) -> float | None:
     both = []
-    for pair in in_cell(side.pairs.get(NULL, ()), ALL_SEGMENTS, load):
+    for pair in side.pairs.get(NULL, NO_PAIRS).cell(ALL_SEGMENTS, load):
         above = measure(quantity, pair.arm, side.bounds.get((NULL[0], load)))
         below = measure(quantity, pair.versus, side.bounds.get((NULL[1], load)))
         if above is not None and below is not None:
@@ -321,8 +319,9 @@ def _find_null_failures(side: Side, load: str) -> float | None:
 
     Its value, not the end of its interval: that has a width even where nothing ever failed.
     """
-    found = paired_share_difference(*_count_by_failure(in_cell(side.pairs.get(NULL, ()), ALL_SEGMENTS, load)))
-    return None if found.difference is None else abs(found.difference)
+    null = side.pairs.get(NULL, NO_PAIRS).cell(ALL_SEGMENTS, load)
+    found = paired_share_difference(*_count_by_failure(null))
+    return None if found.value is None else abs(found.value)
 
 
 def _count_by_failure(pairs: Iterable[Pair]) -> tuple[int, int, int, int]:
@@ -342,7 +341,7 @@ def _to_failure_change(found: _Failures, level: float) -> FailureChange:
         before=(both + only_before) / total if total else None,
         after=(both + only_after) / total if total else None,
         difference=Figure(
-            value=interval.difference,
+            value=interval.value,
             low=interval.low,
             high=interval.high,
             level=level,

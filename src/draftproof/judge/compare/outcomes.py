@@ -1,10 +1,6 @@
-"""What changed in what was concluded: effects by cell, envelope, decision. Pure.
+"""What may be compared between two runs (prompts, loads, quantities), and what changed in what was concluded.
 
-Each run's own figures, each over its own prompts: an effect is a ratio inside one run already.
-
-Which requests of two runs may be put side by side: same prompt with the same content, same load. Pure.
-
-The quantities of delivery that are compared between runs, each a positive number of one answer. Pure.
+Effects are each run's own, over its own prompts: an effect is a ratio inside one run already.
 """
 
 from collections.abc import Callable, Iterable

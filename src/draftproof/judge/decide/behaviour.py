@@ -1,13 +1,12 @@
-"""Behaviour beside speed: the probes of the arms against each other, checks by kind, judges. Pure.
+"""Behaviour beside speed: the probes of the arms against each other, checks by kind, judges, conversations.
 
 What the baseline does and the candidate does not is a regression that no speed makes good: it violates every
 cell. What an arm's probe could not show, or both arms fail, is a warning.
-
-Conversations of an arm: how many came to their end, on time and with passing checks. Pure.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -24,7 +23,7 @@ from draftproof.judge.results.behaviour import (
     ProbeResult,
 )
 from draftproof.judge.results.figure import Figure
-from draftproof.judge.results.run import Reason, Results
+from draftproof.judge.results.run import Reason
 from draftproof.judge.stats.resampling import Floats, Ints
 from draftproof.judge.stats.shares import share_interval
 
@@ -87,19 +86,28 @@ NOT_PROBED = "Stop strings, limits, tool calls, streaming and cancellation of th
 _WORST_FIRST: tuple[ProbeStatus, ...] = ("failed", "unsupported", "unknown", "passed")
 
 
-def add_behaviour(results: Results, prepared: PreparedRun) -> Results:
-    """Add probes, checks by kind and conversations, and warn of what they leave open."""
+class Behaviour(NamedTuple):
+    """What results say of behaviour, and what that leaves open, in words."""
+
+    probes: tuple[ProbeResult, ...]
+    check_kinds: tuple[CheckKind, ...]
+    judges: tuple[JudgeAgreement, ...]
+    conversations: tuple[ConversationSummary, ...]
+    warnings: tuple[str, ...]
+    not_measured: tuple[str, ...]
+
+
+def describe_behaviour(prepared: PreparedRun) -> Behaviour:
+    """Return probes, checks by kind and conversations, with warnings of what they leave open."""
     probes, kinds = list_probes(prepared), tuple(_count_kinds(prepared))
     judges = tuple(_compare_passes(prepared.run.judgements))
-    found = (*_warn_about_probes(probes), *_warn_about_unjudged(kinds), *_warn_about_judges(judges))
-    return msgspec.structs.replace(
-        results,
-        behaviour=probes,
+    return Behaviour(
+        probes=probes,
         check_kinds=kinds,
         judges=judges,
         conversations=summarise_conversations(prepared),
-        warnings=(*results.warnings, *found),
-        not_measured=(*results.not_measured, *(() if probes else (NOT_PROBED,))),
+        warnings=(*_warn_about_probes(probes), *_warn_about_unjudged(kinds), *_warn_about_judges(judges)),
+        not_measured=() if probes else (NOT_PROBED,),
     )
 
 

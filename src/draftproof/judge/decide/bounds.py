@@ -1,8 +1,7 @@
-"""A time per token that is known within bounds: where nobody counts the tokens of the first chunk. Pure.
+"""A time per token that is known within bounds: where nobody counts the tokens of the first chunk.
 
-The first chunk holds one token at least and as many at most as `most_first_tokens` allows. An effect then
-reaches from the least ratio that the bounds of both arms allow to the greatest: what is to hold, holds for
-every number of tokens in between.
+An effect then reaches from the least ratio that the bounds of both arms allow to the greatest: what is to
+hold, holds for every number of tokens in between.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -56,12 +55,8 @@ def note_basis(effect: Effect, pairs: Pairs) -> Effect:
 def span_bounds(effect: Effect, least: Effect, most: Effect, margins: Sequence[float]) -> Effect:
     """Return an effect whose intervals reach over those of its least and its greatest ratio.
 
-    Args:
-        effect: with one token in every first chunk that nobody counts.
-        least: with the values of the least ratio, see `read_bounds`.
-        most: with those of the greatest.
-        margins: ratios to which the effect is held. Where the bounds alone lie on both sides of one, no
-            number of prompts shows on which side it is.
+    Where the bounds alone lie on both sides of one of the `margins`, no number of prompts shows on which side
+    it is.
     """
     remedy = REMEDY if _cross(least.ratio.value, most.ratio.value, margins) else None
     return replace(

@@ -6,12 +6,12 @@ turns times its devices, so that throughput, capacity and cost per device move w
 
 from collections.abc import Mapping
 
-from draftproof.judge.decide.cells import decide_effect, describe
+from draftproof.judge.decide.cells import decide_effect
 from draftproof.judge.decide.device_time import compare_device_time
 from draftproof.judge.decide.effects import CellKey
 from draftproof.judge.decide.guardrails import Finding, Standing
 from draftproof.judge.observe.run_data import PreparedRun
-from draftproof.judge.results.figure import Figure
+from draftproof.judge.results.figure import Figure, describe
 from draftproof.judge.results.run import CellStatus, Reason
 from draftproof.plan.limits import list_budgets
 

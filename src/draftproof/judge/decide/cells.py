@@ -13,7 +13,8 @@ from draftproof.judge.decide.faults import Faults
 from draftproof.judge.decide.guardrails import Finding
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
 from draftproof.judge.results.decision import GuardrailStanding
-from draftproof.judge.results.run import Cell, CellStatus, Figure, Reason
+from draftproof.judge.results.figure import Figure, describe
+from draftproof.judge.results.run import Cell, CellStatus, Reason
 from draftproof.plan.load_size import LoadSize
 from draftproof.plan.schema import Thresholds
 
@@ -289,15 +290,6 @@ def _explain_effect(
 def _advise(effect: Figure) -> str:
     """Say what helps where no number of prompts does."""
     return f"; no number of prompts changes that: {effect.remedy}" if effect.remedy else ""
-
-
-def describe(figure: Figure | None) -> str:
-    """Return "0.62 (0.55 to 0.70)", or "unknown" where there is no value."""
-    if figure is None or figure.value is None:
-        return "unknown"
-    if figure.low is None or figure.high is None:
-        return f"{figure.value:.2f}"
-    return f"{figure.value:.2f} ({figure.low:.2f} to {figure.high:.2f})"
 
 
 def _row(what: str, evidence: CellEvidence) -> str:

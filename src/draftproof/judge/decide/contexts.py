@@ -7,29 +7,25 @@ move it to another band. Bands only ever restrict: they take contexts away from 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
-from draftproof.judge.decide.bounds import span_limits
+import numpy as np
+
+from draftproof.judge.decide.bounds import read_bounds, span_limits
 from draftproof.judge.decide.cells import decide_effect
 from draftproof.judge.decide.effects import (
     CellKey,
     EffectIndex,
     PeriodSpread,
     estimate_ratio,
-    list_bound_readers,
     null_difference_at,
-    read_metric,
     spread_at,
-    usable_pairs,
-    widen_by_periods,
 )
-from draftproof.judge.decide.guardrails import Finding
-from draftproof.judge.observe.pairs import Pair, PairTable, in_cell
-from draftproof.judge.observe.process_labels import name_processes
-from draftproof.judge.observe.run_data import Observation, PreparedRun
+from draftproof.judge.decide.guardrails import Finding, find
+from draftproof.judge.observe.pairs import DECISIVE, Pairs, PairTable
+from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
 from draftproof.judge.results.decision import ContextBand
-from draftproof.judge.results.run import Figure, Reason
+from draftproof.judge.results.run import Figure
 
 MOST_BANDS = 3
-COMPARED = ("candidate", "baseline")
 
 
 def compute_context_bands(
@@ -37,14 +33,17 @@ def compute_context_bands(
 ) -> tuple[ContextBand, ...]:
     """Return the effect in every context band of every cell; no row for a segment that has no two bands."""
     rows: list[ContextBand] = []
-    metric = prepared.plan.comparison.metric
-    spreads = {load: spread_at(prepared, pairs[COMPARED], metric, load) for load in prepared.loads}
+    decisive, metric = pairs[DECISIVE], prepared.plan.comparison.metric
+    values = prepared.columns.metric(metric)
+    spreads = {
+        load: spread_at(prepared, decisive.cell(ALL_SEGMENTS, load), values) for load in prepared.loads
+    }
     for segment in prepared.segments:
-        contexts = measure_contexts(prepared.of_arm("baseline", segment=segment))
+        contexts = measure_contexts(prepared, segment)
         bands = divide_into_bands(contexts, prepared.plan.comparison.minimum_prompts)
         for load in prepared.loads if bands else ():
             null = null_difference_at(effects, metric, load)
-            inside = in_cell(pairs[COMPARED], segment, load)
+            inside = decisive.cell(segment, load)
             rows += [
                 _judge_band(
                     prepared,
@@ -60,20 +59,15 @@ def compute_context_bands(
     return tuple(rows)
 
 
-def measure_contexts(seen: Iterable[Observation]) -> dict[str, int]:
-    """Return item -> its longest context in tokens (prompt + answer) over the requests that tell it."""
+def measure_contexts(prepared: PreparedRun, segment: str) -> dict[str, int]:
+    """Return item -> its longest context in tokens (prompt + answer) over the baseline's answers."""
+    columns, places = prepared.columns, prepared.places_of("baseline", segment=segment)
     contexts: dict[str, int] = {}
-    for one in seen:
-        length = context_tokens(one)
-        if length is not None:
-            contexts[one.record.item_id] = max(length, contexts.get(one.record.item_id, 0))
+    for item, length in zip(columns.items[places], columns.context_tokens[places], strict=True):
+        if not np.isnan(length):
+            name = columns.item_ids[item]
+            contexts[name] = max(int(length), contexts.get(name, 0))
     return contexts
-
-
-def context_tokens(seen: Observation) -> int | None:
-    """Return prompt + answer of an answered request in tokens, None where either is unknown."""
-    prompt, answer = seen.record.prompt_tokens, seen.metrics.output_tokens
-    return prompt + answer if seen.is_ok and prompt is not None and answer is not None else None
 
 
 def divide_into_bands(contexts: Mapping[str, int], minimum: int) -> tuple[tuple[str, ...], ...]:
@@ -93,7 +87,7 @@ def divide_into_bands(contexts: Mapping[str, int], minimum: int) -> tuple[tuple[
 def judge_contexts(cell: CellKey, bands: Iterable[ContextBand]) -> tuple[Finding, ...]:
     """Return an open finding where the shortest contexts show harm: no limit could leave them out."""
     return tuple(
-        Finding(standing="open", reason=_explain_harm(one))
+        _explain_harm(one)
         for one in bands
         if (one.segment, one.load) == cell and one.band == 1 and one.reading == "harm"
     )
@@ -128,30 +122,18 @@ def _judge_band(
     place: tuple[int, tuple[tuple[str, ...], ...]],
     contexts: Mapping[str, int],
     *,
-    pairs: Sequence[Pair],
+    pairs: Pairs,
     spread: PeriodSpread,
     null: float,
 ) -> ContextBand:
     number, bands = place
-    items = set(bands[number])
-    metric = prepared.plan.comparison.metric
-    inside = usable_pairs((pair for pair in pairs if pair.item_id in items), read_metric(metric))
+    items, columns, metric = set(bands[number]), prepared.columns, prepared.plan.comparison.metric
+    inside = pairs.where(np.array([name in items for name in columns.item_ids])[columns.items[pairs.mine]])
     # The place is part of the seed, so every band has draws of its own.
     named = (cell[0], f"{cell[1]} band {number + 1} of {len(bands)}")
-    blocks = [pair.arm.record.block for pair in inside]
-    mine, theirs = (
-        name_processes(prepared.process_labels, records)
-        for records in ([pair.arm.record for pair in inside], [pair.versus.record for pair in inside])
-    )
     found, *others = [
-        widen_by_periods(
-            estimate_ratio(prepared, inside, COMPARED, metric, named, read=read),
-            spread,
-            blocks,
-            mine,
-            theirs,
-        )
-        for read in (read_metric(metric), *list_bound_readers(inside, metric))
+        estimate_ratio(prepared, inside, DECISIVE, metric, named, values=values, spread=spread)
+        for values in (columns.metric(metric), *(read_bounds(inside, metric) or ()))
     ]
     low, high = span_limits((found, *others))
     figure = Figure(value=found.value, low=low, high=high)
@@ -175,11 +157,10 @@ def _judge_band(
     )
 
 
-def _explain_harm(band: ContextBand) -> Reason:
+def _explain_harm(band: ContextBand) -> Finding:
     text = (
         f"The {band.prompts} prompts with the shortest contexts ({band.min_context_tokens} to "
         f"{band.max_context_tokens} tokens) show harm: candidate / baseline is {band.ratio:.2f} "
         f"({band.low:.2f} to {band.high:.2f}); no limit on the context could leave them out."
     )
-    evidence = f"context_bands: candidate / baseline, {band.segment} × {band.load}"
-    return Reason(code="context_harm", text=text, evidence=evidence)
+    return find("open", "context_harm", text, "context_bands", (band.segment, band.load))

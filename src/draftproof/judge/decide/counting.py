@@ -1,15 +1,9 @@
-"""Whether two arms count tokens alike: a text has one number of tokens, whoever sends it. Pure.
+"""Whether two arms count tokens alike, and which arms were still cold in their first counted requests.
 
-Greedy answers with the same text must have the same count; where they have not, one service counts tokens
-that the other does not, and a time per token compares nothing. Other answers show it in the mean: a token
-holds as much text in one arm as in the other.
-
-Arms whose first counted requests after a start were slow, as a service's are that still compiles. Pure.
-
-A warm-up ends when two groups of requests agree, and two that are equally slow do. So the counted requests
-are looked at once more, in the order of their turns: each arm at each load by the same rule, which knows no
-arm by name. What is found is told, and no request is left out. Where it moves the ratio of the deciding arms
-by as much as half a margin, nothing is concluded at that load, in favour of neither.
+Equal greedy texts must have equal counts, else a time per token compares nothing. A warm-up ends when two
+groups of requests agree, and two that are equally slow do: so each arm's counted requests are looked at once
+more, in the order of their turns. No request is left out; where it moves the ratio of the deciding arms by
+half a margin, nothing is concluded at that load.
 """
 
 import math
@@ -170,15 +164,11 @@ class ColdSpell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def count_cold(times: Floats) -> int:
-    """Return how many of the first requests were slow by a step, 0 where none were.
+    """Return how many of the first requests of one start were slow by a step, 0 where none were.
 
-    The requests are cut into stretches. The first ones are a step, up to half of all, if the median of each
-    of them is `SLOWER` times that of the slowest stretch behind them, and the requests before and behind
-    the step differ in rank.
-
-    Args:
-        times: time per token of one arm at one load after one start, in the order of sending; shape
-            (requests,), any unit.
+    `times` per token, shape (requests,), in the order of sending, are cut into stretches. The first ones, up
+    to half, are a step if the median of each is `SLOWER` times that of the slowest behind them and the
+    requests differ in rank.
     """
     stretches = min(STRETCHES, times.size // LEAST_OF_A_STRETCH)
     if stretches < 4:

@@ -173,12 +173,7 @@ def gather_run(run: RunData) -> RunEvidence:
 
 
 def judge_cells(run: RunEvidence, effects: Sequence[Effect]) -> tuple[Cell, ...]:
-    """Return the status of every segment at every load.
-
-    Args:
-        run: all that cells are judged by.
-        effects: the run's own, or others to be judged by the same rules.
-    """
+    """Return the status of every segment at every load, by the run's own effects or by others."""
     prepared, faults = run.prepared, run.faults
     by_effect, by_difference = index_effects(effects), index_differences(run.differences)
     thresholds, metric = prepared.plan.thresholds, prepared.plan.comparison.metric

@@ -5,20 +5,18 @@ out here is counted by the failure guardrail, so a failure never makes an arm lo
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from msgspec.structs import replace
 
-from draftproof.judge.decide.bounds import BOUNDED, note_basis, read_bounds, span_bounds
+from draftproof.judge.decide.bounds import note_basis, read_bounds, span_bounds
 from draftproof.judge.decide.order.processes import spread_processes
-from draftproof.judge.observe.columns import FROM_PROMPT, number_rows
+from draftproof.judge.observe.columns import number_rows
 from draftproof.judge.observe.missing import Missing, explain_missing
-from draftproof.judge.observe.pairs import Comparison, Pair, Pairs, PairTable
-from draftproof.judge.observe.run_data import ALL_SEGMENTS, Observation, PreparedRun
+from draftproof.judge.observe.pairs import NULL, Comparison, Pairs, PairTable
+from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
 from draftproof.judge.results.run import Effect, Figure
 from draftproof.judge.stats.bootstrap import RatioEstimate, Statistic, paired_ratio
 from draftproof.judge.stats.multiplicity import simultaneous_intervals
@@ -30,18 +28,13 @@ from draftproof.judge.stats.periods import (
     widen_by_processes,
     widen_by_turns,
 )
-from draftproof.judge.stats.resampling import Floats, Ints, index_labels
+from draftproof.judge.stats.resampling import Floats, Ints
 
 METRICS = ("tpot_ns", "ttft_from_schedule_ns", "e2e_from_schedule_ns", "output_tokens")
-# Two equal services send their first chunks alike: what is not known of them is in neither's ratio.
-NULL: Comparison = ("baseline_null", "baseline")
 POOLED_REASON = "pooled over segments: shown beside them, no part of the family that decides"
-
-_NO_PROCESSES = np.empty(0, dtype=np.intp)
 
 CellKey = tuple[str, str]  # segment, load
 EffectIndex = Mapping[tuple[str, str, str, str, str], Effect]
-Reader = Callable[[Observation], float | None]
 
 
 class PeriodSpread(NamedTuple):
@@ -102,18 +95,6 @@ def derive_seed(seed: int, *parts: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
 
 
-def read_metric(metric: str) -> Reader:
-    """Return what reads a metric off a request."""
-    return lambda seen: value_of(seen, metric)
-
-
-def value_of(seen: Observation, metric: str) -> float | None:
-    """Return a metric of an answered request as a float, None where it is not known."""
-    is_known = seen.is_ok and not (metric in FROM_PROMPT and seen.record.attempt)
-    value = getattr(seen.metrics, metric) if is_known else None
-    return None if value is None else float(value)
-
-
 def statistic_of(metric: str, planned: Statistic) -> Statistic:
     """Return the statistic of a metric: the plan's for times; the length of answers is always a mean."""
     return "mean" if metric == "output_tokens" else planned
@@ -125,6 +106,7 @@ def compare_metric(prepared: PreparedRun, pairs: Pairs, comparison: Comparison, 
     for one in compare_arms(prepared, pairs, comparison, metric, prepared.columns.metric(metric)):
         inside = pairs.cell(one.segment, one.load)
         found.append(note_basis(_explain(one, explain_missing(inside, metric)), inside))
+    # Two equal services send their first chunks alike: what is not known of them is in neither's ratio.
     bounds = None if comparison == NULL else read_bounds(pairs, metric)
     if bounds is None:
         return found
@@ -147,24 +129,16 @@ def compare_arms(
 ) -> list[Effect]:
     """Return the effects of two arms on one value of each request, named `metric`, in every cell.
 
-    Args:
-        prepared: the run.
-        pairs: of the two arms.
-        comparison: the arm and the other.
-        metric: what the values are.
-        values: shape (observations,), NaN where a request has none.
+    `values`, shape (observations,), NaN where a request has none.
     """
     cells = [(name, load) for load in prepared.loads for name in (ALL_SEGMENTS, *prepared.segments)]
-    samples = {cell: _sample(prepared, pairs, cell, values) for cell in cells}
+    samples = {cell: _sample(prepared, pairs.cell(*cell), values) for cell in cells}
     luck = spread_processes(prepared, values)
     spreads = {load: _spread_periods(samples[ALL_SEGMENTS, load], luck) for load in prepared.loads}
     estimates = {}
     for cell in cells:
-        sample = samples[cell]
-        estimate = _estimate(prepared, sample, comparison, metric, cell)
-        estimates[cell] = widen_by_periods(
-            estimate, spreads[cell[1]], sample.blocks, sample.mine, sample.theirs
-        )
+        estimate = _estimate(prepared, samples[cell], comparison, metric, cell)
+        estimates[cell] = _widen_by_periods(estimate, spreads[cell[1]], samples[cell])
     family = {cell: one for cell, one in estimates.items() if cell[0] != ALL_SEGMENTS}
     joint = widen(family, prepared.plan.comparison.confidence)
     return [
@@ -173,130 +147,59 @@ def compare_arms(
     ]
 
 
-def usable_pairs(pairs: Iterable[Pair], read: Reader) -> list[Pair]:
-    """Return the timed pairs of which both requests have the value."""
-    return [
-        pair for pair in pairs if pair.timed and has_value(pair.versus, read) and has_value(pair.arm, read)
-    ]
-
-
-def is_usable(seen: Observation, metric: str) -> bool:
-    """Return whether a request has a metric as a positive number and times that do not run backwards."""
-    return has_value(seen, read_metric(metric))
-
-
-def has_value(seen: Observation, read: Reader) -> bool:
-    """Return whether `read` gives a positive number and the request's times do not run backwards."""
-    value = read(seen)
-    return value is not None and value > 0 and seen.in_order
-
-
-def list_bound_readers(pairs: Sequence[Pair], metric: str) -> tuple[Reader, ...]:
-    """Return what reads the values of the least and of the greatest ratio that bounds allow; none if known.
-
-    As `read_bounds`, of pairs one by one.
-    """
-    assumed = "single_first_token_assumed"
-    seen = (one for pair in pairs for one in (pair.arm, pair.versus))
-    if metric != BOUNDED or not any(one.metrics.tpot_basis == assumed for one in seen):
-        return ()
-    mine = pairs[0].arm.record.arm
-
-    def read(seen: Observation, *, is_most: bool) -> float | None:
-        return value_of(seen, "tpot_most_ns" if (seen.record.arm == mine) is is_most else metric)
-
-    return tuple(partial(read, is_most=is_most) for is_most in (False, True))
-
-
 def estimate_ratio(
     prepared: PreparedRun,
-    pairs: Sequence[Pair],
+    pairs: Pairs,
     comparison: Comparison,
     metric: str,
     cell: CellKey,
     *,
-    read: Reader,
+    values: Floats,
+    spread: PeriodSpread | None = None,
 ) -> RatioEstimate:
-    """Return the ratio, resampled by prompt or by what the plan says groups prompts.
+    """Return the ratio of a metric over some pairs, periods counted in; by `spread`, else by their own.
 
-    "all" is drawn within segments, so their mix stays fixed.
+    Resampled by prompt or by what the plan says groups prompts, "all" within segments, so their mix stays
+    fixed. `values`, shape (observations,).
     """
-    choice = prepared.plan.comparison
-    names = prepared.columns.cluster_names(choice.cluster_by)
-    sample = _Sample(
-        above=np.array([read(pair.arm) for pair in pairs], dtype=float),
-        below=np.array([read(pair.versus) for pair in pairs], dtype=float),
-        clusters=index_labels(np.array([names[pair.item_id] for pair in pairs], dtype=str)),
-        segments=index_labels(np.array([pair.segment for pair in pairs], dtype=str)),
-        blocks=np.array([pair.arm.record.block for pair in pairs], dtype=np.intp),
-        mine=_NO_PROCESSES,
-        theirs=_NO_PROCESSES,
-    )
-    return _estimate(prepared, sample, comparison, metric, cell)
+    sample = _sample(prepared, pairs, values)
+    spread = spread or _spread_periods(sample, spread_processes(prepared, values))
+    return _widen_by_periods(_estimate(prepared, sample, comparison, metric, cell), spread, sample)
 
 
-def estimate_load(
-    prepared: PreparedRun, pairs: Pairs, comparison: Comparison, metric: str, load: str
-) -> RatioEstimate:
-    """Return the ratio of a metric over a load, from all its usable pairs, periods counted in."""
-    cell = (ALL_SEGMENTS, load)
-    values = prepared.columns.metric(metric)
-    sample = _sample(prepared, pairs, cell, values)
-    estimate = _estimate(prepared, sample, comparison, metric, cell)
-    spread = _spread_periods(sample, spread_processes(prepared, values))
-    return widen_by_periods(estimate, spread, sample.blocks, sample.mine, sample.theirs)
-
-
-def spread_at(prepared: PreparedRun, pairs: Pairs, metric: str, load: str) -> PeriodSpread:
-    """Return how far the blocks and the processes of a load lie apart in the log ratio of a metric."""
-    values = prepared.columns.metric(metric)
-    sample = _sample(prepared, pairs, (ALL_SEGMENTS, load), values)
-    return _spread_periods(sample, spread_processes(prepared, values))
-
-
-def widen_by_periods(
-    estimate: RatioEstimate,
-    spread: PeriodSpread,
-    blocks: npt.ArrayLike,
-    mine: npt.ArrayLike,
-    theirs: npt.ArrayLike,
-) -> RatioEstimate:
-    """Return an estimate whose error takes in that of its blocks and that of its processes.
-
-    Args:
-        estimate: a ratio with a standard error.
-        spread: of the load.
-        blocks: shape (pairs,), the block of each pair.
-        mine: shape (pairs,), the process that answered for the arm.
-        theirs: the same for the other arm.
-    """
-    wider = widen_by_turns(estimate, spread.blocks, blocks)
+def _widen_by_periods(estimate: RatioEstimate, spread: PeriodSpread, sample: _Sample) -> RatioEstimate:
+    """Return an estimate whose error takes in that of its blocks and that of its processes."""
+    wider = widen_by_turns(estimate, spread.blocks, sample.blocks)
     is_in_blocks = spread.blocks is not None and not spread.blocks.is_within
-    return widen_by_processes(wider, spread.processes, mine, theirs, blocks if is_in_blocks else None)
+    blocks = sample.blocks if is_in_blocks else None
+    return widen_by_processes(wider, spread.processes, sample.mine, sample.theirs, blocks)
 
 
-def find_usable(prepared: PreparedRun, pairs: Pairs, values: Floats) -> tuple[Ints, Ints]:
-    """Return where both requests of the usable pairs stand in the columns, see `usable_pairs`."""
+def find_usable(prepared: PreparedRun, pairs: Pairs, values: Floats) -> Pairs:
+    """Return the timed pairs of which both requests have a positive value and times that run forwards."""
     columns = prepared.columns
-    mine, theirs = pairs.mine, pairs.theirs
     usable = columns.timed & columns.in_order & (values > 0)
-    kept = usable[mine] & usable[theirs]
-    return mine[kept], theirs[kept]
+    return pairs.where(usable[pairs.mine] & usable[pairs.theirs])
 
 
-def _sample(prepared: PreparedRun, pairs: Pairs, cell: CellKey, values: Floats) -> _Sample:
-    """Return the usable pairs of a cell, see `usable_pairs`."""
-    columns, choice = prepared.columns, prepared.plan.comparison
-    mine, theirs = find_usable(prepared, pairs.cell(*cell), values)
+def _sample(prepared: PreparedRun, pairs: Pairs, values: Floats) -> _Sample:
+    """Return what is read off the usable ones of some pairs."""
+    columns, usable = prepared.columns, find_usable(prepared, pairs, values)
+    mine, theirs = usable.mine, usable.theirs
     return _Sample(
         above=values[mine],
         below=values[theirs],
-        clusters=columns.clusters(choice.cluster_by)[mine],
+        clusters=columns.clusters(prepared.plan.comparison.cluster_by)[mine],
         segments=columns.segments[mine],
         blocks=columns.blocks[mine],
         mine=prepared.process_numbers[mine],
         theirs=prepared.process_numbers[theirs],
     )
+
+
+def spread_at(prepared: PreparedRun, pairs: Pairs, values: Floats) -> PeriodSpread:
+    """Return how far the blocks and the processes of some pairs lie apart in the log ratio of a value."""
+    return _spread_periods(_sample(prepared, pairs, values), spread_processes(prepared, values))
 
 
 def _estimate(

@@ -1,8 +1,7 @@
-"""What keeps a gain from being credited although its interval is clear. Pure.
+"""What keeps a gain from being credited although its interval is clear.
 
-Each rule names a way in which an arm looks faster without being so: answers whose length shifts within its
-margin, tokens that were counted or joined otherwise, and turns of which there are too few to tell what a turn
-does to all of its prompts.
+Each rule names a way in which an arm looks faster without being so: by the length of its answers, by how
+tokens are counted or joined, by few periods, or by what the host did.
 """
 
 import itertools
@@ -12,7 +11,7 @@ from collections.abc import Iterable
 import numpy as np
 from msgspec.structs import replace
 
-from draftproof.judge.decide.cells import decide_effect, describe
+from draftproof.judge.decide.cells import decide_effect
 from draftproof.judge.decide.counting import read_tokens_per_character
 from draftproof.judge.decide.effects import (
     CellKey,
@@ -24,30 +23,23 @@ from draftproof.judge.decide.effects import (
 )
 from draftproof.judge.decide.equal_length import read_at_equal_length
 from draftproof.judge.decide.few_blocks import blocks_needed, find_few_blocks
-from draftproof.judge.decide.guardrails import Finding
+from draftproof.judge.decide.guardrails import Finding, find
 from draftproof.judge.decide.near_copies import join_near_copies
 from draftproof.judge.decide.wording import METRIC_WORDS
 from draftproof.judge.observe.attempts import may_disturb_itself, take_first_attempts
 from draftproof.judge.observe.observed import RunData
-from draftproof.judge.observe.pairs import Pairs, PairTable, pair_observations
+from draftproof.judge.observe.pairs import DECISIVE, Pairs, PairTable, pair_observations
 from draftproof.judge.observe.run_data import PreparedRun, prepare_run
-from draftproof.judge.results.run import Figure, Reason
+from draftproof.judge.results.figure import describe
+from draftproof.judge.results.run import Figure
 
 TPOT, E2E = "tpot_ns", "e2e_from_schedule_ns"
-DECISIVE = ("candidate", "baseline")
 
 
 def judge_credit(
     prepared: PreparedRun, pairs: PairTable, effects: EffectIndex, *, is_representative: bool
 ) -> dict[CellKey, tuple[Finding, ...]]:
-    """Return, by cell, what keeps a gain from being credited there.
-
-    Args:
-        prepared: the run.
-        pairs: of every comparison.
-        effects: the run's own.
-        is_representative: whether the traffic stands for the operator's own, which takes more blocks.
-    """
+    """Return, by cell, what keeps a gain from being credited; representative traffic takes more blocks."""
     found: defaultdict[CellKey, list[Finding]] = defaultdict(list)
     for cell, finding in (
         *_find_by_length(prepared, pairs[DECISIVE], effects),
@@ -129,9 +121,9 @@ def _find_contradicted(
 ) -> Iterable[tuple[CellKey, Finding]]:
     """Find gains of time per token that end-to-end time does not show, whatever their cause.
 
-    With a share f of the baseline's time after its first token, an end-to-end ratio R implies that this part
-    takes 1 − (1 − R)/f of its time. Where that is more than the gain says, beyond both intervals, and no gain
-    itself, tokens were counted, joined or left out otherwise, but none came sooner.
+    With a share f of the baseline's time after its first token, an end-to-end ratio R implies 1 − (1 − R)/f
+    for that part. Where that is more than the gain says, beyond both intervals, and no gain itself, no token
+    came sooner.
     """
     if prepared.plan.comparison.metric != TPOT:
         return
@@ -281,5 +273,4 @@ def _find_few_blocks(prepared: PreparedRun, pairs: Pairs, least: int) -> Iterabl
 
 
 def _open(code: str, text: str, cell: CellKey) -> Finding:
-    evidence = f"effects: candidate / baseline, {cell[0]} × {cell[1]}"
-    return Finding(standing="open", reason=Reason(code=code, text=text, evidence=evidence))
+    return find("open", code, text, "effects", cell)

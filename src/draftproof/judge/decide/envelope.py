@@ -212,12 +212,9 @@ def is_inside(
 ) -> bool:
     """Return whether a request lies inside the envelope. What is unknown is outside wherever it has a limit.
 
-    Args:
-        envelope: the document.
-        labels: the request's, dimension -> label; a dimension it lacks counts as "unlabelled".
-        concurrency: requests in flight, this one included.
-        context_tokens: prompt and longest answer together.
-        rps: requests per second that come at present, this one's class and all others together.
+    `labels`: dimension -> label; one that is lacking counts as "unlabelled". `concurrency`: requests in
+    flight, this one included. `context_tokens`: prompt and longest answer. `rps`: requests per second of all
+    classes.
     """
     return any(
         all(labels.get(name, UNLABELLED) == label for name, label in area.labels.items())

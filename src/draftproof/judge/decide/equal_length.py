@@ -1,12 +1,7 @@
-"""Times over the tokens that both answers of a pair have: no arm gains by the length of its answers. Pure.
+"""Times over the tokens that both answers of a pair have, and pairs that an arm takes out by hiding a figure.
 
-Of a pair whose answers differ in length, both are read up to the last token of the shorter one. What the
-longer answer took after that is in neither, however slow or fast it was.
-
-How many pairs an effect leaves out because one arm gives no usable figure. Pure.
-
-An arm that answers its slow requests in a way that hides their times would otherwise look fast on the rest.
-A pair in which the other arm has no figure either says nothing against this one.
+Of a pair whose answers differ in length both are read up to the last token of the shorter one. An arm that
+answers slow requests in a way that hides their times would look fast on the rest.
 """
 
 from bisect import bisect_left, bisect_right
@@ -18,11 +13,10 @@ import numpy as np
 
 from draftproof.core.records import RequestRecord
 from draftproof.judge.decide.effects import METRICS, CellKey
-from draftproof.judge.decide.guardrails import Finding
+from draftproof.judge.decide.guardrails import Finding, find
 from draftproof.judge.observe.columns import FROM_PROMPT, Columns
 from draftproof.judge.observe.pairs import Pairs
 from draftproof.judge.observe.run_data import Observation, PreparedRun
-from draftproof.judge.results.run import Reason
 from draftproof.judge.stats.resampling import Floats
 
 WORDS = {
@@ -56,11 +50,7 @@ def judge_coverage(
     cell: CellKey, hidden: Mapping[CellKey, tuple[Coverage, ...]], margin: float
 ) -> tuple[Finding, ...]:
     """Return one open finding for each metric that the candidate hides in more than `margin` of the pairs."""
-    return tuple(
-        Finding(standing="open", reason=_explain(cell, one))
-        for one in hidden.get(cell, ())
-        if one.hidden > margin * one.known
-    )
+    return tuple(_explain(cell, one) for one in hidden.get(cell, ()) if one.hidden > margin * one.known)
 
 
 def _cover(columns: Columns, pairs: Pairs, metric: str) -> Coverage:
@@ -73,16 +63,12 @@ def _cover(columns: Columns, pairs: Pairs, metric: str) -> Coverage:
     return Coverage(metric=metric, known=int(known.sum()), hidden=int((known & ~usable[mine]).sum()))
 
 
-def _explain(cell: CellKey, one: Coverage) -> Reason:
+def _explain(cell: CellKey, one: Coverage) -> Finding:
     text = (
         f"The candidate's {WORDS[one.metric]} is not usable in {one.hidden} of {one.known} pairs in which "
         "the baseline's is, so what the others show may be chosen."
     )
-    return Reason(
-        code="metric_hidden",
-        text=text,
-        evidence=f"effects {one.metric}: candidate / baseline, {cell[0]} × {cell[1]}",
-    )
+    return find("open", "metric_hidden", text, f"effects {one.metric}", cell)
 
 
 _REACHED = attrgetter("cumulative_tokens")
@@ -91,12 +77,8 @@ _REACHED = attrgetter("cumulative_tokens")
 def read_at_equal_length(pairs: Pairs, metric: str) -> Floats | None:
     """Return a time of each request at the length of its pair's shorter answer, shape (observations,).
 
-    The time itself where both answers have one length, or where the stream does not count the tokens of its
-    chunks. None where that is so of every pair: there is nothing else to read then.
-
-    Args:
-        pairs: of one comparison; a request is in one pair at most.
-        metric: "tpot_ns" or "e2e_from_schedule_ns".
+    `metric` is "tpot_ns" or "e2e_from_schedule_ns". The time itself where both answers have one length or the
+    stream does not count its chunks; None where that is so of every pair.
     """
     columns = pairs.columns
     values, tokens = columns.metric(metric), columns.metric("output_tokens")

@@ -1,11 +1,7 @@
 """Faults that make a cell or the whole run invalid, and oddities worth a warning.
 
-Pure. Owns: the client's own lag, speculation that is configured and does not happen, missing measurements,
+The client beyond its own limits, speculation that is configured and does not happen, missing measurements,
 and the identities that every record must obey. A faulty cell is never averaged in.
-
-What a load client did beyond its limits at a load, a sentence for each: what, how far, the limit, the fix.
-
-Pure.
 """
 
 from collections import defaultdict
@@ -106,13 +102,8 @@ def describe_client_faults(
 ) -> Iterator[str]:
     """Yield a sentence for each limit that the client broke; where it broke none, one on what is not known.
 
-    Args:
-        level: the load level of the plan.
-        size: how large it is.
-        turns: what the client did beyond its limits in each turn of baseline and candidate.
-        lag_limit_ms: the plan's limit.
-        lag_share: the limit as a share of what is measured.
-        unknown: turns in which the lateness of the client is not known.
+    `turns`: what the client did in each turn of baseline and candidate, of which in `unknown` its lateness is
+    not known; `lag_share`: the limit as a share of what is measured.
     """
     amounts: defaultdict[FaultKind, list[float]] = defaultdict(list)
     for fault in (fault for faults in turns for fault in faults):

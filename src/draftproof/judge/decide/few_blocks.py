@@ -4,12 +4,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from draftproof.judge.observe.pairs import Pairs
+from draftproof.judge.observe.pairs import DECISIVE, Pairs
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
 from draftproof.plan.load import LoadLevel
 from draftproof.workload.blocks import ENOUGH_BLOCKS, FEWEST_BLOCKS, choose_items, size_block
-
-COMPARED = ("candidate", "baseline")
 
 
 def blocks_needed(*, is_representative: bool) -> int:
@@ -23,12 +21,9 @@ def count_blocks(level: LoadLevel, asked: int) -> int:
 
 
 def describe_few_planned(level: LoadLevel, asked: int, least: int) -> str | None:
-    """Return why a plan's load credits no gain, and what to do; None where it has the blocks.
+    """Return why a plan's load credits no gain, and what to do; None with the `least` blocks it takes.
 
-    Args:
-        level: the load.
-        asked: items that it asks in each repeat.
-        least: blocks that it takes.
+    `asked`: items that it asks in each repeat.
     """
     blocks = count_blocks(level, asked)
     if not 0 < blocks < least:
@@ -62,7 +57,7 @@ def _explain(prepared: PreparedRun, level: LoadLevel, asked: int) -> str:
     """Say what happened to the blocks of a load that a plan has enough of."""
     planned = count_blocks(level, asked)
     own = {block for load, block, _ in prepared.turns if load == level.name}
-    turns = {block: [prepared.turns.get((level.name, block, arm)) for arm in COMPARED] for block in own}
+    turns = {block: [prepared.turns.get((level.name, block, arm)) for arm in DECISIVE] for block in own}
     whole = {block: pair for block, pair in turns.items() if all(one and one.completed for one in pair)}
     if len(whole) < planned:
         return f"{planned - len(whole)} of the plan's {planned} were not measured; go on with --resume"

@@ -1,9 +1,8 @@
 """Guardrails: what must not get worse while decoding gets faster, and where each of them stands in a cell.
 
-Pure. Shares (failures, passed checks) are shown to be non-inferior at the load level, pooled over segments,
-because a cell is too small for a share; one cell alone violates them only if its whole interval lies beyond
-the margin. Ratios (first token, end to end, output length) are judged in the cell itself. Every guardrail has
-to hold for a gain, so no correction for their number is needed. Intervals are those of one comparison.
+Shares are shown to be non-inferior over the load, because a cell is too small for a share; one cell alone
+violates them only if its whole interval is beyond the margin. Ratios are judged in the cell itself. Every
+guardrail has to hold for a gain, so intervals are those of one comparison.
 """
 
 import math
@@ -16,10 +15,10 @@ import msgspec
 import numpy as np
 
 from draftproof.judge.decide.effects import CellKey, EffectIndex, null_difference_at
-from draftproof.judge.observe.columns import Bools
 from draftproof.judge.observe.pairs import Pairs, PairTable
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
-from draftproof.judge.results.run import Difference, Figure, Reason
+from draftproof.judge.results.figure import Figure, describe
+from draftproof.judge.results.run import Difference, Reason
 from draftproof.judge.stats.laws import normal_quantile
 from draftproof.judge.stats.periods import count_spread, widen_count
 from draftproof.judge.stats.resampling import Floats, index_labels
@@ -60,6 +59,23 @@ SHARE_RULES = {
 }
 QUANTITIES = tuple(SHARE_RULES)
 SHOWN_SHARES = ("failed_share", "passed_share")
+
+
+def find(
+    standing: Standing, code: str, text: str, table: str, cell: CellKey, *, remedy: str | None = None
+) -> "Finding":
+    """Return a finding in a cell; `table` is what it is read from, candidate / baseline."""
+    evidence = f"{table}: candidate / baseline, {cell[0]} × {cell[1]}"
+    reason = Reason(code=code, text=f"{text.removesuffix('.')}.", evidence=evidence, remedy=remedy)
+    return Finding(standing=standing, reason=reason)
+
+
+def find_unknown(code: str, text: str, figure: Figure, table: str, cell: CellKey) -> "Finding":
+    """Return the open finding of an unknown figure, with what helps where no number of prompts does."""
+    text, remedy = f"{text}: {figure.reason}", figure.remedy
+    text += f"; no number of prompts changes that: {remedy}" if remedy else ""
+    return find("open", code, text, table, cell, remedy=remedy)
+
 
 DifferenceIndex = Mapping[tuple[str, str, str, str, str], Difference]
 Votes = Mapping[tuple[bool, bool], Fraction]  # (state of the arm, of the other) -> prompts
@@ -169,20 +185,19 @@ def judge_critical(cell: CellKey, critical: Mapping[CellKey, int], allowed: int)
         f"{at_load} new failures of critical checks against the baseline at load {cell[1]} "
         f"({here} in this cell); the plan allows {allowed}"
     )
-    return _find(standing, "critical_errors", text, _row("checks", cell))
+    return find(standing, "critical_errors", text, "checks", cell)
 
 
 def judge_time(name: str, cell: CellKey, ratio: Figure, margin: float, null: float = 1.0) -> Finding:
     """Judge a time's ratio against 1 + margin; `null` is by what two equal arms differ there, 1 or more."""
     words = {"ttft": "time to first token", "e2e": "end-to-end time"}[name]
-    code, row = f"guardrail_{name}", _row(f"effects {name}", cell)
-    if ratio.value is None or ratio.low is None or ratio.high is None:
-        return _find_unknown(code, f"{words} could not be compared", ratio, row)
-    span = f"{words} is {_span(ratio)} of the baseline's, at most {1 + margin:.2f} is allowed"
-    span += beside_null(null)
-    if ratio.low > (1 + margin) * null:
-        return _find("violated", code, span, row)
-    return _find("held" if ratio.high <= 1 + margin else "open", code, span, row)
+    code, table = f"guardrail_{name}", f"effects {name}"
+    if ratio.low is None or ratio.high is None:
+        return find_unknown(code, f"{words} could not be compared", ratio, table, cell)
+    span = f"{words} is {describe(ratio)} of the baseline's, at most {1 + margin:.2f} is allowed"
+    standing: Standing = "held" if ratio.high <= 1 + margin else "open"
+    standing = "violated" if ratio.low > (1 + margin) * null else standing
+    return find(standing, code, span + beside_null(null), table, cell)
 
 
 def beside_null(null: float) -> str:
@@ -192,14 +207,14 @@ def beside_null(null: float) -> str:
 
 def judge_length(cell: CellKey, ratio: Figure, margin: float) -> Finding:
     """Judge the mean length of answers: a shift beyond the margin either way means no gain is credited."""
-    code, row = "output_length", _row("effects output_tokens", cell)
-    if ratio.value is None or ratio.low is None or ratio.high is None:
-        return _find_unknown(code, "output length could not be compared", ratio, row)
-    span = f"answers are {_span(ratio)} of the baseline's in length, a shift of {margin:.2f} is allowed"
+    code, table = "output_length", "effects output_tokens"
+    if ratio.low is None or ratio.high is None:
+        return find_unknown(code, "output length could not be compared", ratio, table, cell)
+    span = f"answers are {describe(ratio)} of the baseline's in length, a shift of {margin:.2f} is allowed"
     if ratio.low > 1 + margin or ratio.high < 1 - margin:
-        return _find("shifted", code + "_shift", span + "; a gain is not credited", row)
+        return find("shifted", code + "_shift", span + "; a gain is not credited", table, cell)
     held = ratio.low >= 1 - margin and ratio.high <= 1 + margin
-    return _find("held" if held else "open", code, span, row)
+    return find("held" if held else "open", code, span, table, cell)
 
 
 def judge_share(
@@ -213,26 +228,23 @@ def judge_share(
     rule, margin = SHARE_RULES[quantity], margin_of(thresholds, quantity)
     here = differences[quantity, "candidate", "baseline", segment, load].difference
     pooled = differences[quantity, "candidate", "baseline", ALL_SEGMENTS, load].difference
-    in_cell, over_load = (
-        _row(f"differences {quantity}", cell),
-        _row(f"differences {quantity}", (ALL_SEGMENTS, load)),
-    )
+    table, whole = f"differences {quantity}", (ALL_SEGMENTS, load)
     worst: Standing = "violated" if rule.sign else "shifted"
     code = rule.code if rule.sign else f"{rule.code}_shift"
     if _is_beyond(here, margin, rule.sign):
-        return _find(worst, code, _share_text(rule, here, margin, f"in {segment}"), in_cell)
+        return find(worst, code, _share_text(rule, here, margin, f"in {segment}"), table, cell)
     text = _share_text(rule, pooled, margin, "over all segments")
     if _is_beyond(pooled, margin, rule.sign) and _worse(here, rule.sign) > margin:
-        return _find(worst, code, text, over_load)
+        return find(worst, code, text, table, whole)
     if pooled.value is None:
         text = f"the {rule.words} could not be compared over all segments"
-        return _find_unknown(rule.code, text, pooled, over_load)
+        return find_unknown(rule.code, text, pooled, table, whole)
     if not _is_within(pooled, margin, rule.sign):
-        return _find("open", rule.code, text, over_load)
+        return find("open", rule.code, text, table, whole)
     if _is_suspect(here, margin, rule.sign):
         text = _share_text(rule, here, margin, f"in {segment}, though it holds over the load")
-        return _find("open", rule.code, text, in_cell)
-    return _find("held", rule.code, text, over_load)
+        return find("open", rule.code, text, table, cell)
+    return find("held", rule.code, text, table, whole)
 
 
 def judge_ends(
@@ -364,22 +376,12 @@ def _read_states(pairs: Pairs, quantity: str) -> tuple[Floats, Floats]:
         return failed[mine], failed[theirs]
     if quantity == "passed_share":
         return columns.passed[mine], columns.passed[theirs]
-    return _read_limits(columns.is_cut[mine], columns.is_cut[theirs], pairs.is_ok)
-
-
-def _read_limits(mine: Floats, theirs: Floats, is_ok: Bools) -> tuple[Floats, Floats]:
-    """Return which answered requests ended at the limit.
-
-    Where one arm alone does not say how an answer ended, it is taken to be cut: an arm that hides its cuts
-    would otherwise take their pairs out.
-    """
-    known = is_ok & ~(np.isnan(mine) & np.isnan(theirs))
-    return _fill(mine, known), _fill(theirs, known)
-
-
-def _fill(states: Floats, known: Bools) -> Floats:
-    filled: Floats = np.where(known, np.where(np.isnan(states), 1.0, states), np.nan)
-    return filled
+    # Where one arm alone does not say how an answer ended it is taken to be cut: an arm that hides its cuts
+    # would otherwise take their pairs out.
+    ends = columns.is_cut[mine], columns.is_cut[theirs]
+    known = pairs.is_ok & ~(np.isnan(ends[0]) & np.isnan(ends[1]))
+    filled = [np.where(known, np.where(np.isnan(one), 1.0, one), np.nan) for one in ends]
+    return filled[0], filled[1]
 
 
 def _difference_figure(
@@ -394,28 +396,4 @@ def _difference_figure(
     )
     found = paired_share_difference(both, arm_only, versus_only, neither, level)
     needed = max(pairs_needed_for_margin(margin, level) - n, 0) if margin > 0 else None
-    return Figure(
-        value=found.difference, low=found.low, high=found.high, level=level, n=n, needed=needed or None
-    )
-
-
-def _find(standing: Standing, code: str, text: str, evidence: str) -> Finding:
-    return Finding(standing=standing, reason=Reason(code=code, text=text + ".", evidence=evidence))
-
-
-def _find_unknown(code: str, text: str, ratio: Figure, evidence: str) -> Finding:
-    """Return the finding of a ratio that is not known, with what helps where no number of prompts does."""
-    found = _find("open", code, f"{text}: {ratio.reason}", evidence)
-    if ratio.remedy is None:
-        return found
-    text = f"{text}: {ratio.reason}; no number of prompts changes that: {ratio.remedy}."
-    reason = msgspec.structs.replace(found.reason, text=text, remedy=ratio.remedy)
-    return msgspec.structs.replace(found, reason=reason)
-
-
-def _row(table: str, cell: CellKey) -> str:
-    return f"{table}: candidate / baseline, {cell[0]} × {cell[1]}"
-
-
-def _span(ratio: Figure) -> str:
-    return f"{ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
+    return Figure(value=found.value, low=found.low, high=found.high, level=level, n=n, needed=needed or None)

@@ -1,8 +1,7 @@
-"""What prompts that are nearly the same text count for: said before a run, measured after it. Pure.
+"""What prompts that are nearly the same text count for: said before a run, measured after it.
 
-Intervals take every prompt for itself. Near copies whose ratios go together say less: m prompts of one group
-with correlation r count for m / (1 + (m − 1) r), the design effect of cluster samples (Kish 1965). The
-correlation is between groups' share of the variance of the prompts' log ratios.
+m prompts of one group whose log ratios correlate by r, the groups' share of their variance, count for m / (1
++ (m − 1) r), the design effect of cluster samples (Kish 1965).
 """
 
 from collections import Counter, defaultdict
@@ -34,12 +33,7 @@ def foresee_near_copies(items: Iterable[Item], cluster_by: str | None) -> Iterat
 
 
 def warn_about_near_copies(prepared: PreparedRun, pairs: Pairs) -> Iterator[str]:
-    """Yield how many prompts the near copies of a run counted for, by how their ratios go together.
-
-    Args:
-        prepared: the run.
-        pairs: of candidate and baseline.
-    """
+    """Yield how many prompts the near copies of a run counted for, by how their ratios go together."""
     cluster_by = prepared.plan.comparison.cluster_by
     groups = _group_clusters(prepared.run.items, cluster_by)
     if not _is_worth_saying(groups):
@@ -114,7 +108,8 @@ def _measure_correlation(prepared: PreparedRun, pairs: Pairs, groups: Mapping[st
     """Return the share of the prompts' variance that lies between groups, None where it cannot be told."""
     columns, choice = prepared.columns, prepared.plan.comparison
     values = columns.metric(choice.metric)
-    mine, theirs = find_usable(prepared, pairs, values)
+    usable = find_usable(prepared, pairs, values)
+    mine, theirs = usable.mine, usable.theirs
     clusters = columns.clusters(choice.cluster_by)[mine]
     counts = np.bincount(clusters)
     met = np.flatnonzero(counts)

@@ -5,15 +5,18 @@ At a load whose cells are invalid nothing is asked: no number of prompts mends a
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from typing import TypeVar
 
 from msgspec.structs import replace
 
 from draftproof.judge.decide.samples.missing import Obstacle, find_more, list_obstacles
 from draftproof.judge.decide.wording import list_open
+from draftproof.judge.results.decision import ContextBand
 from draftproof.judge.results.figure import Figure
-from draftproof.judge.results.run import Cell, Effect, Results
+from draftproof.judge.results.run import Cell, Difference, Effect
 from draftproof.judge.results.samples import SamplePlan
 
+Row = TypeVar("Row", Cell, Effect, Difference, ContextBand)
 MOST_OBSTACLES = 3  # a reader who wants all of them runs `draftproof samples --run`
 
 
@@ -30,25 +33,16 @@ def add_needed(cells: Iterable[Cell], found: SamplePlan | None, *, is_complete: 
     )
 
 
-def ask_nothing_where_invalid(results: Results) -> Results:
-    """Return results that ask for no prompts at a load whose cells are invalid."""
-    loads = {cell.load for cell in results.cells if cell.status == "invalid"}
-    return replace(
-        results,
-        cells=tuple(
-            replace(cell, effect=replace(cell.effect, needed=None)) if cell.load in loads else cell
-            for cell in results.cells
-        ),
-        effects=_ask_nothing(results.effects, loads),
-        tail_effects=_ask_nothing(results.tail_effects, loads),
-        differences=tuple(
-            replace(one, difference=replace(one.difference, needed=None)) if one.load in loads else one
-            for one in results.differences
-        ),
-        context_bands=tuple(
-            replace(one, needed=None) if one.load in loads else one for one in results.context_bands
-        ),
-    )
+def ask_nothing(rows: tuple[Row, ...], loads: Collection[str]) -> tuple[Row, ...]:
+    """Return rows of results that ask for no prompts at some loads."""
+    return tuple(_mute(row) if row.load in loads else row for row in rows)
+
+
+def _mute(row: Row) -> Row:
+    names = [name for name in ("effect", "ratio", "simultaneous", "difference") if hasattr(row, name)]
+    figures = {name: one for name in names if isinstance(one := getattr(row, name), Figure)}
+    own = {"needed": None} if hasattr(row, "needed") else {}
+    return replace(row, **{name: replace(one, needed=None) for name, one in figures.items()}, **own)
 
 
 def list_largest(cells: Sequence[Cell], found: SamplePlan | None) -> list[Obstacle]:
@@ -63,16 +57,6 @@ def list_largest(cells: Sequence[Cell], found: SamplePlan | None) -> list[Obstac
     if found is None:
         return []
     return list_obstacles(found, [(one.segment, one.load) for one in undecided])[:MOST_OBSTACLES]
-
-
-def _ask_nothing(effects: Iterable[Effect], loads: Collection[str]) -> tuple[Effect, ...]:
-    def mute(figure: Figure) -> Figure:
-        return replace(figure, needed=None)
-
-    return tuple(
-        replace(one, ratio=mute(one.ratio), simultaneous=mute(one.simultaneous)) if one.load in loads else one
-        for one in effects
-    )
 
 
 def _awaits_prompts(cell: Cell, *, is_complete: bool) -> bool:

@@ -1,21 +1,13 @@
-"""From cells to the decision. Pure; the words are in wording.py, the envelope in envelope.py.
-
-Rules, in this order:
+"""From cells to the decision, by these rules in this order; words and envelope have modules of their own.
 
 1. `invalid` if every cell is.
 2. A run in which a cell lacks requests that the plan asks for is at most `inconclusive`.
-3. `adopt` if every cell is admissible, and one at least is a gain. Admissible is a gain, and a neutral cell
-   in which the alternative does not dominate and the answers keep their length. Where long contexts show
-   harm the envelope leaves them out, and the decision is `adopt_limited` (`envelope.narrow_decision`).
-4. `adopt_limited` if a segment reaches a gain from its lowest measured load on without crossing a cell that
-   is not admissible, on each axis (requests in flight, requests per second) on which it was measured. It is
-   allowed up to the highest such gain: a neutral cell was shown to do no harm with every guardrail held, so
-   speculation may stay on through it, but an entry never ends in one, because there speculation does not
-   earn its place. Never beyond a measured load, never across a gap.
+3. `adopt` if every cell is admissible (a gain, or neutral with answers as long and no better alternative) and
+   one at least is a gain. Where long contexts show harm it is `adopt_limited` (`envelope.narrow_decision`).
+4. `adopt_limited` if a segment reaches a gain from its lowest load on without crossing a cell that is
+   not admissible, on each measured axis: up to the highest such gain, never across a gap.
 5. `defer` if no cell is a gain, no undecided cell has an estimate that would be one, and more than half of
-   the cells have an estimate that is none, whatever luck or order may have added, and could have shown a gain
-   (`samples.missing.shows_no_gain`). An undecided cell is one that is inconclusive and neither beaten by the
-   alternative nor without credit for the length of its answers: more prompts would not help those.
+   the cells have an estimate that is none and could have shown a gain (`samples.missing.shows_no_gain`).
 6. `inconclusive` otherwise.
 """
 
@@ -41,11 +33,8 @@ def decide(
 ) -> Decision:
     """Return the decision for the cells of a run.
 
-    Args:
-        cells: of the run.
-        thresholds: of its plan.
-        is_complete: whether it has the requests that the plan asks for.
-        shows_no_gain: whether a cell without a gain would have shown one; asked only where the rest defers.
+    `is_complete`: it has the requests that the plan asks for. `shows_no_gain`: whether a cell without a gain
+    would have shown one; asked only where the rest defers.
     """
     if all(cell.status == "invalid" for cell in cells):
         return "invalid"

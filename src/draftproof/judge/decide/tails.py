@@ -1,9 +1,8 @@
 """The tail guardrail: time per token and first token at a far quantile, every failed request in the tail.
 
-Pure. A failed request counts as infinitely slow in the arm in which it failed, so that no arm gets a shorter
-tail by failing its slow requests. A tail takes many requests, so it is shown to be non-inferior over the load
-level, as shares are. A cell violates it if its own whole interval lies beyond the margin, or if that of the
-load does and the cell's own quantile, too.
+A failed request counts as infinitely slow, so that no arm gets a shorter tail by failing its slow ones. A
+tail is shown to be non-inferior over the load. A cell violates it if its own whole interval is beyond the
+margin, or if that of the load is and the cell's own quantile, too.
 """
 
 import math
@@ -14,20 +13,19 @@ import numpy as np
 
 from draftproof.judge.decide.bounds import note_basis, read_bounds, span_bounds
 from draftproof.judge.decide.effects import (
-    NULL,
     CellKey,
     EffectIndex,
     index_effects,
     null_difference_at,
     to_effect,
 )
-from draftproof.judge.decide.guardrails import Finding, Standing, beside_null
+from draftproof.judge.decide.guardrails import Finding, Standing, beside_null, find
 from draftproof.judge.decide.order.processes import spread_processes
 from draftproof.judge.decide.samples.spreads import DEFAULT_POWER, spread_values
 from draftproof.judge.metrics.service import percentile
-from draftproof.judge.observe.pairs import Comparison, Pairs, PairTable
+from draftproof.judge.observe.pairs import DECISIVE, NULL, Comparison, Pairs, PairTable
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
-from draftproof.judge.results.run import Cell, Decision, Effect, Figure, Reason
+from draftproof.judge.results.run import Cell, Decision, Effect, Figure
 from draftproof.judge.stats.bootstrap import RatioEstimate, error_of_interval
 from draftproof.judge.stats.periods import stretch_for_periods, weigh_processes
 from draftproof.judge.stats.planning import tail_prompts_needed
@@ -37,7 +35,7 @@ from draftproof.plan.schema import Thresholds
 
 TAIL_METRICS = {"tpot_ns": "time per token", "ttft_from_schedule_ns": "time to first token"}
 TAIL_CODES = {"tpot_ns": "guardrail_tail_tpot", "ttft_from_schedule_ns": "guardrail_tail_ttft"}
-TAIL_COMPARISONS: tuple[Comparison, ...] = (("candidate", "baseline"), ("baseline_null", "baseline"))
+TAIL_COMPARISONS = (DECISIVE, NULL)
 NOT_SHOWN = "tail_not_shown"
 ONE_COMPARISON = "a guardrail: judged by the interval of one comparison"
 WORTH_COUNTING = 100_000  # times as many prompts are no advice
@@ -71,7 +69,7 @@ def compute_tails(prepared: PreparedRun, pairs: PairTable) -> Tails:
         for load in prepared.loads
         for segment in (ALL_SEGMENTS, *prepared.segments)
     )
-    decisive, q = pairs["candidate", "baseline"], tail_share(prepared.plan.thresholds)
+    decisive, q = pairs[DECISIVE], tail_share(prepared.plan.thresholds)
     points = {
         (metric, segment, load): _point(prepared, decisive.cell(segment, load), metric, q)
         for metric in TAIL_METRICS
@@ -84,14 +82,7 @@ def compute_tails(prepared: PreparedRun, pairs: PairTable) -> Tails:
 def judge_tails(
     cell: CellKey, tails: Tails, thresholds: Thresholds, *, withholds: bool
 ) -> tuple[Finding, ...]:
-    """Return where the tail of each metric stands in a cell.
-
-    Args:
-        cell: segment and load.
-        tails: from `compute_tails`.
-        thresholds: of the plan.
-        withholds: whether a tail that is not shown keeps a gain from being credited; else it is noted.
-    """
+    """Return where the tail of each metric stands in a cell, noted if not shown and not `withholds`."""
     return tuple(_judge(metric, cell, tails, thresholds, withholds=withholds) for metric in TAIL_METRICS)
 
 
@@ -123,7 +114,7 @@ def qualify_sentence(sentence: str, decision: Decision, cells: Iterable[Cell], t
 
 def compare_tail(prepared: PreparedRun, pairs: Pairs, metric: str, cell: CellKey) -> Effect:
     """Return the ratio of the plan's tail quantile of candidate and baseline in one cell."""
-    return _compute_effect(prepared, pairs, ("candidate", "baseline"), metric, cell)
+    return _compute_effect(prepared, pairs, DECISIVE, metric, cell)
 
 
 def explain_tail(effect: Effect | None, thresholds: Thresholds) -> str | None:
@@ -141,9 +132,8 @@ def explain_tail(effect: Effect | None, thresholds: Thresholds) -> str | None:
 def count_more(prepared: PreparedRun, pairs: Pairs, effect: Effect) -> int | None:
     """Estimate how many more prompts would show a tail to be within its margin; None where none would.
 
-    With an interval, its upper half shrinks as the root of the number of prompts, the present value taken for
-    the true one. Below the floor of the quantile it is what a tail that is no longer takes, by the upper end
-    of the spread of the other arm's requests.
+    The upper half of an interval shrinks as the root of the number of prompts, the present value taken for
+    the true one. Below the floor of the quantile it is what a tail that is no longer takes.
     """
     ratio, thresholds = effect.ratio, prepared.plan.thresholds
     limit = math.log(1 + thresholds.tail_margin)
@@ -258,20 +248,24 @@ def _point(prepared: PreparedRun, pairs: Pairs, metric: str, q: float) -> float 
 
 def _judge(metric: str, cell: CellKey, tails: Tails, thresholds: Thresholds, *, withholds: bool) -> Finding:
     limit, load = 1 + thresholds.tail_margin, cell[1]
-    here, pooled = _row_of(tails, metric, cell), _row_of(tails, metric, (ALL_SEGMENTS, load))
+    table, whole = f"tails {metric}", (ALL_SEGMENTS, load)
+    here, pooled = _row_of(tails, metric, cell), _row_of(tails, metric, whole)
     code, null = TAIL_CODES[metric], null_difference_at(tails.index, metric, load)
     if _standing(here.ratio, limit, null) == "violated":
-        return _find("violated", code, _describe(here, thresholds), here)
+        return find("violated", code, _describe(here, thresholds), table, cell)
     standing, text = _standing(pooled.ratio, limit, null), _describe(pooled, thresholds)
     point = tails.points[(metric, *cell)]
     if standing == "violated" and point is not None and point > limit * null:
-        return _find(
-            "violated", code, f"{text}; in this cell alone the same quantiles are {point:.2f}", pooled
-        )
+        text = f"{text}; in this cell alone the same quantiles are {point:.2f}"
+        return find("violated", code, text, table, whole)
     if standing == "held":
-        return _find("held", code, text, pooled)
-    text += beside_null(null) + _advise(pooled)
-    return _find("open", code, text, pooled) if withholds else _find("noted", NOT_SHOWN, text, pooled)
+        return find("held", code, text, table, whole)
+    text += beside_null(null)
+    if pooled.ratio.remedy:
+        text += f"; no number of prompts changes that: {pooled.ratio.remedy}"
+    else:
+        text += _ask_for(pooled.ratio.needed)
+    return find(*(("open", code) if withholds else ("noted", NOT_SHOWN)), text, table, whole)
 
 
 def _standing(ratio: Figure, limit: float, null: float = 1.0) -> Standing:
@@ -293,19 +287,8 @@ def _describe(effect: Effect, thresholds: Thresholds) -> str:
     )
 
 
-def _advise(effect: Effect) -> str:
-    if effect.ratio.remedy:
-        return f"; no number of prompts changes that: {effect.ratio.remedy}"
-    return _ask_for(effect.ratio.needed)
-
-
 def _ask_for(more: int | None, where: str = "") -> str:
     return f"; to show it takes about {more:,} more prompts {where}(an estimate)" if more else ""
-
-
-def _find(standing: Standing, code: str, text: str, effect: Effect) -> Finding:
-    row = f"tails {effect.metric}: candidate / baseline, {effect.segment} × {effect.load}"
-    return Finding(standing=standing, reason=Reason(code=code, text=text + ".", evidence=row))
 
 
 def _row_of(tails: Tails, metric: str, cell: CellKey) -> Effect:

@@ -1,10 +1,6 @@
-"""One arm in one cell: outcomes, percentiles with failures counted, acceptance, progress and checks.
+"""One arm in one cell: outcomes, percentiles with failures counted, acceptance, checks, delivery, turns.
 
-Pure. Times of turns in which the client was late are left out; outcomes and checks are not.
-
-The delivery of every arm at every load, beside what the arm's contract says of its mechanism. Pure.
-
-The turns of every arm at every load: how many ended, and whether the client kept up. Pure.
+Times of turns in which the client was late are left out; outcomes and checks are not.
 """
 
 import math
@@ -25,13 +21,11 @@ from draftproof.judge.observe.run_data import ALL_SEGMENTS, Observation, Prepare
 from draftproof.judge.results.decision import TurnSummary
 from draftproof.judge.results.figure import as_figure
 from draftproof.judge.results.run import (
-    Acceptance,
     ArmCell,
     CheckSummary,
     Delivery,
     Figure,
     Percentiles,
-    Progress,
 )
 from draftproof.judge.stats.bootstrap import mean_interval
 from draftproof.judge.stats.quantiles import QuantileEstimate, quantile_intervals
@@ -60,6 +54,9 @@ def compute_arm_cell(prepared: PreparedRun, arm: str, segment: str, load: str) -
     gaps = columns.gaps_of(answered)
     shares = [_to_share(columns, answered, part) for part in ("queue_ns", "prefill_ns", "decode_ns")]
     sound = places[columns.is_sound[places] & columns.discloses[places]]
+    timed = sound[columns.timed[sound]]
+    rounds = [one for place in timed.tolist() for one in columns.records[place].rounds or ()]
+    judged, passed, critical_failed, unjudged = columns.checks[places].sum(axis=0).tolist()
     return ArmCell(
         arm=arm,
         segment=segment,
@@ -79,17 +76,9 @@ def compute_arm_cell(prepared: PreparedRun, arm: str, segment: str, load: str) -
         queue_share=shares[0],
         prefill_share=shares[1],
         decode_share=shares[2],
-        acceptance=summarise_acceptance(columns, sound),
-        progress=_summarise_progress(columns, sound[columns.timed[sound]]),
-        checks=CheckSummary(
-            **dict(
-                zip(
-                    ("judged", "passed", "critical_failed", "unjudged"),
-                    columns.checks[places].sum(axis=0).tolist(),
-                    strict=True,
-                )
-            )
-        ),
+        acceptance=pool_acceptance(columns.records[place] for place in sound.tolist()),
+        progress=committed_progress(rounds),
+        checks=CheckSummary(judged=judged, passed=passed, critical_failed=critical_failed, unjudged=unjudged),
         fallbacks=_count_fallbacks(columns.fallbacks[places]),
         tpot_bases=_count_bases(columns, answered),
         tpot_most=_to_longest(prepared, answered, (arm, segment, load)),
@@ -114,24 +103,6 @@ def _count_outcomes(columns: Columns, places: Ints) -> dict[str, int]:
     )
     answered = int(columns.is_ok[places].sum())
     return dict(sorted((counts + Counter({"ok": answered})).items()))
-
-
-def summarise_acceptance(columns: Columns, sound: Ints) -> Acceptance | None:
-    """Return the acceptance pooled over answered requests, None where no counter tells.
-
-    Args:
-        columns: of the run.
-        sound: places of requests whose counters agree with themselves, see `Columns.is_sound`.
-    """
-    summary = pool_acceptance(columns.records[place] for place in sound.tolist())
-    return None if summary is None else msgspec.convert(msgspec.structs.asdict(summary), Acceptance)
-
-
-def _summarise_progress(columns: Columns, sound: Ints) -> Progress | None:
-    """Return committed progress pooled over the rounds of answered requests, None without rounds."""
-    rounds = [one for place in sound.tolist() for one in columns.records[place].rounds or ()]
-    summary = committed_progress(rounds)
-    return None if summary is None else msgspec.convert(msgspec.structs.asdict(summary), Progress)
 
 
 def _to_share(columns: Columns, answered: Ints, part: str) -> float | None:

@@ -10,17 +10,16 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from draftproof.core.errors import UsageError
-from draftproof.judge.decide.effects import read_metric, usable_pairs
+from draftproof.judge.decide.effects import find_usable
 from draftproof.judge.decide.wording import RULES, name_segment
 from draftproof.judge.metrics.request import name_outcome
 from draftproof.judge.metrics.service import percentile
-from draftproof.judge.observe.pairs import Pair, in_cell, pair_observations
+from draftproof.judge.observe.pairs import DECISIVE, NO_PAIRS, Pair, Pairs, pair_observations
 from draftproof.judge.observe.run_data import Observation, PreparedRun, RunData, prepare_run
 from draftproof.judge.results.decision import ContextBand, GuardrailStanding
 from draftproof.judge.results.run import Cell, Figure, Reason, Results
 from draftproof.plan.load_size import LoadSize
 
-COMPARISON = ("candidate", "baseline")
 Places = Mapping[str, Sequence[str]]
 
 
@@ -112,7 +111,7 @@ def explain(run: RunData, results: Results, places: Places, cell: str | None = N
         UsageError: there is no such cell.
     """
     prepared = prepare_run(run)
-    pairs = pair_observations(prepared).get(COMPARISON, ())
+    pairs = pair_observations(prepared).get(DECISIVE, NO_PAIRS)
     chosen = results.cells if cell is None else (find_cell(results, cell),)
     verdict = results.verdict
     return Explanation(
@@ -145,11 +144,9 @@ def find_cell(results: Results, text: str) -> Cell:
     raise UsageError(f"the run has no cell {text!r}.", place="--cell", fix=f"name one of: {shown or 'none'}.")
 
 
-def _view_cell(
-    prepared: PreparedRun, results: Results, cell: Cell, pairs: Sequence[Pair], places: Places
-) -> CellView:
+def _view_cell(prepared: PreparedRun, results: Results, cell: Cell, pairs: Pairs, places: Places) -> CellView:
     place = (cell.segment, cell.load)
-    inside = in_cell(pairs, *place)
+    inside = pairs.cell(*place)
     prompts = _view_prompts(prepared, inside, places, _unpaired(prepared, place, inside))
     without = [one.ratio_without for one in prompts if one.ratio_without is not None]
     return CellView(
@@ -183,7 +180,7 @@ def _find_figure(
 
 
 def _view_prompts(
-    prepared: PreparedRun, inside: Sequence[Pair], places: Places, unpaired: Sequence[Observation]
+    prepared: PreparedRun, inside: Pairs, places: Places, unpaired: Sequence[Observation]
 ) -> tuple[PromptView, ...]:
     """Return the prompts of a cell by their ratio; those without a ratio come last."""
     requests: defaultdict[str, list[RequestView]] = defaultdict(list)
@@ -213,7 +210,7 @@ def _explain_absence(requests: Sequence[RequestView]) -> str:
     failed = [f"{one.arm} {one.outcome}" for one in requests if one.outcome != "ok"]
     if failed:
         return f"not answered by both: {', '.join(failed)}"
-    if len({one.arm for one in requests}) < len(COMPARISON):
+    if len({one.arm for one in requests}) < len(DECISIVE):
         return f"asked of {requests[0].arm} alone"
     if any(not one.timed for one in requests):
         return "the client was late in its turn, or the host disturbed it"
@@ -239,34 +236,34 @@ def _view_request(seen: Observation, places: Places) -> RequestView:
     )
 
 
-def _unpaired(prepared: PreparedRun, place: tuple[str, str], inside: Sequence[Pair]) -> list[Observation]:
+def _unpaired(prepared: PreparedRun, place: tuple[str, str], inside: Pairs) -> list[Observation]:
     """Return requests of the two arms that no pair of the cell holds: partners missing, attempts repeated."""
     paired = {one.record.request_id for pair in inside for one in (pair.arm, pair.versus)}
     segment, load = place
     return [
         seen
-        for arm in COMPARISON
+        for arm in DECISIVE
         for seen in prepared.of_arm(arm, load, segment)
         if seen.record.request_id not in paired
     ]
 
 
-def _usable(prepared: PreparedRun, inside: Sequence[Pair]) -> list[Pair]:
-    return usable_pairs(inside, read_metric(prepared.plan.comparison.metric))
+def _usable(prepared: PreparedRun, inside: Pairs) -> list[Pair]:
+    return list(find_usable(prepared, inside, prepared.columns.metric(prepared.plan.comparison.metric)))
 
 
 def _ratio(prepared: PreparedRun, pairs: Sequence[Pair]) -> float | None:
-    """Return the deciding ratio over pairs, the estimate of the cell itself if these are all of its pairs."""
-    read, choice = read_metric(prepared.plan.comparison.metric), prepared.plan.comparison
-    above = [value for pair in pairs if (value := read(pair.arm)) is not None]
-    below = [value for pair in pairs if (value := read(pair.versus)) is not None]
+    """Return the deciding ratio over usable pairs, that of the cell if these are all of its pairs."""
+    choice = prepared.plan.comparison
+    above = [float(getattr(pair.arm.metrics, choice.metric)) for pair in pairs]
+    below = [float(getattr(pair.versus.metrics, choice.metric)) for pair in pairs]
     if choice.statistic == "mean":
         return sum(above) / sum(below) if below else None
     high, low = percentile(above, 0.5), percentile(below, 0.5)
     return high / low if high and low else None
 
 
-def _count_carriers(prepared: PreparedRun, inside: Sequence[Pair]) -> int | None:
+def _count_carriers(prepared: PreparedRun, inside: Pairs) -> int | None:
     """Count how many of the most favourable prompts have to go before the ratio is no gain any more."""
     usable = _usable(prepared, inside)
     items = {pair.item_id for pair in usable}

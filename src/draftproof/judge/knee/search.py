@@ -65,14 +65,9 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def replay(plan: Plan, items: Sequence[Item], turns: Mapping[TurnKey, TurnSeen]) -> Search:
-    """Return how far a search is.
+    """Return how far a search is, from what was seen of it (`read_turns`).
 
     A look that is in the journal was taken, and counts even where this version would have taken another.
-
-    Args:
-        plan: the plan, which has a search.
-        items: the items of the run.
-        turns: what was seen of the search, see `read_turns`.
     """
     knee, arms = plan.knee, list_arms(plan)
     assert knee is not None  # noqa: S101 - who asks for the search has one

@@ -1,9 +1,7 @@
-"""What one arm's turn at one load of the search showed, from its records. Pure.
+"""What one arm's turn at one load of the search showed, and how long the next look may take.
 
 Whether requests were on time, in the order in which they were due; how close each came to its deadlines; and
 whether the service kept up.
-
-How long the next look of a search may take, from those before it. Pure.
 """
 
 import math
@@ -154,11 +152,8 @@ def _find_saturation(
 def fell_behind(offered: int, completed: int, in_flight: tuple[int, int], *, slowing: float = 0.0) -> bool:
     """Tell whether a service did not keep up: its queue grew, and by more than chance makes of it.
 
-    Args:
-        offered: requests that came.
-        completed: requests that were completed meanwhile.
-        in_flight: requests in flight when the first one came and when the last one did.
-        slowing: seconds that requests took longer for each second that they came later.
+    `offered` came, `completed` were completed meanwhile; `in_flight` when the first one came and when the
+    last one did; `slowing`: seconds that requests took longer for each second that they came later.
     """
     before, after = in_flight
     doubled = after > QUEUE_GROWTH * max(before, 1)
@@ -232,13 +227,7 @@ def estimate_look_s(knee: Knee, step: Step, seen: Seen) -> float:
     """Return about how many seconds the turns of a look take, one arm after the other.
 
     An arm that was at this load takes as long as its longest turn there. Else its requests come over the time
-    that the load says, and leading up to them and waiting for the last answers takes as long as at the
-    nearest loads that it was at; nothing is added before it was at any.
-
-    Args:
-        knee: the search.
-        step: the look.
-        seen: every turn so far.
+    that the load says, and what a turn takes beside that is as long as at the nearest loads that it was at.
     """
     return sum(_turn_s(knee, arm, step.point, seen) for arm in step.arms)
 

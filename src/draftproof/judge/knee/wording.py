@@ -53,11 +53,7 @@ def describe_ratio(arm: str, versus: str, low: float | None, high: float | None)
 def explain_point(seen: PointSeen, minimum_prompts: int, target: float, wanted: int) -> str | None:
     """Say why a point is not judged by its share alone, or cannot be shown by it; None elsewhere.
 
-    Args:
-        seen: the point.
-        minimum_prompts: fewer show nothing.
-        target: the share of requests that is to be on time.
-        wanted: the fewest independent requests that show the target.
+    `wanted`: the fewest independent requests that show the target.
     """
     if seen.saturated is not None:
         return seen.saturated
@@ -74,15 +70,7 @@ def explain_point(seen: PointSeen, minimum_prompts: int, target: float, wanted: 
 def explain_missing(
     knee: Knee, bracket: Bracket, points: Sequence[KneePoint], ended: str, wanted: int
 ) -> str | None:
-    """Say why an end of the knee is missing, None where both are there.
-
-    Args:
-        knee: the search.
-        bracket: what it found of an arm.
-        points: the arm's points.
-        ended: why the search stopped.
-        wanted: the fewest independent requests that show the target.
-    """
+    """Say why an end of an arm's knee is missing, None where neither is; `wanted` as in `explain_point`."""
     if not points:
         return "no load was looked at"
     if bracket.holds is not None and bracket.fails is not None:

@@ -1,17 +1,9 @@
-"""Acceptance of drafts, pooled over verification steps (docs/metrics.md, "Acceptance").
+"""Acceptance of drafts, committed progress and break-evens (docs/metrics.md).
 
-Rounds are the better source: they tell drafted steps from ordinary ones and how long each draft was. Where a
-record has none, the server's counters are used, with its lists of steps where it gives them. Callers choose
-which records belong together.
-
-Committed progress: what a committed token cost in rounds (docs/metrics.md, "Committed progress").
-
-What a drafted step must commit before it pays: break-even tokens, acceptance and drafting time. Pure.
-
-A step that drafts K tokens and takes `ratio` ordinary steps pays once it commits more than `ratio` tokens on
-average. If each draft is accepted with probability a, whatever went before, a step commits
-(1 − a^(K+1)) / (1 − a) tokens (Leviathan et al. 2023, "Fast inference from transformers via speculative
-decoding", equation 1).
+Acceptance is pooled over verification steps: from rounds, which tell drafted steps from ordinary ones, else
+from the server's counters. A step that drafts K tokens and takes `ratio` ordinary steps pays once it commits
+more than `ratio` tokens; if each draft is accepted with probability a it commits (1 − a^(K+1)) / (1 − a)
+(Leviathan et al. 2023, "Fast inference from transformers via speculative decoding", equation 1).
 """
 
 import math
@@ -117,9 +109,9 @@ def count_decode_steps(record: RequestRecord) -> tuple[int, int] | None:
 def bound_decode_steps(tokens: int, counts: SpecCounts) -> tuple[int, int] | None:
     """Return the fewest and the most decode steps that an answer of so many tokens and its counters allow.
 
-    The first token comes from the prefill. Every step commits its accepted drafts and one token of the
-    target; an answer may end inside the last one, so that the counters name drafts behind its end, at most
-    those of one step. None where the counters cannot be this answer's.
+    The first token comes from the prefill; every step commits its accepted drafts and one token of the
+    target. An answer may end inside the last step, behind whose end lie at most that step's drafts. None
+    where the counters cannot be this answer's.
     """
     after, steps, accepted = tokens - 1, counts.num_spec_steps, counts.num_accepted_draft_tokens
     behind_end = _most_accepted_last(counts)
@@ -141,12 +133,8 @@ def _most_accepted_last(counts: SpecCounts) -> int:
 def position_acceptance(steps: Iterable[Step]) -> tuple[float | None, ...]:
     """Return, per draft position i, P(draft i accepted | drafts before i accepted and a draft i existed).
 
-    Args:
-        steps: (drafted, accepted) of decode steps; those that drafted nothing do not count.
-
-    Returns:
-        One share for each position up to the longest draft; None at a position that no step reached. Drafts
-        of different lengths enter only where they have a draft.
+    `steps` are (drafted, accepted); those that drafted nothing do not count. One share for each position up
+    to the longest draft, None where no step reached it.
     """
     drafting = [step for step in steps if step[0] > 0]
     longest = max((drafted for drafted, _ in drafting), default=0)
@@ -272,8 +260,7 @@ def expected_tokens(acceptance: float, draft_length: int) -> float:
 def break_even_acceptance(ratio: float, draft_length: int) -> float | None:
     """Return the acceptance at which a step of `ratio` ordinary steps commits exactly `ratio` tokens.
 
-    0 where the step costs no more than an ordinary one; None where even a step that accepts every draft
-    commits too little, because ratio > K + 1.
+    0 where the step costs no more than an ordinary one; None where ratio > K + 1, beyond what it can commit.
 
     Raises:
         ValueError: the draft length is negative.
@@ -293,14 +280,9 @@ def break_even_acceptance(ratio: float, draft_length: int) -> float | None:
 
 
 def break_even_draft_ns(tokens_per_step: float, ordinary_ns: float, verified_ns: float) -> float | None:
-    """Return the longest drafting time with which a step still pays, ns.
+    """Return the longest drafting time with which a step still pays, ns; None where none is quick enough.
 
-    None where no drafting is quick enough: verification alone takes longer than the tokens are worth.
-
-    Args:
-        tokens_per_step: tokens that a step commits on average.
-        ordinary_ns: time of an ordinary step.
-        verified_ns: time of a step that verifies drafts, without the drafting.
+    `verified_ns` is the time of a step that verifies drafts, without the drafting.
     """
     left_ns = tokens_per_step * ordinary_ns - verified_ns
     return left_ns if left_ns >= 0 else None

@@ -37,12 +37,7 @@ class ClientTally(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tally_client(records: Iterable[RequestRecord], most_tokens: Mapping[str, int]) -> ClientTally:
-    """Count what the client asked and got.
-
-    Args:
-        records: all records of the turns.
-        most_tokens: item id -> most tokens its answer may have.
-    """
+    """Count what the client asked and got; `most_tokens`: item id -> most tokens its answer may have."""
     sent = [one for one in records if one.phase != "warmup" and one.sent_ns is not None]
     answered = [one for one in sent if one.outcome == "ok"]
     unanswered = [one for one in sent if one.outcome not in {"ok", "rejected"}]

@@ -1,8 +1,8 @@
 """How a service delivers its answers: tokens per chunk, gaps between chunks, chunks that arrive together.
 
-Pure, from records alone (docs/compare.md, "The delivery signature"). It is all that can be measured of a
-service that discloses nothing. What it suggests is a hint: buffers, proxies and a server's stream interval
-bundle tokens just as a verification step does, so nothing here states acceptance or proves speculation.
+From records alone (docs/compare.md, "The delivery signature"). What it suggests is a hint: buffers, proxies
+and a stream interval bundle tokens just as verification does, so nothing here states acceptance or proves
+speculation.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,9 +1,8 @@
 """How other tools compute "inter-token latency" or "time per token", applied to the same records.
 
-Under speculation a chunk carries a whole verification step, and these estimators part ways by tens of percent
-(docs/metrics.md, "Estimators"). They are here so that a report can show the disagreement; no gate uses any
-but `tpot_ns`. What differs between rows is the definition alone: all of them see the successful requests and
-nearest-rank percentiles, while a tool may interpolate or count failures differently.
+Under speculation these estimators part ways by tens of percent (docs/metrics.md, "Estimators"); a report
+shows the disagreement and no gate uses any but `tpot_ns`. All see the successful requests and nearest-rank
+percentiles, so that the definition alone differs.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -1,9 +1,7 @@
-"""The parts of one arm's turn: ramp, steady window, drain. Pure; times in ns of the client's clock.
+"""The parts of one arm's turn (ramp, steady window, drain), and when a service is warm. Times in ns.
 
-When a service is warm: two successive groups of requests that take as long as each other.
-
-Pure. A group is summed up by the medians of time per token and of first token, since one late answer must not
-decide. What the client itself cannot tell apart is no difference.
+A service is warm once two successive groups of requests take as long as each other, by the medians of time
+per token and of first token; what the client itself cannot tell apart is no difference.
 """
 
 import statistics
@@ -30,9 +28,7 @@ class TurnPhases(msgspec.Struct, frozen=True, kw_only=True):
 def split_turn(block: BlockRecord, counted: Iterable[RequestRecord]) -> TurnPhases | None:
     """Split a turn at the time from which requests counted and at that when the last of them was due.
 
-    Args:
-        block: the turn; None is returned of one that was not completed or does not say when counting began.
-        counted: its requests of phase "measure"; None is returned without any.
+    None of a turn that was not completed, does not say when counting began, or has no counted request.
     """
     last_ns = max((one.scheduled_ns for one in counted), default=None)
     if last_ns is None or block.counted_from_ns is None or not block.completed:

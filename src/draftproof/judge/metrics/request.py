@@ -1,15 +1,8 @@
 """Metrics of one request, from its record alone (docs/metrics.md, "Per request").
 
-Times in and out are nanoseconds. A value that the record cannot give is None. A request that failed keeps
-the values it got as far as it went; whoever pools them looks at the outcome first.
-
-The most that faster decoding can give end to end (docs/metrics.md, "End-to-end bound"; Amdahl 1967).
-
-Tokens of answers that no service counted, by a tokenizer and after the run. Pure.
-
-A record keeps the characters of each chunk. Each part of an answer is tokenised once, as a whole: a chunk has
-the tokens that begin in it. So the work grows with the text and not with the number of its beginnings, and no
-tokenizer runs while answers arrive.
+Times are nanoseconds; a value that the record cannot give is None. A request that failed keeps the values it
+got as far as it went. Tokens that no service counted are counted by a tokenizer after the run, each part of
+an answer once, as a whole: a chunk has the tokens that begin in it.
 """
 
 import math
@@ -146,8 +139,8 @@ def itl_arrival_ns(record: RequestRecord) -> tuple[int, ...] | None:
 def playback_wait_ns(record: RequestRecord, tokens_per_s: float) -> float | None:
     """Return how long a reader of `tokens_per_s` who starts at the first chunk waits in all, ns.
 
-    max(0, max over tokens i of t_i − t_1 − (i − 1)/v). Inside a chunk the first token waits longest, so one
-    term per chunk is enough. None where the stream has no chunks or a chunk's count is unknown.
+    max(0, max over tokens i of t_i − t_1 − (i − 1)/v); inside a chunk the first token waits longest. None
+    where the stream has no chunks or a chunk's count is unknown.
 
     Raises:
         ValueError: `tokens_per_s` is not positive.
@@ -168,9 +161,9 @@ def playback_wait_ns(record: RequestRecord, tokens_per_s: float) -> float | None
 def time_per_output_token_ns(record: RequestRecord) -> tuple[float | None, TpotBasis | None]:
     """Return the time per output token after the first chunk, ns, and how that chunk's tokens came off.
 
-    Time and tokens are of one span. Counted chunks give the tokens between the first and the last of them.
-    Where only the total is known, the tokens end with the event that says so, and not with the last text; and
-    a total of which some were never streamed belongs to no span.
+    Time and tokens are of one span: those between the first and the last counted chunk. Where only the total
+    is known the tokens end with the event that says so; a total of which some were never streamed belongs to
+    no span.
     """
     if not record.chunks:
         return None, None
@@ -193,9 +186,8 @@ def time_per_output_token_ns(record: RequestRecord) -> tuple[float | None, TpotB
 def most_first_tokens(record: RequestRecord, total: int) -> int:
     """Return the most tokens that a first chunk may hold whose tokens nobody counts, at least 1.
 
-    Each of the other chunks brings a token at least, and each token of the first one a byte of its text.
-    Where the engine counts its decode steps and every step has a chunk after the first, that holds the one
-    token of the prefill.
+    Each other chunk brings a token at least, each token of the first a byte of its text. Where every decode
+    step has a chunk after the first, that holds the one token of the prefill.
     """
     others = len(record.chunks) - 1
     if record.decode_steps is not None and record.decode_steps <= others:
@@ -229,14 +221,9 @@ def _elapsed(start_ns: int | None, end_ns: int | None) -> int | None:
 
 
 def end_to_end_gain(decode_share: float, decode_speedup: float | None) -> float:
-    """Return 1 / ((1 − f) + f / s) for decoding share f and decode speed-up s.
+    """Return old / new time, 1 / ((1 − f) + f / s), for decoding share f and speed-up s (Amdahl 1967).
 
-    Args:
-        decode_share: share of the whole time spent on decoding, 0 to 1.
-        decode_speedup: how many times faster decoding gets; None asks for the limit, decoding made free.
-
-    Returns:
-        Old time / new time; infinite where all the time is decoding and decoding is free.
+    A speed-up of None asks for the limit, decoding made free; infinite where all the time is decoding then.
 
     Raises:
         ValueError: the share is outside [0, 1] or the speed-up is not positive.

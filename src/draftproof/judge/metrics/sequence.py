@@ -23,14 +23,9 @@ Part = int | str
 class SequenceFeatures(msgspec.Struct, frozen=True, kw_only=True):
     """One answer as a sequence; None where it is not known or the answer is too short to have it.
 
-    Attributes:
-        output_tokens: its length.
-        finish_reason: how it ended, as the service says.
-        is_cut: whether the limit on tokens ended it.
-        first: its first token or word.
-        distinct_share: distinct tokens / tokens.
-        repeated_share: 1 − distinct runs of three tokens / runs of three tokens.
-        bigrams: its distinct pairs of neighbouring tokens; None where the answer is withheld.
+    `is_cut`: the limit on tokens ended it. `first`: its first token or word. `distinct_share`: distinct
+    tokens / tokens. `repeated_share`: 1 − distinct runs of three tokens / runs of three tokens. `bigrams`:
+    its distinct pairs of neighbouring tokens; None where the answer is withheld.
     """
 
     output_tokens: int | None

@@ -1,9 +1,7 @@
-"""Whether a request came in time (docs/metrics.md, "Service").
+"""Whether a request came in time, and nearest-rank percentiles (docs/metrics.md, "Service", "Percentiles").
 
-Nearest-rank percentiles (docs/metrics.md, "Percentiles").
-
-Every percentile of the project is one of the observed values: the smallest one whose cumulative share
-reaches q, numpy's `inverted_cdf` (Hyndman & Fan 1996, definition 1). `q` is a share between 0 and 1.
+Every percentile of the project is one of the observed values: the smallest one whose cumulative share reaches
+q, numpy's `inverted_cdf` (Hyndman & Fan 1996, definition 1). `q` is a share between 0 and 1.
 """
 
 import math
@@ -43,9 +41,8 @@ class Objectives(Protocol):
 def is_on_time(record: RequestRecord, metrics: RequestMetrics, objectives: Objectives) -> bool | None:
     """Tell whether the request succeeded and met every objective; None where that cannot be told.
 
-    First token and end count from the scheduled time: a late send is the user's wait too. An answer that
-    came whole in its first chunk leaves no further token to wait for and meets any time per token. A time per
-    token that is known within bounds meets a deadline with all of them, or misses it with all of them.
+    First token and end count from the scheduled time. An answer that came whole in its first chunk meets any
+    time per token; one that is known within bounds meets or misses a deadline with all of them.
     """
     if record.outcome != "ok":
         return False
@@ -72,15 +69,8 @@ def judge_times(
 ) -> Floats:
     """Return `is_on_time` of many requests: 1 on time, 0 not, NaN where that cannot be told.
 
-    Args:
-        is_ok: whether each was answered to the end, shape (requests,) as all of these.
-        chunks: how many chunks of content it has.
-        ttft_ns: from the scheduled time to the first chunk, NaN where not known, as all that follow.
-        tpot_ns: time per output token, at least.
-        tpot_most_ns: at most.
-        e2e_ns: from the scheduled time to the end.
-        tokens: output tokens.
-        objectives: the deadlines.
+    Shape (requests,) each, NaN where not known: `chunks` of content, `ttft_ns` and `e2e_ns` from the
+    scheduled time, `tpot_ns` and `tpot_most_ns` the bounds of the time per token, output `tokens`.
     """
     nothing_to_wait_for = (chunks == 1) | (~np.isnan(tokens) & np.isnan(tpot_ns))
     least, most = _meet(tpot_ns, objectives.tpot_ms), _meet(tpot_most_ns, objectives.tpot_ms)

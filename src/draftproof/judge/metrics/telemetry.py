@@ -100,13 +100,7 @@ def collect_turns(samples: Iterable[TelemetrySample]) -> dict[TurnKey, TurnSampl
 
 
 def read_gains(turn: TurnSamples, series: Series, replicas: Iterable[int]) -> TurnGains:
-    """Return what the counters of a turn gained.
-
-    Args:
-        turn: its samples.
-        series: what the engine calls its counters.
-        replicas: the replicas that the arm has; a turn that lacks one of them cannot be used.
-    """
+    """Return what the counters of a turn gained; one that lacks a replica of the arm cannot be used."""
     resets = tuple(sorted({name for stretch in _stretches(turn) for name in find_resets(stretch, series)}))
     unused = _why_unused(turn, tuple(replicas), resets)
     if unused is not None:

@@ -1,14 +1,9 @@
-"""Periods that the host disturbed and that were measured once more: which attempt counts. Pure.
+"""What the host did to a period, by the evidence stored with it, and which attempt at the period counts.
 
-The second attempt counts where the evidence stored with the first says that the host disturbed it, and not
-because somebody wrote a second one; neither attempt's latency is read. Both stay in the record. Whether one
-arm was disturbed more often than the others is tested, since chance and other programs do not know the arms.
-
-What the client's host did to a measurement period, by the evidence that is stored with the period. Pure.
-
-The arm's own latency is no evidence: a candidate that stalls by itself would lose its slow periods and be
-credited with the rest. A late client is evidence only where our own processes did not fill the host, for a
-service that takes every core makes the client late by itself.
+An arm's own latency is no evidence: a candidate that stalls by itself would lose its slow periods and be
+credited with the rest. A late client is evidence only where our own processes did not fill the host. Both
+attempts stay in the record. Whether one arm was disturbed more often than the others is tested, since chance
+does not know arms.
 """
 
 from collections import Counter, defaultdict
@@ -60,12 +55,7 @@ _WORDS: dict[EventKind, str] = {
 
 
 def find_host_events(parts: Sequence[BlockRecord], lag_limit_ms: float) -> tuple[HostEvent, ...]:
-    """Return what the host did to one period, none where it was quiet or nothing is known.
-
-    Args:
-        parts: the period's records, several where it was resumed.
-        lag_limit_ms: how late the client may be.
-    """
+    """Return what the host did to one period, of which `parts` are the records; none where it was quiet."""
     use = join_uses([one.host for one in parts if one.host is not None])
     return (*(_find_taken(use) if use else ()), *_find_late(parts, use, lag_limit_ms), *_find_sleep(parts))
 
@@ -129,9 +119,9 @@ class Attempts(msgspec.Struct, frozen=True, kw_only=True):
 def find_attempts(run: RunData) -> tuple[Attempts, ...]:
     """Return the periods of the plan's loads whose first attempt the host disturbed, in order.
 
-    Those without a quiet attempt are left out of all times, as those of a late client are, while they are at
-    most a fifth of their load's. More of them are what this host is like, for all arms: then they count,
-    but for those in which the client itself was late or stood still.
+    Those without a quiet attempt are left out of all times while they are at most a fifth of their load's.
+    More of them are what this host is like: then they count, but for those in which the client was late or
+    stood still.
     """
     loads, limits = {level.name for level in run.plan.load}, run.plan.limits
     parts: defaultdict[TurnKey, defaultdict[int, list[BlockRecord]]] = defaultdict(lambda: defaultdict(list))
@@ -218,9 +208,7 @@ def warn_about_attempts(attempts: Collection[Attempts], *, is_repeating: bool = 
 def describe_disturbed_more(attempts: Collection[Attempts], arms: Iterable[str]) -> dict[str, str]:
     """Return, by arm, that its periods were disturbed more often than chance gives, without a full stop.
 
-    Args:
-        attempts: the disturbed periods.
-        arms: the arm of every period.
+    `arms`: the arm of every period.
     """
     periods, disturbed = Counter(arms), Counter(one.arm for one in attempts)
     return {
@@ -243,10 +231,7 @@ def find_disturbed_more(disturbed: Mapping[str, int], periods: Mapping[str, int]
 def may_disturb_itself(attempts: Collection[Attempts], arms: Iterable[str], arm: str) -> bool:
     """Tell whether hardly any other arm was disturbed, so that nothing shows that the host chose at random.
 
-    Args:
-        attempts: the disturbed periods.
-        arms: the arm of every period.
-        arm: the one in question.
+    `arms`: the arm of every period.
     """
     periods, disturbed = Counter(arms), Counter(one.arm for one in attempts)
     if not disturbed[arm]:

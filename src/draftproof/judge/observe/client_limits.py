@@ -83,12 +83,9 @@ def find_client_faults(
 ) -> tuple[ClientFault, ...]:
     """Return what a client did beyond its limits in one turn.
 
-    Args:
-        parts: the records of the turn, several where it was resumed.
-        openings: its counted requests that an arrival process made due; in a closed loop none are needed.
-        lag_limit_ms: the plan's limit.
-        is_open: whether requests were due at times of their own.
-        bound: how late the client may be for what the turn measures; None where that is not known.
+    `parts`: its records, several where it was resumed. `openings`: its counted requests that an arrival
+    process made due (`is_open`). `bound`: how late the client may be for what the turn measures, None where
+    that is not known.
     """
     return (
         *_find_late(parts, lag_limit_ms),

@@ -1,8 +1,8 @@
-"""The observations of a run as columns: what every step of a verdict reads of them, read once. Pure.
+"""The observations of a run as columns, shape (observations,), each made when it is asked for.
 
-A long run has millions of values and few prompts: whoever counts, sorts or resamples does it on these arrays,
-shape (observations,), in the order of `PreparedRun.observations`. Labels are numbers in the sorted order of
-what they stand for, so that `index_labels` gives the same of either.
+A long run has millions of values and few prompts: whoever counts, sorts or resamples does it on these arrays.
+Labels are numbers in the sorted order of what they stand for, so that `index_labels` gives the same of
+either.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,8 +1,7 @@
-"""What one look at a load asks: which prompts, in which order, due when, and which arm goes first.
+"""What one probe of a load asks: which prompts, in which order, due when, and which arm goes first.
 
-Pure. Every look is one block like any other, so all arms that take part answer the same prompts, due at the
-same times. A look at a high load asks more requests than there are prompts: a prompt then comes several
-times, each under a name of its own, `<item>~<n>`.
+Every probe is one block like any other, the same in all arms. One at a high load asks more requests than
+there are prompts: a prompt then comes several times, each under a name of its own, `<item>~<n>`.
 """
 
 from collections.abc import Sequence
@@ -42,16 +41,7 @@ def count_blocks(plan: Plan, items: Sequence[Item]) -> int:
 def plan_look(
     plan: Plan, items: Sequence[Item], *, point: int, number: int, arms: Sequence[str], index: int
 ) -> Look:
-    """Return a look at a point of the grid; a pure function of its arguments.
-
-    Args:
-        plan: the plan, with a search.
-        items: the items of the run.
-        point: index into the grid.
-        number: how often the point was looked at before.
-        arms: who takes part.
-        index: number of the block in the run.
-    """
+    """Return a look at a point of the grid, asked `number` times before, as block `index` of the run."""
     knee = plan.knee
     assert knee is not None  # noqa: S101 - who asks for a look has a search
     load = knee.grid[point]

@@ -1,20 +1,10 @@
-"""What a run directory holds for a verdict, and one request of it as every later step sees it. Pure.
+"""What a run directory holds for a verdict, and one request of it as every later step sees it.
 
-What a journal holds twice, left out: what was measured once is counted once.
-
-A run writes every counted request once, and every other line at a time of its own. A line that stands there
-again was copied, by a tool that joined files or by hand. Pure.
-
-When turns began, on one axis of time, though the client's monotonic clock may have begun anew. Pure.
-
-Within one start of the client host its monotonic clock alone orders turns, whatever anybody does to the wall
-clock. Between two starts (a resumed run after a restart, or on another machine) only the wall clock tells how
-they lie to each other: each start's clock is shifted as a whole by the anchor of its first turn.
-
-How late the load client may be for what each turn measures: a share of the deciding time. Pure.
-
-Where the kernel stamps arrivals the client's lateness in reading is in no time. Elsewhere (over TLS, on other
-systems) it is in each, and an absolute limit that suits long answers passes a large part of short ones.
+What a journal holds twice (copied by a tool that joined files, or by hand) counts once. Turns are put on one
+axis of time: within one start of the host its monotonic clock orders them, between two starts the wall clock
+of their first turn does. And how late the client may be for what a turn measures: where the kernel stamps
+arrivals its lateness in reading is in no time; elsewhere it is in each, and the limit is a share of the
+deciding time.
 """
 
 from collections import defaultdict
@@ -189,9 +179,7 @@ def _rank(line: RequestRecord | BlockRecord) -> tuple[int, bytes]:
 def place_in_time(turns: Iterable[BlockRecord], *, anchor_offset_ns: int) -> list[tuple[int, BlockRecord]]:
     """Return (when it began in ns, turn), by time; turns of one start of the host keep their own times.
 
-    Args:
-        turns: the turns of a run.
-        anchor_offset_ns: wall clock less monotonic clock as the run was made, for turns without an anchor.
+    `anchor_offset_ns`: wall clock less monotonic clock as the run was made, for turns without an anchor.
     """
     by_boot: defaultdict[str | None, list[BlockRecord]] = defaultdict(list)
     for turn in turns:
@@ -245,12 +233,7 @@ class Spans:
 
 
 def bound_lags(run: RunData, records: Iterable[RequestRecord]) -> dict[TurnKey, LagBound]:
-    """Return the bound of every turn in which the client's lateness is in the deciding time.
-
-    Args:
-        run: the run.
-        records: its measured requests.
-    """
+    """Return the bound of every turn in which the client's lateness is in the deciding time."""
     reads = {(one.load, one.block, one.arm): _reads_late(run, one) for one in run.blocks}
     spans: defaultdict[TurnKey, Spans] = defaultdict(lambda: Spans(run.plan))
     for one in records:

@@ -1,11 +1,6 @@
-"""Pairing: the same item, turn of the conversation, repeat and block in two arms.
+"""Pairing: the same item, turn of the conversation, repeat and block in two arms."""
 
-Pure; drops nothing silently.
-
-Requests grouped to the conversations that they are turns of, as columns. Pure.
-"""
-
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import groupby
 from typing import NamedTuple, overload
@@ -18,14 +13,10 @@ from draftproof.judge.observe.columns import Bools, Columns
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, Observation, PreparedRun
 from draftproof.judge.stats.resampling import Floats, Ints
 
-COMPARISONS: tuple[tuple[str, str], ...] = (
-    ("candidate", "baseline"),
-    ("alternative", "baseline"),
-    ("candidate", "alternative"),
-    ("baseline_null", "baseline"),
-)
-
 Comparison = tuple[str, str]  # arm, versus
+DECISIVE: Comparison = ("candidate", "baseline")
+NULL: Comparison = ("baseline_null", "baseline")
+COMPARISONS = (DECISIVE, ("alternative", "baseline"), ("candidate", "alternative"), NULL)
 
 
 class Pair(msgspec.Struct, frozen=True, gc=False):
@@ -166,13 +157,6 @@ def pair_observations(prepared: PreparedRun) -> PairTable:
         for arm, versus in COMPARISONS
         if arm in by_arm and versus in by_arm
     }
-
-
-def in_cell(pairs: Iterable[Pair], segment: str, load: str) -> list[Pair]:
-    """Return the pairs of one cell; segment "all" takes every segment."""
-    if isinstance(pairs, Pairs):
-        return list(pairs.cell(segment, load))
-    return [pair for pair in pairs if pair.load == load and segment in (ALL_SEGMENTS, pair.segment)]
 
 
 def _choose_attempts(prepared: PreparedRun, arm: str) -> Ints:

@@ -5,9 +5,9 @@ by the time at which its own metrics say that its process began. Arms behind one
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from draftproof.core.records import BlockRecord, RequestRecord, TelemetrySample
+from draftproof.core.records import BlockRecord, TelemetrySample
 from draftproof.judge.metrics.telemetry import START_TIME
 from draftproof.judge.observe.observed import RunData, TurnKey
 from draftproof.plan.schema import Arm
@@ -32,11 +32,6 @@ def label_processes(run: RunData) -> Labels:
 def list_processes(labels: Labels, load: str, arm: str) -> set[str | None]:
     """Return the labels of the processes that answered for an arm at a load."""
     return {label for (at, _, who), label in labels.items() if (at, who) == (load, arm)}
-
-
-def name_processes(labels: Labels, records: Iterable[RequestRecord]) -> list[str]:
-    """Return the label of the process that answered each request, "" where it is not known."""
-    return [labels.get((one.load, one.block, one.arm)) or "" for one in records]
 
 
 def _label(run: RunData, period: BlockRecord, begun: Sequence[float]) -> str | None:

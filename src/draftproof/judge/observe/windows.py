@@ -1,9 +1,8 @@
-"""The stretch of each turn in which its requests counted, and how much of it they filled. Pure.
+"""The stretch of each turn in which its requests counted, and how much of it they filled.
 
-Requests that only keep the load up take a part of that time. In a full closed loop the counted ones filled of
-the window what they are of the time that all requests spent in the service; a slot that rests after a failure
-adds none. In any other loop they filled what they are of all requests that ended in it: times would not do
-there, since behind a service that is too slow fill requests wait in line and get nothing done.
+Requests that only keep the load up take a part. In a full closed loop the counted ones filled what they are
+of the time that all spent in the service; in any other loop what they are of all requests that ended in the
+window, since behind a service that is too slow fill requests wait in line and get nothing done.
 """
 
 from collections import defaultdict

@@ -33,3 +33,12 @@ def as_figure(found: MeanEstimate | TotalsEstimate) -> Figure:
         needed=found.needed,
         reason=found.reason,
     )
+
+
+def describe(figure: Figure | None) -> str:
+    """Return "0.62 (0.55 to 0.70)", or "unknown" where there is no value."""
+    if figure is None or figure.value is None:
+        return "unknown"
+    if figure.low is None or figure.high is None:
+        return f"{figure.value:.2f}"
+    return f"{figure.value:.2f} ({figure.low:.2f} to {figure.high:.2f})"

@@ -1,15 +1,14 @@
 """The shape of `results.json`: every figure of a report, with its interval, count and reason.
 
-Pure data, made by `compute_results` and read by the report, the command line and other tools. A figure
-that cannot be given is None and carries the reason and, below the sample floor, how many more samples
-it needs.
+Pure data, made by `compute_results`. A figure that cannot be given is None and carries the reason and, below
+the sample floor, how many more samples it needs.
 """
 
 from typing import Literal
 
 import msgspec
 
-from draftproof.judge.metrics.acceptance import AcceptanceSummary
+from draftproof.judge.metrics.acceptance import AcceptanceSummary, ProgressSummary
 from draftproof.judge.metrics.delivery import DeliverySummary
 from draftproof.judge.results.behaviour import (
     CheckKind,
@@ -66,22 +65,6 @@ class Percentiles(msgspec.Struct, frozen=True, kw_only=True):
     mean_ok: Figure
 
 
-class Acceptance(AcceptanceSummary, frozen=True, kw_only=True):
-    """Acceptance of one arm in one cell, pooled over steps (metrics.md, Acceptance)."""
-
-
-class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """Committed progress of one arm in one cell: ns per committed token, split by where the time went."""
-
-    time_per_committed_token_ns: float | None
-    draft_ns: float | None
-    verify_ns: float | None
-    sample_ns: float | None
-    schedule_ns: float | None
-    committed_tokens: int
-    rounds: int
-
-
 class CheckSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Checks of answers: how many were judged, passed, and how many critical ones failed."""
 
@@ -118,8 +101,8 @@ class ArmCell(msgspec.Struct, frozen=True, kw_only=True):
     queue_share: float | None
     prefill_share: float | None
     decode_share: float | None
-    acceptance: Acceptance | None
-    progress: Progress | None
+    acceptance: AcceptanceSummary | None
+    progress: ProgressSummary | None
     checks: CheckSummary
     fallbacks: int | None
     tpot_bases: dict[str, int] = {}

@@ -1,16 +1,9 @@
 """Cluster-bootstrap intervals: the ratio of two arms on paired requests, and the mean of one arm.
 
-The interval is Student's t around the estimate, with the standard error taken from the draws; for a ratio all
-of it on the logarithmic scale, where candidate/baseline and baseline/candidate are mirror images. A mean of
-few long and many short prompts hangs on the long ones, so a ratio of means has as many degrees of freedom as
-it has effective prompts, (Σw)²/Σw² with their shares of the totals as w (Kish 1965), less one for each
-stratum. A few very slow requests pull a mean to one side: from 20 clusters on each limit is the farther one
-of t and of Hall's (1992) t corrected for skewness; of fewer clusters the skewness is not known well enough.
-
-Why not percentiles of the draws: with six prompts a 95 % percentile interval covers the truth in
-about 86 % of worlds and a 99.8 % one in about 95 %, because a quantile of the draws cannot look beyond the
-sample; the t interval covers about 94 % and 99.7 % (docs/statistics.md). It also needs no tail of the draws,
-so intervals that hold over many comparisons need no more resamples.
+Student's t around the estimate with the standard error of the draws, ratios on the log scale. The degrees of
+freedom of a ratio of means are its effective prompts (Kish 1965) less the strata; from 20 clusters on each
+limit is the farther one of t and of Hall's (1992) t corrected for skewness. Percentiles of the draws would
+cover too little with few prompts (docs/statistics.md).
 """
 
 from dataclasses import dataclass, field
@@ -19,7 +12,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from draftproof.judge.stats.laws import normal_quantile, student_quantile, student_share_below
+from draftproof.judge.stats.laws import normal_quantile, student_quantile
 from draftproof.judge.stats.quantiles import quantile_interval
 from draftproof.judge.stats.resampling import (
     Floats,
@@ -35,13 +28,11 @@ __all__ = [
     "RatioEstimate",
     "interval_at",
     "mean_interval",
-    "p_value",
     "paired_ratio",
     "quantile_interval",
 ]
 
 Statistic = Literal["mean", "p50"]
-Alternative = Literal["two-sided", "less", "greater"]
 MINIMUM_CLUSTERS = 3
 SKEWNESS_CLUSTERS = 20  # the skewness of fewer clusters is mostly noise
 SYMMETRIC = 1e-6  # below this the cube root loses more digits than the correction changes
@@ -55,10 +46,10 @@ STRETCHES = 128
 class RatioEstimate:
     """Ratio numerator / denominator with its interval [`low`, `high`] at `level`.
 
-    `draws`, shape (resamples,), are the ratios of the bootstrap draws; `standard_error` is theirs on the log
-    scale. `skewness` is Σd³ / (Σd²)^1.5 over clusters, d being what each moves the log ratio by; 0 where it
-    is not corrected for. Below the sample floor value and interval are None, `reason` says why, `needed` how
-    many more clusters it takes (None where more of them would not help).
+    `draws`, shape (resamples,): the bootstrap ratios; `standard_error` is theirs on the log scale.
+    `skewness`: Σd³ / (Σd²)^1.5 of what each cluster moves the log ratio by; 0 where it is not corrected for.
+    Below the sample floor value and interval are None with a `reason`; `needed` more clusters help, None: no
+    number does.
     """
 
     value: float | None
@@ -101,25 +92,14 @@ def paired_ratio(
     level: float = 0.95,
     minimum_clusters: int = MINIMUM_CLUSTERS,
 ) -> RatioEstimate:
-    """Return statistic(numerator) / statistic(denominator) with a cluster-bootstrap t interval.
+    """Return statistic(numerator) / statistic(denominator) of paired rows with a cluster-bootstrap interval.
 
-    Row i of both arrays is the same prompt in the same block. Clusters are resampled with replacement, the
-    same draw for both arms. The result does not depend on the order of the rows and is the same for the
-    same seed.
-
-    Args:
-        numerator: shape (n,), values of the arm in question, positive.
-        denominator: shape (n,), values of the arm it is compared with, positive.
-        clusters: shape (n,), prompt labels.
-        strata: shape (n,), labels within which clusters are resampled, or None.
-        statistic: "mean", or "p50" (nearest rank).
-        resamples: number of bootstrap draws.
-        seed: of the draws.
-        level: coverage of the interval, e.g. 0.95.
-        minimum_clusters: sample floor, at least 2.
+    Row i is the same prompt in the same block in both arms; all arrays have shape (n,), values are positive.
+    Clusters (prompts) are drawn within `strata`, the same draw for both arms; the order of rows does not
+    matter.
 
     Raises:
-        ValueError: shapes differ or level, resamples or the floor is out of range.
+        ValueError: shapes differ, or level, resamples or the floor is out of range.
     """
     above, below = np.asarray(numerator, dtype=np.float64), np.asarray(denominator, dtype=np.float64)
     labels = np.asarray(clusters)
@@ -223,27 +203,6 @@ def error_of_interval(estimate: RatioEstimate) -> float | None:
     return half / normal_quantile(0.5 + estimate.level / 2.0)
 
 
-def p_value(
-    estimate: RatioEstimate, boundary: float = 1.0, alternative: Alternative = "two-sided"
-) -> float | None:
-    """Return the p-value against ratio = `boundary`, None where there is no estimate.
-
-    Two-sided: the smallest alpha at which the interval of level 1 − alpha leaves the boundary out. "less":
-    against a ratio of at least the boundary; "greater": against a ratio of at most the boundary.
-    """
-    if estimate.value is None or estimate.standard_error is None:
-        return None
-    distance = float(np.log(estimate.value) - np.log(boundary))
-    if estimate.standard_error == 0.0:
-        score = float(np.sign(distance)) * np.inf if distance else 0.0
-    else:
-        score = distance / estimate.standard_error
-    scores = [score, _correct(score, estimate.skewness)]
-    below = student_share_below(max(scores), estimate.degrees_of_freedom)
-    above = student_share_below(-min(scores), estimate.degrees_of_freedom)
-    return {"less": below, "greater": above, "two-sided": min(1.0, 2.0 * min(below, above))}[alternative]
-
-
 def _ratio(above: Floats, below: Floats, index: Ints, weights: Floats, statistic: Statistic) -> Floats:
     if statistic == "mean":
         sizes = _weighted_sizes(index, weights)
@@ -326,15 +285,8 @@ def _skewness(influences: Floats, strata: Ints) -> float:
     return float((centred**3).sum() / squares**1.5)
 
 
-def _correct(score: float, skewness: float) -> float:
-    """Return Hall's transformation of a t score; it rises with the score, 0 skewness leaves it as it is."""
-    if not np.isfinite(score):
-        return score
-    return score + skewness * score**2 / 3 + skewness**2 * score**3 / 27 + skewness / 6
-
-
 def _uncorrect(score: float, skewness: float) -> float:
-    """Return the t score that `_correct` takes to this one."""
+    """Return the t score T whose T + kT²/3 + k²T³/27 + k/6 is this one (Hall 1992), k the skewness."""
     if abs(skewness) < SYMMETRIC:
         return score
     return 3.0 / skewness * (float(np.cbrt(1.0 + skewness * (score - skewness / 6))) - 1.0)

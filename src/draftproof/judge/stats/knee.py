@@ -1,9 +1,8 @@
-"""Where the share of on-time requests falls below a target: which load to look at next, and what is known.
+"""Where the share of on-time requests falls below a target: which load to probe next, and what is known.
 
-Pure, without project types: loads are indices into one geometric grid that all arms share. An arm goes up by
-doublings until it fails, then its bracket is halved on the fine grid, first where open points lean; then
-points that are still open are looked at again. What comes next is a function of what was seen, so a search
-that was broken off goes on as it would have gone.
+Loads are indices into one geometric grid that all arms share. An arm goes up by doublings until it fails,
+then its bracket is halved, first where open points lean; then open points are probed again. What comes next
+is a function of what was seen, so a search that was broken off goes on as it would have gone.
 """
 
 import math
@@ -99,10 +98,6 @@ def choose_step(seen: Mapping[str, Points], rules: Rules) -> Step | None:
 
     The lowest point that an arm asks for is next. Every arm of which that point can still tell something
     takes part, so that arms are compared at the same load, with the same requests and at the same time.
-
-    Args:
-        seen: what each arm showed at each point so far.
-        rules: the shape of the search.
     """
     wishes = [want for points in seen.values() if (want := _next_point(points, rules)) is not None]
     if not wishes:

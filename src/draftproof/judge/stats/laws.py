@@ -1,8 +1,7 @@
-"""Quantiles and tails of the laws behind the intervals.
+"""Quantiles and tails of the laws behind the intervals: those of scipy.stats to the last bit.
 
-They are those of scipy.stats to the last bit. That takes a second to load and each call of it checks its
-arguments for longer than it computes; a start of the command line, of a load worker or of a test server waits
-for neither. What is asked seldom stays with `scipy.stats`, which `import scipy` loads at its first use.
+`scipy.stats` takes a second to load and checks its arguments for longer than it computes, so what is asked
+often or at a start comes from `scipy.special`; `import scipy` loads the rest at its first use.
 """
 
 import math
@@ -22,11 +21,6 @@ def normal_quantile(p: float) -> float:
 def student_quantile(p: float, degrees: float) -> float:
     """Return the quantile of Student's t."""
     return float(scipy.special.stdtrit(degrees, p))
-
-
-def student_share_below(x: float, degrees: float) -> float:
-    """Return P(T ≤ x) of Student's t."""
-    return float(scipy.special.stdtr(degrees, x))
 
 
 def chi_square_quantile(p: float, degrees: float) -> float:

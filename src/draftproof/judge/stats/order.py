@@ -1,16 +1,9 @@
-"""Effects of order: does an arm's place in its block, or the time of day of the run, move the latencies?
+"""Effects of order: places in a block, drift over a run, and what precedes the measurement periods.
 
-Interleaving keeps such effects from favouring an arm; these figures tell how large they are.
-
-Does one arm do better in some places of a block than in others? Beside `order.position_effect`.
-
-How much of a difference between two arms a circumstance can carry in which their periods differ.
-
-Arms are compared period by period; where the periods of one arm more often follow a pause, or one particular
-arm, than those of the other, the effect of that circumstance enters the difference. Where it varies within an
-arm, or between equal arms, its effect shows there: values are fitted as block + arm + circumstances (analysis
-of covariance, Cochran 1957), and the bias is the difference of shares times the fitted effect. What no
-period tells is bounded by an assumption, `MOST`.
+Interleaving keeps such effects from favouring an arm; these figures tell how large they are. Where the
+periods of one arm more often follow a pause, or one particular arm, values are fitted as block + arm +
+circumstances (analysis of covariance, Cochran 1957) and the bias of the arms' difference is the difference of
+shares times the fitted effect. What no period tells is bounded by an assumption, `MOST`.
 """
 
 import math
@@ -29,16 +22,16 @@ MINIMUM_VALUES = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class PositionEffect:
-    """How much places in a block differ.
+class PlaceEffect:
+    """How much places in a block differ: one factor per place, and the test that all are alike.
 
-    `ratios` holds one factor per place, the geometric mean over blocks of (place / block); `p` is Friedman's
-    test that all places are alike. None with a `reason` where it cannot be told; `needed` more blocks.
+    The factors are geometric means over `n` blocks, or over `n` periods of one arm. None with a `reason`
+    where it cannot be told; `needed` more blocks, or periods in the place that has fewest.
     """
 
     ratios: tuple[float, ...] | None
     p: float | None
-    blocks: int
+    n: int
     reason: str | None = None
     needed: int | None = None
 
@@ -54,30 +47,28 @@ class Drift:
     needed: int | None = None
 
 
-def position_effect(values: npt.ArrayLike, positions: npt.ArrayLike, blocks: npt.ArrayLike) -> PositionEffect:
+def position_effect(values: npt.ArrayLike, positions: npt.ArrayLike, blocks: npt.ArrayLike) -> PlaceEffect:
     """Return the effect of the place in a block on positive values.
 
-    Args:
-        values: shape (n,), e.g. one mean latency per block and place, already divided by its arm's mean so
-            that arms do not pass for places.
-        positions: shape (n,), place labels.
-        blocks: shape (n,), block labels. Blocks that lack a place are left out.
+    Friedman's test, of two places the sign test. Shape (n,) each: one mean latency per block and place,
+    divided by its arm's mean so that arms do not pass for places, with its place and block. Blocks that lack
+    a place are left out.
     """
     table = _tabulate(np.log(np.asarray(values, dtype=np.float64)), positions, blocks)
     complete, places = table.shape
     if places < 2:
-        return PositionEffect(ratios=None, p=None, blocks=complete, reason="there is one place only")
+        return PlaceEffect(ratios=None, p=None, n=complete, reason="there is one place only")
     if complete < MINIMUM_BLOCKS:
-        return PositionEffect(
+        return PlaceEffect(
             ratios=None,
             p=None,
-            blocks=complete,
+            n=complete,
             reason=f"{complete} of at least {MINIMUM_BLOCKS} complete blocks",
             needed=MINIMUM_BLOCKS - complete,
         )
     centred = table - table.mean(axis=1, keepdims=True)
     ratios = tuple(float(ratio) for ratio in np.exp(centred.mean(axis=0)))
-    return PositionEffect(ratios=ratios, p=_place_p(table), blocks=complete)
+    return PlaceEffect(ratios=ratios, p=_place_p(table), n=complete)
 
 
 def drift(values: npt.ArrayLike, times_ns: npt.ArrayLike) -> Drift:
@@ -122,26 +113,10 @@ def _place_p(table: Floats) -> float:
 MINIMUM_TURNS = 3  # of one place: with fewer the chi-square of Kruskal & Wallis is no approximation
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlaceComparison:
-    """One factor per place, the geometric mean there over that of all turns, and the test of their likeness.
+def compare_places(values: npt.ArrayLike, positions: npt.ArrayLike) -> PlaceEffect:
+    """Return how positive values of independent periods of one arm differ by place: Kruskal & Wallis (1952).
 
-    None with a `reason` where it cannot be told; `needed` more turns in the place that has fewest.
-    """
-
-    ratios: tuple[float, ...] | None
-    p: float | None
-    turns: int
-    reason: str | None = None
-    needed: int | None = None
-
-
-def compare_places(values: npt.ArrayLike, positions: npt.ArrayLike) -> PlaceComparison:
-    """Return how positive values of independent turns differ by place: Kruskal & Wallis (1952).
-
-    Args:
-        values: shape (n,), one per turn of the arm, freed of what the block does to every arm.
-        positions: shape (n,), place labels.
+    Values, shape (n,), are freed of what the block does to every arm.
 
     Raises:
         ValueError: shapes differ.
@@ -151,13 +126,13 @@ def compare_places(values: npt.ArrayLike, positions: npt.ArrayLike) -> PlaceComp
         raise ValueError(f"one place per value is needed, got {places.shape} for {logs.shape}")
     labels, index, sizes = np.unique(places, return_inverse=True, return_counts=True)
     if len(labels) < 2:
-        return PlaceComparison(ratios=None, p=None, turns=len(logs), reason="there is one place only")
+        return PlaceEffect(ratios=None, p=None, n=len(logs), reason="there is one place only")
     fewest = int(sizes.min())
     if fewest < MINIMUM_TURNS:
-        return PlaceComparison(
+        return PlaceEffect(
             ratios=None,
             p=None,
-            turns=len(logs),
+            n=len(logs),
             reason=f"{fewest} of at least {MINIMUM_TURNS} turns in a place",
             needed=MINIMUM_TURNS - fewest,
         )
@@ -165,7 +140,7 @@ def compare_places(values: npt.ArrayLike, positions: npt.ArrayLike) -> PlaceComp
     ratios = tuple(float(ratio) for ratio in np.exp(means - logs.mean()))
     groups = [logs[index == place] for place in range(len(labels))]
     p = 1.0 if np.ptp(logs) == 0 else float(scipy.stats.kruskal(*groups).pvalue)
-    return PlaceComparison(ratios=ratios, p=p, turns=len(logs))
+    return PlaceEffect(ratios=ratios, p=p, n=len(logs))
 
 
 TOLERANCE = 1e-9
@@ -200,17 +175,11 @@ class _Fit:
 def estimate_bias(
     values: Floats, circumstances: Floats, kinds: Ints, arm: int, versus: int, *, level: float = 0.95
 ) -> Bias:
-    """Return what circumstances add to the mean of one arm less that of another.
+    """Return what circumstances add to the mean of arm column `arm` less that of column `versus`.
 
-    Equal arms tell of a circumstance by their difference, where no arm does by its own periods.
-
-    Args:
-        values: shape (blocks, arms), log value of each period.
-        circumstances: shape (circumstances, blocks, arms), such as 1 after a pause and 0 else.
-        kinds: shape (arms,), number of what the arm is, the same for equal arms.
-        arm: column of the one.
-        versus: column of the other.
-        level: coverage of the interval.
+    `values`, shape (blocks, arms): log value of each period. `circumstances`, shape (circumstances, blocks,
+    arms), such as 1 after a pause and 0 else. `kinds`, shape (arms,): what each arm is, the same for equal
+    arms, whose difference tells of a circumstance where no arm does by its own periods.
     """
     differences = circumstances[:, :, arm].mean(axis=1) - circumstances[:, :, versus].mean(axis=1)
     fit = _fit(values, circumstances, np.arange(len(kinds)), differences)

@@ -1,25 +1,13 @@
-"""What all requests of a turn share: an error of an effect that its prompts cannot show.
+"""What all requests of a period or all answers of a process share: errors that no prompt shows.
 
-An arm answers a block of prompts in one turn, and whatever the machine does in that turn (a neighbour's load,
-a clock step, drift between the turns of a block) moves all of them together. Prompts resampled within a run
-know nothing of it. It shows between blocks: their mean log ratios then differ by more than their prompts
-explain. The excess is a variance component, estimated by one-way analysis of variance (Searle, Casella &
-McCulloch 1992, section 3.5) and added to the interval with Satterthwaite's (1946) degrees of freedom. Counts
-(a failure, a value in the tail) are treated alike: their variance grows by the excess between blocks.
+Whatever the machine does in a period moves all its prompts. It shows between blocks: their mean log ratios
+differ by more than their prompts explain. The excess is a variance component (one-way analysis of variance;
+Searle, Casella & McCulloch 1992, section 3.5), scaled to be right in the median, by (B − 1) / median of χ²
+with B − 1 degrees of freedom: 1.27, 1.15 and 1.06 of 4, 6 and 12 blocks. Counts are treated alike.
 
-The mean square between few blocks is too small more often than not: its median lies below its expectation. It
-is scaled to be right in the median, by (B − 1) / median of χ² with B − 1 degrees of freedom; of 4, 6 and 12
-blocks that is 1.27, 1.15 and 1.06 (docs/statistics.md has the coverage).
-
-What all answers of one process share: an error of an effect that neither prompts nor blocks show.
-
-Where a process is placed and how its memory lies moves all of its times by some factor, drawn anew at each
-start. An arm that was started m times has m draws of it, however many prompts it answered. The variance
-between processes is estimated over all arms and loads together, since a comparison of two arms alone has as
-few degrees of freedom as it has processes: the model is block + arm + process + rest, fitted by Henderson's
-method 3 (Searle, Casella & McCulloch 1992, section 5.5). It enters an interval with Satterthwaite's (1946)
-degrees of freedom. Processes that answer one block each are told from blocks by nothing, and need not be:
-what they share is in the variance between blocks (`turns.py`).
+A process moves all of its times by a factor that is drawn anew at each start. Its variance is estimated over
+all arms and loads together: block + arm + process + rest, Henderson's method 3 (ibid., section 5.5). Both
+enter an interval with Satterthwaite's (1946) degrees of freedom; docs/statistics.md has the coverage.
 """
 
 import math
@@ -56,12 +44,9 @@ def turn_spread(
 ) -> TurnSpread | None:
     """Return how far blocks lie apart beyond chance, None below three blocks or without spare pairs.
 
-    Args:
-        log_ratios: shape (n,), log of arm / other of each pair.
-        blocks: shape (n,), label of the block in which both arms took their turn.
-        groups: shape (n,), labels whose own means are taken out first (segments, whose effects may differ).
-        processes: shape (n,), labels of the pair of processes that answered; what they do to their blocks is
-            taken out where enough blocks are left to tell. None: every block has its own.
+    Shape (n,) each: log of arm / other of each pair; its block; `groups` whose means are taken out first
+    (segments); `processes`, the pair of processes that answered, whose effect on their blocks is taken out
+    where enough blocks are left to tell (None: every block has its own).
 
     Raises:
         ValueError: shapes differ.
@@ -86,10 +71,8 @@ def turn_spread(
 def count_spread(counts: Floats, blocks: Ints, sizes: Floats) -> TurnSpread | None:
     """Return how far the means of a count lie apart between blocks beyond chance; None as `turn_spread`.
 
-    Args:
-        counts: shape (n,), the counts that are not 0, such as +1 where one arm alone failed.
-        blocks: shape (n,), the block of each, from 0.
-        sizes: shape (blocks,), how many there are in each block, those of count 0 included; none is empty.
+    `counts`, shape (n,), are those that are not 0, such as +1 where one arm alone failed, and `blocks`
+    theirs, from 0. `sizes`, shape (blocks,): how many there are in each block, those of count 0 included.
     """
     total, spare = float(sizes.sum()), float(sizes.sum()) - len(sizes)
     if len(sizes) < MINIMUM_BLOCKS or spare <= 0.0:
@@ -101,13 +84,9 @@ def count_spread(counts: Floats, blocks: Ints, sizes: Floats) -> TurnSpread | No
 
 
 def widen_count(variance: float, spread: TurnSpread | None, sizes: Floats, tail: float) -> float:
-    """Return the variance of a summed count with that of its periods, as a normal quantile is to read it.
+    """Return the variance of a summed count with that of its periods, for a normal quantile at `tail`.
 
-    Args:
-        variance: of the sum over prompts alone.
-        spread: from `count_spread`.
-        sizes: shape (blocks,), as there.
-        tail: chance beyond the limit that the variance is for, e.g. 0.025.
+    `variance` is over prompts alone; `spread` and `sizes`, shape (blocks,), are as in `count_spread`.
     """
     if spread is None or spread.variance == 0.0:
         return variance
@@ -119,13 +98,10 @@ def widen_count(variance: float, spread: TurnSpread | None, sizes: Floats, tail:
 def stretch_for_periods(
     estimate: RatioEstimate, excess: float, error: float, degrees: float
 ) -> RatioEstimate:
-    """Return an interval that was not made from a standard error, each half stretched by periods.
+    """Return an interval that was not made from a standard error, each half stretched by what periods add.
 
-    Args:
-        estimate: with a value and a lower limit; the upper one may be open.
-        excess: variance of the log ratio by periods, beyond that of the prompts.
-        error: standard error of the log ratio by the prompts alone.
-        degrees: of freedom of the excess.
+    `excess`: variance of the log ratio by periods beyond that of the prompts, with its `degrees` of freedom;
+    `error`: standard error of the log ratio by the prompts alone. The upper limit may be open.
     """
     value = estimate.value
     if excess == 0.0 or value is None or estimate.low is None:
@@ -143,9 +119,8 @@ def stretch_for_periods(
 
 
 def _reach_beyond(turns: float, prompts: float, blocks: float, clusters: float, tail: float) -> float:
-    """Return t / z beyond `tail` at Satterthwaite's degrees of freedom of two added variances."""
-    degrees = (turns + prompts) ** 2 / (turns**2 / blocks + prompts**2 / max(1.0, clusters))
-    return student_quantile(tail, degrees) / normal_quantile(tail)
+    """Return t / z beyond `tail` at the degrees of freedom of two added variances."""
+    return student_quantile(tail, _join_degrees(turns, prompts, blocks, clusters)) / normal_quantile(tail)
 
 
 def scale_to_median(square: float, degrees: int) -> float:
@@ -177,29 +152,34 @@ def _choose_strata(rows: Ints, processes: npt.ArrayLike | None) -> tuple[Ints, b
 def widen_by_turns(
     estimate: RatioEstimate, spread: TurnSpread | None, blocks: npt.ArrayLike
 ) -> RatioEstimate:
-    """Return an estimate whose error takes in that of its turns; itself where nothing is known of them.
+    """Return an estimate whose error takes in that of its periods; itself where nothing is known of them.
 
-    Args:
-        estimate: a ratio with a standard error.
-        spread: from `turn_spread`, of all pairs that shared these turns.
-        blocks: shape (n,), the block of each pair of the estimate.
+    `spread` is of all pairs that shared the periods; `blocks`, shape (n,), the block of each pair of the
+    estimate.
     """
     if spread is None or spread.variance == 0.0 or estimate.standard_error is None:
         return estimate
     shares = np.bincount(index_labels(blocks)) / estimate.n_pairs
-    turns, prompts = spread.variance * float((shares**2).sum()), estimate.standard_error**2
-    degrees = (turns + prompts) ** 2 / (
-        turns**2 / (spread.blocks - 1) + prompts**2 / max(1.0, estimate.degrees_of_freedom)
-    )
+    return _add_variance(estimate, spread.variance * float((shares**2).sum()), spread.blocks - 1)
+
+
+def _add_variance(estimate: RatioEstimate, added: float, degrees: float) -> RatioEstimate:
+    """Return an estimate with a variance from elsewhere, of so many degrees of freedom, in its error."""
+    own = (estimate.standard_error or 0.0) ** 2
     wider = replace(
         estimate,
-        standard_error=math.sqrt(turns + prompts),
-        degrees_of_freedom=degrees,
-        # The third moment is that of the prompts alone; turns are taken to be symmetric.
-        skewness=estimate.skewness * (prompts / (turns + prompts)) ** 1.5,
+        standard_error=math.sqrt(added + own),
+        degrees_of_freedom=_join_degrees(added, own, degrees, estimate.degrees_of_freedom),
+        # The third moment is that of the prompts alone; what is added is taken to be symmetric.
+        skewness=estimate.skewness * (own / (added + own)) ** 1.5,
     )
     low, high = interval_at(wider, estimate.level)
     return replace(wider, low=low, high=high)
+
+
+def _join_degrees(one: float, other: float, degrees: float, other_degrees: float) -> float:
+    """Return Satterthwaite's degrees of freedom of two added variances."""
+    return (one + other) ** 2 / (one**2 / degrees + other**2 / max(1.0, other_degrees))
 
 
 def _without_means(values: Floats, kinds: Ints) -> Floats:
@@ -214,9 +194,8 @@ TOLERANCE = 1e-9  # of an eigenvalue: below it a combination of processes cannot
 class ProcessTable:
     """The measurement periods of one load, shape (blocks, arms) each.
 
-    `values`: mean log value of each period, over what every arm answered in its block. `processes`: number of
-    the process that answered, the same number at every load and for arms that share a process. `kinds`, shape
-    (arms,): number of what the arm is, the same for equal arms, whose processes are all of one kind.
+    `values`: mean log value of each period over what every arm answered in its block. `processes`: number of
+    the process that answered, the same at every load. `kinds`, shape (arms,): the same number for equal arms.
     """
 
     values: Floats
@@ -274,31 +253,14 @@ def widen_by_processes(
 ) -> RatioEstimate:
     """Return an estimate whose error takes in that of its processes; itself where nothing is known of them.
 
-    Args:
-        estimate: a ratio with a standard error.
-        spread: from `process_spread`.
-        mine: shape (pairs,), the process that answered for the arm.
-        theirs: the same for the other arm; a process that answered for both moves both, and no ratio.
-        blocks: shape (pairs,), the block of each pair, where the error has what processes do to blocks in its
-            variance between blocks; None: it has not.
+    `mine`, `theirs`, shape (pairs,): the process that answered in each arm; one that answered for both moves
+    no ratio. `blocks`, shape (pairs,), where the variance between blocks has what processes do to them; None:
+    it has not.
     """
     if spread is None or spread.variance == 0.0 or estimate.standard_error is None:
         return estimate
-    added, own = spread.variance * weigh_processes(mine, theirs, blocks), estimate.standard_error**2
-    if not added:
-        return estimate
-    degrees = (added + own) ** 2 / (
-        added**2 / spread.degrees + own**2 / max(1.0, estimate.degrees_of_freedom)
-    )
-    wider = replace(
-        estimate,
-        standard_error=math.sqrt(added + own),
-        degrees_of_freedom=degrees,
-        # As for turns: the luck of processes is taken to be symmetric.
-        skewness=estimate.skewness * (own / (added + own)) ** 1.5,
-    )
-    low, high = interval_at(wider, estimate.level)
-    return replace(wider, low=low, high=high)
+    added = spread.variance * weigh_processes(mine, theirs, blocks)
+    return _add_variance(estimate, added, spread.degrees) if added else estimate
 
 
 def weigh_processes(mine: npt.ArrayLike, theirs: npt.ArrayLike, blocks: npt.ArrayLike | None = None) -> float:

@@ -1,11 +1,9 @@
 """Permutation tests of paired draws: the two arms' answers to one request are swapped, or not, at random.
 
-A unit is what is swapped as a whole: one request as both arms answered it. If both arms draw from the same
-distribution, every pattern of swaps was equally likely, so the share of patterns whose statistic is at least
-the observed one is a p-value whatever the distribution (Fisher 1935; Pitman 1937). All tests of a family use
-the same patterns. With few units every pattern is taken and the p-value is exact; with many, patterns are
-drawn and the observed one is counted among them, (b + 1) / (m + 1), so that the p-value is never too small:
-Phipson & Smyth (2010), "Permutation P-values should never be zero", Stat. Appl. Genet. Mol. Biol. 9(1), 39.
+If both arms draw from the same distribution every pattern of swaps is equally likely, so the share of
+patterns whose statistic is at least the observed one is a p-value whatever the distribution (Fisher 1935;
+Pitman 1937). With few units every pattern is taken; else patterns are drawn and the observed one is counted
+among them, (b + 1) / (m + 1) (Phipson & Smyth 2010, Stat. Appl. Genet. Mol. Biol. 9(1), 39).
 """
 
 from collections.abc import Callable, Sequence
@@ -64,12 +62,7 @@ def draw_swaps(units: int, draws: int, seed: int) -> Swaps:
 
 
 def difference_p_value(differences: Floats, swaps: Swaps) -> float:
-    """Return the two-sided p-value of a sum of differences.
-
-    Args:
-        differences: shape (units,), first − second of each unit.
-        swaps: patterns of the same units.
-    """
+    """Return the two-sided p-value of a sum of differences, shape (units,), first − second of each unit."""
     if not differences.any():
         return 1.0
     return _p_value(
@@ -80,9 +73,7 @@ def difference_p_value(differences: Floats, swaps: Swaps) -> float:
 def category_p_value(differences: Floats, swaps: Swaps) -> float:
     """Return the p-value of a shift between categories: the sum of |first − second| over their counts.
 
-    Args:
-        differences: shape (units, categories), count in the first arm − count in the second.
-        swaps: patterns of the same units.
+    `differences`, shape (units, categories): count in the first arm − count in the second.
     """
     if not differences.any():
         return 1.0
@@ -94,12 +85,10 @@ def category_p_value(differences: Floats, swaps: Swaps) -> float:
 
 
 def energy_p_value(blocks: Sequence[DistanceBlock], swaps: Swaps) -> float:
-    """Return the p-value of the energy distance between the arms, summed over prompts.
+    """Return the p-value of the energy distance between the arms, summed over prompts (Székely & Rizzo 2004).
 
-    Székely & Rizzo (2004), "Testing for equal distributions in high dimension", InterStat 5. With z = ±1 for
-    the arm of each draw the distance of one prompt is −zᵀDz / R²; a swap changes the sign of both draws of
-    a unit, so it is −sᵀKs / R² with K = D(first) + D(second) − D(across) − D(across)ᵀ. Prompts are weighted
-    by R, the more draws the more they say.
+    With s = ±1 for each unit the distance of one prompt is −sᵀKs / R² with K = D(first) + D(second) −
+    D(across) − D(across)ᵀ. Prompts are weighted by R, the more draws the more they say.
     """
     units = swaps.signs.shape[1]
 
@@ -110,12 +99,6 @@ def energy_p_value(blocks: Sequence[DistanceBlock], swaps: Swaps) -> float:
         return distance
 
     return _p_value(float(total(np.ones((1, units)))[0]), _permute(swaps, total), swaps)
-
-
-def smallest_p_value(informative_units: int, swaps: Swaps) -> float:
-    """Return the least two-sided p-value that so many units which differ between the arms can give."""
-    exact = 2.0 ** (1 - informative_units) if informative_units else 1.0
-    return exact if swaps.is_exact else max(exact, 1.0 / (len(swaps.signs) + 1))
 
 
 def _energy(block: DistanceBlock, signs: Floats) -> Floats:

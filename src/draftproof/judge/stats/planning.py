@@ -1,8 +1,7 @@
 """How many prompts it takes: sample sizes for ratios of means, ratios of quantiles and shares.
 
-Every size answers one question: with how many prompts does the whole interval lie beyond its bound with the
-wanted chance (power), if the truth is what is stated. `level` is that of the interval that decides: for one
-of m simultaneous intervals 1 − alpha/m (`multiplicity.bonferroni_level`).
+With how many prompts does the whole interval at `level` lie beyond its bound with the chance `power`, if the
+truth is what is stated? For one of m simultaneous intervals the level is 1 − alpha/m.
 """
 
 import math
@@ -21,25 +20,14 @@ MOST = 1_000_000
 
 
 def prompts_needed(*, log_spread: float, ratio: float, margin: float, level: float, power: float) -> int:
-    """Return how many prompts show a ratio of means beyond its bound.
+    """Return how many prompts, 3 to `MOST`, show a ratio of means below 1 − margin or beyond 1 + margin.
 
-    One-sample t-test on log ratios, with the exact power of the noncentral t distribution (Cohen 1988,
-    chapter 2).
-
-    Args:
-        log_spread: standard deviation between prompts of the log ratio; `spread_of` has it from a run.
-        ratio: the true ratio to be seen, e.g. 0.90.
-        margin: distance of the bound from 1: the interval must lie below 1 − margin for a ratio below 1, else
-            beyond 1 + margin: above it for a ratio above, below it for a ratio between 1 and 1 + margin.
-        level: coverage of the deciding interval.
-        power: wanted chance, e.g. 0.8.
-
-    Returns:
-        The number, at least 3; `MOST` if it is no smaller than that.
+    One-sample t-test on log ratios with the exact power of the noncentral t (Cohen 1988, chapter 2).
+    `log_spread`: standard deviation between prompts of the log ratio. A true ratio between 1 and 1 + margin
+    is shown to be below the upper bound.
 
     Raises:
-        ValueError: the ratio lies on its bound or short of it where a gain is to be seen, or an argument is
-            out of range.
+        ValueError: the ratio is on its bound or short of a gain, or an argument is out of range.
     """
     distance = _distance(ratio, margin)
     _check_rates(level, power)
@@ -58,76 +46,49 @@ def tail_prompts_needed(
     level: float,
     power: float,
     log_spread: float,
-    agreement: float = 0.0,
 ) -> int:
     """Return how many prompts show a ratio of q-quantiles beyond its bound; bounds as in `prompts_needed`.
 
-    The quantile of n values has the standard error √(q(1 − q)/n) / density (Conover 1999; David & Nagaraja
-    2003, section 10.2), with the density of a normal distribution of the logs. A heavier tail takes more.
-
-    Args:
-        q: share, e.g. 0.95.
-        ratio: the true ratio of the quantiles; 1.0 to show that the tail did not grow by more than `margin`.
-        margin: distance of the bound from 1.
-        level: coverage of the deciding interval.
-        power: wanted chance.
-        log_spread: standard deviation between requests of one arm of the log value.
-        agreement: share of the one arm's tail whose partners are in the other's tail as well, 0 to 1.
-
-    Returns:
-        The number, never below the floor of the interval itself (`quantile_ratio.tail_floor`).
+    The quantile of n values has the standard error √(q(1 − q)/n) / density (David & Nagaraja 2003, section
+    10.2), of a normal density of the logs with `log_spread` between requests of one arm; a heavier tail takes
+    more. Never below the floor of the interval itself (`tail_floor`).
 
     Raises:
         ValueError: as `prompts_needed`.
     """
     _check_rates(level, power)
-    if not (0.0 <= agreement <= 1.0 and log_spread >= 0.0):
-        raise ValueError("a spread is not negative and an agreement lies between 0 and 1")
+    if log_spread < 0.0:
+        raise ValueError(f"a spread is not negative, got {log_spread}")
     one_arm = log_spread * math.sqrt(q * (1.0 - q)) / float(scipy.stats.norm.pdf(normal_quantile(q)))
-    spread = one_arm * math.sqrt(2.0 * (1.0 - agreement))
+    spread = one_arm * math.sqrt(2.0)
     reach = normal_quantile(0.5 + level / 2.0) + normal_quantile(power)
     wanted = math.ceil((reach * spread / _distance(ratio, margin)) ** 2)
     return min(MOST, max(wanted, tail_floor(q, level)))
 
 
-def share_pairs_needed(
-    *, margin: float, level: float, power: float, discordant: float = 0.0, difference: float = 0.0
-) -> int:
+def share_pairs_needed(*, margin: float, level: float, power: float, discordant: float = 0.0) -> int:
     """Return how many pairs show that a share grew by less than `margin`, by Tango's interval.
 
-    Nam (1997), "Establishing equivalence of two treatments and sample size requirements in matched-pairs
-    design", Biometrics 53, 1422-1430: the variance at the margin is that of Tango's score. Without any
-    discordant pair it is z²(1 − margin)/margin.
-
-    Args:
-        margin: allowed growth of the share, e.g. 0.02.
-        level: coverage of the two-sided interval whose upper end decides.
-        power: wanted chance.
-        discordant: share of pairs in which one arm only shows the event.
-        difference: true growth of the share, below the margin; at most `discordant` in size.
+    Nam (1997), Biometrics 53, 1422-1430: the variance at the margin is that of Tango's score. `discordant`:
+    share of pairs in which one arm only shows the event; without any it takes z²(1 − margin)/margin.
 
     Raises:
         ValueError: an argument is out of range.
     """
     _check_rates(level, power)
-    if not 0.0 < margin < 1.0 or difference >= margin:
-        raise ValueError(f"a growth of {difference} cannot be shown to be below a margin of {margin}")
-    if not abs(difference) <= discordant <= 1.0:
-        raise ValueError(f"a difference of {difference} needs at least as many discordant pairs")
-    first, second = (discordant + difference) / 2.0, (discordant - difference) / 2.0
-    at_margin = 2.0 * restricted_share(first, second, 1.0, margin) + margin * (1.0 - margin)
-    at_truth = discordant - difference**2
-    reach = normal_quantile(0.5 + level / 2.0) * math.sqrt(at_margin)
-    reach += normal_quantile(power) * math.sqrt(at_truth)
-    return math.ceil(round(float(reach / (margin - difference)) ** 2, 9))
+    if not (0.0 < margin < 1.0 and 0.0 <= discordant <= 1.0):
+        raise ValueError(f"with {discordant} discordant a growth cannot be shown to be below {margin}")
+    at_margin = 2.0 * restricted_share(discordant / 2.0, discordant / 2.0, 1.0, margin)
+    reach = normal_quantile(0.5 + level / 2.0) * math.sqrt(at_margin + margin * (1.0 - margin))
+    reach += normal_quantile(power) * math.sqrt(discordant)
+    return math.ceil(round(float(reach / margin) ** 2, 9))
 
 
 def spread_of(estimate: RatioEstimate) -> float | None:
     """Return the spread between prompts that an estimate shows: its standard error times √prompts.
 
     For a ratio of means this is the standard deviation of the log ratio, each prompt weighted by its share of
-    the total. Where an estimate has an interval and no standard error, half its width stands for it. None
-    where there is no estimate.
+    the total. Where an estimate has an interval and no standard error, half its width stands for it.
     """
     error = error_of_interval(estimate) if estimate.standard_error is None else estimate.standard_error
     return None if error is None else error * math.sqrt(estimate.n_clusters)

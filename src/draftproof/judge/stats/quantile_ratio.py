@@ -1,26 +1,14 @@
 """The ratio of one quantile in two arms on paired requests, with an interval found by inverting a test.
 
-A ratio r is believed unless this test rejects it: scale the other arm by r, take the top 1 − q of both arms
-put together, and compare how many values each arm has in it. If r is the ratio of the two quantiles the
-counts are alike, whatever the shape of the latencies. A pair with both values in the top tells nothing, as in
-McNemar's test. The binomial mid-p value (Lancaster 1961) judges the difference of the counts.
+A ratio r is rejected by McNemar's mid-p test (Lancaster 1961) of how many values each arm has in the common
+top 1 − q once the other arm is scaled by r. Repeats of a prompt enter as effective counts (Rao & Scott 1992,
+Biometrics 48, 577-585); where the arms' tails differ in shape each count is weighted by the other's share of
+the values around the common quantile. docs/statistics.md has the coverage, and that of the alternatives.
 
-Two corrections make it hold in general. Repeats of a prompt rise and fall together, so counts enter as
-effective ones (Rao & Scott 1992, "A simple method for the analysis of clustered binary data", Biometrics 48,
-577-585). And where the arms' tails differ in shape (stalls in one of them), the common quantile follows the
-arm that is denser there, which leaves the count of the other to vary more: each arm's count is weighted by
-the other's share of the values around the common quantile.
-
-Against the alternatives (docs/statistics.md): a bootstrap of a far quantile misses too often where stalls
-make the quantile jump; combining the order-statistic intervals of each arm ignores what pairing knows and is
-up to twice as wide. Nothing random is needed here.
-
-What a period does to all of its requests, or to some of them, can carry them into the tail together. The
-jackknife over blocks sees it: the delete-d jackknife (Shao & Wu 1989, Annals of Statistics 17, 1176-1197),
-which is consistent for quantiles where d exceeds √n, so smaller blocks are left out by groups. The variance
-by which it exceeds that of the interval is added (`judge/stats/periods.py`). It sees nothing where two
-periods each fill the tail, since either alone does. So the lower limit, by which a tail is called worse, is
-no higher than the ratio without as many blocks as chance may have spared.
+What a period does to its requests is seen by the delete-d jackknife over blocks (Shao & Wu 1989, Annals of
+Statistics 17, 1176-1197); the variance by which it exceeds that of the interval is added. It sees nothing
+where two periods each fill the tail, so the lower limit, by which a tail is called worse, is no higher than
+the ratio without as many blocks as chance may have spared.
 """
 
 import math
@@ -51,24 +39,12 @@ def paired_quantile_ratio(
     level: float = 0.95,
     minimum_clusters: int = MINIMUM_CLUSTERS,
 ) -> RatioEstimate:
-    """Return quantile(numerator) / quantile(denominator) with a distribution-free interval.
+    """Return quantile(numerator) / quantile(denominator), nearest rank, with a distribution-free interval.
 
-    Row i of both arrays is the same prompt in the same block. The result has no draws and no standard error,
-    so it has no interval at another level: ask for that level. It does not depend on the order of rows.
-
-    Args:
-        numerator: shape (n,), values of the arm in question, positive; +∞ for a failed request.
-        denominator: shape (n,), values of the arm it is compared with, likewise.
-        clusters: shape (n,), prompt labels.
-        blocks: shape (n,), label of the block in which both arms took their turn; None: nothing is shared.
-        q: share, e.g. 0.95; the nearest rank.
-        level: coverage of the interval, equal tails.
-        minimum_clusters: sample floor beside the one that the quantile sets itself (`tail_floor`).
-
-    Returns:
-        The ratio; None with a reason if a quantile falls on a failed request (no number of pairs helps), or
-        if too few prompts reach the tail (`needed` more, an estimate). Only the upper limit is None, with a
-        reason, where failed requests leave the interval open above.
+    Row i of the arrays, shape (n,), is the same prompt in the same block; values are positive, +∞ for a
+    failed request. `blocks` None: periods share nothing. The value is None with a reason if a quantile falls
+    on a failed request or too few prompts reach the tail (`needed` more); only the upper limit is None where
+    failed requests leave the interval open above. No draws and no standard error: ask for each level.
 
     Raises:
         ValueError: shapes differ, a value is not positive, or q or level is outside (0, 1).
@@ -97,8 +73,8 @@ def paired_quantile_ratio(
 def tail_floor(q: float, level: float = 0.95) -> int:
     """Return the fewest pairs of distinct prompts for which the interval can exist on both sides.
 
-    All of the 2n(1 − q) exceedances then lie in one arm with mid-p (1/2)^(k+1), which must be at most
-    alpha/2. At 95 %: 25 for p90, 50 for p95, 250 for p99.
+    All of the 2n(1 − q) exceedances then lie in one arm with mid-p (1/2)^(k+1), at most alpha/2. At 95 %: 25
+    for p90, 50 for p95, 250 for p99.
 
     Raises:
         ValueError: q or level is outside (0, 1).

@@ -39,14 +39,10 @@ class QuantileEstimate:
 def quantile_interval(
     values: npt.ArrayLike, q: float, level: float = 0.95, clusters: npt.ArrayLike | None = None
 ) -> QuantileEstimate:
-    """Return the q-quantile and the order statistics around it.
+    """Return the q-quantile and the order statistics around it; values, shape (n,), may hold +∞ for failures.
 
-    Args:
-        values: shape (n,), may hold +∞ for failed requests; a limit may then be infinite.
-        q: share, e.g. 0.99.
-        level: coverage wanted; equal tails.
-        clusters: shape (n,), prompt labels; where prompts repeat, the sample counts for fewer requests
-            (Kish's design effect with the intraclass correlation of the ranks). None: all independent.
+    Where prompts (`clusters`) repeat, the sample counts for fewer requests (Kish's design effect with the
+    intraclass correlation of the ranks). Tails are equal.
 
     Raises:
         ValueError: q or level is outside (0, 1), or shapes differ.
@@ -105,8 +101,8 @@ def interval_ranks(n: int, q: float, level: float) -> tuple[int, int]:
 def sample_floor(q: float, level: float = 0.95) -> int:
     """Return the fewest independent requests for which the interval exists on both sides.
 
-    All values lie on one side of the quantile with probability q^n or (1 − q)^n; both must be at most
-    alpha/2. At 95 %: 6 for p50, 72 for p95, 368 for p99.
+    All values are on one side with probability q^n or (1 − q)^n, each at most alpha/2. At 95 %: 6 for p50, 72
+    for p95, 368 for p99.
 
     Raises:
         ValueError: q or level is outside (0, 1).

@@ -1,9 +1,8 @@
 """Resampling weights: how often each cluster counts in each bootstrap draw.
 
-A cluster is a prompt: its repeats rise and fall together, so they are drawn together, and with them both arms
-of every pair. Rao & Wu (1988), "Resampling inference with complex survey data", JASA 83: within a stratum of
-G clusters draw G − 1 with replacement and weigh each by G/(G − 1). The spread of the draws is then
-unbiased for a mean however small G is; drawing G clusters makes it too small by the factor (G − 1)/G.
+A cluster is a prompt: its repeats are drawn together, and with them both arms of every pair. Rao & Wu (1988),
+JASA 83: within a stratum of G clusters draw G − 1 with replacement and weigh each by G/(G − 1), so that the
+spread of the draws is unbiased for a mean however small G is.
 """
 
 from collections import Counter
@@ -44,16 +43,11 @@ def sort_labels(labels: npt.ArrayLike) -> tuple[npt.NDArray[np.generic], Ints]:
 
 
 def assign_strata(clusters: Ints, strata: npt.ArrayLike | None) -> Ints:
-    """Return the stratum of each cluster, 0 … h−1.
+    """Return the stratum, 0 … h−1, of each cluster; `clusters`, shape (n,), are indices from `index_labels`.
 
-    A cluster whose rows lie in several strata (a prompt repeated in several blocks) forms its stratum with
-    the clusters that share exactly these. A stratum of one cluster shows no spread: such strata are put
-    together, and if a single one is left it joins the smallest other ("collapsed strata", Wolter 2007,
-    section 2.5). The cost is width: differences between the strata then count as spread.
-
-    Args:
-        clusters: shape (n,), indices from `index_labels`.
-        strata: shape (n,), one label per row, or None for a single stratum.
+    A cluster whose rows lie in several strata forms one with the clusters that share exactly these. Strata of
+    one cluster are put together, and a single one that is left joins the smallest other ("collapsed strata",
+    Wolter 2007, section 2.5), at the price of width.
     """
     count = int(clusters.max()) + 1
     if strata is None:
@@ -66,13 +60,7 @@ def assign_strata(clusters: Ints, strata: npt.ArrayLike | None) -> Ints:
 
 
 def draw_weights(strata: Ints, resamples: int, rng: np.random.Generator) -> Floats:
-    """Return weights, shape (resamples, clusters); every draw's weights sum to the number of clusters.
-
-    Args:
-        strata: shape (clusters,), from `assign_strata`; every stratum has at least two clusters.
-        resamples: number of draws.
-        rng: the only source of randomness.
-    """
+    """Return weights, shape (resamples, clusters); every draw's weights sum to the number of clusters."""
     weights = np.empty((resamples, len(strata)))
     for members, drawn in _draw(strata, resamples, rng):
         size = drawn.shape[1]

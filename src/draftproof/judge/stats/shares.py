@@ -1,18 +1,13 @@
-"""Intervals for shares: one share, and the difference of two shares on the same prompts.
+"""Intervals for shares: of one, of one whose trials go together, and of the difference of two.
 
-The interval of a share whose trials rise and fall together: by prompt, and by their place in a queue.
-
-The exact interval of Clopper & Pearson at an effective number of trials: Korn & Graubard (1998), "Confidence
-intervals for proportions with small expected number of positive counts estimated from survey data", Survey
-Methodology 24(2), 193-201. Two things make trials worth less than their number. Trials of one prompt: by the
-variance of the share as a ratio of cluster totals (Cochran 1977, "Sampling Techniques", section 9A.2). Trials
-one after the other: a queue makes late requests come in runs, so that a stretch without one says little; what
-a stretch is worth is told by the correlation time of the quantity behind the successes, which can be seen
-before the first failure. The one that leaves less counts.
+Trials that rise and fall together enter Clopper & Pearson's exact interval as an effective number (Korn &
+Graubard 1998, Survey Methodology 24(2), 193-201): by prompt, from the variance of a ratio of cluster totals
+(Cochran 1977, section 9A.2), and by their place in a queue, from the correlation time of the quantity behind
+the successes, which shows before the first failure. The one that leaves less counts.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,19 +16,12 @@ import scipy
 
 from draftproof.judge.stats.laws import average_ranks, beta_quantile, normal_quantile, student_quantile
 
+Floats = npt.NDArray[np.float64]
 EDGE = 1e-12  # the score is evaluated strictly inside [−1, 1]
 
 
-class ShareDifference(NamedTuple):
-    """First share − second share with its interval; None where there is no pair."""
-
-    difference: float | None
-    low: float | None
-    high: float | None
-
-
 class ShareInterval(NamedTuple):
-    """A share with its interval; None where nothing was counted."""
+    """A share, or first share − second share, with its interval; None where nothing was counted."""
 
     value: float | None
     low: float | None
@@ -41,9 +29,7 @@ class ShareInterval(NamedTuple):
 
 
 def share_interval(successes: int, n: int, level: float = 0.95) -> ShareInterval:
-    """Return successes / n with the exact interval of Clopper & Pearson (1934).
-
-    It never covers less than `level`, at the price of some width: a gate errs to the careful side.
+    """Return successes / n with the exact interval of Clopper & Pearson (1934), never below `level`.
 
     Raises:
         ValueError: successes are not between 0 and n.
@@ -52,30 +38,25 @@ def share_interval(successes: int, n: int, level: float = 0.95) -> ShareInterval
         raise ValueError(f"successes must lie between 0 and n, got {successes} of {n}")
     if n == 0:
         return ShareInterval(None, None, None)
-    tail, failures = (1.0 - level) / 2.0, n - successes
-    low = beta_quantile(tail, successes, failures + 1) if successes else 0.0
-    high = beta_quantile(1.0 - tail, successes + 1, failures) if failures else 1.0
-    return ShareInterval(successes / n, low, high)
+    return ShareInterval(successes / n, *exact_limits(successes, n, level))
+
+
+def exact_limits(successes: float, trials: float, level: float) -> tuple[float, float]:
+    """Return the limits of Clopper & Pearson; counts may be fractions."""
+    tail, failures = (1.0 - level) / 2.0, trials - successes
+    low = beta_quantile(tail, successes, failures + 1.0) if successes > 0 else 0.0
+    high = beta_quantile(1.0 - tail, successes + 1.0, failures) if failures > 1e-9 else 1.0
+    return low, high
 
 
 def paired_share_difference(
     both: float, only_first: float, only_second: float, neither: float, level: float = 0.95
-) -> ShareDifference:
+) -> ShareInterval:
     """Return the difference of two paired shares with Tango's score interval.
 
-    Tango (1998), "Equivalence test and confidence interval for the difference in proportions for the
-    paired-sample design", Statistics in Medicine 17, 891-908. It keeps its coverage for few pairs and shares
-    near 0 or 1, and has a width even where the arms never differed.
-
-    Counts may be fractions, where repeats of a prompt share its one vote: their variance is at most that of
-    whole votes, so the interval is on the wide side.
-
-    Args:
-        both: pairs that succeeded in both arms.
-        only_first: pairs that succeeded in the first arm only.
-        only_second: pairs that succeeded in the second arm only.
-        neither: pairs that succeeded in neither.
-        level: coverage, e.g. 0.95.
+    Tango (1998), Statistics in Medicine 17, 891-908. It keeps its coverage for few pairs and shares near 0 or
+    1. Counts may be fractions, where repeats of a prompt share its one vote: the interval is then on the wide
+    side.
 
     Raises:
         ValueError: a count is negative or level is outside (0, 1).
@@ -84,16 +65,20 @@ def paired_share_difference(
         raise ValueError("counts must not be negative and level must lie between 0 and 1")
     n = both + only_first + only_second + neither
     if n == 0:
-        return ShareDifference(None, None, None)
+        return ShareInterval(None, None, None)
     quantile = normal_quantile(0.5 + level / 2)
 
-    def score(difference: float) -> float:
-        return tango_score(only_first, only_second, n, difference)
+    def solve(target: float) -> float:
+        # The score falls from +∞ to −∞ over (−1, 1), but for the arm that won or lost every pair.
+        def off(at: float) -> float:
+            return max(-1e9, min(1e9, tango_score(only_first, only_second, n, at))) - target
 
-    return ShareDifference(
+        return float(scipy.optimize.brentq(off, -1.0 + EDGE, 1.0 - EDGE, xtol=1e-12))
+
+    return ShareInterval(
         (only_first - only_second) / n,
-        _solve(score, quantile, whole_side=-1.0 if only_second == n else None),
-        _solve(score, -quantile, whole_side=1.0 if only_first == n else None),
+        -1.0 if only_second == n else solve(quantile),
+        1.0 if only_first == n else solve(-quantile),
     )
 
 
@@ -122,22 +107,6 @@ def restricted_share(only_first: float, only_second: float, n: float, difference
     return (root - linear) / (4.0 * n)
 
 
-def _solve(score: Callable[[float], float], target: float, *, whole_side: float | None) -> float:
-    # The score falls from +∞ to −∞ over (−1, 1), but for the arm that won or lost every pair.
-    if whole_side is not None:
-        return whole_side
-    return float(
-        scipy.optimize.brentq(lambda at: _bounded(score(at)) - target, -1.0 + EDGE, 1.0 - EDGE, xtol=1e-12)
-    )
-
-
-def _bounded(value: float) -> float:
-    return max(-1e9, min(1e9, value))
-
-
-Floats = npt.NDArray[np.float64]
-
-
 class ClusteredShare(NamedTuple):
     """A share with its interval; `effective` is the number of independent trials that the `n` are worth."""
 
@@ -151,13 +120,9 @@ class ClusteredShare(NamedTuple):
 def clustered_share(
     successes: npt.ArrayLike, clusters: npt.ArrayLike, level: float, *, correlation_time: float = 1.0
 ) -> ClusteredShare | None:
-    """Return the share of successes with its interval, None without a trial.
+    """Return the share of successes, shape (n,) of 1 or 0, with its interval by prompt; None without a trial.
 
-    Args:
-        successes: shape (n,), 1 or 0 for each trial.
-        clusters: shape (n,), label of the prompt of each trial.
-        level: coverage, e.g. 0.95.
-        correlation_time: trials in a row that are worth one, see `correlation_time`; at least 1.
+    `correlation_time`: trials in a row that are worth one, at least 1.
 
     Raises:
         ValueError: shapes differ, or level is outside (0, 1).
@@ -175,26 +140,13 @@ def clustered_share(
     return ClusteredShare(share, low, high, hits.size, effective)
 
 
-def exact_limits(successes: float, trials: float, level: float) -> tuple[float, float]:
-    """Return the limits of Clopper & Pearson; counts may be fractions."""
-    tail, failures = (1.0 - level) / 2.0, trials - successes
-    low = beta_quantile(tail, successes, failures + 1.0) if successes > 0 else 0.0
-    high = beta_quantile(1.0 - tail, successes + 1.0, failures) if failures > 1e-9 else 1.0
-    return low, high
-
-
 def correlation_time(runs: Sequence[npt.ArrayLike]) -> float:
     """Return how many trials in a row are worth one independent trial, at least 1.
 
-    1 + 2 Σ r(k) over the autocorrelations r of the ranks, summed while the sum of two neighbours is positive
-    and does not rise (initial monotone sequence, Geyer 1992, Statistical Science 7(4), 473-483); and one
-    standard error of it more, a factor of 1 + √(2(2W + 1)/n) with W the last lag summed (Madras & Sokal 1988,
-    Journal of Statistical Physics 50, 109-186), since a short series shows too little of its own correlation.
-    Ranks, so that infinite values and a long tail do no harm.
-
-    Args:
-        runs: each of shape (m,), the quantity behind the successes in the order of time; lags do not reach
-            from one run to the next.
+    Each run is in the order of time. 1 + 2 Σ r(k) over the autocorrelations of the ranks, summed while the
+    sum of two neighbours is positive and does not rise (Geyer 1992, Statistical Science 7(4), 473-483), and
+    one standard error more, 1 + √(2(2W + 1)/n) with W the last lag (Madras & Sokal 1988, J. Stat. Phys. 50,
+    109-186), since a short series shows too little of it.
     """
     ranks = _centred_ranks(runs)
     total, count = math.fsum(float(run @ run) for run in ranks), sum(run.size for run in ranks)
@@ -213,15 +165,10 @@ def correlation_time(runs: Sequence[npt.ArrayLike]) -> float:
 
 
 def rising_times(times: Sequence[float], weights: Sequence[float]) -> tuple[float, ...]:
-    """Return the correlation times of one queue at rising loads as one curve that does not fall.
+    """Return the correlation times of one queue at rising loads as a curve that does not fall.
 
-    The nearer a queue is to its capacity, the longer it remembers. So of two estimates the wrong way round
-    both are replaced by their weighted mean, in logarithms: isotonic regression by pooling adjacent violators
-    (Barlow, Bartholomew, Bremner & Brunk 1972, "Statistical Inference under Order Restrictions").
-
-    Args:
-        times: shape (k,), each at least 1, from the lowest load to the highest.
-        weights: shape (k,), the number of trials behind each.
+    Of estimates the wrong way round both become their mean in logarithms, weighted by trials: isotonic
+    regression (Barlow, Bartholomew, Bremner & Brunk 1972).
 
     Raises:
         ValueError: shapes differ.

@@ -1,17 +1,10 @@
-"""Ratios of totals over clusters: a share of time, a cost per token, and the ratio of two such costs.
+"""Ratios of totals over clusters (a share of time, a cost per token), and medians of independent samples.
 
-The estimate is Σy / Σx. Its standard error is that of the ratio estimator by linearisation, with clusters
-(prompts) as sampling units: Cochran (1977), "Sampling Techniques", 3rd ed., chapters 6 and 9A, for
-clusters of unequal size. A closed form: no draws, no seed. Intervals are Student's t with clusters − 1
-degrees of freedom, on the logarithmic scale for rates, on the logistic one for shares. Two arms that
-answered the same prompts are compared by the difference of their influences prompt by prompt, so what makes
-a prompt dear in both cancels.
-
-Ratio and difference of the medians of two independent samples, by bootstrap.
-
-Each sample is resampled on its own, n − 1 values of n with replacement as in `resampling.draw_weights`, and
-the interval is Student's t around the estimate with Welch's degrees of freedom: with five values a percentile
-of the draws cannot look beyond the sample. Ratios have it on the logarithmic scale.
+Σy / Σx has the standard error of the ratio estimator by linearisation, with prompts as sampling units
+(Cochran 1977, chapters 6 and 9A), and Student's t with clusters − 1 degrees of freedom, on the log scale for
+rates, the logistic one for shares. Arms on the same prompts are compared by the difference of their
+influences, so what makes a prompt dear in both cancels. Medians are resampled each on its own, n − 1 of n
+values, with Welch's degrees of freedom.
 """
 
 import math
@@ -59,12 +52,7 @@ class TotalsEstimate:
 
 
 def sum_by_cluster(above: npt.ArrayLike, below: npt.ArrayLike, clusters: npt.ArrayLike) -> Totals:
-    """Return the totals of each cluster; the order of rows does not matter.
-
-    Args:
-        above: shape (n,), y of each row.
-        below: shape (n,), x of each row.
-        clusters: shape (n,), labels.
+    """Return the totals of each cluster; above, below and labels have shape (n,) and any order.
 
     Raises:
         ValueError: shapes differ.
@@ -95,10 +83,7 @@ def sum_by_place(
 def ratio_of_totals(
     totals: Totals, *, scale: Scale = "log", level: float = 0.95, minimum_clusters: int = MINIMUM_CLUSTERS
 ) -> TotalsEstimate:
-    """Return Σy / Σx with its interval.
-
-    Where the scale has no room, a share of exactly 0 or 1 or outside them, the interval is on the plain
-    scale.
+    """Return Σy / Σx with its interval, on the plain scale where the other has no room (a share of 0 or 1).
 
     Raises:
         ValueError: the level is outside (0, 1).
@@ -120,9 +105,7 @@ def ratio_of_totals(
 def ratio_of_ratios(
     arm: Totals, versus: Totals, *, level: float = 0.95, minimum_clusters: int = MINIMUM_CLUSTERS
 ) -> TotalsEstimate:
-    """Return (Σy / Σx of the arm) / (Σy / Σx of the other) with its interval on the logarithmic scale.
-
-    Clusters that both arms have are paired; one that only one arm has counts for that arm alone.
+    """Return (Σy / Σx of the arm) / (Σy / Σx of the other) on the log scale, common clusters paired.
 
     Raises:
         ValueError: the level is outside (0, 1).
@@ -249,15 +232,9 @@ def median_ratio(
     resamples: int = 2000,
     seed: int = 0,
 ) -> Estimate:
-    """Return median(above) / median(below).
+    """Return median(above) / median(below) of positive values.
 
-    Args:
-        above: shape (n,), positive.
-        below: shape (m,), positive.
-        extra_error: standard error on the log scale from elsewhere, such as drift, added in quadrature.
-        level: coverage of the interval.
-        resamples: number of bootstrap draws.
-        seed: of the draws.
+    `extra_error`: standard error on the log scale from elsewhere, such as drift, added in quadrature.
 
     Raises:
         ValueError: a sample is empty, or holds a value that is not positive.

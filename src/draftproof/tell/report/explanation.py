@@ -16,8 +16,9 @@ from draftproof.judge.decide.wording import name_segment
 from draftproof.judge.inform.diagnosis.bound import compute_step_ns
 from draftproof.judge.inform.evidence import EvidenceRow, find_evidence
 from draftproof.judge.inform.explain import CellView, Explanation, PromptView, RequestView
+from draftproof.judge.metrics.acceptance import ProgressSummary
 from draftproof.judge.results.figure import Figure
-from draftproof.judge.results.run import Progress, Reason, Results
+from draftproof.judge.results.run import Reason, Results
 from draftproof.tell.report import kit, words, write
 from draftproof.tell.report.effects import band_figure
 from draftproof.tell.report.kit import Table, TableCell
@@ -306,7 +307,7 @@ def _list_plain(row: object) -> list[str]:
     return told
 
 
-def _list_step(progress: Progress) -> list[str]:
+def _list_step(progress: ProgressSummary) -> list[str]:
     """Return what a step brings and takes; the arms' rows beside each other give the cost in steps."""
     told = [f"{write.ratio(progress.committed_tokens / progress.rounds)} tokens a step"]
     step_ns = compute_step_ns(progress)

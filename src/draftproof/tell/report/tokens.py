@@ -10,15 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from draftproof.judge.results.run import (
-    Acceptance,
-    ArmCell,
-    Delivery,
-    Effect,
-    EstimatorRow,
-    Progress,
-    Results,
-)
+from draftproof.judge.metrics.acceptance import AcceptanceSummary, ProgressSummary
+from draftproof.judge.results.run import ArmCell, Delivery, Effect, EstimatorRow, Results
 from draftproof.tell.report import kit, words, write
 from draftproof.tell.report.charts import Axis, Part, Tick, linear_ticks, ratio_axis, stacked_parts
 from draftproof.tell.report.kit import ChartPanel, Column, Group, Panel, Table, TableCell
@@ -88,7 +81,7 @@ def _acceptance_table(results: Results, load: str) -> Table:
     return kit.table(f"Acceptance, {kit.load_title(results, load)}", columns, [("", drafted)])
 
 
-def _accepted(cell: ArmCell) -> Acceptance:
+def _accepted(cell: ArmCell) -> AcceptanceSummary:
     assert cell.acceptance is not None  # noqa: S101 - of cells that draft, see `is_drafting`
     return cell.acceptance
 
@@ -117,7 +110,7 @@ class ProgressRow(msgspec.Struct, frozen=True, kw_only=True):
 
     arm: str
     parts: tuple[Part, ...]
-    progress: Progress
+    progress: ProgressSummary
     split: tuple[float | None, ...]
 
 
@@ -149,11 +142,11 @@ def _has_progress(cell: ArmCell) -> bool:
     return cell.progress is not None and cell.progress.time_per_committed_token_ns is not None
 
 
-def _total_ns(progress: Progress) -> float:
+def _total_ns(progress: ProgressSummary) -> float:
     return max(progress.time_per_committed_token_ns or 0.0, sum(v or 0.0 for v in _split_ns(progress)))
 
 
-def _split_ns(progress: Progress) -> tuple[float | None, ...]:
+def _split_ns(progress: ProgressSummary) -> tuple[float | None, ...]:
     return (progress.draft_ns, progress.verify_ns, progress.sample_ns, progress.schedule_ns)
 
 
@@ -170,7 +163,7 @@ def _progress_groups(results: Results, load: str, full_ns: float) -> tuple[Group
     return (*groups, *((Group[ProgressRow](title=left_out, rows=()),) if left_out else ()))
 
 
-def _progress_row(arm: str, progress: Progress, full_ns: float) -> ProgressRow:
+def _progress_row(arm: str, progress: ProgressSummary, full_ns: float) -> ProgressRow:
     split = _split_ns(progress)
     triples = [
         (tone, f"{label} {write.ms(value)} ms", value)

@@ -44,7 +44,7 @@ def test_places_that_never_differ_have_p_one(places):
 def test_incomplete_blocks_are_left_out():
     """A block that lacks a place does not enter; too few complete ones say how many are missing."""
     effect = find_places([1.0, 2.0, 1.0, 2.0, 1.0], [0, 1, 0, 1, 0], ["a", "a", "b", "b", "c"])
-    assert (effect.ratios, effect.p, effect.blocks, effect.needed) == (None, None, 2, 1)
+    assert (effect.ratios, effect.p, effect.n, effect.needed) == (None, None, 2, 1)
     assert "2 of at least 3" in str(effect.reason)
 
 

@@ -1,11 +1,7 @@
-"""Whether an arm gives the outputs that the baseline gives: tests, their correction, and the statement.
+"""Whether an arm gives the outputs that the baseline gives: tests, their correction, what follows from them.
 
-Pure and deterministic. The judgement is in wording.py, the words in wording.py.
-
-What a contradicted guarantee does to a verdict: no gain is credited where it happened, and a warning.
-
-Pure. A contract that calls outputs guaranteed describes another method than the one that ran, if the outputs
-differ by more than rounding and equal arms explain: what was sped up is then not the service that was to be.
+A contract that calls outputs guaranteed describes another method than the one that ran, if the outputs differ
+by more than rounding and equal arms explain: no gain is credited there.
 """
 
 import math

@@ -1,12 +1,7 @@
-"""Greedy outputs of an arm against the baseline's: how many prompts differ, beyond the null, and how close.
+"""Greedy outputs of an arm against the baseline's: how often they agree, and how close they part.
 
-Pure. A prompt is what is counted: its repeats, and its appearances at several loads, rise and fall together,
-so a prompt differs if any of them does. The null is the same prompts answered by the baseline twice.
-
-Greedy agreement: how often two arms gave the same output, against what two equal arms do.
-
-Pure. Greedy items only, because sampled outputs of two arms may differ and both be right. Token ids are
-compared where both arms disclose them, else the text.
+A prompt is what is counted: it differs if any of its repeats or appearances does. The null is the same
+prompts answered by the baseline twice. Token ids are compared where both arms disclose them, else the text.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -120,13 +115,10 @@ NO_NULL = "without a null arm there is no telling what two equal arms would show
 def compare_greedy(
     pairs: Pairs, null_pairs: Pairs | None, *, level: float, tie_nats: float
 ) -> GreedyComparison | None:
-    """Return how the greedy outputs compare; None where there are none.
+    """Return how the greedy outputs of an arm and the baseline compare; None where there are none.
 
-    Args:
-        pairs: of the arm with the baseline, at one load or at all.
-        null_pairs: of the null with the baseline, at the same loads; None without a null arm.
-        level: coverage of the exact one-sided limit.
-        tie_nats: margin up to which a divergence is a matter of rounding.
+    `null_pairs`: at the same loads, None without a null arm. `level` is of the exact one-sided limit; up to
+    `tie_nats` a divergence is a matter of rounding.
     """
     compared = pairs.greedy
     if not compared:

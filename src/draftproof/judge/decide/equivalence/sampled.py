@@ -1,12 +1,7 @@
-"""Sampled outputs of two arms as distributions: permutation tests on statistics of whole sequences.
+"""Sampled outputs of two arms as distributions, and the lengths of all answers: permutation tests.
 
-Pure. A unit is one request as both arms answered it, with the same seed: what is swapped at random is which
-arm gave which of the two answers, within prompt and repeat, so that prompts are never mixed and a seed which
-both arms share stays shared. The same request at several loads is one unit.
-
-Whether answers got shorter or longer, or are cut more often: paired over every answered prompt.
-
-Pure. Greedy and sampled answers alike; a prompt is the unit, all its answers are swapped together.
+A unit is one request as both arms answered it, with the same seed: which arm gave which of the two answers is
+swapped within prompt and repeat. The same request at several loads is one unit; for lengths the prompt is.
 """
 
 import math
@@ -154,14 +149,7 @@ def collect_draws(pairs: Pairs, *, by_ids: bool) -> DrawSet:
 
 
 def assess_sequences(drawn: DrawSet, *, patterns: int, seed: int, level: float) -> list[EquivalenceTest]:
-    """Return one test for each statistic; none without draws.
-
-    Args:
-        drawn: of one comparison.
-        patterns: of swaps to draw.
-        seed: of the patterns.
-        level: coverage of the intervals of differences.
-    """
+    """Return one test for each statistic of the draws, by `patterns` of swaps; none without draws."""
     if not drawn.units:
         return []
     swaps = draw_swaps(drawn.units, patterns, seed)

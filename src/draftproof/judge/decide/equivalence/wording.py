@@ -1,9 +1,7 @@
-"""The statement of a row of output equivalence and the sentences it rests on. Pure: words only.
+"""What a row of output equivalence comes to (guaranteed, tested, differs, unknown), and its sentences.
 
-What a row of output equivalence comes to: guaranteed, tested, differs with its cause narrowed, or unknown.
-
-Pure. Nothing here is a new test: it reads the tests, the margins, the same arm with one request in flight,
-and the null at the same load (docs/equivalence.md).
+Nothing here is a new test: it reads the tests, the margins, the same arm with one request in flight, and the
+null at the same load (docs/equivalence.md).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,12 +27,10 @@ CAUSE_ORDER: tuple[Cause, ...] = ("algorithm", "undetermined", "batching", "nume
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """What was compared of one arm at one load or at all of them.
+    """What was compared of one arm at one load or at all of them (`concurrency` None, as in an open loop).
 
-    `concurrency` is None at all loads together and in an open loop.
-
-    `sampled_bound`: where every sampled answer is the baseline's word for word, as a shared seed makes them,
-    the exact one-sided limit of the share of prompts that differ.
+    `sampled_bound`: where every sampled answer is the baseline's word for word, the exact one-sided limit of
+    the share of prompts that differ.
     """
 
     load: str
@@ -105,13 +101,9 @@ def judge_load(
 ) -> Judgement:
     """Return where an arm stands at one load.
 
-    Args:
-        own: the arm's evidence at the load.
-        alone: the arm's evidence with one request in flight; None if there is no such load.
-        null: the null's evidence at the load; None without a null arm.
-        contract: equivalence as the contract states it.
-        drafts: whether the arm speculates: ordinary decoding has no algorithm that could be at fault.
-        is_null: whether the arm is the null itself.
+    `alone`: its evidence with one request in flight; `null`: that of the null arm at the load; `contract`:
+    equivalence as stated there. Without `drafts` there is no algorithm that could be at fault; `is_null`: it
+    is the null itself.
     """
     if own.greedy_differs or own.shifted:
         cause = _narrow_null(own, alone) if is_null else _narrow(own, alone, null, drafts=drafts)

@@ -1,12 +1,7 @@
-"""Order and drift in a run: places in a block, and change over the blocks. Pure.
+"""Order and drift in a run: places in a block, change over the blocks, the null as a noise floor.
 
-The value of a turn is the geometric mean of the deciding metric over its usable requests; one value per turn,
-because requests of a turn share what happened to the machine in it. Nothing here decides a cell: it says
-whether the pairs rest on steady ground.
-
-The off-off null as a noise floor: what two equal arms show at each load, metric by metric. Pure.
-
-Warnings about order, drift and the null, where they are found and large enough to matter. Pure.
+The value of a turn is the geometric mean of the deciding metric over its usable requests, because requests of
+a turn share what happened to the machine in it. Nothing here decides a cell.
 """
 
 import math
@@ -21,7 +16,7 @@ import numpy as np
 from draftproof.judge.decide.effects import (
     METRICS,
     EffectIndex,
-    estimate_load,
+    estimate_ratio,
     find_usable,
     read_direction,
     statistic_of,
@@ -30,16 +25,21 @@ from draftproof.judge.decide.effects import (
 from draftproof.judge.decide.order.preceding import summarise_preceding
 from draftproof.judge.decide.order.processes import summarise_processes
 from draftproof.judge.observe.observed import place_in_time
-from draftproof.judge.observe.pairs import Comparison, Pairs, PairTable
+from draftproof.judge.observe.pairs import NULL, Comparison, Pairs, PairTable
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
 from draftproof.judge.results.order import BlockPoint, DriftRow, NoiseRow, OrderSummary, PlaceRow
+from draftproof.judge.stats.bootstrap import RatioEstimate
 from draftproof.judge.stats.multiplicity import holm_adjusted, simultaneous_intervals
 from draftproof.judge.stats.null import compare_with_null, null_difference
 from draftproof.judge.stats.order import compare_places, drift, position_effect
 from draftproof.judge.stats.resampling import Floats, Ints
 from draftproof.plan.schema import Thresholds
 
-NULL: Comparison = ("baseline_null", "baseline")
+
+def estimate_null(prepared: PreparedRun, pairs: PairTable, metric: str, load: str) -> RatioEstimate:
+    """Return baseline_null / baseline of a metric over a load, periods counted in."""
+    cell, values = (ALL_SEGMENTS, load), prepared.columns.metric(metric)
+    return estimate_ratio(prepared, pairs[NULL].cell(*cell), NULL, metric, cell, values=values)
 
 
 def state_noise(prepared: PreparedRun, pairs: PairTable, effects: EffectIndex) -> tuple[NoiseRow, ...]:
@@ -47,9 +47,7 @@ def state_noise(prepared: PreparedRun, pairs: PairTable, effects: EffectIndex) -
     if NULL not in pairs:
         return ()
     keys = [(load, metric) for load in prepared.loads for metric in METRICS]
-    estimates = []
-    for load, metric in keys:
-        estimates.append(estimate_load(prepared, pairs[NULL], NULL, metric, load))
+    estimates = [estimate_null(prepared, pairs, metric, load) for load, metric in keys]
     joint = simultaneous_intervals(estimates, 1 - prepared.plan.comparison.confidence)
     rows = []
     for (load, metric), estimate, held in zip(keys, estimates, joint, strict=True):
@@ -174,7 +172,7 @@ def _compare_places(prepared: PreparedRun, load: str, turns: Turns, starts: Star
         ratios=found.ratios,
         p=found.p,
         adjusted_p=None,
-        blocks=found.blocks,
+        blocks=found.n,
         reason=found.reason,
         needed=found.needed,
     )
@@ -190,7 +188,7 @@ def _compare_places(prepared: PreparedRun, load: str, turns: Turns, starts: Star
             ratios=one.ratios,
             p=one.p,
             adjusted_p=None,
-            blocks=one.turns,
+            blocks=one.n,
             reason=one.reason,
             needed=one.needed,
         )
@@ -218,10 +216,10 @@ def _list_points(
     """Yield the ratio of each block in which both turns have a start, of two arms at a load."""
     (arm, versus), load = compared
     values = prepared.columns.metric(prepared.plan.comparison.metric)
-    mine, theirs = find_usable(prepared, pairs.cell(ALL_SEGMENTS, load), values)
-    ratios = values[mine] / values[theirs]
+    usable = find_usable(prepared, pairs.cell(ALL_SEGMENTS, load), values)
+    ratios = values[usable.mine] / values[usable.theirs]
     origin = min((start.started_ns for start in starts.values()), default=0)
-    for block, found in _split_by_block(prepared.columns.blocks[mine], ratios):
+    for block, found in _split_by_block(prepared.columns.blocks[usable.mine], ratios):
         begun = [
             starts[key].started_ns for key in ((load, block, arm), (load, block, versus)) if key in starts
         ]

@@ -1,11 +1,9 @@
-"""Why a difference in time is not told from what the arms do not choose, and what that withholds. Pure.
+"""Why a difference in time is not told from what the arms do not choose, and what that withholds.
 
-Two kinds. With representative evidence, fewer than three processes of an arm: the luck of a start is then in
-every answer of it. With any evidence, periods that follow a pause, or one particular arm, more often in one
-arm than in the other, as far as that could carry the effect: by what periods tell of it, and for the rest by
-what is assumed at most (`judge/stats/order.py`). Both work either way: what is called a gain may
-be luck, and what is called harm as well, so that a cell with such a doubt is inconclusive. What is no
-difference in time (failures, checks, critical errors) is judged all the same.
+With representative evidence, fewer than three processes of an arm: the luck of a start is in every answer of
+it. With any, periods that follow a pause or one particular arm more often than the other arm's, as far as
+that could carry the effect. Both work either way, so a cell with such a doubt is inconclusive; what is no
+difference in time is judged all the same.
 """
 
 import math
@@ -15,8 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from draftproof.judge.decide.cells import CellEvidence, decide_effect
-from draftproof.judge.decide.order.preceding import COMPARED, Imbalance, find_imbalances
+from draftproof.judge.decide.order.preceding import Imbalance, find_imbalances
 from draftproof.judge.decide.tails import TAIL_CODES
+from draftproof.judge.observe.pairs import DECISIVE
 from draftproof.judge.observe.process_labels import list_processes
 from draftproof.judge.observe.run_data import PreparedRun
 from draftproof.judge.results.run import Cell, CellStatus, Decision, Figure, Reason
@@ -35,12 +34,7 @@ class Doubt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_doubts(prepared: PreparedRun, *, is_representative: bool) -> Mapping[str, tuple[Doubt, ...]]:
-    """Return the doubts of each load.
-
-    Args:
-        prepared: the run.
-        is_representative: whether few processes withhold anything; else the verdict only says so.
-    """
+    """Return the doubts of each load; few processes withhold anything of representative evidence only."""
     found: defaultdict[str, list[Doubt]] = defaultdict(list)
     for load in prepared.loads:
         if is_representative and (few := list_few_processes(prepared, load)):
@@ -55,14 +49,7 @@ def find_doubts(prepared: PreparedRun, *, is_representative: bool) -> Mapping[st
 
 
 def withhold(cell: Cell, evidence: CellEvidence, doubts: Sequence[Doubt], thresholds: Thresholds) -> Cell:
-    """Return a cell, inconclusive where a doubt could carry what it says of times, and why.
-
-    Args:
-        cell: as decided without the doubts.
-        evidence: what it was decided by.
-        doubts: of its load.
-        thresholds: of the plan.
-    """
+    """Return a cell as decided, inconclusive where a doubt could carry what it says of times, and why."""
     violated = {one.code for one in cell.guardrails if one.standing == "violated"}
     standing = decide_effect(evidence.effect, thresholds, evidence.noise)
     if cell.status == "invalid" or violated - TIME_CODES:
@@ -78,9 +65,9 @@ def list_few_processes(prepared: PreparedRun, load: str) -> dict[str, int | None
 
     Arms that share their processes need none of their own: what a process does to both is in no ratio.
     """
-    labels = {arm: list_processes(prepared.process_labels, load, arm) for arm in COMPARED}
+    labels = {arm: list_processes(prepared.process_labels, load, arm) for arm in DECISIVE}
     known = {arm: None if None in own or not own else len(own) for arm, own in labels.items()}
-    if labels[COMPARED[0]] == labels[COMPARED[1]] and None not in known.values():
+    if labels[DECISIVE[0]] == labels[DECISIVE[1]] and None not in known.values():
         return {}
     return {arm: count for arm, count in known.items() if count is None or count < LEAST_PROCESSES}
 
@@ -97,7 +84,7 @@ def describe_few(few: Mapping[str, int | None]) -> str:
 def qualify_by_processes(sentence: str, decision: Decision, prepared: PreparedRun) -> str:
     """Return the sentence; one that concludes anything says so where processes were too few to vary."""
     lacking = {arm for load in prepared.loads for arm in list_few_processes(prepared, load)}
-    few = [arm for arm in COMPARED if arm in lacking]
+    few = [arm for arm in DECISIVE if arm in lacking]
     if decision in ("invalid", "inconclusive") or not few:
         return sentence
     return f"{sentence.removesuffix('.')}; not known: what other starts of {' and '.join(few)} would change."

@@ -1,8 +1,7 @@
-"""What precedes each measurement period: which arm was measured before, and how long the host was idle. Pure.
+"""What precedes each measurement period: which arm was measured before, and how long the host was idle.
 
-A host cools down in a pause and clocks differently after it; an arm leaves heat, caches and queues behind. An
-arm whose periods follow a pause, or one particular arm, more often than those of the arm it is compared with
-inherits that. The null arm shows it only if it shares the circumstance, so it is looked for by itself.
+A pause cools a host down and an arm leaves heat, caches and queues behind. An arm whose periods follow either
+more often than those of its partner inherits that; the null arm shows it only if it shares the circumstance.
 """
 
 from collections import Counter, defaultdict
@@ -16,6 +15,7 @@ import numpy as np
 from draftproof.core.records import BlockRecord, Warmup
 from draftproof.judge.decide.order.processes import EQUAL_ARMS, PeriodTable, number_kinds, tabulate_periods
 from draftproof.judge.observe.observed import TurnKey, place_in_time
+from draftproof.judge.observe.pairs import DECISIVE
 from draftproof.judge.observe.run_data import PreparedRun
 from draftproof.judge.results.order import PrecedingRow
 from draftproof.judge.stats.order import Bias, estimate_bias
@@ -24,7 +24,6 @@ from draftproof.judge.stats.resampling import Floats
 PAUSE_S = 1.0  # clocks and temperatures of a host hardly change in less
 # Of a smaller share a circumstance would have to change times by three times the effect to carry it.
 LEAST_SHARE, LEAST_PERIODS = 1 / 3, 2
-COMPARED = ("candidate", "baseline")
 
 
 class Preceding(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,14 +97,12 @@ def summarise_preceding(prepared: PreparedRun) -> tuple[PrecedingRow, ...]:
 def find_imbalances(prepared: PreparedRun, values: Floats) -> dict[str, Imbalance]:
     """Return by load how the arms that are compared differ in what precedes their periods, where they do.
 
-    Args:
-        prepared: the run.
-        values: shape (observations,), the deciding metric.
+    `values`, shape (observations,): the deciding metric.
     """
     preceding = find_preceding(prepared)
     found = {}
     for table in tabulate_periods(prepared, values):
-        if set(COMPARED) <= set(table.arms) and (one := _find_imbalance(prepared, table, preceding)):
+        if set(DECISIVE) <= set(table.arms) and (one := _find_imbalance(prepared, table, preceding)):
             found[table.load] = one
     return found
 
@@ -119,7 +116,7 @@ def _find_imbalance(
         return None
     rows = [[preceding[table.load, block, arm] for arm in table.arms] for block in blocks]
     held = _tabulate_circumstances(table.arms, rows)
-    columns = [table.arms.index(arm) for arm in COMPARED]
+    columns = [table.arms.index(arm) for arm in DECISIVE]
     every = [
         Circumstance(text=text, candidate=candidate, baseline=baseline)
         for text, own in held.items()

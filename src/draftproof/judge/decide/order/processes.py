@@ -1,8 +1,7 @@
-"""How far the processes of an arm lie apart, over all arms and loads of a run. Pure.
+"""How far the processes of an arm lie apart, over all arms and loads of a run.
 
-One value for each measurement period, free of what its prompts do to every arm and its segments to one.
-
-Pure. What equal arms differ by stays: it is no effect.
+One value for each measurement period, free of what its prompts do to every arm and its segments to one; what
+equal arms differ by stays.
 """
 
 import math
@@ -35,12 +34,7 @@ class PeriodTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tabulate_periods(prepared: PreparedRun, values: Floats) -> Iterator[PeriodTable]:
-    """Yield the table of each load that has one.
-
-    Args:
-        prepared: the run.
-        values: shape (observations,), NaN where a request has none.
-    """
+    """Yield the table of each load that has one; `values`, shape (observations,), NaN where there is none."""
     columns = prepared.columns
     usable = columns.timed & columns.in_order & (values > 0)
     for load in prepared.loads:
@@ -92,12 +86,7 @@ def _mean_by(groups: Ints, values: Floats) -> Floats:
 
 
 def spread_processes(prepared: PreparedRun, values: Floats) -> ProcessSpread | None:
-    """Return how far processes lie apart in a value, see `stats/processes.py`; None where nothing tells.
-
-    Args:
-        prepared: the run.
-        values: shape (observations,), NaN where a request has none.
-    """
+    """Return how far processes lie apart in a value, shape (observations,); None where nothing tells."""
     labels = prepared.process_labels
     if not _are_told_from_blocks(labels):
         return None

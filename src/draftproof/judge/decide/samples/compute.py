@@ -104,17 +104,10 @@ def default_question(plan: Plan) -> SampleQuestion:
 def plan_samples(
     plan: Plan, items: Sequence[Item], question: SampleQuestion, earlier: Earlier | None = None
 ) -> SamplePlan:
-    """Return what the plan's verdict takes, and what its workload has.
-
-    Args:
-        plan: the plan to be run.
-        items: the items it selects.
-        question: the gain to be seen.
-        earlier: a run whose spreads count, else assumed ones do.
+    """Return what the plan's verdict takes, and what its workload has; spreads are of a run, else assumed.
 
     Raises:
-        UsageError: the gain is not beyond the plan's minimum gain, a share is out of range, or the plan is of
-            more requests than can be planned.
+        UsageError: the gain is not beyond the plan's minimum, a share is out of range, or the plan too large.
     """
     _check(plan, question)
     arms = 2 + (plan.arms.alternative is not None) + plan.comparison.null_arm

@@ -11,12 +11,12 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from draftproof.judge.decide.effects import CellKey, derive_seed, estimate_load, find_usable
+from draftproof.judge.decide.effects import CellKey, derive_seed, find_usable
 from draftproof.judge.decide.guardrails import count_votes
-from draftproof.judge.decide.order.compute import NULL
+from draftproof.judge.decide.order.compute import estimate_null
 from draftproof.judge.decide.order.processes import spread_processes
 from draftproof.judge.observe.client_limits import LAGGED_TURNS_LIMIT
-from draftproof.judge.observe.pairs import Pairs, PairTable, pair_observations
+from draftproof.judge.observe.pairs import NULL, Pairs, PairTable, pair_observations
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
 from draftproof.judge.results.samples import Need, SamplePlan
 from draftproof.judge.stats.bootstrap import paired_ratio
@@ -24,7 +24,6 @@ from draftproof.judge.stats.laws import beta_quantile, chi_square_quantile, stud
 from draftproof.judge.stats.null import null_difference
 from draftproof.judge.stats.periods import ProcessSpread, weigh_processes
 from draftproof.judge.stats.planning import spread_of
-from draftproof.judge.stats.resampling import Ints
 from draftproof.plan.schema import Plan
 
 # Standard deviations of logarithms. Between prompts of the ratio of two arms: prompts that profit alike, the
@@ -70,23 +69,23 @@ class Earlier(msgspec.Struct, frozen=True, kw_only=True):
         """What the run is called."""
         return self.prepared.run.manifest.run_name
 
-    def usable(self, cell: CellKey, metric: str) -> tuple[Ints, Ints]:
-        """Return where both requests of the usable pairs of a cell are in the columns."""
+    def usable(self, cell: CellKey, metric: str) -> Pairs:
+        """Return the usable pairs of a cell."""
         return find_usable(self.prepared, self.pairs.cell(*cell), self.prepared.columns.metric(metric))
 
     def reach_of_luck(self, load: str, level: float) -> float:
         """Return how far the luck of its processes alone stretches an interval at a load, as a log."""
         if self.luck is None:
             return 0.0
-        mine, theirs = self.usable((ALL_SEGMENTS, load), self.prepared.plan.comparison.metric)
+        usable = self.usable((ALL_SEGMENTS, load), self.prepared.plan.comparison.metric)
         numbers = self.prepared.process_numbers
-        weight = weigh_processes(numbers[mine], numbers[theirs])
+        weight = weigh_processes(numbers[usable.mine], numbers[usable.theirs])
         reach = student_quantile(0.5 + level / 2, self.luck.degrees)
         return reach * math.sqrt(self.luck.variance * weight)
 
     def count_prompts(self, cell: CellKey, metric: str) -> int:
         """Return how many prompts of a cell have a usable pair."""
-        return len(np.unique(self.prepared.columns.prompts[self.usable(cell, metric)[0]]))
+        return len(np.unique(self.prepared.columns.prompts[self.usable(cell, metric).mine]))
 
     def is_unknown(self, cell: CellKey, metric: str) -> bool:
         """Return whether a cell has answered pairs of which none shows the metric."""
@@ -113,11 +112,11 @@ def spreads_of_ratio(
     if earlier is None or (prompts := earlier.count_prompts(cell, metric)) < FEWEST_FOR_SPREAD:
         return RATIO_SPREADS, "assumed"
     columns = earlier.prepared.columns
-    values, (mine, theirs) = columns.metric(metric), earlier.usable(cell, metric)
+    values, usable = columns.metric(metric), earlier.usable(cell, metric)
     estimate = paired_ratio(
-        values[mine],
-        values[theirs],
-        columns.prompts[mine],
+        values[usable.mine],
+        values[usable.theirs],
+        columns.prompts[usable.mine],
         resamples=plan.comparison.resamples,
         seed=derive_seed(plan.seed, "samples", metric, *cell),
     )
@@ -139,11 +138,11 @@ def spread_values(
 ) -> tuple[tuple[float, ...], Literal["run", "assumed"]]:
     """Return the spread between the requests of the other arm of some pairs, as `spreads_of_values`."""
     values = prepared.columns.metric(metric)
-    mine, theirs = find_usable(prepared, pairs, values)
-    prompts = len(np.unique(prepared.columns.prompts[mine]))
+    usable = find_usable(prepared, pairs, values)
+    prompts = len(np.unique(prepared.columns.prompts[usable.mine]))
     if prompts < FEWEST_FOR_SPREAD:
         return VALUE_SPREADS[metric], "assumed"
-    return _with_upper(float(np.std(np.log(values[theirs]), ddof=1)), prompts), "run"
+    return _with_upper(float(np.std(np.log(values[usable.theirs]), ddof=1)), prompts), "run"
 
 
 def _with_upper(spread: float, prompts: int) -> tuple[float, float]:
@@ -169,7 +168,7 @@ def _read_noise(prepared: PreparedRun, pairs: PairTable, load: str) -> float:
     """Return the null difference of a run over a load, that of its verdict."""
     if NULL not in pairs:
         return 1.0
-    null = estimate_load(prepared, pairs[NULL], NULL, prepared.plan.comparison.metric, load)
+    null = estimate_null(prepared, pairs, prepared.plan.comparison.metric, load)
     return null_difference(null.value, null.standard_error)
 
 

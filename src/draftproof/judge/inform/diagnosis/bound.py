@@ -16,10 +16,11 @@ import msgspec
 from draftproof.judge.decide.effects import EffectIndex, null_difference_at, read_direction
 from draftproof.judge.decide.faults import Faults
 from draftproof.judge.inform.diagnosis.time_parts import Shares, find_answered, measure_shares, name_bound
+from draftproof.judge.metrics.acceptance import ProgressSummary
 from draftproof.judge.metrics.request import end_to_end_gain
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
 from draftproof.judge.results.diagnosis import BreakEven
-from draftproof.judge.results.run import ArmCell, Diagnosis, Figure, Progress, Reason
+from draftproof.judge.results.run import ArmCell, Diagnosis, Figure, Reason
 
 WORDS = {
     "decode-bound": "decoding takes most of the time, so faster decoding reaches the user",
@@ -200,7 +201,7 @@ def name_step_cost(step: StepCost, margin: Figure | None = None) -> str:
     return "low_acceptance" if step.tokens_per_step < FEW_TOKENS else "dear_verification"
 
 
-def compute_step_ns(progress: Progress | None) -> float | None:
+def compute_step_ns(progress: ProgressSummary | None) -> float | None:
     """Return what a decode step of a cell takes, in ns; None without rounds or their time."""
     if progress is None or progress.time_per_committed_token_ns is None or not progress.rounds:
         return None

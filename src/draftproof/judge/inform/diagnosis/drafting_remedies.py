@@ -5,7 +5,6 @@ Rests on rounds, histograms of acceptance and counters of the service; without t
 
 from collections.abc import Iterable, Sequence
 
-from draftproof.judge.decide.cells import describe
 from draftproof.judge.decide.effects import EffectIndex, null_difference_at, read_direction
 from draftproof.judge.decide.guardrails import beside_null
 from draftproof.judge.inform.diagnosis.break_evens import RoundTable
@@ -13,6 +12,7 @@ from draftproof.judge.inform.diagnosis.remedies import Known
 from draftproof.judge.metrics.service import percentile
 from draftproof.judge.observe.run_data import ALL_SEGMENTS
 from draftproof.judge.results.diagnosis import BreakEven, Evidence, Remedy
+from draftproof.judge.results.figure import describe
 
 E2E = "e2e_from_schedule_ns"
 # What a step commits against what it must: above 1 it pays.

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from draftproof.core.manifests import ArmManifest, Contract, Manifest
-from draftproof.judge.inform.arm_cells import summarise_acceptance
+from draftproof.judge.metrics.acceptance import pool_acceptance
 from draftproof.judge.observe.columns import Columns
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
 from draftproof.judge.results.decision import LabelAcceptance, QuestionStanding
@@ -138,7 +138,8 @@ def _summarise(
     columns: Columns, places: Ints, load: str, dimension: str, label: str
 ) -> LabelAcceptance | None:
     """Return the row of the requests at these places."""
-    pooled = summarise_acceptance(columns, places[columns.is_sound[places] & columns.discloses[places]])
+    sound = places[columns.is_sound[places] & columns.discloses[places]]
+    pooled = pool_acceptance(columns.records[place] for place in sound.tolist())
     if pooled is None:
         return None
     return LabelAcceptance(
