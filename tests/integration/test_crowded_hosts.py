@@ -6,7 +6,7 @@ import pytest
 from tests.builders.host import ScriptedHost
 from typer import Exit
 
-from draftproof.cli.running import finish
+from draftproof.cli.run import finish
 from draftproof.core.errors import InvalidRunError
 from draftproof.judge.results.run import EXIT_CODES
 from draftproof.measure.run import Patience, Quiet, host_watch, recompute, watching_host

@@ -1,16 +1,28 @@
-"""What a person sees while something goes on. Writes to standard error only.
+"""What every command prints with: results to standard output, progress to standard error.
 
-On a terminal a bar, and while a run measures the live view. Where standard error is no terminal a run leaves
-plain lines, one for each phase and each turn, so that a log holds the way there; other commands say nothing.
+What a package or a service says must not steer a terminal, and a character that an encoding lacks must not
+end a finished run: text gets a replacement character, JSON an escape, so that it stays JSON.
+
+On a terminal progress is a bar, and while a run measures the live view. Where standard error is no terminal a
+run leaves plain lines, one for each phase and each turn; other commands say nothing.
 """
 
+import codecs
+import importlib
+import io
+import itertools
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TextIO
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Annotated, TextIO
 
+import msgspec
+import typer
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -23,17 +35,105 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from draftproof.cli.printable import make_printable
+from draftproof.core.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
     from draftproof.cli.live import LiveView
     from draftproof.core.records import Notice, Warmup
+    from draftproof.measure.run import Interrupted
     from draftproof.measure.run.progress_model import Board, TurnView
 
+INTERRUPTED_CODE = 130
 STEP_LINE_S = 30.0
 
+RunArgument = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]
+PlanArgument = Annotated[Path, typer.Argument(help="A plan file (TOML).", show_default=False)]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 
-class ConsoleProgress:
+# C0 and C1 controls but for line ends and tabs, and the marks that turn the direction of writing.
+_STEERING = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]")
+
+
+def make_printable(text: str) -> str:
+    """Return a text with every character that steers a terminal written as an escape."""
+    return _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def replace_unencodable() -> None:
+    """Let standard output and error write a replacement for each character that their encoding lacks."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def print_text(text: str) -> None:
+    """Write a text and a line end to standard output."""
+    _print(make_printable(text))
+
+
+def print_either(value: object, render: Callable[[], str], *, as_json: bool) -> None:
+    """Write a value as JSON for a script, else as the text that a person reads."""
+    if as_json:
+        print_json(value)
+    else:
+        print_text(render())
+
+
+def print_json(value: object) -> None:
+    """Write a value as JSON to standard output; JSON is UTF-8, so another encoding gets ASCII escapes."""
+    text = msgspec.json.format(msgspec.json.encode(value, enc_hook=str)).decode()
+    escaped = _STEERING if _is_utf8(sys.stdout) else _NOT_ASCII
+    _print(escaped.sub(_escape, text))
+
+
+def _is_utf8(stream: TextIO | None) -> bool:
+    return codecs.lookup(getattr(stream, "encoding", None) or "utf-8").name == "utf-8"
+
+
+def _escape(found: re.Match[str]) -> str:
+    """JSON names a character by its UTF-16 units."""
+    units = found[0].encode("utf-16-be").hex()
+    return "".join(f"\\u{units[start : start + 4]}" for start in range(0, len(units), 4))
+
+
+def _print(text: str) -> None:
+    """A reader that has gone must not change what a command exits with."""
+    if sys.stdout is None:  # closed by who started the command
+        return
+    try:
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class QuietProgress:
+    """Says nothing; the other displays say what they have a form for."""
+
+    def phase(self, text: str) -> None:
+        """Begin a new phase."""
+
+    def advance(self, done: int, total: int, text: str) -> None:
+        """Move on in a phase."""
+
+    def download(self, step: str, done: int, total: int | None) -> None:
+        """Show how far a fetch is; the form that the reference engine reports in."""
+
+    def watch(self, board: "Board") -> None:
+        """Turns are measured from now on, until the next phase."""
+
+    def warmed_up(self, warmup: "Warmup") -> None:
+        """An arm was warmed up."""
+
+    def turn_ended(self, turn: "TurnView") -> None:
+        """A turn has ended."""
+
+    def noticed(self, notice: "Notice") -> None:
+        """The run has something to say of its own chances."""
+
+
+class ConsoleProgress(QuietProgress):
     """A bar with the phase, the step and the time left; the live view instead while turns are measured."""
 
     def __init__(self, bars: Progress) -> None:
@@ -70,15 +170,9 @@ class ConsoleProgress:
         self._view = LiveView(board, self._bars.console)
         self._view.start()
 
-    def warmed_up(self, warmup: "Warmup") -> None:
-        """Say nothing: the view shows the state."""
-
-    def turn_ended(self, turn: "TurnView") -> None:
-        """Say nothing: the view shows the turn."""
-
     def noticed(self, notice: "Notice") -> None:
         """Print it above the view, where it stays."""
-        from draftproof.cli.board_text import describe_notice  # noqa: PLC0415 - as above
+        from draftproof.cli.live import describe_notice  # noqa: PLC0415 - as above
 
         self._bars.console.print(describe_notice(notice), style="bold yellow", markup=False)
 
@@ -90,7 +184,7 @@ class ConsoleProgress:
             self._bars.start()
 
 
-class LineProgress:
+class LineProgress(QuietProgress):
     """Plain lines with the time of day, for a log: phases, steps of long ones, warm-ups and turns.
 
     Args:
@@ -134,19 +228,19 @@ class LineProgress:
 
     def warmed_up(self, warmup: "Warmup") -> None:
         """Write what a warm-up came to."""
-        from draftproof.cli.board_text import describe_warmup  # noqa: PLC0415 - as above
+        from draftproof.cli.live import describe_warmup  # noqa: PLC0415 - as above
 
         self._write(describe_warmup(warmup))
 
     def turn_ended(self, turn: "TurnView") -> None:
         """Write what a turn showed."""
-        from draftproof.cli.board_text import describe_turn  # noqa: PLC0415 - as above
+        from draftproof.cli.live import describe_turn  # noqa: PLC0415 - as above
 
         self._write(describe_turn(turn))
 
     def noticed(self, notice: "Notice") -> None:
         """Write it."""
-        from draftproof.cli.board_text import describe_notice  # noqa: PLC0415 - as above
+        from draftproof.cli.live import describe_notice  # noqa: PLC0415 - as above
 
         self._write(describe_notice(notice))
 
@@ -162,36 +256,8 @@ class LineProgress:
             self._stream = None
 
 
-class QuietProgress:
-    """Says nothing, in both forms."""
-
-    def phase(self, text: str) -> None:
-        """Say nothing."""
-
-    def advance(self, done: int, total: int, text: str) -> None:
-        """Say nothing."""
-
-    def download(self, step: str, done: int, total: int | None) -> None:
-        """Say nothing."""
-
-    def watch(self, board: "Board") -> None:
-        """Show nothing."""
-
-    def warmed_up(self, warmup: "Warmup") -> None:
-        """Say nothing."""
-
-    def turn_ended(self, turn: "TurnView") -> None:
-        """Say nothing."""
-
-    def noticed(self, notice: "Notice") -> None:
-        """Say nothing."""
-
-
-Display = ConsoleProgress | LineProgress | QuietProgress
-
-
 @contextmanager
-def console_progress(*, lines: bool = False, quiet: bool = False) -> Iterator[Display]:
+def console_progress(*, lines: bool = False, quiet: bool = False) -> Iterator[QuietProgress]:
     """Yield a progress display for standard error.
 
     Args:
@@ -222,3 +288,78 @@ def console_progress(*, lines: bool = False, quiet: bool = False) -> Iterator[Di
 def is_terminal() -> bool:
     """Tell whether standard error is a terminal that can move its cursor."""
     return sys.stderr.isatty() and os.environ.get("TERM", "").lower() not in {"dumb", "unknown"}
+
+
+def fresh_directory(name: str) -> Path:
+    """Return a directory name that is free for a run: `name`, else `name-2`, `name-3` and so on."""
+    candidates = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    return next(path for path in map(Path, candidates) if _is_free(path))
+
+
+def _is_free(path: Path) -> bool:
+    """Tell whether there is nothing, or what is left of a run that measured nothing and goes on no more."""
+    from draftproof.store import RunDirectory  # noqa: PLC0415
+
+    if not path.exists():
+        return True
+    try:
+        with RunDirectory.prepare(path):
+            return True
+    except StoreError:
+        return False
+
+
+def load_reference(module: str) -> ModuleType:
+    """Import a module of the reference engine.
+
+    Raises:
+        UsageError: the extra `engine` is not installed.
+    """
+    try:
+        return importlib.import_module(f"draftproof.reference.{module}")
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"the reference engine needs the package {error.name}.",
+            fix='install it with: pip install "draftproof[engine]"',
+        ) from error
+
+
+def model_resolver(progress: QuietProgress) -> Callable[[str], Path]:
+    """Return what turns a plan's target into a folder of files, fetching the demo's model at first use."""
+
+    def resolve(name: str) -> Path:
+        folder: Path = load_reference("weights.fetch").resolve_model(name, progress.download)
+        return folder
+
+    return resolve
+
+
+@contextmanager
+def interruptible(
+    out: Path | None = None, *, lines: bool = False, quiet: bool = False
+) -> Iterator[QuietProgress]:
+    """Yield a progress display; a job stopped by the user says what is kept in `out` and exits with 130.
+
+    Args:
+        out: the run directory.
+        lines: see `console_progress`.
+        quiet: see `console_progress`.
+    """
+    from draftproof.measure.run import Interrupted  # noqa: PLC0415
+
+    try:
+        with console_progress(lines=lines, quiet=quiet) as progress:
+            yield progress
+    except Interrupted as stopped:
+        sys.stderr.write(_describe_stop(stopped, out))
+        raise typer.Exit(INTERRUPTED_CODE) from stopped
+
+
+def _describe_stop(stopped: "Interrupted", out: Path | None) -> str:
+    if stopped.run is None:
+        return "Stopped before this call measured anything.\n"
+    return (
+        f"Stopped after {stopped.done} of {stopped.total} turns; everything measured is in {out}.\n"
+        f"Report of what is there: draftproof report {out}\n"
+        f"Go on:                   draftproof run --resume {out}\n"
+    )

@@ -1,21 +1,248 @@
-"""The live view of a run on a terminal: a thread that draws the board twice a second.
+"""The live view of a run on a terminal, and a run in progress as the lines of a log.
 
-Drawing is off the loop that measures, since a terminal may take its time; it is laid out by hand, since the
-loop waits while this thread computes. Nothing is drawn while nothing has changed.
+A thread draws the board twice a second, off the loop that measures, since a terminal may take its time.
+Nothing is drawn while nothing has changed. The lines are laid out by hand: a table of the terminal library
+takes ten times as long, and while it is drawn no arrival is seen.
 """
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
+import msgspec
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.segment import Segment
 from rich.style import Style
 
-from draftproof.cli.board_text import Line, render_board
-from draftproof.measure.run.progress_model import Board, BoardView
+from draftproof.core.records import Notice, Warmup
+from draftproof.measure.run.progress_model import ArmView, Board, BoardView, TurnView, format_duration
 
 INTERVAL_S = 0.5
+MISSING = "–"
+Span = tuple[str, str]  # text, style
+Line = tuple[Span, ...]
+_STYLES = {
+    "measuring": "bold cyan",
+    "warming up": "yellow",
+    "starting": "yellow",
+    "ended": "green",
+    "waiting": "dim",
+}
+
+
+class _Column(msgspec.Struct, frozen=True, kw_only=True):
+    """A column: its label, its text, its place in the order in which columns give way, and its style."""
+
+    label: str
+    write: Callable[[ArmView], str]
+    gives_way: int = 0
+    left: bool = False
+    style: Callable[[ArmView], str] = lambda _: ""
+
+
+def format_ms(value_ns: float | None) -> str:
+    """Write nanoseconds as milliseconds with three significant digits, without the unit."""
+    if value_ns is None:
+        return MISSING
+    value_ms = value_ns / 1e6
+    return f"{value_ms:,.{0 if value_ms >= 100 else 1 if value_ms >= 10 else 2}f}"
+
+
+def format_share(share: float | None) -> str:
+    """Write a share in whole per cent, never 0 or 100 where it is not exactly that."""
+    if share is None:
+        return MISSING
+    percent = round(share * 100)
+    return f"{percent if share in (0, 1) else min(max(percent, 1), 99)} %"
+
+
+def format_clock(seconds: float) -> str:
+    """Write elapsed time as minutes and seconds, with hours where there are any."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes:02d}:{rest:02d}"
+
+
+def format_failures(failures: dict[str, int]) -> str:
+    """Write failures by outcome, e.g. "2 timeout, 1 cut"."""
+    return ", ".join(f"{count} {outcome}" for outcome, count in sorted(failures.items()))
+
+
+_COLUMNS = (
+    _Column(label="Arm", write=lambda one: one.arm, left=True, gives_way=-1),
+    _Column(
+        label="State",
+        write=lambda one: one.state,
+        left=True,
+        gives_way=4,
+        style=lambda one: _STYLES[one.state],
+    ),
+    _Column(label="Done", write=lambda one: f"{one.done}/{one.planned}"),
+    _Column(
+        label="Failed",
+        write=lambda one: str(sum(one.failures.values())),
+        gives_way=3,
+        style=lambda one: "bold red" if one.failures else "",
+    ),
+    _Column(label="On time", write=lambda one: format_share(one.on_time_share), gives_way=5),
+    _Column(label="ms/token", write=lambda one: format_ms(one.tpot_ns), gives_way=1),
+    _Column(label="First ms", write=lambda one: format_ms(one.ttft_ns), gives_way=6),
+    _Column(
+        label="Open",
+        write=lambda one: MISSING if one.in_flight is None else str(one.in_flight),
+        gives_way=7,
+    ),
+    _Column(
+        label="Tok/s",
+        write=lambda one: MISSING if one.tokens_per_s is None else f"{one.tokens_per_s:,.0f}",
+        gives_way=8,
+    ),
+)
+
+
+def render_board(view: BoardView, width: int) -> list[Line]:
+    """Return the lines of the live view; none is wider than `width` characters."""
+    lines = [
+        *_render_table(view.arms, width),
+        (("", ""),),
+        *_wrap([(text, "") for text in _describe_run(view)], width),
+        *_wrap([(text, "dim") for text in _describe_client(view.last)], width),
+    ]
+    for arm in view.arms:
+        if arm.failures:
+            lines += _wrap([(f"{arm.arm}: {format_failures(arm.failures)}", "red")], width)
+    if view.last is not None and view.last.client_faults:
+        lines += _wrap([(part, "bold yellow") for part in _warn_unfit(view.last)], width)
+    if view.is_stopping:
+        lines += _wrap([("Stopping: the records of what is in flight are kept.", "bold yellow")], width)
+    return lines
+
+
+def describe_turn(turn: TurnView) -> str:
+    """Return what an ended turn showed as one line of a log."""
+    parts = []
+    if turn.requests is not None:
+        parts.append(f"{turn.requests} request{'' if turn.requests == 1 else 's'}")
+    if turn.failures is not None:
+        failed = sum(turn.failures.values())
+        parts.append(f"{failed} failed" + (f" ({format_failures(turn.failures)})" if failed else ""))
+    if turn.tpot_ns is not None:
+        parts.append(f"{format_ms(turn.tpot_ns)} ms per token")
+    if turn.on_time_share is not None:
+        parts.append(f"on time {format_share(turn.on_time_share)}")
+    if turn.client_faults:
+        parts.append(f"times do not count ({'; '.join(turn.client_faults)})")
+    if not turn.completed:
+        parts.append("not complete")
+    elif turn.left_s is not None and turn.number < turn.turns:
+        parts.append(f"about {format_duration(turn.left_s)} left")
+    place = f"{turn.number}/{turn.turns}{_say_again(turn.again)}"
+    return f"turn {place} {turn.load} {turn.arm}: {', '.join(parts)}"
+
+
+def describe_warmup(warmup: Warmup) -> str:
+    """Return what a warm-up came to as one line of a log."""
+    seconds = (warmup.ended_ns - warmup.started_ns) / 1e9
+    change = "" if warmup.change is None else f", last change {warmup.change:.0%}"
+    standing = "stable" if warmup.stable else "NOT STABLE"
+    return (
+        f"warm-up {warmup.load} {warmup.arm}: {warmup.requests} requests in {seconds:.1f} s, "
+        f"{standing}{change}"
+    )
+
+
+def describe_notice(notice: Notice) -> str:
+    """Return what a run says of its own chances: what is wrong, what becomes of it, what helps."""
+    over = " The run cannot end well and ends here." if notice.severity == "cannot_end_well" else ""
+    return f"{notice.text}{over} What helps: {notice.remedy}."
+
+
+def _describe_run(view: BoardView) -> list[str]:
+    level = f"turn {view.turn} of {view.turns}{_say_again(view.again)}"
+    level += f", load {view.load}" if view.load else ""
+    left = f"about {format_duration(view.left_s)} left" if view.left_s is not None else "time left: not known"
+    return [level.capitalize(), f"{format_clock(view.elapsed_s)} elapsed", left]
+
+
+def _say_again(again: int) -> str:
+    """Say why there are more turns than the plan asks for."""
+    return f" ({again} of them once more)" if again else ""
+
+
+def _describe_client(last: TurnView | None) -> list[str]:
+    if last is None:
+        return []
+    return [
+        f"Client in the last turn: lag {format_ms(last.lag_max_ns)} ms at most",
+        f"{format_share(last.client_cpu_share)} of a core",
+    ]
+
+
+def _warn_unfit(last: TurnView) -> list[str]:
+    return [f"Times of the last turn ({last.arm}) do not count", *last.client_faults]
+
+
+def _render_table(arms: Sequence[ArmView], width: int) -> list[Line]:
+    """Lay the arms out: first the gaps shrink, then columns give way, until all fit."""
+    cells = {
+        one.label: [(one.label, "dim"), *((one.write(arm), one.style(arm)) for arm in arms)]
+        for one in _COLUMNS
+    }
+    wide = {label: max(len(text) for text, _ in column) for label, column in cells.items()}
+    columns, gap = list(_COLUMNS), 2
+    while len(columns) > 1 and sum(wide[one.label] + gap for one in columns) - gap > width:
+        if gap > 1:
+            gap = 1
+        else:
+            columns.remove(max(columns, key=lambda one: one.gives_way))
+    return [
+        _cut(_lay_out([(one, cells[one.label][row], wide[one.label]) for one in columns], gap), width)
+        for row in range(len(arms) + 1)
+    ]
+
+
+def _lay_out(cells: Iterable[tuple[_Column, Span, int]], gap: int) -> Line:
+    spans: list[Span] = []
+    for column, (text, style), wide in cells:
+        before, padding = " " * gap if spans else "", " " * (wide - len(text))
+        if column.left:
+            spans += [(before, ""), (text, style), (padding, "")]
+        else:
+            spans += [(before + padding, ""), (text, style)]
+    return tuple(span for span in spans if span[0])
+
+
+def _wrap(parts: Sequence[Span], width: int) -> list[Line]:
+    """Join parts by dots as far as they fit beside each other, each cut at the width."""
+    lines: list[list[Span]] = []
+    for text, style in parts:
+        used = sum(len(span[0]) for span in lines[-1]) if lines else 0
+        if lines and used + 3 + len(text) <= width:
+            lines[-1] += [(" · ", "dim"), (text, style)]
+        else:
+            lines += [[(piece, style)] for piece in _break(text, width)]
+    return [tuple(line) for line in lines]
+
+
+def _break(text: str, width: int) -> list[str]:
+    """Break a text at spaces into lines of at most `width` characters; a longer word is cut."""
+    lines = [""]
+    for word in text.split(" "):
+        joined = f"{lines[-1]} {word}" if lines[-1] else word
+        if len(joined) <= width:
+            lines[-1] = joined
+        else:
+            lines.append(word[:width])
+    return [line for line in lines if line]
+
+
+def _cut(line: Line, width: int) -> Line:
+    """Return the first `width` characters of a line."""
+    kept, room = list[Span](), width
+    for text, style in line:
+        kept.append((text[:room], style))
+        room -= len(text[:room])
+    return tuple(span for span in kept if span[0])
 
 
 class DrawnBoard:

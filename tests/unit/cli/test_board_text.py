@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from draftproof.cli.board_text import describe_turn, describe_warmup, render_board
+from draftproof.cli.live import describe_turn, describe_warmup, render_board
 from draftproof.core.records import Warmup, WarmupGroup
 from draftproof.measure.run.progress_model import ArmView, BoardView, TurnView, format_duration
 

@@ -11,9 +11,14 @@ import pytest
 from rich.console import Console
 from tests.builders.records import MS_NS, build_block_record, build_item, build_record
 
-from draftproof.cli.console import LineProgress, QuietProgress, console_progress, is_terminal
+from draftproof.cli.console import (
+    LineProgress,
+    QuietProgress,
+    console_progress,
+    is_terminal,
+    replace_unencodable,
+)
 from draftproof.cli.live import LiveView
-from draftproof.cli.printable import replace_unencodable
 from draftproof.measure.load.period import Turn
 from draftproof.measure.run.progress_model import Board
 

@@ -1,6 +1,6 @@
 """A run without a folder of its own takes the first that is free."""
 
-from draftproof.cli.running import fresh_directory
+from draftproof.cli.console import fresh_directory
 from draftproof.store import RunDirectory
 
 

@@ -5,7 +5,7 @@ import itertools
 import msgspec
 import pytest
 
-from draftproof.cli.initialising import METHODS, Wanted, render_new_plan
+from draftproof.cli.new_plan import METHODS, Wanted, render_new_plan
 from draftproof.measure.run.check import choose_items
 from draftproof.measure.run.measure import plan_turns
 from draftproof.plan.loading import parse_plan

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from draftproof.cli.initialising import METHODS, Wanted, render_new_plan
+from draftproof.cli.new_plan import METHODS, Wanted, render_new_plan
 from draftproof.core.errors import PlanError, UsageError
 from draftproof.core.manifests import ArmManifest
 from draftproof.judge.decide.forecast import forecast_shortfalls

@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from draftproof.cli.app import app
-from draftproof.cli.initialising import METHODS, Wanted, render_new_plan
+from draftproof.cli.new_plan import METHODS, Wanted, render_new_plan
 from draftproof.measure.run.check import choose_items
 from draftproof.plan.load import LoadLevel
 from draftproof.plan.loading import load_builtin_plan, load_plan, parse_plan

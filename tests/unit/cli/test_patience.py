@@ -3,8 +3,8 @@
 import pytest
 
 from draftproof.cli.app import give_minutes
-from draftproof.cli.board_text import describe_notice
-from draftproof.cli.running import read_patience
+from draftproof.cli.live import describe_notice
+from draftproof.cli.run import read_patience
 from draftproof.core.errors import UsageError
 from draftproof.core.records import Notice
 from draftproof.measure.run import Patience

@@ -12,7 +12,7 @@ import typer
 
 import draftproof.cli
 from draftproof.cli.app import app, main
-from draftproof.cli.printable import make_printable, print_json, print_text, replace_unencodable
+from draftproof.cli.console import make_printable, print_json, print_text, replace_unencodable
 
 ENCODINGS = ("latin-1", "cp1252", "gbk", "shift_jis", "koi8-r", "ascii")
 HARD = "gain −5 % × 2 — “é” 日本 😀 ▁█ \udcff"
@@ -99,4 +99,4 @@ def test_every_command_writes_through_one_place():
     folder = Path(draftproof.cli.__file__).parent
     loud = re.compile(r"typer\.echo|typer\.secho|\bprint\(|sys\.stdout\.write|stdout\.buffer")
     found = [path.name for path in folder.glob("*.py") if loud.search(path.read_text("utf-8"))]
-    assert set(found) == {"console.py", "printable.py"}  # the console's bars print to standard error
+    assert found == ["console.py"]

@@ -4,7 +4,7 @@ from datetime import date
 
 import pytest
 
-from draftproof.cli.initialising import METHODS, Wanted, render_new_plan
+from draftproof.cli.new_plan import METHODS, Wanted, render_new_plan
 from draftproof.core.errors import PlanError
 from draftproof.plan.loading import load_builtin_plan, parse_plan, plan_sha256, render_plan, thresholds_sha256
 

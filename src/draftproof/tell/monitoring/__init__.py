@@ -7,8 +7,7 @@ Pure text out of a run: `render_rules(results, plan, manifest, jobs=..., holdout
 
 from draftproof.tell.monitoring.dashboard import render_dashboard
 from draftproof.tell.monitoring.rules import render_rules, render_watch
-from draftproof.tell.monitoring.watch import Watch
-from draftproof.tell.monitoring.watching import default_job, watch_run
+from draftproof.tell.monitoring.watch import Watch, default_job, watch_run
 
 __all__ = [
     "DASHBOARD_FILE",

@@ -13,8 +13,7 @@ from draftproof.judge.results.run import Results
 from draftproof.plan.limits import Limit
 from draftproof.plan.schema import Plan
 from draftproof.tell.monitoring.recordings import FAILED_EXCESS, SLOWDOWN, quote
-from draftproof.tell.monitoring.watch import Watch
-from draftproof.tell.monitoring.watching import watch_run
+from draftproof.tell.monitoring.watch import Watch, watch_run
 
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 _SCHEMA_VERSION = 39

@@ -6,13 +6,29 @@ PromQL in text: selectors, sums over windows, quotients, quantiles. Pure; knows 
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
+
+import msgspec
 
 from draftproof.plan.limits import TAIL_SHARES, floor_of_tail, tail_of
 from draftproof.plan.schema import Plan
-from draftproof.services.engines.signals import DecodeTime, Sample, Samples, Signals
-from draftproof.tell.monitoring.watch import ArmRole, Recording
+from draftproof.services.engines.signals import Sample, Samples, Signals
 
 _SPECIAL = re.compile(r"[\\^$.|?*+()\[\]{}]")
+ArmRole = Literal["candidate", "holdout"]
+
+
+class Recording(msgspec.Struct, frozen=True, kw_only=True):
+    """A series that Prometheus computes and keeps.
+
+    `comment` says what it is; `arm` is None for a series of both arms. `by_instance`: one value a replica.
+    """
+
+    name: str
+    arm: ArmRole | None
+    expr: str
+    comment: str
+    by_instance: bool = False
 
 
 def quote(text: str) -> str:
@@ -45,36 +61,6 @@ def once(sample: Sample, expression: str) -> str:
     return f"max without ({labels}) ({expression})" if labels else expression
 
 
-def increase(samples: Samples, jobs: Sequence[str], window_s: int) -> str:
-    """Return by how much counters rose in the window, over all replicas; resets are allowed for."""
-    parts = [_one_increase(sample, jobs, window_s) for sample in samples]
-    return parts[0] if len(parts) == 1 else "(\n  " + "\n  + ".join(parts) + "\n)"
-
-
-def _one_increase(sample: Sample, jobs: Sequence[str], window_s: int) -> str:
-    total = f"sum({once(sample, f'increase({select(sample, jobs)}[{window_s}s])')})"
-    return f"({total} or vector(0))" if sample.is_optional else total
-
-
-def time_per_token(decode: DecodeTime, jobs: Sequence[str], window_s: int) -> str:
-    """Return seconds of decoding over the tokens they brought, in the window, over all replicas."""
-    tokens = increase((decode.tokens,), jobs, window_s)
-    if decode.first_tokens is not None:
-        tokens = f"({tokens} - {increase((decode.first_tokens,), jobs, window_s)})"
-    return f"{increase((decode.seconds,), jobs, window_s)}\n/\n{tokens}"
-
-
-def quantile(bucket: str, jobs: Sequence[str], window_s: int, share: float) -> str:
-    """Return a quantile over the requests that ended in the window, over all replicas."""
-    rate = f"sum by (le) (rate({select(Sample(bucket), jobs)}[{window_s}s]))"
-    return f"histogram_quantile({share:g}, {rate})"
-
-
-def share_of(part: Samples, whole: Samples, jobs: Sequence[str], window_s: int) -> str:
-    """Return the part of one set of counters in another, in the window."""
-    return f"{increase(part, jobs, window_s)}\n/\n{increase(whole, jobs, window_s)}"
-
-
 def indent(text: str, by: str) -> str:
     """Return a text with every line moved to the right."""
     return "\n".join(by + line for line in text.splitlines())
@@ -86,7 +72,6 @@ SLOWDOWN = f"{_PAIR}slowdown_ratio"
 FAILED_EXCESS = f"{_PAIR}failed_share_excess"
 # The hold-out has no drafter.
 _CANDIDATE_ONLY = ("drafting", "acceptance_length", "restarts")
-Expression = Callable[[Signals, Sequence[str], Plan], str | None]
 # A comparison, what it compares, what must have happened often enough in both arms, how, and what it is.
 _PAIRS = (
     (
@@ -98,6 +83,171 @@ _PAIRS = (
     ),
     (FAILED_EXCESS, "failed_share", "attempted_requests", "-", "failed share, candidate less hold-out"),
 )
+
+
+class _Reader(msgspec.Struct, frozen=True):
+    """An arm's series as PromQL over the window and all replicas; None for what its engine lacks."""
+
+    signals: Signals
+    jobs: Sequence[str]
+    plan: Plan
+
+    @property
+    def over(self) -> str:
+        return f"[{self.plan.rollback.window_s}s]"
+
+    def increase(self, samples: Samples) -> str | None:
+        """By how much counters rose; resets are allowed for."""
+        if not samples:
+            return None
+        parts = [self._one_increase(sample) for sample in samples]
+        return parts[0] if len(parts) == 1 else "(\n  " + "\n  + ".join(parts) + "\n)"
+
+    def _one_increase(self, sample: Sample) -> str:
+        total = f"sum({once(sample, f'increase({select(sample, self.jobs)}{self.over})')})"
+        return f"({total} or vector(0))" if sample.is_optional else total
+
+    def share(self, part: Samples, whole: Samples) -> str | None:
+        """The part of one set of counters in another."""
+        return f"{self.increase(part)}\n/\n{self.increase(whole)}" if part and whole else None
+
+    def time_per_token(self) -> str | None:
+        """Seconds of decoding over the tokens they brought."""
+        decode = self.signals.decode_time
+        if decode is None:
+            return None
+        tokens = self.increase((decode.tokens,))
+        if decode.first_tokens is not None:
+            tokens = f"({tokens} - {self.increase((decode.first_tokens,))})"
+        return f"{self.increase((decode.seconds,))}\n/\n{tokens}"
+
+    def tail(self, bucket: str | None) -> str | None:
+        """The plan's quantile over the requests that ended."""
+        if bucket is None:
+            return None
+        rate = f"sum by (le) (rate({select(Sample(bucket), self.jobs)}{self.over}))"
+        return f"histogram_quantile({TAIL_SHARES[tail_of(self.plan)]:g}, {rate})"
+
+    def acceptance(self) -> str | None:
+        """Tokens that a verification step brings."""
+        signals, gauge = self.signals, self.signals.acceptance_gauge
+        if gauge is not None and signals.drafting is not None:
+            drafts = self.increase((signals.drafting,))
+            return f"avg(avg_over_time({select(gauge, self.jobs)}{self.over}))\nand on() ({drafts} > 0)"
+        if signals.accepted is None or signals.steps is None:
+            return None
+        return f"1 +\n{self.share((signals.accepted,), (signals.steps,))}"
+
+    def in_flight(self, read: str) -> str | None:
+        """Requests running or waiting of each replica, read at a moment or averaged over the window."""
+        signals = self.signals
+        if signals.running is None or signals.waiting is None:
+            return None
+        parts = (
+            f"sum by (instance) ({once(sample, read.format(f'{select(sample, self.jobs)}'))})"
+            for sample in (signals.running, signals.waiting)
+        )
+        return "\n+ ".join(parts)
+
+    def request_rate(self) -> str | None:
+        """The rate of each replica; a counter that an engine may lack counts as standing still."""
+        counted = self.signals.attempted or self.signals.finished
+        if not counted:
+            return None
+        rates = [f"sum by (instance) (rate({select(one, self.jobs)}{self.over}))" for one in counted]
+        parts = [
+            f"({rate} or 0 * {rates[0]})" if one.is_optional else rate
+            for one, rate in zip(counted, rates, strict=True)
+        ]
+        return "\n+ ".join(parts)
+
+    def cache(self) -> str | None:
+        """The share of the cache in use of each replica."""
+        usage = self.signals.cache_usage
+        return None if usage is None else f"max by (instance) ({select(usage, self.jobs)})"
+
+    def restarts(self) -> str | None:
+        """How often counters began again."""
+        tokens = self.signals.tokens
+        return f"sum(resets({select(tokens[0], self.jobs)}{self.over}))" if tokens else None
+
+
+def _if_any(sample: Sample | None) -> Samples:
+    return () if sample is None else (sample,)
+
+
+# Series: how it is computed, what it is, and whether it has one value a replica.
+_SERIES: dict[str, tuple[Callable[[_Reader], str | None], str, bool]] = {
+    "generated_tokens": (
+        lambda arm: arm.increase(arm.signals.tokens),
+        "tokens generated in the window",
+        False,
+    ),
+    "finished_requests": (
+        lambda arm: arm.increase(arm.signals.finished or arm.signals.tokens),
+        "requests that ended in the window: the floor of every judgement",
+        False,
+    ),
+    "attempted_requests": (
+        lambda arm: arm.increase(arm.signals.attempted),
+        "requests that ended or were refused in the window",
+        False,
+    ),
+    "time_per_token_seconds": (
+        _Reader.time_per_token,
+        "seconds of decoding over the tokens they brought",
+        False,
+    ),
+    "tail_time_per_token_seconds": (
+        lambda arm: arm.tail(arm.signals.tpot_bucket),
+        "{tail} of the requests' time per output token",
+        False,
+    ),
+    "tail_ttft_seconds": (
+        lambda arm: arm.tail(arm.signals.ttft_bucket),
+        "{tail} of the time to first token, from the engine's receipt",
+        False,
+    ),
+    "failed_share": (
+        lambda arm: arm.share(arm.signals.failed, arm.signals.attempted),
+        "share of requests that failed",
+        False,
+    ),
+    "drafting": (
+        lambda arm: arm.increase(_if_any(arm.signals.drafting)),
+        "what the drafter did in the window; 0 while it is idle",
+        False,
+    ),
+    "acceptance_length": (
+        _Reader.acceptance,
+        "tokens a verification step brings, the target's own included",
+        False,
+    ),
+    "requests_in_flight": (
+        lambda arm: arm.in_flight("{}"),
+        "requests running or waiting, of each replica",
+        True,
+    ),
+    "mean_requests_in_flight": (
+        # Bursts count by how long they last, whatever a single scrape catches.
+        lambda arm: arm.in_flight(f"avg_over_time({{}}{arm.over})"),
+        "mean over the window of the requests running or waiting, of each replica",
+        True,
+    ),
+    "request_rate": (
+        _Reader.request_rate,
+        "requests a second that ended or were refused in the window, of each replica",
+        True,
+    ),
+    "cache_usage": (_Reader.cache, "share of the key-value cache in use, of each replica", True),
+    "preemptions_per_request": (
+        lambda arm: arm.share(_if_any(arm.signals.preemptions), arm.signals.finished),
+        "preemptions over requests that ended",
+        False,
+    ),
+    "restarts": (_Reader.restarts, "counters that began again: a replica restarted", False),
+}
+CANDIDATE_SERIES = tuple(_SERIES)
 
 
 def arm_series(what: str, arm: ArmRole, run: str) -> str:
@@ -112,8 +262,9 @@ def pair_series(name: str, run: str) -> str:
 
 def record_arm(arm: ArmRole, signals: Signals, jobs: Sequence[str], plan: Plan) -> Iterator[Recording]:
     """Yield the recorded series of an arm, those only that its engine can tell."""
+    reader = _Reader(signals, jobs, plan)
     for what, (build, comment, by_instance) in _SERIES.items():
-        expr = None if arm == "holdout" and what in _CANDIDATE_ONLY else build(signals, jobs, plan)
+        expr = None if arm == "holdout" and what in _CANDIDATE_ONLY else build(reader)
         if expr is not None:
             caveat = signals.caveats.get(what, "")
             yield Recording(
@@ -142,139 +293,3 @@ def floor(run: str, plan: Plan, *, what: str = "finished_requests", tail: bool =
     """Return the condition that the candidate had enough requests in the window to be judged."""
     least = floor_of_tail(plan) if tail else plan.rollback.minimum_requests
     return f"{arm_series(what, 'candidate', run)} >= {least}"
-
-
-def _tokens(signals: Signals, jobs: Sequence[str], plan: Plan) -> str | None:
-    return increase(signals.tokens, jobs, plan.rollback.window_s) if signals.tokens else None
-
-
-def _finished(signals: Signals, jobs: Sequence[str], plan: Plan) -> str | None:
-    counted = signals.finished or signals.tokens
-    return increase(counted, jobs, plan.rollback.window_s) if counted else None
-
-
-def _attempted(signals: Signals, jobs: Sequence[str], plan: Plan) -> str | None:
-    return increase(signals.attempted, jobs, plan.rollback.window_s) if signals.attempted else None
-
-
-def _time_per_token(signals: Signals, jobs: Sequence[str], plan: Plan) -> str | None:
-    decode = signals.decode_time
-    return None if decode is None else time_per_token(decode, jobs, plan.rollback.window_s)
-
-
-def _tail_tpot(signals: Signals, jobs: Sequence[str], plan: Plan) -> str | None:
-    return _tail(signals.tpot_bucket, jobs, plan)
-
-
-def _tail_ttft(signals: Signals, jobs: Sequence[str], plan: Plan) -> str | None:
-    return _tail(signals.ttft_bucket, jobs, plan)
-
-
-def _tail(bucket: str | None, jobs: Sequence[str], plan: Plan) -> str | None:
-    share = TAIL_SHARES[tail_of(plan)]
-    return None if bucket is None else quantile(bucket, jobs, plan.rollback.window_s, share)
-
-
-def _failed(signals: Signals, jobs: Sequence[str], plan: Plan) -> str | None:
-    if not signals.attempted:
-        return None
-    return share_of(signals.failed, signals.attempted, jobs, plan.rollback.window_s)
-
-
-def _drafting(signals: Signals, jobs: Sequence[str], plan: Plan) -> str | None:
-    moves = signals.drafting
-    return None if moves is None else increase((moves,), jobs, plan.rollback.window_s)
-
-
-def _acceptance(signals: Signals, jobs: Sequence[str], plan: Plan) -> str | None:
-    window_s, gauge = plan.rollback.window_s, signals.acceptance_gauge
-    if gauge is not None and signals.drafting is not None:
-        drafts = increase((signals.drafting,), jobs, window_s)
-        return f"avg(avg_over_time({select(gauge, jobs)}[{window_s}s]))\nand on() ({drafts} > 0)"
-    if signals.accepted is None or signals.steps is None:
-        return None
-    return f"1 +\n{share_of((signals.accepted,), (signals.steps,), jobs, window_s)}"
-
-
-def _cache(signals: Signals, jobs: Sequence[str], _plan: Plan) -> str | None:
-    usage = signals.cache_usage
-    return None if usage is None else f"max by (instance) ({select(usage, jobs)})"
-
-
-def _preemptions(signals: Signals, jobs: Sequence[str], plan: Plan) -> str | None:
-    if signals.preemptions is None or not signals.finished:
-        return None
-    return share_of((signals.preemptions,), signals.finished, jobs, plan.rollback.window_s)
-
-
-def _in_flight(signals: Signals, jobs: Sequence[str], _plan: Plan) -> str | None:
-    if signals.running is None or signals.waiting is None:
-        return None
-    return f"{_sum_by_replica(signals.running, jobs)}\n+ {_sum_by_replica(signals.waiting, jobs)}"
-
-
-def _mean_in_flight(signals: Signals, jobs: Sequence[str], plan: Plan) -> str | None:
-    """The mean over the window: bursts count by how long they last, whatever a single scrape catches."""
-    if signals.running is None or signals.waiting is None:
-        return None
-    window_s = plan.rollback.window_s
-    parts = (
-        f"sum by (instance) ({once(sample, f'avg_over_time({select(sample, jobs)}[{window_s}s])')})"
-        for sample in (signals.running, signals.waiting)
-    )
-    return "\n+ ".join(parts)
-
-
-def _request_rate(signals: Signals, jobs: Sequence[str], plan: Plan) -> str | None:
-    """The rate of each replica; a counter that an engine may lack counts as standing still."""
-    counted = signals.attempted or signals.finished
-    if not counted:
-        return None
-    rates = [f"sum by (instance) (rate({select(one, jobs)}[{plan.rollback.window_s}s]))" for one in counted]
-    parts = [
-        f"({rate} or 0 * {rates[0]})" if one.is_optional else rate
-        for one, rate in zip(counted, rates, strict=True)
-    ]
-    return "\n+ ".join(parts)
-
-
-def _sum_by_replica(sample: Sample, jobs: Sequence[str]) -> str:
-    return f"sum by (instance) ({once(sample, select(sample, jobs))})"
-
-
-def _restarts(signals: Signals, jobs: Sequence[str], plan: Plan) -> str | None:
-    if not signals.tokens:
-        return None
-    return f"sum(resets({select(signals.tokens[0], jobs)}[{plan.rollback.window_s}s]))"
-
-
-# Series: how it is computed, what it is, and whether it has one value a replica.
-_SERIES: dict[str, tuple[Expression, str, bool]] = {
-    "generated_tokens": (_tokens, "tokens generated in the window", False),
-    "finished_requests": (
-        _finished,
-        "requests that ended in the window: the floor of every judgement",
-        False,
-    ),
-    "attempted_requests": (_attempted, "requests that ended or were refused in the window", False),
-    "time_per_token_seconds": (_time_per_token, "seconds of decoding over the tokens they brought", False),
-    "tail_time_per_token_seconds": (_tail_tpot, "{tail} of the requests' time per output token", False),
-    "tail_ttft_seconds": (_tail_ttft, "{tail} of the time to first token, from the engine's receipt", False),
-    "failed_share": (_failed, "share of requests that failed", False),
-    "drafting": (_drafting, "what the drafter did in the window; 0 while it is idle", False),
-    "acceptance_length": (_acceptance, "tokens a verification step brings, the target's own included", False),
-    "requests_in_flight": (_in_flight, "requests running or waiting, of each replica", True),
-    "mean_requests_in_flight": (
-        _mean_in_flight,
-        "mean over the window of the requests running or waiting, of each replica",
-        True,
-    ),
-    "request_rate": (
-        _request_rate,
-        "requests a second that ended or were refused in the window, of each replica",
-        True,
-    ),
-    "cache_usage": (_cache, "share of the key-value cache in use, of each replica", True),
-    "preemptions_per_request": (_preemptions, "preemptions over requests that ended", False),
-    "restarts": (_restarts, "counters that began again: a replica restarted", False),
-}

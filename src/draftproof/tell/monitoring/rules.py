@@ -7,9 +7,9 @@ from textwrap import wrap
 from draftproof.core.manifests import Manifest
 from draftproof.judge.results.run import Results
 from draftproof.plan.schema import Plan
-from draftproof.tell.monitoring.recordings import indent, quote
-from draftproof.tell.monitoring.watch import Alert, Recording, Watch, literal
-from draftproof.tell.monitoring.watching import watch_run
+from draftproof.tell.monitoring.alerts import Alert, literal
+from draftproof.tell.monitoring.recordings import Recording, indent, quote
+from draftproof.tell.monitoring.watch import Watch, watch_run
 
 _WIDTH = 110
 

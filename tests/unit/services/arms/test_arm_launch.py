@@ -40,7 +40,7 @@ def test_every_setting_has_a_flag_that_serve_knows():
     """No setting of the plan maps to a flag that the command line lacks."""
     import inspect
 
-    from draftproof.cli.serving import serve
+    from draftproof.cli.serve import serve
 
     known = {f"--{name.replace('_', '-')}" for name in inspect.signature(serve).parameters}
     assert {setting.flag for setting in REFERENCE_SETTINGS.values()} <= known

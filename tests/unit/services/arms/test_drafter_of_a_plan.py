@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from arm_builders import NGRAM, OFF, manifest, model_folder
 
-from draftproof.cli.initialising import Wanted, render_new_plan
+from draftproof.cli.new_plan import Wanted, render_new_plan
 from draftproof.measure.client.exchange import Exchange
 from draftproof.plan.loading import parse_plan
 from draftproof.plan.schema import Arm

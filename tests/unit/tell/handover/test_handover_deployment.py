@@ -7,7 +7,7 @@ import pytest
 from package_builders import DIGESTS
 from tests.builders.records import build_arm_manifest, build_contract, build_manifest
 
-from draftproof.cli.handing_over import describe_deployment
+from draftproof.cli.verify import describe_deployment
 from draftproof.core.errors import UsageError
 from draftproof.judge.compare.comparison import ArmFacts, name_trigger
 from draftproof.operate.deployment import check_end, compare_deployment

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from package_builders import repack, store_run, unpack
 
-from draftproof.cli.handing_over import describe_report
+from draftproof.cli.verify import describe_report
 from draftproof.core.errors import InvalidRunError, NotVerifiedError, StoreError
 from draftproof.core.manifests import Manifest
 from draftproof.measure.run import recompute

@@ -1,12 +1,12 @@
 """`draftproof compare`: two runs or packages, computed again from their records, side by side."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from draftproof.cli.console import console_progress
-from draftproof.cli.printable import print_json, print_text
+from draftproof.cli.console import JsonOption, console_progress, print_either
 
 if TYPE_CHECKING:
     from draftproof.judge.observe.run_data import RunData
@@ -25,7 +25,7 @@ def compare(
         str | None, typer.Option("--arm", help="Compare this arm alone.", show_default=False)
     ] = None,
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Say what changed between two runs: configuration, delivery, effects, envelope, verdict.
 
@@ -38,10 +38,8 @@ def compare(
     with console_progress() as progress:
         progress.phase("Computing both runs again")
         comparison = compare_runs(_load(before), _load(after), arm)
-    if as_json:
-        print_json(comparison)
-    else:
-        print_text(render_comparison(comparison).rstrip("\n"))
+    render = partial(render_comparison, comparison)
+    print_either(comparison, lambda: render().rstrip("\n"), as_json=as_json)
     raise typer.Exit(EXIT_CODES[comparison.conclusion])
 
 

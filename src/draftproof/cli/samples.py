@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from draftproof.cli.printable import print_json, print_text
+from draftproof.cli.console import JsonOption, print_either
 from draftproof.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ _Quantile = Annotated[
     ),
 ]
 _Power = Annotated[float, typer.Option("--power", help="Chance of seeing it in one cell, if it is there.")]
-_Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 
 
 def samples(
@@ -46,7 +45,7 @@ def samples(
     gain: _Gain = None,
     quantile: _Quantile = None,
     power: _Power = 0.8,
-    as_json: _Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Say how many prompts and requests a plan takes to see a gain, and what its workload has.
 
@@ -71,10 +70,7 @@ def samples(
     gain = default_question(plan).gain if gain is None else gain
     question = SampleQuestion(gain=gain, statistic=statistic, power=power)  # type: ignore[arg-type]
     found = plan_samples(plan, items, question, _read_run(run))
-    if as_json:
-        print_json(found)
-    else:
-        print_text(render_samples(found).rstrip("\n"))
+    print_either(found, lambda: render_samples(found).rstrip("\n"), as_json=as_json)
 
 
 def _shorten(text: str) -> str:

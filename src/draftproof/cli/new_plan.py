@@ -1,20 +1,18 @@
-"""`draftproof init`: a commented plan to start from, the demo's or one for an engine and a method.
+"""The text of a new plan for an engine and a method: what can be asked for, and what fills the templates in.
 
-Owns what can be asked for and the file that is written. The plans themselves are the templates in
-`data/plans/init`, one for each engine; what they share stands in those whose names begin with an underscore.
+The plans are the templates in `data/plans/init`, one for each engine; what they share stands in those whose
+names begin with an underscore.
 """
 
-from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
 import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from draftproof.cli.printable import print_text
-from draftproof.core.errors import StoreError, UsageError
+from draftproof.core.errors import UsageError
 from draftproof.plan.faults import PLACEHOLDER
-from draftproof.plan.loading import load_builtin_plan, render_string
+from draftproof.plan.loading import render_string
 from draftproof.services.arms.comparability import find_known_forced
 from draftproof.services.engines import adapter_for
 from draftproof.workload.blocks import ENOUGH_BLOCKS
@@ -75,58 +73,18 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     trace_requests: int = 0
 
 
-def initialise(
-    out: Path,
-    *,
-    engine: str | None,
-    method: str | None,
-    model: str | None,
-    draft: str | None,
-    trace: Path | None = None,
-    units: Units | None = None,
-) -> None:
-    """Write a new plan and say what to do next; a file that is there is never overwritten.
-
-    Raises:
-        UsageError: the file exists, the engine or its method is not one there is a template for, or the trace
-            cannot be read.
-        StoreError: the file cannot be written.
-    """
-    if engine is None:
-        if trace is not None or not method is model is draft is None:
-            raise UsageError(
-                "--method, --model, --draft and --trace are an engine's.",
-                fix=f"add --engine: {_list(METHODS)}",
-            )
-        text = load_builtin_plan("demo")[1]
-    else:
-        # A plan names such a service generic, a person by the protocol that it speaks.
-        engine = "openai" if engine == "generic" else engine
-        wanted = Wanted(engine=engine, method=method, model=model, draft=draft, units=units or Units())
-        text = render_new_plan(_add_trace(wanted, trace))
-    try:
-        with out.open("x", encoding="utf-8") as stream:
-            stream.write(text)
-    except FileExistsError as error:
-        raise UsageError("the file exists", place=str(out), fix="choose another name with --out") from error
-    except OSError as error:
-        raise StoreError(f"cannot write: {error.strerror}", place=str(out)) from error
-    first = f"fill in every {PLACEHOLDER} in it, then " if PLACEHOLDER in text else ""
-    print_text(f"Wrote {out}. Next: {first}draftproof check {out}")
-
-
 def read_units(timestamp: str | None, block_tokens: int | None) -> Units:
     """Return what is said of a recording on the command line.
 
     Raises:
         UsageError: a unit that there is not.
     """
-    for unit in NS_PER:
-        if timestamp == unit:
-            return Units(timestamp=unit, block_tokens=block_tokens)
-    if timestamp is not None:
-        raise UsageError(f"is {timestamp!r}", place="--timestamp-unit", fix=f"use one of: {_list(NS_PER)}")
-    return Units(block_tokens=block_tokens)
+    known = next((unit for unit in NS_PER if unit == timestamp), None)
+    if known != timestamp:
+        raise UsageError(
+            f"is {timestamp!r}", place="--timestamp-unit", fix=f"use one of: {', '.join(NS_PER)}"
+        )
+    return Units(timestamp=known, block_tokens=block_tokens)
 
 
 def render_new_plan(wanted: Wanted) -> str:
@@ -173,13 +131,13 @@ def _choose_method(wanted: Wanted) -> str | None:
         raise UsageError(
             f"there is no template for {wanted.engine!r}",
             place="--engine",
-            fix=f"use one of: {_list(METHODS)}",
+            fix=f"use one of: {', '.join(METHODS)}",
         )
     known = METHODS[wanted.engine]
     method = wanted.method or (known[0] if known else None)
     if method is not None and method not in known:
         fix = (
-            f"use one of: {_list(known)}"
+            f"use one of: {', '.join(known)}"
             if known
             else "leave --method out: such a service does not say how it drafts"
         )
@@ -194,7 +152,7 @@ def _choose_method(wanted: Wanted) -> str | None:
     return method
 
 
-def _add_trace(wanted: Wanted, path: Path | None) -> Wanted:
+def add_trace(wanted: Wanted, path: Path | None) -> Wanted:
     """Return what is wanted with a recording, after its first ten minutes have been read as one."""
     units = wanted.units
     if path is None:
@@ -219,10 +177,6 @@ def _locate(name: str | None) -> str | None:
         raise UsageError("a name holds a character that cannot be printed", place=repr(name), fix="rename it")
     path = Path(name).expanduser()
     return str(path.absolute()) if path.exists() else name
-
-
-def _list(names: Iterable[str]) -> str:
-    return ", ".join(names)
 
 
 @cache

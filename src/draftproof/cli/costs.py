@@ -6,12 +6,18 @@ from typing import Annotated
 
 import typer
 
-from draftproof.cli.console import console_progress
-from draftproof.cli.printable import print_json, print_text
-from draftproof.cli.running import INTERRUPTED_CODE, fresh_directory, model_resolver
+from draftproof.cli.console import (
+    INTERRUPTED_CODE,
+    JsonOption,
+    PlanArgument,
+    console_progress,
+    fresh_directory,
+    model_resolver,
+    print_json,
+    print_text,
+)
 from draftproof.core.errors import UsageError
 
-_Plan = Annotated[Path, typer.Argument(help="A plan file (TOML).", show_default=False)]
 _Out = Annotated[Path | None, typer.Option("--out", help="Folder to create.", show_default=False)]
 _Lengths = Annotated[str, typer.Option("--draft-lengths", help="Tokens drafted a step, with commas.")]
 _Batches = Annotated[str, typer.Option("--batches", help="Requests in flight at once, with commas.")]
@@ -41,11 +47,10 @@ _Synthetic = Annotated[
     ),
 ]
 _Seed = Annotated[int, typer.Option("--seed", min=0, help="Draws the order of starts and waves.")]
-_Json = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 
 
 def costs(
-    plan_file: _Plan,
+    plan_file: PlanArgument,
     *,
     out: _Out = None,
     draft_lengths: _Lengths = "1,2,4,8",
@@ -57,7 +62,7 @@ def costs(
     seed: _Seed = 1,
     split: _Split = True,
     synthetic: _Synthetic = True,
-    as_json: _Json = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Measure what a step costs by draft length and batch size, and which acceptance would break even.
 

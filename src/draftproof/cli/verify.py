@@ -1,6 +1,5 @@
-"""`draftproof package` and `draftproof verify`: a run as one archive, and the check of one."""
+"""`draftproof verify`: the check of a package, and of an approval against what runs."""
 
-import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,15 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from draftproof.cli.console import console_progress
-from draftproof.cli.printable import print_json, print_text
-from draftproof.cli.running import interruptible, model_resolver
+from draftproof.cli.console import (
+    JsonOption,
+    console_progress,
+    interruptible,
+    model_resolver,
+    print_json,
+    print_text,
+)
 from draftproof.core.errors import UsageError
 
 if TYPE_CHECKING:
     from draftproof.judge.compare.comparison import FactChange
     from draftproof.operate.deployment import DeploymentReport
-    from draftproof.tell.handover.packing import Packed
     from draftproof.tell.handover.verifying import Opened, VerifyReport
 
 _HEADS = {
@@ -26,67 +29,6 @@ _HEADS = {
     "nothing_approved": "NOTHING APPROVED: the verdict is {}, and there is nothing to hold",
 }
 NOT_VERIFIED_CODE, VOID_CODE = 50, 51
-_LARGEST_SALT = 1 << 16
-
-
-def package(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.", show_default=False)],
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Archive to write.", show_default="RUN.tar")
-    ] = None,
-    key: Annotated[
-        Path | None,
-        typer.Option(
-            "--key",
-            help="Sign with this Ed25519 private key (PEM or OpenSSH); its passphrase is taken from "
-            "$DRAFTPROOF_KEY_PASSPHRASE.",
-            show_default=False,
-        ),
-    ] = None,
-    salt: Annotated[
-        Path | None,
-        typer.Option("--salt", help="File with 16 secret bytes or more, for --withhold.", show_default=False),
-    ] = None,
-    allow_secret_like: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--allow-secret-like",
-            metavar="FILE:LINE",
-            help="A place that looks like a secret and is none; may be given again.",
-            show_default=False,
-        ),
-    ] = None,
-    *,
-    withhold: Annotated[
-        bool, typer.Option("--withhold", help="Replace prompts and outputs by salted digests.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
-) -> None:
-    """Pack a run for another team: raw data, results, contract, bill of materials, hashes, signature.
-
-    The same run gives the same bytes on any machine. Refused where anything in it looks like a secret (2), or
-    where results.json is not what the records give (40).
-    """
-    from draftproof.tell.handover.packing import PackOptions, pack_run  # noqa: PLC0415
-    from draftproof.tell.handover.signing import PASSPHRASE_VARIABLE  # noqa: PLC0415
-
-    if withhold != (salt is not None):
-        raise UsageError(
-            "--withhold and --salt go together.", fix="head -c 32 /dev/urandom > salt, then --salt salt"
-        )
-    options = PackOptions(
-        key=key,
-        passphrase=os.environ.get(PASSPHRASE_VARIABLE),
-        salt=None if salt is None else _read_salt(salt),
-        allowed=tuple(allow_secret_like or ()),
-    )
-    with console_progress() as progress:
-        progress.phase("Computing the run again and packing it")
-        packed = pack_run(run, out or Path(f"{run.resolve().name}.tar"), options)
-    if as_json:
-        print_json(packed)
-    else:
-        print_text(_describe(packed))
 
 
 def verify(
@@ -112,7 +54,7 @@ def verify(
         ),
     ] = None,
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Check a package: every byte, signature, journal order, and the verdict computed again.
 
@@ -206,22 +148,3 @@ def describe_report(report: "VerifyReport") -> str:
     withheld = ["Withheld: prompts and answers are salted digests."] if report.withheld else []
     verdict = [f"Verdict: {report.decision}: {report.sentence}"] if report.verified else []
     return "\n".join([f"{head}: {report.package}{name}", *lines, *withheld, *verdict])
-
-
-def _describe(packed: "Packed") -> str:
-    lines = [
-        f"Packed: {packed.archive} ({packed.members} files, {packed.size:,} bytes)",
-        f"Verdict: {packed.decision}",
-        f"SHA-256: {packed.sha256}",
-    ]
-    if packed.signature is not None:
-        lines.append(f"Signature: {packed.signature}")
-    return "\n".join([*lines, *(f"Note: {text}" for text in packed.notes)])
-
-
-def _read_salt(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(_LARGEST_SALT)
-    except OSError as error:
-        raise UsageError(f"the salt cannot be read ({error.strerror}).", place=str(path)) from error

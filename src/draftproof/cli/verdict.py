@@ -1,0 +1,106 @@
+"""`draftproof report`, `verdict` and `judge`: what follows from the records of a run, computed again."""
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from draftproof.cli.console import JsonOption, RunArgument, interruptible, print_either, print_text
+from draftproof.core.errors import DraftproofError, UsageError
+
+if TYPE_CHECKING:
+    from draftproof.judge.results.run import Verdict
+
+
+def report(run_directory: RunArgument) -> None:
+    """Re-compute results.json, envelope.json and report.html of a run; the same bytes each time.
+
+    Exits with the verdict's code, as `run` does: 0 adopt, 10 limited, 20 defer, 30 inconclusive, 40 invalid.
+    """
+    from draftproof.judge.results.run import EXIT_CODES  # noqa: PLC0415
+    from draftproof.measure.run import recompute  # noqa: PLC0415
+    from draftproof.tell.report.text import render_text  # noqa: PLC0415
+
+    results = recompute(run_directory, write=True)
+    print_text(render_text(results))
+    print_text(f"Report: {run_directory / 'report.html'}")
+    raise typer.Exit(EXIT_CODES[results.verdict.decision])
+
+
+def verdict(
+    run_directory: RunArgument,
+    *,
+    as_json: JsonOption = False,
+    explain: Annotated[
+        bool,
+        typer.Option("--explain", help="Walk from the verdict to cells, prompts and raw requests."),
+    ] = False,
+    cell: Annotated[
+        str | None,
+        typer.Option("--cell", help="Explain one cell in full: SEGMENT@LOAD.", show_default=False),
+    ] = None,
+    questions: Annotated[
+        bool, typer.Option("--questions", help="Answer the twelve questions of a review.")
+    ] = False,
+) -> None:
+    """Re-compute the verdict and exit with its code.
+
+    0 adopt, 10 adopt in a limited envelope, 20 defer, 30 inconclusive, 40 invalid run.
+    """
+    from draftproof.judge.results.run import EXIT_CODES  # noqa: PLC0415
+    from draftproof.measure.run import recompute  # noqa: PLC0415
+    from draftproof.tell.report.configuration import render_questions  # noqa: PLC0415
+
+    if questions and (explain or cell is not None):
+        raise UsageError("--questions and --explain are two views", fix="ask for one of them at a time")
+    if explain or cell is not None:
+        _explain(run_directory, cell, as_json=as_json)
+    results = recompute(run_directory, write=False)
+    if questions:
+        print_either(results.questions, partial(render_questions, results), as_json=as_json)
+    else:
+        print_either(results.verdict, partial(_render_verdict, results.verdict), as_json=as_json)
+    raise typer.Exit(EXIT_CODES[results.verdict.decision])
+
+
+def _explain(run_directory: Path, cell: str | None, *, as_json: bool) -> None:
+    """Print the way from the verdict to the requests and exit with the verdict's code."""
+    from draftproof.judge.results.run import EXIT_CODES  # noqa: PLC0415
+    from draftproof.measure.run import explain_run  # noqa: PLC0415
+    from draftproof.tell.report.explanation import render_explanation  # noqa: PLC0415
+
+    explanation = explain_run(run_directory, cell)
+    print_either(explanation, partial(render_explanation, explanation), as_json=as_json)
+    raise typer.Exit(EXIT_CODES[explanation.decision])
+
+
+def _render_verdict(verdict: "Verdict") -> str:
+    reasons = (f"  - {reason.text} [{reason.evidence}]" for reason in verdict.reasons)
+    return "\n".join([f"{verdict.decision}: {verdict.sentence}", *reasons])
+
+
+def judge(run_directory: RunArgument) -> None:
+    """Ask the functions and the judge model of a workload for every judgement that a run still lacks.
+
+    What they say is kept in the run, which is then computed again. Nothing is asked twice. 0 all is judged, 1
+    something is left.
+    """
+    from draftproof.measure.run.answer_judging import run_judging  # noqa: PLC0415
+    from draftproof.measure.run.reporting import recompute  # noqa: PLC0415
+    from draftproof.store import RunDirectory  # noqa: PLC0415
+
+    with interruptible(run_directory) as progress:
+        report = run_judging(run_directory, progress)
+        if report.judged:
+            progress.phase("Computing the verdict")
+            RunDirectory.open(run_directory).compact()
+            recompute(run_directory, write=True)
+    if report.wanted:
+        print_text(f"Judged {report.judged} of {report.wanted} answers that were not judged yet.")
+    else:
+        print_text("Nothing to judge: no answer of this run lacks a judgement.")
+    for problem in report.problems:
+        print_text(f"  - {' '.join(problem.split())}")
+    if report.left:
+        raise typer.Exit(DraftproofError.exit_code)
