@@ -107,36 +107,12 @@ BUILTIN_SKIP = BUILTIN_PREFIX + "layer-skip"
 _RECORD_NAME = "layer-skip.json"
 
 
-class LayerChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """Some of the target's layers as a drafter.
-
-    `agreement` is how often they name the target's likeliest next token on the calibration texts; `speedup`
-    is what they promise at the draft length that suits them best.
-    """
-
-    layers: str
-    kept: int
-    agreement: float
-    drafts: int
-    speedup: float
-
-
 class LayerRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What a search found for a target: the choice, how it was made, and the best choice of each size.
-
-    `output_price` and `row_price` are the output layer and a further row of a pass, as shares of a pass over
-    one row; `texts_sha256` names the calibration texts, `positions` says how many next tokens were compared.
-    """
+    """What a search over a target's layers chose; its file also says how, and the best of each size."""
 
     target: TargetIdentity
     num_layers: int
     layers: str
-    provenance: str
-    texts_sha256: str
-    positions: int
-    output_price: float
-    row_price: float
-    choices: tuple[LayerChoice, ...]
 
 
 def resolve_layers(name: str) -> str:

@@ -1,14 +1,8 @@
-"""What one choice of a request has received so far, and the metrics block over one or several of them.
+"""What a request of one or more choices is answered with, in the OpenAI form: chunks, bodies, usage, metrics.
 
 Pure: the caller passes the clock's readings. Counts follow metrics.md; a value that is not known is null.
-
-What a request of one or more choices is answered with: chunks, bodies, usage and metrics.
-
-Pure: the caller passes the clock's readings. Usage counts the prompt once and the tokens of every choice.
-
-The OpenAI form of one choice: its text or its forced tool call, log-probabilities, token ids.
-
-Pure. The same writer makes the pieces of a stream, or the whole choice of a body from all rounds as one.
+Usage counts the prompt once and the tokens of every choice. One writer makes the pieces of a stream, or the
+whole choice of a body from all rounds as one.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,6 +11,8 @@ from typing import Any
 
 import msgspec
 
+from draftproof.core.clock import NS_PER_S
+from draftproof.core.records import Round
 from draftproof.reference.http.token_text import LogprobsWriter, TokenTexts
 from draftproof.reference.http.tools import CallText
 from draftproof.reference.http.wire import Wanted
@@ -25,20 +21,8 @@ from draftproof.reference.types import (
     RoundOutput,
     RoundStats,
     SpeculationParams,
-    TokenLogprobs,
 )
 
-_ROUND_FIELDS = (
-    "proposed",
-    "accepted",
-    "committed",
-    "draft_ns",
-    "verify_ns",
-    "sample_ns",
-    "schedule_ns",
-    "batch_size",
-    "prefill_tokens",
-)
 _NOTHING = RoundOutput(
     token_ids=(), text="", finish_reason=None, round=None, queue_ns=0, prefill_ns=0, fallbacks=0
 )
@@ -86,19 +70,21 @@ class Answer:
         return self.last.finish_reason if self.last else None
 
     def joined(self) -> RoundOutput:
-        """Return all outputs as one: its tokens, text and end."""
+        """Return all outputs as one: its tokens, text and end; log-probabilities if every token has one."""
+        parts = [output.logprobs for output in self.outputs if output.token_ids]
+        known = [part for part in parts if part is not None]
         return msgspec.structs.replace(
             self.last or _NOTHING,
             token_ids=tuple(self.token_ids),
             text="".join(output.text for output in self.outputs),
-            logprobs=_joined_logprobs(self.outputs),
+            logprobs=tuple(chain.from_iterable(known)) if len(known) == len(parts) else None,
         )
 
     def time_per_output_token_s(self) -> float | None:
         """Return the mean time per token after the first delivery, None if there is none after it."""
         if self.first_ns is None or self.last_ns is None or len(self.token_ids) < 2:
             return None
-        return (self.last_ns - self.first_ns) / 1e9 / (len(self.token_ids) - 1)
+        return (self.last_ns - self.first_ns) / NS_PER_S / (len(self.token_ids) - 1)
 
 
 def metrics_block(answers: Sequence[Answer], *, rounds: bool) -> dict[str, Any]:
@@ -121,7 +107,7 @@ def metrics_block(answers: Sequence[Answer], *, rounds: bool) -> dict[str, Any]:
         "speculation": msgspec.structs.asdict(speculation) | describe_lengths(steps),
     }
     if rounds:
-        block["rounds"] = {name: [getattr(step, name) for step in steps] for name in _ROUND_FIELDS}
+        block["rounds"] = {name: [getattr(step, name) for step in steps] for name in Round.__struct_fields__}
     return block
 
 
@@ -162,13 +148,6 @@ def describe_lengths(rounds: Sequence[RoundStats]) -> dict[str, Any]:
     }
 
 
-def _joined_logprobs(outputs: Iterable[RoundOutput]) -> tuple[TokenLogprobs, ...] | None:
-    """Return the log-probabilities of all tokens, None unless every token has one."""
-    parts = [output.logprobs for output in outputs if output.token_ids]
-    known = [part for part in parts if part is not None]
-    return tuple(chain.from_iterable(known)) if len(known) == len(parts) else None
-
-
 def _difference_ms(start_ns: int | None, end_ns: int | None) -> float | None:
     return None if start_ns is None or end_ns is None else (end_ns - start_ns) / 1e6
 
@@ -206,19 +185,16 @@ class ChoiceWriter:
     def _choice(self, shown: dict[str, Any], output: RoundOutput) -> dict[str, Any]:
         asked = self._wanted.sampling.logprobs is not None
         known = () if output.logprobs is None and not output.token_ids else output.logprobs
+        is_call = self._call is not None and self._call.complete and output.finish_reason == "stop"
         choice: dict[str, Any] = {
             "index": self._index,
             **shown,
             "logprobs": None if not asked or known is None else self._logprobs.write(known),
-            "finish_reason": self._finish_reason(output),
+            "finish_reason": "tool_calls" if is_call else output.finish_reason,
         }
         if self._wanted.return_token_ids:
             choice["token_ids"] = list(output.token_ids)
         return choice
-
-    def _finish_reason(self, output: RoundOutput) -> str | None:
-        called = self._call is not None and self._call.complete
-        return "tool_calls" if called and output.finish_reason == "stop" else output.finish_reason
 
     def _delta(self, output: RoundOutput) -> dict[str, Any]:
         return {"content": output.text} if self._call is None else self._call_delta(self._call, output)

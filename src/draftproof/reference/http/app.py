@@ -26,10 +26,10 @@ from draftproof.core.clock import Clock, monotonic_ns
 from draftproof.core.errors import EngineError
 from draftproof.reference.counters import EngineStats
 from draftproof.reference.http.answer import Answers
-from draftproof.reference.http.chat import ChatTokenizer, chat_token_ids, completion_token_ids
+from draftproof.reference.http.chat import chat_token_ids, completion_token_ids
 from draftproof.reference.http.delivery import RETRY_AFTER_S, Delivery, RoundStream
 from draftproof.reference.http.exposition import RequestCounters, ServerCollector, render_metrics
-from draftproof.reference.http.token_text import TokenTexts
+from draftproof.reference.http.token_text import ChatTokenizer, TokenTexts
 from draftproof.reference.http.wire import MAX_CHOICES, Wanted, limit_tokens, parse_wanted
 from draftproof.reference.http.wire_fields import BadRequestError, error_body
 from draftproof.reference.types import (
@@ -196,13 +196,15 @@ class Service:
             )
         read_prompt = chat_token_ids if chat else completion_token_ids
         try:
-            body = _json_object(content)
+            body = msgspec.json.decode(content, type=dict[str, Any])
             wanted = parse_wanted(
                 body, self._config.speculation, self._name, chat=chat, max_choices=self._max_choices
             )
             prompt = read_prompt(body, self._engine.tokenizer, max_model_len)
         except RecursionError as fault:
             raise BadRequestError("The body is nested too deeply.", None) from fault
+        except (msgspec.DecodeError, UnicodeDecodeError) as fault:
+            raise BadRequestError(f"The body is not a JSON object: {fault}.", None) from fault
         sampling = limit_tokens(wanted, len(prompt), max_model_len)
         answers = Answers(
             request_id=f"{'chatcmpl' if chat else 'cmpl'}-{uuid.uuid4().hex}",
@@ -285,13 +287,6 @@ async def _read_body(request: Request, limit_bytes: int) -> bytes:
         if len(content) > limit_bytes:
             raise BadRequestError(f"The body has more than {limit_bytes} bytes.", None, status=413)
     return bytes(content)
-
-
-def _json_object(content: bytes) -> dict[str, Any]:
-    try:
-        return msgspec.json.decode(content, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError) as fault:
-        raise BadRequestError(f"The body is not a JSON object: {fault}.", None) from fault
 
 
 async def _refused(_request: Request, fault: Exception) -> Response:

@@ -6,41 +6,18 @@ decides everything else.
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from jinja2 import TemplateError
 
+from draftproof.reference.http.token_text import ChatTokenizer
 from draftproof.reference.http.tools import read_tools, render_tools
 from draftproof.reference.http.wire import check_text_length
 from draftproof.reference.http.wire_fields import BadRequestError
 
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 _DEFAULT_SYSTEM = "You are a helpful assistant."
-
-
-class ChatTokenizer(Protocol):
-    """What is used of a tokenizer of `transformers`."""
-
-    chat_template: Any
-
-    def encode(self, text: str, *, add_special_tokens: bool = ...) -> list[int]:
-        """Return the token ids of a text."""
-        ...
-
-    def decode(self, token_ids: list[int], **kwargs: Any) -> str:
-        """Return the text of token ids."""
-        ...
-
-    def convert_ids_to_tokens(self, ids: int) -> str:
-        """Return the piece of the vocabulary at an id."""
-        ...
-
-    def apply_chat_template(self, conversation: Any, **kwargs: Any) -> Any:
-        """Return a conversation rendered by the model's own template."""
-        ...
-
-    def __len__(self) -> int: ...
 
 
 def chat_token_ids(body: Mapping[str, Any], tokenizer: ChatTokenizer, max_model_len: int) -> tuple[int, ...]:

@@ -14,47 +14,20 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from draftproof.core.clock import NS_PER_S
 from draftproof.reference.counters import EngineStats
 from draftproof.reference.http.answer import Answer
 from draftproof.reference.types import RoundOutput
 
 PREFIX = "draftproof:"
+Values = float | Mapping[str, float]  # one, or one for each value of a label
 _TTFT_BOUNDS_S = (
-    0.001,
-    0.005,
-    0.01,
-    0.02,
-    0.04,
-    0.06,
-    0.08,
-    0.1,
-    0.25,
-    0.5,
-    0.75,
-    1.0,
-    2.5,
-    5.0,
-    10.0,
-    20.0,
-    40.0,
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75),
+    *(1.0, 2.5, 5.0, 10.0, 20.0, 40.0),
 )
 _TPOT_BOUNDS_S = (
-    0.0025,
-    0.005,
-    0.01,
-    0.015,
-    0.02,
-    0.025,
-    0.03,
-    0.04,
-    0.05,
-    0.075,
-    0.1,
-    0.15,
-    0.2,
-    0.3,
-    0.5,
-    1.0,
+    *(0.0025, 0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075, 0.1),
+    *(0.15, 0.2, 0.3, 0.5, 1.0),
 )
 
 
@@ -111,7 +84,7 @@ class RequestCounters:
         self.prompt_tokens += len(answer.prompt_token_ids)
         self.fallbacks += answer.last.fallbacks if answer.last else 0
         if answer.first_ns is not None:
-            self.time_to_first_token.observe((answer.first_ns - answer.received_ns) / 1e9)
+            self.time_to_first_token.observe((answer.first_ns - answer.received_ns) / NS_PER_S)
         per_token_s = answer.time_per_output_token_s()
         if per_token_s is not None:
             self.time_per_output_token.observe(per_token_s)
@@ -139,44 +112,37 @@ class ServerCollector(Collector):
         """Yield every metric family."""
         yield from self._request_families()
         yield from self._acceptance_families()
-        yield self._gauge(
-            "process_resident_memory_bytes", "Resident memory.", psutil.Process().memory_info().rss
-        )
+        memory = psutil.Process().memory_info().rss
+        yield self._gauge("process_resident_memory_bytes", "Resident memory.", memory)
         stats = self._engine()
         if stats is not None:
             yield from self._engine_families(stats)
+            yield from self._policy_families(stats)
+            yield from self._time_families(stats)
 
     def _request_families(self) -> Iterable[Metric]:
         counters = self._counters
+        ends = {reason: counters.finished[reason] for reason in ("stop", "length", "cancelled", "error")}
         yield self._counter("prompt_tokens", "Prompt tokens of finished requests.", counters.prompt_tokens)
         yield self._counter("generation_tokens", "Tokens delivered.", counters.generation_tokens)
         yield self._counter("requests_rejected", "Requests refused by a full queue.", counters.rejected)
-        finished = CounterMetricFamily(
-            f"{PREFIX}request_success", "Finished requests.", labels=["model_name", "finished_reason"]
-        )
-        for reason in ("stop", "length", "cancelled", "error"):
-            finished.add_metric([self._model_name, reason], counters.finished[reason])
-        yield finished
+        yield self._counter("request_success", "Finished requests.", ends, "finished_reason")
         yield self._histogram("time_to_first_token_seconds", "From receipt.", counters.time_to_first_token)
         yield self._histogram(
             "request_time_per_output_token_seconds", "Per request.", counters.time_per_output_token
         )
 
     def _acceptance_families(self) -> Iterable[Metric]:
-        counters = self._counters
-        yield self._counter("spec_decode_num_drafts", "Steps that drafted.", counters.num_drafts)
-        yield self._counter("spec_decode_num_draft_tokens", "Drafted tokens.", counters.num_draft_tokens)
+        counters, name = self._counters, "spec_decode_num"
+        accepted = counters.accepted_per_position
+        positions = range(max([self._num_spec_tokens, *(position + 1 for position in accepted)]))
+        by_position = {str(position): accepted[position] for position in positions}
+        yield self._counter(f"{name}_drafts", "Steps that drafted.", counters.num_drafts)
+        yield self._counter(f"{name}_draft_tokens", "Drafted tokens.", counters.num_draft_tokens)
+        yield self._counter(f"{name}_accepted_tokens", "Accepted drafts.", counters.num_accepted_tokens)
         yield self._counter(
-            "spec_decode_num_accepted_tokens", "Accepted drafts.", counters.num_accepted_tokens
+            f"{name}_accepted_tokens_per_pos", "Accepted drafts by position.", by_position, "position"
         )
-        positions = CounterMetricFamily(
-            f"{PREFIX}spec_decode_num_accepted_tokens_per_pos",
-            "Accepted drafts by position.",
-            labels=["model_name", "position"],
-        )
-        for position in range(max([self._num_spec_tokens, *(p + 1 for p in counters.accepted_per_position)])):
-            positions.add_metric([self._model_name, str(position)], counters.accepted_per_position[position])
-        yield positions
         yield self._counter("spec_decode_fallbacks", "Drafter failures survived.", counters.fallbacks)
 
     def _engine_families(self, stats: EngineStats) -> Iterable[Metric]:
@@ -184,47 +150,49 @@ class ServerCollector(Collector):
         yield self._gauge("num_requests_waiting", "Requests in the queue.", stats.waiting)
         yield self._gauge("kv_cache_tokens", "Tokens in the key-value cache.", stats.kv_tokens)
         yield self._gauge("kv_cache_bytes", "Bytes of the key-value cache.", stats.kv_bytes)
-        yield from self._policy_families(stats)
-        yield self._counter("engine_steps", "Forward passes of the engine.", stats.steps)
-        yield self._counter("draft_seconds", "Drafting.", stats.draft_ns / 1e9)
-        yield self._counter("verify_seconds", "Target forward passes.", stats.verify_ns / 1e9)
-        yield self._counter("sample_seconds", "Acceptance and sampling.", stats.sample_ns / 1e9)
-        yield self._counter("schedule_seconds", "Scheduling.", stats.schedule_ns / 1e9)
 
     def _policy_families(self, stats: EngineStats) -> Iterable[Metric]:
-        yield self._by("policy", "spec_rounds", "Rounds of sequences that could draft.", stats.policy_rounds)
-        yield self._by(
-            "policy", "spec_paused_rounds", "Rounds in which the policy paused drafting.", stats.paused_rounds
+        rounds, paused = (
+            "Rounds of sequences that could draft.",
+            "Rounds in which the policy paused drafting.",
         )
+        yield self._counter("spec_rounds", rounds, stats.policy_rounds, "policy")
+        yield self._counter("spec_paused_rounds", paused, stats.paused_rounds, "policy")
         if stats.draft_length is not None:
             yield self._gauge(
                 "spec_draft_length_current",
                 "Mean draft length over the sequences of the last round, as the policies decided it.",
                 stats.draft_length,
             )
-        gains = GaugeMetricFamily(
-            f"{PREFIX}spec_estimated_gain",
+        yield self._gauge(
+            "spec_estimated_gain",
             "Throughput with drafts over that without, as adaptive and auto estimate it from recent rounds.",
-            labels=["model_name", "method"],
+            stats.draft_gains,
+            "method",
         )
-        for method, gain in stats.draft_gains.items():
-            gains.add_metric([self._model_name, method], gain)
-        yield gains
 
-    def _by(self, label: str, name: str, text: str, values: Mapping[str, float]) -> Metric:
-        family = CounterMetricFamily(PREFIX + name, text, labels=["model_name", label])
-        for value_of, value in values.items():
-            family.add_metric([self._model_name, value_of], value)
-        return family
+    def _time_families(self, stats: EngineStats) -> Iterable[Metric]:
+        yield self._counter("engine_steps", "Forward passes of the engine.", stats.steps)
+        yield self._counter("draft_seconds", "Drafting.", stats.draft_ns / NS_PER_S)
+        yield self._counter("verify_seconds", "Target forward passes.", stats.verify_ns / NS_PER_S)
+        yield self._counter("sample_seconds", "Acceptance and sampling.", stats.sample_ns / NS_PER_S)
+        yield self._counter("schedule_seconds", "Scheduling.", stats.schedule_ns / NS_PER_S)
 
-    def _counter(self, name: str, text: str, value: float) -> Metric:
-        family = CounterMetricFamily(PREFIX + name, text, labels=["model_name"])
-        family.add_metric([self._model_name], value)
-        return family
+    def _counter(self, name: str, text: str, values: Values, label: str | None = None) -> Metric:
+        labels = ["model_name", *([] if label is None else [label])]
+        return self._fill(CounterMetricFamily(PREFIX + name, text, labels=labels), values)
 
-    def _gauge(self, name: str, text: str, value: float) -> Metric:
-        family = GaugeMetricFamily(PREFIX + name, text, labels=["model_name"])
-        family.add_metric([self._model_name], value)
+    def _gauge(self, name: str, text: str, values: Values, label: str | None = None) -> Metric:
+        labels = ["model_name", *([] if label is None else [label])]
+        return self._fill(GaugeMetricFamily(PREFIX + name, text, labels=labels), values)
+
+    def _fill(self, family: CounterMetricFamily | GaugeMetricFamily, values: Values) -> Metric:
+        """Add one sample, or one for each value of the family's own label."""
+        if not isinstance(values, Mapping):
+            family.add_metric([self._model_name], values)
+            return family
+        for labelled, value in values.items():
+            family.add_metric([self._model_name, labelled], value)
         return family
 
     def _histogram(self, name: str, text: str, histogram: Histogram) -> Metric:

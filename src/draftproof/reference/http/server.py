@@ -25,8 +25,7 @@ from draftproof.core.errors import UsageError
 from draftproof.reference.counters import TraceFile, Tracer
 from draftproof.reference.http.app import LoadedEngine, Service, build_app, config_settings
 from draftproof.reference.types import EngineConfig
-from draftproof.reference.weights.fetch import RECORD_NAME, resolve_model
-from draftproof.reference.weights.wheel import Progress, file_sha256, quiet
+from draftproof.reference.weights.fetch import RECORD_NAME, Progress, file_sha256, quiet, resolve_model
 
 _GRACE_S = 3
 WRITE_TIMEOUT_S = 120.0

@@ -15,8 +15,10 @@ _REPLACEMENT = "\ufffd"
 _BYTE_PIECE_CHARS = len("<0x00>")
 
 
-class Vocabulary(Protocol):
+class ChatTokenizer(Protocol):
     """What is used of a tokenizer of `transformers`."""
+
+    chat_template: Any
 
     def encode(self, text: str, *, add_special_tokens: bool = ...) -> list[int]:
         """Return the token ids of a text."""
@@ -30,11 +32,17 @@ class Vocabulary(Protocol):
         """Return the piece of the vocabulary at an id."""
         ...
 
+    def apply_chat_template(self, conversation: Any, **kwargs: Any) -> Any:
+        """Return a conversation rendered by the model's own template."""
+        ...
+
+    def __len__(self) -> int: ...
+
 
 class TokenTexts:
     """Bytes and text of single tokens, each computed once."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: ChatTokenizer) -> None:
         self._vocabulary = vocabulary
         # Some decoders drop the space before a text's first token, so each is decoded behind another.
         self._before = vocabulary.encode("a", add_special_tokens=False)[-1:]

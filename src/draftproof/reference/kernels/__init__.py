@@ -5,7 +5,7 @@ Both compute the same functions in float32; the native form also computes each r
 beside it, so that verification and batching change no bit of a logit.
 """
 
+from draftproof.reference.kernels.native import select_kernels
 from draftproof.reference.kernels.protocol import Attention, Kernels, Linear
-from draftproof.reference.kernels.select import KernelChoice, select_kernels
 
-__all__ = ["Attention", "KernelChoice", "Kernels", "Linear", "select_kernels"]
+__all__ = ["Attention", "Kernels", "Linear", "select_kernels"]

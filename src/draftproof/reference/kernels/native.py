@@ -7,6 +7,7 @@ used there, and a damaged library, whose loading could end the process, is compi
 
 import ctypes
 import hashlib
+import logging
 import os
 import platform
 import shlex
@@ -14,13 +15,17 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import Literal
 
 import torch
 
-from draftproof.core.errors import EngineError
-from draftproof.reference.kernels.protocol import Attention, Linear
+from draftproof.core.errors import EngineError, UsageError
+from draftproof.reference.kernels.portable import PortableKernels
+from draftproof.reference.kernels.protocol import Attention, Kernels, Linear
 from draftproof.reference.models.ragged import RaggedBatch
+from draftproof.reference.weights.fetch import cache_dir
 
+_logger = logging.getLogger(__name__)
 _SOURCE = Path(__file__).with_name("kernels.cpp")
 _FLAGS = (
     *("-std=gnu++17", "-O3", "-march=native", "-pthread"),
@@ -165,6 +170,32 @@ class NativeKernels:
             self.threads,
         )
         return out
+
+
+def select_kernels(
+    choice: Literal["auto", "native", "portable"], *, dtype: torch.dtype, device: torch.device
+) -> Kernels:
+    """Return the chosen kernels; `auto` takes the native ones where they run and can be compiled.
+
+    Raises UsageError: native kernels are asked for where they do not run; EngineError: they are asked for and
+    do not compile.
+    """
+    fits = dtype == torch.float32 and device.type == "cpu"
+    if choice == "portable" or (choice == "auto" and not fits):
+        return PortableKernels()
+    if not fits:
+        raise UsageError(
+            f"native kernels compute float32 on a CPU, not {dtype} on {device.type}",
+            place="kernels",
+            fix="use kernels auto or portable",
+        )
+    try:
+        return build_native(cache_dir())
+    except EngineError as fault:
+        if choice == "native":
+            raise
+        _logger.warning("portable kernels are used, which are slower: %s", fault)
+        return PortableKernels()
 
 
 def build_native(cache_folder: Path) -> NativeKernels:

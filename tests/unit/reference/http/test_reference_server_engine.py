@@ -207,7 +207,7 @@ def test_a_schema_that_is_none_is_the_clients_error(tiny_client: Client) -> None
 
 def test_version_states_the_running_settings(tiny_client: Client, tiny_model: Path) -> None:
     """/version carries what a manifest needs, hashes of weights and tokenizer included."""
-    from draftproof.reference.weights.wheel import file_sha256
+    from draftproof.reference.weights.fetch import file_sha256
 
     version = tiny_client.get("/version").json
     assert version["engine"] == "draftproof-reference"
