@@ -38,30 +38,6 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     log: str = ""
 
 
-def _ask_nothing(_item: Item) -> dict[str, Any]:
-    return {}
-
-
-def _read_no_blocks(_blocks: EngineBlocks) -> MetricsReading:
-    return MetricsReading()
-
-
-def _read_no_identity(_bodies: Mapping[str, bytes]) -> Identity:
-    return Identity()
-
-
-def _read_no_log(_text: str) -> Settings:
-    return {}
-
-
-def _explain_nothing(_evidence: Evidence) -> str | None:
-    return None
-
-
-def _find_nothing_lossy(_settings: Settings) -> str | None:
-    return None
-
-
 class EngineAdapter(msgspec.Struct, frozen=True, kw_only=True):
     """Everything draftproof knows of one engine.
 
@@ -79,8 +55,8 @@ class EngineAdapter(msgspec.Struct, frozen=True, kw_only=True):
             scheduler mode that speculation switches off.
         explain_off: what shows that a service does not speculate although nothing counts its drafts, as one
             phrase; None where nothing does. That nothing counts them shows nothing.
-        explain_idle: why a service that should speculate does not, as one phrase that names the cause, or a
-            likely one; None where the evidence shows no cause.
+        explain_idle: why a service that should speculate does not, where nothing shows it to be off, as one
+            phrase that names the cause, or a likely one; None where the evidence shows no cause.
         find_lossy: what makes the outputs under these settings differ in distribution from the target's own,
             as one phrase; None where nothing is known to.
         render_switch: fields that switch speculation for one request; None: the engine has no such field.
@@ -91,15 +67,15 @@ class EngineAdapter(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     facts: EngineFacts
-    ask: Callable[[Item], dict[str, Any]] = _ask_nothing
+    ask: Callable[[Item], dict[str, Any]] = lambda _item: {}
     optional: Mapping[str, dict[str, Any]] = {}
-    read_blocks: Callable[[EngineBlocks], MetricsReading] = _read_no_blocks
-    read_identity: Callable[[Mapping[str, bytes]], Identity] = _read_no_identity
+    read_blocks: Callable[[EngineBlocks], MetricsReading] = lambda _blocks: MetricsReading()
+    read_identity: Callable[[Mapping[str, bytes]], Identity] = lambda _bodies: Identity()
     read_flags: Callable[[Sequence[str]], Settings] = parse_flags
-    read_log: Callable[[str], Settings] = _read_no_log
-    explain_off: Callable[[Evidence], str | None] = _explain_nothing
-    explain_idle: Callable[[Evidence], str | None] = _explain_nothing
-    find_lossy: Callable[[Settings], str | None] = _find_nothing_lossy
+    read_log: Callable[[str], Settings] = lambda _text: {}
+    explain_off: Callable[[Evidence], str | None] = lambda _evidence: None
+    explain_idle: Callable[[Evidence], str | None] = lambda _evidence: None
+    find_lossy: Callable[[Settings], str | None] = lambda _settings: None
     render_switch: Callable[[Speculation], dict[str, Any]] | None = None
     fold: Callable[[Callable[[EngineBlocks], MetricsReading]], AnswerFold] = ChatFold
     signals: Signals = UNKNOWN_SERVICE

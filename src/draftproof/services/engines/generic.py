@@ -5,22 +5,14 @@ and asked only where it is accepted. What the service does not disclose stays un
 recorded as undisclosed and only delivery is measured.
 """
 
-from typing import Any
-
 from draftproof.services.engines.adapter import EngineAdapter
 from draftproof.services.engines.chat.metrics_block import read_metrics
 from draftproof.services.engines.facts import EngineFacts
-from draftproof.workload.items import Item
-
-
-def _ask(_item: Item) -> dict[str, Any]:
-    """Usage at the end of the stream is of the protocol, at every chunk it is not."""
-    return {"stream_options": {"include_usage": True}}
-
 
 GENERIC = EngineAdapter(
     facts=EngineFacts(name="generic", title="OpenAI-compatible service", metrics_path=""),
-    ask=_ask,
+    # Usage at the end of the stream is of the protocol, at every chunk it is not.
+    ask=lambda _item: {"stream_options": {"include_usage": True}},
     optional={
         "stream_options.continuous_usage_stats": {
             "stream_options": {"include_usage": True, "continuous_usage_stats": True}

@@ -6,7 +6,7 @@ that something else shows it to be, such as its command or its log.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -49,7 +49,9 @@ def prove_speculation(adapter: EngineAdapter, evidence: Evidence) -> Proof:
         )
     if proof.state == "drafting":
         return proof
-    return msgspec.structs.replace(proof, cause=adapter.explain_idle(evidence))
+    return msgspec.structs.replace(
+        proof, cause=adapter.explain_off(evidence) or adapter.explain_idle(evidence)
+    )
 
 
 def _describe_silence(adapter: EngineAdapter, evidence: Evidence) -> str:
@@ -58,14 +60,10 @@ def _describe_silence(adapter: EngineAdapter, evidence: Evidence) -> str:
         return "neither the answer nor the service's metrics count drafts"
     where = f" at {', '.join(evidence.metrics_urls)}" if evidence.metrics_urls else ""
     lacks = "no counters of drafts"
-    if all(sum_series(evidence.after, name) is None for name in _list_names(adapter.facts.series)):
+    fields = msgspec.structs.asdict(adapter.facts.series).values()
+    if all(sum_series(evidence.after, name) is None for field in fields for name in field or ()):
         lacks += f" and no other series of {adapter.facts.title}"
     return f"the answer counts no drafts, and the metrics{where} have {lacks}"
-
-
-def _list_names(series: Series) -> Iterator[str]:
-    for field in msgspec.structs.asdict(series).values():
-        yield from field or ()
 
 
 def _read_answer(evidence: Evidence) -> Proof | None:

@@ -1,30 +1,19 @@
 """The reference engine: asked for token ids and for its record of every round."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import msgspec
 
 from draftproof.services.engines.adapter import EngineAdapter, Evidence
 from draftproof.services.engines.chat.metrics_block import read_metrics
-from draftproof.services.engines.facts import EngineFacts, Feature, Identity, Release, Series, Settings
-from draftproof.services.engines.protocol import Speculation
+from draftproof.services.engines.facts import EngineFacts, Feature, Identity, Release, Series
 from draftproof.services.engines.signals import NO_CACHE_SHARE, NO_PREEMPTIONS, DecodeTime, Sample, Signals
 from draftproof.services.engines.values import as_table, as_text, decode_object, name_facts
-from draftproof.workload.items import Item
 
 REFERENCE_ENGINE = "draftproof-reference"
 _SPEC = "draftproof:spec_decode_num"
 # The plan names every drafting setting under `speculation.`; the service states these without it.
 _PLAN_NAMES = {name: f"speculation.{name}" for name in ("ngram_min", "ngram_max", "ngram_shared_tokens")}
-
-
-def _ask(_item: Item) -> dict[str, Any]:
-    return {"return_token_ids": True, "return_round_metrics": True}
-
-
-def _switch(speculation: Speculation) -> dict[str, Any]:
-    return {"speculation": msgspec.to_builtins(speculation)}
 
 
 def _read_identity(bodies: Mapping[str, bytes]) -> Identity:
@@ -39,11 +28,6 @@ def _read_identity(bodies: Mapping[str, bytes]) -> Identity:
             for key, value in config.items()
         },
     )
-
-
-def _read_no_flags(_command: Sequence[str]) -> Settings:
-    """The engine states its whole configuration itself, under the names that a plan uses."""
-    return {}
 
 
 def _explain_idle(evidence: Evidence) -> str | None:
@@ -114,10 +98,10 @@ REFERENCE = EngineAdapter(
         is_exact=True,
     ),
     signals=_SIGNALS,
-    ask=_ask,
+    ask=lambda _item: {"return_token_ids": True, "return_round_metrics": True},
     read_blocks=read_metrics,
     read_identity=_read_identity,
-    read_flags=_read_no_flags,
+    read_flags=lambda _command: {},  # it states its whole configuration itself, under the names of a plan
     explain_idle=_explain_idle,
-    render_switch=_switch,
+    render_switch=lambda speculation: {"speculation": msgspec.to_builtins(speculation)},
 )

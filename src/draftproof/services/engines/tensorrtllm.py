@@ -26,7 +26,14 @@ from draftproof.services.engines.facts import (
     Settings,
 )
 from draftproof.services.engines.signals import HIDDEN_ERRORS, DecodeTime, Sample, Signals
-from draftproof.services.engines.values import decode_object, first_sum, name_facts, parse_series
+from draftproof.services.engines.values import (
+    as_text,
+    decode_object,
+    first_sum,
+    list_cards,
+    name_facts,
+    parse_series,
+)
 
 _METRICS = "/prometheus/metrics"
 _FAMILIES: dict[str, Family] = {
@@ -107,17 +114,11 @@ def _read_passes(blocks: EngineBlocks) -> MetricsReading:
 
 def _read_identity(bodies: Mapping[str, bytes]) -> Identity:
     """Read /version, /v1/models and, where `return_perf_metrics` is on, the configuration in the metrics."""
-    version = decode_object(bodies.get("/version")).get("version")
-    cards = decode_object(bodies.get("/v1/models")).get("data")
-    owners = (
-        {card.get("owned_by") for card in cards if isinstance(card, dict)}
-        if isinstance(cards, list)
-        else set()
-    )
+    owners = {card.get("owned_by") for card in list_cards(bodies)}
     settings = _read_config(bodies.get(_METRICS, b""))
     return Identity(
         engine="tensorrt-llm" if "tensorrt_llm" in owners or settings else None,
-        version=version if isinstance(version, str) else None,
+        version=as_text(decode_object(bodies.get("/version")).get("version")),
         settings=settings,
     )
 
@@ -183,8 +184,6 @@ def _explain_off(evidence: Evidence) -> str | None:
 
 
 def _explain_idle(evidence: Evidence) -> str | None:
-    if (off := _explain_off(evidence)) is not None:
-        return off
     if evidence.after is None:
         return f"there are no metrics at {_METRICS}: the config file lacks return_perf_metrics: true"
     if first_sum(evidence.after, _DRAFTED) is None:

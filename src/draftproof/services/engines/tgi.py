@@ -39,7 +39,7 @@ from draftproof.services.engines.signals import (
     Sample,
     Signals,
 )
-from draftproof.services.engines.values import decode_object, name_facts, read_smi, sum_series
+from draftproof.services.engines.values import as_text, decode_object, name_facts, read_smi, sum_series
 from draftproof.workload.items import Item
 
 _FAMILIES: dict[str, Family] = {"n-gram": "ngram", "medusa": "attached", "mlp_speculator": "attached"}
@@ -110,7 +110,6 @@ def _ask(item: Item) -> dict[str, Any]:
 def _read_identity(bodies: Mapping[str, bytes]) -> Identity:
     """Read /info. It names the target and its limits, and says nothing about speculation."""
     info = decode_object(bodies.get("/info"))
-    version = info.get("version")
     build = " ".join(text for key in ("docker_label", "sha") if isinstance(text := info.get(key), str))
     stated = {key: info[key] for key in _STATED if isinstance(info.get(key), int)}
     length, revision = info.get("max_total_tokens"), info.get("model_sha")
@@ -120,7 +119,7 @@ def _read_identity(bodies: Mapping[str, bytes]) -> Identity:
         stated["model_sha"] = revision
     return Identity(
         engine="tgi" if info.get("router") == "text-generation-router" else None,
-        version=version if isinstance(version, str) else None,
+        version=as_text(info.get("version")),
         settings=stated | name_facts({"engine_build": build}),
     )
 
@@ -155,8 +154,6 @@ def _explain_off(evidence: Evidence) -> str | None:
 
 
 def _explain_idle(evidence: Evidence) -> str | None:
-    if (off := _explain_off(evidence)) is not None:
-        return off
     if evidence.before is None or evidence.after is None:
         return None
     before, after = (sum_series(scrape, _ACCEPTED) for scrape in (evidence.before, evidence.after))

@@ -37,6 +37,12 @@ def decode_object(body: bytes | None) -> dict[str, Any]:
     return as_table(decode_body(body))
 
 
+def list_cards(bodies: Mapping[str, bytes]) -> list[dict[str, Any]]:
+    """Return what /v1/models says of each model, none where it says nothing."""
+    cards = decode_object(bodies.get("/v1/models")).get("data")
+    return [as_table(card) for card in cards] if isinstance(cards, list) else []
+
+
 def as_table(value: object) -> dict[str, Any]:
     """Return a decoded value that is an object, {} for any other."""
     return value if isinstance(value, dict) else {}

@@ -222,7 +222,7 @@ def test_a_vocabulary_that_differs_is_named():
 def test_a_drafter_that_could_not_be_started_is_named():
     """The server says why in its log and runs on."""
     shown = evidence("trap_differs", SPECULATING[:3], log_name="trap_no_draft")
-    assert "draft-simple requires a draft context" in str(LLAMACPP.explain_idle(shown))
+    assert "draft-simple requires a draft context" in str(LLAMACPP.explain_off(shown))
 
 
 @pytest.mark.parametrize(

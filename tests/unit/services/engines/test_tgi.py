@@ -194,7 +194,8 @@ def test_the_log_tells_method_and_what_else_changed():
 
 
 def explain(**fields):
-    return TGI.explain_idle(Evidence(**({"settings": ON} | fields)))
+    evidence = Evidence(**({"settings": ON} | fields))
+    return TGI.explain_off(evidence) or TGI.explain_idle(evidence)
 
 
 def test_idle_drafters_are_explained():

@@ -40,6 +40,7 @@ from draftproof.services.engines.values import (
     decode_body,
     decode_object,
     join_names,
+    list_cards,
     name_facts,
 )
 from draftproof.workload.items import Item
@@ -86,6 +87,7 @@ def _read_identity(bodies: Mapping[str, bytes]) -> Identity:
     """Read /props, /slots and /v1/models. `speculative.types` of /props says "none" whatever is in force."""
     props = decode_object(bodies.get("/props"))
     build = as_text(props.get("build_info"))
+    is_ours = any(card.get("owned_by") == "llamacpp" for card in list_cards(bodies))
     found: Settings = {
         "max_model_len": as_count(as_table(props.get("default_generation_settings")).get("n_ctx")),
         "n_slots": as_count(props.get("total_slots")),
@@ -93,15 +95,10 @@ def _read_identity(bodies: Mapping[str, bytes]) -> Identity:
         METHOD: OFF if _cannot_speculate(bodies) else None,
     }
     return Identity(
-        engine="llamacpp" if build is not None or _is_llamacpp(bodies) else None,
+        engine="llamacpp" if build is not None or is_ours else None,
         version=build,
         settings={key: value for key, value in found.items() if value is not None},
     )
-
-
-def _is_llamacpp(bodies: Mapping[str, bytes]) -> bool:
-    cards = decode_object(bodies.get("/v1/models")).get("data")
-    return isinstance(cards, list) and any(as_table(card).get("owned_by") == "llamacpp" for card in cards)
 
 
 def _cannot_speculate(bodies: Mapping[str, bytes]) -> bool:
@@ -148,8 +145,6 @@ def _explain_off(evidence: Evidence) -> str | None:
 
 
 def _explain_idle(evidence: Evidence) -> str | None:
-    if (off := _explain_off(evidence)) is not None:
-        return off
     method = evidence.settings.get(METHOD)
     return None if method in {None, OFF} else _explain_no_match(str(method), evidence.settings)
 

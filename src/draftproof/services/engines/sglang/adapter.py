@@ -26,8 +26,7 @@ from draftproof.services.engines.facts import (
 from draftproof.services.engines.sglang.answer import HeldTailFold, read_details
 from draftproof.services.engines.sglang.settings import ALIASES, name_settings, read_flags, vary_sglang
 from draftproof.services.engines.signals import DecodeTime, Sample, Signals
-from draftproof.services.engines.values import decode_object, read_nccl, sum_series
-from draftproof.workload.items import Item
+from draftproof.services.engines.values import as_text, decode_object, list_cards, read_nccl, sum_series
 
 _FAMILIES: dict[str, Family] = {
     "NGRAM": "ngram",
@@ -56,30 +55,20 @@ _NO_ADAPTING = re.compile(r"speculative_adaptive disabled: (.+?)\. Falling back"
 _ACTIVE_STEPS = "sglang:spec_num_steps"
 
 
-def _ask(_item: Item) -> dict[str, Any]:
-    return {"return_spec_tokens_details": True}
-
-
 def _read_identity(bodies: Mapping[str, bytes]) -> Identity:
     """Read /server_info (older releases: /get_server_info) and /v1/models."""
     stated = decode_object(bodies.get("/server_info")) or decode_object(bodies.get("/get_server_info"))
-    card = _read_card(bodies)
-    version = stated.get("version")
+    card, version = next(iter(list_cards(bodies)), {}), as_text(stated.get("version"))
     settings = _read_arguments(stated) if "speculative_algorithm" in stated else {}
     length = card.get("max_model_len")
     if isinstance(length, int):
         settings["max_model_len"] = length
-    is_known = isinstance(version, str) or card.get("owned_by") == "sglang"
+    is_known = version is not None or card.get("owned_by") == "sglang"
     return Identity(
         engine="sglang" if is_known else None,
-        version=version if isinstance(version, str) else None,
+        version=version,
         settings=settings,
     )
-
-
-def _read_card(bodies: Mapping[str, bytes]) -> dict[str, Any]:
-    cards = decode_object(bodies.get("/v1/models")).get("data")
-    return cards[0] if isinstance(cards, list) and cards and isinstance(cards[0], dict) else {}
 
 
 def _read_arguments(stated: dict[str, Any]) -> Settings:
@@ -109,14 +98,14 @@ def _read_log(text: str) -> Settings:
 def _explain_off(evidence: Evidence) -> str | None:
     if evidence.settings.get(METHOD) == OFF:
         return "the server runs without --speculative-algorithm"
-    if _has_adapted_to_zero(evidence):
+    # Without adapting, look-up shows a gauge of zero as well.
+    is_adapting = evidence.settings.get("speculation.adaptive") is True
+    if is_adapting and evidence.after is not None and sum_series(evidence.after, _ACTIVE_STEPS) == 0:
         return "the adaptive table has set the draft length to zero at this batch size"
     return None
 
 
 def _explain_idle(evidence: Evidence) -> str | None:
-    if (off := _explain_off(evidence)) is not None:
-        return off
     answer = evidence.answer
     counts = None if answer is None else answer.speculation
     if counts is not None and counts.num_spec_steps and not counts.num_accepted_draft_tokens:
@@ -126,13 +115,6 @@ def _explain_idle(evidence: Evidence) -> str | None:
     if counts is None and evidence.after is None:
         return "the answer has no sglext block, and there are no metrics without --enable-metrics"
     return None
-
-
-def _has_adapted_to_zero(evidence: Evidence) -> bool:
-    """Whether the gauge of the active draft length is zero; without adapting, look-up shows zero as well."""
-    if evidence.after is None or evidence.settings.get("speculation.adaptive") is not True:
-        return False
-    return sum_series(evidence.after, _ACTIVE_STEPS) == 0
 
 
 def _find_lossy(settings: Settings) -> str | None:
@@ -325,7 +307,7 @@ SGLANG = EngineAdapter(
     ),
     signals=_SIGNALS,
     vary=vary_sglang,
-    ask=_ask,
+    ask=lambda _item: {"return_spec_tokens_details": True},
     read_blocks=read_details,
     read_identity=_read_identity,
     read_flags=read_flags,

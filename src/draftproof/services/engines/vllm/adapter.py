@@ -6,7 +6,6 @@ number comes from and where vLLM's own mislead.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 
@@ -27,7 +26,7 @@ from draftproof.services.engines.facts import (
     Settings,
 )
 from draftproof.services.engines.signals import HIDDEN_ERRORS, DecodeTime, Sample, Signals
-from draftproof.services.engines.values import as_table, as_text, decode_object, first_sum
+from draftproof.services.engines.values import as_text, decode_object, first_sum, list_cards
 from draftproof.services.engines.vllm.flags import ALIASES, read_flags, vary_vllm
 from draftproof.services.engines.vllm.state import (
     CACHE_TOKENS,
@@ -37,7 +36,6 @@ from draftproof.services.engines.vllm.state import (
     read_log,
     read_server_info,
 )
-from draftproof.workload.items import Item
 
 _FAMILIES: dict[str, Family] = {
     "ngram": "ngram",
@@ -78,10 +76,6 @@ _SERIES = Series(
 )
 
 
-def _ask(_item: Item) -> dict[str, Any]:
-    return {"return_token_ids": True}
-
-
 def _read_blocks(blocks: EngineBlocks) -> MetricsReading:
     """Read the `metrics` block; the steps come from the chunks, each of which holds one.
 
@@ -99,8 +93,7 @@ def _read_blocks(blocks: EngineBlocks) -> MetricsReading:
 
 def _read_identity(bodies: Mapping[str, bytes]) -> Identity:
     """Read /version and /v1/models, and /server_info where development mode has it."""
-    cards = decode_object(bodies.get("/v1/models")).get("data")
-    is_vllm = isinstance(cards, list) and any(as_table(card).get("owned_by") == "vllm" for card in cards)
+    is_vllm = any(card.get("owned_by") == "vllm" for card in list_cards(bodies))
     info = decode_object(bodies.get(_SERVER_INFO))
     return Identity(
         engine="vllm" if is_vllm or info else None,
@@ -118,8 +111,6 @@ def _explain_off(evidence: Evidence) -> str | None:
 
 
 def _explain_idle(evidence: Evidence) -> str | None:
-    if (off := _explain_off(evidence)) is not None:
-        return off
     settings, drafted = evidence.settings, _count_drafts(evidence)
     method = settings.get(METHOD)
     if evidence.after is not None and drafted is None:
@@ -127,13 +118,15 @@ def _explain_idle(evidence: Evidence) -> str | None:
     if drafted:
         return _explain_refused(settings)
     if method in {"ngram", "ngram_gpu", "suffix"}:
-        return f"{method} found no match in the test request{_window(settings)}"
+        shortest = settings.get("speculation.prompt_lookup_min")
+        window = "" if shortest is None else f" (prompt_lookup_min is {shortest})"
+        return f"{method} found no match in the test request{window}"
     return None
 
 
 def _explain_refused(settings: Settings) -> str | None:
     """Name why drafts were made and none was taken."""
-    if _is_synthetic(settings):
+    if settings.get(_SAMPLER) == "synthetic":
         return "synthetic acceptance refuses every draft"
     if settings.get(METHOD) == "draft_model":
         return (
@@ -141,11 +134,6 @@ def _explain_refused(settings: Settings) -> str | None:
             "equal size no draft is right"
         )
     return "no draft was right; beyond its own context length a drafter proposes zeros that are all refused"
-
-
-def _window(settings: Settings) -> str:
-    shortest = settings.get("speculation.prompt_lookup_min")
-    return "" if shortest is None else f" (prompt_lookup_min is {shortest})"
 
 
 def _drafts_for_one(schedule: object) -> int | None:
@@ -166,10 +154,6 @@ def _count_drafts(evidence: Evidence) -> float | None:
         return told.num_draft_tokens
     after = first_sum(evidence.after or {}, _SERIES.draft_tokens)
     return None if after is None else after - (first_sum(evidence.before or {}, _SERIES.draft_tokens) or 0.0)
-
-
-def _is_synthetic(settings: Settings) -> bool:
-    return settings.get(_SAMPLER) == "synthetic"
 
 
 def _find_lossy(settings: Settings) -> str | None:
@@ -330,7 +314,7 @@ VLLM = EngineAdapter(
     signals=_SIGNALS,
     vary=vary_vllm,
     lookup_stands_in=True,
-    ask=_ask,
+    ask=lambda _item: {"return_token_ids": True},
     read_blocks=_read_blocks,
     read_identity=_read_identity,
     read_flags=read_flags,
