@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from draftproof.judge.results.equivalence import (
+from draftproof.judge.results.decision import (
     ALL_LOADS,
     EquivalenceTest,
     GreedyComparison,

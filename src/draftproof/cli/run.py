@@ -143,7 +143,7 @@ def read_patience(wait_min: float | None, *, keep_going: bool) -> "Patience":
 
 def finish(results: "Results", out: Path, *, as_json: bool) -> None:
     """Print the outcome of a run and exit with the verdict's code."""
-    from draftproof.judge.observe.notices import ENDED_EARLY  # noqa: PLC0415
+    from draftproof.judge.observe.observed import ENDED_EARLY  # noqa: PLC0415
     from draftproof.judge.results.run import EXIT_CODES  # noqa: PLC0415
     from draftproof.tell.report.text import render_text  # noqa: PLC0415
 

@@ -20,9 +20,9 @@ from draftproof.judge.decide.equivalence.assess import warn_about_equivalence
 from draftproof.judge.decide.equivalence.greedy import compute_agreements
 from draftproof.judge.decide.faults import summarise_incomplete
 from draftproof.judge.decide.near_copies import warn_about_near_copies
-from draftproof.judge.decide.needs import add_needed, ask_nothing, list_largest
 from draftproof.judge.decide.order.compute import compute_order, warn_about_order
-from draftproof.judge.decide.order.doubts import qualify_by_processes, warn_about_preceding
+from draftproof.judge.decide.order.preceding import qualify_by_processes, warn_about_preceding
+from draftproof.judge.decide.samples.missing import add_needed, ask_nothing, list_largest
 from draftproof.judge.decide.tails import list_open_tails, qualify_sentence, tail_share
 from draftproof.judge.decide.wording import EVIDENCE_WORDS, list_reasons, render_sentence, weakest_evidence
 from draftproof.judge.inform.arm_cells import compute_arm_cells, compute_deliveries, summarise_turns
@@ -51,7 +51,7 @@ from draftproof.judge.inform.unmeasured import (
     without_searched,
 )
 from draftproof.judge.knee.compute import compute_knee
-from draftproof.judge.observe.notices import explain_ending, warn_about_notices
+from draftproof.judge.observe.observed import explain_ending, warn_about_notices
 from draftproof.judge.observe.pairs import DECISIVE
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun, RunData
 from draftproof.judge.observe.services import (

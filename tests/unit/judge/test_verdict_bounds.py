@@ -7,9 +7,8 @@ import pytest
 
 from draftproof.core.records import Chunk
 from draftproof.judge.compute import compute_results
-from draftproof.judge.decide.bounds import REMEDY
+from draftproof.judge.decide.bounds import NO_COUNT, NOT_STREAMED, ONE_CHUNK, REMEDY
 from draftproof.judge.decide.decision import decide_run
-from draftproof.judge.observe.missing import NO_COUNT, NOT_STREAMED, ONE_CHUNK
 from draftproof.tell.report import render_html, render_text
 
 MS = 1_000_000

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from tests.builders.runs import Layout, Requests, build_run, order_turns
 
+from draftproof.judge.decide.counting import count_hidden
 from draftproof.judge.decide.effects import (
     METRICS,
     compare_arms,
 )
-from draftproof.judge.decide.equal_length import count_hidden
 from draftproof.judge.decide.guardrails import QUANTITIES, compute_differences, count_votes
 from draftproof.judge.observe.pairs import DECISIVE, pair_observations
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, prepare_run

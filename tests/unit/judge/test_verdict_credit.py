@@ -7,8 +7,7 @@ from tests.builders.runs import Layout, Requests, build_run, order_turns
 
 from draftproof.judge.compute import compute_results
 from draftproof.judge.decide.decision import decide_run
-from draftproof.judge.decide.few_blocks import find_few_blocks
-from draftproof.judge.decide.forecast import forecast_shortfalls
+from draftproof.judge.decide.forecast import find_few_blocks, forecast_shortfalls
 from draftproof.judge.observe.pairs import pair_observations
 from draftproof.judge.observe.run_data import prepare_run
 from draftproof.judge.stats.shares import paired_share_difference

@@ -4,9 +4,9 @@ import msgspec
 import pytest
 
 from draftproof.core.records import Chunk
+from draftproof.judge.decide.counting import read_arrival, read_at_equal_length, read_rate
 from draftproof.judge.decide.decision import decide_run
 from draftproof.judge.decide.eligibility import compute_length_shift
-from draftproof.judge.decide.equal_length import read_arrival, read_at_equal_length, read_rate
 from draftproof.judge.observe.pairs import pair_observations
 from draftproof.judge.observe.run_data import prepare_run
 from draftproof.judge.results.figure import Figure

@@ -8,7 +8,7 @@ from tests.builders.runs import Layout, Requests, build_run
 from draftproof.core.records import Notice
 from draftproof.judge.compute import compute_results
 from draftproof.judge.inform.evidence import find_evidence
-from draftproof.judge.observe.notices import FORECAST, explain_ending, find_ending, note_going_on
+from draftproof.judge.observe.observed import FORECAST, explain_ending, find_ending, note_going_on
 
 NOTE = Notice(code="drift", severity="note", text="Times have doubled.", remedy="look", at_ns=1)
 END = Notice(code="host_busy", severity="cannot_end_well", text="Others use it.", remedy="stop them", at_ns=2)

@@ -17,6 +17,7 @@ from draftproof.judge.compare.comparison import (
     RunComparison,
     RunIdentity,
     find_triggers,
+    find_uncompared,
 )
 from draftproof.judge.compare.configuration import (
     compare_arm_facts,
@@ -32,7 +33,6 @@ from draftproof.judge.compare.outcomes import (
     compare_reasons,
     find_overlap,
 )
-from draftproof.judge.compare.uncompared import find_uncompared
 from draftproof.judge.compute import compute_results
 from draftproof.judge.observe.run_data import PreparedRun, RunData, prepare_run
 from draftproof.judge.results.run import Results

@@ -6,8 +6,8 @@ None.
 """
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Literal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -362,3 +362,29 @@ class RunComparison(msgspec.Struct, frozen=True, kw_only=True):
     def sizes(self) -> dict[str, LoadSize]:
         """How large every load is that is compared, in order."""
         return read_sizes(self.loads, self.load_sizes)
+
+
+class Uncompared(NamedTuple):
+    """`effects`: no cell has one in both runs; `invalid`: a cell is so in one run; `delivery`: all of an arm.
+
+    `name` is the cell's segment or the arm, "" where all are meant.
+    """
+
+    kind: Literal["effects", "invalid", "delivery"]
+    name: str = ""
+    load: str = ""
+
+
+def find_uncompared(
+    deliveries: Sequence[DeliveryChange], effects: Sequence[EffectChange]
+) -> Iterator[Uncompared]:
+    """Yield what could not be compared and may have changed."""
+    if effects and all(one.is_apart is None for one in effects):
+        yield Uncompared("effects")
+    for one in effects:
+        if (one.status_before == "invalid") != (one.status_after == "invalid"):
+            yield Uncompared("invalid", one.segment, one.load)
+    compared = {(one.arm, one.load) for one in deliveries if one.reading != "not_compared"}
+    for arm, load in dict.fromkeys((one.arm, one.load) for one in deliveries):
+        if (arm, load) not in compared:
+            yield Uncompared("delivery", arm, load)

@@ -25,9 +25,14 @@ from draftproof.judge.metrics.service import percentile
 from draftproof.judge.observe.pairs import NO_PAIRS, NULL, Pair, PairTable, pair_observations
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
 from draftproof.judge.results.figure import Figure
-from draftproof.judge.stats.bootstrap import RatioEstimate, Statistic, interval_at, paired_ratio
+from draftproof.judge.stats.bootstrap import (
+    RatioEstimate,
+    Statistic,
+    interval_at,
+    null_difference,
+    paired_ratio,
+)
 from draftproof.judge.stats.multiplicity import bonferroni_level
-from draftproof.judge.stats.null import null_difference
 from draftproof.judge.stats.periods import turn_spread, widen_by_turns
 from draftproof.judge.stats.resampling import Ints, index_labels
 from draftproof.judge.stats.shares import paired_share_difference

@@ -16,7 +16,7 @@ from draftproof.judge.decide.effects import CellKey
 from draftproof.judge.decide.guardrails import Finding
 from draftproof.judge.observe.pairs import all_of, group_conversations
 from draftproof.judge.observe.run_data import ARM_ORDER, Observation, PreparedRun
-from draftproof.judge.results.behaviour import (
+from draftproof.judge.results.decision import (
     CheckKind,
     ConversationSummary,
     JudgeAgreement,

@@ -10,13 +10,13 @@ from functools import cached_property
 import msgspec
 
 from draftproof.judge.decide.behaviour import judge_probes, judge_unjudged
-from draftproof.judge.decide.budgets import compare_with_alternative, judge_budgets
 from draftproof.judge.decide.cells import decide_cell, gather_evidence
 from draftproof.judge.decide.contexts import compute_context_bands, judge_contexts
+from draftproof.judge.decide.counting import Coverage, count_hidden, judge_coverage
+from draftproof.judge.decide.device_time import compare_with_alternative, judge_budgets
 from draftproof.judge.decide.effects import CellKey, compute_effects, index_effects
 from draftproof.judge.decide.eligibility import judge_credit
 from draftproof.judge.decide.envelope import list_envelope, narrow_decision
-from draftproof.judge.decide.equal_length import Coverage, count_hidden, judge_coverage
 from draftproof.judge.decide.equivalence.assess import compute_equivalence, judge_equivalence
 from draftproof.judge.decide.faults import Faults, count_verification_steps, find_faults
 from draftproof.judge.decide.guardrails import (
@@ -26,7 +26,7 @@ from draftproof.judge.decide.guardrails import (
     index_differences,
     judge_guardrails,
 )
-from draftproof.judge.decide.order.doubts import Doubt, find_doubts, withhold
+from draftproof.judge.decide.order.preceding import Doubt, find_doubts, withhold
 from draftproof.judge.decide.outcome import decide, is_settled
 from draftproof.judge.decide.samples.compute import plan_from_run
 from draftproof.judge.decide.samples.missing import shows_no_gain
@@ -35,8 +35,7 @@ from draftproof.judge.decide.wording import weakest_evidence
 from draftproof.judge.observe.pairs import PairTable, pair_observations
 from draftproof.judge.observe.run_data import PreparedRun, RunData, prepare_run
 from draftproof.judge.observe.services import ServiceReadings, read_services
-from draftproof.judge.results.decision import ContextBand
-from draftproof.judge.results.equivalence import OutputEquivalence
+from draftproof.judge.results.decision import ContextBand, OutputEquivalence
 from draftproof.judge.results.figure import Figure
 from draftproof.judge.results.run import Cell, Decision, Difference, Effect, EnvelopeEntry
 from draftproof.judge.results.samples import SamplePlan

@@ -1,11 +1,7 @@
-"""Device time of an arm, prompt by prompt, and its ratio between arms: it decides where budgets differ. Pure.
+"""Device time per output token: the wall time of an arm's turns times its devices.
 
-Throughput counts over whole turns, failures included. Requests that only keep the load up take a part of
-that time, which is taken off (`observe/windows.py`). By Little's law the window is shared among prompts by
-the time that their requests were in the service, which gives the interval over prompts.
-
-
-`inform/economics` prices the same books.
+Eight devices answer faster than one, which is no gain of a method: for arms with other numbers of devices it
+decides beside the time of answers.
 """
 
 import math
@@ -17,16 +13,20 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from draftproof.judge.decide.cells import decide_effect
+from draftproof.judge.decide.effects import CellKey
+from draftproof.judge.decide.guardrails import Finding, Standing
 from draftproof.judge.observe.pairs import group_conversations
 from draftproof.judge.observe.run_data import PreparedRun
 from draftproof.judge.observe.windows import TurnWindow, measure_windows
-from draftproof.judge.results.figure import Figure, as_figure
-from draftproof.judge.results.run import Difference
+from draftproof.judge.results.figure import Figure, as_figure, describe
+from draftproof.judge.results.run import CellStatus, Difference, Reason
 from draftproof.judge.results.services import ServiceUse
+from draftproof.judge.stats.bootstrap import null_difference
 from draftproof.judge.stats.laws import normal_quantile
-from draftproof.judge.stats.null import null_difference
 from draftproof.judge.stats.resampling import Floats, Ints
 from draftproof.judge.stats.totals import Totals, ratio_of_ratios, sum_by_place
+from draftproof.plan.limits import list_budgets
 from draftproof.plan.schema import Arm
 from draftproof.plan.tables import Prices
 
@@ -253,3 +253,47 @@ def transform_figure(figure: Figure, change: Callable[[float], float]) -> Figure
         None if one is None else change(one) for one in (figure.low, figure.value, figure.high)
     )
     return msgspec.structs.replace(figure, low=low, value=value, high=high)
+
+
+# What device time says of a cell by its interval; inside its margins it withholds a gain and harms nothing.
+_STANDINGS: dict[CellStatus, Standing] = {"gain": "held", "harm": "violated", "neutral": "shifted"}
+
+
+def judge_budgets(prepared: PreparedRun) -> Mapping[CellKey, tuple[Finding, ...]]:
+    """Return, by cell, where device time per output token stands; none where the budgets are equal."""
+    budgets = list_budgets(prepared.plan)
+    mine, theirs = budgets["candidate"], budgets["baseline"]
+    if mine == theirs:
+        return {}
+    found = compare_device_time(prepared, "candidate", "baseline")
+    return {
+        (segment, load): (_judge(prepared, load, ratio, noise, f"{mine} devices against {theirs}"),)
+        for load, (ratio, noise) in found.items()
+        for segment in prepared.segments
+    }
+
+
+def compare_with_alternative(prepared: PreparedRun) -> Mapping[str, Figure]:
+    """Return load -> device time per token of the candidate over the alternative's; none for one budget.
+
+    An alternative with more devices is no better use of the same budget because it answers faster.
+    """
+    budgets = list_budgets(prepared.plan)
+    if "alternative" not in prepared.arms or budgets["alternative"] == budgets["candidate"]:
+        return {}
+    found = compare_device_time(prepared, "candidate", "alternative")
+    return {load: ratio for load, (ratio, _) in found.items()}
+
+
+def _judge(prepared: PreparedRun, load: str, ratio: Figure, noise: float, devices: str) -> Finding:
+    if ratio.low is None or ratio.high is None:
+        standing: Standing = "open"
+        text = f"With {devices} the device time per output token cannot be compared: {ratio.reason}"
+    else:
+        standing = _STANDINGS.get(decide_effect(ratio, prepared.plan.thresholds, noise), "open")
+        text = (
+            f"With {devices} a token takes {describe(ratio)} times the baseline's device time over load "
+            f"{load}; a gain needs less than {1 - prepared.plan.thresholds.minimum_gain:.2f}"
+        )
+    reason = Reason(code="device_time", text=f"{text}.", evidence="plan: arms")
+    return Finding(standing=standing, reason=reason)

@@ -11,16 +11,14 @@ from typing import Literal, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from draftproof.judge.decide.bounds import note_basis, read_bounds, span_bounds
+from draftproof.judge.decide.bounds import Missing, explain_missing, note_basis, read_bounds, span_bounds
 from draftproof.judge.decide.order.processes import spread_processes
 from draftproof.judge.observe.columns import number_rows
-from draftproof.judge.observe.missing import Missing, explain_missing
 from draftproof.judge.observe.pairs import NULL, Comparison, Pairs, PairTable
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
 from draftproof.judge.results.run import Effect, Figure
-from draftproof.judge.stats.bootstrap import RatioEstimate, Statistic, paired_ratio
+from draftproof.judge.stats.bootstrap import RatioEstimate, Statistic, null_difference, paired_ratio
 from draftproof.judge.stats.multiplicity import simultaneous_intervals
-from draftproof.judge.stats.null import null_difference
 from draftproof.judge.stats.periods import (
     ProcessSpread,
     TurnSpread,
@@ -195,6 +193,12 @@ def _sample(prepared: PreparedRun, pairs: Pairs, values: Floats) -> _Sample:
         mine=prepared.process_numbers[mine],
         theirs=prepared.process_numbers[theirs],
     )
+
+
+def estimate_null(prepared: PreparedRun, pairs: PairTable, metric: str, load: str) -> RatioEstimate:
+    """Return baseline_null / baseline of a metric over a load, periods counted in."""
+    cell, values = (ALL_SEGMENTS, load), prepared.columns.metric(metric)
+    return estimate_ratio(prepared, pairs[NULL].cell(*cell), NULL, metric, cell, values=values)
 
 
 def spread_at(prepared: PreparedRun, pairs: Pairs, values: Floats) -> PeriodSpread:

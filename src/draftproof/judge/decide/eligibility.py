@@ -12,7 +12,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from draftproof.judge.decide.cells import decide_effect
-from draftproof.judge.decide.counting import read_tokens_per_character
+from draftproof.judge.decide.counting import read_at_equal_length, read_tokens_per_character
 from draftproof.judge.decide.effects import (
     CellKey,
     EffectIndex,
@@ -21,8 +21,7 @@ from draftproof.judge.decide.effects import (
     index_effects,
     null_difference_at,
 )
-from draftproof.judge.decide.equal_length import read_at_equal_length
-from draftproof.judge.decide.few_blocks import blocks_needed, find_few_blocks
+from draftproof.judge.decide.forecast import blocks_needed, find_few_blocks
 from draftproof.judge.decide.guardrails import Finding, find
 from draftproof.judge.decide.near_copies import join_near_copies
 from draftproof.judge.decide.wording import METRIC_WORDS

@@ -1,4 +1,4 @@
-"""What a plan can show at best, said before anything is measured. Pure.
+"""What a plan can show at best, said before anything is measured, and which loads have too few blocks.
 
 Counted level by level: a mix of classes asks at its level as many items as its shares allow, and no more.
 """
@@ -8,17 +8,25 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
+import numpy as np
 
-from draftproof.judge.decide.few_blocks import blocks_needed, describe_few_planned
 from draftproof.judge.decide.guardrails import pairs_needed_for_margin
-from draftproof.judge.decide.order.doubts import LEAST_PROCESSES
+from draftproof.judge.decide.order.preceding import LEAST_PROCESSES
 from draftproof.judge.decide.tails import tail_share
+from draftproof.judge.observe.pairs import DECISIVE, Pairs
+from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
 from draftproof.judge.observe.run_data import ALL_SEGMENTS as ALL
 from draftproof.judge.results.samples import Shortfall
 from draftproof.judge.stats.quantile_ratio import tail_floor
 from draftproof.plan.load import LoadLevel
 from draftproof.plan.schema import Plan
-from draftproof.workload.blocks import choose_items, choose_over_repeats
+from draftproof.workload.blocks import (
+    ENOUGH_BLOCKS,
+    FEWEST_BLOCKS,
+    choose_items,
+    choose_over_repeats,
+    size_block,
+)
 from draftproof.workload.items import Item
 from draftproof.workload.segments import segment_key
 
@@ -196,3 +204,63 @@ def _at_load(
     asked: _Asked, text: str, more: int | None = None, evidence: str = "plan: workload"
 ) -> Shortfall:
     return Shortfall(text=text, segment=ALL, load=asked.level.name, more=more, evidence=evidence)
+
+
+def blocks_needed(*, is_representative: bool) -> int:
+    """Return the blocks of a load without which no gain is credited there."""
+    return ENOUGH_BLOCKS if is_representative else FEWEST_BLOCKS
+
+
+def count_blocks(level: LoadLevel, asked: int) -> int:
+    """Return the blocks that a plan makes of a level that asks `asked` items in each repeat."""
+    return level.repeats * -(-asked // size_block(level, asked))
+
+
+def describe_few_planned(level: LoadLevel, asked: int, least: int) -> str | None:
+    """Return why a plan's load credits no gain, and what to do; None with the `least` blocks it takes.
+
+    `asked`: items that it asks in each repeat.
+    """
+    blocks = count_blocks(level, asked)
+    if not 0 < blocks < least:
+        return None
+    is_divisible = level.repeats * asked >= least
+    how = "set a smaller block_size, or more repeats," if is_divisible else "add prompts, or repeats,"
+    return _describe(level.name, blocks, least, f"{how} for this load")
+
+
+def find_few_blocks(prepared: PreparedRun, pairs: Pairs, least: int) -> Iterator[tuple[str, str]]:
+    """Yield the loads of a run in which too few blocks have times that count, and why."""
+    columns, plan = prepared.columns, prepared.plan
+    for (segment, load), inside in pairs.cells.items():
+        timed = inside.is_ok & columns.timed[inside.mine] & columns.timed[inside.theirs]
+        blocks = len(np.unique(columns.blocks[inside.mine[timed]]))
+        if segment == ALL_SEGMENTS and 0 < blocks < least:
+            level = prepared.level(load)
+            asked = len(choose_items(prepared.run.items, level, 0, plan.seed, plan.workload.segment_by))
+            planned = describe_few_planned(level, asked, least)
+            yield load, planned or _describe(load, blocks, least, _explain(prepared, level, asked))
+
+
+def _describe(load: str, blocks: int, least: int, why: str) -> str:
+    return (
+        f"Load {load} has {blocks} of at least {least} blocks, so what a period did to all of its prompts "
+        f"cannot be told from an effect, and no gain can be credited: {why}."
+    )
+
+
+def _explain(prepared: PreparedRun, level: LoadLevel, asked: int) -> str:
+    """Say what happened to the blocks of a load that a plan has enough of."""
+    planned = count_blocks(level, asked)
+    own = {block for load, block, _ in prepared.turns if load == level.name}
+    turns = {block: [prepared.turns.get((level.name, block, arm)) for arm in DECISIVE] for block in own}
+    whole = {block: pair for block, pair in turns.items() if all(one and one.completed for one in pair)}
+    if len(whole) < planned:
+        return f"{planned - len(whole)} of the plan's {planned} were not measured; go on with --resume"
+    late = sum(any(one and not one.is_timed for one in pair) for pair in whole.values())
+    if late:
+        return (
+            f"in {late} of the plan's {planned} the client was late or the host disturbed a period, whose "
+            "times do not count; measure on a quieter host or plan more blocks"
+        )
+    return f"in the others of the plan's {planned} no prompt was answered by both arms"

@@ -6,7 +6,7 @@ Only representative traffic lets a sentence say more than a pilot hypothesis.
 from collections.abc import Iterable, Mapping, Sequence
 
 from draftproof.judge.decide.outcome import find_limits
-from draftproof.judge.observe.notices import ENDED_EARLY
+from draftproof.judge.observe.observed import ENDED_EARLY
 from draftproof.judge.results.run import Cell, Decision, EnvelopeEntry, Reason
 from draftproof.plan.load_size import LoadLimit, LoadSize
 from draftproof.workload.segments import show_labels

@@ -13,8 +13,8 @@ from draftproof.judge.metrics.service import percentile
 from draftproof.judge.observe.client_limits import Pace, measure_pace, pool_paces, share_of_core
 from draftproof.judge.observe.run_data import Observation, PreparedRun, TurnKey
 from draftproof.judge.observe.windows import UNCOUNTED, TurnWindow
-from draftproof.judge.results.clients import ClientUse
 from draftproof.judge.results.economics import ArmUse
+from draftproof.judge.results.services import ClientUse
 
 
 class _Sources(msgspec.Struct, frozen=True, kw_only=True):

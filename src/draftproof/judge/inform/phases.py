@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from draftproof.core.records import BlockRecord, RequestRecord, Warmup
 from draftproof.judge.metrics.phases import TurnPhases, split_turn
 from draftproof.judge.observe.run_data import PreparedRun
-from draftproof.judge.results.phases import PhaseSummary
+from draftproof.judge.results.services import PhaseSummary
 
 _Place = tuple[str, str]  # load, arm
 

@@ -2,13 +2,14 @@
 
 What a journal holds twice (copied by a tool that joined files, or by hand) counts once. Turns are put on one
 axis of time: within one start of the host its monotonic clock orders them, between two starts the wall clock
-of their first turn does. And how late the client may be for what a turn measures: where the kernel stamps
-arrivals its lateness in reading is in no time; elsewhere it is in each, and the limit is a share of the
-deciding time.
+of their first turn does. Where the kernel stamps arrivals the client's lateness in reading is in no time;
+elsewhere it is in each, and its limit is a share of the deciding time. The process that answered a period is
+known by the number of its start, of an attached service by its address and the time at which it began.
+Notices are what a run said of its own chances while it was measured.
 """
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -24,8 +25,11 @@ from draftproof.core.records import (
     Warmup,
 )
 from draftproof.judge.metrics.request import RequestMetrics, is_answered
+from draftproof.judge.metrics.telemetry import START_TIME
 from draftproof.judge.observe.client_limits import LAG_PART, ClientFault, LagBound
-from draftproof.plan.schema import Plan
+from draftproof.judge.results.run import Reason
+from draftproof.plan.schema import Arm, Plan
+from draftproof.services.engines.values import parse_series
 from draftproof.workload.checks import CheckResult
 from draftproof.workload.conversation import checks_at_turn
 from draftproof.workload.items import Check, Item
@@ -258,3 +262,112 @@ def _measure_span(record: RequestRecord, *, from_schedule: bool) -> int | None:
     start_ns = record.scheduled_ns if from_schedule else record.chunks[0].arrival_ns
     end_ns = record.end_ns if from_schedule else record.chunks[-1].arrival_ns
     return end_ns - start_ns if end_ns > start_ns else None
+
+
+ENDED_EARLY = "ended_early"
+FORECAST = "; at this pace about"
+_RESUMED = ("waited", "went_on")
+
+
+def find_ending(notices: Collection[Notice]) -> Notice | None:
+    """Return why a run ended before its end, None where it did not or went on later.
+
+    Notices stand in the order in which they were written: a clock may begin anew before a run goes on.
+    """
+    ending = None
+    for one in notices:
+        if one.severity == "cannot_end_well":
+            ending = one
+        elif one.code in _RESUMED:
+            ending = None
+    return ending
+
+
+def note_going_on(at_ns: int) -> Notice:
+    """Return the notice that a run which had ended before its end was continued."""
+    return Notice(
+        code="went_on",
+        severity="note",
+        text="The run was continued after it had ended before its end.",
+        remedy="none is needed",
+        at_ns=at_ns,
+    )
+
+
+def explain_ending(notices: Collection[Notice]) -> tuple[Reason, ...]:
+    """Return the reason of a run that ended before its end, none for any other."""
+    ending = find_ending(notices)
+    if ending is None:
+        return ()
+    text = f"The run ended before its end, because it could not end well: {_lower(_read_text(ending))}"
+    text += f" What helps: {ending.remedy}."
+    return (Reason(code=ENDED_EARLY, text=text, evidence="arm_cells"),)
+
+
+def warn_about_notices(notices: Collection[Notice]) -> Iterator[str]:
+    """Yield what was said while the run was measured, each once."""
+    for text in dict.fromkeys(map(_read_text, notices)):
+        yield f"While it was measured: {_lower(text)}"
+
+
+def _read_text(notice: Notice) -> str:
+    """Return what a notice says, without the forecast of its time, which is over."""
+    said, forecast, _ = notice.text.partition(FORECAST)
+    return f"{said}." if forecast else said
+
+
+def _lower(text: str) -> str:
+    return f"{text[:1].lower()}{text[1:]}"
+
+
+Labels = Mapping[TurnKey, str | None]
+
+
+def label_processes(run: RunData) -> Labels:
+    """Return what tells the process of each period from others, None where nothing does.
+
+    A period that two processes answered, since a run was resumed in it, counts as the last one's.
+    """
+    begun = _read_begins(run.telemetry)
+    periods = sorted(run.blocks, key=lambda one: (one.completed, one.ended_ns))
+    return {
+        (one.load, one.block, one.arm): _label(run, one, begun.get((one.load, one.block, one.arm), ()))
+        for one in periods
+    }
+
+
+def list_processes(labels: Labels, load: str, arm: str) -> set[str | None]:
+    """Return the labels of the processes that answered for an arm at a load."""
+    return {label for (at, _, who), label in labels.items() if (at, who) == (load, arm)}
+
+
+def _label(run: RunData, period: BlockRecord, begun: Sequence[float]) -> str | None:
+    arm = _arm_of(run, period.arm)
+    if arm is not None and arm.url is not None:
+        return " ".join((arm.url.rstrip("/"), *map(str, begun)))
+    number = period.process or max(_list_starts(run, period), default=None)
+    return None if number is None else f"{period.arm} {number}"
+
+
+def _arm_of(run: RunData, name: str) -> Arm | None:
+    arms = run.plan.arms
+    return arms.baseline if name == "baseline_null" else getattr(arms, name, None)
+
+
+def _list_starts(run: RunData, period: BlockRecord) -> Iterator[int]:
+    """Yield the starts of an arm that its warm-ups tell of, up to a period: what older runs noted."""
+    for one in run.warmups:
+        if one.arm == period.arm and one.started_ns <= period.started_ns:
+            yield one.start
+
+
+def _read_begins(telemetry: Sequence[TelemetrySample]) -> dict[TurnKey, tuple[float, ...]]:
+    """Return when the processes of each period's service began, replica by replica, where it says so."""
+    found: defaultdict[TurnKey, dict[tuple[int, str], float]] = defaultdict(dict)
+    for one in telemetry:
+        load, _, block = (one.turn or "").rpartition("/")
+        if one.source == "engine" and block.isdecimal():
+            for series, value in one.values.items():
+                if series.startswith(START_TIME) and parse_series(series)[0] == START_TIME:
+                    found[load, int(block), one.arm][one.replica, series] = value
+    return {key: tuple(value for _, value in sorted(own.items())) for key, own in found.items()}

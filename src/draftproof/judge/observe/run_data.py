@@ -31,6 +31,7 @@ from draftproof.judge.observe.client_limits import ClientFault, LagBound, find_c
 from draftproof.judge.observe.columns import Bools, Columns, number_rows
 from draftproof.judge.observe.levels import without_knee
 from draftproof.judge.observe.observed import (
+    Labels,
     Observation,
     PairKey,
     RunData,
@@ -39,10 +40,10 @@ from draftproof.judge.observe.observed import (
     bound_lags,
     count_counted,
     find_place,
+    label_processes,
     warn_about_lines,
     without_repeats,
 )
-from draftproof.judge.observe.process_labels import Labels, label_processes
 from draftproof.judge.stats.resampling import Ints
 from draftproof.plan.load import LoadLevel
 from draftproof.plan.load_size import LoadSize, measure_sizes

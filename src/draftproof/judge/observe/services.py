@@ -17,24 +17,22 @@ import msgspec
 from draftproof.core.records import RequestRecord
 from draftproof.judge.metrics import host_series as host
 from draftproof.judge.metrics.client_tally import ClientTally, tally_client
-from draftproof.judge.metrics.gauges import (
-    GaugeSummary,
-    Read,
-    draw_line,
-    gain_of_counter,
-    integrate_power,
-    read_mean,
-    read_sum,
-    summarise_gauge,
-)
 from draftproof.judge.metrics.telemetry import (
     START_TIME,
+    GaugeSummary,
+    Read,
     Stretch,
     TurnGains,
     TurnKey,
     TurnSamples,
     collect_turns,
+    draw_line,
+    gain_of_counter,
+    integrate_power,
     read_gains,
+    read_mean,
+    read_sum,
+    summarise_gauge,
 )
 from draftproof.judge.observe.run_data import PreparedRun
 from draftproof.judge.results.services import Gauge, ServiceLine, ServiceStart, ServiceUse

@@ -10,28 +10,31 @@ import msgspec
 
 from draftproof.judge.metrics.acceptance import AcceptanceSummary, ProgressSummary
 from draftproof.judge.metrics.delivery import DeliverySummary
-from draftproof.judge.results.behaviour import (
-    CheckKind,
-    ConversationSummary,
-    JudgeAgreement,
-    ProbeResult,
-)
-from draftproof.judge.results.clients import ClientUse
 from draftproof.judge.results.decision import (
+    CheckKind,
     ContextBand,
+    ConversationSummary,
     GuardrailStanding,
+    JudgeAgreement,
     LabelAcceptance,
+    OutputEquivalence,
+    ProbeResult,
     Question,
     TurnSummary,
 )
 from draftproof.judge.results.diagnosis import Diagnoses
 from draftproof.judge.results.economics import Economics
-from draftproof.judge.results.equivalence import OutputEquivalence
 from draftproof.judge.results.figure import Figure
 from draftproof.judge.results.knee import KneeSearch
 from draftproof.judge.results.order import OrderSummary
-from draftproof.judge.results.phases import PhaseSummary
-from draftproof.judge.results.services import ServiceAgreement, ServiceLine, ServiceStart, ServiceUse
+from draftproof.judge.results.services import (
+    ClientUse,
+    PhaseSummary,
+    ServiceAgreement,
+    ServiceLine,
+    ServiceStart,
+    ServiceUse,
+)
 from draftproof.plan.load_size import LoadLimit, LoadSize, read_sizes
 
 __all__ = ["Figure"]  # part of what a reader of the results needs; defined below all of them

@@ -1,7 +1,4 @@
-"""The part of `results.json` that rests on what the services and their machine say of themselves.
-
-Pure data. What nobody told is None or left out, never 0.
-"""
+"""The parts of `results.json` on the services, the load client and the parts of a period. Pure data."""
 
 from typing import Literal
 
@@ -101,3 +98,65 @@ class ServiceAgreement(msgspec.Struct, frozen=True, kw_only=True):
     difference: float | None
     standing: AgreementStanding
     text: str
+
+
+class PhaseSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """One arm at one load: cold start, warm-up, and the parts of its turns. None is what is not known.
+
+    `cold_ttft_ns`: first token of the first request after the start. `warmups`: warm-ups that say how they
+    went, `warmups_stable` of them until two groups agreed; `warmup_requests`: requests of all warm-ups.
+    `warmup_change`: the largest of their last changes. `warmup_first_ttft_ns` and `warmup_last_ttft_ns`:
+    median first token of the first and of the last group, medians over the warm-ups. `ramp_ns` and `drain_ns`
+    are medians over `turns` turns that ended in one piece, `steady_ns` is the sum. `warm_ttft_ns`: median
+    first token of the counted answers, from the time of sending, as the cold one.
+    """
+
+    arm: str
+    load: str
+    load_time_s: float | None
+    cold_ttft_ns: int | None
+    warmups: int
+    warmups_stable: int
+    warmup_requests: int
+    warmup_s: float | None
+    warmup_change: float | None
+    warmup_first_ttft_ns: float | None
+    warmup_last_ttft_ns: float | None
+    turns: int
+    ramp_ns: float | None
+    steady_ns: int | None
+    drain_ns: float | None
+    warm_ttft_ns: float | None
+
+
+class ClientUse(msgspec.Struct, frozen=True, kw_only=True):
+    """What the client did in one arm's turns at one load, over counted requests; times in ns.
+
+    `offered_rps` is the rate at which requests were due, `achieved_rps` that at which the client sent them; a
+    closed loop has none. `goodput_rps`: requests in time with passing checks, per second of the time over
+    which the counted ones came, failures included; in a closed loop of the time that they filled.
+    `in_flight_mean` is by Little's law over the counted
+    stretches, fill requests included. `send_lag_p99_ns`: from a request's due time to its sending,
+    connecting left out. `connections` were opened in all turns; `connect_p50_ns` and `connect_max_ns` are
+    what they took. `core_share`: the largest part of one core that a load process used. `unfit` turns had a
+    client beyond its limits. None is not known.
+    """
+
+    arm: str
+    load: str
+    turns: int
+    unfit: int
+    offered_rps: float | None
+    achieved_rps: float | None
+    on_time_share: float | None
+    goodput_rps: float | None
+    in_flight_mean: float | None
+    in_flight_max: int | None
+    send_lag_p99_ns: float | None
+    connections: int
+    connect_p50_ns: float | None
+    connect_max_ns: int | None
+    lag_max_ns: int | None
+    gc_pause_max_ns: int | None
+    core_share: float | None
+    workers: int | None

@@ -13,7 +13,7 @@ import uvloop
 
 from draftproof.core.manifests import ArmManifest, Contract
 from draftproof.judge.decide.near_copies import foresee_near_copies
-from draftproof.judge.decide.order.doubts import LEAST_PROCESSES
+from draftproof.judge.decide.order.preceding import LEAST_PROCESSES
 from draftproof.judge.decide.samples.compute import default_question, plan_samples
 from draftproof.judge.decide.samples.missing import describe_blocked
 from draftproof.judge.knee.compute import describe_outlook

@@ -22,7 +22,7 @@ from draftproof.judge.metrics.host_use import (
 )
 from draftproof.judge.observe.attempts import find_host_events
 from draftproof.judge.observe.client_limits import LAGGED_TURNS_LIMIT
-from draftproof.judge.observe.notices import FORECAST
+from draftproof.judge.observe.observed import FORECAST
 from draftproof.measure.run.progress_model import format_duration
 
 # Others who stay for so long are no cron job. What is lost by waiting grows with what has been measured well.

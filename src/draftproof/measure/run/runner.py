@@ -22,7 +22,7 @@ from draftproof.core.errors import IncompatibleError
 from draftproof.core.manifests import Manifest
 from draftproof.core.records import SCHEMA_VERSION
 from draftproof.judge.metrics.request import list_uncounted
-from draftproof.judge.observe.notices import find_ending, note_going_on
+from draftproof.judge.observe.observed import find_ending, note_going_on
 from draftproof.judge.results.run import Results
 from draftproof.measure.load.sockets import prepare_descriptors
 from draftproof.measure.run.answer_judging import check_judging, count_answers, judge_run

@@ -10,8 +10,13 @@ from typing import Any
 import msgspec
 
 from draftproof.judge.decide.equivalence.wording import STATISTIC_WORDS
-from draftproof.judge.results.behaviour import ConversationSummary, ProbeResult
-from draftproof.judge.results.equivalence import ALL_LOADS, EquivalenceTest, OutputEquivalence
+from draftproof.judge.results.decision import (
+    ALL_LOADS,
+    ConversationSummary,
+    EquivalenceTest,
+    OutputEquivalence,
+    ProbeResult,
+)
 from draftproof.judge.results.run import Agreement, ArmCell, Difference, Results
 from draftproof.tell.report import kit, words, write
 from draftproof.tell.report.charts import Plot, PlotLine, plot_points

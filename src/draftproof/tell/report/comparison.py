@@ -18,8 +18,9 @@ from draftproof.judge.compare.comparison import (
     NoiseSource,
     RunComparison,
     RunIdentity,
+    Uncompared,
+    find_uncompared,
 )
-from draftproof.judge.compare.uncompared import Uncompared, find_uncompared
 from draftproof.judge.results.run import CellStatus, EnvelopeEntry, Figure
 from draftproof.tell.report import plain, words, write
 from draftproof.tell.report.plain import printable

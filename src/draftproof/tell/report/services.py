@@ -9,10 +9,16 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from draftproof.judge.results.clients import ClientUse
-from draftproof.judge.results.phases import PhaseSummary
 from draftproof.judge.results.run import Results
-from draftproof.judge.results.services import Gauge, ServiceAgreement, ServiceLine, ServiceStart, ServiceUse
+from draftproof.judge.results.services import (
+    ClientUse,
+    Gauge,
+    PhaseSummary,
+    ServiceAgreement,
+    ServiceLine,
+    ServiceStart,
+    ServiceUse,
+)
 from draftproof.tell.report import kit, plain, words, write
 from draftproof.tell.report.charts import Plot, PlotLine, plot_points
 from draftproof.tell.report.kit import Column, Panel, Table, TableCell

@@ -4,9 +4,10 @@ import pytest
 
 from draftproof.core.records import TelemetrySample
 from draftproof.judge.metrics import host_series as host
-from draftproof.judge.metrics.gauges import (
+from draftproof.judge.metrics.telemetry import (
     LONGEST_LINE,
     GaugeSummary,
+    collect_turns,
     draw_line,
     gain_of_counter,
     integrate_power,
@@ -14,7 +15,6 @@ from draftproof.judge.metrics.gauges import (
     read_sum,
     summarise_gauge,
 )
-from draftproof.judge.metrics.telemetry import collect_turns
 
 
 def turns(*points, source="engine"):

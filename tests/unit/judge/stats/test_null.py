@@ -5,8 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from draftproof.judge.stats.bootstrap import paired_ratio
-from draftproof.judge.stats.null import compare_with_null, null_difference
+from draftproof.judge.stats.bootstrap import compare_with_null, null_difference, paired_ratio
 
 
 def estimate(ratio, prompts=12, spread=0.03):

@@ -2,8 +2,7 @@
 
 import pytest
 
-from draftproof.judge.metrics.gauges import read_mean, read_sum
-from draftproof.judge.metrics.telemetry import gain_of
+from draftproof.judge.metrics.telemetry import gain_of, read_mean, read_sum
 from draftproof.services.engines.values import (
     first_sum,
     list_facts,

@@ -18,9 +18,9 @@ from draftproof.judge.compare.comparison import (
     RunComparison,
     RunIdentity,
     Triggers,
+    find_uncompared,
 )
 from draftproof.judge.compare.outcomes import QUANTITIES
-from draftproof.judge.compare.uncompared import find_uncompared
 from draftproof.judge.results.run import Delivery, EnvelopeEntry, Figure, Results
 from draftproof.tell.report import render_html, render_text
 from draftproof.tell.report.comparison import QUANTITY_WORDS, describe_noise, headline, render_comparison

@@ -34,7 +34,7 @@ from draftproof.judge.decide.equivalence.wording import (
 from draftproof.judge.decide.guardrails import Finding
 from draftproof.judge.observe.pairs import Pairs, PairTable
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
-from draftproof.judge.results.equivalence import ALL_LOADS, EquivalenceTest, OutputEquivalence
+from draftproof.judge.results.decision import ALL_LOADS, EquivalenceTest, OutputEquivalence
 from draftproof.judge.results.run import Reason
 from draftproof.judge.stats.multiplicity import holm_adjusted
 

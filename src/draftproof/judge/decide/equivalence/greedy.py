@@ -11,7 +11,7 @@ import scipy
 
 from draftproof.judge.observe.pairs import NO_PAIRS, Pair, Pairs, PairTable
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
-from draftproof.judge.results.equivalence import (
+from draftproof.judge.results.decision import (
     TIE_NATS,
     TIE_NATS_FLOAT32,
     EquivalenceTest,

@@ -13,7 +13,7 @@ import numpy as np
 
 from draftproof.judge.metrics.sequence import SequenceFeatures, describe_sequence
 from draftproof.judge.observe.pairs import Pair, Pairs, is_same_output
-from draftproof.judge.results.equivalence import EquivalenceTest
+from draftproof.judge.results.decision import EquivalenceTest
 from draftproof.judge.results.figure import Figure
 from draftproof.judge.stats.laws import student_quantile
 from draftproof.judge.stats.permutation import (

@@ -16,7 +16,7 @@ import numpy as np
 from draftproof.judge.decide.effects import (
     METRICS,
     EffectIndex,
-    estimate_ratio,
+    estimate_null,
     find_usable,
     read_direction,
     statistic_of,
@@ -28,18 +28,11 @@ from draftproof.judge.observe.observed import place_in_time
 from draftproof.judge.observe.pairs import NULL, Comparison, Pairs, PairTable
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
 from draftproof.judge.results.order import BlockPoint, DriftRow, NoiseRow, OrderSummary, PlaceRow
-from draftproof.judge.stats.bootstrap import RatioEstimate
+from draftproof.judge.stats.bootstrap import compare_with_null, null_difference
 from draftproof.judge.stats.multiplicity import holm_adjusted, simultaneous_intervals
-from draftproof.judge.stats.null import compare_with_null, null_difference
 from draftproof.judge.stats.order import compare_places, drift, position_effect
 from draftproof.judge.stats.resampling import Floats, Ints
 from draftproof.plan.schema import Thresholds
-
-
-def estimate_null(prepared: PreparedRun, pairs: PairTable, metric: str, load: str) -> RatioEstimate:
-    """Return baseline_null / baseline of a metric over a load, periods counted in."""
-    cell, values = (ALL_SEGMENTS, load), prepared.columns.metric(metric)
-    return estimate_ratio(prepared, pairs[NULL].cell(*cell), NULL, metric, cell, values=values)
 
 
 def state_noise(prepared: PreparedRun, pairs: PairTable, effects: EffectIndex) -> tuple[NoiseRow, ...]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import numpy as np
 
-from draftproof.judge.observe.process_labels import Labels, list_processes
+from draftproof.judge.observe.observed import Labels, list_processes
 from draftproof.judge.observe.run_data import PreparedRun
 from draftproof.judge.results.order import ProcessSummary
 from draftproof.judge.stats.periods import ProcessSpread, ProcessTable, process_spread

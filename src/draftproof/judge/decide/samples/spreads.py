@@ -11,17 +11,15 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from draftproof.judge.decide.effects import CellKey, derive_seed, find_usable
+from draftproof.judge.decide.effects import CellKey, derive_seed, estimate_null, find_usable
 from draftproof.judge.decide.guardrails import count_votes
-from draftproof.judge.decide.order.compute import estimate_null
 from draftproof.judge.decide.order.processes import spread_processes
 from draftproof.judge.observe.client_limits import LAGGED_TURNS_LIMIT
 from draftproof.judge.observe.pairs import NULL, Pairs, PairTable, pair_observations
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
 from draftproof.judge.results.samples import Need, SamplePlan
-from draftproof.judge.stats.bootstrap import paired_ratio
+from draftproof.judge.stats.bootstrap import null_difference, paired_ratio
 from draftproof.judge.stats.laws import beta_quantile, chi_square_quantile, student_quantile
-from draftproof.judge.stats.null import null_difference
 from draftproof.judge.stats.periods import ProcessSpread, weigh_processes
 from draftproof.judge.stats.planning import spread_of
 from draftproof.plan.schema import Plan

@@ -26,8 +26,7 @@ from draftproof.judge.inform.questions.answers import (
     write_ratio,
     write_share,
 )
-from draftproof.judge.results.decision import LabelAcceptance, Question
-from draftproof.judge.results.equivalence import ALL_LOADS
+from draftproof.judge.results.decision import ALL_LOADS, LabelAcceptance, Question
 from draftproof.judge.results.run import Cell, Diagnosis, Results
 from draftproof.plan.load_size import LoadSize, widest_limit
 from draftproof.plan.schema import Plan
