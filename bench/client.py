@@ -36,8 +36,8 @@ from draftproof.core.records import RequestRecord
 from draftproof.judge.metrics.client_error import TrueAnswer, compute_client_error
 from draftproof.judge.metrics.request import compute_request_metrics
 from draftproof.judge.metrics.service import percentile
-from draftproof.measure.selfcheck.client_check import Profile, fetch_truth, serving
-from draftproof.measure.selfcheck.client_report import check_client, list_profiles
+from draftproof.measure.selfcheck.client_check import check_client, list_profiles
+from draftproof.measure.selfcheck.probing import Profile, fetch_truth, serving
 
 OURS = "draftproof"
 # The aims, and what a run is held to: see docs/client.md.

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from draftproof.measure.selfcheck.client_check import Profile
+from draftproof.measure.selfcheck.probing import Profile
 from draftproof.store.compaction import JOURNAL_FOLDER
 from draftproof.store.journal import JournalContents, load_journal
 

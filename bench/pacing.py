@@ -31,9 +31,8 @@ from draftproof.core.records import RequestRecord
 from draftproof.measure.load.period import Endpoint, Turn
 from draftproof.measure.load.request_runner import LoadSettings
 from draftproof.measure.load.sockets import count_descriptors
-from draftproof.measure.load.workers import Outcome, WorkerPool
+from draftproof.measure.load.workers.pool import Outcome, WorkerPool
 from draftproof.measure.selfcheck.paced_server import Pace
-from draftproof.services.engines import GENERIC
 from draftproof.store.journal import load_journal
 from draftproof.workload.arrivals import OpenLoop, Spacing, Steady, times_within
 from draftproof.workload.items import Item, Message
@@ -189,7 +188,7 @@ def drive(
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, count_descriptors(streams)), hard))
     with serving(pace) as url, tempfile.TemporaryDirectory() as folder:
-        endpoint = Endpoint(url=url, served_model="paced", adapter=GENERIC)
+        endpoint = Endpoint(url=url, served_model="paced", engine="generic")
         outcome, rss = uvloop.run(
             _drive(turn, items, endpoint, workers=workers, settings=settings, folder=Path(folder))
         )
@@ -215,13 +214,12 @@ async def _drive(
                 before[place] = before[place] or now
                 peak[place] = max(peak[place], now)
 
-    last = [0.0]
-
-    def watch(_in_flight: int) -> None:
-        if time.monotonic() - last[0] > 1.0:
-            last[0] = time.monotonic()
+    async def watch() -> None:
+        while turn.concurrency:
+            await asyncio.sleep(1.0)
             look()
 
+    watching = asyncio.create_task(watch())
     try:
         outcome = await pool.run_turn(
             turn,
@@ -229,10 +227,10 @@ async def _drive(
             settings=settings or LoadSettings(),
             answered={},
             stop=asyncio.Event(),
-            watch=watch if turn.concurrency else lambda _: None,
         )
         return outcome, (before, peak)
     finally:
+        watching.cancel()
         await pool.close()
 
 

@@ -1,7 +1,9 @@
 """What holds for every test: signals have their usual meaning, and what was not run is said in one line."""
 
+import os
 import signal
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -9,6 +11,11 @@ from hypothesis import HealthCheck, settings
 # No property here is about time, and whoever else uses the cores of a test machine must not fail one.
 settings.register_profile("any host", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any host")
+
+# Services of known timing are started as programs of tests/builders.
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    part for part in (os.environ.get("PYTHONPATH"), str(Path(__file__).parents[1])) if part
+)
 
 # Mark of a test that a run leaves out by choice -> what runs it.
 _RUN_BY = {"slow": "make test-all", "live": "make test-all"}

@@ -13,12 +13,13 @@ import pytest
 
 from draftproof.cli import main
 from draftproof.judge.results.run import Results
-from draftproof.measure.run import Patience, Progress, Quiet, resume_run, run_plan
+from draftproof.measure.run.progress import Patience, Progress
+from draftproof.measure.run.runner import resume_run, run_plan
 from draftproof.plan.loading import load_plan
 from draftproof.services.engines.commands import parse_flags
 
 MARK = "DRAFTPROOF_TEST_STAGE"
-SERVER = (sys.executable, "-m", "draftproof.measure.selfcheck.serve_script", "--port", "{port}")
+SERVER = (sys.executable, "-m", "tests.builders.serve_script", "--port", "{port}")
 DRAFTING = ("--acceptance", "active", "--tokens-per-chunk", "2")
 
 PLAN = """\
@@ -147,7 +148,7 @@ class Stage:
 
     def resume(self) -> Results:
         """Finish the run in this process, which has the library loaded already."""
-        return resume_run(self.out, self.no_model, Quiet())
+        return resume_run(self.out, self.no_model, Progress())
 
     def run(self, progress: Progress | None = None, patience: Patience | None = None, **plan) -> Results:
         """Run a plan to its end in this process."""
@@ -157,7 +158,7 @@ class Stage:
             text,
             self.out,
             self.no_model,
-            progress or Quiet(),
+            progress or Progress(),
             patience=patience or Patience(keep_going=True),
         )
 

@@ -12,8 +12,8 @@ import sys
 import threading
 from typing import Any
 
-from draftproof.measure.selfcheck.scripted_server import ScriptedServer
-from draftproof.measure.selfcheck.scripts import Script
+from tests.builders.scripted_server import ScriptedServer
+from tests.builders.scripts import Script
 
 ORDINARY_S, CHECK_S, DRAFT_S = 0.002, 0.0005, 0.001
 

@@ -5,13 +5,13 @@ import asyncio
 import aiohttp
 import pytest
 from tests.builders.records import build_arm_manifest, build_item
+from tests.builders.scripted_server import ScriptedServer
+from tests.builders.scripts import Script
 
 from draftproof.core.errors import EngineError
 from draftproof.core.manifests import Counting
 from draftproof.measure.client.transport import HttpTransport
 from draftproof.measure.load.period import Endpoint
-from draftproof.measure.selfcheck.scripted_server import ScriptedServer
-from draftproof.measure.selfcheck.scripts import Script
 from draftproof.plan.schema import Arm
 from draftproof.services.arms.probe import probe_service
 from draftproof.services.arms.service import locate_service
@@ -45,7 +45,7 @@ def answering(*, takes_usage=True, takes_ids=True, status=400, honours=True):
 def probe(server, adapter=GENERIC, request=None):
     async def scenario():
         service = locate_service("candidate", Arm(engine=adapter.name, url=server.url), server.url, adapter)
-        endpoint = Endpoint(url=server.url, served_model="m", adapter=adapter, request=request or {})
+        endpoint = Endpoint(url=server.url, served_model="m", engine=adapter.name, request=request or {})
 
         async def describe():
             return build_arm_manifest(arm="candidate")
@@ -86,10 +86,10 @@ def test_what_a_service_accepts_is_found_before_the_run(fields, accepted, source
 
 def test_what_was_accepted_is_asked_in_every_request():
     """The fields travel with each payload, and those of the plan come last."""
-    endpoint = Endpoint(url="http://h", served_model="m", adapter=GENERIC, accepted=(USAGE, IDS))
+    endpoint = Endpoint(url="http://h", served_model="m", engine="generic", accepted=(USAGE, IDS))
     body = endpoint.build_payload(build_item("i"), seed=None)
     assert (body["stream_options"], body[IDS]) == (PLAIN | {"continuous_usage_stats": True}, True)
-    plain = Endpoint(url="http://h", served_model="m", adapter=GENERIC).build_payload(
+    plain = Endpoint(url="http://h", served_model="m", engine="generic").build_payload(
         build_item("i"), seed=None
     )
     assert plain["stream_options"] == PLAIN

@@ -114,7 +114,7 @@ async def probed(session, name, arm, url):
         return await fetch_manifest(session, arm, service)
 
     model = (await describe()).settings["served_model"]
-    endpoint = Endpoint(url=url, served_model=model, adapter=service.adapter)
+    endpoint = Endpoint(url=url, served_model=model, engine=service.adapter.name)
     transport = HttpTransport()
     try:
         return await probe_service(

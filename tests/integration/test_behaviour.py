@@ -5,12 +5,14 @@ import sys
 
 import msgspec
 import pytest
+from tests.builders.behaving import BehavingService, Behaviour
+from tests.builders.playback import render_json_response
+from tests.builders.scripted_server import ScriptedServer
+from tests.builders.scripts import Script
 
-from draftproof.measure.run import Interrupted, Quiet, recompute, resume_run, run_plan
-from draftproof.measure.selfcheck.behaving import BehavingService, Behaviour
-from draftproof.measure.selfcheck.playback import render_json_response
-from draftproof.measure.selfcheck.scripted_server import ScriptedServer
-from draftproof.measure.selfcheck.scripts import Script
+from draftproof.measure.run.progress import Interrupted, Progress
+from draftproof.measure.run.reporting import recompute
+from draftproof.measure.run.runner import resume_run, run_plan
 from draftproof.plan.loading import load_plan
 from draftproof.store import RunDirectory, save_compacted
 
@@ -97,7 +99,7 @@ class Bench:
             path = self.folder / "plan.toml"
             path.write_text(PLAN.format(baseline=one.url, candidate=other.url, more=more))
             plan, text = load_plan(path)
-            return run_plan(plan, text, self.out, self.no_model, Quiet())
+            return run_plan(plan, text, self.out, self.no_model, Progress())
 
     @staticmethod
     def no_model(name):
@@ -257,7 +259,7 @@ def test_probes_that_were_begun_are_finished_by_a_resumed_run(bench, monkeypatch
         ScriptedServer(BehavingService(), port=ports[0]),
         ScriptedServer(BehavingService(), port=ports[1]) as candidate,
     ):
-        results = resume_run(bench.out, bench.no_model, Quiet())
+        results = resume_run(bench.out, bench.no_model, Progress())
     assert {one.arm for one in results.behaviour} == {"baseline", "candidate"}
     assert candidate.served
     measured = [one for one in bench.contents().records if one.phase == "measure"]

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 import uvloop
 from byte_server import CHAT, DIALECTS, ByteServer, Reply, ask, events, respond, send, with_transport
+from tests.builders.load import run_turn
 from tests.builders.records import build_item
 
 from draftproof.core.clock import monotonic_ns
 from draftproof.measure.client.transport import Dialler, HttpTransport, Origin, ResumingContext
-from draftproof.measure.load.driver import MemorySink, run_turn
 from draftproof.measure.load.period import Endpoint, Turn
-from draftproof.services.engines import GENERIC
+from draftproof.measure.load.request_runner import MemorySink
 
 BODY = events(DIALECTS["generic"].frames)
 CERTIFICATE = Path(__file__).with_name("self_signed.pem")
@@ -241,7 +241,7 @@ def test_arrivals_that_the_client_stamps_itself_are_counted(monkeypatch, is_tls)
     turn = Turn(block=1, load="l", concurrency=1, repeat=0, arm="baseline", order=0, item_ids=tuple(items))
 
     async def work(transport):
-        endpoint = Endpoint(url=server.url, served_model="m", adapter=GENERIC)
+        endpoint = Endpoint(url=server.url, served_model="m", engine="generic")
         return await run_turn(turn, endpoint, items, transport=transport, sink=MemorySink())
 
     with ByteServer({CHAT: respond(BODY, framing="close")}, tls=context if is_tls else None) as server:

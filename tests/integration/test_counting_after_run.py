@@ -2,12 +2,12 @@
 
 import pytest
 from attached import Attached
+from tests.builders.scripted_server import ScriptedServer
+from tests.builders.scripts import Script
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
-from draftproof.measure.selfcheck.scripted_server import ScriptedServer
-from draftproof.measure.selfcheck.scripts import Script
 from draftproof.store import RunDirectory
 
 SILENT = Script(tokens_per_chunk=(1, 3, 2), gaps_s=(0.01,), usage="none", token_ids=False)

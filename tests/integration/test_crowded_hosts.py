@@ -9,8 +9,10 @@ from typer import Exit
 from draftproof.cli.run import finish
 from draftproof.core.errors import InvalidRunError
 from draftproof.judge.results.run import EXIT_CODES
-from draftproof.measure.run import Patience, Quiet, host_watch, recompute, watching_host
 from draftproof.measure.run import early_warning as early_word
+from draftproof.measure.run import host_watch, watching_host
+from draftproof.measure.run.progress import Patience, Progress
+from draftproof.measure.run.reporting import recompute
 from draftproof.store import RunDirectory
 
 TICK_S = 15.0
@@ -26,7 +28,7 @@ class QuickHost(ScriptedHost):
         return super().read(attached)
 
 
-class Watching(Quiet):
+class Watching(Progress):
     """Hears notices and periods, and lets others begin or stop to use the host."""
 
     def __init__(self, host, *, busy_from=None, quiet_from=None):

@@ -6,7 +6,8 @@ import shutil
 import pytest
 
 from draftproof.measure.load.workers.handle import ProcessWorker
-from draftproof.measure.run import Quiet, resume_run, run_plan
+from draftproof.measure.run.progress import Progress
+from draftproof.measure.run.runner import resume_run, run_plan
 from draftproof.plan.loading import load_plan
 from draftproof.store import RunDirectory
 from draftproof.store.journal import load_journal
@@ -39,11 +40,11 @@ def run_search(stage, *, knee, **plan):
     path = stage.plan(comparison="confidence = 0.8", **plan)
     path.write_text(path.read_text() + KNEE.format(**knee))
     checked, text = load_plan(path)
-    return run_plan(checked, text, stage.out, stage.no_model, Quiet())
+    return run_plan(checked, text, stage.out, stage.no_model, Progress())
 
 
 def finish(stage):
-    return resume_run(stage.out, stage.no_model, Quiet())
+    return resume_run(stage.out, stage.no_model, Progress())
 
 
 def arm(results, name):

@@ -6,16 +6,16 @@ import socket
 import threading
 
 import pytest
+from tests.builders.load import run_turn
 from tests.builders.records import build_item
+from tests.builders.scripted_server import ScriptedServer
+from tests.builders.scripts import Script
 
 from draftproof.core.errors import UsageError
 from draftproof.core.records import RequestRecord, SpecCounts
 from draftproof.measure.client.transport import HttpTransport
-from draftproof.measure.load.driver import LoadSettings, run_turn
 from draftproof.measure.load.period import Endpoint, Turn
-from draftproof.measure.selfcheck.scripted_server import ScriptedServer
-from draftproof.measure.selfcheck.scripts import Script
-from draftproof.services.engines import GENERIC, REFERENCE
+from draftproof.measure.load.request_runner import LoadSettings
 
 ROUNDS = {
     "proposed": [4, 4],
@@ -41,11 +41,11 @@ METRICS = {
 }
 
 
-def ask(url, *, timeout_s=20.0, adapter=None, headers=(), requests=1, max_idle_s=2.0):
+def ask(url, *, timeout_s=20.0, engine="reference", headers=(), requests=1, max_idle_s=2.0):
     """Return the records of one slot asking so many requests in a row."""
     items = {f"i{index}": build_item(f"i{index}") for index in range(requests)}
     turn = Turn(block=0, load="low", concurrency=1, repeat=0, arm="baseline", order=0, item_ids=tuple(items))
-    endpoint = Endpoint(url=url, served_model="scripted", adapter=adapter or REFERENCE, headers=headers)
+    endpoint = Endpoint(url=url, served_model="scripted", engine=engine, headers=headers)
     records: list[RequestRecord] = []
 
     async def run():
@@ -258,7 +258,7 @@ def test_a_response_without_length_ends_with_the_connection():
 
 def test_headers_of_the_endpoint_are_sent():
     """An access token reaches the service; a header with a line break is refused before anything is sent."""
-    record, served = ask_one(Script(), headers=(("Authorization", "Bearer x"),), adapter=GENERIC)
+    record, served = ask_one(Script(), headers=(("Authorization", "Bearer x"),), engine="generic")
     assert record.outcome == "ok"
     assert served.headers["authorization"] == "Bearer x"
     assert served.headers["accept-encoding"] == "identity"
@@ -279,7 +279,7 @@ def test_a_large_request_is_sent_whole():
         item = build_item("big", stop=tuple("x" * 1000 for _ in range(6000)))
         records: list[RequestRecord] = []
         turn = Turn(block=0, load="l", concurrency=1, repeat=0, arm="a", order=0, item_ids=("big",))
-        endpoint = Endpoint(url=server.url, served_model="m", adapter=GENERIC)
+        endpoint = Endpoint(url=server.url, served_model="m", engine="generic")
 
         async def run():
             transport = HttpTransport()

@@ -8,16 +8,17 @@ import time
 
 import msgspec
 import pytest
+from tests.builders.load import run_turn, run_warmup
 from tests.builders.records import build_item
+from tests.builders.scripted_server import ScriptedServer
+from tests.builders.scripts import Script
 from tests.builders.transport import FakeTransport, Story
 
 from draftproof.core.errors import StoreError
 from draftproof.measure.client.transport import HttpTransport
-from draftproof.measure.load.driver import LoadSettings, run_turn, run_warmup
 from draftproof.measure.load.period import Endpoint, Turn
-from draftproof.measure.selfcheck.scripted_server import ScriptedServer
-from draftproof.measure.selfcheck.scripts import Script
-from draftproof.services.engines import REFERENCE
+from draftproof.measure.load.request_runner import LoadSettings
+from draftproof.services.engines import ADAPTERS, REFERENCE
 
 NAMES = ("a", "b", "c", "d", "e")
 ITEMS = {name: build_item(name) for name in NAMES}
@@ -44,7 +45,7 @@ def turn(concurrency=3, item_ids=NAMES):
 
 
 def endpoint(url):
-    return Endpoint(url=url, served_model="scripted", adapter=REFERENCE)
+    return Endpoint(url=url, served_model="scripted", engine="reference")
 
 
 def slow_for(*names):
@@ -326,18 +327,18 @@ def test_a_rejecting_service_is_not_flooded():
     assert len(phases["fill"]) <= 2 * 4  # two free slots, one request each 0.1 s, for 0.3 s
 
 
-def test_an_error_of_our_own_is_not_booked_as_the_service_s():
+def test_an_error_of_our_own_is_not_booked_as_the_service_s(monkeypatch):
     """A fault inside the fold ends the run with that fault instead of counting as a failed request."""
 
     def read_blocks(_blocks):
         raise KeyError("a bug")
 
+    monkeypatch.setitem(ADAPTERS, "broken", msgspec.structs.replace(REFERENCE, read_blocks=read_blocks))
+
     async def main(url):
         asyncio.get_running_loop().set_exception_handler(lambda _loop, _context: None)
         transport = HttpTransport()
-        broken = Endpoint(
-            url=url, served_model="m", adapter=msgspec.structs.replace(REFERENCE, read_blocks=read_blocks)
-        )
+        broken = Endpoint(url=url, served_model="m", engine="broken")
         try:
             await run_turn(turn(), broken, ITEMS, transport=transport, sink=ListSink(), settings=QUICK)
         finally:

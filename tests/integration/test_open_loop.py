@@ -3,14 +3,14 @@
 import asyncio
 
 import numpy as np
+from tests.builders.load import run_turn
 from tests.builders.records import build_item
+from tests.builders.scripted_server import ScriptedServer
+from tests.builders.scripts import Script
 
 from draftproof.measure.client.transport import HttpTransport
-from draftproof.measure.load.driver import LoadSettings, MemorySink, run_turn
 from draftproof.measure.load.period import Endpoint, Turn
-from draftproof.measure.selfcheck.scripted_server import ScriptedServer
-from draftproof.measure.selfcheck.scripts import Script
-from draftproof.services.engines import GENERIC
+from draftproof.measure.load.request_runner import LoadSettings, MemorySink
 from draftproof.workload.arrivals import OpenLoop, Spacing, Steady, times_within
 
 QUICK = LoadSettings(failure_pause_s=0.0, request_timeout_s=20, lead_s=1.0)
@@ -25,7 +25,7 @@ def run(server, due_ns, *, lead=None, items=None, settings=QUICK, **options):
         item_ids=tuple(names), due_ns=tuple(due_ns), lead=lead, **options,
     )  # fmt: skip
     sink = MemorySink()
-    endpoint = Endpoint(url=server.url, served_model="scripted", adapter=GENERIC)
+    endpoint = Endpoint(url=server.url, served_model="scripted", engine="generic")
 
     async def main():
         transport = HttpTransport()
@@ -133,7 +133,7 @@ def test_an_error_of_the_sink_ends_the_turn():
 
     async def main(url):
         transport = HttpTransport()
-        endpoint = Endpoint(url=url, served_model="scripted", adapter=GENERIC)
+        endpoint = Endpoint(url=url, served_model="scripted", engine="generic")
         try:
             await run_turn(turn, endpoint, {name: build_item(name) for name in names}, transport=transport,
                            sink=Full(), settings=QUICK)  # fmt: skip

@@ -9,20 +9,20 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.builders.load import run_turn
 from tests.builders.records import build_item
+from tests.builders.scripted_server import ScriptedServer
+from tests.builders.scripts import Script
 
 from draftproof.judge.metrics.client_error import TrueAnswer, compute_client_error
 from draftproof.judge.metrics.request import compute_request_metrics, itl_arrival_ns
 from draftproof.measure.client.connection import HttpConnection
 from draftproof.measure.client.transport import HttpTransport
-from draftproof.measure.load.driver import LoadSettings, MemorySink, run_turn
 from draftproof.measure.load.period import Endpoint, Turn
-from draftproof.measure.selfcheck.client_check import Profile, run_profile
+from draftproof.measure.load.request_runner import LoadSettings, MemorySink
 from draftproof.measure.selfcheck.client_fitness import PRECISION, judge_stretch
-from draftproof.measure.selfcheck.client_report import FAULTS, run_fault_mix
-from draftproof.measure.selfcheck.scripted_server import ScriptedServer
-from draftproof.measure.selfcheck.scripts import Script
-from draftproof.services.engines import GENERIC
+from draftproof.measure.selfcheck.faults import FAULTS, run_fault_mix
+from draftproof.measure.selfcheck.probing import Profile, run_profile
 
 STALL_NS = 10**12
 
@@ -42,7 +42,7 @@ def ask(script, requests=1, concurrency=1, **settings):
 
     async def run(url):
         transport, sink = HttpTransport(), MemorySink()
-        endpoint = Endpoint(url=url, served_model="scripted", adapter=GENERIC)
+        endpoint = Endpoint(url=url, served_model="scripted", engine="generic")
         chosen = LoadSettings(**{"failure_pause_s": 0.0} | settings)
         try:
             block = await run_turn(turn, endpoint, items, transport=transport, sink=sink, settings=chosen)
@@ -168,7 +168,7 @@ def test_an_error_in_mid_stream_is_a_failure():
     """
     found = run_fault_mix(each=2)
     assert [(one.fault, one.counted) for one in found] == [
-        (fault, {outcome: 2}) for fault, (outcome, _) in FAULTS.items()
+        (fault, {one.expected: 2}) for fault, one in FAULTS.items()
     ]
     assert {one.expected for one in found} >= {"http_error", "rejected", "cut", "malformed", "ok"}
 

@@ -10,7 +10,7 @@ import pytest
 
 from draftproof.core.errors import EngineError
 
-SERVE = [sys.executable, "-m", "draftproof.measure.selfcheck.serve_script"]
+SERVE = [sys.executable, "-m", "tests.builders.serve_script"]
 DRAFTING = ("--acceptance", "active", "--tokens-per-chunk", "2")
 REFERENCE = ("--engine", "draftproof-reference", "--setting", "max_num_seqs=8")
 

@@ -16,8 +16,9 @@ import time
 import pytest
 
 from draftproof.core.errors import StoreError
-from draftproof.measure.run import recompute, resume_run
-from draftproof.measure.run.progress import Quiet
+from draftproof.measure.run.progress import Progress
+from draftproof.measure.run.reporting import recompute
+from draftproof.measure.run.runner import resume_run
 
 DRAFTING = ("--acceptance", "active", "--tokens-per-chunk", "2")
 SLOW_PLAN = {"baseline": ("--gap-ms", "20"), "candidate": (*DRAFTING, "--gap-ms", "40"), "block_size": 2}
@@ -26,7 +27,7 @@ STUBBORN = (
     "import runpy, signal, sys; "
     "signal.signal = lambda *_: None; sys.argv[0] = 'serve_script'; "
     "import signal as s; s.pthread_sigmask(s.SIG_BLOCK, [s.SIGTERM, s.SIGINT]); "
-    "runpy.run_module('draftproof.measure.selfcheck.serve_script', run_name='__main__')"
+    "runpy.run_module('tests.builders.serve_script', run_name='__main__')"
 )
 
 
@@ -183,12 +184,7 @@ def test_a_run_that_is_killed_again_and_again_is_finished_without_loss(stage):
 
 def test_a_killed_program_leaves_no_service_behind(stage):
     """SIGKILL to the program: the arms and what they started end by themselves, and the run can go on."""
-    launcher = [
-        "sh",
-        "-c",
-        f"{sys.executable} -m draftproof.measure.selfcheck.serve_script --port $0; true",
-        "{port}",
-    ]
+    launcher = ["sh", "-c", f"{sys.executable} -m tests.builders.serve_script --port $0; true", "{port}"]
     process = stage.start("run", stage.plan(**SLOW_PLAN | {"baseline": launcher}), "--out", stage.out)
     stage.wait_for_records(3)
     assert len(stage.processes("serve_script")) == 3
@@ -238,7 +234,7 @@ def test_a_turn_that_lost_a_line_is_one_turn_in_the_count(stage):
     """Its own line says that it ended and a request is missing: it is taken again, and not counted twice."""
     told = []
 
-    class Telling(Quiet):
+    class Telling(Progress):
         def advance(self, done, total, text):
             told.append((done, total, text))
 

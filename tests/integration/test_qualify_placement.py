@@ -11,7 +11,7 @@ DRAFTING = ("--acceptance", "active", "--tokens-per-chunk", "2")
 
 def telling(*options: str) -> list[str]:
     """The scripted server behind a shell that writes a line at each start."""
-    server = " ".join((sys.executable, "-m draftproof.measure.selfcheck.serve_script --port $0", *options))
+    server = " ".join((sys.executable, "-m tests.builders.serve_script --port $0", *options))
     return ["sh", "-c", f"echo started; exec {server}", "{port}"]
 
 

@@ -18,7 +18,7 @@ def lucky(stage, arm: str, *options: str, gaps_ms) -> list[str]:
     """The scripted server behind a shell: at each start it takes the next line of a file as its gap."""
     drawn, count = stage.folder / f"{arm}.gaps", stage.folder / f"{arm}.starts"
     drawn.write_text("".join(f"{gap}\n" for gap in gaps_ms))
-    server = " ".join((sys.executable, "-m draftproof.measure.selfcheck.serve_script --port $0", *options))
+    server = " ".join((sys.executable, "-m tests.builders.serve_script --port $0", *options))
     take = f'echo x >>{count}; gap=$(sed -n "$(wc -l <{count})p" {drawn})'
     return ["sh", "-c", f'{take}; exec {server} --gap-ms "${{gap:-no more starts}}"', "{port}"]
 

@@ -3,7 +3,7 @@
 import pytest
 
 from draftproof.core.records import TelemetrySample
-from draftproof.measure.run import recompute
+from draftproof.measure.run.reporting import recompute
 from draftproof.store import RunDirectory, save_compacted
 
 

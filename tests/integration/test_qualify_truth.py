@@ -3,7 +3,7 @@
 import random
 import shutil
 
-from draftproof.measure.run import recompute
+from draftproof.measure.run.reporting import recompute
 
 FAST = ("--acceptance", "active", "--tokens-per-chunk", "2")
 SLOW = ("--acceptance", "active", "--tokens-per-chunk", "2", "--gap-ms", "20")

@@ -2,7 +2,8 @@
 
 import pytest
 
-from draftproof.measure.run import Quiet, run_plan
+from draftproof.measure.run.progress import Progress
+from draftproof.measure.run.runner import run_plan
 from draftproof.plan.loading import load_plan
 
 
@@ -12,7 +13,7 @@ def test_a_run_at_a_rate_says_what_its_client_did(stage):
     path.write_text(
         path.read_text().replace("concurrency = 1", 'arrivals = { rps = 40.0, spacing = "even" }')
     )
-    results = run_plan(*load_plan(path), stage.out, stage.no_model, Quiet())
+    results = run_plan(*load_plan(path), stage.out, stage.no_model, Progress())
     assert results.loads == (("single", None),)
     assert results.sizes["single"].label == "40 requests/s"
     assert {(one.concurrency, one.offered_rps) for one in results.cells} == {(None, 40.0)}

@@ -8,18 +8,18 @@ import msgspec
 import numpy as np
 import pytest
 from tests.builders.records import build_item
+from tests.builders.scripted_server import ScriptedServer
+from tests.builders.scripts import Script
 
 from draftproof.core.clock import monotonic_ns
 from draftproof.core.errors import StoreError, UsageError
-from draftproof.measure.load.driver import LoadSettings
 from draftproof.measure.load.period import Endpoint, Turn
 from draftproof.measure.load.ray.actor import LoadActor
 from draftproof.measure.load.ray.facts import read_facts
 from draftproof.measure.load.ray.handle import RemoteWorker
-from draftproof.measure.load.workers import WorkerDiedError, WorkerPool
-from draftproof.measure.selfcheck.scripted_server import ScriptedServer
-from draftproof.measure.selfcheck.scripts import Script
-from draftproof.services.engines import GENERIC
+from draftproof.measure.load.request_runner import LoadSettings
+from draftproof.measure.load.workers.handle import WorkerDiedError
+from draftproof.measure.load.workers.pool import WorkerPool
 from draftproof.store.journal import load_journal
 from draftproof.workload.arrivals import OpenLoop, Spacing, Steady, times_within
 from draftproof.workload.conversation import view_answer
@@ -53,31 +53,20 @@ class Link:
         self.is_cut = False
         self.seen = []
 
-    async def call(self, method, *arguments):
+    async def call(self, method, *arguments, wait_s=0.0):
+        del wait_s  # silence is told at once
         self.seen.append(arguments)
         await asyncio.sleep(self.there_s)
         if self.is_cut:
             raise WorkerDiedError("gave no sign of life for 15 s")
-        answer = await method(*arguments)
+        answer = await getattr(self.actor, method)(*arguments)
         await asyncio.sleep(self.back_s)
         return answer
 
     async def set_up(self, secrets):
-        await self.call(self.actor.set_up, msgspec.msgpack.encode(ITEMS), secrets)
+        await self.call("set_up", msgspec.msgpack.encode(ITEMS), secrets)
         facts = read_facts()
         return msgspec.structs.replace(facts, network=self.network) if self.network else facts
-
-    async def ping(self):
-        return await self.call(self.actor.ping)
-
-    async def take(self, *arguments):
-        await self.call(self.actor.take, *arguments)
-
-    async def poll(self):
-        return await self.call(self.actor.poll)
-
-    async def close(self):
-        await self.call(self.actor.close)
 
     def kill(self):
         """Nothing is left of it to end."""
@@ -95,7 +84,7 @@ def run(turn, server, folder, links, *, answered=None, meanwhile=None):
         stop = asyncio.Event()
         helper = asyncio.create_task(meanwhile(links, stop, pool)) if meanwhile else None
         endpoint = Endpoint(
-            url=server.url, served_model="scripted", adapter=GENERIC, headers=(("Authorization", SECRET),)
+            url=server.url, served_model="scripted", engine="generic", headers=(("Authorization", SECRET),)
         )
         try:
             return links, await pool.run_turn(
@@ -207,9 +196,8 @@ def test_a_worker_that_nobody_asks_ends_its_turn(tmp_path):
     async def cut(links, _stop, _pool):
         await wait_until(lambda: any(path.stat().st_size > 500 for path in tmp_path.glob("*w0.jsonl")))
         links[0].is_cut = True
-        shell = links[0].actor._shell
         async with asyncio.timeout(20):
-            await asyncio.wait({shell._turn})
+            await asyncio.wait({links[0].actor._worker._turn})
 
     with ScriptedServer(Script(gaps_s=(0.02,) * 40)) as server:
         _, outcome, _ = run(closed(), server, tmp_path, [far(0, alone_s=0.4)], meanwhile=cut)
@@ -238,7 +226,7 @@ def test_a_journal_that_cannot_be_written_here_ends_the_turn(tmp_path):
     """The disk that fills up is ours: one sentence of it, and whole lines in the file."""
 
     async def break_disk(_links, _stop, pool):
-        await wait_until(lambda: pool.workers[0]._lines is not None)
+        await wait_until(lambda: hasattr(pool.workers[0], "_lines"))
         kept = itertools.count()
         append = pool.workers[0]._lines.append
 

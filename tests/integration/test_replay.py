@@ -6,8 +6,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from draftproof.measure.run import Quiet, run_plan
 from draftproof.measure.run.check import choose_items
+from draftproof.measure.run.progress import Progress
+from draftproof.measure.run.runner import run_plan
 from draftproof.plan.load import RecordedWindow
 from draftproof.plan.loading import load_plan
 from draftproof.store import RunDirectory
@@ -39,7 +40,7 @@ def gaps_ns(records):
 def test_a_trace_is_replayed_alike_in_every_arm(stage):
     """Twice as fast as recorded: each arm's requests are due at half the recorded distances, in windows."""
     path = use_trace(stage, load="replay = { speed = 2.0 }", block_size=8)
-    results = run_plan(*load_plan(path), stage.out, stage.no_model, Quiet())
+    results = run_plan(*load_plan(path), stage.out, stage.no_model, Progress())
     assert results.evidence == "synthetic"
     contents = RunDirectory.open(stage.out).load()
     counted = [one for one in contents.records if one.phase == "measure"]
@@ -60,7 +61,7 @@ def test_invented_prompts_never_count_as_representative(stage):
         block_size=6,
     )
     path.write_text(path.read_text().replace("question =", 'evidence = "representative"\nquestion =', 1))
-    results = run_plan(*load_plan(path), stage.out, stage.no_model, Quiet())
+    results = run_plan(*load_plan(path), stage.out, stage.no_model, Progress())
     assert results.evidence == "synthetic"
     assert any("calls its traffic representative" in text for text in results.warnings)
     assert len((stage.out / "workload.jsonl").read_text().splitlines()) == 6

@@ -6,9 +6,8 @@ import warnings
 from contextlib import ExitStack
 
 import pytest
-
-from draftproof.measure.selfcheck.scripted_server import ScriptedServer
-from draftproof.measure.selfcheck.scripts import Script
+from tests.builders.scripted_server import ScriptedServer
+from tests.builders.scripts import Script
 
 REQUEST = b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}"
 

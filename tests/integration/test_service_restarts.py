@@ -14,7 +14,9 @@ import pytest
 from byte_server import CHAT, DIALECTS, JSON, TEXT, ByteServer, Reply, Request, events, models, respond
 
 from draftproof.core.errors import EngineError, IncompatibleError
-from draftproof.measure.run import Quiet, recompute, resume_run, run_plan
+from draftproof.measure.run.progress import Progress
+from draftproof.measure.run.reporting import recompute
+from draftproof.measure.run.runner import resume_run, run_plan
 from draftproof.measure.run.service_group import Fleet
 from draftproof.plan.loading import load_plan, parse_plan
 from draftproof.store import RunDirectory
@@ -70,13 +72,7 @@ class Services:
         (folder / "items.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
     def serve(self, number: int, *options: str) -> subprocess.Popen[bytes]:
-        command = [
-            sys.executable,
-            "-m",
-            "draftproof.measure.selfcheck.serve_script",
-            "--port",
-            str(self.ports[number]),
-        ]
+        command = [sys.executable, "-m", "tests.builders.serve_script", "--port", str(self.ports[number])]
         self._processes.append(subprocess.Popen([*command, *options]))
         self._wait_for(self.ports[number])
         return self._processes[-1]
@@ -115,12 +111,12 @@ class Services:
         self,
         ready_s: float = 60.0,
         engine: str = "generic",
-        progress: Quiet | None = None,
+        progress: Progress | None = None,
         *,
         probes: bool = False,
     ):
         plan, text = self.load_plan(ready_s, engine, probes=probes)
-        return run_plan(plan, text, self.out, _no_model, progress or Quiet())
+        return run_plan(plan, text, self.out, _no_model, progress or Progress())
 
     def load_plan(self, ready_s: float, engine: str, *, probes: bool = False):
         path = self.folder / "plan.toml"
@@ -130,7 +126,7 @@ class Services:
         return load_plan(path)
 
     def resume(self):
-        return resume_run(self.out, _no_model, Quiet())
+        return resume_run(self.out, _no_model, Progress())
 
     def close(self) -> None:
         for process in self._processes:
@@ -225,7 +221,7 @@ def test_a_service_that_comes_back_as_another_one_is_refused(services):
     assert failed(services)
 
 
-class Replacing(Quiet):
+class Replacing(Progress):
     """Puts another service in the candidate's place after so many of its turns, when nothing is in flight.
 
     Args:
@@ -285,7 +281,7 @@ def test_a_service_that_is_silent_after_a_turn_is_asked_when_it_is_needed(servic
     """Silence is no other answer: the next turn waits for it as ever, and none waits after the last."""
     services.serve(0)
     services.serve(1, *DRAFTING)
-    fleet = Fleet(services.load_plan(60.0, "generic")[0], None, services.folder, Quiet(), asyncio.Event())
+    fleet = Fleet(services.load_plan(60.0, "generic")[0], None, services.folder, Progress(), asyncio.Event())
 
     async def ask() -> tuple[object, object]:
         async with fleet:
@@ -312,7 +308,7 @@ def test_an_address_that_cannot_tell_just_now_is_no_other_answer(tmp_path, path,
     async def ask(url: str) -> IncompatibleError | None:
         ports = dict.fromkeys(("baseline", "candidate"), url.rpartition(":")[2])
         plan = parse_plan(PLAN.format(engine="vllm", ready_s=5.0, **ports))
-        async with Fleet(plan, None, tmp_path, Quiet(), asyncio.Event()) as fleet:
+        async with Fleet(plan, None, tmp_path, Progress(), asyncio.Event()) as fleet:
             assert await fleet.find_change("candidate") is None
             ill.append(path)
             return await fleet.find_change("candidate")

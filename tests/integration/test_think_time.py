@@ -3,15 +3,15 @@
 import asyncio
 
 import pytest
+from tests.builders.load import run_turn
 from tests.builders.records import build_item
+from tests.builders.scripted_server import ScriptedServer
+from tests.builders.scripts import Script
 
 from draftproof.measure.client.transport import HttpTransport
 from draftproof.measure.load import request_runner as performing
-from draftproof.measure.load.driver import LoadSettings, MemorySink, run_turn
 from draftproof.measure.load.period import Endpoint, Turn
-from draftproof.measure.selfcheck.scripted_server import ScriptedServer
-from draftproof.measure.selfcheck.scripts import Script
-from draftproof.services.engines import GENERIC
+from draftproof.measure.load.request_runner import LoadSettings, MemorySink
 from draftproof.workload.arrivals import think_time_ns
 from draftproof.workload.items import FollowUp
 
@@ -30,7 +30,7 @@ def run(url, arm, *, concurrency=None, due_ns=()):
 
     async def main():
         transport = HttpTransport()
-        endpoint = Endpoint(url=url, served_model="scripted", adapter=GENERIC)
+        endpoint = Endpoint(url=url, served_model="scripted", engine="generic")
         try:
             await run_turn(turn, endpoint, ITEMS, transport=transport, sink=sink, settings=QUICK)
         finally:

@@ -11,16 +11,17 @@ import time
 import numpy as np
 import psutil
 import pytest
+from tests.builders.load import run_turn
 from tests.builders.records import build_item
+from tests.builders.scripted_server import ScriptedServer
+from tests.builders.scripts import Script
 
 from draftproof.core.errors import StoreError
 from draftproof.measure.client.transport import HttpTransport
-from draftproof.measure.load.driver import LoadSettings, MemorySink, run_turn
 from draftproof.measure.load.period import Endpoint, Turn
-from draftproof.measure.load.workers import WorkerDiedError, WorkerPool
-from draftproof.measure.selfcheck.scripted_server import ScriptedServer
-from draftproof.measure.selfcheck.scripts import Script
-from draftproof.services.engines import GENERIC
+from draftproof.measure.load.request_runner import LoadSettings, MemorySink
+from draftproof.measure.load.workers.handle import WorkerDiedError
+from draftproof.measure.load.workers.pool import WorkerPool
 from draftproof.store.journal import load_journal
 from draftproof.workload.arrivals import OpenLoop, Spacing, Steady, times_within
 from draftproof.workload.conversation import view_answer
@@ -49,7 +50,7 @@ def open_turn(lead=None):
 
 def endpoint(server):
     return Endpoint(
-        url=server.url, served_model="scripted", adapter=GENERIC, headers=(("Authorization", SECRET),)
+        url=server.url, served_model="scripted", engine="generic", headers=(("Authorization", SECRET),)
     )
 
 

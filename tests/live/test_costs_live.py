@@ -3,7 +3,7 @@
 import pytest
 
 from draftproof.explore.costs import CostGrid, measure_costs
-from draftproof.measure.run import Quiet
+from draftproof.measure.run.progress import Progress
 from draftproof.plan.loading import parse_plan
 from draftproof.reference.weights.fetch import resolve_model
 
@@ -27,7 +27,7 @@ def test_the_reference_engine_tells_what_each_step_drafted_and_took(tmp_path):
     plan = parse_plan(PLAN)
     grid = CostGrid(draft_lengths=(3,), batches=(1, 2), repeats=3, answer_tokens=40)
     costs = measure_costs(
-        plan, PLAN, tmp_path / "costs", grid=grid, resolve_model=resolve_model, progress=Quiet()
+        plan, PLAN, tmp_path / "costs", grid=grid, resolve_model=resolve_model, progress=Progress()
     )
     steps = {(one.draft_length, one.batch): one for one in costs.steps}
     assert set(steps) == {(0, 1), (0, 2), (3, 1), (3, 2)}

@@ -14,7 +14,7 @@ from draftproof.core.errors import UsageError
 
 def check(plan_file: PlanArgument, *, as_json: JsonOption = False) -> None:
     """Start the arms, check contract, compatibility and comparability, and stop before measuring."""
-    from draftproof.measure.run import check_plan  # noqa: PLC0415
+    from draftproof.measure.run.check import check_plan  # noqa: PLC0415
     from draftproof.plan.faults import check_filled_in  # noqa: PLC0415
     from draftproof.plan.limits import check_budgets  # noqa: PLC0415
     from draftproof.plan.loading import load_plan  # noqa: PLC0415

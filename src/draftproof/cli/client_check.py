@@ -8,7 +8,7 @@ from draftproof.cli.console import JsonOption, console_progress, print_either
 from draftproof.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from draftproof.measure.selfcheck.client_report import ClientCheck, Judged
+    from draftproof.measure.selfcheck.client_check import ClientCheck, Judged
 
 UNFIT_CODE = 40
 
@@ -31,7 +31,7 @@ def client_check(
     Exits 0 where the client is shown to keep its limits at the load given, 40 where it is not: beyond one, or
     asked too few requests to tell.
     """
-    from draftproof.measure.selfcheck.client_report import check_client  # noqa: PLC0415
+    from draftproof.measure.selfcheck.client_check import check_client  # noqa: PLC0415
 
     _check("--streams", streams, least=1, most=4096)
     _check("--capacity-streams", capacity_streams, least=1, most=4096)

@@ -26,7 +26,6 @@ import typer
 from rich.console import Console
 from rich.progress import (
     BarColumn,
-    Progress,
     SpinnerColumn,
     TaskID,
     TaskProgressColumn,
@@ -34,13 +33,14 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.progress import Progress as Bars
 
 from draftproof.core.errors import StoreError, UsageError
+from draftproof.measure.run.progress import Interrupted, Progress
 
 if TYPE_CHECKING:
     from draftproof.cli.live import LiveView
     from draftproof.core.records import Notice, Warmup
-    from draftproof.measure.run import Interrupted
     from draftproof.measure.run.progress_model import Board, TurnView
 
 INTERRUPTED_CODE = 130
@@ -108,35 +108,10 @@ def _print(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-class QuietProgress:
-    """Says nothing; the other displays say what they have a form for."""
-
-    def phase(self, text: str) -> None:
-        """Begin a new phase."""
-
-    def advance(self, done: int, total: int, text: str) -> None:
-        """Move on in a phase."""
-
-    def download(self, step: str, done: int, total: int | None) -> None:
-        """Show how far a fetch is; the form that the reference engine reports in."""
-
-    def watch(self, board: "Board") -> None:
-        """Turns are measured from now on, until the next phase."""
-
-    def warmed_up(self, warmup: "Warmup") -> None:
-        """An arm was warmed up."""
-
-    def turn_ended(self, turn: "TurnView") -> None:
-        """A turn has ended."""
-
-    def noticed(self, notice: "Notice") -> None:
-        """The run has something to say of its own chances."""
-
-
-class ConsoleProgress(QuietProgress):
+class ConsoleProgress(Progress):
     """A bar with the phase, the step and the time left; the live view instead while turns are measured."""
 
-    def __init__(self, bars: Progress) -> None:
+    def __init__(self, bars: Bars) -> None:
         self._bars = bars
         self._task: TaskID | None = None
         self._view: LiveView | None = None
@@ -184,7 +159,7 @@ class ConsoleProgress(QuietProgress):
             self._bars.start()
 
 
-class LineProgress(QuietProgress):
+class LineProgress(Progress):
     """Plain lines with the time of day, for a log: phases, steps of long ones, warm-ups and turns.
 
     Args:
@@ -257,7 +232,7 @@ class LineProgress(QuietProgress):
 
 
 @contextmanager
-def console_progress(*, lines: bool = False, quiet: bool = False) -> Iterator[QuietProgress]:
+def console_progress(*, lines: bool = False, quiet: bool = False) -> Iterator[Progress]:
     """Yield a progress display for standard error.
 
     Args:
@@ -265,7 +240,7 @@ def console_progress(*, lines: bool = False, quiet: bool = False) -> Iterator[Qu
         quiet: write nothing anywhere.
     """
     if quiet or not is_terminal():
-        yield LineProgress(sys.stderr) if lines and not quiet else QuietProgress()
+        yield LineProgress(sys.stderr) if lines and not quiet else Progress()
         return
     columns = (
         SpinnerColumn(),
@@ -277,7 +252,7 @@ def console_progress(*, lines: bool = False, quiet: bool = False) -> Iterator[Qu
         TimeRemainingColumn(),
     )
     # Turns last half a minute: the time left needs a memory of several of them.
-    with Progress(*columns, console=Console(stderr=True), transient=True, speed_estimate_period=3600) as bars:
+    with Bars(*columns, console=Console(stderr=True), transient=True, speed_estimate_period=3600) as bars:
         display = ConsoleProgress(bars)
         try:
             yield display
@@ -324,7 +299,7 @@ def load_reference(module: str) -> ModuleType:
         ) from error
 
 
-def model_resolver(progress: QuietProgress) -> Callable[[str], Path]:
+def model_resolver(progress: Progress) -> Callable[[str], Path]:
     """Return what turns a plan's target into a folder of files, fetching the demo's model at first use."""
 
     def resolve(name: str) -> Path:
@@ -335,9 +310,7 @@ def model_resolver(progress: QuietProgress) -> Callable[[str], Path]:
 
 
 @contextmanager
-def interruptible(
-    out: Path | None = None, *, lines: bool = False, quiet: bool = False
-) -> Iterator[QuietProgress]:
+def interruptible(out: Path | None = None, *, lines: bool = False, quiet: bool = False) -> Iterator[Progress]:
     """Yield a progress display; a job stopped by the user says what is kept in `out` and exits with 130.
 
     Args:
@@ -345,8 +318,6 @@ def interruptible(
         lines: see `console_progress`.
         quiet: see `console_progress`.
     """
-    from draftproof.measure.run import Interrupted  # noqa: PLC0415
-
     try:
         with console_progress(lines=lines, quiet=quiet) as progress:
             yield progress
@@ -355,7 +326,7 @@ def interruptible(
         raise typer.Exit(INTERRUPTED_CODE) from stopped
 
 
-def _describe_stop(stopped: "Interrupted", out: Path | None) -> str:
+def _describe_stop(stopped: Interrupted, out: Path | None) -> str:
     if stopped.run is None:
         return "Stopped before this call measured anything.\n"
     return (

@@ -70,7 +70,7 @@ def costs(
     """
     from draftproof.explore.costs import CostGrid, measure_costs  # noqa: PLC0415
     from draftproof.explore.costs.page import render_costs_text  # noqa: PLC0415
-    from draftproof.measure.run import Interrupted  # noqa: PLC0415
+    from draftproof.measure.run.progress import Interrupted  # noqa: PLC0415
     from draftproof.plan.faults import check_filled_in  # noqa: PLC0415
     from draftproof.plan.loading import load_plan  # noqa: PLC0415
 

@@ -87,16 +87,6 @@ _COLUMNS = (
     _Column(label="On time", write=lambda one: format_share(one.on_time_share), gives_way=5),
     _Column(label="ms/token", write=lambda one: format_ms(one.tpot_ns), gives_way=1),
     _Column(label="First ms", write=lambda one: format_ms(one.ttft_ns), gives_way=6),
-    _Column(
-        label="Open",
-        write=lambda one: MISSING if one.in_flight is None else str(one.in_flight),
-        gives_way=7,
-    ),
-    _Column(
-        label="Tok/s",
-        write=lambda one: MISSING if one.tokens_per_s is None else f"{one.tokens_per_s:,.0f}",
-        gives_way=8,
-    ),
 )
 
 

@@ -42,7 +42,7 @@ def rules(
     Limits are those of the plan's table "rollback", and of its thresholds and objectives where that is open.
     What an engine's metrics cannot tell is listed.
     """
-    from draftproof.measure.run import recompute  # noqa: PLC0415
+    from draftproof.measure.run.reporting import recompute  # noqa: PLC0415
     from draftproof.store import RunDirectory  # noqa: PLC0415
     from draftproof.tell.monitoring import (  # noqa: PLC0415
         DASHBOARD_FILE,

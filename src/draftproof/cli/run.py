@@ -20,7 +20,7 @@ from draftproof.core.errors import UsageError
 
 if TYPE_CHECKING:
     from draftproof.judge.results.run import Results
-    from draftproof.measure.run import Patience
+    from draftproof.measure.run.progress import Patience
     from draftproof.plan.schema import Plan
 
 WAIT_OPTION, WAIT_MINUTES = "--wait-for-quiet", 60
@@ -113,7 +113,7 @@ def _run_new(
     quiet: bool,
     patience: "Patience",
 ) -> None:
-    from draftproof.measure.run import run_plan  # noqa: PLC0415
+    from draftproof.measure.run.runner import run_plan  # noqa: PLC0415
 
     with interruptible(out, lines=True, quiet=quiet) as progress:
         results = run_plan(plan, text, out, model_resolver(progress), progress, patience=patience)
@@ -121,7 +121,7 @@ def _run_new(
 
 
 def _resume(out: Path, *, as_json: bool, quiet: bool, patience: "Patience") -> None:
-    from draftproof.measure.run import resume_run  # noqa: PLC0415
+    from draftproof.measure.run.runner import resume_run  # noqa: PLC0415
 
     with interruptible(out, lines=True, quiet=quiet) as progress:
         results = resume_run(out, model_resolver(progress), progress, patience=patience)
@@ -134,7 +134,7 @@ def read_patience(wait_min: float | None, *, keep_going: bool) -> "Patience":
     Raises:
         UsageError: it is to wait and to go on.
     """
-    from draftproof.measure.run import Patience  # noqa: PLC0415
+    from draftproof.measure.run.progress import Patience  # noqa: PLC0415
 
     if wait_min is not None and keep_going:
         raise UsageError("--wait-for-quiet and --keep-going exclude each other", fix="give one of them")

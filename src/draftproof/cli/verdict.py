@@ -19,7 +19,7 @@ def report(run_directory: RunArgument) -> None:
     Exits with the verdict's code, as `run` does: 0 adopt, 10 limited, 20 defer, 30 inconclusive, 40 invalid.
     """
     from draftproof.judge.results.run import EXIT_CODES  # noqa: PLC0415
-    from draftproof.measure.run import recompute  # noqa: PLC0415
+    from draftproof.measure.run.reporting import recompute  # noqa: PLC0415
     from draftproof.tell.report.text import render_text  # noqa: PLC0415
 
     results = recompute(run_directory, write=True)
@@ -49,7 +49,7 @@ def verdict(
     0 adopt, 10 adopt in a limited envelope, 20 defer, 30 inconclusive, 40 invalid run.
     """
     from draftproof.judge.results.run import EXIT_CODES  # noqa: PLC0415
-    from draftproof.measure.run import recompute  # noqa: PLC0415
+    from draftproof.measure.run.reporting import recompute  # noqa: PLC0415
     from draftproof.tell.report.configuration import render_questions  # noqa: PLC0415
 
     if questions and (explain or cell is not None):
@@ -67,7 +67,7 @@ def verdict(
 def _explain(run_directory: Path, cell: str | None, *, as_json: bool) -> None:
     """Print the way from the verdict to the requests and exit with the verdict's code."""
     from draftproof.judge.results.run import EXIT_CODES  # noqa: PLC0415
-    from draftproof.measure.run import explain_run  # noqa: PLC0415
+    from draftproof.measure.run.reporting import explain_run  # noqa: PLC0415
     from draftproof.tell.report.explanation import render_explanation  # noqa: PLC0415
 
     explanation = explain_run(run_directory, cell)

@@ -36,7 +36,7 @@ from draftproof.core.rounding import round_figures  # noqa: E402
 from draftproof.explore.costs.page import render_costs_html, render_costs_text  # noqa: E402
 from draftproof.judge.compute import compute_results  # noqa: E402
 from draftproof.judge.results.run import Results  # noqa: E402
-from draftproof.measure.run import recompute  # noqa: E402
+from draftproof.measure.run.reporting import recompute  # noqa: E402
 from draftproof.store.journal import encode_line  # noqa: E402
 from draftproof.tell.report import render_html, render_text  # noqa: E402
 
@@ -78,7 +78,7 @@ def _steady(folder: Path) -> Iterator[None]:
             patch.dict(os.environ, terminal),
             patch("draftproof.tell.handover.packing.source_sha256", lambda: "0" * 64),
             patch("draftproof.tell.handover.verifying.source_sha256", lambda: "0" * 64),
-            patch("draftproof.measure.run.recompute", _recompute_once()),
+            patch("draftproof.measure.run.reporting.recompute", _recompute_once()),
         ):
             yield
     finally:

@@ -13,13 +13,13 @@ from tests.builders.records import MS_NS, build_block_record, build_item, build_
 
 from draftproof.cli.console import (
     LineProgress,
-    QuietProgress,
     console_progress,
     is_terminal,
     replace_unencodable,
 )
 from draftproof.cli.live import LiveView
 from draftproof.measure.load.period import Turn
+from draftproof.measure.run.progress import Progress
 from draftproof.measure.run.progress_model import Board
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
@@ -101,12 +101,12 @@ def test_a_log_that_cannot_be_written_does_not_end_a_run(log):
 
 @pytest.mark.parametrize(
     ("options", "kind"),
-    [({}, QuietProgress), ({"lines": True}, LineProgress), ({"lines": True, "quiet": True}, QuietProgress)],
+    [({}, Progress), ({"lines": True}, LineProgress), ({"lines": True, "quiet": True}, Progress)],
 )
 def test_without_a_terminal_only_a_run_leaves_lines(options, kind):
     """Other commands are quiet, and so is a run that is asked to be."""
     with console_progress(**options) as progress:
-        assert isinstance(progress, kind)
+        assert type(progress) is kind
 
 
 def test_a_dumb_terminal_gets_lines(monkeypatch):

@@ -7,7 +7,7 @@ from draftproof.cli.live import describe_notice
 from draftproof.cli.run import read_patience
 from draftproof.core.errors import UsageError
 from draftproof.core.records import Notice
-from draftproof.measure.run import Patience
+from draftproof.measure.run.progress import Patience
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,9 @@ RUN = Path(__file__).parents[2] / "fixtures" / "runs" / "vllm-ngram"
 @pytest.fixture(autouse=True)
 def _computed(monkeypatch):
     """Stand in for the verdict, which is not what these tests are about."""
-    monkeypatch.setattr("draftproof.measure.run.recompute", lambda _path, **_options: build_results())
+    monkeypatch.setattr(
+        "draftproof.measure.run.reporting.recompute", lambda _path, **_options: build_results()
+    )
 
 
 def run_rules(*arguments):

@@ -15,7 +15,7 @@ from draftproof.judge.inform.evidence import find_evidence, list_references
 from draftproof.judge.inform.questions.answers import list_triggers
 from draftproof.judge.inform.questions.ask import answer_questions
 from draftproof.judge.results.run import Results
-from draftproof.measure.run import recompute
+from draftproof.measure.run.reporting import recompute
 from draftproof.services.engines import adapter_for
 from draftproof.store import RunDirectory
 from draftproof.tell.monitoring import watch_run

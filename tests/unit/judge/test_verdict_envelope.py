@@ -22,7 +22,7 @@ from draftproof.judge.decide.envelope import (
 )
 from draftproof.judge.decide.wording import list_reasons
 from draftproof.judge.results.decision import ContextBand
-from draftproof.measure.run import recompute
+from draftproof.measure.run.reporting import recompute
 from draftproof.store import RunDirectory
 
 ROOT = Path(__file__).parents[3]

@@ -1,23 +1,16 @@
-"""The closed loop: a stated number of slots, each of which sends its next request when its last has ended.
+"""The two loops by which a turn is run; `run` chooses the one that its load level asks for.
 
-A request is scheduled when its slot becomes free, later turns of a conversation when its thought is over. The
+The closed loop: a stated number of slots, each of which sends its next request when its last has ended. A
+request is scheduled when its slot becomes free, later turns of a conversation when its thought is over. The
 slots start one after the other, and each first asks for a part of an answer, a longer part from slot to slot:
 so they end at different times, and neither the burst of a start nor slots in step decide a first-token tail.
 Counting begins when every slot has started.
 
-The open loop: requests are due at times of their own, however long the service takes over earlier ones.
-
-The pacer waits for absolute times, so its own delay never stretches a later gap, and what is sent late still
+The open loop: requests are due at times of their own, however long the service takes over earlier ones. The
+pacer waits for absolute times, so its own delay never stretches a later gap, and what is sent late still
 counts from when it was due: nothing is left out because the service was slow. Requests at the same pace lead
 up to the counted ones, for as long as `Lead` says, and follow after them until the last counted one has
 ended.
-
-How long an open loop leads up to its counted requests. Pure: counts in, a length out.
-
-A lead first goes on until as many requests have ended as are in flight: those that met an empty service are
-then gone. How long they took on average sets its length once and for all, `LEAD_TIMES` of it. The length does
-not look at the queue again: a lead that goes on while a queue is long ends when it happens to be short, and
-the waits that are then counted come out too small. How near they come by this rule: bench/queues.py.
 """
 
 import asyncio
@@ -27,9 +20,19 @@ from draftproof.core.clock import NS_PER_S
 from draftproof.core.records import BlockRecord, LeadEnd
 from draftproof.measure.load.period import Job, Turn
 from draftproof.measure.load.request_runner import Performer, Tasks, run_watched
-from draftproof.measure.load.timer import Alarm, open_alarm, sleep_until
+from draftproof.measure.load.timer import WaitUntil, open_alarm, sleep_until
 from draftproof.workload.arm_orders import hash_number
 from draftproof.workload.arrivals import OpenLoop, Spacing, Steady, arrival_times_ns
+
+LEAD_TIMES = 16
+_TAIL_GAPS = 16
+
+
+async def run(performer: Performer, stop: asyncio.Event | None = None) -> BlockRecord:
+    """Run a turn, or a part of one, until every counted request has ended or `stop` is set."""
+    is_open = performer.turn.concurrency is None
+    loop = OpenLoopRunner(performer) if is_open else ClosedLoop(performer)
+    return await run_watched(performer, loop.start, stop or asyncio.Event())
 
 
 class ClosedLoop:
@@ -39,14 +42,10 @@ class ClosedLoop:
         self._performer = performer
         self._slots = performer.turn.concurrency or 1
 
-    async def run(self, stop: asyncio.Event) -> BlockRecord:
-        """Run until every counted request has ended or `stop` is set."""
-        return await run_watched(self._performer, self._start, stop)
-
-    def _start(self, started_ns: int) -> Tasks:
+    def start(self, started_ns: int) -> Tasks:
         """Start this part's slots; each begins at the time that its number among all slots gives it."""
         performer = self._performer
-        stagger_ns = round(performer.settings.stagger_s * 1e9)
+        stagger_ns = round(performer.settings.stagger_s * NS_PER_S)
         last_ns = started_ns + (self._slots - 1) * stagger_ns
         is_led = not performer.schedule.is_counting
         counting = self._begin_counting(last_ns if is_led else started_ns)
@@ -73,30 +72,14 @@ class ClosedLoop:
             scheduled_ns = await performer.converse(job, await performer.think(job, free_ns))
 
 
-LEAD_TIMES = 16
-
-
-def stands(ended: int, in_flight: int) -> bool:
-    """Tell whether requests have come to stand in a service: as many have ended as are in flight."""
-    return ended > 0 and ended >= in_flight
-
-
-def choose_length_ns(at_ns: int, ended: int, ended_ns: int) -> int:
-    """Return how long a lead is to last that stands since `at_ns`, in ns from its start.
-
-    Args:
-        at_ns: when it came to stand, from its start.
-        ended: requests that have ended, at least one.
-        ended_ns: what they took together, from when they were due.
-    """
-    return max(at_ns, round(LEAD_TIMES * ended_ns / ended))
-
-
 class Lead:
-    """One lead and its length as far as it is known.
+    """How long an open loop leads up to its counted requests, as far as that is known. Pure.
 
-    Args:
-        limit_ns: its longest length.
+    It first goes on until as many requests have ended as are in flight: those that met an empty service are
+    then gone. How long they took on average sets its length once and for all, `LEAD_TIMES` of it, `limit_ns`
+    at most. The length does not look at the queue again: a lead that goes on while a queue is long ends when
+    it happens to be short, and the waits that are then counted come out too small. How near they come by this
+    rule: bench/queues.py.
     """
 
     def __init__(self, limit_ns: int) -> None:
@@ -121,13 +104,17 @@ class Lead:
         return "whole" if self._wanted_ns <= self._limit_ns else "cut"
 
     def see(self, at_ns: int, *, ended: int, in_flight: int, ended_ns: int) -> int:
-        """Look at the requests at a time from the start of the lead; return the length as known then."""
-        if self._wanted_ns is None and stands(ended, in_flight):
-            self._wanted_ns = choose_length_ns(at_ns, ended, ended_ns)
+        """Look at the requests at a time from the start of the lead; return the length as known then.
+
+        Args:
+            at_ns: the time.
+            ended: requests that have ended.
+            in_flight: those that have not.
+            ended_ns: what the ended ones took together, from when they were due.
+        """
+        if self._wanted_ns is None and ended > 0 and ended >= in_flight:
+            self._wanted_ns = max(at_ns, round(LEAD_TIMES * ended_ns / ended))
         return self.length_ns
-
-
-_TAIL_GAPS = 16
 
 
 class OpenLoopRunner:
@@ -138,26 +125,23 @@ class OpenLoopRunner:
         self._max_in_flight = self._share.own_limit(performer.turn.max_in_flight)
         performer.room = asyncio.Semaphore(self._max_in_flight)
 
-    async def run(self, stop: asyncio.Event) -> BlockRecord:
-        """Run until every counted request has ended or `stop` is set."""
-        return await run_watched(self._performer, self._start, stop)
-
-    def _start(self, started_ns: int) -> Tasks:
+    def start(self, started_ns: int) -> Tasks:
+        """Start the pacer."""
         return {asyncio.create_task(self._pace(started_ns))}
 
     async def _pace(self, started_ns: int) -> None:
         try:
             async with asyncio.TaskGroup() as requests:
-                with open_alarm(self._performer.clock) as alarm:
-                    base_ns = await self._lead_up(requests, alarm, started_ns)
+                with open_alarm(self._performer.clock) as wait_until:
+                    base_ns = await self._lead_up(requests, wait_until, started_ns)
                     self._performer.begin_counting()
-                    last_ns = await self._send_counted(requests, alarm, base_ns)
-                    await self._follow_up(requests, alarm, last_ns)
+                    last_ns = await self._send_counted(requests, wait_until, base_ns)
+                    await self._follow_up(requests, wait_until, last_ns)
                 await asyncio.Event().wait()  # the turn ends when the last counted request has
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
-    async def _lead_up(self, requests: asyncio.TaskGroup, alarm: Alarm, started_ns: int) -> int:
+    async def _lead_up(self, requests: asyncio.TaskGroup, wait_until: WaitUntil, started_ns: int) -> int:
         """Send fill requests as long as the lead lasts; return when the counted part begins.
 
         That is at a time of its own and not at the arrival that would come next: the gap over a time that is
@@ -169,8 +153,8 @@ class OpenLoopRunner:
         if not self._share.is_whole:
             return await self._lead_until_told(requests, pace, started_ns)
         lead = Lead(round(performer.settings.lead_s * NS_PER_S))
-        for offset_ns in lead_times_ns(performer.turn, pace):
-            await alarm.wait_until(started_ns + min(offset_ns, lead.length_ns))
+        for offset_ns in _times_ns(performer.turn, pace, "lead"):
+            await wait_until(started_ns + min(offset_ns, lead.length_ns))
             standing = {"ended": performer.ended, "in_flight": performer.in_flight}
             if offset_ns >= lead.see(offset_ns, **standing, ended_ns=performer.ended_ns):
                 performer.lead_end = lead.end
@@ -187,33 +171,30 @@ class OpenLoopRunner:
         return base_ns
 
     async def _send_leads(self, requests: asyncio.TaskGroup, lead: OpenLoop, started_ns: int) -> None:
-        with open_alarm(self._performer.clock) as alarm:
-            for number, offset_ns in enumerate(lead_times_ns(self._performer.turn, lead)):
+        with open_alarm(self._performer.clock) as wait_until:
+            for number, offset_ns in enumerate(_times_ns(self._performer.turn, lead, "lead")):
                 if self._share.owns(number):
-                    await alarm.wait_until(started_ns + offset_ns)
+                    await wait_until(started_ns + offset_ns)
                     self._send(requests, self._performer.schedule.lead_job(1.0), started_ns + offset_ns)
 
-    async def _send_counted(self, requests: asyncio.TaskGroup, alarm: Alarm, base_ns: int) -> int:
+    async def _send_counted(self, requests: asyncio.TaskGroup, wait_until: WaitUntil, base_ns: int) -> int:
         """Send every counted request when it is due; return when the last one of all parts is."""
-        performer, times = self._performer, find_due_ns(self._performer.turn, self._missing, base_ns)
-        while performer.schedule.has_waiting and (job := performer.schedule.next_job()) is not None:
+        schedule = self._performer.schedule
+        times = find_due_ns(self._performer.turn, schedule.missing_orders, base_ns)
+        while schedule.has_waiting and (job := schedule.next_job()) is not None:
             due_ns = times[job.order_in_block]
-            await alarm.wait_until(due_ns)
+            await wait_until(due_ns)
             self._send(requests, job, due_ns)
         return max(times.values(), default=base_ns)
 
-    @property
-    def _missing(self) -> tuple[int, ...]:
-        return self._performer.schedule.missing_orders
-
-    async def _follow_up(self, requests: asyncio.TaskGroup, alarm: Alarm, last_ns: int) -> None:
+    async def _follow_up(self, requests: asyncio.TaskGroup, wait_until: WaitUntil, last_ns: int) -> None:
         performer, tail = self._performer, self._tail()
         if tail is None:
             return
         for number, offset_ns in enumerate(_times_ns(performer.turn, tail, "tail")):
             if not self._share.owns(number):
                 continue
-            await alarm.wait_until(last_ns + offset_ns)
+            await wait_until(last_ns + offset_ns)
             has_room = performer.in_flight < self._max_in_flight
             if has_room and (fill := performer.schedule.next_job()) is not None:
                 self._send(requests, fill, last_ns + offset_ns)
@@ -235,11 +216,6 @@ class OpenLoopRunner:
         self._performer.ended_ns += max(free_ns - due_ns, 0)
 
 
-def lead_times_ns(turn: Turn, lead: OpenLoop) -> Iterator[int]:
-    """Return when the requests of a turn's lead are due, in ns from its start, without end."""
-    return _times_ns(turn, lead, "lead")
-
-
 def find_due_ns(turn: Turn, missing: tuple[int, ...], base_ns: int) -> dict[int, int]:
     """Return when each missing request is due, by its place in the block.
 
@@ -250,5 +226,6 @@ def find_due_ns(turn: Turn, missing: tuple[int, ...], base_ns: int) -> dict[int,
 
 
 def _times_ns(turn: Turn, process: OpenLoop, purpose: str) -> Iterator[int]:
+    """Return when the requests before or behind the counted ones are due, in ns from there, without end."""
     seed = hash_number(purpose, turn.load, turn.block, turn.repeat) % 2**31
     return arrival_times_ns(process.profile, process.spacing, seed)

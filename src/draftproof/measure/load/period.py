@@ -11,6 +11,7 @@ import msgspec
 from draftproof.core.records import Phase, RequestRecord
 from draftproof.measure.client.exchange import Exchange
 from draftproof.plan.schema import Scalar
+from draftproof.services.engines import adapter_for
 from draftproof.services.engines.adapter import EngineAdapter
 from draftproof.services.engines.protocol import Answer
 from draftproof.workload.arrivals import OpenLoop
@@ -19,21 +20,29 @@ from draftproof.workload.conversation import AnswerView, item_at_turn
 from draftproof.workload.items import Item
 
 EARLIER_FAILED = "an earlier turn of this conversation failed, so this one was not sent"
+# What a record takes over under its own name.
+_OF_ANSWER = [name for name in Answer.__struct_fields__ if name in RequestRecord.__struct_fields__]
+_OF_EXCHANGE = [name for name in Exchange.__struct_fields__ if name != "answer"]
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     """Where an arm answers and how it is asked.
 
-    `url` is the base address, with or without /v1; `request` are the plan's further fields of every request,
-    `accepted` the names of the adapter's optional ones that the service accepts.
+    `url` is the base address, with or without /v1; `engine` names its adapter; `request` are the plan's
+    further fields of every request, `accepted` the adapter's optional ones that the service accepts.
     """
 
     url: str
     served_model: str
-    adapter: EngineAdapter
+    engine: str
     headers: tuple[tuple[str, str], ...] = ()
     request: dict[str, Scalar] = {}
     accepted: tuple[str, ...] = ()
+
+    @property
+    def adapter(self) -> EngineAdapter:
+        """What knows the engine."""
+        return adapter_for(self.engine)
 
     @property
     def chat_url(self) -> str:
@@ -134,7 +143,8 @@ def make_record(
     turn: Turn, job: Job, scheduled_ns: int, exchange: Exchange, in_flight: int = 1
 ) -> RequestRecord:
     """Return the record of one attempted request; `in_flight` were open as it was sent, itself included."""
-    answer = exchange.answer
+    said = {name: getattr(exchange.answer, name) for name in _OF_ANSWER}
+    said |= {name: getattr(exchange, name) for name in _OF_EXCHANGE}
     return RequestRecord(
         request_id=job.request_id,
         arm=turn.arm,
@@ -147,48 +157,15 @@ def make_record(
         concurrency=in_flight if turn.concurrency is None else turn.concurrency,
         seed=job.seed,
         scheduled_ns=scheduled_ns,
-        sent_ns=exchange.sent_ns,
-        headers_ns=exchange.headers_ns,
-        end_ns=exchange.end_ns,
-        outcome=exchange.outcome,
-        http_status=exchange.http_status,
-        error=exchange.error,
-        chunks=answer.chunks,
-        token_source=answer.token_source,
-        prompt_tokens=answer.prompt_tokens,
-        output_tokens=answer.output_tokens,
-        finish_reason=answer.finish_reason,
-        text=answer.text,
-        token_ids=answer.token_ids,
-        speculation=answer.speculation,
-        rounds=answer.rounds,
-        server=answer.server,
-        fallbacks=answer.fallbacks,
-        decode_steps=answer.decode_steps,
-        top_two_margins=answer.top_two_margins,
-        malformed_raw=exchange.malformed_raw,
-        reasoning_text=answer.reasoning_text,
-        tool_calls=answer.tool_calls,
-        warnings=exchange.warnings,
         conversation_turn=job.conversation_turn,
-        connect_ns=exchange.connect_ns,
         attempt=turn.attempt,
-        finish_ns=answer.finish_ns,
-        unstreamed_tokens=answer.unstreamed_tokens,
-        piece_chars=answer.piece_chars,
+        **said,
     )
 
 
 def view_exchange(exchange: Exchange) -> AnswerView:
     """Return the answer of an exchange, as the record of it will show it."""
-    answer = exchange.answer
-    return AnswerView(
-        text=answer.text,
-        reasoning_text=answer.reasoning_text,
-        tool_calls=answer.tool_calls,
-        finish_reason=answer.finish_reason,
-        output_tokens=answer.output_tokens,
-    )
+    return msgspec.convert(exchange.answer, AnswerView, from_attributes=True)
 
 
 def make_unsent(at_ns: int) -> Exchange:

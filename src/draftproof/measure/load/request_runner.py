@@ -1,6 +1,7 @@
 """Sending one job and keeping its record, whichever loop decided when; and the watch over a whole turn.
 
-How the client itself behaved in a turn: lateness of its event loop, CPU time, garbage collection.
+After a failure a slot rests for a moment: a service that refuses at once must not be flooded by the very
+client that measures it.
 """
 
 import asyncio
@@ -8,20 +9,24 @@ import contextlib
 import gc
 import time
 from array import array
-from collections.abc import AsyncIterator, Callable, Iterable
-from typing import Any, cast
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from typing import Any, Literal, cast
 
 import msgspec
 
-from draftproof.core.clock import Clock
-from draftproof.core.records import BlockRecord, LeadEnd
+from draftproof.core.clock import NS_PER_S, Clock, monotonic_ns
+from draftproof.core.records import BlockRecord, LeadEnd, RequestRecord
 from draftproof.judge.metrics.service import percentile
 from draftproof.measure.client.exchange import Exchange, ExchangeFold
 from draftproof.measure.client.wire import Ending, Transport, WireRequest
 from draftproof.measure.load.period import Endpoint, Job, Sink, Turn, make_record, make_unsent, view_exchange
-from draftproof.measure.load.schedule import Part, Schedule
+from draftproof.measure.load.schedule import Part, Schedule, SeedOf
 from draftproof.measure.load.timer import sleep_until
+from draftproof.plan.environment import mask_struct
 from draftproof.workload.arrivals import think_time_ns
+from draftproof.workload.blocks import request_seed
+from draftproof.workload.conversation import AnswerView
+from draftproof.workload.items import Item
 
 LAG_INTERVAL_S = 0.02
 # New objects before garbage is looked for among them, seven times as many as usual: most are gone by then, so
@@ -82,7 +87,7 @@ class ClientHealth:
         )
 
     async def _sample(self) -> None:
-        interval_ns = round(LAG_INTERVAL_S * 1e9)
+        interval_ns = round(LAG_INTERVAL_S * NS_PER_S)
         while True:
             due_ns = self._clock() + interval_ns
             await asyncio.sleep(LAG_INTERVAL_S)
@@ -103,7 +108,35 @@ def p99(values: Iterable[int]) -> int | None:
     return None if found is None else int(found)
 
 
-Tasks = set["asyncio.Task[None]"]
+Tasks = set["asyncio.Task[Any]"]
+
+
+class MemorySink:
+    """Keeps records in the order in which their requests ended, and hands each on to `sink`."""
+
+    def __init__(self, sink: Sink | None = None) -> None:
+        self._sink = sink
+        self.records: list[RequestRecord] = []
+
+    def append(self, record: RequestRecord) -> None:
+        """Keep one record."""
+        self.records.append(record)
+        if self._sink is not None:
+            self._sink.append(record)
+
+
+class MaskingSink:
+    """Hands records on with every secret masked in every text of theirs.
+
+    A service that refuses a key likes to repeat it in its answer, and an answer is kept as it came.
+    """
+
+    def __init__(self, keep: Callable[[RequestRecord], None], secrets: tuple[str, ...]) -> None:
+        self._keep, self._secrets = keep, secrets
+
+    def append(self, record: RequestRecord) -> None:
+        """Keep one record."""
+        self._keep(mask_struct(record, self._secrets) if self._secrets else record)
 
 
 class LoadSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,23 +155,42 @@ class LoadSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Performer:
-    """Asks the jobs of one turn and counts what the client did meanwhile."""
+    """Asks the jobs of one turn, or of a part of one, and counts what the client did meanwhile.
+
+    Args:
+        turn: which items, at which concurrency.
+        endpoint: the arm's service.
+        items: the workload's items by id.
+        transport: carries the requests.
+        sink: takes each record as its request ends; what it raises ends the turn.
+        settings: patience and pace; None: the defaults.
+        clock: source of every time in the records.
+        part: which part of the turn, and what whoever conducts it says of it; None: all of it, alone.
+        done, seed_of, answered, phase: see `Schedule`.
+    """
 
     def __init__(
         self,
-        *,
         turn: Turn,
         endpoint: Endpoint,
-        schedule: Schedule,
+        items: Mapping[str, Item],
+        *,
         transport: Transport,
         sink: Sink,
-        settings: LoadSettings,
-        clock: Clock,
+        settings: LoadSettings | None = None,
+        done: Collection[str] = (),
+        seed_of: SeedOf = request_seed,
+        clock: Clock = monotonic_ns,
+        answered: Mapping[str, AnswerView | None] | None = None,
         part: Part | None = None,
+        phase: Literal["measure", "warmup"] = "measure",
     ) -> None:
-        self.turn, self.schedule, self.settings, self.clock = turn, schedule, settings, clock
+        self.turn, self.settings, self.clock = turn, settings or LoadSettings(), clock
         self._endpoint, self._transport, self._sink = endpoint, transport, sink
         self.part = part or Part()
+        self.schedule = Schedule(
+            turn, items, done=done, seed_of=seed_of, phase=phase, answered=answered, share=self.part.share
+        )
         self.counted_over = asyncio.Event()
         self.room: asyncio.Semaphore | None = None  # of an open loop, for requests and not for thoughts
         self.counted_from_ns: int | None = None
@@ -149,8 +201,8 @@ class Performer:
         self.send_lags_ns = array("q")  # eight bytes each: a turn may have millions
         self._late = set["asyncio.Task[Any]"]()  # requests that met their limit
         self._note_over()
-        if not schedule.missing_orders:
-            self.part.finish()
+        if not self.schedule.missing_orders:
+            self.part.turn_over.set()
 
     def begin_counting(self) -> None:
         """The ramp is over: from now on requests count."""
@@ -171,7 +223,8 @@ class Performer:
             exchange = await self._perform(job, scheduled_ns)
             is_ok, free_ns = exchange.outcome == "ok", min(exchange.end_ns, self.clock())
             following = self.schedule.follow(job, view_exchange(exchange) if is_ok else None)
-            self._finish(job)
+            self.schedule.finish(job)
+            self._note_over()
             if not is_ok and not job.blocked:
                 await asyncio.sleep(self.settings.failure_pause_s)
                 free_ns = self.clock()
@@ -234,16 +287,12 @@ class Performer:
         self._late.add(task)
         task.cancel()
 
-    def _finish(self, job: Job) -> None:
-        self.schedule.finish(job)
-        self._note_over()
-
     def _note_over(self) -> None:
         """A part's own end is told; the turn goes on until that of all parts, for a whole one the same."""
         if self.schedule.is_over:
             self.counted_over.set()
             if self.part.share.is_whole:
-                self.part.finish()
+                self.part.turn_over.set()
 
     def _render(self, job: Job) -> WireRequest:
         asked, cap = job.asked, self.settings.max_tokens
@@ -269,13 +318,16 @@ class Performer:
 async def run_watched(
     performer: Performer, start: Callable[[int], Tasks], stop: asyncio.Event
 ) -> BlockRecord:
-    """Run the tasks that `start` makes until the turn is over or `stop` is set."""
+    """Run the tasks that `start` makes until the turn is over or `stop` is set, and return how it went.
+
+    With `stop` requests in flight are cancelled and recorded, counted ones as `interrupted`.
+    """
     part = performer.part
     started_ns = performer.clock() if part.start_ns is None else part.start_ns
     async with ClientHealth(performer.clock).watch() as health:
         readings = list[HealthReading]()
         if not part.turn_over.is_set():
-            # Before what is in flight is cancelled: the work of that is late for nobody.
+            # Read before what is in flight is cancelled: the work of that is late for nobody.
             await _run_tasks(start(started_ns), part.turn_over, stop, lambda: readings.append(health.read()))
         reading = readings[0] if readings else health.read()
     return _describe(performer, started_ns, reading)
@@ -319,36 +371,23 @@ def _describe(performer: Performer, started_ns: int, health: HealthReading) -> B
 async def _run_tasks(
     tasks: Tasks, over: asyncio.Event, stop: asyncio.Event, note_over: Callable[[], object]
 ) -> None:
-    signals = {asyncio.create_task(_wait_for(event)) for event in (over, stop)}
+    """Run until a signal comes or a task fails, whose error is raised; of several errors any one."""
+    signals = {asyncio.create_task(event.wait()) for event in (over, stop)}
+    watched: set[asyncio.Task[Any]] = signals | tasks
     try:
-        await _wait_for_any(signals, tasks)
+        while signals <= watched:
+            ended, watched = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
+            _raise_first(tasks & ended)
         note_over()
     finally:
-        await _cancel(tasks | signals)
+        for task in tasks | signals:
+            task.cancel()
+        await asyncio.wait(tasks | signals)
     _raise_first(tasks)
 
 
-async def _wait_for(event: asyncio.Event) -> None:
-    await event.wait()
-
-
-async def _wait_for_any(signals: Tasks, tasks: Tasks) -> None:
-    """Return when a signal comes; raise as soon as a task fails."""
-    watched = signals | tasks
-    while signals <= watched:
-        ended, watched = await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
-        _raise_first(tasks & ended)
-
-
-async def _cancel(tasks: Tasks) -> None:
+def _raise_first(tasks: Iterable["asyncio.Task[Any]"]) -> None:
+    """Raise what ended a task, unless that was its being cancelled."""
     for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)
-
-
-def _raise_first(tasks: Tasks) -> None:
-    """Raise what ended a task, unless that was its being cancelled; of several errors any one."""
-    errors = [task.exception() for task in tasks if task.done() and not task.cancelled()]
-    for error in errors:
-        if error is not None:
+        if task.done() and not task.cancelled() and (error := task.exception()) is not None:
             raise error

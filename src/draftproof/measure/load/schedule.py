@@ -1,4 +1,4 @@
-"""Which request a free slot of the closed loop takes next. Pure: no clock, no socket.
+"""Which request a free slot takes next, and how one turn is dealt to several load workers. Pure.
 
 Until `open_counting` only fill requests are handed out: they bring the load up, outside what is counted, and
 ask other items than the turn counts, for a fast service gets through more of them than a slow one. Then come
@@ -6,16 +6,9 @@ the counted ones in block order. While some of them are still in flight and none
 slots take fill requests again, so that the last counted ones meet the same load as the first. A slot that has
 begun a conversation asks its later turns before anything else.
 
-How one turn is dealt to several load workers. Pure: the same deal for every arm and on every machine.
-
-A conversation stays in one worker. Items are put in an order drawn from their ids and then dealt like cards,
-so that the workers' parts differ by one item at most; slots, fill requests and arrivals of a lead are dealt
-by their number.
-
-One worker's part of a turn, and what whoever conducts the turn has said of it so far.
-
-A turn that one loop runs alone is a part that is the whole: it decides by itself when its lead is over, and
-it ends with its last counted request.
+The deal is the same for every arm and on every machine, and a conversation stays in one worker. Items are put
+in an order drawn from their ids and then dealt like cards, so that the workers' parts differ by one item at
+most; slots, fill requests and arrivals of a lead are dealt by their number.
 """
 
 import asyncio
@@ -110,7 +103,9 @@ class Schedule:
         self._answered, self._share = answered or {}, share or Share()
         missing = list(self._missing_jobs())
         self.missing_orders = tuple(job.order_in_block for job in missing)
-        own = self._own_places()
+        own: Collection[int] = deal_items(turn, self._share)
+        if phase == "warmup":
+            own = self._share.own_slots(len(turn.item_ids))
         self._waiting = deque(job for job in missing if job.order_in_block in own)
         self._outstanding = sum(map(self._count_missing, self._waiting))
         self._fills = self._make_fills()
@@ -119,7 +114,8 @@ class Schedule:
         self._has_others = bool(others)
         self._lead_ids = order_by_seed(others or turn.item_ids, "lead", turn.load, turn.block, turn.repeat)
         self._leads = 0
-        self._is_counting = phase != "measure" or turn.concurrency == 1
+        # True once counted requests are handed out; from the start where a single slot needs no ramp.
+        self.is_counting = phase != "measure" or turn.concurrency == 1
 
     @property
     def is_over(self) -> bool:
@@ -130,11 +126,6 @@ class Schedule:
     def is_filling(self) -> bool:
         """True while fill requests keep the load up: a part goes on until its worker is told to end."""
         return self._phase == "measure" and not (self._share.is_whole and self.is_over)
-
-    @property
-    def is_counting(self) -> bool:
-        """True once counted requests are handed out; from the start where a single slot needs no ramp."""
-        return self._is_counting
 
     @property
     def leads_ask_counted(self) -> bool | None:
@@ -148,15 +139,15 @@ class Schedule:
 
     def open_counting(self) -> None:
         """Hand out counted requests from now on."""
-        self._is_counting = True
+        self.is_counting = True
 
     def next_job(self) -> Job | None:
         """Return the next job for a free slot, None when the slot may rest for good."""
-        if self._waiting and self._is_counting:
+        if self._waiting and self.is_counting:
             return self._waiting.popleft()
         if not self.is_filling or self._turn.concurrency == 1:
             return None
-        return next(self._fills) if self._is_counting else self.lead_job(1.0, "ramp")
+        return next(self._fills) if self.is_counting else self.lead_job(1.0, "ramp")
 
     def lead_job(self, token_share: float, mark: str = "lead") -> Job:
         """Return a request that leads up to the counted ones and asks for a part of its tokens.
@@ -203,33 +194,21 @@ class Schedule:
             return job
         return self._free_job(job.item.id, job.order_in_block, "interrupted", job.conversation_turn)
 
-    def _own_places(self) -> Collection[int]:
-        if self._phase == "warmup":
-            return self._share.own_slots(len(self._turn.item_ids))
-        return deal_items(self._turn, self._share)
-
     def _missing_jobs(self) -> Iterator[Job]:
         for order, item_id in enumerate(self._turn.item_ids):
             if self._phase == "warmup":
                 yield self._free_job(item_id, order, "warmup")
-            elif (job := self._resume(item_id, order)) is not None:
+            elif (job := self._pass_recorded(self._job(item_id, order, "measure"))) is not None:
                 yield job
 
     def _count_missing(self, job: Job) -> int:
         """Return how many turns of a conversation are still to be asked, from its first missing one on."""
         if self._phase == "warmup":
             return 1
-        if job.conversation_turn == job.item.turns - 1:  # the job itself
-            return 1
-        later = [
-            self._job(job.item.id, job.order_in_block, "measure", turn=turn)
+        return sum(
+            self._job(job.item.id, job.order_in_block, "measure", turn=turn).request_id not in self._done
             for turn in range(job.conversation_turn, job.item.turns)
-        ]
-        return sum(one.request_id not in self._done for one in later)
-
-    def _resume(self, item_id: str, order: int) -> Job | None:
-        """Return the first turn of an item that is not recorded yet, None if all are."""
-        return self._pass_recorded(self._job(item_id, order, "measure"))
+        )
 
     def _pass_recorded(self, job: Job) -> Job | None:
         """Return a job, or what follows it where an earlier run has recorded it; none is asked twice."""
@@ -273,20 +252,21 @@ class Schedule:
 def warmup_turn(turn: Turn, count: int) -> Turn:
     """Return a turn of `count` requests cycling over the items of `turn`."""
     ids = turn.item_ids
-    return Turn(
-        block=turn.block,
-        load=turn.load,
+    return msgspec.structs.replace(
+        turn,
         concurrency=min(turn.concurrency or count, max(count, 1)),
-        repeat=turn.repeat,
-        arm=turn.arm,
-        order=turn.order,
-        attempt=turn.attempt,
         item_ids=tuple(ids[index % len(ids)] for index in range(count)) if ids else (),
+        due_ns=(),
+        lead=None,
+        think_s=0.0,
     )
 
 
 class Part:
-    """What a loop owns of a turn and what it waits for.
+    """What a loop owns of a turn, and what whoever conducts the turn has said of it so far.
+
+    A turn that one loop runs alone is a part that is the whole: it decides by itself when its lead is over,
+    and it ends with its last counted request.
 
     Args:
         share: which part.
@@ -295,7 +275,7 @@ class Part:
 
     def __init__(self, share: Share | None = None, start_ns: int | None = None) -> None:
         self.share, self.start_ns = share or Share(), start_ns
-        self.turn_over = asyncio.Event()
+        self.turn_over = asyncio.Event()  # every counted request of every part has ended
         self._base_told = asyncio.Event()
         self._base_ns = 0
 
@@ -309,7 +289,3 @@ class Part:
         """Return when the counted part begins, as soon as that is said."""
         await self._base_told.wait()
         return self._base_ns
-
-    def finish(self) -> None:
-        """Say that every counted request of every part has ended."""
-        self.turn_over.set()

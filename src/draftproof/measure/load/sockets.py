@@ -7,11 +7,11 @@ import math
 import resource
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
 from draftproof.core.errors import UsageError
+from draftproof.plan.load import LoadLevel
 from draftproof.plan.schema import Plan
 
 PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -23,25 +23,6 @@ _PER_STREAM = 2
 _CLOSING_SHARE = 0.1
 
 
-class Level(Protocol):
-    """What is looked at of a load level; the plan's own type fits."""
-
-    @property
-    def name(self) -> str:
-        """Name of the level."""
-        ...
-
-    @property
-    def concurrency(self) -> int | None:
-        """Requests that a closed loop keeps in flight."""
-        ...
-
-    @property
-    def max_in_flight(self) -> int:
-        """Requests that an open loop holds open at most."""
-        ...
-
-
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """What the system grants: open descriptors of a process now and at most, ports of one destination."""
 
@@ -50,7 +31,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     ports: int | None = None
 
 
-def count_streams(level: Level) -> int:
+def count_streams(level: LoadLevel) -> int:
     """Return how many requests a level holds open at most."""
     return level.max_in_flight if level.concurrency is None else level.concurrency
 
@@ -72,7 +53,7 @@ def read_limits(port_range: Path = PORT_RANGE) -> Limits:
     return Limits(soft=soft, hard=hard, ports=high - low + 1)
 
 
-def find_soft_limit(levels: Sequence[Level], *, workers: int, limits: Limits) -> int:
+def find_soft_limit(levels: Sequence[LoadLevel], *, workers: int, limits: Limits) -> int:
     """Return the limit of descriptors that every load process has to have, this one included. Pure.
 
     Raises:
@@ -95,10 +76,9 @@ def find_soft_limit(levels: Sequence[Level], *, workers: int, limits: Limits) ->
     return needed
 
 
-def _refuse_descriptors(level: Level, wanted: int, own: int, workers: int, limits: Limits) -> None:
+def _refuse_descriptors(level: LoadLevel, wanted: int, own: int, workers: int, limits: Limits) -> None:
     fixes = [f"raise the limit first (ulimit -n {wanted}, as root or in limits.conf)"]
-    per_process = math.floor((limits.hard - _OTHERS) / _PER_STREAM / (1 + _CLOSING_SHARE))
-    if per_process > 0:
+    if (per_process := _count_granted(limits)) > 0:
         fixes.append(f"set limits.workers = {math.ceil(count_streams(level) / per_process)}")
     fixes.append("lower the level")
     raise UsageError(
@@ -110,8 +90,11 @@ def _refuse_descriptors(level: Level, wanted: int, own: int, workers: int, limit
 
 def find_warmup_slots(concurrency: int, limits: Limits) -> int:
     """Return how many slots of a closed loop this process can fill alone, as in a warm-up. Pure."""
-    granted = math.floor((limits.hard - _OTHERS) / _PER_STREAM / (1 + _CLOSING_SHARE))
-    return max(1, min(concurrency, granted))
+    return max(1, min(concurrency, _count_granted(limits)))
+
+
+def _count_granted(limits: Limits) -> int:
+    return math.floor((limits.hard - _OTHERS) / _PER_STREAM / (1 + _CLOSING_SHARE))
 
 
 def prepare_descriptors(plan: Plan) -> None:

@@ -10,8 +10,9 @@ import contextlib
 import ctypes
 import os
 import sys
-from collections.abc import Iterator
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from typing import Any
 
 from draftproof.core.clock import NS_PER_S, Clock, monotonic_ns
 from draftproof.measure.client.arrival import keep_awake
@@ -20,34 +21,13 @@ _CLOCK_MONOTONIC = 1
 _FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
 _ABSOLUTE = 1
 
-
-class Alarm(Protocol):
-    """Waits for absolute times, one after the other."""
-
-    async def wait_until(self, due_ns: int) -> None:
-        """Return when the clock has reached a time, at once where it has passed."""
-        ...
+WaitUntil = Callable[[int], Awaitable[None]]
 
 
 class _TimerSpec(ctypes.Structure):
     """The C struct itimerspec: interval and time, each as seconds and nanoseconds."""
 
-    _fields_ = (
-        ("interval_s", ctypes.c_long),
-        ("interval_ns", ctypes.c_long),
-        ("value_s", ctypes.c_long),
-        ("value_ns", ctypes.c_long),
-    )
-
-
-class _LoopAlarm:
-    """The loop's own timers."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-
-    async def wait_until(self, due_ns: int) -> None:
-        await sleep_until(due_ns, self._clock)
+    _fields_ = tuple((name, ctypes.c_long) for name in ("interval_s", "interval_ns", "value_s", "value_ns"))
 
 
 class _FileAlarm:
@@ -74,18 +54,18 @@ class _FileAlarm:
 
 
 @contextlib.contextmanager
-def open_alarm(clock: Clock) -> Iterator[Alarm]:
-    """Yield an alarm for one waiter on the running loop."""
+def open_alarm(clock: Clock) -> Iterator[WaitUntil]:
+    """Yield what waits until one time after the other, for one waiter on the running loop."""
     libc: Any = ctypes.CDLL(None) if sys.platform == "linux" and clock is monotonic_ns else None
     fd = libc.timerfd_create(_CLOCK_MONOTONIC, _FLAGS) if hasattr(libc, "timerfd_create") else -1
     if fd < 0:
-        yield _LoopAlarm(clock)
+        yield partial(sleep_until, clock=clock)
         return
     loop = asyncio.get_running_loop()
     alarm = _FileAlarm(fd, libc, loop)
     loop.add_reader(fd, alarm.ring)
     try:
-        yield alarm
+        yield alarm.wait_until
     finally:
         keep_awake(loop, None)
         loop.remove_reader(fd)

@@ -1,33 +1,38 @@
-"""Warming an arm up at a load level: groups of requests until two successive ones agree.
+"""Warming arms up before their turns: groups of requests until two successive ones agree.
 
-Owns which items are asked and what is written down. The rule is `metrics/warmup.py`, the sending `driver.py`.
+Once at each load level after each start. Owns who is warm, which items are asked and what is written down;
+the rule is `WarmupRule`'s.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping
 
 import msgspec
 
-from draftproof.core.clock import Clock, monotonic_ns
+from draftproof.core.clock import NS_PER_S, Clock, monotonic_ns
 from draftproof.core.records import RequestRecord, Warmup, WarmupGroup
 from draftproof.judge.metrics.phases import WarmupRule, last_change, summarise_group
-from draftproof.measure.load.period import Sink, Turn
+from draftproof.measure.client.wire import Transport
+from draftproof.measure.load.loops import run
+from draftproof.measure.load.period import Endpoint, Sink, Turn
+from draftproof.measure.load.request_runner import LoadSettings, MemorySink, Performer
+from draftproof.measure.load.schedule import warmup_turn
+from draftproof.measure.load.sockets import find_warmup_slots, read_limits
+from draftproof.plan.schema import Limits
 from draftproof.workload.arm_orders import order_by_seed
 from draftproof.workload.items import Item
 
-AskGroup = Callable[[int], Awaitable[tuple[RequestRecord, ...]]]
+AskGroup = Callable[[int], Awaitable[Collection[RequestRecord]]]
 
 
-class GroupSink:
-    """Hands records on and keeps those of one group."""
+class Route(msgspec.Struct, frozen=True, kw_only=True):
+    """What the requests of a run travel by, counted and warm-up ones alike."""
 
-    def __init__(self, sink: Sink) -> None:
-        self._sink = sink
-        self.records: list[RequestRecord] = []
-
-    def append(self, record: RequestRecord) -> None:
-        """Keep one record."""
-        self.records.append(record)
-        self._sink.append(record)
+    items: Mapping[str, Item]
+    transport: Transport
+    sink: Sink
+    settings: LoadSettings
+    stop: asyncio.Event
 
 
 def lay_out_group(turn: Turn, items: Mapping[str, Item], size: int) -> Turn:
@@ -65,7 +70,7 @@ async def warm_up(
     """
     started_ns = clock()
     groups: list[WarmupGroup] = []
-    while (step := rule.next_step(groups, (clock() - started_ns) / 1e9)) == "more":
+    while (step := rule.next_step(groups, (clock() - started_ns) / NS_PER_S)) == "more":
         records = await ask_group(len(groups))
         if is_stopped():
             return None
@@ -82,3 +87,80 @@ async def warm_up(
         change=last_change(groups),
         groups=tuple(groups),
     )
+
+
+class Warmer:
+    """Remembers who has been warmed up where.
+
+    Args:
+        limits: the plan's limits, which hold the rule.
+        route: what the requests travel by.
+        keep: takes what came of each warm-up.
+        before: warm-ups of an earlier part of the run; its arms have been started anew since then.
+        known_ids: request ids that are taken.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        route: Route,
+        keep: Callable[[Warmup], None],
+        *,
+        before: Collection[Warmup] = (),
+        known_ids: Collection[str] = (),
+    ) -> None:
+        self._rule = WarmupRule(
+            requests=limits.warmup_requests, tolerance=limits.warmup_tolerance, max_s=limits.warmup_max_s
+        )
+        self._route, self._keep = route, keep
+        self._taken = set(known_ids)
+        self._starts: dict[str, int] = {}
+        for one in before:
+            self._starts[one.arm] = max(self._starts.get(one.arm, 0), one.start)
+        self._warm: dict[str, set[str]] = {}  # arm -> loads, of arms that have been warmed since their start
+
+    def forget(self, arm: str) -> None:
+        """An arm has been started anew: it is cold at every level."""
+        self._warm.pop(arm, None)
+
+    def needs(self, turn: Turn) -> bool:
+        """Tell whether the arm is still to be warmed up for a turn."""
+        return bool(self._rule.requests) and turn.load not in self._warm.get(turn.arm, ())
+
+    async def warm(self, turn: Turn, endpoint: Endpoint) -> None:
+        """Warm the turn's arm up; its requests are recorded and never counted.
+
+        At the whole level, whoever shares the turn afterwards: a service compiles and captures for the batch
+        that it meets, and one that has only met a worker's part of it does so in its first counted turn.
+        """
+        if turn.concurrency is not None:
+            slots = find_warmup_slots(turn.concurrency, read_limits())
+            turn = msgspec.structs.replace(turn, concurrency=slots)
+        if turn.arm not in self._warm:
+            self._starts[turn.arm] = self._starts.get(turn.arm, 0) + 1
+        route, size = self._route, self._rule.group_size(turn.concurrency)
+        group = warmup_turn(lay_out_group(turn, route.items, size), size)
+        end_lags_ns = list[int]()
+
+        async def ask(_: int) -> Collection[RequestRecord]:
+            sink = MemorySink(route.sink)
+            performer = Performer(
+                group,
+                endpoint,
+                route.items,
+                transport=route.transport,
+                sink=sink,
+                settings=route.settings,
+                done=self._taken,
+                phase="warmup",
+            )
+            block = await run(performer, route.stop)
+            self._taken.update(one.request_id for one in sink.records)
+            end_lags_ns.append(block.end_lag_max_ns or 0)
+            return sink.records
+
+        start = self._starts[turn.arm]
+        warmup = await warm_up(turn, ask, self._rule, start=start, is_stopped=route.stop.is_set)
+        if warmup is not None:
+            self._warm.setdefault(turn.arm, set()).add(turn.load)
+            self._keep(msgspec.structs.replace(warmup, end_lag_max_ns=max(end_lags_ns, default=None)))

@@ -1,7 +1,4 @@
-"""Everything before the first measured request, for a person to read: contracts, findings, differences.
-
-How many processes each arm of a plan will have, and what starting them takes, said before a run. Pure.
-"""
+"""Everything before the first measured request, for a person to read: contracts, findings, differences."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -20,7 +17,6 @@ from draftproof.judge.knee.compute import describe_outlook
 from draftproof.measure.load.period import Turn
 from draftproof.measure.load.sockets import prepare_descriptors
 from draftproof.measure.run.answer_judging import check_judging
-from draftproof.measure.run.clusters import check_cluster
 from draftproof.measure.run.load_findings import (
     LoadFinding,
     Outlook,
@@ -30,6 +26,7 @@ from draftproof.measure.run.load_findings import (
     list_outlooks,
 )
 from draftproof.measure.run.measure import plan_turns
+from draftproof.measure.run.period_runner import check_cluster
 from draftproof.measure.run.progress import Progress
 from draftproof.measure.run.second_attempts import SHARE, choose_blocks, list_boundaries
 from draftproof.measure.run.service_group import Fleet, needs_model
@@ -49,7 +46,7 @@ from draftproof.workload.segments import check_dimensions, compute_coverage, sel
 
 
 def describe_processes(plan: Plan, periods: Sequence[Turn], start_s: float | None) -> tuple[str, ...]:
-    """Return a sentence on the arms that are started, and one on those that are attached to, where there are.
+    """Say how many processes each arm will have and what starting them takes, of attached ones apart. Pure.
 
     Args:
         plan: the plan.
@@ -57,8 +54,9 @@ def describe_processes(plan: Plan, periods: Sequence[Turn], start_s: float | Non
         start_s: how long all arms that the run starts took to start; None where it starts none, or each for
             its own periods.
     """
-    attached = [name for name in ("baseline", "candidate", "alternative") if _is_attached(plan, name)]
-    told = [] if len(attached) == len(_sections(plan)) else [_describe_started(plan, periods, start_s)]
+    arms = {name: arm for name, arm in list_arms(plan).items() if name != "baseline_null"}
+    attached = [name for name, arm in arms.items() if arm.url is not None]
+    told = [] if len(attached) == len(arms) else [_describe_started(plan, periods, start_s)]
     return (*told, *([_describe_attached(plan, attached)] if attached else []))
 
 
@@ -94,15 +92,6 @@ def _describe_attached(plan: Plan, attached: Sequence[str]) -> str:
         f"anew: one process{' each' if several else ''}, unless it is started anew between parts of the run "
         "(Ctrl-C, then --resume)"
     )
-
-
-def _sections(plan: Plan) -> list[str]:
-    return ["baseline", "candidate", *(["alternative"] if plan.arms.alternative is not None else [])]
-
-
-def _is_attached(plan: Plan, name: str) -> bool:
-    arm = getattr(plan.arms, name)
-    return arm is not None and arm.url is not None
 
 
 def _seconds(seconds: float) -> str:
@@ -192,12 +181,39 @@ def resolve_target(plan: Plan, resolve_model: ModelResolver) -> Path | None:
     return path if path.exists() else None
 
 
-def preflight(fleet: Fleet, items: tuple[Item, ...], model: Path | None) -> PreflightReport:
-    """Check the probed arms against the plan and each other.
+class Prepared(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a plan before anything is started; `workers`: of a cluster, one line a host."""
+
+    plan: Plan
+    workload: Workload
+    items: tuple[Item, ...]
+    model: Path | None
+    findings: tuple[LoadFinding, ...]
+    workers: tuple[str, ...]
+
+
+def prepare(plan: Plan, resolve_model: ModelResolver) -> Prepared:
+    """Find out what a plan needs and whether it is there.
 
     Raises:
-        DraftproofError: as `run_preflight`.
+        UsageError: workload, load, cluster or model cannot be used.
     """
+    workload, items = choose_items(plan)
+    findings = (*list_notes(workload), *find_load_findings(plan, items))
+    prepare_descriptors(plan)
+    workers = check_cluster(plan)
+    return Prepared(
+        plan=plan,
+        workload=workload,
+        items=items,
+        model=resolve_target(plan, resolve_model),
+        findings=findings,
+        workers=workers,
+    )
+
+
+def preflight(fleet: Fleet, items: tuple[Item, ...], model: Path | None) -> PreflightReport:
+    """Check the probed arms against the plan and each other; see `run_preflight`."""
     probes = [contact.probe for contact in fleet.contacts.values()]
     return run_preflight(fleet.plan, probes, items, model=model)
 
@@ -211,53 +227,41 @@ def check_plan(plan: Plan, resolve_model: ModelResolver, progress: Progress) -> 
         EngineError: a service does not start or answer.
         Interrupted: stopped by a signal.
     """
-    workload, items = choose_items(plan)
-    find_load_findings(plan, items)  # a load that cannot be made is told before a service is started
-    prepare_descriptors(plan)
-    workers = check_cluster(plan)
-    model = resolve_target(plan, resolve_model)
+    prepared = prepare(plan, resolve_model)
     with TemporaryDirectory(prefix="draftproof-check-") as folder:
-        report = uvloop.run(_check(plan, items, model, Path(folder), progress))
-    findings = (*list_notes(workload), *report.load_findings)
-    return msgspec.structs.replace(report, workers=workers, load_findings=findings)
+        return uvloop.run(_check(prepared, Path(folder), progress))
 
 
-async def _check(
-    plan: Plan, items: tuple[Item, ...], model: Path | None, logs: Path, progress: Progress
-) -> CheckReport:
-    await check_judging(plan, items, os.environ)
+async def _check(prepared: Prepared, logs: Path, progress: Progress) -> CheckReport:
+    await check_judging(prepared.plan, prepared.items, os.environ)
     progress.phase("Starting the arms")
     with stop_on_signal() as stop:
-        return await _check_fleet(Fleet(plan, model, logs, progress, stop), items, model, progress)
+        async with Fleet(prepared.plan, prepared.model, logs, progress, stop) as fleet:
+            progress.phase("Checking contract, compatibility and comparability")
+            return _report(prepared, fleet)
 
 
-async def _check_fleet(
-    fleet: Fleet, items: tuple[Item, ...], model: Path | None, progress: Progress
-) -> CheckReport:
-    plan = fleet.plan
+def _report(prepared: Prepared, fleet: Fleet) -> CheckReport:
+    plan, items, manifests = prepared.plan, prepared.items, fleet.manifests
     found = plan_samples(plan, items, default_question(plan))
-    async with fleet:
-        progress.phase("Checking contract, compatibility and comparability")
-        report = preflight(fleet, items, model)
-        return CheckReport(
-            plan=plan.name,
-            items=len(items),
-            segments=compute_coverage(items, plan.workload.segment_by).by_segment,
-            differences=_differences(fleet.manifests),
-            contracts=tuple(report.contracts),
-            findings=tuple(report.findings),
-            forecasts=tuple(one.text for one in found.shortfalls),
-            blocked=describe_blocked(found),
-            knee=describe_outlook(plan, items),
-            load_findings=(
-                *find_load_findings(plan, items),
-                *find_beyond_service(plan, fleet.manifests.values()),
-            ),
-            outlooks=list_outlooks(plan, items),
-            processes=describe_processes(plan, plan_turns(plan, items, fleet.arms), fleet.start_s),
-            near_copies=tuple(foresee_near_copies(items, plan.comparison.cluster_by)),
-            counting={name: one.counting.text for name, one in fleet.manifests.items() if one.counting},
-        )
+    report = preflight(fleet, items, prepared.model)
+    return CheckReport(
+        plan=plan.name,
+        items=len(items),
+        segments=compute_coverage(items, plan.workload.segment_by).by_segment,
+        differences=_differences(manifests),
+        contracts=tuple(report.contracts),
+        findings=tuple(report.findings),
+        forecasts=tuple(one.text for one in found.shortfalls),
+        blocked=describe_blocked(found),
+        knee=describe_outlook(plan, items),
+        load_findings=(*prepared.findings, *find_beyond_service(plan, manifests.values())),
+        outlooks=list_outlooks(plan, items),
+        workers=prepared.workers,
+        processes=describe_processes(plan, plan_turns(plan, items, fleet.arms), fleet.start_s),
+        near_copies=tuple(foresee_near_copies(items, plan.comparison.cluster_by)),
+        counting={name: one.counting.text for name, one in manifests.items() if one.counting},
+    )
 
 
 def _differences(manifests: dict[str, ArmManifest]) -> dict[str, tuple[str, ...]]:

@@ -1,22 +1,23 @@
 """One arm of a plan as a running service: made ready from the plan, started, asked what it is, stopped."""
 
 import asyncio
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import aiohttp
 import msgspec
 
-from draftproof.core.errors import EngineError
+from draftproof.core.errors import DraftproofError, EngineError
 from draftproof.core.manifests import ArmManifest, Counting
 from draftproof.measure.client.transport import HttpTransport
 from draftproof.measure.load.period import Endpoint
-from draftproof.measure.run.secrets import masked_errors
 from draftproof.measure.run.stopping import unless_stopped
 from draftproof.plan.environment import (
     check_request_fields,
     find_secrets,
     mask_struct,
+    mask_values,
     resolve_headers,
     resolve_variables,
 )
@@ -84,7 +85,7 @@ class RunningArm:
             log_path=log_path,
             ready_s=plan.limits.ready_s,
             stop_s=plan.limits.stop_s,
-            environment=dict(environment) | _resolve_environment(arm, environment, place),
+            environment=dict(environment) | dict(resolve_variables(arm.env, environment, f"{place}.env")),
             probe=ReadyProbe(paths=self.adapter.facts.ready_paths, headers=self._headers),
             secrets=self.secrets,
         )
@@ -192,8 +193,17 @@ class RunningArm:
         )
 
 
-def _resolve_environment(arm: Arm, environment: Mapping[str, str], place: str) -> dict[str, str]:
-    return dict(resolve_variables(arm.env, environment, f"{place}.env"))
+@contextlib.contextmanager
+def masked_errors(secrets: tuple[str, ...]) -> Iterator[None]:
+    """Mask secrets in the errors that the body raises: a service may repeat a key in all that it says."""
+    try:
+        yield
+    except DraftproofError as error:
+        error.message = mask_values(error.message, secrets)
+        error.place = error.place and mask_values(error.place, secrets)
+        error.fix = error.fix and mask_values(error.fix, secrets)
+        error.args = (error.message,)
+        raise
 
 
 def _make_endpoint(arm: Arm, service: Service, manifest: ArmManifest) -> Endpoint:
@@ -203,7 +213,7 @@ def _make_endpoint(arm: Arm, service: Service, manifest: ArmManifest) -> Endpoin
     return Endpoint(
         url=service.url,
         served_model=model,
-        adapter=service.adapter,
+        engine=service.adapter.name,
         headers=service.headers + service.adapter.facts.request_headers,
         request=arm.request,
     )

@@ -39,8 +39,7 @@ async def search_knee(run: RunDirectory, fleet: Fleet, progress: Progress, watch
     search, every = replay(plan, contents.items, turns), list_items(plan, contents.items)
     pool = None if search.next is None else open_pool(run, fleet, every)
     try:
-        while (look := search.next) is not None:
-            _check_stop(run, search, watch.halt)
+        while (look := search.next) is not None and not watch.halt.is_set():
             progress.phase(describe_look(contents, look))
             await run_turns(
                 run,
@@ -61,13 +60,13 @@ async def search_knee(run: RunDirectory, fleet: Fleet, progress: Progress, watch
     finally:
         if pool is not None:
             await pool.close()
+    if search.next is not None:
+        raise Interrupted(run.path, *_count_turns(search))
     progress.phase(f"Knee search: over after {len(search.looks)} looks")
 
 
 def is_over(contents: RunContents) -> bool:
-    """Tell whether the search of a run has ended; one without a search has none to end."""
-    if contents.plan.knee is None:
-        return True
+    """Tell whether the search of a run has ended."""
     turns = read_turns(run_data(_keep_knee(contents)))
     return replay(contents.plan, contents.items, turns).next is None
 
@@ -112,11 +111,6 @@ def _extend(contents: RunContents, added: Iterable[RequestRecord | BlockRecord])
         records=(*contents.records, *(one for one in every if isinstance(one, RequestRecord))),
         blocks=(*contents.blocks, *(one for one in every if isinstance(one, BlockRecord))),
     )
-
-
-def _check_stop(run: RunDirectory, search: Search, stop: asyncio.Event) -> None:
-    if stop.is_set():
-        raise Interrupted(run.path, *_count_turns(search))
 
 
 def _count_turns(search: Search) -> tuple[int, int]:

@@ -9,24 +9,23 @@ from itertools import groupby
 import aiohttp
 import msgspec
 
-from draftproof.core.clock import monotonic_ns, read_clocks
+from draftproof.core.clock import NS_PER_S, ClockReading, compare_clocks, monotonic_ns, read_clocks
 from draftproof.core.errors import EngineError, IncompatibleError
 from draftproof.core.records import BlockRecord, Warmup
 from draftproof.judge.inform.unmeasured import note_change
 from draftproof.judge.observe.observed import Spans
 from draftproof.measure.client.transport import HttpTransport
-from draftproof.measure.load.driver import LoadSettings
 from draftproof.measure.load.period import Turn, turns_of
-from draftproof.measure.load.workers import WorkerPool
+from draftproof.measure.load.request_runner import LoadSettings, MaskingSink
+from draftproof.measure.load.warmup import Route, Warmer
+from draftproof.measure.load.workers.pool import WorkerPool
 from draftproof.measure.run.behaviour import list_unprobed, probe_arm
 from draftproof.measure.run.host_watch import HostWatch
-from draftproof.measure.run.period_runner import Route, TurnRunner, Warmer
+from draftproof.measure.run.period_runner import TurnRunner
 from draftproof.measure.run.progress import Interrupted, Progress
-from draftproof.measure.run.progress_model import Board, WatchedSink, WatchedTransport
+from draftproof.measure.run.progress_model import Board, WatchedSink
 from draftproof.measure.run.second_attempts import Restarts, list_missing_turns, list_repeats
-from draftproof.measure.run.secrets import MaskingSink
 from draftproof.measure.run.service_group import Fleet
-from draftproof.measure.run.stopping import note_clocks
 from draftproof.plan.schema import Plan
 from draftproof.services.telemetry.host import HostReader
 from draftproof.services.telemetry.sampler import Sampler, Target
@@ -67,10 +66,8 @@ async def measure(
         Interrupted: stopped while an arm started or was probed.
     """
     turns = plan_turns(fleet.plan, items, fleet.arms)
-    loop, stop = (
-        _Loop(run, fleet, turns, items, contents=run.load(), progress=progress, watch=watch),
-        watch.halt,
-    )
+    loop = _Loop(run, fleet, turns, items, contents=run.load(), progress=progress, watch=watch)
+    stop = watch.halt
     last_of = {turn.arm: turn for turn in loop.missing}
     done = len(turns) - len(loop.missing)
     progress.watch(loop.board)
@@ -203,10 +200,10 @@ class _Loop:
         self.board = board = _make_board(turns, by_id, contents, finished, stop)
         watch.follow(board.estimate_left_s)
         self._run, self._fleet, self._stop, self._progress, self._watch = run, fleet, stop, progress, watch
-        self._transport = WatchedTransport(HttpTransport(), board)
+        self._transport = HttpTransport()
         self._session = aiohttp.ClientSession()
         self._host = HostReader()
-        self._sink = WatchedSink(MaskingSink(run.journal, fleet.secrets), board)
+        self._sink = WatchedSink(MaskingSink(run.journal.append, fleet.secrets), board)
         plan = fleet.plan
         self._sampler = Sampler(
             self._session,
@@ -220,7 +217,7 @@ class _Loop:
             lead_s=plan.limits.lead_max_s,
         )
         route = Route(items=by_id, transport=self._transport, sink=self._sink, settings=settings, stop=stop)
-        self._runner = TurnRunner(run, fleet, route, answered, board, pool=pool)
+        self._runner = TurnRunner(run, fleet, route, answered, pool=pool)
         self._warmer = Warmer(
             plan.limits, route, self._keep_warmup, before=contents.warmups, known_ids=answered
         )
@@ -257,7 +254,7 @@ class _Loop:
                 outcome = await self._runner.run(turn, self._stop)
             block = note_clocks(outcome.block, before, read_clocks())
         block = msgspec.structs.replace(block, process=self._fleet.process(turn.arm), host=span.use)
-        self._restarts.count_period((block.ended_ns - block.started_ns) / 1e9)
+        self._restarts.count_period((block.ended_ns - block.started_ns) / NS_PER_S)
         change = await self._find_change(block)
         if change is not None:
             block = msgspec.structs.replace(block, completed=False, note=note_change(change.message))
@@ -290,7 +287,7 @@ class _Loop:
         began_ns = monotonic_ns()
         for arm in await self._restart_arms():
             self._warmer.forget(arm)
-        self._restarts.count_start(turn.load, (monotonic_ns() - began_ns) / 1e9)
+        self._restarts.count_start(turn.load, (monotonic_ns() - began_ns) / NS_PER_S)
 
     async def _restart_arms(self) -> tuple[str, ...]:
         """Start anew what this run has started.
@@ -317,7 +314,7 @@ class _Loop:
 
     def _keep_warmup(self, warmup: Warmup) -> None:
         if self._fleet.process(warmup.arm) is not None:
-            self._restarts.count_warmup((warmup.ended_ns - warmup.started_ns) / 1e9)
+            self._restarts.count_warmup((warmup.ended_ns - warmup.started_ns) / NS_PER_S)
         self._run.append_beside(warmup)
         self._progress.warmed_up(warmup)
 
@@ -365,3 +362,21 @@ class _Loop:
             headers=service.headers,
             pid=self._fleet.pid(turn.arm),
         )
+
+
+def note_clocks(turn: BlockRecord, before: ClockReading, after: ClockReading) -> BlockRecord:
+    """Return a turn's record with its wall-clock anchor and with what befell the clocks.
+
+    Args:
+        turn: the record.
+        before: the clocks as the turn began.
+        after: the clocks as it ended.
+    """
+    change = compare_clocks(before, after)
+    return msgspec.structs.replace(
+        turn,
+        started_wall_ns=before.wall_ns + turn.started_ns - before.monotonic_ns,
+        boot=before.boot,
+        wall_step_ns=change.wall_step_ns,
+        suspended_ns=change.slept_ns,
+    )

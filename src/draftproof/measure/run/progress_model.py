@@ -1,12 +1,7 @@
-"""What a run has shown so far, for whoever watches it.
+"""What a run has shown so far, for whoever watches it, and how long the rest may take.
 
 Updated by the loop that measures, so an update costs a few microseconds for each request and none for each
 chunk; read by a display in another thread through `view`, a copy. Nothing here enters a result.
-
-How long the rest of a run may take, from the turns that have ended. Pure.
-
-A level that has not been run yet is priced by its own due times (open loop), or by the requests per second of
-another closed loop, in proportion to the requests in flight. Starts, warm-ups and probes are left out.
 """
 
 import math
@@ -16,18 +11,20 @@ from typing import Literal
 
 import msgspec
 
-from draftproof.core.clock import Clock, monotonic_ns
+from draftproof.core.clock import NS_PER_S, Clock, monotonic_ns
 from draftproof.core.records import BlockRecord, RequestRecord
 from draftproof.judge.decide.faults import FAULT_WORDS
 from draftproof.judge.metrics.request import RequestMetrics, compute_clocks, name_outcome
 from draftproof.judge.metrics.service import Objectives, is_on_time
 from draftproof.judge.observe.client_limits import find_client_faults
 from draftproof.judge.observe.observed import Spans
-from draftproof.measure.client.wire import Ending, Listener, Transport, WireRequest
 from draftproof.measure.load.period import Sink, Turn
 from draftproof.workload.items import Item
 
 Place = tuple[str, str]  # load, arm
+ArmState = Literal["waiting", "starting", "warming up", "measuring", "ended"]
+TurnKey = tuple[int, str, int]  # block, arm, attempt
+_STEPS = 100  # buckets of a median for each factor of e: it is right within half a per cent
 
 
 class LevelFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +35,12 @@ class LevelFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pace:
-    """Adds up turns that have ended and prices what is left."""
+    """Adds up turns that have ended and prices what is left. Pure.
+
+    A level that has not been run yet is priced by its own due times (open loop), or by the requests per
+    second of another closed loop, in proportion to the requests in flight. Starts, warm-ups and probes are
+    left out.
+    """
 
     def __init__(self, levels: Mapping[str, LevelFacts]) -> None:
         self._levels = levels
@@ -61,24 +63,20 @@ class Pace:
         return total_s
 
     def _seconds_per_request(self, load: str, arm: str) -> float | None:
-        seen = self._seen({(load, arm)}) or self._seen({place for place in self._places if place[0] == load})
+        seen = self._seen({(load, arm)}) or self._seen_at(load)
         return seen or self._levels[load].due_s_per_request or self._from_other_levels(load)
 
     def _from_other_levels(self, load: str) -> float | None:
         """Return what another closed loop took, as if each answer took as long at this one."""
         wanted = self._levels[load].concurrency
-        if wanted is None:
-            return None
-        for other in sorted({place[0] for place in self._places}):
-            concurrency = self._levels[other].concurrency
-            seen = self._seen({place for place in self._places if place[0] == other})
-            if concurrency is not None and seen is not None:
+        for other in sorted({place[0] for place in tuple(self._requests)}) if wanted else ():
+            concurrency, seen = self._levels[other].concurrency, self._seen_at(other)
+            if wanted and concurrency is not None and seen is not None:
                 return seen * concurrency / wanted
         return None
 
-    @property
-    def _places(self) -> tuple[Place, ...]:
-        return tuple(self._requests)
+    def _seen_at(self, load: str) -> float | None:
+        return self._seen({place for place in tuple(self._requests) if place[0] == load})
 
     def _seen(self, places: set[Place]) -> float | None:
         requests = sum(self._requests.get(place, 0) for place in places)
@@ -91,11 +89,6 @@ def format_duration(seconds: float) -> str:
         return f"{max(round(seconds), 0)} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
-
-
-ArmState = Literal["waiting", "starting", "warming up", "measuring", "ended"]
-TurnKey = tuple[int, str, int]  # block, arm, attempt
-_STEPS = 100  # buckets of a median for each factor of e: it is right within half a per cent
 
 
 class Median:
@@ -126,7 +119,7 @@ class Tally:
     """Counts over some counted requests."""
 
     def __init__(self) -> None:
-        self.done = self.on_time = self.judged = self.tokens = 0
+        self.done = self.on_time = self.judged = 0
         self.failures: dict[str, int] = {}
         self.tpot_ns, self.ttft_ns = Median(), Median()
 
@@ -134,16 +127,15 @@ class Tally:
         """Count one request with its metrics."""
         self.done += 1
         outcome = name_outcome(record)
-        if outcome != "ok":
+        if outcome == "ok":
+            self.tpot_ns.add(clocks.tpot_ns)
+            self.ttft_ns.add(clocks.ttft_from_schedule_ns)
+        else:
             self.failures[outcome] = self.failures.get(outcome, 0) + 1
         met = None if objectives is None else outcome == "ok" and is_on_time(record, clocks, objectives)
         if met is not None:
             self.judged += 1
             self.on_time += met
-        self.tokens += clocks.output_tokens or 0
-        if outcome == "ok":
-            self.tpot_ns.add(clocks.tpot_ns)
-            self.ttft_ns.add(clocks.ttft_from_schedule_ns)
 
     @property
     def on_time_share(self) -> float | None:
@@ -162,8 +154,6 @@ class ArmView(msgspec.Struct, frozen=True, kw_only=True):
     tpot_ns: float | None
     ttft_ns: float | None
     failures: dict[str, int]
-    in_flight: int | None
-    tokens_per_s: float | None
 
 
 class TurnView(msgspec.Struct, frozen=True, kw_only=True):
@@ -190,9 +180,9 @@ class TurnView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BoardView(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole run as it stands. `turn` counts from 1, 0 before the first; `left_s` is None until known.
+    """The whole run as it stands; `turns` and `again` as in `TurnView`.
 
-    `turns` counts those that are measured once more too, of which there are `again`.
+    `turn` counts from 1, 0 before the first; `left_s` is None until known.
     """
 
     arms: tuple[ArmView, ...]
@@ -243,12 +233,9 @@ class Board:
         self._levels: dict[str, LevelFacts] = {}
         self._tallies: dict[str, Tally] = {}
         self._uncounted: Counter[str] = Counter()
-        self._busy_ns: Counter[str] = Counter()
         self._states: dict[str, ArmState] = {}
-        self._in_flight = 0
         self._pace = Pace(self._levels)
         self._turn: Turn | None = None
-        self._turn_began_ns = 0
         self._own = Tally()
         self._last: TurnView | None = None
         self.version = 0
@@ -278,7 +265,7 @@ class Board:
 
     def begin_turn(self, turn: Turn) -> None:
         """A turn begins: its counted requests come now."""
-        self._turn, self._turn_began_ns, self._own = turn, self._clock(), Tally()
+        self._turn, self._own = turn, Tally()
         self._spans = self._make_spans() if self._make_spans else None
         self.set_state(turn.arm, "measuring")
 
@@ -298,7 +285,7 @@ class Board:
         """Close a turn and return what it showed."""
         turn, own = self._turn, self._own
         assert turn is not None  # noqa: S101 - a turn ends after it has begun
-        window_ns = block.ended_ns - block.started_ns
+        window_s = (block.ended_ns - block.started_ns) / NS_PER_S
         # Requests of worker processes pass this board by: of them only the end of their turn is known.
         unseen = max(self._count_open(turn) - own.done, 0) if block.completed else 0
         is_unseen = block.workers > 1 or block.conductor_cpu_s is not None
@@ -306,10 +293,10 @@ class Board:
         self._ended += block.completed
         self._uncounted[turn.arm] += unseen
         self._left[turn.load, turn.arm] -= unseen
-        self._busy_ns[turn.arm] += window_ns
-        self._pace.add(turn.load, turn.arm, own.done + unseen, window_ns / 1e9)
-        is_over = self._left_of(turn.arm) <= 0
-        self.set_state(turn.arm, "ended" if is_over else "waiting")
+        self._pace.add(turn.load, turn.arm, own.done + unseen, window_s)
+        left = sum(requests for (_, arm), requests in self._left.items() if arm == turn.arm)
+        self.set_state(turn.arm, "ended" if left <= 0 else "waiting")
+        cpu_s = block.client_cpu_s
         self._last = TurnView(
             number=self._ended + (not block.completed),
             turns=self._turns,
@@ -321,7 +308,7 @@ class Board:
             on_time_share=own.on_time_share,
             tpot_ns=own.tpot_ns.read(),
             lag_max_ns=block.event_loop_lag_max_ns,
-            client_cpu_share=_share(block.client_cpu_s, window_ns, block.workers),
+            client_cpu_share=None if cpu_s is None or window_s <= 0 else cpu_s / window_s / block.workers,
             client_faults=self._find_faults(turn, block),
             left_s=self.estimate_left_s(),
             again=self._again,
@@ -336,10 +323,6 @@ class Board:
         """Return the forecast of the seconds left, None until known."""
         return self._pace.estimate_s(dict(self._left))
 
-    def count_in_flight(self, change: int) -> None:
-        """A request went out (1) or came back (-1)."""
-        self._in_flight += change
-
     def view(self) -> BoardView:
         """Return everything as it stands."""
         turn = self._turn
@@ -348,7 +331,7 @@ class Board:
             turn=self._ended + (turn is not None),
             turns=self._turns,
             load=turn.load if turn else None,
-            elapsed_s=(self._clock() - self._began_ns) / 1e9,
+            elapsed_s=(self._clock() - self._began_ns) / NS_PER_S,
             left_s=self.estimate_left_s(),
             last=self._last,
             is_stopping=self._is_stopping(),
@@ -356,9 +339,7 @@ class Board:
         )
 
     def _view_arm(self, arm: str) -> ArmView:
-        tally, turn = self._tallies[arm], self._turn
-        is_on = turn is not None and turn.arm == arm
-        busy_ns = self._busy_ns[arm] + (self._clock() - self._turn_began_ns if is_on else 0)
+        tally = self._tallies[arm]
         return ArmView(
             arm=arm,
             state=self._states[arm],
@@ -368,8 +349,6 @@ class Board:
             tpot_ns=tally.tpot_ns.read(),
             ttft_ns=tally.ttft_ns.read(),
             failures=dict(tally.failures),
-            in_flight=self._in_flight if is_on else None,
-            tokens_per_s=tally.tokens / (busy_ns / 1e9) if tally.tokens and busy_ns else None,
         )
 
     def _find_faults(self, turn: Turn, block: BlockRecord) -> tuple[str, ...]:
@@ -377,9 +356,6 @@ class Board:
         bound = self._spans.bound(reads=bool(block.unstamped)) if self._spans else None
         faults = find_client_faults([block], (), self._lag_ms, is_open=turn.concurrency is None, bound=bound)
         return tuple(FAULT_WORDS.get(one.kind, one.kind) for one in faults)
-
-    def _left_of(self, arm: str) -> int:
-        return sum(requests for (_, name), requests in self._left.items() if name == arm)
 
     def _count_open(self, turn: Turn) -> int:
         """Return the counted requests of a turn that no earlier part of the run has recorded."""
@@ -401,32 +377,9 @@ class WatchedSink:
         self._board.see(record)
 
 
-class WatchedTransport:
-    """Carries requests and tells a board how many are under way."""
-
-    def __init__(self, transport: Transport, board: Board) -> None:
-        self._transport, self._board = transport, board
-
-    async def send(self, request: WireRequest, listener: Listener) -> Ending:
-        """Send; see `Transport`."""
-        self._board.count_in_flight(1)
-        try:
-            return await self._transport.send(request, listener)
-        finally:
-            self._board.count_in_flight(-1)
-
-    async def close(self) -> None:
-        """Drop every connection."""
-        await self._transport.close()
-
-
 def _facts(turn: Turn) -> LevelFacts:
-    span_s = (turn.due_ns[-1] - turn.due_ns[0]) / 1e9 if len(turn.due_ns) > 1 else None
+    span_s = (turn.due_ns[-1] - turn.due_ns[0]) / NS_PER_S if len(turn.due_ns) > 1 else None
     return LevelFacts(
         concurrency=turn.concurrency,
         due_s_per_request=span_s / len(turn.due_ns) if span_s else None,
     )
-
-
-def _share(cpu_s: float | None, window_ns: int, workers: int) -> float | None:
-    return None if cpu_s is None or window_ns <= 0 else cpu_s / (window_ns / 1e9) / workers

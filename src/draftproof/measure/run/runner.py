@@ -7,11 +7,9 @@ in the journal, the services are stopped, and the run can be resumed.
 import asyncio
 import os
 import platform
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-import msgspec
 import psutil
 import uvloop
 
@@ -27,16 +25,11 @@ from draftproof.judge.results.run import Results
 from draftproof.measure.load.sockets import prepare_descriptors
 from draftproof.measure.run.answer_judging import check_judging, count_answers, judge_run
 from draftproof.measure.run.behaviour import list_unprobed
-from draftproof.measure.run.check import ModelResolver, choose_items, preflight, resolve_target
-from draftproof.measure.run.clusters import check_cluster
+from draftproof.measure.run.check import ModelResolver, Prepared, preflight, prepare, resolve_target
 from draftproof.measure.run.host_watch import HostWatch
-from draftproof.measure.run.load_findings import (
-    LoadFinding,
-    find_beyond_service,
-    find_load_findings,
-    list_notes,
-)
+from draftproof.measure.run.load_findings import find_beyond_service
 from draftproof.measure.run.measure import measure, plan_turns
+from draftproof.measure.run.period_runner import check_cluster
 from draftproof.measure.run.progress import Interrupted, Patience, Progress
 from draftproof.measure.run.reporting import recompute
 from draftproof.measure.run.second_attempts import (
@@ -56,7 +49,7 @@ from draftproof.services.arms.preflight import PreflightReport
 from draftproof.services.arms.request_fit import find_tokenizer
 from draftproof.services.telemetry.host import name_cpu
 from draftproof.store import LOG_FOLDER, RunContents, RunDirectory
-from draftproof.workload.items import Item, Workload
+from draftproof.workload.items import Item
 from draftproof.workload.recordings import cap_evidence
 
 
@@ -86,24 +79,10 @@ def run_plan(
         Interrupted: stopped by a signal.
     """
     RunDirectory.check_free(out)
-    workload, items = choose_items(plan)
-    findings = (*list_notes(workload), *find_load_findings(plan, items))
-    prepare_descriptors(plan)
-    workers = check_cluster(plan)
-    model = resolve_target(plan, resolve_model)
-    job = _Job(
-        plan=plan,
-        text=text,
-        out=out,
-        workload=workload,
-        items=items,
-        model=model,
-        findings=findings,
-        workers=workers,
-    )
+    job = prepare(plan, resolve_model)
     with RunDirectory.prepare(out):
-        is_over = uvloop.run(_run_new(job, progress, patience or Patience()))
-    return _finish(out, model, progress, is_over=is_over)
+        is_over = uvloop.run(_run_new(job, text, out, progress, patience or Patience()))
+    return _finish(out, job.model, progress, is_over=is_over)
 
 
 def resume_run(
@@ -140,8 +119,13 @@ def _is_measured(contents: RunContents) -> bool:
     if has_other_blocks(turns, contents.blocks):
         return _is_measured_otherwise(contents, len(turns))
     items, recorded = {item.id: item for item in contents.items}, {one.request_id for one in contents.records}
-    if list_missing_turns(turns, items, contents.blocks, recorded) or not _is_knee_found(contents):
+    if list_missing_turns(turns, items, contents.blocks, recorded):
         return False
+    if contents.plan.knee is not None:  # the statistics are imported only for a search
+        from draftproof.measure.run.knee import is_over  # noqa: PLC0415
+
+        if not is_over(contents):
+            return False
     if any(list_repeats(contents.plan, turns, contents.blocks).list_all_due()):
         return False
     return not contents.behaviours or not list_unprobed(contents.plan, arms, contents.behaviours)
@@ -162,39 +146,17 @@ def _is_measured_otherwise(contents: RunContents, wanted: int) -> bool:
     )
 
 
-def _is_knee_found(contents: RunContents) -> bool:
-    """Tell whether a run lacks no look of its knee search; the statistics are imported only for a search."""
-    if contents.plan.knee is None:
-        return True
-    from draftproof.measure.run.knee import is_over  # noqa: PLC0415
-
-    return is_over(contents)
-
-
-class _Job(msgspec.Struct, frozen=True, kw_only=True):
-    """What a new run is made of."""
-
-    plan: Plan
-    text: str
-    out: Path
-    workload: Workload
-    items: tuple[Item, ...]
-    model: Path | None
-    findings: tuple[LoadFinding, ...]
-    workers: tuple[str, ...]
-
-
-async def _run_new(job: _Job, progress: Progress, patience: Patience) -> bool:
+async def _run_new(job: Prepared, text: str, out: Path, progress: Progress, patience: Patience) -> bool:
     """Run a new run; return whether it came to its end."""
     await check_judging(job.plan, job.items, os.environ)
     with stop_on_signal() as stop:
         watch = make_watch(job.plan, job.items, progress, patience)
-        make = partial(_make_fleet, job.plan, job.model, job.out, progress)
+        make = partial(Fleet, job.plan, job.model, out / LOG_FOLDER, progress)
         async with running_arms(make, watch, progress, stop) as fleet:
             report = preflight(fleet, job.items, job.model)
             report.raise_errors()
-            manifest = _manifest(job, fleet, report)
-            with RunDirectory.create(job.out, job.text, job.plan, manifest, job.items) as run:
+            manifest = _manifest(job, text, fleet, report)
+            with RunDirectory.create(out, text, job.plan, manifest, job.items) as run:
                 watch.keep_in(run.append_beside)
                 return await _measure(run, fleet, job.items, watch, stop)
 
@@ -208,7 +170,7 @@ async def _run_on(
     with stop_on_signal() as stop:
         watch = make_watch(contents.plan, contents.items, progress, patience)
         watch.keep_in(run.append_beside)
-        make = partial(_make_fleet, contents.plan, model, run.path, progress, started=started)
+        make = partial(Fleet, contents.plan, model, run.path / LOG_FOLDER, progress, started_before=started)
         async with running_arms(make, watch, progress, stop) as fleet:
             preflight(fleet, contents.items, model).raise_errors()
             for name, now in fleet.manifests.items():
@@ -216,18 +178,6 @@ async def _run_on(
             if find_ending(contents.notices) is not None:
                 run.append_beside(note_going_on(monotonic_ns()))
             return await _measure(run, fleet, contents.items, watch, stop)
-
-
-def _make_fleet(
-    plan: Plan,
-    model: Path | None,
-    out: Path,
-    progress: Progress,
-    stop: asyncio.Event,
-    *,
-    started: Mapping[str, int] | None = None,
-) -> Fleet:
-    return Fleet(plan, model, out / LOG_FOLDER, progress, stop, started_before=started)
 
 
 async def _measure(
@@ -252,15 +202,14 @@ async def _measure(
 
 
 async def _measure_all(run: RunDirectory, fleet: Fleet, items: tuple[Item, ...], watch: HostWatch) -> None:
-    progress = watch.progress
-    progress.phase("Measuring")
-    done, total = await measure(run, fleet, items, progress, watch)
+    watch.progress.phase("Measuring")
+    done, total = await measure(run, fleet, items, watch.progress, watch)
     if done < total:
         raise Interrupted(run.path, done, total)
     if fleet.plan.knee is not None:
         from draftproof.measure.run.knee import search_knee  # noqa: PLC0415
 
-        await search_knee(run, fleet, progress, watch)
+        await search_knee(run, fleet, watch.progress, watch)
 
 
 def _finish(out: Path, model: Path | None, progress: Progress, *, is_over: bool) -> Results:
@@ -277,7 +226,7 @@ def _finish(out: Path, model: Path | None, progress: Progress, *, is_over: bool)
     return recompute(out, write=True)
 
 
-def _manifest(job: _Job, fleet: Fleet, report: PreflightReport) -> Manifest:
+def _manifest(job: Prepared, text: str, fleet: Fleet, report: PreflightReport) -> Manifest:
     plan, workload = job.plan, job.workload
     wall_ns, monotonic_ns = wall_anchor()
     return Manifest(
@@ -288,7 +237,7 @@ def _manifest(job: _Job, fleet: Fleet, report: PreflightReport) -> Manifest:
         created_wall_ns=wall_ns,
         anchor_wall_ns=wall_ns,
         anchor_monotonic_ns=monotonic_ns,
-        plan_sha256=plan_sha256(job.text),
+        plan_sha256=plan_sha256(text),
         thresholds_sha256=thresholds_sha256(plan),
         workload_sha256=workload.sha256,
         workload_name=workload.name,
@@ -301,9 +250,14 @@ def _manifest(job: _Job, fleet: Fleet, report: PreflightReport) -> Manifest:
         references=list_values(plan, os.environ, fleet.secrets),
         findings=(
             *(f"Before the run: {one.arm}: {one.text}" for one in report.findings),
-            *(f"Before the run: {one}" for one in job.findings),
-            *(f"Before the run: {one}" for one in job.workers),
-            *(f"Before the run: {one}" for one in find_beyond_service(plan, fleet.manifests.values())),
+            *(
+                f"Before the run: {one}"
+                for one in (
+                    *job.findings,
+                    *job.workers,
+                    *find_beyond_service(plan, fleet.manifests.values()),
+                )
+            ),
         ),
     )
 

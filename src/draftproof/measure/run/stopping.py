@@ -3,8 +3,6 @@
 SIGINT is Ctrl-C, SIGTERM what a supervisor sends, SIGHUP a terminal that was closed. A shell may send SIGHUP
 twice, so a second one of those changes nothing; and whoever had it ignored (nohup) wants the job to go on. A
 closed terminal takes no more output: what is said after that goes nowhere, and stops no clean end.
-
-What the host's clocks did during a turn, noted in the turn's record. Pure.
 """
 
 import asyncio
@@ -15,10 +13,6 @@ from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-import msgspec
-
-from draftproof.core.clock import ClockReading, compare_clocks
-from draftproof.core.records import BlockRecord
 from draftproof.measure.run.progress import Interrupted
 
 Value = TypeVar("Value")
@@ -84,21 +78,3 @@ async def unless_stopped(work: Coroutine[Any, Any, Value], stop: asyncio.Event) 
     if task.cancelled():
         raise Interrupted
     return task.result()
-
-
-def note_clocks(turn: BlockRecord, before: ClockReading, after: ClockReading) -> BlockRecord:
-    """Return a turn's record with its wall-clock anchor and with what befell the clocks.
-
-    Args:
-        turn: the record.
-        before: the clocks as the turn began.
-        after: the clocks as it ended.
-    """
-    change = compare_clocks(before, after)
-    return msgspec.structs.replace(
-        turn,
-        started_wall_ns=before.wall_ns + turn.started_ns - before.monotonic_ns,
-        boot=before.boot,
-        wall_step_ns=change.wall_step_ns,
-        suspended_ns=change.slept_ns,
-    )

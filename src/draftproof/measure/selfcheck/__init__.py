@@ -1,1 +1,1 @@
-"""For tests, ours and others': a server of known timing, a scripted transport, builders of records."""
+"""The check of the load client against a server of known timing, and against faults of known number."""

@@ -1,281 +1,143 @@
-"""How exact and how fast this client is on this machine, beside a server that knows when it wrote each chunk.
+"""The whole check of a client: precision at an ordinary load, capacity of one core, faults counted."""
 
-The client is the one that measures: the same loop, transport, parser and fold. The server is a process of its
-own (`measure/selfcheck/paced_server.py`). With two cores or more each has one to itself, so that the capacity
-found is that of one load process on one core.
-
-The floor of a host: how late the barest reader reads here, so that a bad host is told from a bad client.
-
-One thread, one selector, plain sockets, the clock read after each read; nothing is parsed. What it is late by
-is what this machine does to any client that reads its own clock: other programs, the hypervisor, wake-ups.
-"""
-
-import asyncio
-import contextlib
-import os
-import selectors
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable
 
 import msgspec
-import numpy as np
-import psutil
-import uvloop
 
-from draftproof.core.clock import NS_PER_MS, NS_PER_S, monotonic_ns
-from draftproof.core.errors import EngineError
-from draftproof.core.records import BlockRecord, RequestRecord
-from draftproof.judge.metrics.client_error import ErrorSpread, TrueAnswer
-from draftproof.judge.metrics.service import percentile
-from draftproof.measure.client.transport import HttpTransport
-from draftproof.measure.load.driver import LoadSettings, MemorySink, run_turn
-from draftproof.measure.load.period import Endpoint, Turn
-from draftproof.measure.selfcheck.client_fitness import Stretch, make_stretch
-from draftproof.measure.selfcheck.paced_server import Pace
-from draftproof.services.engines import adapter_for
-from draftproof.workload.items import Item, Message
+from draftproof.judge.metrics.client_error import ErrorSpread
+from draftproof.measure.selfcheck.client_fitness import CAPACITY, PRECISION, Limits, Stretch, judge_stretch
+from draftproof.measure.selfcheck.faults import FaultCount, run_fault_mix
+from draftproof.measure.selfcheck.probing import Profile, measure_floor, run_profile
 
-_EVENT_END = b"\n\n\r\n"  # of an event in its HTTP chunk, as the server of known timing writes it
-_ANSWER_END = b"0\r\n\r\n"
-_PATIENCE_S = 60.0
+Tell = Callable[[str], None]
+
+# Tokens of the chunks of a service that verifies drafts of up to four tokens.
+_STEPS = (1, 4, 2, 5, 1, 3)
+_CAPACITY_START = 8_000.0
+_CAPACITY_FACTOR = 1.25
+_CAPACITY_LIMIT = 200_000.0
+_CLOSER = (1.08, 1.16)  # times the highest rate that was within the limits
+_FAILURES_TO_STOP = 2
+# What the first profiles need to show a 99th percentile at the ordinary load, one late request allowed for.
+DEFAULT_SECONDS = 16.0
+_CAPACITY_SECONDS = 2.0  # of each rate that is tried, at most: no tail is judged there
 
 
-def read_bare(port: int, streams: int, stagger_s: float) -> dict[str, list[int]]:
-    """Ask for one answer on each of `streams` connections; return when its events were read, by request text.
+class Judged(msgspec.Struct, frozen=True, kw_only=True):
+    """A stretch, what was beyond its limits, and what it was too short to show.
 
-    An answer that did not come whole within a minute is left out.
+    Both are empty where the client may judge at that load.
     """
-    arrivals: dict[str, list[int]] = {f"floor{index}": [] for index in range(streams)}
-    whole: dict[str, list[int]] = {}
-    with selectors.DefaultSelector() as selector:
-        starts = [
-            (monotonic_ns() + round(1e9 * stagger_s * index), text) for index, text in enumerate(arrivals)
-        ]
-        until_ns = monotonic_ns() + round(1e9 * (_PATIENCE_S + stagger_s * streams))
-        while len(whole) < streams and monotonic_ns() < until_ns:
-            while starts and starts[0][0] <= monotonic_ns():
-                _, text = starts.pop(0)
-                selector.register(_ask(port, text), selectors.EVENT_READ, text)
-            wait_s = (starts[0][0] - monotonic_ns()) / 1e9 if starts else 1.0
-            for key, _ in selector.select(max(wait_s, 0.0)):
-                if _read(key.fileobj, arrivals[key.data]):  # type: ignore[arg-type]
-                    selector.unregister(key.fileobj)
-                    key.fileobj.close()  # type: ignore[union-attr]
-                    whole[key.data] = arrivals[key.data]
-    return whole
+
+    stretch: Stretch
+    beyond: tuple[str, ...]
+    not_shown: tuple[str, ...] = ()
+
+    @property
+    def is_fit(self) -> bool:
+        """Whether the client was shown to keep every limit."""
+        return not self.beyond and not self.not_shown
 
 
-def compute_floor(arrivals: dict[str, list[int]], truth: list[TrueAnswer]) -> ErrorSpread:
-    """Return the errors of the gaps between reads; None where nothing can be compared."""
-    written = {answer.text: answer.written_ns for answer in truth}
-    errors_ns: list[float] = []
-    for text, read_ns in arrivals.items():
-        content = written.get(text, ())
-        if len(read_ns) > len(content) > 1:  # what is read beyond the content is the answer's closing events
-            errors_ns.extend(np.abs(np.diff(read_ns[: len(content)]) - np.diff(content)).tolist())
-    p50, p99 = percentile(errors_ns, 0.50), percentile(errors_ns, 0.99)
-    return ErrorSpread(
-        p50=None if p50 is None else p50 / NS_PER_MS,
-        p99=None if p99 is None else p99 / NS_PER_MS,
-        n=len(errors_ns),
+class ClientCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """What this client can do on this machine.
+
+    `ttft_error_ms`, `gap_error_ms`, `tpot_relative_error` and `cpu_s_per_1000_chunks` are of the first
+    profile, one token a chunk. `host_floor_ms` are the gap errors of the barest reader at that load, which
+    reads its own clock: where they are large, the host is late and not the client. `max_chunks_per_s` is the
+    highest rate reached within the limits of capacity, None where not even the lowest was. `is_too_short`:
+    nothing was beyond its limit, and not every limit was shown to be kept.
+    """
+
+    ttft_error_ms: ErrorSpread
+    gap_error_ms: ErrorSpread
+    tpot_relative_error: float | None
+    host_floor_ms: ErrorSpread
+    cpu_s_per_1000_chunks: float | None
+    max_chunks_per_s: float | None
+    is_fit: bool
+    is_too_short: bool
+    profiles: tuple[Judged, ...]
+    capacity: tuple[Judged, ...]
+    faults: tuple[FaultCount, ...]
+
+
+def list_profiles(streams: int, chunks_per_s: float, seconds: float) -> tuple[Profile, ...]:
+    """Return the kinds of stream a service may send, at one load."""
+    ordinary = Profile(name="one token a chunk", streams=streams, chunks_per_s=chunks_per_s, seconds=seconds)
+    return (
+        ordinary,
+        msgspec.structs.replace(ordinary, name="verification steps", tokens=_STEPS),
+        msgspec.structs.replace(ordinary, name="two events a write", coalesce=2, tokens=_STEPS),
+        msgspec.structs.replace(ordinary, name="events in two packets", split=True),
     )
 
 
-def _ask(port: int, text: str) -> socket.socket:
-    body = b'{"messages":[{"role":"user","content":"%s"}]}' % text.encode()
-    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: floor\r\nContent-Length: %d\r\n\r\n" % len(body)
-    sock = socket.create_connection(("127.0.0.1", port))
-    sock.sendall(head + body)
-    return sock
-
-
-def _read(sock: socket.socket, arrivals: list[int]) -> bool:
-    """Note the events of one read; True when the answer is over."""
-    data = sock.recv(65_536)
-    at_ns = time.monotonic_ns()
-    arrivals.extend([at_ns] * data.count(_EVENT_END))
-    return not data or data.endswith(_ANSWER_END)
-
-
-_MOST_TOKENS = 6400
-_TTFT_S = 0.02
-_LEAST_REQUESTS_A_STREAM = 3
-
-
-class Profile(msgspec.Struct, frozen=True, kw_only=True):
-    """One kind of load: how chunks come and how many of them.
-
-    `tokens` of each chunk in turn, `coalesce` events in one write, `split` each write in two pieces, `chunks`
-    of an answer, `acceptance` counts at its end; `streams` open at once, `chunks_per_s` over all of them,
-    `seconds` of steady load.
-    """
-
-    name: str
-    tokens: tuple[int, ...] = (1,)
-    coalesce: int = 1
-    split: bool = False
-    chunks: int = 64
-    acceptance: bool = False
-    streams: int = 64
-    chunks_per_s: float = 2000.0
-    seconds: float = 4.0
-
-    @property
-    def pace(self) -> Pace:
-        """What the server is told."""
-        return Pace(
-            ttft_ns=round(_TTFT_S * NS_PER_S),
-            gap_ns=round(self.gap_s * NS_PER_S),
-            chunks=self.chunks,
-            tokens=self.tokens,
-            coalesce=self.coalesce,
-            split=self.split,
-            acceptance=self.acceptance,
-        )
-
-    @property
-    def gap_s(self) -> float:
-        """Seconds between two chunks of a stream at the offered rate, the wait for the first one counted."""
-        return max(self.answer_s - _TTFT_S, 0.0) / (self.chunks - 1)
-
-    @property
-    def answer_s(self) -> float:
-        """Seconds that an answer takes when the client keeps up."""
-        return self.streams * self.chunks / self.chunks_per_s
-
-    @property
-    def requests(self) -> int:
-        """Requests for a ramp, the steady seconds and an end."""
-        answers = max(self.seconds / self.answer_s, 1.0) + _LEAST_REQUESTS_A_STREAM - 1
-        return round(self.streams * answers)
-
-
-def run_profile(profile: Profile) -> Stretch:
-    """Drive one profile and return what was read against what was written.
+def check_client(
+    *,
+    streams: int = 64,
+    chunks_per_s: float = 2000.0,
+    seconds: float = DEFAULT_SECONDS,
+    capacity_streams: int = 256,
+    tell: Tell,
+) -> ClientCheck:
+    """Run every profile, search the capacity and send the fault mix; about three minutes.
 
     Raises:
         EngineError: the server of known timing did not start.
     """
-    items = make_items(profile.requests)
-    turn = make_turn(profile.name, profile.streams, items)
-    with serving(profile.pace) as port, _on_own_core():
-        url = f"http://127.0.0.1:{port}"
-        records, block, cpu_s = uvloop.run(drive(turn, url, items, profile.answer_s / profile.streams))
-        truth = fetch_truth(port)
-    return make_stretch(
-        profile.name,
-        records,
-        truth,
-        block,
-        streams=profile.streams,
-        offered_chunks_per_s=profile.chunks_per_s,
-        cpu_s=cpu_s,
+    profiles, kinds = [], list_profiles(streams, chunks_per_s, seconds)
+    tell("the host, by the barest reader")
+    floor = measure_floor(kinds[0])
+    for profile in kinds:
+        tell(f"{profile.name}: {streams} streams, {chunks_per_s:,.0f} chunks a second")
+        profiles.append(_judge(run_profile(profile), PRECISION))
+    capacity = search_capacity(capacity_streams, min(seconds / 2, _CAPACITY_SECONDS), tell)
+    tell("faults of known number")
+    faults = run_fault_mix()
+    first, fit = profiles[0].stretch, [one.stretch for one in capacity if one.is_fit]
+    is_exact = all(one.is_exact for one in faults)
+    is_fit = is_exact and all(one.is_fit for one in profiles)
+    return ClientCheck(
+        ttft_error_ms=first.error.ttft_error_ms,
+        gap_error_ms=first.error.gap_error_ms,
+        tpot_relative_error=first.error.tpot_relative_error,
+        host_floor_ms=floor,
+        cpu_s_per_1000_chunks=first.cpu_s_per_1000_chunks,
+        max_chunks_per_s=max((one.achieved_chunks_per_s or 0.0 for one in fit), default=None),
+        is_fit=is_fit,
+        is_too_short=is_exact and not is_fit and not any(one.beyond for one in profiles),
+        profiles=tuple(profiles),
+        capacity=capacity,
+        faults=faults,
     )
 
 
-def measure_floor(profile: Profile) -> ErrorSpread:
-    """Return the gap errors of the barest reader at one answer a stream of a profile.
+def search_capacity(streams: int, seconds: float, tell: Tell) -> tuple[Judged, ...]:
+    """Raise the rate by a quarter until it was beyond a limit twice in a row, then close in; return all."""
 
-    Raises:
-        EngineError: the server of known timing did not start.
-    """
-    with serving(profile.pace) as port, _on_own_core():
-        arrivals = read_bare(port, profile.streams, profile.answer_s / profile.streams)
-        return compute_floor(arrivals, fetch_truth(port))
+    def attempt(rate: float) -> Judged:
+        tell(f"capacity: {streams} streams, {rate:,.0f} chunks a second")
+        profile = Profile(name="capacity", streams=streams, chunks_per_s=rate, seconds=seconds)
+        return _judge(run_profile(profile), CAPACITY)
+
+    tried: list[Judged] = []
+    rate = _CAPACITY_START
+    while rate < _CAPACITY_LIMIT:
+        tried.append(attempt(rate))
+        rate *= _CAPACITY_FACTOR
+        if len(tried) >= _FAILURES_TO_STOP and not any(one.is_fit for one in tried[-_FAILURES_TO_STOP:]):
+            break
+    fit = [one.stretch.offered_chunks_per_s for one in tried if one.is_fit]
+    if fit and not tried[-1].is_fit:
+        tried.extend(attempt(max(fit) * share) for share in _CLOSER)
+    return tuple(tried)
 
 
-def make_items(requests: int) -> dict[str, Item]:
-    """Return items whose text is their id: that is how the server's answers are found again."""
-    return {name: _item(name) for name in (f"r{index}" for index in range(requests))}
-
-
-def make_turn(load: str, streams: int, items: Iterable[str]) -> Turn:
-    """Return one turn of a closed loop over the items."""
-    return Turn(
-        block=0,
-        load=load,
-        concurrency=streams,
-        repeat=0,
-        arm="baseline",
-        order=0,
-        item_ids=tuple(items),
+def _judge(stretch: Stretch, limits: Limits) -> Judged:
+    found = judge_stretch(stretch, limits)
+    return Judged(
+        stretch=stretch,
+        beyond=tuple(one.text for one in found if one.is_shown),
+        not_shown=tuple(one.text for one in found if not one.is_shown),
     )
-
-
-def _item(name: str) -> Item:
-    return Item(id=name, messages=(Message(role="user", content=name),), segments={}, max_tokens=_MOST_TOKENS)
-
-
-async def drive(
-    turn: Turn, url: str, items: dict[str, Item], stagger_s: float
-) -> tuple[list[RequestRecord], BlockRecord, float]:
-    """Return the records, how the turn went and the CPU seconds of this process."""
-    transport, sink = HttpTransport(), MemorySink()
-    endpoint = Endpoint(url=url, served_model="paced", adapter=adapter_for("generic"))
-    before_s = time.process_time()
-    try:
-        block = await run_turn(
-            turn,
-            endpoint,
-            items,
-            transport=transport,
-            sink=sink,
-            settings=LoadSettings(stagger_s=stagger_s),
-        )
-        return sink.records, block, time.process_time() - before_s
-    finally:
-        await transport.close()
-        await asyncio.sleep(0)
-
-
-@contextlib.contextmanager
-def serving(pace: Pace) -> Iterator[int]:
-    """Yield the port of a server process, which has the first core to itself; it is gone afterwards.
-
-    Raises:
-        EngineError: it did not start.
-    """
-    command = [sys.executable, "-m", "draftproof.measure.selfcheck.paced_server", "--pace", _encode(pace)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as server:  # noqa: S603 - our own module
-        try:
-            assert server.stdout is not None  # noqa: S101 - it is a pipe
-            port = server.stdout.readline().strip()
-            if not port:
-                raise EngineError("the server of known timing did not start.")
-            _pin(server.pid, 0)
-            yield int(port)
-        finally:
-            server.terminate()
-
-
-def _encode(pace: Pace) -> str:
-    return msgspec.json.encode(pace).decode()
-
-
-def fetch_truth(port: int) -> list[TrueAnswer]:
-    """Return what the server on `port` wrote so far."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/truth") as answer:
-        return msgspec.json.decode(answer.read(), type=list[TrueAnswer])
-
-
-@contextlib.contextmanager
-def _on_own_core() -> Iterator[None]:
-    """Keep this process off the server's core while entered."""
-    cores = sorted(os.sched_getaffinity(0))
-    _pin(os.getpid(), 1)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, cores)
-
-
-def _pin(pid: int, place: int) -> None:
-    """Keep a process on one of the cores that this one may use, where there are two."""
-    cores = sorted(os.sched_getaffinity(0))
-    if len(cores) > 1:
-        with contextlib.suppress(psutil.Error, OSError):
-            os.sched_setaffinity(pid, {cores[place]})

@@ -3,7 +3,7 @@
 One thread, plain sockets, no event loop: between two writes it looks at the clock and at its sockets, so that
 a chunk leaves within microseconds of its time and the time it left is its own reading, on the clock that the
 client reads too. It burns a core while streams are open. Every answer is known in advance; for scripted
-faults see `scripted_server.py`.
+faults see `faults.py`.
 """
 
 import argparse

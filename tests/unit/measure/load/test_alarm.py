@@ -16,13 +16,13 @@ def test_no_wait_ends_early_and_what_has_passed_is_not_waited_for(run):
     """Ten times a third of a millisecond apart are met in order, each no sooner than due."""
 
     async def main():
-        with open_alarm(monotonic_ns) as alarm:
+        with open_alarm(monotonic_ns) as wait_until:
             due_ns = [monotonic_ns() + number * MS // 3 for number in range(10)]
             woken_ns = []
             for one in due_ns:
-                await alarm.wait_until(one)
+                await wait_until(one)
                 woken_ns.append(monotonic_ns())
-            await alarm.wait_until(due_ns[0])
+            await wait_until(due_ns[0])
             return due_ns, woken_ns
 
     due_ns, woken_ns = run(main())
@@ -37,9 +37,9 @@ def test_a_clock_that_is_not_the_system_s_is_waited_for_by_the_loop():
         return monotonic_ns() // 2
 
     async def main():
-        with open_alarm(slow_clock) as alarm:
+        with open_alarm(slow_clock) as wait_until:
             due_ns = slow_clock() + 2 * MS
-            await alarm.wait_until(due_ns)
+            await wait_until(due_ns)
             return slow_clock() - due_ns
 
     assert asyncio.run(main()) >= 0
@@ -50,8 +50,8 @@ def test_a_wait_that_is_cancelled_leaves_nothing_behind():
 
     async def main():
         async def wait():
-            with open_alarm(monotonic_ns) as alarm:
-                await alarm.wait_until(monotonic_ns() + 10**12)
+            with open_alarm(monotonic_ns) as wait_until:
+                await wait_until(monotonic_ns() + 10**12)
 
         task = asyncio.create_task(wait())
         await asyncio.sleep(0.01)

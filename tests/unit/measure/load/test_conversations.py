@@ -4,13 +4,13 @@ import asyncio
 
 import msgspec
 import pytest
+from tests.builders.load import run_turn
 from tests.builders.records import build_item
 from tests.builders.transport import FakeTransport, Story
 
-from draftproof.measure.load.driver import LoadSettings, run_turn
 from draftproof.measure.load.period import EARLIER_FAILED, Endpoint, Turn
+from draftproof.measure.load.request_runner import LoadSettings
 from draftproof.measure.load.schedule import Schedule
-from draftproof.services.engines import GENERIC
 from draftproof.workload.conversation import AnswerView
 from draftproof.workload.items import FollowUp
 
@@ -19,7 +19,7 @@ ITEMS = {
     "solo": build_item("solo"),
 }
 KEY = "low/0/0/baseline"
-ENDPOINT = Endpoint(url="http://h:1", served_model="m", adapter=GENERIC)
+ENDPOINT = Endpoint(url="http://h:1", served_model="m", engine="generic")
 QUICK = LoadSettings(stagger_s=0.0, failure_pause_s=0.0)
 
 

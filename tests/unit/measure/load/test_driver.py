@@ -6,17 +6,16 @@ import time
 
 import msgspec
 import pytest
+from tests.builders.load import run_turn
 from tests.builders.records import build_item
 from tests.builders.transport import FakeTransport, Story
 
 from draftproof.core.records import Chunk, RequestRecord, ToolCall
 from draftproof.measure.client.wire import WireRequest
-from draftproof.measure.load.driver import LoadSettings, run_turn
 from draftproof.measure.load.period import Endpoint, Turn
-from draftproof.measure.load.request_runner import ClientHealth, Performer
-from draftproof.services.engines import REFERENCE
+from draftproof.measure.load.request_runner import ClientHealth, LoadSettings, Performer
 
-ENDPOINT = Endpoint(url="http://h:1", served_model="m", adapter=REFERENCE, headers=(("X", "y"),))
+ENDPOINT = Endpoint(url="http://h:1", served_model="m", engine="reference", headers=(("X", "y"),))
 TURN = Turn(block=4, load="peak", concurrency=1, repeat=2, arm="candidate", order=1, item_ids=("a",))
 CALL = b'"tool_calls":[{"index":0,"function":{"name":"find","arguments":"{}"}}]'
 STREAM = Story(

@@ -5,7 +5,7 @@ import pytest
 from tests.builders.knee import Queue, Service
 from tests.builders.records import MS_NS
 
-from draftproof.measure.load.loops import LEAD_TIMES, Lead, stands
+from draftproof.measure.load.loops import LEAD_TIMES, Lead
 
 S = 1000 * MS_NS
 
@@ -15,7 +15,9 @@ S = 1000 * MS_NS
 )
 def test_requests_stand_once_as_many_have_ended_as_are_in_flight(ended, in_flight, is_standing):
     """And nothing stands before the first has ended."""
-    assert stands(ended, in_flight) is is_standing
+    lead = Lead(30 * S)
+    lead.see(S, ended=ended, in_flight=in_flight, ended_ns=ended * S)
+    assert lead.is_known is is_standing
 
 
 def test_the_length_is_sixteen_mean_times_of_what_had_ended_when_it_stood():

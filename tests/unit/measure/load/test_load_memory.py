@@ -5,12 +5,12 @@ import gc
 
 import psutil
 import pytest
+from tests.builders.load import run_turn
 from tests.builders.records import build_item
 
 from draftproof.measure.client.wire import Ending, Listener, WireRequest
-from draftproof.measure.load.driver import LoadSettings, run_turn
 from draftproof.measure.load.period import Endpoint, Turn
-from draftproof.services.engines import adapter_for
+from draftproof.measure.load.request_runner import LoadSettings
 from draftproof.store.journal import Journal
 from draftproof.store.lines import LineFile
 
@@ -43,7 +43,7 @@ def resident_mib() -> float:
 def test_memory_is_flat_while_turns_go_on(tmp_path):
     """After a fifth of 60,000 requests through loop, fold and journal, the rest adds next to nothing."""
     items = {f"item-{number}": build_item(f"item-{number}") for number in range(600)}
-    endpoint = Endpoint(url="http://127.0.0.1", served_model="m", adapter=adapter_for("generic"))
+    endpoint = Endpoint(url="http://127.0.0.1", served_model="m", engine="generic")
     journal = Journal(LineFile(tmp_path / "records.jsonl"))
     seen = []
 

@@ -6,15 +6,15 @@ import selectors
 from typing import Any
 
 import pytest
+from tests.builders.load import run_turn
 from tests.builders.records import build_item
 
 from draftproof.measure.client.wire import Ending
-from draftproof.measure.load.driver import LoadSettings, MemorySink, prepare_turn, run_performer
 from draftproof.measure.load.period import Endpoint, Turn
+from draftproof.measure.load.request_runner import LoadSettings, MemorySink
 from draftproof.measure.load.schedule import Part, Share
 from draftproof.measure.load.workers.core import LoadWorker
-from draftproof.measure.load.workers.messages import EndpointOrder, TurnOrder
-from draftproof.services.engines import GENERIC
+from draftproof.measure.load.workers.messages import Done, Start, TurnOrder
 from draftproof.workload.arrivals import OpenLoop, Spacing, Steady
 
 MS = 1_000_000
@@ -87,19 +87,19 @@ def run(turn, *, settings=None, share=None, start_ns=None, ends_at_s=None, **ser
     A part of a turn begins at `start_ns` and is told at `ends_at_s` that all parts are over.
     """
     sink, items = MemorySink(), {name: build_item(name) for name in turn.item_ids}
-    endpoint = Endpoint(url="http://127.0.0.1", served_model="m", adapter=GENERIC)
+    endpoint = Endpoint(url="http://127.0.0.1", served_model="m", engine="generic")
 
     async def main():
         loop: Any = asyncio.get_running_loop()
         part = Part(share, start_ns)
         transport = Service(loop.own, **service)
         if ends_at_s is not None:
-            loop.call_later(ends_at_s, part.finish)
-        performer = prepare_turn(
+            loop.call_later(ends_at_s, part.turn_over.set)
+        block = await run_turn(
             turn, endpoint, items, transport=transport, sink=sink, settings=settings, clock=loop.own.clock,
             part=part,
         )  # fmt: skip
-        return await run_performer(performer, asyncio.Event()), transport.begun_ns
+        return block, transport.begun_ns
 
     with asyncio.Runner(loop_factory=OwnTimeLoop) as runner:
         block, begun_ns = runner.run(main())
@@ -180,21 +180,24 @@ def test_a_worker_tells_what_is_in_flight_and_what_has_ended():
     """Of ten requests 10 ms apart that take 45 ms each: at 62 ms five are open and two have ended."""
     turn = make_turn(10, concurrency=None, due_ns=tuple(10 * MS * number for number in range(10)))
     order = TurnOrder(
-        turn=turn, endpoint=EndpointOrder(engine="generic", url="http://h", served_model="m"),
+        turn=turn, endpoint=Endpoint(engine="generic", url="http://h", served_model="m"),
         settings=LoadSettings(), share=Share(),
     )  # fmt: skip
     items = [build_item(name) for name in turn.item_ids]
 
     async def main():
         loop: Any = asyncio.get_running_loop()
+        replies: list[Any] = []
         worker = LoadWorker(
-            items, transport=Service(loop.own, answer_s=0.045), sink=MemorySink(), clock=loop.own.clock
-        )
-        worker.prepare(order)
-        running = asyncio.create_task(worker.run(0))
+            items, transport=Service(loop.own, answer_s=0.045), sink=MemorySink(), reply=replies.append,
+            clock=loop.own.clock,
+        )  # fmt: skip
+        worker.take(order)
+        worker.take(Start(0))
         await asyncio.sleep(0.062)
         standing = worker.standing()
-        await running
+        await asyncio.sleep(0.5)
+        assert isinstance(replies[-1], Done)
         return standing, worker.standing()
 
     with asyncio.Runner(loop_factory=OwnTimeLoop) as runner:

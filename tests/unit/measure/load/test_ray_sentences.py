@@ -12,6 +12,7 @@ from draftproof.core.errors import UsageError
 from draftproof.measure.load.ray.cluster import ActorRemote, Cluster, load_ray
 from draftproof.measure.load.ray.facts import read_facts
 from draftproof.measure.load.workers.handle import WorkerDiedError
+from draftproof.plan.load import LoadLevel
 from draftproof.plan.schema import Limits
 
 
@@ -53,7 +54,7 @@ class StandIn:
         self.killed.append(actor)
 
 
-LEVELS = (SimpleNamespace(name="peak", concurrency=4, max_in_flight=4),)
+LEVELS = (LoadLevel(name="peak", concurrency=4),)
 URLS = {"baseline": "http://127.0.0.1:8000"}
 
 
@@ -114,7 +115,7 @@ def test_a_call_that_fails_says_that_the_worker_is_gone(wait_s, said):
     actor = SimpleNamespace(ping=SimpleNamespace(remote=work))
     remote = ActorRemote(StandIn(answer), actor, items=None, levels=LEVELS, workers=1, silent_s=0.05)
     with pytest.raises(WorkerDiedError, match=said):
-        asyncio.run(remote.ping())
+        asyncio.run(remote.call("ping"))
 
 
 def test_without_the_package_the_extra_is_named(monkeypatch):

@@ -11,14 +11,7 @@ from tests.builders.records import build_block_record, build_record
 from draftproof.core.errors import UsageError
 from draftproof.judge.metrics.request import compute_request_metrics
 from draftproof.measure.load.ray.actor import Spool
-from draftproof.measure.load.ray.facts import (
-    check_reachable,
-    check_same_program,
-    check_sockets,
-    describe_workers,
-    read_facts,
-)
-from draftproof.measure.load.ray.handle import (
+from draftproof.measure.load.ray.clocks import (
     Offset,
     Ping,
     block_to_our_time,
@@ -26,6 +19,13 @@ from draftproof.measure.load.ray.handle import (
     record_to_our_time,
     to_worker_time,
     widen_error,
+)
+from draftproof.measure.load.ray.facts import (
+    check_reachable,
+    check_same_program,
+    check_sockets,
+    describe_workers,
+    read_facts,
 )
 from draftproof.measure.load.sockets import Limits, count_descriptors
 from draftproof.measure.load.workers.messages import Count, Finish, Start

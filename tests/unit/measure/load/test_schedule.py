@@ -4,7 +4,6 @@ from tests.builders.records import build_item
 
 from draftproof.measure.load.period import Endpoint, Turn, turns_of
 from draftproof.measure.load.schedule import Schedule, warmup_turn
-from draftproof.services.engines import GENERIC
 from draftproof.workload.blocks import Block
 
 ITEMS = {name: build_item(name) for name in ("a", "b")}
@@ -130,7 +129,7 @@ def test_a_block_gives_one_turn_an_arm_in_its_order():
 def test_the_chat_address_is_the_same_with_and_without_version():
     """Users write the base address in both ways, with and without a closing slash."""
     urls = ("http://h:1", "http://h:1/", "http://h:1/v1", "http://h:1/v1/")
-    endpoints = [Endpoint(url=url, served_model="m", adapter=GENERIC) for url in urls]
+    endpoints = [Endpoint(url=url, served_model="m", engine="generic") for url in urls]
     assert {endpoint.chat_url for endpoint in endpoints} == {"http://h:1/v1/chat/completions"}
 
 

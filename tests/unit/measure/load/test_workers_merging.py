@@ -12,7 +12,7 @@ from tests.builders.records import build_block_record, build_item
 from draftproof.core.errors import DraftproofError, StoreError
 from draftproof.core.records import WorkerClock
 from draftproof.measure.load.loops import Lead, find_due_ns
-from draftproof.measure.load.period import Turn
+from draftproof.measure.load.period import Endpoint, Turn
 from draftproof.measure.load.request_runner import LoadSettings
 from draftproof.measure.load.schedule import Part, Schedule, Share, count_parts, deal_items
 from draftproof.measure.load.workers.handle import WorkerDiedError
@@ -20,7 +20,6 @@ from draftproof.measure.load.workers.messages import (
     REPLIES,
     WORDS,
     Done,
-    EndpointOrder,
     Failed,
     Setup,
     Standing,
@@ -225,7 +224,7 @@ def test_messages_survive_any_cut_of_the_pipe(size):
         Setup(index=1, items=(build_item("a"),), journal="j", secrets=("s",)),
         TurnOrder(
             turn=turn(2, None, due_ns=(1, 2), lead=OpenLoop(profile=Steady(rps=2.0))),
-            endpoint=EndpointOrder(engine="generic", url="u", served_model="m", request={"n": 1, "t": 0.5}),
+            endpoint=Endpoint(engine="generic", url="u", served_model="m", request={"n": 1, "t": 0.5}),
             settings=LoadSettings(),
             share=Share(1, 2),
             answered={"a": AnswerView(text="x"), "b": None},

@@ -1,9 +1,8 @@
 """The board of a run whose records are known."""
 
-import asyncio
 import threading
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,9 +15,8 @@ from tests.builders.records import (
 )
 
 from draftproof.judge.observe.observed import Spans
-from draftproof.measure.client.wire import Ending
 from draftproof.measure.load.period import Turn
-from draftproof.measure.run.progress_model import Board, Median, WatchedSink, WatchedTransport
+from draftproof.measure.run.progress_model import Board, Median, WatchedSink
 from draftproof.plan.loading import parse_plan
 from draftproof.plan.schema import Objectives
 from draftproof.workload.items import FollowUp
@@ -61,7 +59,7 @@ def test_a_run_begins_with_everything_planned_and_nothing_known():
     told, _ = board()
     one = arm_of(told)
     assert (one.state, one.done, one.planned) == ("waiting", 0, 3)
-    assert (one.on_time_share, one.tpot_ns, one.ttft_ns, one.tokens_per_s, one.in_flight) == (None,) * 5
+    assert (one.on_time_share, one.tpot_ns, one.ttft_ns) == (None,) * 3
     view = told.view()
     assert (view.turn, view.turns, view.left_s, view.last, view.load) == (0, 2, None, None, None)
 
@@ -79,7 +77,6 @@ def test_counted_requests_are_counted_and_no_others():
     assert (one.state, one.done, one.on_time_share, one.failures) == ("measuring", 2, 0.5, {})
     assert one.tpot_ns == pytest.approx(20 * MS_NS, rel=0.01)
     assert one.ttft_ns == pytest.approx(50 * MS_NS, rel=0.01)
-    assert one.tokens_per_s == 4.0
     assert (told.view().turn, told.view().load) == (1, "low")
 
 
@@ -206,33 +203,6 @@ def test_only_what_was_kept_is_shown():
     with pytest.raises(OSError, match="no space"):
         WatchedSink(Full(), told).append(build_record())
     assert arm_of(told).done == 0
-
-
-def test_requests_under_way_are_counted_however_they_end():
-    """While they are out, and no longer after an error."""
-    told, seen = board()[0], []
-
-    class Wire:
-        async def send(self, _request, _listener):
-            seen.append(arm_of(told).in_flight)
-            if len(seen) == 2:
-                raise asyncio.CancelledError
-            return Ending(kind="complete", at_ns=0)
-
-        async def close(self):
-            seen.append("closed")
-
-    async def go():
-        transport = WatchedTransport(Wire(), told)
-        await transport.send(cast("Any", None), cast("Any", None))
-        with pytest.raises(asyncio.CancelledError):
-            await transport.send(cast("Any", None), cast("Any", None))
-        await transport.close()
-
-    told.begin_turn(turn())
-    asyncio.run(go())
-    assert seen == [1, 1, "closed"]
-    assert arm_of(told).in_flight == 0
 
 
 def test_a_board_can_be_read_while_it_is_written():

@@ -6,14 +6,14 @@ import os
 
 import msgspec
 import pytest
+from tests.builders.playback import render_json_response
 from tests.builders.records import build_item, build_record
+from tests.builders.scripted_server import ScriptedServer
+from tests.builders.scripts import Script
 
 from draftproof.core.errors import EngineError, UsageError
 from draftproof.measure.run.answer_judging import _find_missing_judge
 from draftproof.measure.run.judge_models import LARGEST_REPLY_BYTES, FunctionProcess, ask_functions, ask_judge
-from draftproof.measure.selfcheck.playback import render_json_response
-from draftproof.measure.selfcheck.scripted_server import ScriptedServer
-from draftproof.measure.selfcheck.scripts import Script
 from draftproof.plan.loading import parse_plan
 from draftproof.plan.tables import Judge
 from draftproof.workload.items import JudgeCheck, PythonCheck

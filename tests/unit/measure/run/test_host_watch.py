@@ -9,7 +9,7 @@ from tests.builders.records import build_block_record, build_item
 
 from draftproof.measure.load.period import Turn
 from draftproof.measure.run.host_watch import SLICE_S, HostWatch, OwnWork, wait_until_quiet
-from draftproof.measure.run.progress import Interrupted, Patience, Quiet
+from draftproof.measure.run.progress import Interrupted, Patience, Progress
 from draftproof.measure.run.progress_model import Board
 from draftproof.measure.run.watching_host import make_watch
 from draftproof.plan.loading import parse_plan
@@ -26,7 +26,7 @@ settings = {{ "speculation.method" = "ngram" }}
 """
 
 
-class Hearing(Quiet):
+class Hearing(Progress):
     """Keeps what it is told."""
 
     def __init__(self):
@@ -208,7 +208,7 @@ def test_whoever_leaves_ends_the_wait():
     stop.set()
 
     async def wait():
-        await wait_until_quiet(host, 3600.0, Quiet(), stop, pause=asyncio.sleep)
+        await wait_until_quiet(host, 3600.0, Progress(), stop, pause=asyncio.sleep)
 
     with pytest.raises(Interrupted):
         asyncio.run(wait())
@@ -237,6 +237,6 @@ def test_a_stop_halts_the_run_and_the_reader_is_closed(made):
 def test_until_a_service_answers_nobody_knows_whose_work_is_whose(baseline, is_told):
     """Somebody else's service may be loading its model, on the cores that the others need: no neighbour."""
     plan = parse_plan(PLAN.format(baseline=baseline))
-    watch = make_watch(plan, (build_item("a"),), Quiet(), Patience())
+    watch = make_watch(plan, (build_item("a"),), Progress(), Patience())
     assert (watch._own.attached is not None, watch._own.serves_here) == (is_told, True)
     watch.reader.close()

@@ -29,11 +29,11 @@ from draftproof.core.errors import StoreError
 from draftproof.core.manifests import Manifest
 from draftproof.core.records import SCHEMA_VERSION, RequestRecord
 from draftproof.measure.client.wire import WireRequest
-from draftproof.measure.load.driver import LoadSettings
 from draftproof.measure.load.period import Endpoint
-from draftproof.measure.run import Quiet
+from draftproof.measure.load.request_runner import LoadSettings
 from draftproof.measure.run import measure as measuring
 from draftproof.measure.run.host_watch import HostWatch
+from draftproof.measure.run.progress import Progress
 from draftproof.measure.run.reporting import recompute
 from draftproof.measure.run.second_attempts import count_starts, list_request_ids
 from draftproof.plan.loading import parse_plan, plan_sha256, thresholds_sha256
@@ -104,7 +104,7 @@ class ScriptedFleet:
         self.contacts = {
             arm: SimpleNamespace(
                 service=service,
-                endpoint=Endpoint(url=f"http://h:{port}", served_model="m", adapter=GENERIC),
+                endpoint=Endpoint(url=f"http://h:{port}", served_model="m", engine="generic"),
             )
             for port, arm in enumerate(ARMS, start=1)
         }
@@ -171,8 +171,8 @@ def go_on(path: Path, prepare: Callable[[RunDirectory], None] = lambda _run: Non
 
 
 async def measure(run: RunDirectory, fleet: Any) -> tuple[int, int]:
-    watch = HostWatch(ScriptedHost(), Quiet())
-    return await measuring.measure(run, fleet, ITEMS, Quiet(), watch)
+    watch = HostWatch(ScriptedHost(), Progress())
+    return await measuring.measure(run, fleet, ITEMS, Progress(), watch)
 
 
 def wanted_ids() -> list[str]:

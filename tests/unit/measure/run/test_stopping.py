@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from draftproof.core.errors import EngineError
-from draftproof.measure.run import Interrupted
+from draftproof.measure.run.progress import Interrupted
 from draftproof.measure.run.stopping import stop_on_signal, unless_stopped
 
 

@@ -13,7 +13,7 @@ from draftproof.core.clock import (
     read_clocks,
 )
 from draftproof.core.records import BlockRecord
-from draftproof.measure.run.stopping import note_clocks
+from draftproof.measure.run.measure import note_clocks
 
 S = 10**9
 BEFORE = ClockReading(wall_ns=1_700_000_000 * S, monotonic_ns=50 * S, boottime_ns=70 * S, boot="a")

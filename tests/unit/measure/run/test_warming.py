@@ -8,14 +8,13 @@ import pytest
 from tests.builders.records import build_item
 from tests.builders.transport import FakeTransport, Story
 
-from draftproof.measure.load.driver import LoadSettings
 from draftproof.measure.load.period import Endpoint, Turn
-from draftproof.measure.run.period_runner import Route, Warmer
+from draftproof.measure.load.request_runner import LoadSettings
+from draftproof.measure.load.warmup import Route, Warmer
 from draftproof.plan.schema import Limits
-from draftproof.services.engines import GENERIC
 
 ITEMS = {name: build_item(name) for name in "abcdef"}
-ENDPOINT = Endpoint(url="http://h:1", served_model="m", adapter=GENERIC)
+ENDPOINT = Endpoint(url="http://h:1", served_model="m", engine="generic")
 FRAME = {"choices": [{"delta": {"role": "assistant", "content": "so"}, "finish_reason": "stop"}]}
 BODY = b"data: " + msgspec.json.encode(FRAME) + b"\n\ndata: [DONE]\n\n"
 

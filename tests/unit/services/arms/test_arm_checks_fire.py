@@ -98,7 +98,7 @@ def test_a_service_of_another_engine_is_named():
 def test_a_test_request_that_fails_stops_with_the_key_that_mends_it(outcome, status, error, fix):
     """The outcome is named, and the remedy is the plan's key for it, where there is one."""
     exchange = exchanged(outcome=outcome, http_status=status, error=error)
-    endpoint = Endpoint(url="http://h", served_model="m", adapter=adapter_for("vllm"))
+    endpoint = Endpoint(url="http://h", served_model="m", engine="vllm")
     with pytest.raises(EngineError, match=rf"does not answer a test request \({outcome}") as caught:
         _check_answered(service(), endpoint, exchange)
     assert (fix is None) is (caught.value.fix is None)

@@ -5,13 +5,13 @@ import asyncio
 import aiohttp
 import msgspec
 import pytest
+from tests.builders.behaving import BehavingService, Behaviour
+from tests.builders.scripted_server import ScriptedServer
+from tests.builders.scripts import Script
 
 from draftproof.judge.decide.behaviour import PROBES
 from draftproof.measure.client.transport import HttpTransport
 from draftproof.measure.load.period import Endpoint
-from draftproof.measure.selfcheck.behaving import BehavingService, Behaviour
-from draftproof.measure.selfcheck.scripted_server import ScriptedServer
-from draftproof.measure.selfcheck.scripts import Script
 from draftproof.services.arms.behaviour import judging as cancelling
 from draftproof.services.arms.behaviour.asking import KeepingFold, Line
 from draftproof.services.arms.behaviour.judging import Load, choose_stop, fetch_whole, judge_promptness
@@ -43,7 +43,7 @@ def probe(service, *, only=SHAPES, read_load=None, concurrency=2):
     async def run(url):
         transport = HttpTransport()
         line = Line(
-            endpoint=Endpoint(url=url, served_model="m", adapter=GENERIC), transport=transport, timeout_s=5.0
+            endpoint=Endpoint(url=url, served_model="m", engine="generic"), transport=transport, timeout_s=5.0
         )
         async with aiohttp.ClientSession() as session:
             bench = Bench(

@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from package_builders import RFC_8032_SECRET, store_run
 
-from draftproof.measure.run import recompute
+from draftproof.measure.run.reporting import recompute
 from draftproof.tell.handover.packing import PackOptions, pack_run
 
 

@@ -9,7 +9,7 @@ import pytest
 from package_builders import build_items, build_lines, plan_text, store_run, unpack
 
 from draftproof.core.errors import InvalidRunError, StoreError, UsageError
-from draftproof.measure.run import recompute
+from draftproof.measure.run.reporting import recompute
 from draftproof.store import save_compacted
 from draftproof.tell.handover.contents import HandoverContract
 from draftproof.tell.handover.packing import PackOptions, pack_run

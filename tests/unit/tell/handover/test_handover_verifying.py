@@ -12,7 +12,7 @@ from package_builders import repack, store_run, unpack
 from draftproof.cli.verify import describe_report
 from draftproof.core.errors import InvalidRunError, NotVerifiedError, StoreError
 from draftproof.core.manifests import Manifest
-from draftproof.measure.run import recompute
+from draftproof.measure.run.reporting import recompute
 from draftproof.plan.loading import parse_plan, plan_sha256, thresholds_sha256
 from draftproof.store.run_directory import encode_document
 from draftproof.tell.handover.packing import PackOptions, pack_run

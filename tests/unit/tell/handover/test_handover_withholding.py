@@ -11,7 +11,7 @@ from package_builders import ANSWER, PROMPT, build_answer, build_items, unpack
 from draftproof.core.errors import InvalidRunError, UsageError
 from draftproof.core.records import Judgement, RequestRecord, Withheld, WithheldSequence
 from draftproof.judge.decide.equivalence.greedy import find_divergence
-from draftproof.measure.run import recompute
+from draftproof.measure.run.reporting import recompute
 from draftproof.store.tables import load_table, save_table
 from draftproof.tell.handover.packing import PackOptions, pack_run
 from draftproof.tell.handover.verifying import verify_package

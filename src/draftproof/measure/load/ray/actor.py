@@ -3,11 +3,6 @@
 It is asked for news again and again, and each answer brings the lines of records that ended since. Where
 nobody asks any more, the program that started it is gone or cannot be reached: the turn ends then, so that no
 load goes on that nobody counts.
-
-Lines on their way from a worker to the run directory, which lies on another host.
-
-They wait in a file that has no name and goes with its process: a program that is slow to take them, or gone,
-costs the worker's host no memory and leaves no answer behind on its disk.
 """
 
 import asyncio
@@ -22,9 +17,9 @@ import msgspec
 from draftproof.core.clock import Clock, monotonic_ns
 from draftproof.core.records import RequestRecord
 from draftproof.measure.client.transport import HttpTransport
-from draftproof.measure.load.driver import MaskingSink
-from draftproof.measure.load.ray.handle import block_to_our_time, record_to_our_time, to_worker_time
-from draftproof.measure.load.workers.core import LoadWorker, WorkerShell
+from draftproof.measure.load.ray.clocks import block_to_our_time, record_to_our_time, to_worker_time
+from draftproof.measure.load.request_runner import MaskingSink
+from draftproof.measure.load.workers.core import LoadWorker
 from draftproof.measure.load.workers.messages import WORDS, Done, Failed, Reply, Standing, TurnOrder
 from draftproof.store.journal import encode_line
 from draftproof.store.lines import write_error
@@ -32,19 +27,24 @@ from draftproof.workload.items import Item
 
 IN_MEMORY_BYTES = 4 << 20
 BATCH_BYTES = 1 << 20
+POLL_S = 0.5
+ALONE_S = 30.0
+
+Headers = tuple[tuple[str, str], ...]
+News = tuple[bytes, tuple[bytes, ...]]
+_ITEMS = msgspec.msgpack.Decoder(tuple[Item, ...])
 
 
 class Spool:
-    """Takes lines and hands them over in order, each once.
+    """Takes lines on their way to the run directory, and hands them over in order, each once.
 
-    Args:
-        folder: where what does not fit into `in_memory_bytes` waits; None: the system's temporary folder.
-        in_memory_bytes: up to so many bytes no file is made.
+    Beyond `in_memory_bytes` they wait in a file of the system's temporary folder that has no name and goes
+    with its process: a program that is slow to take them, or gone, costs the worker's host no memory and
+    leaves no answer behind on its disk.
     """
 
-    def __init__(self, folder: Path | None = None, in_memory_bytes: int = IN_MEMORY_BYTES) -> None:
-        self._folder = folder or Path(tempfile.gettempdir())
-        self._file = tempfile.SpooledTemporaryFile(max_size=in_memory_bytes, dir=str(self._folder))  # noqa: SIM115
+    def __init__(self, in_memory_bytes: int = IN_MEMORY_BYTES) -> None:
+        self._file = tempfile.SpooledTemporaryFile(max_size=in_memory_bytes)  # noqa: SIM115
         self._taken = self._end = 0
 
     @property
@@ -53,10 +53,7 @@ class Spool:
         return self._taken == self._end
 
     def append(self, line: bytes) -> None:
-        """Keep one line.
-
-        Args:
-            line: the bytes without the newline; must not contain one.
+        """Keep one line, given without its newline.
 
         Raises:
             StoreError: the disk is full.
@@ -66,7 +63,7 @@ class Spool:
             self._file.write(line + b"\n")
             self._file.flush()
         except OSError as error:
-            raise write_error(self._folder, error) from error
+            raise write_error(Path(tempfile.gettempdir()), error) from error
         self._end += len(line) + 1
 
     def take(self, at_most: int = BATCH_BYTES) -> bytes:
@@ -88,16 +85,8 @@ class Spool:
         self._file.close()
 
 
-POLL_S = 0.5
-ALONE_S = 30.0
-
-Headers = tuple[tuple[str, str], ...]
-News = tuple[bytes, tuple[bytes, ...]]
-_ITEMS = msgspec.msgpack.Decoder(tuple[Item, ...])
-
-
 class LoadActor:
-    """One worker of a cluster.
+    """One worker of a cluster, which calls its public methods, `set_up` first.
 
     Args:
         clock: the host's clock.
@@ -109,8 +98,8 @@ class LoadActor:
         self._spool, self._replies, self._news = Spool(), list[Reply](), asyncio.Event()
         self._asked_s = time.monotonic()
         self._transport = HttpTransport(clock=clock)
-        self._shell: WorkerShell | None = None
-        self._watch: asyncio.Task[None] | None = None
+        self._worker: LoadWorker
+        self._watch: asyncio.Task[None]
 
     async def set_up(self, items: bytes, secrets: tuple[str, ...], descriptors: int = 0) -> None:
         """Take what holds for all turns.
@@ -123,13 +112,10 @@ class LoadActor:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         if soft != resource.RLIM_INFINITY and descriptors > soft:
             resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, hard))
-        worker = LoadWorker(
-            _ITEMS.decode(items),
-            transport=self._transport,
-            sink=MaskingSink(_SpoolSink(self), secrets),
-            clock=self._clock,
+        sink = MaskingSink(self._keep, secrets)
+        self._worker = LoadWorker(
+            _ITEMS.decode(items), transport=self._transport, sink=sink, reply=self._reply, clock=self._clock
         )
-        self._shell = WorkerShell(worker, reply=self._reply, sync=lambda: None)
         self._watch = asyncio.create_task(self._end_when_alone())
 
     async def ping(self) -> int:
@@ -149,8 +135,9 @@ class LoadActor:
         if offset_ns is not None:
             self._offset_ns = offset_ns
         if isinstance(word, TurnOrder):
-            word = _complete(word, headers)
-        self._prepared.take(to_worker_time(word, self._offset_ns))
+            endpoint = msgspec.structs.replace(word.endpoint, headers=headers)
+            word = msgspec.structs.replace(word, endpoint=endpoint)
+        self._worker.take(to_worker_time(word, self._offset_ns))
 
     async def poll(self) -> News:
         """Return lines of records and replies, as soon as there is a reply, or nothing after a while.
@@ -172,14 +159,12 @@ class LoadActor:
 
     async def close(self) -> None:
         """End the turn and let go of everything."""
-        if self._watch is not None:
-            self._watch.cancel()
-        if self._shell is not None:
-            await self._shell.close()
+        self._watch.cancel()
+        await self._worker.close()
         await self._transport.close()
         self._spool.close()
 
-    def keep(self, record: RequestRecord) -> None:
+    def _keep(self, record: RequestRecord) -> None:
         """Keep a record, by the clock of whoever asks, until it is handed over."""
         self._spool.append(encode_line(record_to_our_time(record, self._offset_ns)))
 
@@ -195,25 +180,4 @@ class LoadActor:
         while True:
             await asyncio.sleep(min(1.0, self._alone_s / 4))
             if time.monotonic() - self._asked_s > self._alone_s:
-                self._prepared.end()
-
-    @property
-    def _prepared(self) -> WorkerShell:
-        if self._shell is None:
-            raise RuntimeError("a worker is told of a turn before it is set up")
-        return self._shell
-
-
-def _complete(order: TurnOrder, headers: Headers) -> TurnOrder:
-    """Return an order with what does not travel in it."""
-    return msgspec.structs.replace(order, endpoint=msgspec.structs.replace(order.endpoint, headers=headers))
-
-
-class _SpoolSink:
-    """Takes masked records; an actor's own methods are what the cluster calls."""
-
-    def __init__(self, actor: LoadActor) -> None:
-        self._actor = actor
-
-    def append(self, record: RequestRecord) -> None:
-        self._actor.keep(record)
+                self._worker.end()

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from draftproof.core.errors import UsageError
-from draftproof.measure.load.ray.actor import POLL_S, LoadActor
+from draftproof.measure.load.ray.actor import LoadActor
 from draftproof.measure.load.ray.facts import (
     HostFacts,
     check_reachable,
@@ -26,9 +26,9 @@ from draftproof.measure.load.ray.facts import (
     read_facts,
 )
 from draftproof.measure.load.ray.handle import RemoteWorker
-from draftproof.measure.load.sockets import Level
 from draftproof.measure.load.workers.handle import WorkerDiedError
 from draftproof.measure.load.workers.messages import Setup
+from draftproof.plan.load import LoadLevel
 
 PLACE = "limits.ray"
 PLACE_S = 60.0
@@ -53,12 +53,7 @@ class ClusterActor(LoadActor):
 
 
 class Cluster:
-    """A Ray cluster that this process is part of; `join` it.
-
-    Args:
-        ray: the package.
-        address: where it was joined.
-    """
+    """A Ray cluster, by the package, that this process is part of; `join` it."""
 
     def __init__(self, ray: Any, address: str) -> None:
         self._ray, self.address = ray, address
@@ -92,7 +87,7 @@ class Cluster:
         return int(self._ray.cluster_resources().get("CPU", 0))
 
     def check(
-        self, levels: Sequence[Level], workers: int, urls: dict[str, str], wait_s: float = PLACE_S
+        self, levels: Sequence[LoadLevel], workers: int, urls: dict[str, str], wait_s: float = PLACE_S
     ) -> tuple[str, ...]:
         """Place so many workers, look at them, let them go; return what there is, one line a host.
 
@@ -121,15 +116,9 @@ class Cluster:
         return (summary, *describe_workers(facts))
 
     def make_factory(
-        self, items: bytes, levels: Sequence[Level], workers: int
+        self, items: bytes, levels: Sequence[LoadLevel], workers: int
     ) -> Callable[[Setup], RemoteWorker]:
-        """Return what makes the workers of a run.
-
-        Args:
-            items: the workload as msgpack; each node gets it once.
-            levels: the load levels.
-            workers: how many workers share a turn.
-        """
+        """Return what makes a run's workers; `items`: the workload as msgpack, which each node gets once."""
         shared = self._ray.put(items)
         return lambda setup: RemoteWorker(
             setup, ActorRemote(self._ray, self.place(), items=shared, levels=levels, workers=workers)
@@ -148,17 +137,15 @@ class Cluster:
         try:
             answers = ray.get([actor.facts.remote() for actor in actors], timeout=wait_s)
             return [msgspec.msgpack.decode(answer, type=HostFacts) for answer in answers]
-        except ray.exceptions.GetTimeoutError as error:
-            raise _make_unplaced(ray, wait_s) from error
         except ray.exceptions.RayError as error:
-            raise _make_unfit(error) from error
+            raise _make_unfit(ray, error, wait_s) from error
         finally:
             for actor in actors:
                 ray.kill(actor)
 
 
 class ActorRemote:
-    """Calls an actor.
+    """The way to an actor; see `Remote`.
 
     Args:
         ray: the package.
@@ -175,7 +162,7 @@ class ActorRemote:
         actor: Any,
         *,
         items: Any,
-        levels: Sequence[Level],
+        levels: Sequence[LoadLevel],
         workers: int,
         silent_s: float = SILENT_S,
     ) -> None:
@@ -189,44 +176,32 @@ class ActorRemote:
             WorkerDiedError: it is gone, or could not be placed.
             UsageError: it cannot do its part.
         """
-        answer = await self._call(self.actor.facts, wait_s=PLACE_S)
-        facts = msgspec.msgpack.decode(answer, type=HostFacts)
+        placed_s = PLACE_S - self._silent_s
+        facts = msgspec.msgpack.decode(await self.call("facts", wait_s=placed_s), type=HostFacts)
         check_same_program(read_facts(), [facts])
         descriptors = check_sockets(self._levels, [facts] * self._workers)[0]
-        await self._call(self.actor.set_up, self._items, secrets, descriptors, wait_s=PLACE_S)
+        await self.call("set_up", self._items, secrets, descriptors, wait_s=placed_s)
         return facts
 
-    async def ping(self) -> int:
-        """See `LoadActor.ping`."""
-        return int(await self._call(self.actor.ping))
+    async def call(self, method: str, *arguments: Any, wait_s: float = 0.0) -> Any:
+        """Call a method of the actor that may wait so long by itself.
 
-    async def take(self, body: bytes, headers: tuple[tuple[str, str], ...], offset_ns: int | None) -> None:
-        """See `LoadActor.take`."""
-        await self._call(self.actor.take, body, headers, offset_ns)
-
-    async def poll(self) -> tuple[bytes, tuple[bytes, ...]]:
-        """See `LoadActor.poll`."""
-        lines, replies = await self._call(self.actor.poll, wait_s=self._silent_s + POLL_S)
-        return lines, replies
-
-    async def close(self) -> None:
-        """See `LoadActor.close`."""
-        await self._call(self.actor.close)
-
-    def kill(self) -> None:
-        """End the worker's process."""
-        self._ray.kill(self.actor)
-
-    async def _call(self, method: Any, *arguments: Any, wait_s: float | None = None) -> Any:
-        wait_s = self._silent_s if wait_s is None else wait_s
+        Raises:
+            WorkerDiedError: it is gone.
+        """
+        wait_s += self._silent_s
         try:
             async with asyncio.timeout(wait_s):
-                return await method.remote(*arguments)
+                return await getattr(self.actor, method).remote(*arguments)
         except self._ray.exceptions.RayError as error:
             said = _ENDS.get(type(error).__name__) or first_line(error)
             raise WorkerDiedError(f"is gone ({said})") from error
         except TimeoutError as error:
             raise WorkerDiedError(f"gave no sign of life for {wait_s:g} s") from error
+
+    def kill(self) -> None:
+        """End the worker's process."""
+        self._ray.kill(self.actor)
 
 
 def load_ray() -> Any:
@@ -268,16 +243,15 @@ def _check_listening(address: str) -> None:
         ) from error
 
 
-def _make_unplaced(ray: Any, wait_s: float) -> UsageError:
-    free = int(ray.available_resources().get("CPU", 0))
-    return UsageError(
-        f"the load workers did not all start within {wait_s:g} s; the Ray cluster has {free} CPUs free",
-        place="limits.workers",
-        fix="end other jobs of the cluster, add nodes, or lower limits.workers.",
-    )
-
-
-def _make_unfit(error: BaseException) -> UsageError:
+def _make_unfit(ray: Any, error: BaseException, wait_s: float) -> UsageError:
+    """Return why the workers could not be looked at: they were not placed in time, or could not start."""
+    if isinstance(error, ray.exceptions.GetTimeoutError):
+        free = int(ray.available_resources().get("CPU", 0))
+        return UsageError(
+            f"the load workers did not all start within {wait_s:g} s; the Ray cluster has {free} CPUs free",
+            place="limits.workers",
+            fix="end other jobs of the cluster, add nodes, or lower limits.workers.",
+        )
     missing = [line for line in str(error).splitlines() if "ModuleNotFoundError" in line]
     said = missing[-1].strip() if missing else first_line(error)
     return UsageError(

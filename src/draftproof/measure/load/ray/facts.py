@@ -14,7 +14,8 @@ import psutil
 from draftproof import __version__
 from draftproof.core.clock import read_clocks
 from draftproof.core.errors import UsageError
-from draftproof.measure.load.sockets import Level, Limits, count_streams, find_soft_limit, read_limits
+from draftproof.measure.load.sockets import Limits, count_streams, find_soft_limit, read_limits
+from draftproof.plan.load import LoadLevel
 
 _NETWORK = Path("/proc/self/ns/net")
 
@@ -81,7 +82,7 @@ def check_same_program(own: HostFacts, workers: Sequence[HostFacts]) -> None:
                 )
 
 
-def check_sockets(levels: Sequence[Level], workers: Sequence[HostFacts]) -> tuple[int, ...]:
+def check_sockets(levels: Sequence[LoadLevel], workers: Sequence[HostFacts]) -> tuple[int, ...]:
     """Return the limit of descriptors that each worker has to have.
 
     Raises:
@@ -89,7 +90,14 @@ def check_sockets(levels: Sequence[Level], workers: Sequence[HostFacts]) -> tupl
     """
     on_network = Counter(one.network for one in workers)
     for one in workers:
-        _check_ports(levels, one, on_network[one.network] / len(workers))
+        for level in levels:
+            streams = round(count_streams(level) * on_network[one.network] / len(workers))
+            if one.limits.ports is not None and streams > one.limits.ports:
+                raise UsageError(
+                    f"{streams} streams from one host need as many ports, and it has {one.limits.ports}",
+                    place=f"load level {level.name} on {one.host}",
+                    fix="add nodes to the cluster, widen net.ipv4.ip_local_port_range, or lower the level.",
+                )
     return tuple(_find_descriptors(levels, one, len(workers)) for one in workers)
 
 
@@ -106,18 +114,13 @@ def check_reachable(urls: Mapping[str, str], own: HostFacts, workers: Sequence[H
     """
     strangers = [one for one in workers if one.network != own.network]
     for arm, url in urls.items():
-        if strangers and is_loopback(url):
+        name = urlsplit(url).hostname or ""
+        if strangers and (name in {"localhost", "::1"} or name.startswith("127.")):
             raise UsageError(
                 f"it answers at {url}, which a load worker on {strangers[0].host} cannot reach",
                 place=f"arm {arm}",
                 fix="start the service yourself where every node reaches it, and give its address as url.",
             )
-
-
-def is_loopback(url: str) -> bool:
-    """Tell whether an address is of the host that asks, as far as its text says."""
-    host = urlsplit(url).hostname or ""
-    return host in {"localhost", "::1"} or host.startswith("127.")
 
 
 def describe_workers(workers: Sequence[HostFacts]) -> tuple[str, ...]:
@@ -130,24 +133,12 @@ def describe_workers(workers: Sequence[HostFacts]) -> tuple[str, ...]:
     )
 
 
-def _find_descriptors(levels: Sequence[Level], one: HostFacts, workers: int) -> int:
+def _find_descriptors(levels: Sequence[LoadLevel], one: HostFacts, workers: int) -> int:
     limits = msgspec.structs.replace(one.limits, ports=None)  # ports are those of a host, not of a process
     try:
         return find_soft_limit(levels, workers=workers, limits=limits)
     except UsageError as error:
         raise UsageError(error.message, place=f"{error.place} on {one.host}", fix=error.fix) from error
-
-
-def _check_ports(levels: Sequence[Level], one: HostFacts, share: float) -> None:
-    ports = one.limits.ports
-    for level in levels:
-        streams = round(count_streams(level) * share)
-        if ports is not None and streams > ports:
-            raise UsageError(
-                f"{streams} streams from one host need as many ports, and it has {ports}",
-                place=f"load level {level.name} on {one.host}",
-                fix="add nodes to the cluster, widen net.ipv4.ip_local_port_range, or lower the level.",
-            )
 
 
 def _name_network() -> str:

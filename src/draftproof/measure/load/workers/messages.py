@@ -10,25 +10,13 @@ from collections.abc import Iterator
 import msgspec
 
 from draftproof.core.records import BlockRecord
-from draftproof.measure.load.period import Turn
+from draftproof.measure.load.period import Endpoint, Turn
 from draftproof.measure.load.request_runner import LoadSettings
 from draftproof.measure.load.schedule import Share
-from draftproof.plan.schema import Scalar
 from draftproof.workload.conversation import AnswerView
 from draftproof.workload.items import Item
 
 _LENGTH = struct.Struct(">I")
-
-
-class EndpointOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """An `Endpoint` as data, the adapter by its name."""
-
-    engine: str
-    url: str
-    served_model: str
-    headers: tuple[tuple[str, str], ...] = ()
-    request: dict[str, Scalar] = {}
-    accepted: tuple[str, ...] = ()
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
@@ -47,7 +35,7 @@ class TurnOrder(msgspec.Struct, frozen=True, kw_only=True, tag="turn"):
     """
 
     turn: Turn
-    endpoint: EndpointOrder
+    endpoint: Endpoint
     settings: LoadSettings
     share: Share
     answered: dict[str, AnswerView | None] = {}

@@ -1,27 +1,22 @@
 """The load workers of a run: started at the first turn, told of one turn after the other, ended together.
 
-Conducting one turn over several load workers: one start, one base time, one end.
-
-The conductor sends no request and sees no answer. It says when all begin, decides when the load stands (so
-that due times of all workers count from one time), and ends the turn when every worker's counted requests are
-over; until then each keeps its part of the load up.
-
-One record of a turn from the records of its parts. Pure.
-
-Times in which the client was late are those of the worst worker, work is the sum of all. A turn is complete
-if every part is: a part whose worker died leaves it incomplete, whatever the others did.
+One turn over several workers has one start, one base time and one end. The conductor sends no request and
+sees no answer. It says when all begin, decides when the load stands (so that due times of all workers count
+from one time), and ends the turn when every worker's counted requests are over; until then each keeps its
+part of the load up.
 """
 
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from draftproof.core import errors
-from draftproof.core.clock import Clock, monotonic_ns
+from draftproof.core.clock import NS_PER_S, Clock, monotonic_ns
 from draftproof.core.errors import DraftproofError
 from draftproof.core.records import BlockRecord, LeadEnd
 from draftproof.measure.load.loops import Lead
@@ -32,7 +27,6 @@ from draftproof.measure.load.workers.handle import ProcessWorker, Worker, Worker
 from draftproof.measure.load.workers.messages import (
     Count,
     Done,
-    EndpointOrder,
     Failed,
     Finish,
     Prepared,
@@ -46,6 +40,17 @@ from draftproof.measure.load.workers.messages import (
 from draftproof.workload.conversation import AnswerView
 from draftproof.workload.items import Item
 
+# Of the records of a turn's parts: times in which the client was late are those of the worst worker, work is
+# the sum of all.
+_WORST = (
+    "event_loop_lag_max_ns", "lag_p99_ns", "send_lag_p99_ns", "send_lag_max_ns", "end_lag_max_ns",
+    "gc_pause_max_ns", "lead_asks_counted",
+)  # fmt: skip
+_SUMMED = (
+    "client_cpu_s", "gc_pause_total_ns", "connections", "unreached", "broken", "unstamped", "held_back",
+    "in_flight_max",
+)  # fmt: skip
+
 
 def merge_parts(
     turn: Turn,
@@ -58,7 +63,9 @@ def merge_parts(
     conductor_cpu_s: float | None = None,
     lead_end: LeadEnd | None = None,
 ) -> BlockRecord:
-    """Return the record of a turn.
+    """Return the record of a turn from those of its parts. Pure.
+
+    It is complete if every part is: a part whose worker died leaves it incomplete, whatever the others did.
 
     Args:
         turn: the turn.
@@ -81,43 +88,22 @@ def merge_parts(
         started_ns=started_ns,
         ended_ns=ended_ns,
         completed=len(blocks) == workers and not faults and all(one.completed for one in blocks),
-        event_loop_lag_max_ns=_take(max, (one.event_loop_lag_max_ns for one in blocks)),
-        client_cpu_s=_add(one.client_cpu_s for one in blocks),
         note="; ".join(notes) or None,
-        counted_from_ns=_take(min, (one.counted_from_ns for one in blocks)),
-        lag_p99_ns=_take(max, (one.lag_p99_ns for one in blocks)),
-        send_lag_p99_ns=_take(max, (one.send_lag_p99_ns for one in blocks)),
-        send_lag_max_ns=_take(max, (one.send_lag_max_ns for one in blocks)),
-        end_lag_max_ns=_take(max, (one.end_lag_max_ns for one in blocks)),
-        gc_pause_max_ns=_take(max, (one.gc_pause_max_ns for one in blocks)),
-        gc_pause_total_ns=_take(sum, (one.gc_pause_total_ns for one in blocks)),
-        connections=_take(sum, (one.connections for one in blocks)),
-        unreached=_take(sum, (one.unreached for one in blocks)),
-        broken=_take(sum, (one.broken for one in blocks)),
-        unstamped=_take(sum, (one.unstamped for one in blocks)),
-        held_back=_take(sum, (one.held_back for one in blocks)),
-        in_flight_max=_take(sum, (one.in_flight_max for one in blocks)),
+        counted_from_ns=_take(min, blocks, "counted_from_ns"),
         workers=workers,
         clocks=tuple(clock for one in blocks for clock in one.clocks),
         conductor_cpu_s=conductor_cpu_s,
-        client_cpu_max_s=max(
-            (one.client_cpu_s for one in blocks if one.client_cpu_s is not None), default=None
-        ),
+        client_cpu_max_s=_take(max, blocks, "client_cpu_s"),
         lead_end=lead_end,
-        lead_asks_counted=max(
-            (one.lead_asks_counted for one in blocks if one.lead_asks_counted is not None), default=None
-        ),
+        **{name: _take(max, blocks, name) for name in _WORST},
+        **{name: _take(sum, blocks, name) for name in _SUMMED},
     )
 
 
-def _take(choose: Callable[[list[int]], int], values: Iterable[int | None]) -> int | None:
-    known = [value for value in values if value is not None]
+def _take(choose: Callable[[list[Any]], Any], blocks: Iterable[BlockRecord], name: str) -> Any:
+    """Return what is chosen of a field over the parts that tell it, None where none does."""
+    known = [value for one in blocks if (value := getattr(one, name)) is not None]
     return choose(known) if known else None
-
-
-def _add(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
 
 
 MARGIN_NS = 50_000_000  # between a word and the time it speaks of: it reaches every worker meanwhile
@@ -137,7 +123,6 @@ class Conductor:
         turn: the turn.
         orders: each worker and its part, in the order of the parts.
         lead_s: longest time that an open loop leads up to its counted requests.
-        watch: told how many requests are open whenever that is known anew.
         clock: the clock that workers and conductor share.
     """
 
@@ -147,11 +132,10 @@ class Conductor:
         orders: Sequence[tuple[Worker, TurnOrder]],
         *,
         lead_s: float,
-        watch: Callable[[int], None] = lambda _: None,
         clock: Clock = monotonic_ns,
     ) -> None:
-        self._turn, self._orders, self._lead = turn, orders, Lead(round(lead_s * 1e9))
-        self._watch, self._clock = watch, clock
+        self._turn, self._orders, self._lead = turn, orders, Lead(round(lead_s * NS_PER_S))
+        self._clock = clock
         self._standings = [Standing() for _ in orders]
         self._blocks: dict[int, BlockRecord] = {}
         self._errors: dict[int, DraftproofError] = {}
@@ -171,13 +155,12 @@ class Conductor:
                 worker.tell(order)
             self._started_ns = self._clock()
             await self._start(replies)
-            while self._is_running:
+            while self._places_left():
                 self._take(*await replies.get())
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
-            self._watch(0)
         return self._conclude(time.process_time() - cpu_s)
 
     async def _listen(self, place: int, replies: asyncio.Queue[tuple[int, Reply | DraftproofError]]) -> None:
@@ -221,8 +204,6 @@ class Conductor:
 
     def _weigh(self) -> None:
         """See what the workers' standings call for."""
-        in_flight = sum(one.in_flight for one in self._standings)
-        self._watch(in_flight)
         if all(one.is_over for one in self._standings):
             self._end(Finish())
         elif self._is_led:
@@ -230,7 +211,7 @@ class Conductor:
             self._lead.see(
                 now_ns - self._started_ns,
                 ended=sum(one.ended for one in self._standings),
-                in_flight=in_flight,
+                in_flight=sum(one.in_flight for one in self._standings),
                 ended_ns=sum(one.ended_ns for one in self._standings),
             )
             base_ns = find_base_ns(self._lead, started_ns=self._started_ns, now_ns=now_ns)
@@ -252,12 +233,8 @@ class Conductor:
         for place in self._places_left():
             self._orders[place][0].tell(word)
 
-    @property
-    def _is_running(self) -> bool:
-        return any(True for _ in self._places_left())
-
-    def _places_left(self) -> Iterator[int]:
-        return (p for p in range(len(self._orders)) if p not in self._blocks and p not in self._errors)
+    def _places_left(self) -> list[int]:
+        return [p for p in range(len(self._orders)) if p not in self._blocks and p not in self._errors]
 
     def _conclude(self, cpu_s: float) -> Outcome:
         names = [worker.name for worker, _ in self._orders]
@@ -351,7 +328,6 @@ class WorkerPool:
         settings: LoadSettings,
         answered: Answered,
         stop: asyncio.Event,
-        watch: Callable[[int], None] = lambda _: None,
     ) -> Outcome:
         """Run one turn; workers that it is too small for rest.
 
@@ -361,44 +337,23 @@ class WorkerPool:
             settings: patience and pace.
             answered: what is recorded of this turn already, see `TurnOrder`.
             stop: set by whoever wants the turn to end.
-            watch: told how many requests are open.
         """
-        await self._start()
-        parts = count_parts(turn, len(self.workers))
+        if not self._is_started:
+            self._is_started = True
+            await asyncio.gather(*(worker.start() for worker in self.workers))
+        parts, kept = count_parts(turn, len(self.workers)), dict(answered)
         orders = [
-            (
-                worker,
-                TurnOrder(
-                    turn=turn,
-                    endpoint=self._describe(endpoint),
-                    settings=settings,
-                    share=Share(index, parts),
-                    answered=dict(answered),
-                ),
+            TurnOrder(
+                turn=turn, endpoint=endpoint, settings=settings, share=Share(index, parts), answered=kept
             )
-            for index, worker in enumerate(self.workers[:parts])
+            for index in range(parts)
         ]
-        conductor = Conductor(turn, orders, lead_s=settings.lead_s, watch=watch, clock=self._clock)
-        return await conductor.run(stop)
+        told = list(zip(self.workers, orders, strict=False))
+        return await Conductor(turn, told, lead_s=settings.lead_s, clock=self._clock).run(stop)
 
     async def close(self, *, at_once: bool = False) -> None:
         """End every worker; what they have is on the device then, unless `at_once`."""
         await asyncio.gather(*(worker.close(at_once=at_once) for worker in self.workers))
-
-    async def _start(self) -> None:
-        if not self._is_started:
-            self._is_started = True
-            await asyncio.gather(*(worker.start() for worker in self.workers))
-
-    def _describe(self, endpoint: Endpoint) -> EndpointOrder:
-        return EndpointOrder(
-            engine=endpoint.adapter.name,
-            url=endpoint.url,
-            served_model=endpoint.served_model,
-            headers=endpoint.headers,
-            request=endpoint.request,
-            accepted=endpoint.accepted,
-        )
 
 
 def index_by_turn(answered: Answered) -> dict[str, dict[str, AnswerView | None]]:

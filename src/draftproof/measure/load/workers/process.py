@@ -16,51 +16,13 @@ from typing import BinaryIO
 
 import uvloop
 
-from draftproof.core.records import RequestRecord
 from draftproof.measure.client.transport import HttpTransport
-from draftproof.measure.load.driver import MaskingSink
-from draftproof.measure.load.workers.core import LoadWorker, WorkerShell
+from draftproof.measure.load.request_runner import MaskingSink
+from draftproof.measure.load.workers.core import LoadWorker
 from draftproof.measure.load.workers.messages import WORDS, Reply, Setup, Unframer, Word, encode_message
 from draftproof.store.journal import encode_line, open_sound_lines
-from draftproof.store.lines import LineFile
 
 _READ_BYTES = 1 << 16
-
-
-class _LineSink:
-    """Writes records to one journal file."""
-
-    def __init__(self, lines: LineFile) -> None:
-        self._lines = lines
-
-    def append(self, record: RequestRecord) -> None:
-        self._lines.append(encode_line(record))
-
-
-class _Process:
-    """The worker of this process, its connections and its journal."""
-
-    def __init__(self, setup: Setup, out: BinaryIO) -> None:
-        self._out = out
-        self._lines = open_sound_lines(Path(setup.journal))
-        self._transport = HttpTransport()
-        sink = MaskingSink(_LineSink(self._lines), setup.secrets)
-        worker = LoadWorker(setup.items, transport=self._transport, sink=sink)
-        self._shell = WorkerShell(worker, reply=self._reply, sync=self._lines.sync)
-
-    def take(self, word: Word) -> None:
-        """Do what a word says."""
-        self._shell.take(word)
-
-    async def close(self) -> None:
-        """End the turn, keep what it has, let go of everything."""
-        await self._shell.close()
-        await self._transport.close()
-        self._lines.close()
-
-    def _reply(self, reply: Reply) -> None:
-        with contextlib.suppress(BrokenPipeError):  # nobody listens any more: the input ends too
-            self._out.write(encode_message(reply))
 
 
 async def _serve(out: BinaryIO) -> None:
@@ -72,12 +34,21 @@ async def _serve(out: BinaryIO) -> None:
     setup = await anext(words, None)
     if not isinstance(setup, Setup):
         return
-    process = _Process(setup, out)
+    lines, transport = open_sound_lines(Path(setup.journal)), HttpTransport()
+
+    def reply(said: Reply) -> None:
+        with contextlib.suppress(BrokenPipeError):  # nobody listens any more: the input ends too
+            out.write(encode_message(said))
+
+    sink = MaskingSink(lambda record: lines.append(encode_line(record)), setup.secrets)
+    worker = LoadWorker(setup.items, transport=transport, sink=sink, reply=reply, sync=lines.sync)
     try:
         async for word in words:
-            process.take(word)
+            worker.take(word)
     finally:
-        await process.close()
+        await worker.close()
+        await transport.close()
+        lines.close()
 
 
 async def _read_words(ended: asyncio.Event) -> AsyncIterator[Word]:

@@ -11,8 +11,7 @@ import threading
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Self, TypeVar
 
-from draftproof.core.clock import monotonic_ns
-from draftproof.measure.selfcheck.playback import (
+from tests.builders.playback import (
     HttpPeer,
     RequestHead,
     Served,
@@ -21,7 +20,9 @@ from draftproof.measure.selfcheck.playback import (
     render_json_response,
     render_text_response,
 )
-from draftproof.measure.selfcheck.scripts import Script
+from tests.builders.scripts import Script
+
+from draftproof.core.clock import monotonic_ns
 
 _T = TypeVar("_T")
 ScriptFor = Callable[[dict[str, Any]], Script]

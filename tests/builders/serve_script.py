@@ -1,4 +1,4 @@
-"""`python -m draftproof.measure.selfcheck.serve_script`: the scripted server, a process.
+"""`python -m tests.builders.serve_script`: the scripted server as a process, an arm of known timing.
 
 It stands for a service in tests of whole runs. `@FILE` in place of options reads them from a file, one a
 line, so that a test can change a service between two starts of the same command.
@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from draftproof.measure.selfcheck.playback import render_json_response
-from draftproof.measure.selfcheck.scripted_server import ScriptedServer
-from draftproof.measure.selfcheck.scripts import Script
+from tests.builders.playback import render_json_response
+from tests.builders.scripted_server import ScriptedServer
+from tests.builders.scripts import Script
 
 DIED_CODE = 70
 

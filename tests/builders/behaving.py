@@ -6,9 +6,8 @@ Its answers are words with known places, so that what a probe must find is known
 from typing import Any
 
 import msgspec
-
-from draftproof.measure.selfcheck.playback import render_json_response
-from draftproof.measure.selfcheck.scripts import Script
+from tests.builders.playback import render_json_response
+from tests.builders.scripts import Script
 
 NATURAL_TOKENS = 80
 ARGUMENTS = ('{"city": ', '"Bergen", ', '"days": 2}')

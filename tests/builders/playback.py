@@ -10,9 +10,9 @@ from collections import deque
 from typing import Any
 
 import msgspec
+from tests.builders.scripts import Script, Step, render_steps
 
 from draftproof.core.clock import monotonic_ns
-from draftproof.measure.selfcheck.scripts import Script, Step, render_steps
 
 _HEAD_END = b"\r\n\r\n"
 
