@@ -64,11 +64,8 @@ def find_limits(plan: Plan) -> dict[str, Limit]:
     found = {
         "tail_ttft_s": _milliseconds("max_ttft_ms", rollback.max_ttft_ms, "ttft_ms", objectives.ttft_ms),
         "tail_tpot_s": _milliseconds("max_tpot_ms", rollback.max_tpot_ms, "tpot_ms", objectives.tpot_ms),
-        "slowdown": _either(
-            "net_slowdown_ratio",
-            rollback.net_slowdown_ratio,
-            Limit(value=1 + thresholds.harm_margin, source="1 + thresholds.harm_margin"),
-        ),
+        "slowdown": _own("net_slowdown_ratio", rollback.net_slowdown_ratio)
+        or Limit(value=1 + thresholds.harm_margin, source="1 + thresholds.harm_margin"),
         "failed_share": _own("max_failed_share", rollback.max_failed_share),
         "failed_excess": Limit(value=thresholds.failure_margin, source="thresholds.failure_margin"),
         "cache_usage": _own("max_cache_usage", rollback.max_cache_usage),
@@ -90,10 +87,6 @@ def floor_of_tail(plan: Plan) -> int:
 
 def _own(key: str, value: float | None) -> Limit | None:
     return None if value is None else Limit(value=value, source=f"rollback.{key}")
-
-
-def _either(key: str, value: float | None, implied: Limit) -> Limit:
-    return _own(key, value) or implied
 
 
 def _milliseconds(key: str, value: float | None, objective: str, implied: float | None) -> Limit | None:

@@ -150,7 +150,7 @@ class Engine:
         If none runs, the step failed before it began, and the waiting requests end.
         """
         affected = self._scheduler.running or self._scheduler.waiting
-        failed = [_failure_output(sequence, error) for sequence in affected]
+        failed = [(one.request_id, _round_output(one, _FAILED, None, error=error)) for one in affected]
         for request_id, _ in failed:
             self._remove(request_id, "error")
         self._note_idleness()
@@ -202,7 +202,9 @@ class Engine:
         self._drafters.observe(spans, [round_.kept for round_ in rounds], taps, states)
         timer.lap("draft")
         self._drafters.learn(spans, chosen, timer.durations())
-        self._free_ended(rounds)
+        for round_ in rounds:
+            if round_.delivery.finish_reason is not None:
+                self._remove(round_.span.sequence.request_id, round_.delivery.finish_reason)
         timer.lap("schedule")
         outputs = self._report(rounds, timer.durations())
         if self._tracer is not None:
@@ -238,11 +240,6 @@ class Engine:
         accepted = min(len(tokens) - 1, len(delivery.token_ids))
         logprobs = None if described is None else described[: len(delivery.token_ids)]
         return _Round(span, delivery, accepted, kept, logprobs)
-
-    def _free_ended(self, rounds: Sequence["_Round"]) -> None:
-        for round_ in rounds:
-            if round_.delivery.finish_reason is not None:
-                self._remove(round_.span.sequence.request_id, round_.delivery.finish_reason)
 
     def _report(self, rounds: Sequence["_Round"], durations: StepDurations) -> Outputs:
         """Turn deliveries into outputs and count them."""
@@ -356,10 +353,6 @@ def _round_output(
         error=sequence.failure if error is None else error,
         logprobs=logprobs,
     )
-
-
-def _failure_output(sequence: LiveSequence, error: str) -> tuple[str, RoundOutput]:
-    return sequence.request_id, _round_output(sequence, _FAILED, None, error=error)
 
 
 def _without_seed(request: GenerationRequest) -> GenerationRequest:

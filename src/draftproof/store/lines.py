@@ -54,7 +54,8 @@ class LineFile:
             with _store_errors(path):
                 if is_new:  # without this a power cut could lose the file's name with all that is in it
                     sync_folder(path.parent)
-                self._move_damage_aside(is_sound)
+                end = _end_of_whole_lines(self._fd, self._size())
+                self._move_aside(end if is_sound is None else _end_of_sound_lines(self._fd, end, is_sound))
         except StoreError:
             os.close(self._fd)
             raise
@@ -100,10 +101,6 @@ class LineFile:
 
     def _size(self) -> int:
         return os.lseek(self._fd, 0, os.SEEK_END)  # half of what `fstat` costs; appended is there anyway
-
-    def _move_damage_aside(self, is_sound: IsSound | None) -> None:
-        end = _end_of_whole_lines(self._fd, self._size())
-        self._move_aside(end if is_sound is None else _end_of_sound_lines(self._fd, end, is_sound))
 
     def _move_aside(self, end: int) -> None:
         """Move what lies behind `end` to the file of torn lines; done twice it is there once."""

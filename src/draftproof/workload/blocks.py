@@ -8,7 +8,7 @@ meets every hour of the run, and every process of an arm that is started anew be
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -19,6 +19,9 @@ from draftproof.workload.arrivals import OpenLoop, Steady, arrival_times_ns, rat
 from draftproof.workload.items import Item
 from draftproof.workload.segments import group_by_segment
 
+if TYPE_CHECKING:
+    from draftproof.plan.load import LoadLevel
+
 LONGEST_TURN_S = 30 * 86_400
 MOST_REQUESTS = 50_000_000
 # Blocks of a load without which no gain is credited: with representative evidence, and with any. Fewer cannot
@@ -26,45 +29,6 @@ MOST_REQUESTS = 50_000_000
 ENOUGH_BLOCKS, FEWEST_BLOCKS = 6, 4
 _USUAL_SIZE = 8
 SEED_LIMIT = 2**31  # engines accept a signed 32-bit seed; larger ones are refused by some
-
-
-class LoadLevel(Protocol):
-    """What the block plan needs to know of a load level; the plan's own type fits."""
-
-    @property
-    def name(self) -> str:
-        """Name of the level, unique in the plan."""
-        ...
-
-    @property
-    def concurrency(self) -> int | None:
-        """Requests kept in flight by a closed loop."""
-        ...
-
-    @property
-    def open_loop(self) -> OpenLoop | None:
-        """When requests are due in an open loop."""
-        ...
-
-    @property
-    def replay_speed(self) -> float | None:
-        """How many times as fast as recorded the items' own times are replayed."""
-        ...
-
-    @property
-    def classes(self) -> Mapping[str, float]:
-        """Shares of traffic classes; empty: every item."""
-        ...
-
-    @property
-    def repeats(self) -> int:
-        """How often each arm sees each item at this level."""
-        ...
-
-    @property
-    def block_size(self) -> int | None:
-        """Most items an arm answers before the next arm takes its turn; None: see `size_block`."""
-        ...
 
 
 class Block(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,12 +49,12 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     lead: OpenLoop | None = None
 
 
-_Cut = tuple[LoadLevel, int, int, tuple[Item, ...]]  # level, repeat, number, items
+_Cut = tuple["LoadLevel", int, int, tuple[Item, ...]]  # level, repeat, number, items
 
 
 def plan_blocks(
     items: Sequence[Item],
-    levels: Sequence[LoadLevel],
+    levels: "Sequence[LoadLevel]",
     arms: Sequence[str],
     seed: int,
     segment_by: Sequence[str] = ("task",),
@@ -149,7 +113,7 @@ def _check_inputs(items: Sequence[Item], arms: Sequence[str]) -> None:
         )
 
 
-def check_size(items: int, levels: Sequence[LoadLevel], arms: int) -> None:
+def check_size(items: int, levels: "Sequence[LoadLevel]", arms: int) -> None:
     """Do nothing if so many items can be planned.
 
     Raises UsageError: they make more requests than anybody waits for.
@@ -166,7 +130,7 @@ def check_size(items: int, levels: Sequence[LoadLevel], arms: int) -> None:
 
 
 def _order_blocks(
-    items: Sequence[Item], levels: Sequence[LoadLevel], seed: int, segment_by: Sequence[str]
+    items: Sequence[Item], levels: "Sequence[LoadLevel]", seed: int, segment_by: Sequence[str]
 ) -> Iterator[_Cut]:
     """Yield the blocks in the order in which they are run; those of each level are spread over a repeat."""
     by_name = {level.name: level for level in levels}
@@ -182,7 +146,7 @@ def _order_blocks(
 
 
 def _cut(
-    items: Sequence[Item], level: LoadLevel, repeat: int, seed: int, segment_by: Sequence[str]
+    items: Sequence[Item], level: "LoadLevel", repeat: int, seed: int, segment_by: Sequence[str]
 ) -> list[tuple[Item, ...]]:
     """Deal items, segment by segment, to the blocks in turn; then shuffle inside each block."""
     if level.replay_speed is not None:
@@ -202,7 +166,7 @@ def _cut(
     ]
 
 
-def _cut_trace(items: Sequence[Item], level: LoadLevel) -> list[tuple[Item, ...]]:
+def _cut_trace(items: Sequence[Item], level: "LoadLevel") -> list[tuple[Item, ...]]:
     """Return windows of a recorded trace, each in the order in which its requests came."""
     if any(item.due_ns is None for item in items):
         raise UsageError(
@@ -215,7 +179,7 @@ def _cut_trace(items: Sequence[Item], level: LoadLevel) -> list[tuple[Item, ...]
     return [tuple(recorded[start : start + size]) for start in range(0, len(recorded), size)]
 
 
-def size_block(level: LoadLevel, asked: int) -> int:
+def size_block(level: "LoadLevel", asked: int) -> int:
     """Return the most items of a block of a level that asks `asked` items in each repeat."""
     if level.block_size is not None:
         return level.block_size
@@ -224,7 +188,7 @@ def size_block(level: LoadLevel, asked: int) -> int:
 
 
 def choose_items(
-    items: Sequence[Item], level: LoadLevel, repeat: int, seed: int, segment_by: Sequence[str]
+    items: Sequence[Item], level: "LoadLevel", repeat: int, seed: int, segment_by: Sequence[str]
 ) -> Sequence[Item]:
     """Return the items that each arm is asked at a level in one repeat: all, or as many as its classes want.
 
@@ -236,7 +200,7 @@ def choose_items(
 
 
 def choose_over_repeats(
-    items: Sequence[Item], level: LoadLevel, seed: int, segment_by: Sequence[str]
+    items: Sequence[Item], level: "LoadLevel", seed: int, segment_by: Sequence[str]
 ) -> tuple[Item, ...]:
     """Return the different items that each arm is asked at a level over all repeats, in their first order.
 
@@ -273,7 +237,7 @@ def choose_by_class(
     return tuple(item for item in items if item.id in kept)
 
 
-def _find_due(own: Sequence[Item], level: LoadLevel, salt: tuple[int, str, int, int]) -> tuple[int, ...]:
+def _find_due(own: Sequence[Item], level: "LoadLevel", salt: tuple[int, str, int, int]) -> tuple[int, ...]:
     """Return when each item of a block is due, in ns from its start; empty in a closed loop.
 
     Raises UsageError: the last is due so late that nobody waits for it.
@@ -289,7 +253,7 @@ def _find_due(own: Sequence[Item], level: LoadLevel, salt: tuple[int, str, int, 
     return due_ns
 
 
-def _list_due(own: Sequence[Item], level: LoadLevel, salt: tuple[int, str, int, int]) -> tuple[int, ...]:
+def _list_due(own: Sequence[Item], level: "LoadLevel", salt: tuple[int, str, int, int]) -> tuple[int, ...]:
     if level.replay_speed is not None:
         first_ns = own[0].due_ns or 0
         return tuple(round(((item.due_ns or 0) - first_ns) / level.replay_speed) for item in own)
@@ -300,7 +264,7 @@ def _list_due(own: Sequence[Item], level: LoadLevel, salt: tuple[int, str, int, 
     return tuple(itertools.islice(times, len(own)))
 
 
-def _find_lead(own: Sequence[Item], level: LoadLevel) -> OpenLoop | None:
+def _find_lead(own: Sequence[Item], level: "LoadLevel") -> OpenLoop | None:
     """Return what comes before the counted part: the rate that a shape starts from, a window's own rate."""
     if level.replay_speed is not None:
         span_ns = ((own[-1].due_ns or 0) - (own[0].due_ns or 0)) / level.replay_speed

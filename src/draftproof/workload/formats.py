@@ -27,8 +27,8 @@ _ROLES = (
     | {"system": "system", "developer": "developer"}
 )
 _SYSTEM_KEYS = ("system", "system_prompt", "system_message")
-_SPEAKER_KEYS = ("from", "role", "value", "content")
 _MESSAGE_KEYS = ("name", "tool_calls", "tool_call_id")
+_TURN_KEYS = {"from", "role", "value", "content", *_MESSAGE_KEYS}
 _MEDIA = ("image", "images", "video", "videos", "audio", "audios")
 # Keys of our own form that a conversation may have.
 _SHAREGPT_OWN = (
@@ -71,16 +71,13 @@ def parse_line(value: object, position: int) -> Line:
     else:
         converted, remarks = _clean_native(stated), ()
     item = msgspec.convert(named | converted, Item)
-    return Line(item if item.segments else _label(item, {"task": UNLABELLED}), remarks)
+    labelled = item if item.segments else msgspec.structs.replace(item, segments={"task": UNLABELLED})
+    return Line(labelled, remarks)
 
 
 def name_item(position: int, stated: Mapping[str, Any]) -> str:
     """Return the id of an item that has none: its place among the items, and a hash of what its line says."""
     return f"i{position:06}-{hashlib.sha256(_ENCODER.encode(stated)).hexdigest()[:8]}"
-
-
-def _label(item: Item, segments: dict[str, str]) -> Item:
-    return msgspec.structs.replace(item, segments=segments)
 
 
 def _without_nulls(value: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,12 +123,9 @@ def _clean_message(message: Any, place: str) -> Any:
     content = cleaned.get("content")
     if isinstance(content, list):
         _check_parts(content, f"{place}.content")
-        cleaned["content"] = content[0].get("text") if _is_plain(content) else content
+        is_plain = len(content) == 1 and content[0].keys() == {"type", "text"}
+        cleaned["content"] = content[0].get("text") if is_plain else content
     return cleaned
-
-
-def _is_plain(parts: list[Any]) -> bool:
-    return len(parts) == 1 and parts[0].keys() == {"type", "text"}
 
 
 def _check_parts(parts: list[Any], place: str) -> None:
@@ -144,11 +138,13 @@ def _check_parts(parts: list[Any], place: str) -> None:
 def _convert_sharegpt(value: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Keep the turns up to the last one of the person; the column `system` is the first message."""
     turns = msgspec.convert(value["conversations"], list[dict[str, Any]])
-    _refuse_media(value)
+    if shown := [key for key in _MEDIA if value.get(key)]:
+        raise msgspec.ValidationError(f"`{shown[0]}` belongs to the conversation, and only text can be sent")
     messages = [*_read_system(value, turns), *(_read_turn(turn, index) for index, turn in enumerate(turns))]
     own = {key: value[key] for key in _SHAREGPT_OWN if key in value}
     unused = [f"`{key}`" for key in _find_unused_columns(value)]
-    unused += [f"`{key}` of a turn" for key in dict.fromkeys(_unused_of_turns(turns))]
+    of_turns = (key for turn in turns for key in _without_nulls(turn) if key not in _TURN_KEYS)
+    unused += [f"`{key}` of a turn" for key in dict.fromkeys(of_turns)]
     remarks = [*([] if "max_tokens" in own else [NO_LIMIT]), *(f"{name} is not used" for name in unused)]
     while messages and messages[-1]["role"] == "assistant":
         messages.pop()
@@ -173,11 +169,6 @@ def _read_id(given: object) -> dict[str, str]:
     if isinstance(given, bool) or not isinstance(given, str | int):
         raise msgspec.ValidationError(f"id = {given!r} is neither text nor a whole number")
     return {"id": str(given)}
-
-
-def _refuse_media(value: Mapping[str, Any]) -> None:
-    if shown := [key for key in _MEDIA if value.get(key)]:
-        raise msgspec.ValidationError(f"`{shown[0]}` belongs to the conversation, and only text can be sent")
 
 
 def _read_system(value: Mapping[str, Any], turns: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -206,11 +197,6 @@ def _read_turn(turn: Mapping[str, Any], index: int) -> dict[str, Any]:
     content = stated.get("value", stated.get("content"))
     extra = {key: stated[key] for key in _MESSAGE_KEYS if key in stated}
     return {"role": _ROLES[speaker], "content": content} | extra
-
-
-def _unused_of_turns(turns: list[dict[str, Any]]) -> Iterator[str]:
-    for turn in turns:
-        yield from (key for key in _without_nulls(turn) if key not in {*_SPEAKER_KEYS, *_MESSAGE_KEYS})
 
 
 def _read_tools(value: Mapping[str, Any]) -> Any:

@@ -222,18 +222,14 @@ def _find_builtin(source: str) -> Path:
 def _read_lines(raw: bytes, path: Path) -> Iterator[tuple[str, int, object]]:
     """Yield (place, number, decoded value) of each line that is not blank, or element of an array."""
     if raw.lstrip().startswith(b"["):
-        yield from _read_array(raw, path)
+        values = _decode_line(raw, str(path))
+        for number, value in enumerate(values if isinstance(values, list) else [values], start=1):
+            yield f"{path}: element {number}", number, value
         return
     for number, line in enumerate(raw.split(b"\n"), start=1):
         if line.strip():
             place = f"{path}:{number}"
             yield place, number, _decode_line(line, place)
-
-
-def _read_array(raw: bytes, path: Path) -> Iterator[tuple[str, int, object]]:
-    values = _decode_line(raw, str(path))
-    for number, value in enumerate(values if isinstance(values, list) else [values], start=1):
-        yield f"{path}: element {number}", number, value
 
 
 def _decode_line(raw: bytes, place: str) -> object:

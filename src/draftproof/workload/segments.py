@@ -118,10 +118,15 @@ def select(
     """
     _check_where(workload, where)
     check_dimensions(workload, segment_by)
-    kept = [item for item in workload.items if _matches(item, where)]
+    kept = [
+        item
+        for item in workload.items
+        if all(item.segments.get(name, UNLABELLED) in labels for name, labels in where.items())
+    ]
     if not kept:
+        wanted = " and ".join(f"{name} in [{', '.join(labels)}]" for name, labels in where.items())
         raise WorkloadError(
-            f"no item matches {_render_where(where)}",
+            f"no item matches {wanted}",
             place=workload.name,
             fix="widen workload.where or add items with these labels.",
         )
@@ -149,10 +154,6 @@ def _choose(items: Iterable[Item], per_segment: int, segment_by: Sequence[str], 
         ids = order_by_seed((item.id for item in group), "select", seed, key)
         chosen.update(ids[:per_segment])
     return chosen
-
-
-def _matches(item: Item, where: Mapping[str, Sequence[str]]) -> bool:
-    return all(item.segments.get(name, UNLABELLED) in labels for name, labels in where.items())
 
 
 def _count_labels(items: Iterable[Item]) -> dict[str, dict[str, int]]:
@@ -189,7 +190,3 @@ def check_dimensions(workload: Workload, names: Iterable[str]) -> None:
                 place=workload.name,
                 fix=f"use one of: {', '.join(known)}.",
             )
-
-
-def _render_where(where: Mapping[str, Sequence[str]]) -> str:
-    return " and ".join(f"{name} in [{', '.join(labels)}]" for name, labels in where.items())

@@ -129,8 +129,11 @@ def read_rows(form: _Format, rows: Iterable[tuple[int, Row]], name: str, units: 
         raise WorkloadError(
             "the trace has no arrival", place=name, fix="give a trace with one line a request."
         )
-    check_forms((written, f"{name}:{number}") for written, number in _first_of_each_form(found))
-    check_unit_is_used(units.timestamp, {written for written, _, _ in found}, name)
+    first: dict[Form, int] = {}
+    for written, _, number in found:
+        first.setdefault(written, number)
+    check_forms((written, f"{name}:{number}") for written, number in first.items())
+    check_unit_is_used(units.timestamp, first, name)
     if units.timestamp is None and form.units.timestamp is not None:
         _check_fractions([one.due_ns for _, one, _ in found], name)
     prompts = ((one.prompt_tokens, len(one.shared_blocks), number) for _, one, number in found)
@@ -160,15 +163,6 @@ def _check_fractions(times_ns: Sequence[int], name: str) -> None:
             place=f"{name}, {UNIT_KEY}",
             fix=f'state {UNIT_KEY} in the plan: "s", "ms", "us" or "ns" (init: --timestamp-unit).',
         )
-
-
-def _first_of_each_form(
-    found: Iterable[tuple[Form, TracedArrival, int]],
-) -> Iterable[tuple[Form, int]]:
-    first: dict[Form, int] = {}
-    for written, _, number in found:
-        first.setdefault(written, number)
-    return first.items()
 
 
 def compress(arrivals: tuple[TracedArrival, ...], speed: float) -> tuple[TracedArrival, ...]:

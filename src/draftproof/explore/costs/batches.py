@@ -150,7 +150,8 @@ def _cost_from_arrivals(wave: Wave, series: Series) -> WaveCost:
     window = find_full_window(wave.records, wave.draft_length)
     if window is None:
         raise _never_full(wave, "the last request began when the first was about to end")
-    told = _time_steps(wave, *window)
+    times = [_time_step(record, *window, by_token=wave.synthetic) for record in wave.records]
+    told = [time for time in times if time is not None]
     if not told:
         raise _never_full(wave, f"fewer than {FEWEST_STEPS} tokens arrived while all were decoding")
     drafted = count_drafted(wave, series)
@@ -190,12 +191,6 @@ def find_full_window(records: Sequence[RequestRecord], draft_length: int) -> tup
         ends.append(early[-1])
     begin_ns, end_ns = max(begins), min(ends)
     return (begin_ns, end_ns) if begin_ns < end_ns else None
-
-
-def _time_steps(wave: Wave, begin_ns: int, end_ns: int) -> list[tuple[float, int]]:
-    """Return each request's time per step inside the window and the steps it rests on."""
-    times = (_time_step(record, begin_ns, end_ns, by_token=wave.synthetic) for record in wave.records)
-    return [time for time in times if time is not None]
 
 
 def _time_step(

@@ -80,7 +80,11 @@ def estimate_steps(waves: WaveSet) -> tuple[StepCost, ...]:
 
 def estimate_drifts(waves: WaveSet) -> tuple[Drift, ...]:
     """Return how far the ordinary step moved from the first start to the last, by batch size."""
-    return tuple(_estimate_drift(waves, batch) for batch in sorted(waves.grid.batches))
+    ratios = {batch: _drift_ratio(waves, batch) for batch in sorted(waves.grid.batches)}
+    return tuple(
+        Drift(batch=batch, ratio=ratio, is_large=abs(ratio - 1) > LARGE_DRIFT)
+        for batch, ratio in ratios.items()
+    )
 
 
 def drift_error(waves: WaveSet, batch: int) -> float:
@@ -116,7 +120,8 @@ def acceptance_figure(ratio: Figure, draft_length: int) -> Figure:
 def _estimate_step(waves: WaveSet, draft_length: int, batch: int, drafting: Drafting) -> StepCost:
     costs, grid = waves.select(draft_length, batch, drafting), waves.grid
     ratio = _estimate_ratio(waves, costs, draft_length, batch)
-    drafted = _mean(cost.drafted for cost in costs) if draft_length else None
+    counted = [cost.drafted for cost in costs if cost.drafted is not None]
+    drafted = sum(counted) / len(counted) if draft_length and counted else None
     return StepCost(
         draft_length=draft_length,
         batch=batch,
@@ -159,11 +164,6 @@ def _note(draft_length: int, drafted: float | None) -> str | None:
     return None
 
 
-def _estimate_drift(waves: WaveSet, batch: int) -> Drift:
-    ratio = _drift_ratio(waves, batch)
-    return Drift(batch=batch, ratio=ratio, is_large=abs(ratio - 1) > LARGE_DRIFT)
-
-
 def _drift_ratio(waves: WaveSet, batch: int) -> float:
     ordinary = waves.select(0, batch)
     first, last = min(cost.start for cost in ordinary), max(cost.start for cost in ordinary)
@@ -172,11 +172,6 @@ def _drift_ratio(waves: WaveSet, batch: int) -> float:
         for start in (first, last)
     ]
     return medians[1] / medians[0]
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
 
 
 NO_DRAFTING_PAYS = "no drafting is quick enough: checking alone takes longer than the tokens are worth"

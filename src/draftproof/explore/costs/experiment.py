@@ -6,7 +6,6 @@ concluded ends it with one sentence.
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -254,7 +253,10 @@ def _conclude(job: _Job, measured: _Measured) -> Costs:
             arm.acceptance for arm, start in zip(job.arms, job.starts, strict=True) if start.draft_length
         ),
         host=describe_host(),
-        commands=_list_commands(job.starts, measured.manifests),
+        commands=tuple(
+            (start.title, manifest.command or ())
+            for start, manifest in zip(job.starts, measured.manifests, strict=True)
+        ),
         draft_lengths=tuple(sorted(grid.draft_lengths)),
         batches=tuple(sorted(grid.batches)),
         repeats=grid.repeats,
@@ -268,22 +270,13 @@ def _conclude(job: _Job, measured: _Measured) -> Costs:
         run=None,
         comparisons=(),
         assumptions=list_assumptions(
-            splits, is_lookup=job.is_lookup, from_rounds=_has_rounds(measured.costs), synthetic=grid.synthetic
+            splits,
+            is_lookup=job.is_lookup,
+            from_rounds=all(cost.from_rounds for cost in measured.costs),
+            synthetic=grid.synthetic,
         ),
         warnings=list_warnings(steps, drifts, splits),
     )
-
-
-def _list_commands(
-    starts: Sequence[Start], manifests: Sequence[ArmManifest]
-) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    return tuple(
-        (start.title, manifest.command or ()) for start, manifest in zip(starts, manifests, strict=True)
-    )
-
-
-def _has_rounds(costs: Sequence[WaveCost]) -> bool:
-    return all(cost.from_rounds for cost in costs)
 
 
 def _set_beside(costs: Costs, run: Path, results: Results) -> Costs:

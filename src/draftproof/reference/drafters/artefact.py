@@ -186,7 +186,8 @@ def check_tensors(record: DrafterRecord, tensors: Tensors, decoder: Decoder, fol
         fault = _fault_of(tensors.get(name), shape)
         if fault is not None:
             raise UsageError(f"the drafter's tensor {name} {fault}", place=str(folder), fix=_SHAPE_FIX)
-    if not decoder.kernels.supports(decoder.layers[0].attention.head_size, *_widths(tensors)):
+    widths = [tensor.shape[1] for tensor in tensors.values() if tensor.dim() == 2]
+    if not decoder.kernels.supports(decoder.layers[0].attention.head_size, *widths):
         raise UsageError(
             "the drafter has layers of a width that this target's kernels do not take",
             place=str(folder),
@@ -205,10 +206,6 @@ def check_tensors(record: DrafterRecord, tensors: Tensors, decoder: Decoder, fol
             place=str(folder),
             fix=_SHAPE_FIX,
         )
-
-
-def _widths(tensors: Tensors) -> list[int]:
-    return [tensor.shape[1] for tensor in tensors.values() if tensor.dim() == 2]
 
 
 def expected_shapes(record: DrafterRecord, tensors: Tensors, decoder: Decoder) -> dict[str, tuple[int, ...]]:

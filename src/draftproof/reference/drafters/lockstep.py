@@ -206,7 +206,10 @@ class DraftModel:
 
     def begin(self, contexts: Sequence[DraftContext]) -> torch.Tensor:
         """Drop what was rejected, feed what is new, and return [sequences, draft vocab] logits."""
-        self._batch = [self._sequence(context) for context in contexts]
+        self._batch = [
+            self._sequences.setdefault(context.request_id, _Sequence(SequenceCache(self._shape)))
+            for context in contexts
+        ]
         pending = []
         for sequence, context in zip(self._batch, contexts, strict=True):
             kept = _common_prefix(sequence.fed, context.token_ids, sequence.settled)
@@ -227,9 +230,6 @@ class DraftModel:
     def release(self, request_id: str) -> None:
         """Free a sequence's cache."""
         self._sequences.pop(request_id, None)
-
-    def _sequence(self, context: DraftContext) -> _Sequence:
-        return self._sequences.setdefault(context.request_id, _Sequence(SequenceCache(self._shape)))
 
     def _feed(self, sequences: Sequence[_Sequence], pending: Sequence[list[int]]) -> torch.Tensor:
         counts = [len(token_ids) for token_ids in pending]

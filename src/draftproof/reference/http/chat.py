@@ -26,7 +26,10 @@ def chat_token_ids(body: Mapping[str, Any], tokenizer: ChatTokenizer, max_model_
     Raises BadRequestError: messages or tools are not of the OpenAI form, the model has no template, or the
     text is far longer than `max_model_len` tokens.
     """
-    messages, tools = _messages(body.get("messages")), read_tools(body)
+    tools, stated = read_tools(body), body.get("messages")
+    if not isinstance(stated, list) or not stated:
+        raise BadRequestError("messages must be a non-empty list.", "messages")
+    messages = [_message(message, f"messages[{index}]") for index, message in enumerate(stated)]
     if not tokenizer.chat_template:
         raise BadRequestError("This model has no chat template; use /v1/completions.", "messages")
     native = "tools" in str(tokenizer.chat_template)
@@ -63,12 +66,6 @@ def completion_token_ids(
             raise BadRequestError(f"prompt has token ids outside 0 to {len(tokenizer) - 1}.", "prompt")
         return tuple(prompt)
     raise BadRequestError("prompt must be one non-empty string or one non-empty list of token ids.", "prompt")
-
-
-def _messages(value: Any) -> list[dict[str, Any]]:
-    if not isinstance(value, list) or not value:
-        raise BadRequestError("messages must be a non-empty list.", "messages")
-    return [_message(message, f"messages[{index}]") for index, message in enumerate(value)]
 
 
 def _message(message: Any, place: str) -> dict[str, Any]:
@@ -123,19 +120,14 @@ def _without_native_tools(
     messages: Sequence[dict[str, Any]], tools: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
     """Return messages of role and text alone: tools go into the system prompt, calls become text."""
-    plain = [{"role": message["role"], "content": _plain_content(message)} for message in messages]
+    plain = []
+    for message in messages:
+        calls = [json.dumps(call["function"], ensure_ascii=False) for call in message.get("tool_calls", ())]
+        content = "\n".join(filter(None, [message["content"], *calls])) if calls else str(message["content"])
+        plain.append({"role": message["role"], "content": content})
     if not tools:
         return plain
     if plain[0]["role"] != "system":
         plain.insert(0, {"role": "system", "content": _DEFAULT_SYSTEM})
     plain[0]["content"] += "\n\n" + render_tools(tools)
     return plain
-
-
-def _plain_content(message: Mapping[str, Any]) -> str:
-    calls = [_call_text(call["function"]) for call in message.get("tool_calls", ())]
-    return "\n".join(filter(None, [message["content"], *calls])) if calls else str(message["content"])
-
-
-def _call_text(function: Mapping[str, Any]) -> str:
-    return json.dumps({"name": function["name"], "arguments": function["arguments"]}, ensure_ascii=False)

@@ -187,7 +187,7 @@ def read_schema(body: Mapping[str, Any], *, chat: bool) -> tuple[str, str] | Non
     """
     readers = {
         "response_format": _from_response_format,
-        "guided_json": _from_guided_json,
+        "guided_json": lambda value: None if value is None else _object(value, "guided_json"),
         "structured_outputs": _from_structured_outputs,
     } | ({FORCING: lambda _value: forced_call_schema(body)} if chat else {})
     found = [(field, readers[field](body.get(field))) for field in readers]
@@ -224,10 +224,6 @@ def _from_response_format(value: Any) -> Mapping[str, Any] | None:
             "response_format.json_schema.schema must be an object, a JSON schema.", "response_format"
         )
     return schema
-
-
-def _from_guided_json(value: Any) -> Mapping[str, Any] | None:
-    return None if value is None else _object(value, "guided_json")
 
 
 def _from_structured_outputs(value: Any) -> Mapping[str, Any] | None:

@@ -111,7 +111,9 @@ def parse_wanted(
     )
     stream = read_flag(body, "stream")
     options = _stream_options(body, stream=stream)
-    max_tokens, schema = _max_tokens(body), read_schema(body, chat=chat)
+    limits = [read_integer(body, name, 1, 1 << 31) for name in ("max_completion_tokens", "max_tokens")]
+    max_tokens = next((limit for limit in limits if limit is not None), None)
+    schema = read_schema(body, chat=chat)
     return Wanted(
         max_tokens=max_tokens,
         n=_choices(body, max_choices),
@@ -220,11 +222,6 @@ def _choices(body: Mapping[str, Any], limit: int) -> int:
             "best_of",
         )
     return count
-
-
-def _max_tokens(body: Mapping[str, Any]) -> int | None:
-    newer = read_integer(body, "max_completion_tokens", 1, 1 << 31)
-    return newer if newer is not None else read_integer(body, "max_tokens", 1, 1 << 31)
 
 
 def _stream_options(body: Mapping[str, Any], *, stream: bool) -> Mapping[str, Any]:

@@ -108,7 +108,7 @@ def read_token_ids(body: Mapping[str, Any], field: str, most: int) -> tuple[int,
     value = body.get(field)
     if value is None:
         return ()
-    if not isinstance(value, list) or len(value) > most or not all(_is_token_id(one) for one in value):
+    if not isinstance(value, list) or len(value) > most or not all(map(_is_token_id, value)):
         raise BadRequestError(f"{field} must be a list of at most {most} token ids.", field)
     return tuple(dict.fromkeys(value))
 

@@ -176,11 +176,6 @@ def _norm_or_none(attention: Any, name: str) -> torch.Tensor | None:
 def _llama_shaped(config: Any) -> bool:
     whole = set(getattr(config, "layer_types", None) or ["full_attention"]) == {"full_attention"}
     known = config.model_type in FUSED_MODEL_TYPES and config.hidden_act == "silu"
-    return known and whole and _plain_rotary(config)
-
-
-def _plain_rotary(config: Any) -> bool:
     rope = getattr(config, "rope_parameters", None) or {}
-    return bool(
-        rope.get("rope_type", "default") == "default" and rope.get("partial_rotary_factor", 1.0) == 1.0
-    )
+    plain = rope.get("rope_type", "default") == "default" and rope.get("partial_rotary_factor", 1.0) == 1.0
+    return bool(known and whole and plain)

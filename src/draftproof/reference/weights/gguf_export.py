@@ -7,10 +7,7 @@ memory goes back when it ends and its libraries' chatter stays out of the caller
 import hashlib
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    import torch
+from typing import Any
 
 
 def export_gguf(gguf_path: Path, folder: Path) -> None:
@@ -52,6 +49,7 @@ def digest_tensors(safetensors_path: Path) -> str:
     Unlike the file's hash it does not move with the file format's header or tensor order, so a pinned
     value survives new versions of the libraries that write the file.
     """
+    import torch  # noqa: PLC0415
     from safetensors import safe_open  # noqa: PLC0415
 
     digest = hashlib.sha256()
@@ -59,15 +57,9 @@ def digest_tensors(safetensors_path: Path) -> str:
         for name in sorted(file.keys()):
             tensor = file.get_tensor(name)
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-            digest.update(_tensor_bytes(tensor))
+            # numpy has no bfloat16, hence the view as bytes; they are in row-major order.
+            digest.update(tensor.contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
-
-
-def _tensor_bytes(tensor: "torch.Tensor") -> bytes:
-    """Return the tensor's bytes in row-major order; numpy has no bfloat16, hence the view as bytes."""
-    import torch  # noqa: PLC0415
-
-    return tensor.contiguous().view(torch.uint8).numpy().tobytes()
 
 
 def main(arguments: list[str]) -> int:

@@ -41,16 +41,7 @@ class _Speculation(msgspec.Struct, frozen=True):
     per_step_accepted: tuple[Count, ...] | None = None
 
 
-class _Rounds(msgspec.Struct, frozen=True):
-    proposed: tuple[int, ...]
-    accepted: tuple[int, ...]
-    committed: tuple[int, ...]
-    draft_ns: tuple[int, ...]
-    verify_ns: tuple[int, ...]
-    sample_ns: tuple[int, ...]
-    schedule_ns: tuple[int, ...]
-    batch_size: tuple[int, ...]
-    prefill_tokens: tuple[int, ...]
+_Rounds = msgspec.defstruct("_Rounds", [(name, tuple[int, ...]) for name in Round.__struct_fields__])
 
 
 class _Block(msgspec.Struct, frozen=True):
@@ -59,7 +50,7 @@ class _Block(msgspec.Struct, frozen=True):
     prefill_time_ms: float | None = None
     generation_time_ms: float | None = None
     speculative_decoding: _Speculation | None = None
-    rounds: _Rounds | None = None
+    rounds: _Rounds | None = None  # type: ignore[valid-type]
     fallbacks: int | None = None
 
 
@@ -77,12 +68,14 @@ def parse_metrics(block: Any) -> MetricsReading:
     except msgspec.ValidationError as error:
         return MetricsReading(warnings=(f"the metrics block cannot be read: {error}",))
     rounds, warnings = _parse_rounds(read.rounds)
+    # vLLM states in its place the time from first scheduling to first token.
+    prefill_ms = read.time_to_first_token_ms if read.prefill_time_ms is None else read.prefill_time_ms
     return MetricsReading(
         speculation=_parse_counts(read.speculative_decoding),
         rounds=rounds,
         server=ServerTimings(
             queue_ns=ms_to_ns(read.queue_time_ms),
-            prefill_ns=ms_to_ns(_prefill_ms(read)),
+            prefill_ns=ms_to_ns(prefill_ms),
             decode_ns=ms_to_ns(read.generation_time_ms),
         ),
         fallbacks=read.fallbacks,
@@ -125,25 +118,14 @@ def find_disagreements(reading: MetricsReading, output_tokens: int | None) -> tu
     return tuple(found)
 
 
-def _prefill_ms(block: _Block) -> float | None:
-    """Return the prefill time; vLLM states in its place the time from first scheduling to first token."""
-    return block.time_to_first_token_ms if block.prefill_time_ms is None else block.prefill_time_ms
-
-
 def _parse_counts(block: _Speculation | None) -> SpecCounts | None:
     if block is None:
         return None
-    return SpecCounts(
-        num_spec_steps=block.num_spec_steps,
-        num_draft_tokens=block.num_draft_tokens,
-        num_accepted_draft_tokens=block.num_accepted_draft_tokens,
-        acceptance_histogram=block.acceptance_histogram or (),
-        per_step_drafted=block.per_step_drafted or (),
-        per_step_accepted=block.per_step_accepted or (),
-    )
+    stated: dict[str, Any] = msgspec.structs.asdict(block)
+    return SpecCounts(**{name: value for name, value in stated.items() if value is not None})
 
 
-def _parse_rounds(block: _Rounds | None) -> tuple[tuple[Round, ...] | None, tuple[str, ...]]:
+def _parse_rounds(block: msgspec.Struct | None) -> tuple[tuple[Round, ...] | None, tuple[str, ...]]:
     if block is None:
         return None, ()
     columns = msgspec.structs.astuple(block)
@@ -257,14 +239,11 @@ def _read_margin(entry: Any) -> float | None:
     if not isinstance(top, list):
         return None
     values = sorted((value for one in top if (value := _read_logprob(one)) is not None), reverse=True)
-    if len(values) < 2 or not _may_be_measured(*values[:2]):
+    if len(values) < 2 or values[0] > 0 or values[1] <= _LOWEST:
+        return None
+    if math.exp(values[0]) + math.exp(values[1]) > _MOST_PROBABILITY:
         return None
     return round(values[0] - values[1], _DECIMALS)
-
-
-def _may_be_measured(first: float, second: float) -> bool:
-    """Tell whether two log-probabilities, the greater first, can be of two tokens of one distribution."""
-    return first <= 0 and second > _LOWEST and math.exp(first) + math.exp(second) <= _MOST_PROBABILITY
 
 
 def _read_logprob(entry: Any) -> float | None:

@@ -94,7 +94,11 @@ _SPEC_FLAG = "spec_"
 def read_flags(command: Sequence[str]) -> Settings:
     """Return the settings of a launch command; without a type the method is off, whatever draft is loaded."""
     told = parse_flags(command, names=_NAMES, ignored=UNCOMPARED_FLAGS | _LOGGING)
-    settings = {_under_speculation(key): value for key, value in told.items()}
+    # Every drafting flag lies below one key, so that a plan declares all of them with one word.
+    settings = {
+        f"speculation.{key.removeprefix(_SPEC_FLAG)}" if key.startswith(_SPEC_FLAG) else key: value
+        for key, value in told.items()
+    }
     if settings.pop("speculation.default", False):
         settings |= _SPEC_DEFAULT
     method = settings.setdefault(METHOD, OFF)
@@ -102,11 +106,6 @@ def read_flags(command: Sequence[str]) -> Settings:
         settings[METHOD] = method = OFF
     length = None if method == OFF else _find_draft_length(str(method), settings)
     return settings if length is None else settings | {DRAFT_LENGTH: length}
-
-
-def _under_speculation(key: str) -> str:
-    """Every drafting flag lies below one key, so that a plan declares all of them with one word."""
-    return f"speculation.{key.removeprefix(_SPEC_FLAG)}" if key.startswith(_SPEC_FLAG) else key
 
 
 def _find_draft_length(method: str, settings: Settings) -> int | None:

@@ -5,7 +5,6 @@ Pure. Fields: release 0.5.23, `SpecTokensDetails` in `srt/entrypoints/openai/pro
 `srt/managers/scheduler_components/batch_result_processor.py`.
 """
 
-from typing import Any
 
 import msgspec
 
@@ -47,7 +46,7 @@ class _Details(msgspec.Struct, frozen=True):
 
 def read_details(blocks: EngineBlocks) -> MetricsReading:
     """Return what the `sglext` block of an answer says of its speculation."""
-    block = _find_block(blocks.sglext)
+    block = blocks.sglext.get("spec_tokens_details") if isinstance(blocks.sglext, dict) else None
     if block is None:
         return MetricsReading()
     stated = block[0] if isinstance(block, list) and block else block
@@ -70,10 +69,6 @@ def read_details(blocks: EngineBlocks) -> MetricsReading:
         acceptance_histogram=details.spec_correct_drafts_histogram,
     )
     return MetricsReading(speculation=counts, decode_steps=steps)
-
-
-def _find_block(sglext: Any) -> Any:
-    return sglext.get("spec_tokens_details") if isinstance(sglext, dict) else None
 
 
 def _weigh(histogram: tuple[int, ...]) -> int:
