@@ -1,21 +1,9 @@
-"""The base of every table of a plan, and the ranges that several tables share.
+"""The base of a plan's tables, shared ranges, and `[approval]`, `[judge]`, `[prices]`, `[rollback]`.
 
-The `[approval]` table: who answers for the pair, what is put back, and what ends the approval.
-
-Owns shape and ranges. Nothing here decides the verdict, so it is no part of the thresholds' hash; the hash
-of the whole plan covers it.
-
-The table `[judge]` of a plan. A plan is copied into every run, so it may state no secret.
-
-The `[prices]` table: what a device, energy and work cost, and how much traffic there is. All optional.
-
-Owns shape and ranges. Prices decide no cell and are no part of the thresholds' hash; the hash of the whole
-plan covers them. What is not priced is left out of the money and stays a physical quantity.
-
-The `[rollback]` table: what is watched in operation, and at which value speculation is switched off.
-
-Owns shape and ranges. Nothing here decides the verdict, so it is no part of the thresholds' hash; the hash
-of the whole plan covers it. What is left open follows from `[thresholds]` and `[objectives]`.
+Owns shape and ranges. None of these tables decides a cell of the verdict, so they are no part of the
+thresholds' hash; the hash of the whole plan covers them. A plan is copied into every run, so it may state no
+secret. What is not priced stays a physical quantity; what `[rollback]` leaves open follows from
+`[thresholds]` and `[objectives]`.
 """
 
 import math

@@ -1,11 +1,8 @@
-"""What the engine counts: totals since its start, given out as frozen snapshots. Nothing here measures.
+"""What the engine counts: totals given out as snapshots, a record of each step, and the file these go to.
 
-One record for each step of the engine, and the file they go to.
-
-The four parts are those of the responses and the metrics; `total_ns` is read off the clock by itself, so that
-a reader can check that nothing is missing between them.
-
-The clock of one step: every nanosecond goes to exactly one part.
+Nothing here measures but the clock of one step, which gives every nanosecond to exactly one of four parts,
+those of the responses and the metrics. `total_ns` is read off the clock by itself: a reader can check that
+nothing is missing between them.
 """
 
 import contextlib

@@ -1,13 +1,8 @@
 """How many tokens to draft now. Pure: decided from rounds that are over, with no clock of its own.
 
-Four policies. `fixed`: what the request asks for. `batch`: a table by decoding sequences. `adaptive`: the
-length of most expected tokens per second, given each sequence's recent acceptance and the engine's own round
-times. `auto`: the same, and off for all sequences of a method while drafting does not pay.
-
-A length depends on past rounds only, never on tokens drawn in the round it is chosen for, so verification
-stays exact whatever the policy. With `adaptive` and `auto` it depends on measured times: two runs with one
-seed may draw their random numbers in another order and give other samples of the same distribution. Greedy
-output does not depend on it.
+A length never depends on tokens drawn in the round it is chosen for, so verification stays exact whatever the
+policy. With `adaptive` and `auto` it depends on measured times: two runs with one seed may give other samples
+of the same distribution. Greedy output does not depend on it.
 """
 
 from collections.abc import Sequence

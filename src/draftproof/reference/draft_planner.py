@@ -1,11 +1,7 @@
-"""Draft lengths for the sequences of a round, and what each round teaches the policies. Pure.
+"""The engine's side of drafting: who drafts how much for which sequence, and what if a drafter fails.
 
 Owns what is remembered between rounds: acceptance by sequence and method, times by method, one policy of each
-kind by method.
-
-The engine's side of drafting: who drafts how much for which sequence, and what if a drafter fails.
-
-A sequence whose drafter raises or breaks its contract goes on by ordinary decoding; nobody else notices.
+kind by method. A sequence whose drafter raises or breaks its contract goes on by ordinary decoding.
 """
 
 import logging

@@ -2,16 +2,9 @@
 
 The order is that of vLLM's sampler (vLLM documentation, `vllm.v1.sample.sampler.Sampler`): masks (grammar,
 `min_tokens`), `logit_bias`, repetition, frequency and presence penalties; then, in `sampling`, temperature,
-`min_p`, top-k and top-p. Greedy decoding takes the largest logit of what comes out here.
-
-Under speculation row j of a round is the distribution after the committed tokens and the first j drafts, so
-each row is processed as ordinary decoding would process it after exactly those tokens.
-
-Output that must satisfy a JSON schema: which tokens may come next, after each draft of a round.
-
-llguidance turns a schema into a grammar over the bytes of the model's tokens. A drafted token that the
-grammar forbids has probability zero and is rejected; where the grammar is complete and cannot go on, only an
-end token is left.
+`min_p`, top-k and top-p. Row j of a round is processed as ordinary decoding would process it after the
+committed tokens and the first j drafts. llguidance turns a JSON schema into a grammar over the bytes of the
+model's tokens.
 """
 
 import functools

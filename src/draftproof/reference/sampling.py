@@ -1,14 +1,9 @@
 """From logits to probabilities to a token: pure tensor functions, no hidden random source.
 
 Probabilities are float64, so that acceptance ratios and residuals carry no rounding that matters. Random
-numbers come in as arguments; `draw_uniforms` takes them from a generator that belongs to one sequence, so a
-sequence's draws never depend on its neighbours in the batch.
-
-Log-probabilities of delivered tokens, as the model gave them. Pure.
-
-They are log-softmax of the raw logits, before masks, biases, penalties and temperature: what vLLM calls
-`raw_logprobs`, its default (vLLM documentation, `logprobs_mode`). They say what the model thought, not how
-probable the draw was.
+numbers come in as arguments, from a generator that belongs to one sequence. Log-probabilities of delivered
+tokens are log-softmax of the raw logits, vLLM's `raw_logprobs` (vLLM documentation, `logprobs_mode`): what
+the model thought, not how probable the draw was.
 """
 
 import math

@@ -1,11 +1,7 @@
-"""Who runs in the next step and how many prompt tokens each may bring: first come, first served.
+"""One request while it lives, and who runs in the next step: first come, first served, nothing is preempted.
 
-Pure bookkeeping, no tensors and no clock. A sequence keeps its place until it ends; nothing is preempted.
-
-One request while it lives: its tokens, its cache, its generator, and where its output ends.
-
-`commit` is the single place that decides which tokens are delivered, so an accepted prefix is cut exactly
-where ordinary decoding would have stopped.
+`LiveSequence.commit` is the single place that decides which tokens are delivered, so an accepted prefix is
+cut exactly where ordinary decoding would have stopped.
 """
 
 from collections import deque

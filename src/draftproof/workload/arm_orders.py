@@ -1,17 +1,10 @@
-"""In which order the arms answer each block: balanced for positions, and for what precedes each arm.
+"""In which order the arms answer each block: balanced for positions and for what precedes. Pure.
 
-Pure. Within a level, each group of as many blocks as there are arms is a Latin square, so every arm takes
-every position equally often, within one. Among the orders that keep it so, each block takes one that spreads
-the predecessors evenly: an arm that mostly follows one other arm inherits what that one leaves behind (heat,
-clocks, caches of the host). An arm may follow itself from one block to the next; where all predecessors are
-equally frequent for all arms, a first-order carry-over moves every arm alike, the null included (Finney &
-Outhwaite 1956, "Serially balanced sequences"; Williams 1949). Of several drawn designs the most balanced one
-is taken; the draws depend on the seed and on the names of arms and loads alone.
-
-Seeded order without a random generator: keys are sorted by a hash of the seed and the key.
-
-Pure. The order is the same on every machine and Python version, and a key's place depends on its name, not
-on its place in the file.
+Within a level, each group of as many blocks as there are arms is a Latin square. Among the orders that keep
+it so, each block takes one that spreads the predecessors evenly: an arm that mostly follows one other arm
+inherits what that one leaves behind (heat, clocks, caches). An arm may follow itself; where all predecessors
+are equally frequent, a first-order carry-over moves every arm alike (Finney & Outhwaite 1956; Williams 1949).
+Draws are hashes of the seed and of names: the same on every machine, whatever the place in the file.
 """
 
 import hashlib

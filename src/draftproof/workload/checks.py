@@ -1,13 +1,9 @@
-"""Judging an answer against the checks of its item.
+"""Judging an answer against the checks of its item. Pure.
 
-Pure. A check that cannot be evaluated gives `passed=None` with the reason, never a pass. Limits: `regex`
-looks at the first `REGEX_MAX_CHARS` characters, and the reader refuses patterns in which a repeat encloses a
-repeat, because Python's matcher has no time limit; several `.*` in one pattern still cost polynomial time on
-a long answer, and patterns inside a JSON schema are not bounded. `numeric` reads digits (Latin, Arabic-Indic,
-Persian, full-width), not number words. What a function or a judge model says is not asked for here: it is
-looked up among the judgements that the run has stored.
-
-Judging what a program acts upon: tool calls and their arguments, and how an answer ended. Pure.
+A check that cannot be evaluated gives `passed=None` with the reason, never a pass. `regex` looks at the first
+`REGEX_MAX_CHARS` characters, for Python's matcher has no time limit; patterns inside a JSON schema are not
+bounded. `numeric` reads digits (Latin, Arabic-Indic, Persian, full-width), not number words. What a function
+or a judge model says is looked up among the judgements that the run has stored.
 """
 
 import re

@@ -1,17 +1,11 @@
-"""Which items answer together: copies of a prompt, and prompts that the plan groups. Pure.
+"""Which items answer together: copies of a prompt, prompts that the plan groups, near copies. Pure.
 
-A cluster is what intervals resample by. Two items with the same messages are one prompt, whatever they are
-called: asking it four times says no more of the traffic than asking it once. A dimension of segments that the
-plan names (`comparison.cluster_by`) joins prompts of one label.
-
-Which prompts are nearly the same text: filled-in templates, questions behind one long document. Pure.
-
-Such prompts may answer alike, and then count for less than their number. Whether they do shows in a run only
-(`judge/decide/near_copies.py`), so nothing is joined here: groups are found and named.
-
-Texts are compared as sets of their runs of eight characters. The likeness is Jaccard's index, estimated from
-the smallest hash of both sets in each of 128 bins (one permutation hashing, Li, Owen & Zhang 2012); messages
-that several prompts share word for word, such as a system prompt, say nothing of a prompt and are left out.
+A cluster is what intervals resample by: asking one prompt four times says no more of the traffic than asking
+it once. Near copies (filled-in templates, questions behind one long document) are found and named, not
+joined, for whether they answer alike shows in a run only (`judge/decide/near_copies.py`). Likeness is
+Jaccard's index of the sets of runs of eight characters, estimated from the smallest hash of both in each of
+128 bins (one permutation hashing, Li, Owen & Zhang 2012); messages that several prompts share word for word
+are left out.
 """
 
 import os

@@ -1,13 +1,8 @@
-"""One item of a workload: what is asked, within which limits, and how the answer is judged.
+"""One item of a workload: what is asked, within which limits, and how the answer is judged. Pure data.
 
-Pure data. Segment labels are free-form data of the item, never code.
-
-Ids of items that a run could not tell from names that it makes itself.
-
-Pure. A request is named by its item and a mark: `+1` is a later turn of a conversation, `#fill3` a request
-that does not count, `~2` an item's copy in a search for the knee.
-
-JSON schemas as a check applies them. Pure: references are never fetched.
+Segment labels are free-form data of the item, never code. A request is named by its item and a mark: `+1` is
+a later turn of a conversation, `#fill3` a request that does not count, `~2` an item's copy in a search for
+the knee; no item may have such a name.
 """
 
 import re

@@ -1,12 +1,8 @@
-"""Times of recorded requests: reading one, in which form it is written, and whether those of a file agree.
+"""Times of recorded requests, and tokens of the blocks that a trace names: what says their unit. Pure.
 
-Pure. A number says its unit by its key (`at_s`), by its size (seconds since 1970), or not at all: then the
-plan has to say it (`workload.timestamp_unit`). A unit is never guessed.
-
-How many tokens of a prompt each entry of `hash_ids` stands for.
-
-Pure. A trace shows it by its lengths: a prompt of 6,758 tokens with 14 entries has blocks of 483 to 519
-tokens, of which only 512 is a size that engines use. Where several sizes fit, the plan has to say it.
+A number says its unit by its key (`at_s`), by its size (seconds since 1970), or not at all: then the plan has
+to say it (`workload.timestamp_unit`). The size of a block shows by the lengths of prompts, where only one
+power of two fits them. A unit is never guessed.
 """
 
 import math

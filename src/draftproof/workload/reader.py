@@ -1,13 +1,9 @@
 """Loading a workload from disk: lines of JSON, or a trace, beside an optional `<stem>.meta.toml`.
 
-Owns the reading, the hash and every error a workload file can cause; each names file and line. The forms of a
-line are in `formats.py` and `recordings.py`, those of a trace in `traces.py`.
-
-The bytes of a workload file: as they are, unpacked from gzip, or a Parquet table as lines of JSON.
-
-Owns the reading of the file. What a file is says its beginning, never its name. A Parquet table is read by a
-process of its own (`parquet_rows.py`): a damaged one can end the library that reads it, and a small one can
-hold more than memory does.
+Owns the reading, the hash and every error a workload file can cause; each names file and line. What a file is
+(plain, gzip, Parquet) says its beginning, never its name. A Parquet table is read by a process of its own
+(`parquet_rows.py`): a damaged one can end the library that reads it, and a small one can hold more than
+memory.
 """
 
 import gzip

@@ -1,19 +1,9 @@
-"""From recorded arrivals to items of a workload: a window of the recording, prompts, limits and labels.
+"""From recorded requests to items of a workload: a window of the recording, prompts, limits and labels. Pure.
 
-Pure. A trace that keeps no words gets invented ones of the recorded length (`make_filler`), and its items say
-so in the label `prompts`: the arrivals and the lengths of such a run are recorded, the words are not.
-
-Recorded requests with their prompts: lines of a workload that also say when they came.
-
-Pure. A line of any known form (`formats.py`) becomes one by `at_s` or `timestamp`; beside these it may have
-`class`, `prompt_tokens` and `output_tokens`, and it needs no id and no labels. A file has a time in every
-line or in none.
-
-Invented prompts of a stated number of tokens, for recordings that keep lengths and no words.
-
-Pure. Each of the 256 words is one token, with the blank before it, in the vocabularies of SmolLM2, Llama 2
-and 3, Gemma 3 and GPT-4o, so n words are n tokens there; what a chat template adds comes on top. A byte of an
-extendable hash (SHAKE-256) chooses a word: the same text on every machine and with every library version.
+A line of any known form (`formats.py`) is a recorded one by `at_s` or `timestamp`; a file has a time in every
+line or in none. A trace that keeps no words gets invented ones, and its items say so in the label `prompts`:
+each of 256 words is one token, with the blank before it, in the vocabularies of SmolLM2, Llama 2 and 3, Gemma
+3 and GPT-4o. A byte of an extendable hash (SHAKE-256) chooses a word: the same text on every machine.
 """
 
 import hashlib

@@ -1,15 +1,9 @@
 """From the costs of single waves to step costs with intervals and what would break even. Pure, seeded.
 
 A wave is one observation: its requests share every step. Drift between the ordinary starts at the beginning
-and the end widens every interval that compares with them.
-
-Drafting apart from verification: from the engine's own clock, else by taking n-gram steps off. Pure.
-
-A step with drafts = an ordinary step + checking the drafts + making them. Lookup makes its drafts at next to
-no cost, so an n-gram step less an ordinary one is the checking, and a drafter's step less an n-gram step of
-the same length and batch is its drafting.
-
-What must be taken for granted, and what to doubt, in sentences. Pure.
+and the end widens every interval that compares with them. Drafting is told from verification by the engine's
+own clock, else by n-gram steps: lookup makes its drafts at next to no cost, so such a step less an ordinary
+one is the checking, and a drafter's step less an n-gram step of the same length and batch is its drafting.
 """
 
 import math

@@ -1,11 +1,7 @@
-"""Which start of the engine measures what, in which order. Pure and seeded.
+"""Which start of the engine measures what, in which order, on which prompts. Pure and seeded.
 
-What is asked while steps are timed: prompts full of repetition, answers of a fixed length. Pure.
-
-A lookup drafter finds a match only in text that repeats itself, and a repeated sentence must be longer than
-a draft. Every request of a wave has its own words, so that none is answered from another's cache.
-
-The candidate of a plan, changed to draft so many tokens a step. Pure.
+A lookup drafter finds a match only in text that repeats itself, and a repeated sentence must be longer than a
+draft. Every request of a wave has its own words, so that none is answered from another's cache.
 """
 
 from collections.abc import Mapping

@@ -1,10 +1,7 @@
 """A trained drafter on disk: a folder with a contract record and weights, whole and for one kind of target.
 
 The record says what the drafter is, for which target, from what it was trained, under which licence, what it
-achieved on prompts it had not seen, and the hash of its weights. A folder that does not match its record is
-refused.
-
-What a drafter's tensors must look like beside its target: found at load, not in a request.
+achieved on prompts it had not seen, and the hash of its weights. What does not match it is refused at load.
 """
 
 import hashlib

@@ -1,15 +1,9 @@
 """Drafting with a network, token by token, for all sequences of a batch at once.
 
-Three families share this loop and differ in the network: an independent model, a head on the target's hidden
-states, or the target's own first layers. Each token is drawn from the network's distribution under the
-request's temperature and truncation, and that distribution goes to the verifier; a greedy request takes the
-likeliest token, of which the drafter is certain. A draft may end early where the network is unsure: that
-depends on the tokens before only, so it changes how long drafts are and no distribution.
-
-An independent draft model: a smaller decoder that reads the same tokens, with a cache of its own.
-
-(Leviathan et al. 2023, section 2; Chen et al. 2023.) Its vocabulary may be a part of the target's; tokens
-outside it are never drafted.
+Three families share this loop: an independent model (here; Leviathan et al. 2023, section 2; Chen et al.
+2023), a head on the target's hidden states, and the target's own first layers. Each token is drawn from the
+network's distribution under the request's sampling, and that distribution goes to the verifier. A draft may
+end early where the network is unsure: that depends on the tokens before only, so it changes no distribution.
 """
 
 import logging

@@ -1,27 +1,11 @@
 """Drafting by n-gram lookup in the sequence's own prompt and output; no model.
 
-The longest suffix of the sequence, from `ngram_max` down to `ngram_min` tokens, is looked up among its
-earlier n-grams; what followed the most recent match is the draft (prompt lookup decoding, Saxena 2023).
-The index grows with the sequence: each token is indexed once, each lookup is a few dictionary reads.
-
-A request sees its own text only, unless the service shares outputs (see `suffix`): then a longer match in
-what the service told others wins, and the sequence's own text among equals.
-
-What the service's outputs said after each n-gram: one bounded structure for all requests, off by default.
-
-Services that answer similar questions repeat themselves, so what one request was told is a good draft for
-the next (REST, He et al. 2023; SuffixDecoding, Oliaro et al. 2024). Every output is still exactly the
-target's: the verifier trusts no draft, wherever it came from.
-
-Sharing leaks all the same. A draft that is accepted makes a round shorter, so whoever watches the pace of an
-answer, or the round records in it, learns whether another request was given the same words. And seeds are not
-honoured: two requests of one seed would judge drafts by the numbers that made them, which is inexact. Share
-only among requests that may see each other's answers. Prompts are never taken in, not even as the words in
-front of an output: they are what users wrote, and they are guessed more easily than found. A request that
-does not draft by lookup gives nothing and gets nothing.
-
-Outputs are cut into blocks; the least recently used block goes first, used meaning grown or drafted from.
-With the default match lengths a token costs about a kilobyte.
+The longest suffix, from `ngram_max` down to `ngram_min` tokens, is looked up among earlier n-grams; what
+followed the most recent match is the draft (prompt lookup decoding, Saxena 2023). Off by default, a service
+may share the outputs of all requests (REST, He et al. 2023; SuffixDecoding, Oliaro et al. 2024). Every output
+is still exactly the target's, and sharing leaks all the same: the pace of an answer tells whether another
+request was given the same words. Seeds are not honoured then, for two requests of one seed would judge drafts
+by the numbers that made them. Prompts, which users wrote, are never taken in.
 """
 
 from collections import Counter

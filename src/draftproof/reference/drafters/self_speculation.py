@@ -1,13 +1,9 @@
 """Self-speculation: some of the target's own layers draft, all of them verify.
 
 Early exit stops after the first layers and lets a small trained adapter say what the rest would (LayerSkip,
-Elhoushi et al. 2024); plain layer skipping leaves out layers anywhere and needs no training (Draft &
-Verify, Zhang et al. 2024). Drafting reads the target's own cache, which holds the true keys and values of
-every committed position, and writes only beyond them; the verification pass writes those positions again.
-
-Plain layer skipping: which of the target's layers draft, written as `layers:0-9,20-29`.
-
-A choice for the demo's model ships as `builtin:layer-skip`: a record of what a search over its layers found.
+Elhoushi et al. 2024); plain layer skipping (`layers:0-9,20-29`) needs no training (Draft & Verify, Zhang et
+al. 2024). Drafting reads the target's own cache, which holds the true keys and values of every committed
+position, and writes only beyond them; the verification pass writes those positions again.
 """
 
 from collections.abc import Sequence

@@ -1,12 +1,8 @@
-"""Tools of a chat request: their check, their rendering as text, and calls that are forced by a schema.
+"""Tools of a chat request, calls that are forced, and which JSON schema an answer must satisfy. Pure.
 
-Pure. A forced call is the object {"name": ..., "arguments": {...}} and nothing else, in this order of keys,
-so that its name is known before its arguments arrive.
-
-Which JSON schema an answer must satisfy.
-
-Pure. It comes from OpenAI's `response_format`, from vLLM's `guided_json` or `structured_outputs`, or is the
-form of a forced tool call. A schema travels to the engine as JSON text, its keys in the client's order.
+A forced call is the object {"name": ..., "arguments": {...}} and nothing else, in this order of keys, so that
+its name is known before its arguments arrive. A schema travels to the engine as JSON text, its keys in the
+client's order.
 """
 
 import json

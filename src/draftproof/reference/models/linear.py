@@ -1,10 +1,8 @@
-"""Linear layers for a handful of rows on a CPU.
+"""Linear layers for a few rows on a CPU, and the ragged attention as transformers' layer code calls it.
 
 Verification of k drafts is nearly free only where a product of k + 1 rows costs little more than one of one
-row. The ordinary fp32 path of a CPU is not like that; oneDNN with weights packed once is. The packed form is
-taken only where this build of torch has it and its numbers agree with the public form, layer by layer.
-
-The ragged batch's attention as transformers' layer code calls it, for models that run on that code.
+row: so does oneDNN with weights packed once. The packed form is taken only where this build of torch has it
+and its numbers agree with the public form, layer by layer.
 """
 
 from typing import Any

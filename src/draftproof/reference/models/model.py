@@ -1,14 +1,8 @@
 """The target model: loaded from a Hugging Face folder or id, run over a ragged batch, checked before use.
 
 Configuration, weights and tokenizer come from transformers, and the layer code too where the engine has no
-decoder of that shape. Whether the engine's path computes this model faithfully is not assumed:
-`check_faithful` compares it with the model's own once at load.
-
-Which models the engine takes, decided from their configuration before any weight is read.
-
-What is refused cannot run here, or would run and be wrong: attention that looks back less far than the
-engine's cache, state that is not a cache of keys and values, arithmetic in which a row depends on the rows
-beside it. Whatever passes is still compared with the model's own logits when it is loaded.
+decoder of that shape. What its configuration shows to run wrong is refused before any weight is read;
+whatever passes is compared with the model's own logits once at load.
 """
 
 from collections.abc import Iterator, Sequence

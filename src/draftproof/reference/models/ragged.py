@@ -1,11 +1,8 @@
-"""A ragged batch: which new tokens belong to which sequence, and attention that follows it.
+"""A ragged batch and its key-value cache: whose each new token is, and attention over both.
 
 All new tokens of all sequences lie in one row, so that the linear layers do no work for padding; attention
-appends to each sequence's cache and attends sequence by sequence, causal within the new tokens.
-
-The ragged key-value cache: each sequence owns a buffer that grows with the tokens it uses.
-
-A sequence has one length; everything at or beyond it is unwritten or rejected and no reader ever sees it.
+appends to each sequence's own buffer and goes sequence by sequence, causal within the new tokens. Everything
+at or beyond a sequence's length is unwritten or rejected and no reader ever sees it.
 """
 
 import ctypes

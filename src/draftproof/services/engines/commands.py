@@ -1,11 +1,8 @@
-"""Command lines to settings. Pure.
+"""Launch commands: word by word, as settings, and changed for an experiment. Pure.
 
-Every flag of a launch command becomes a setting, so that a flag which differs between two arms is seen
-whether or not anybody thought of it. An engine's adapter renames those it knows.
-
-A launch command word by word: what stands before its flags, and each flag with the words behind it. Pure.
-
-Nothing is lost: the words of the head and of all uses, in order, are the command.
+Every flag becomes a setting, so that one which differs between two arms is seen whether or not anybody
+thought of it; an engine's adapter renames those it knows. Nothing is lost: the words of the head and of all
+uses, in order, are the command.
 """
 
 import itertools

@@ -1,15 +1,9 @@
-"""Bodies of identity addresses to decoded values. Pure; a body that is not what it should be says nothing.
+"""What services say outside their answers: JSON bodies, facts of the platform, sums over metrics. Pure.
 
-What a service runs on, as engines write it: accelerator, driver, libraries, kernels. Pure.
-
-A fact stands among an engine's settings below `platform.`, and in the manifest apart from them. What a text
-does not say, or says to be unavailable, is absent.
-
-Sums over the series of a Prometheus exposition, given as series -> value. Pure.
-
-A series is a sample name with its labels in alphabetical order, as `telemetry.prometheus` writes it. Shards
-of work (data-parallel ranks, engines) are added up. Replicas of one fact are not: the ranks of tensor,
-pipeline, expert and context parallelism work on the same requests, and each states them.
+A body that is not what it should be says nothing; a fact that a text does not state is absent. A series is a
+sample name with its labels in alphabetical order, as `telemetry.prometheus` writes it. Shards of work are
+added up; replicas of one fact are not: the ranks of tensor, pipeline, expert and context parallelism each
+state the same requests.
 """
 
 import re

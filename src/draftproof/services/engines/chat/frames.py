@@ -1,16 +1,9 @@
-"""The frames of a streamed chat completion, as far as they are read.
+"""What a chat completion is asked, and the frames of its stream as far as they are read.
 
 Types are checked while decoding: a frame of another shape is an error and not a silent zero. Fields that are
-not named here are ignored. `metrics`, `sglext`, `logprobs` and details of the usage stay undecided: engines
-call their shape experimental, and a block that cannot be read must not fail an answer that can. What is
-decoded from JSON has no cycles, so that the types of every chunk are kept from the garbage collector.
-
-The part of a request that every OpenAI-compatible engine is asked in the same words.
-
-What engines add to the frames of a chat stream, gathered for one answer.
-
-Each engine has its own block; shapes change between releases, so values stay undecided here and the engine's
-adapter reads them. A block that cannot be read must not fail an answer that can.
+not named here are ignored. What engines add (`metrics`, `sglext`, `logprobs`, details of the usage) stays
+undecided: shapes change between releases, and a block that cannot be read must not fail an answer that can.
+Decoded JSON has no cycles, so the types of every chunk are kept from the garbage collector.
 """
 
 from collections.abc import Sequence

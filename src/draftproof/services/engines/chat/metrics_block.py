@@ -1,13 +1,9 @@
-"""The `metrics` block of an answer: acceptance counters, rounds and the server's own clock.
+"""The `metrics` block of an answer, and the margins of its two likeliest tokens from log-probabilities.
 
 Field names are vLLM's where it has the quantity; `rounds` and `fallbacks` are the reference engine's.
 Whatever cannot be read stays None and is named in a warning; identities that do not hold are named and the
-values kept, because the reader must see what the server said.
-
-How sure the target was of each token: the margin of the two likeliest, from a stream's log-probabilities.
-
-Reads `choices[].logprobs.content[]` of the OpenAI protocol, which a plan asks for with `logprobs = true` and
-`top_logprobs = 2`. A margin is kept only where it surely belongs to a token id; what cannot be read is None.
+values kept, because the reader must see what the server said. A margin is kept only where it surely belongs
+to a token id.
 """
 
 import math

@@ -1,14 +1,9 @@
-"""Which count of tokens an answer's chunks are given, out of those its frames state.
+"""Which count of tokens an answer's chunks are given, and which stated totals may be believed. Pure.
 
-One source for the whole answer: counts of two sources in one answer would be neither. A source counts only
-if every content chunk states it, it never falls, and it is that of its chunk: a chunk with content brings a
-token at least, so neither a first count of 0 is its own, nor one that stays where the total lies above it.
-What no source counts, a tokenizer counts after the run.
-
-The totals that a stream's `usage` blocks state, and which of them may be believed. Pure.
-
-A usage may come with every chunk, once at the end, or both. The last one holds, unless it is none: 0 tokens
-for an answer with content, or one that content followed.
+One source for the whole answer. It counts only if every content chunk states it, it never falls, and it is
+that of its chunk: a chunk with content brings a token at least, so neither a first count of 0 is its own, nor
+one that stays where the total lies above it. What no source counts, a tokenizer counts after the run. Of
+totals the last holds, unless it is 0 for an answer with content, or content followed it.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,10 +1,7 @@
-"""llama.cpp's launch commands to settings. Pure.
+"""llama.cpp's launch commands: as settings, and with drafts of one length of which none is accepted. Pure.
 
-Flags and defaults: release b11434, `common/arg.cpp` and `common/common.h`.
-
-The llama.cpp server's command with drafts of one length, none of them accepted. Pure.
-
-Each kind of drafter has a flag of its length: b11434, `common/arg.cpp` and `common/ngram-map.cpp`.
+Flags and defaults: release b11434, `common/arg.cpp`, `common/common.h` and `common/ngram-map.cpp`. Each kind
+of drafter has a flag of its length.
 """
 
 from collections.abc import Sequence

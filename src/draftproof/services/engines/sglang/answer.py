@@ -5,7 +5,6 @@ Pure. Fields: release 0.5.23, `SpecTokensDetails` in `srt/entrypoints/openai/pro
 `srt/managers/scheduler_components/batch_result_processor.py`.
 """
 
-
 import msgspec
 
 from draftproof.core.records import SpecCounts

@@ -1,11 +1,7 @@
-"""SGLang's start arguments to settings, from a command line or from /server_info. Pure.
+"""SGLang's start arguments: as settings, and with drafts of one length of which none is accepted. Pure.
 
-Names and defaults: release 0.5.23, `srt/arg_groups/fields/spec.py` and `srt/arg_groups/speculative_hook.py`.
-
-SGLang's command with drafts of one length, none of them accepted. Pure.
-
-The window of a step holds the target's own token beside the drafts: release 0.5.23,
-`srt/arg_groups/fields/spec.py` and `srt/environ.py`. Checked in source only.
+Names and defaults: release 0.5.23, `srt/arg_groups/fields/spec.py`, `srt/arg_groups/speculative_hook.py` and
+`srt/environ.py`. The window of a step holds the target's own token beside the drafts. Checked in source only.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,11 +1,7 @@
-"""vLLM's launch commands to settings. Pure.
+"""vLLM's launch commands: as settings, and with drafts of one length of which none is accepted. Pure.
 
 Flags and keys: release 0.32.0, `vllm/engine/arg_utils.py`, `vllm/config/speculative.py` and, for JSON given
 in pieces (`--speculative-config.method ngram`), `vllm/utils/argparse_utils.py`.
-
-vLLM's command with drafts of one length, none of them accepted. Pure.
-
-The configuration of speculation is one JSON, or pieces of it: release 0.32.0, `vllm/config/speculative.py`.
 """
 
 from collections.abc import Mapping, Sequence
