@@ -7,7 +7,7 @@ of the same distribution. Greedy output does not depend on it.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 from draftproof.core.errors import UsageError
 from draftproof.reference.draft_costs import Acceptance, RoundCosts, best_length, estimate_gain
@@ -89,58 +89,22 @@ class Situation:
         )
 
 
-class DraftLength(Protocol):
-    """A policy for the sequences of one method."""
-
-    def lengths(self, situation: Situation) -> list[int]:
-        """Return by sequence how many tokens to draft in the round to come, 0 for none."""
-        ...
-
-    def observe(self, gain: float | None, *, was_plain: bool) -> None:
-        """Take note of a round that is over.
-
-        `gain`: the estimate after it, None while unknown. `was_plain`: nothing was drafted, and the round was
-        timed.
-        """
-        ...
+def check_table(table: BatchTable) -> None:
+    """Refuse a table that is not (decoding sequences from, length) in rising order, the first from 1."""
+    sizes = [size for size, _ in table]
+    rising = sizes == sorted(set(sizes)) and sizes[:1] == [1]
+    if not rising or any(length < 0 for _, length in table):
+        raise UsageError(
+            f"{table} is no table of draft lengths",
+            place="draft_length_by_batch",
+            fix="give (sequences from, length) in rising order, the first from 1, lengths 0 or more",
+        )
 
 
-class FixedLength:
-    """As many as each request asks for."""
-
-    def lengths(self, situation: Situation) -> list[int]:
-        """Return the limits."""
-        return list(situation.limits)
-
-    def observe(self, gain: float | None, *, was_plain: bool) -> None:
-        """Learn nothing."""
-
-
-class BatchLength:
-    """The table's length for the number of decoding sequences, within each request's own.
-
-    `table`: (decoding sequences from, length) in rising order, the first from 1. Raises UsageError: the table
-    is not of this form.
-    """
-
-    def __init__(self, table: BatchTable) -> None:
-        sizes = [size for size, _ in table]
-        rising = sizes == sorted(set(sizes)) and sizes[:1] == [1]
-        if not rising or any(length < 0 for _, length in table):
-            raise UsageError(
-                f"{table} is no table of draft lengths",
-                place="draft_length_by_batch",
-                fix="give (sequences from, length) in rising order, the first from 1, lengths 0 or more",
-            )
-        self._table = table
-
-    def lengths(self, situation: Situation) -> list[int]:
-        """Return the same length for all, cut to each limit."""
-        length = [length for size, length in self._table if size <= situation.decoding][-1]
-        return [min(length, limit) for limit in situation.limits]
-
-    def observe(self, gain: float | None, *, was_plain: bool) -> None:
-        """Learn nothing."""
+def look_up_lengths(table: BatchTable, situation: Situation) -> list[int]:
+    """Return the table's length for the number of decoding sequences, cut to each sequence's limit."""
+    length = [length for size, length in table if size <= situation.decoding][-1]
+    return [min(length, limit) for limit in situation.limits]
 
 
 class AdaptiveLength:

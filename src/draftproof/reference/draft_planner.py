@@ -15,11 +15,10 @@ from draftproof.reference.draft_costs import Acceptance, Curve, RoundCosts
 from draftproof.reference.draft_length import (
     AdaptiveLength,
     AutoLength,
-    BatchLength,
     DraftHistory,
-    DraftLength,
-    FixedLength,
     Situation,
+    check_table,
+    look_up_lengths,
 )
 from draftproof.reference.proposer import (
     Draft,
@@ -67,11 +66,16 @@ class RoundTimes:
 
 @dataclass(slots=True)
 class _Method:
-    """What is known of one method, and its policies."""
+    """What is known of one method, and its policies that learn."""
 
     costs: RoundCosts
-    policies: dict[DraftPolicy, DraftLength]
     acceptance: Acceptance = field(default_factory=Acceptance)
+    adaptive: AdaptiveLength = field(default_factory=AdaptiveLength)
+    auto: AutoLength = field(default_factory=AutoLength)
+
+    def policy(self, name: DraftPolicy) -> AdaptiveLength | AutoLength:
+        """Return the policy of this name."""
+        return self.auto if name == "auto" else self.adaptive
 
 
 class LengthPlanner:
@@ -81,7 +85,8 @@ class LengthPlanner:
     """
 
     def __init__(self, table: BatchTable) -> None:
-        self._batch = BatchLength(table)
+        check_table(table)
+        self._table = table
         self._verification = Curve()
         self._methods: dict[str, _Method] = {}
         self._histories: dict[str, DraftHistory] = {}
@@ -99,9 +104,17 @@ class LengthPlanner:
         self._situations = {key: (group, decoding - len(group)) for key, group in groups.items()}
         lengths: dict[str, int] = {}
         for (method, policy), group in groups.items():
-            chosen = self._method(method).policies[policy].lengths(self._situation(method, policy))
+            chosen = self._choose(method, policy)
             lengths.update(zip([one.request_id for one in group], chosen, strict=True))
         return lengths
+
+    def _choose(self, method: str, policy: DraftPolicy) -> list[int]:
+        situation = self._situation(method, policy)
+        if policy == "fixed":
+            return list(situation.limits)
+        if policy == "batch":
+            return look_up_lengths(self._table, situation)
+        return self._method(method).policy(policy).lengths(situation)
 
     @property
     def is_learning(self) -> bool:
@@ -124,7 +137,7 @@ class LengthPlanner:
             gain = self._situation(method, policy).gain()
             if gain is not None:
                 self.gains[method] = gain
-            self._method(method).policies[policy].observe(gain, was_plain=was_plain)
+            self._method(method).policy(policy).observe(gain, was_plain=was_plain)
 
     def release(self, request_id: str) -> None:
         """Forget a sequence."""
@@ -173,13 +186,7 @@ class LengthPlanner:
 
     def _method(self, method: str) -> _Method:
         if method not in self._methods:
-            policies: dict[DraftPolicy, DraftLength] = {
-                "fixed": FixedLength(),
-                "batch": self._batch,
-                "adaptive": AdaptiveLength(),
-                "auto": AutoLength(),
-            }
-            self._methods[method] = _Method(RoundCosts(self._verification), policies)
+            self._methods[method] = _Method(RoundCosts(self._verification))
         return self._methods[method]
 
 

@@ -145,70 +145,62 @@ class RoundOutput(msgspec.Struct, frozen=True, kw_only=True):
 _MOST_LOGPROBS = 20
 _WIDEST_PENALTY = 2.0  # as in the OpenAI API reference, and the same for logit_bias below
 _WIDEST_BIAS = 100.0
-_Bound = tuple[str, object, bool, str]  # field, its value, whether it will do, what would
 
 
 def check_request(request: GenerationRequest, *, vocab_size: int, max_model_len: int) -> None:
     """Raise UsageError, naming the field, unless the request can run.
 
-    `vocab_size`: token ids must be below it. `max_model_len`: the prompt and at least one token of output
-    must fit.
+    Token ids must be below `vocab_size`; prompt and at least one token of output must fit `max_model_len`.
     """
     _check_prompt(request.prompt_token_ids, vocab_size, max_model_len)
-    sampling, speculation = request.sampling, request.speculation
-    bounds = [
-        *_drawing_bounds(sampling),
-        *_logit_bounds(sampling, vocab_size),
-        ("num_spec_tokens", speculation.num_spec_tokens, speculation.num_spec_tokens >= 0, "0 or more"),
-        ("stop_below", speculation.stop_below, 0.0 <= speculation.stop_below <= 1.0, "a number from 0 to 1"),
-    ]
-    for name, value, holds, rule in bounds:
+    for name, value, holds, rule in _list_bounds(request.sampling, request.speculation, vocab_size):
         if not holds:
             raise UsageError(f"{name} is {value}", place=name, fix=f"use {rule}")
 
 
-def _drawing_bounds(sampling: SamplingParams) -> list[_Bound]:
+def _list_bounds(
+    one: SamplingParams, speculation: SpeculationParams, vocab_size: int
+) -> list[tuple[str, object, bool, str]]:
+    """Return each field, its value, whether it will do, and what would."""
+    outside = [pair for pair in one.logit_bias if not 0 <= pair[0] < vocab_size]
+    too_wide = [pair for pair in one.logit_bias if not -_WIDEST_BIAS <= pair[1] <= _WIDEST_BIAS]
+    unknown = [token_id for token_id in one.stop_token_ids if not 0 <= token_id < vocab_size]
+    penalties = {name: getattr(one, name) for name in ("presence_penalty", "frequency_penalty")}
+    repetition, count, ids = (
+        one.repetition_penalty,
+        speculation.num_spec_tokens,
+        "token ids of 0 or more and below",
+    )
+    logprobs_hold = one.logprobs is None or 0 <= one.logprobs <= _MOST_LOGPROBS
     return [
-        ("max_tokens", sampling.max_tokens, sampling.max_tokens >= 1, "at least 1"),
-        ("temperature", sampling.temperature, 0.0 <= sampling.temperature < float("inf"), "0 or more"),
-        ("top_k", sampling.top_k, sampling.top_k >= 0, "0 (all) or more"),
-        ("top_p", sampling.top_p, 0.0 < sampling.top_p <= 1.0, "above 0 and at most 1"),
-        ("min_p", sampling.min_p, 0.0 <= sampling.min_p <= 1.0, "0 (all) to 1"),
-        ("stop", list(sampling.stop), all(sampling.stop), "no empty string"),
-        (
-            "logprobs",
-            sampling.logprobs,
-            sampling.logprobs is None or 0 <= sampling.logprobs <= _MOST_LOGPROBS,
-            f"0 to {_MOST_LOGPROBS}, or leave it out",
-        ),
-    ]
-
-
-def _logit_bounds(sampling: SamplingParams, vocab_size: int) -> list[_Bound]:
-    outside = [pair for pair in sampling.logit_bias if not 0 <= pair[0] < vocab_size]
-    too_wide = [pair for pair in sampling.logit_bias if not -_WIDEST_BIAS <= pair[1] <= _WIDEST_BIAS]
-    unknown = [token_id for token_id in sampling.stop_token_ids if not 0 <= token_id < vocab_size]
-    penalties = [(name, getattr(sampling, name)) for name in ("presence_penalty", "frequency_penalty")]
-    return [
+        ("max_tokens", one.max_tokens, one.max_tokens >= 1, "at least 1"),
+        ("temperature", one.temperature, 0.0 <= one.temperature < float("inf"), "0 or more"),
+        ("top_k", one.top_k, one.top_k >= 0, "0 (all) or more"),
+        ("top_p", one.top_p, 0.0 < one.top_p <= 1.0, "above 0 and at most 1"),
+        ("min_p", one.min_p, 0.0 <= one.min_p <= 1.0, "0 (all) to 1"),
+        ("stop", list(one.stop), all(one.stop), "no empty string"),
+        ("logprobs", one.logprobs, logprobs_hold, f"0 to {_MOST_LOGPROBS}, or leave it out"),
         (
             "repetition_penalty",
-            sampling.repetition_penalty,
-            0.0 < sampling.repetition_penalty < float("inf"),
+            repetition,
+            0.0 < repetition < float("inf"),
             "a number above 0; 1 changes nothing",
         ),
         *(
             (name, value, -_WIDEST_PENALTY <= value <= _WIDEST_PENALTY, "-2 to 2; 0 changes nothing")
-            for name, value in penalties
+            for name, value in penalties.items()
         ),
-        ("logit_bias", outside, not outside, f"token ids of 0 or more and below {vocab_size}"),
+        ("logit_bias", outside, not outside, f"{ids} {vocab_size}"),
         ("logit_bias", too_wide, not too_wide, "values from -100 to 100"),
         (
             "min_tokens",
-            sampling.min_tokens,
-            0 <= sampling.min_tokens <= sampling.max_tokens,
-            f"0 to max_tokens, here {sampling.max_tokens}",
+            one.min_tokens,
+            0 <= one.min_tokens <= one.max_tokens,
+            f"0 to max_tokens, here {one.max_tokens}",
         ),
-        ("stop_token_ids", unknown, not unknown, f"token ids of 0 or more and below {vocab_size}"),
+        ("stop_token_ids", unknown, not unknown, f"{ids} {vocab_size}"),
+        ("num_spec_tokens", count, count >= 0, "0 or more"),
+        ("stop_below", speculation.stop_below, 0.0 <= speculation.stop_below <= 1.0, "a number from 0 to 1"),
     ]
 
 

@@ -16,7 +16,7 @@ from draftproof.reference.draft_costs import (
     estimate_gain,
     expected_tokens,
 )
-from draftproof.reference.draft_length import BatchLength, PayGate
+from draftproof.reference.draft_length import PayGate, check_table
 from draftproof.reference.draft_planner import Asking, Drafted, LengthPlanner, RoundTimes
 from draftproof.reference.http.wire import parse_wanted
 from draftproof.reference.http.wire_fields import BadRequestError
@@ -319,7 +319,7 @@ def test_the_table_decides_by_batch_size() -> None:
 def test_a_malformed_table_is_refused(table) -> None:
     """No entry for one sequence, sizes that do not rise and negative lengths are usage errors."""
     with pytest.raises(UsageError, match="no table of draft lengths"):
-        BatchLength(table)
+        check_table(table)
 
 
 def test_a_request_may_choose_its_policy() -> None:

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from importlib import metadata
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from starlette.applications import Starlette
@@ -27,7 +27,7 @@ from draftproof.core.errors import EngineError
 from draftproof.reference.counters import EngineStats
 from draftproof.reference.http.answer import Answers
 from draftproof.reference.http.chat import chat_token_ids, completion_token_ids
-from draftproof.reference.http.delivery import RETRY_AFTER_S, Delivery, RoundStream
+from draftproof.reference.http.delivery import RETRY_AFTER_S, Delivery
 from draftproof.reference.http.exposition import RequestCounters, ServerCollector, render_metrics
 from draftproof.reference.http.token_text import ChatTokenizer, TokenTexts
 from draftproof.reference.http.wire import MAX_CHOICES, Wanted, limit_tokens, parse_wanted
@@ -38,42 +38,21 @@ from draftproof.reference.types import (
     SamplingParams,
 )
 
+if TYPE_CHECKING:
+    from draftproof.reference.async_engine import AsyncEngine  # torch takes seconds to import
+
 _WARM_UP_TOKENS = 8
 _BODY_BYTES = 1 << 20  # tools and fields
 _BODY_BYTES_PER_TOKEN = 512  # of the context: a long token with every character escaped
 _logger = logging.getLogger(__name__)
 
 
-class GenerationBackend(Protocol):
-    """What the server needs of an engine."""
-
-    def generate(self, request: GenerationRequest) -> RoundStream:
-        """Admit a request and return its outputs; raises QueueFullError or UsageError."""
-        ...
-
-    def stats(self) -> EngineStats:
-        """Return the engine's numbers at this moment."""
-        ...
-
-    def stop(self) -> None:
-        """End every request and the engine itself; blocks until both are done."""
-        ...
-
-
-async def prepare_nothing(_request: GenerationRequest) -> None:
-    """Leave everything to the backend's `generate`."""
-
-
 class LoadedEngine(msgspec.Struct, frozen=True):
-    """A started engine, its tokenizer, and the flat settings that /version discloses.
+    """A started engine, its tokenizer, and the flat settings that /version discloses."""
 
-    `prepare` does beside the event loop what `generate` would do slowly on it, and raises UsageError as it.
-    """
-
-    backend: GenerationBackend
+    backend: "AsyncEngine"
     tokenizer: ChatTokenizer
     settings: dict[str, str | int | float | bool | None]
-    prepare: Callable[[GenerationRequest], Awaitable[None]] = prepare_nothing
 
 
 class Service:
@@ -219,7 +198,7 @@ class Service:
         generations = choice_requests(answers.request_id, prompt, sampling, wanted)
         admits = [partial(self._engine.backend.generate, generation) for generation in generations]
         # Choices differ in their seeds alone.
-        prepare = partial(self._engine.prepare, generations[0])
+        prepare = partial(self._engine.backend.prepare, generations[0])
         return Delivery(answers, admits, self._counters, self._clock, prepare)
 
     def _stats(self) -> EngineStats | None:

@@ -18,7 +18,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import AsyncExitStack, aclosing
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -29,6 +29,9 @@ from draftproof.reference.http.exposition import RequestCounters
 from draftproof.reference.http.wire_fields import error_body
 from draftproof.reference.scheduler import QueueFullError
 from draftproof.reference.types import RoundOutput
+
+if TYPE_CHECKING:
+    from draftproof.reference.async_engine import GenerationStream  # torch takes seconds to import
 
 T = TypeVar("T")
 
@@ -81,18 +84,6 @@ class GenerationFailedError(EngineError):
     """The engine gave up on a request."""
 
 
-class RoundStream(Protocol):
-    """The outputs of one admitted request; closing it cancels the request and frees its slot."""
-
-    def __aiter__(self) -> AsyncIterator[RoundOutput]:
-        """Return the iterator over the outputs."""
-        ...
-
-    def aclose(self) -> Coroutine[Any, Any, None]:
-        """Cancel the request unless it has ended."""
-        ...
-
-
 class Delivery:
     """An ASGI application for one request.
 
@@ -105,7 +96,7 @@ class Delivery:
     def __init__(
         self,
         answers: Answers,
-        admits: Sequence[Callable[[], RoundStream]],
+        admits: "Sequence[Callable[[], GenerationStream]]",
         counters: RequestCounters,
         clock: Clock,
         prepare: Callable[[], Awaitable[None]],
@@ -132,7 +123,9 @@ class Delivery:
         param = self._answers.wanted.field_of(fault.place) if status == 400 else None
         await send_json(send, status, error_body(str(fault), status, param=param), retry=status != 400)
 
-    async def _deliver(self, streams: Sequence[RoundStream], admitted: AsyncExitStack, send: Send) -> None:
+    async def _deliver(
+        self, streams: "Sequence[GenerationStream]", admitted: AsyncExitStack, send: Send
+    ) -> None:
         reason: str | None = "cancelled"
         deliver = self._stream if self._answers.wanted.stream else self._collect
         try:

@@ -143,7 +143,7 @@ def _start_engine(config: EngineConfig, tracer: Tracer | None) -> LoadedEngine:
             "openmp.spincount": os.environ.get("GOMP_SPINCOUNT"),
         }
     )
-    return LoadedEngine(backend, engine.target.tokenizer, settings, backend.prepare)
+    return LoadedEngine(backend, engine.target.tokenizer, settings)
 
 
 def describe(config: EngineConfig) -> dict[str, str | int | float | bool | None]:

@@ -107,7 +107,7 @@ def served(model: LlamaForCausalLM, tmp_path: Path) -> Iterator[Served]:
 
     async def load() -> LoadedEngine:
         backend.start()
-        return LoadedEngine(backend, target.tokenizer, config_settings(CONFIG), backend.prepare)
+        return LoadedEngine(backend, target.tokenizer, config_settings(CONFIG))
 
     with impatient_server(Service(load, CONFIG, MODEL), 1.0) as client:
         wait_ready(client)
