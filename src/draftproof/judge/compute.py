@@ -25,24 +25,29 @@ from draftproof.judge.decide.order.preceding import qualify_by_processes, warn_a
 from draftproof.judge.decide.samples.missing import add_needed, ask_nothing, list_largest
 from draftproof.judge.decide.tails import list_open_tails, qualify_sentence, tail_share
 from draftproof.judge.decide.wording import EVIDENCE_WORDS, list_reasons, render_sentence, weakest_evidence
-from draftproof.judge.inform.arm_cells import compute_arm_cells, compute_deliveries, summarise_turns
+from draftproof.judge.inform.arm_cells import (
+    compute_arm_cells,
+    compute_deliveries,
+    compute_label_acceptance,
+    summarise_turns,
+)
 from draftproof.judge.inform.clients import summarise_clients
-from draftproof.judge.inform.diagnosis.bound import (
+from draftproof.judge.inform.diagnosis.remedies import compute_diagnoses
+from draftproof.judge.inform.diagnosis.steps import (
     ArmCellIndex,
     MarginIndex,
-    diagnose,
+    collect_rounds,
+    compute_break_evens,
     explain_step_cost,
     index_arm_cells,
     index_margins,
 )
-from draftproof.judge.inform.diagnosis.break_evens import collect_rounds, compute_break_evens
-from draftproof.judge.inform.diagnosis.cells import compute_diagnoses
-from draftproof.judge.inform.economics.compute import compute_economics
+from draftproof.judge.inform.diagnosis.time_parts import diagnose
+from draftproof.judge.inform.economics import compute_economics
 from draftproof.judge.inform.estimators import compute_estimator_rows
 from draftproof.judge.inform.filling import warn_about_filling, warn_about_known_prompts, warn_about_overload
 from draftproof.judge.inform.phases import summarise_phases, warn_about_warmups
-from draftproof.judge.inform.questions.answers import compute_label_acceptance
-from draftproof.judge.inform.questions.ask import answer_questions
+from draftproof.judge.inform.questions import answer_questions
 from draftproof.judge.inform.service_agreement import compare_sources, list_disagreements
 from draftproof.judge.inform.unmeasured import (
     list_disturbances,
@@ -95,6 +100,16 @@ def _gather(decided: DecidedRun, run: RunData) -> Results:
     effects, services = ask_nothing(evidence.effects, invalid), summarise_services(prepared, readings)
     differences, windows = ask_nothing(evidence.differences, invalid), measure_windows(prepared)
     economics = compute_economics(prepared, services, differences, windows, faults)
+    diagnoses = compute_diagnoses(
+        prepared,
+        faults=faults,
+        effects=index_effects(effects),
+        arm_cells=arm_cells,
+        services=services,
+        starts=list_starts(prepared),
+        rounds=rounds,
+        break_evens=break_evens,
+    )
     return _assemble(
         decided,
         run,
@@ -110,17 +125,8 @@ def _gather(decided: DecidedRun, run: RunData) -> Results:
             "differences": differences,
             "tail_effects": ask_nothing(evidence.tails.effects, invalid),
             "context_bands": ask_nothing(evidence.bands, invalid),
-            "diagnosis": diagnose(prepared, by_effect, faults),
-            "diagnoses": compute_diagnoses(
-                prepared,
-                faults=faults,
-                effects=effects,
-                arm_cells=arm_cells,
-                services=services,
-                starts=list_starts(prepared),
-                rounds=rounds,
-                break_evens=break_evens,
-            ),
+            "diagnosis": diagnose(prepared, diagnoses.parts, by_effect, faults),
+            "diagnoses": diagnoses,
             "economics": economics,
             "clients": summarise_clients(prepared, windows, economics.uses),
         },

@@ -276,8 +276,7 @@ def diagnoses_of() -> Callable[[RunData], Any]:
     """Return what makes the diagnosis of a run alone, without the rest of its results."""
     from draftproof.judge.decide import effects, faults
     from draftproof.judge.inform import arm_cells
-    from draftproof.judge.inform.diagnosis import break_evens
-    from draftproof.judge.inform.diagnosis import cells as diagnoses
+    from draftproof.judge.inform.diagnosis import remedies, steps
     from draftproof.judge.observe import pairs, run_data, services
 
     def diagnose(run: RunData, **changes: Any) -> Any:
@@ -285,13 +284,13 @@ def diagnoses_of() -> Callable[[RunData], Any]:
         paired, readings = pairs.pair_observations(prepared), services.read_services(prepared)
         known: dict[str, Any] = {
             "faults": faults.find_faults(prepared, paired, readings),
-            "effects": effects.compute_effects(prepared, paired),
+            "effects": effects.index_effects(effects.compute_effects(prepared, paired)),
             "arm_cells": arm_cells.compute_arm_cells(prepared),
             "services": services.summarise_services(prepared, readings),
             "starts": services.list_starts(prepared),
-            "rounds": (rounds := break_evens.collect_rounds(prepared)),
-            "break_evens": break_evens.compute_break_evens(prepared, rounds),
+            "rounds": (rounds := steps.collect_rounds(prepared)),
+            "break_evens": steps.compute_break_evens(prepared, rounds),
         }
-        return diagnoses.compute_diagnoses(prepared, **(known | changes))
+        return remedies.compute_diagnoses(prepared, **(known | changes))
 
     return diagnose

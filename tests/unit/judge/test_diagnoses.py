@@ -5,8 +5,8 @@ import pytest
 
 from draftproof.core.records import ServerTimings
 from draftproof.judge.compute import compute_results
-from draftproof.judge.inform.diagnosis.break_evens import collect_rounds, compute_break_evens
 from draftproof.judge.inform.diagnosis.drafter_cost import compute_drafter_costs
+from draftproof.judge.inform.diagnosis.steps import collect_rounds, compute_break_evens
 from draftproof.judge.inform.diagnosis.time_parts import ceiling_of, predict_gain
 from draftproof.judge.observe.run_data import prepare_run
 from draftproof.judge.results.figure import Figure

@@ -12,8 +12,8 @@ import pytest
 
 from draftproof.judge.decide.wording import name_reason
 from draftproof.judge.inform.evidence import find_evidence, list_references
-from draftproof.judge.inform.questions.answers import list_triggers
-from draftproof.judge.inform.questions.ask import answer_questions
+from draftproof.judge.inform.questions import answer_questions
+from draftproof.judge.inform.rollback import list_triggers
 from draftproof.judge.results.run import Results
 from draftproof.measure.run.reporting import recompute
 from draftproof.services.engines import adapter_for

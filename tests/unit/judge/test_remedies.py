@@ -129,12 +129,14 @@ def test_another_chunk_that_the_alternative_tried_stands_beside_its_remedy():
             SimpleNamespace(arm="alternative", settings={"device": "cpu"} | settings),
         ]
         manifest = SimpleNamespace(arms=arms)
-        known: Any = SimpleNamespace(
-            prepared=SimpleNamespace(run=SimpleNamespace(manifest=manifest)), invalid=frozenset(invalid)
-        )
         equal = SimpleNamespace(ratio=Figure(value=null), standard_error=0.0)
         beside = {("e2e_from_schedule_ns", "baseline_null", "baseline", "all", "busy"): equal} if null else {}
-        return list_tried_chunks(known, effects | beside, ["single", "busy"])
+        known: Any = SimpleNamespace(
+            prepared=SimpleNamespace(run=SimpleNamespace(manifest=manifest)),
+            invalid=frozenset(invalid),
+            effects=effects | beside,
+        )
+        return list_tried_chunks(known, ["single", "busy"])
 
     (found,) = tried(max_num_batched_tokens=64)
     assert "64 instead of 256, takes 1.09 (1.04 to 1.14) times as long" in found.text

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from draftproof.judge.compute import compute_results
-from draftproof.judge.inform.diagnosis.bound import StepCost, name_step_cost
+from draftproof.judge.inform.diagnosis.steps import StepCost, name_step_cost
 from draftproof.judge.results.figure import Figure
 from draftproof.judge.results.run import Results
 

@@ -18,7 +18,7 @@ from draftproof.judge.metrics.request import name_outcome
 from draftproof.judge.metrics.service import percentile
 from draftproof.judge.observe.columns import ASSUMED, Columns
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, Observation, PreparedRun
-from draftproof.judge.results.decision import TurnSummary
+from draftproof.judge.results.decision import LabelAcceptance, TurnSummary
 from draftproof.judge.results.figure import as_figure
 from draftproof.judge.results.run import (
     ArmCell,
@@ -220,4 +220,43 @@ def _summarise(prepared: PreparedRun, arm: str, load: str) -> TurnSummary:
         lagged=sum(turn.lagged for turn in turns),
         lag_unknown=len(turns) - len(lags),
         lag_max_ns=max(lags, default=None),
+    )
+
+
+# The dimensions that reviewers ask for; a run may lack any of them.
+DIMENSIONS = ("task", "language", "prompt_length", "answer_length", "sampling")
+
+
+def compute_label_acceptance(prepared: PreparedRun) -> tuple[LabelAcceptance, ...]:
+    """Return the candidate's acceptance by load, dimension and label; no row where no counter tells."""
+    columns, items = prepared.columns, {item.id: item for item in prepared.run.items}
+    found = []
+    for load in prepared.loads:
+        places = prepared.places_of("candidate", load)
+        asked = np.unique(columns.items[places]).tolist()
+        for dimension in DIMENSIONS:
+            labels = [items[name].segments.get(dimension) for name in columns.item_ids]
+            for label in sorted({label for item in asked if (label := labels[item]) is not None}):
+                has_label = np.array([one == label for one in labels], dtype=np.bool_)
+                own = places[has_label[columns.items[places]]]
+                row = _summarise_label(columns, own, (load, dimension, label))
+                found += [] if row is None else [row]
+    return tuple(found)
+
+
+def _summarise_label(columns: Columns, places: Ints, key: tuple[str, str, str]) -> LabelAcceptance | None:
+    sound = places[columns.is_sound[places] & columns.discloses[places]]
+    pooled = pool_acceptance(columns.records[place] for place in sound.tolist())
+    if pooled is None:
+        return None
+    return LabelAcceptance(
+        arm="candidate",
+        load=key[0],
+        dimension=key[1],
+        label=key[2],
+        prompts=len(np.unique(columns.prompts[places[columns.is_ok[places]]])),
+        num_draft_tokens=pooled.num_draft_tokens,
+        num_accepted_draft_tokens=pooled.num_accepted_draft_tokens,
+        draft_acceptance_rate=pooled.draft_acceptance_rate,
+        mean_acceptance_length=pooled.mean_acceptance_length,
     )

@@ -79,7 +79,6 @@ class Worth(msgspec.Struct, frozen=True, kw_only=True):
     good_ratio: Figure
     noise: float | None
     quality: QualityStanding
-    saving_per_month: Span
     saving_over_horizon: Span
     break_even_per_month: Span
     unit: Literal["tokens", "requests"]

@@ -5,7 +5,7 @@ Pure view of `Results.economics`.
 
 import msgspec
 
-from draftproof.judge.inform.economics.money import amount
+from draftproof.judge.inform.money import amount
 from draftproof.judge.results.economics import ArmUse, Capacity, Economics, Span, Worth
 from draftproof.judge.results.figure import Figure
 from draftproof.judge.results.run import Results

@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from draftproof.judge.decide.wording import name_segment
-from draftproof.judge.inform.diagnosis.bound import compute_step_ns
+from draftproof.judge.inform.diagnosis.steps import compute_step_ns
 from draftproof.judge.inform.evidence import EvidenceRow, find_evidence
 from draftproof.judge.inform.explain import CellView, Explanation, PromptView, RequestView
 from draftproof.judge.metrics.acceptance import ProgressSummary

@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 from watched_runs import ENGINES, MANIFEST, RESULTS, ROLLBACK, make_plan
 
-from draftproof.judge.inform.questions.answers import list_triggers
+from draftproof.judge.inform.rollback import list_triggers
 from draftproof.tell.monitoring import watch_run
 
 ALERTS = {

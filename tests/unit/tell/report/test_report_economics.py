@@ -117,7 +117,7 @@ def economics(results, names, *, failing, priced):
         Worth(
             arm=arm, versus="baseline", load=load, token_ratio=UNKNOWN if failing else figure(0.8),
             good_ratio=UNKNOWN if failing else figure(0.8), noise=1.03, quality="held",
-            saving_per_month=money, saving_over_horizon=Span(low=-40.0, high=900.0) if priced else money,
+            saving_over_horizon=Span(low=-40.0, high=900.0) if priced else money,
             break_even_per_month=Span(low=4.1e7, reason="open"), unit="tokens",
             standing="not_worth" if priced else "unknown", left_out=("energy (not metered)",),
             text="In <words>.",

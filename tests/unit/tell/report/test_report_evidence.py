@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from tests.builders.results import build_results
 
-from draftproof.judge.inform.diagnosis.bound import compute_step_cost, index_arm_cells
+from draftproof.judge.inform.diagnosis.steps import compute_step_cost, index_arm_cells
 from draftproof.judge.results.decision import ContextBand, Question
 from draftproof.judge.results.run import Reason
 from draftproof.tell.report import render_html

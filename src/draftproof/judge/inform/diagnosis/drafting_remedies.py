@@ -1,18 +1,21 @@
-"""What to change in drafting itself, and what a separate prefill would spare: each only with evidence. Pure.
+"""What remedies are judged by, and those that change drafting itself or part prefill from it. Pure.
 
-Rests on rounds, histograms of acceptance and counters of the service; without them nothing is suggested.
+Each rests on rounds, histograms of acceptance or counters of the service; without them nothing is suggested.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
 
 from draftproof.judge.decide.effects import EffectIndex, null_difference_at, read_direction
 from draftproof.judge.decide.guardrails import beside_null
-from draftproof.judge.inform.diagnosis.break_evens import RoundTable
-from draftproof.judge.inform.diagnosis.remedies import Known
+from draftproof.judge.inform.diagnosis.steps import RoundTable
 from draftproof.judge.metrics.service import percentile
-from draftproof.judge.observe.run_data import ALL_SEGMENTS
-from draftproof.judge.results.diagnosis import BreakEven, Evidence, Remedy
+from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
+from draftproof.judge.results.diagnosis import BreakEven, Evidence, Remedy, TimeParts
 from draftproof.judge.results.figure import describe
+from draftproof.judge.results.run import ArmCell
+from draftproof.judge.results.services import ServiceStart, ServiceUse
 
 E2E = "e2e_from_schedule_ns"
 # What a step commits against what it must: above 1 it pays.
@@ -36,6 +39,27 @@ PREFILL_CHUNKS = frozenset(
 )
 
 Rounds = Sequence[tuple[int, bool]]  # ns of a round, whether it carried prefill of other requests
+
+
+class Known(msgspec.Struct, frozen=True, kw_only=True):
+    """What remedies are judged by: the baseline's and the candidate's figures over all segments, by load."""
+
+    prepared: PreparedRun
+    baseline: Mapping[str, TimeParts]
+    candidate: Mapping[str, TimeParts]
+    cells: Mapping[tuple[str, str], ArmCell]
+    services: Mapping[tuple[str, str], ServiceUse]
+    starts: Sequence[ServiceStart]
+    break_evens: Mapping[str, BreakEven]
+    effects: EffectIndex
+    rounds: RoundTable
+    nulls: Mapping[str, float]  # by load: what two equal arms differ by in time per token
+    invalid: frozenset[str]  # loads whose cells are invalid: nothing there compares arms
+
+
+def largest(stakes: Iterable[float | None]) -> float | None:
+    """Return the largest share of time that is known."""
+    return max((one for one in stakes if one is not None), default=None)
 
 
 def suggest_fewer_drafts(known: Known) -> Remedy | None:
@@ -74,22 +98,21 @@ def enough_drafts(kept: Sequence[float]) -> int:
     return next((length for length, share in enumerate(kept, start=1) if share >= KEPT_SHARE), len(kept))
 
 
-def suggest_off_at_load(known: Known, effects: EffectIndex) -> Remedy | None:
+def suggest_off_at_load(known: Known) -> Remedy | None:
     """No drafting from some load on: steps cost more than they commit there and less at a lower load."""
-    standing = {load: _pays(known, effects, load) for load in known.prepared.loads}
+    standing = {load: _pays(known, load) for load in known.prepared.loads}
     paying = [load for load, (pays, _) in standing.items() if pays is True]
     losing = [load for load, (pays, _) in standing.items() if pays is False]
     later = [load for load in losing if paying and _rank(known, load) > _rank(known, paying[0])]
     if not later:
         return None
-    losses = [_loss(known, load) for load in later]
     return Remedy(
         code="off_at_high_batch",
         title=f"No drafting from load {later[0]} on",
         text="Drafting pays at a lower load and costs at this one: a policy that switches it off by batch "
         "size keeps the gain without the loss.",
         loads=tuple(later),
-        stake=max((one for one in losses if one is not None), default=None),
+        stake=largest(_loss(known, load) for load in later),
         evidence=tuple(standing[load][1] for load in (*paying, *later)),
     )
 
@@ -103,13 +126,12 @@ def suggest_cheaper_drafter(known: Known) -> Remedy | None:
     ]
     if not dear:
         return None
-    stakes = [_draft_stake(known, one) for one in dear]
     return Remedy(
         code="cheaper_drafter",
         title="A cheaper drafter",
         text="The step commits enough tokens for its verification; it is drafting that makes it too dear.",
         loads=tuple(one.load for one in dear),
-        stake=max((one for one in stakes if one is not None), default=None),
+        stake=largest(_draft_stake(known, one) for one in dear),
         evidence=tuple(
             Evidence(
                 text=f"at load {one.load} drafting takes {(one.draft_ns or 0.0) / 1e6:.2f} ms a step and "
@@ -121,7 +143,7 @@ def suggest_cheaper_drafter(known: Known) -> Remedy | None:
     )
 
 
-def suggest_separate_prefill(known: Known, rounds: RoundTable, effects: EffectIndex) -> Remedy | None:
+def suggest_separate_prefill(known: Known) -> Remedy | None:
     """Shorter prefill steps: the slowest rounds are those that carry other requests' prompts.
 
     Where the alternative is the baseline with another chunk, what that did end to end stands beside it.
@@ -129,7 +151,7 @@ def suggest_separate_prefill(known: Known, rounds: RoundTable, effects: EffectIn
     seen = {
         load: [(turn.round_ns, turn.prefill_tokens > 0) for _, turn in owned]
         for load in known.prepared.loads
-        if (owned := rounds.get(("baseline", ALL_SEGMENTS, load)))
+        if (owned := known.rounds.get(("baseline", ALL_SEGMENTS, load)))
     }
     tails = {load: found for load, one in seen.items() if (found := measure_prefill_tail(one)) is not None}
     if not tails:
@@ -150,11 +172,11 @@ def suggest_separate_prefill(known: Known, rounds: RoundTable, effects: EffectIn
         "the stalls and take more steps; separate devices for prefill and decoding remove them.",
         loads=tuple(tails),
         stake=max(stakes),
-        evidence=(*signs, *list_tried_chunks(known, effects, tails)),
+        evidence=(*signs, *list_tried_chunks(known, tails)),
     )
 
 
-def list_tried_chunks(known: Known, effects: EffectIndex, loads: Iterable[str]) -> list[Evidence]:
+def list_tried_chunks(known: Known, loads: Iterable[str]) -> list[Evidence]:
     """Return what another prefill chunk did to end-to-end time, where the alternative changes that alone.
 
     Of loads that are valid, and only where it is more than two equal arms differ by.
@@ -168,8 +190,8 @@ def list_tried_chunks(known: Known, effects: EffectIndex, loads: Iterable[str]) 
         return []
     name, found = changed[0], []
     for load in loads:
-        effect = effects.get((E2E, "alternative", "baseline", ALL_SEGMENTS, load))
-        null = null_difference_at(effects, E2E, load)
+        effect = known.effects.get((E2E, "alternative", "baseline", ALL_SEGMENTS, load))
+        null = null_difference_at(known.effects, E2E, load)
         if load in known.invalid or effect is None or read_direction(effect.ratio, null) is None:
             continue
         text = (
@@ -219,7 +241,7 @@ def _kept_by_length(known: Known, load: str) -> list[float] | None:
     return [sum(accepted[: length + 1]) / total for length in range(len(accepted))]
 
 
-def _pays(known: Known, effects: EffectIndex, load: str) -> tuple[bool | None, Evidence]:
+def _pays(known: Known, load: str) -> tuple[bool | None, Evidence]:
     """Return whether drafting pays at a load: by steps where rounds tell, else by the time per token."""
     if load in known.invalid:
         return None, Evidence(text=f"the cells at load {load} are invalid", row=f"cells: all × {load}")
@@ -231,7 +253,7 @@ def _pays(known: Known, effects: EffectIndex, load: str) -> tuple[bool | None, E
             f"{even.needed_tokens:.2f} ordinary steps"
         )
         return pays, Evidence(text=text, row=f"break_evens: all × {load}")
-    effect = effects.get(("tpot_ns", "candidate", "baseline", ALL_SEGMENTS, load))
+    effect = known.effects.get(("tpot_ns", "candidate", "baseline", ALL_SEGMENTS, load))
     row = f"effects: tpot_ns candidate / baseline, all × {load}"
     if effect is None or effect.ratio.low is None or effect.ratio.high is None:
         return None, Evidence(text=f"at load {load} nothing is known", row=row)

@@ -1,67 +1,34 @@
-"""What to look at when speculation is not the answer: each remedy only with evidence for it. Pure.
+"""What to look at when speculation is not the answer, and the whole diagnosis of a run. Pure.
 
 One function a remedy; it returns None where nothing measured speaks for it. The order is by `stake`, the
 share of a request's time that the remedy could touch at most; what has none comes after, a cold start last.
 
-How much of the prompts is a beginning that they share: what a prefix cache could spare. Pure.
-
-Counted in characters of the messages, because prompts are kept as text; the share of tokens is about the
-same. What the chat template puts before every prompt is not seen, so the share errs to the low side. Of a
-workload whose prompts are withheld the counts were kept.
+What a prefix cache could spare is counted in characters of the messages, because prompts are kept as text;
+the share of tokens is about the same. What the chat template puts before every prompt is not seen, so the
+share errs to the low side. Of a workload whose prompts are withheld the counts were kept.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
-
-import msgspec
 
 from draftproof.judge.decide.effects import EffectIndex, null_difference_at
 from draftproof.judge.decide.faults import Faults
+from draftproof.judge.inform.diagnosis.drafter_cost import compute_drafter_costs
+from draftproof.judge.inform.diagnosis.drafting_remedies import (
+    Known,
+    largest,
+    suggest_cheaper_drafter,
+    suggest_fewer_drafts,
+    suggest_off_at_load,
+    suggest_separate_prefill,
+)
+from draftproof.judge.inform.diagnosis.steps import RoundTable
+from draftproof.judge.inform.diagnosis.time_parts import NOT_MEASURED, compute_time_parts
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
-from draftproof.judge.results.diagnosis import BreakEven, Evidence, Remedy, TimeParts
+from draftproof.judge.results.diagnosis import BreakEven, Diagnoses, Evidence, Remedy
 from draftproof.judge.results.run import ArmCell
 from draftproof.judge.results.services import Gauge, ServiceStart, ServiceUse
 from draftproof.workload.items import Item
-
-_END = "\x1e"  # between messages, so that a short message is no beginning of a longer one
-
-
-def measure_overlaps(items: Iterable[Item]) -> dict[str, tuple[int, int]]:
-    """Return item id -> (characters of its prompt, of its longest prefix shared with another prompt).
-
-    In sorted order the nearest relative of a text is one of its two neighbours.
-    """
-    by_id = {item.id: item for item in items}
-    kept = {name: item.withheld_prompt for name, item in by_id.items() if item.withheld_prompt is not None}
-    texts = sorted((render_prompt(item), name) for name, item in by_id.items() if name not in kept)
-    shared = [_common_length(before, after) for (before, _), (after, _) in pairwise(texts)]
-    sides = zip([0, *shared], [*shared, 0], strict=True)
-    counted = {name: (len(text), max(side)) for (text, name), side in zip(texts, sides, strict=False)}
-    return kept | counted
-
-
-def render_prompt(item: Item) -> str:
-    """Return the messages of an item as one text; a role is one letter, so that it counts next to nothing."""
-    return "".join(f"{one.role[0]}{one.text}{_END}" for one in item.messages)
-
-
-def common_prefix_share(items: Iterable[Item]) -> float | None:
-    """Return Σ shared prefix / Σ length over distinct items, None below two prompts."""
-    overlaps = measure_overlaps(items).values()
-    total = sum(length for length, _ in overlaps)
-    if len(overlaps) < 2 or not total:
-        return None
-    return sum(shared for _, shared in overlaps) / total
-
-
-def _common_length(one: str, other: str) -> int:
-    """Return the length of the longest common beginning, by halving."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if one[:middle] == other[:middle] else (low, middle - 1)
-    return low
-
 
 # A part of the time below these shares is no place to look first.
 QUEUE_SHARE, PREFILL_SHARE = 0.10, 0.20
@@ -78,34 +45,21 @@ CACHE_SWITCHES: tuple[tuple[str, object], ...] = (
 LAST = "cold_start"
 
 
-class Known(msgspec.Struct, frozen=True, kw_only=True):
-    """What remedies are judged by: the baseline's and the candidate's figures over all segments, by load."""
-
-    prepared: PreparedRun
-    baseline: Mapping[str, TimeParts]
-    candidate: Mapping[str, TimeParts]
-    cells: Mapping[tuple[str, str], ArmCell]
-    services: Mapping[tuple[str, str], ServiceUse]
-    starts: Sequence[ServiceStart]
-    break_evens: Mapping[str, BreakEven]
-    nulls: Mapping[str, float]  # by load: what two equal arms differ by in time per token
-    invalid: frozenset[str]  # loads whose cells are invalid: nothing there compares arms
-
-
-def gather_known(
+def compute_diagnoses(
     prepared: PreparedRun,
     *,
-    parts: Iterable[TimeParts],
-    arm_cells: Iterable[ArmCell],
-    services: Iterable[ServiceUse],
-    starts: Sequence[ServiceStart],
-    break_evens: Iterable[BreakEven],
-    effects: EffectIndex,
     faults: Faults,
-) -> Known:
-    """Return the figures by arm and load, those over all segments."""
+    effects: EffectIndex,
+    arm_cells: Sequence[ArmCell],
+    services: Sequence[ServiceUse],
+    starts: Sequence[ServiceStart],
+    rounds: RoundTable,
+    break_evens: tuple[BreakEven, ...],
+) -> Diagnoses:
+    """Return time by part, remedies in the order to look at them, the drafter's cost and what breaks even."""
+    parts = compute_time_parts(prepared, effects, faults)
     pooled = [one for one in parts if one.segment == ALL_SEGMENTS]
-    return Known(
+    known = Known(
         prepared=prepared,
         baseline={one.load: one for one in pooled if one.arm == "baseline"},
         candidate={one.load: one for one in pooled if one.arm == "candidate"},
@@ -113,8 +67,17 @@ def gather_known(
         services={(one.arm, one.load): one for one in services},
         starts=starts,
         break_evens={one.load: one for one in break_evens if one.segment == ALL_SEGMENTS},
+        effects=effects,
+        rounds=rounds,
         nulls={load: null_difference_at(effects, "tpot_ns", load) for load in prepared.loads},
         invalid=frozenset(load for load in prepared.loads if faults.is_invalid(load)),
+    )
+    return Diagnoses(
+        parts=parts,
+        remedies=order_remedies(suggest(known) for suggest in _SUGGESTIONS),
+        drafter=compute_drafter_costs(prepared, rounds, services),
+        break_evens=break_evens,
+        not_measured=NOT_MEASURED,
     )
 
 
@@ -130,14 +93,13 @@ def suggest_capacity(known: Known) -> Remedy | None:
     loads = tuple(load for load, signs in found if signs)
     if not loads:
         return None
-    queue = [known.baseline[load].queue.value for load in loads if load in known.baseline]
     return Remedy(
         code="more_capacity",
         title="More batching or capacity",
         text="Requests wait for a place in the running batch, which faster decoding shortens only in part: "
         "a larger batch, a larger cache or another replica comes first.",
         loads=loads,
-        stake=max((one for one in queue if one is not None), default=None),
+        stake=largest(known.baseline[load].queue.value for load in loads if load in known.baseline),
         evidence=tuple(sign for _, signs in found for sign in signs),
     )
 
@@ -318,3 +280,55 @@ def _mean_of(gauge: Gauge | None) -> float:
 
 def _at_least(value: float | None, floor: float) -> bool:
     return value is not None and value >= floor
+
+
+_SUGGESTIONS = (
+    suggest_capacity,
+    suggest_prefill,
+    suggest_prefix_cache,
+    suggest_separate_prefill,
+    suggest_off_at_load,
+    suggest_cheaper_drafter,
+    suggest_fewer_drafts,
+    suggest_cold_start,
+)
+
+
+_END = "\x1e"  # between messages, so that a short message is no beginning of a longer one
+
+
+def measure_overlaps(items: Iterable[Item]) -> dict[str, tuple[int, int]]:
+    """Return item id -> (characters of its prompt, of its longest prefix shared with another prompt).
+
+    In sorted order the nearest relative of a text is one of its two neighbours.
+    """
+    by_id = {item.id: item for item in items}
+    kept = {name: item.withheld_prompt for name, item in by_id.items() if item.withheld_prompt is not None}
+    texts = sorted((render_prompt(item), name) for name, item in by_id.items() if name not in kept)
+    shared = [_common_length(before, after) for (before, _), (after, _) in pairwise(texts)]
+    sides = zip([0, *shared], [*shared, 0], strict=True)
+    counted = {name: (len(text), max(side)) for (text, name), side in zip(texts, sides, strict=False)}
+    return kept | counted
+
+
+def render_prompt(item: Item) -> str:
+    """Return the messages of an item as one text; a role is one letter, so that it counts next to nothing."""
+    return "".join(f"{one.role[0]}{one.text}{_END}" for one in item.messages)
+
+
+def common_prefix_share(items: Iterable[Item]) -> float | None:
+    """Return Σ shared prefix / Σ length over distinct items, None below two prompts."""
+    overlaps = measure_overlaps(items).values()
+    total = sum(length for length, _ in overlaps)
+    if len(overlaps) < 2 or not total:
+        return None
+    return sum(shared for _, shared in overlaps) / total
+
+
+def _common_length(one: str, other: str) -> int:
+    """Return the length of the longest common beginning, by halving."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if one[:middle] == other[:middle] else (low, middle - 1)
+    return low

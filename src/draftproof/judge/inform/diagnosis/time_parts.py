@@ -5,22 +5,34 @@ rests on the requests that disclose it. Definitions: docs/diagnosis.md.
 """
 
 import math
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import numpy as np
 
-from draftproof.judge.decide.effects import EffectIndex, null_difference_at
+from draftproof.judge.decide.effects import EffectIndex, null_difference_at, read_direction
 from draftproof.judge.decide.faults import Faults
 from draftproof.judge.metrics.request import end_to_end_gain
 from draftproof.judge.observe.columns import Columns
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
 from draftproof.judge.results.diagnosis import PartsSource, TimeParts
 from draftproof.judge.results.figure import Figure, as_figure
+from draftproof.judge.results.run import Diagnosis
 from draftproof.judge.stats.resampling import Floats, Ints
 from draftproof.judge.stats.totals import ratio_of_totals, sum_by_place
 
 BOUND_SHARE = 0.5
 ARMS = ("baseline", "candidate", "alternative")
+WORDS = {
+    "decode-bound": "decoding takes most of the time, so faster decoding reaches the user",
+    "prefill-bound": "reading the prompt takes most of the time, which speculation does not shorten",
+    "queue-bound": "waiting for a free place takes most of the time; more batching or capacity helps first",
+    "first-token-bound": "waiting for the first token takes most of the time, by the client's clock: queueing"
+    " and reading the prompt cannot be told apart, and speculation shortens neither",
+    "client-bound": "most of the time passes outside the server's own clock",
+    "unknown": "no single part takes half of the time, or the service does not disclose the parts",
+}
+LATE = "the load client itself was late, so its times are not the service's"
 NOT_MEASURED = (
     ("media-bound", "not measured: no trace of media synthesis or transport is recorded"),
     ("retrieval-bound", "not measured: no trace of retrieval before the request is recorded"),
@@ -275,3 +287,58 @@ def _gain_of(share: float | None, speedup: float | None) -> float | None:
     if share is None or not speedup:
         return None
     return end_to_end_gain(min(max(share, 0.0), 1.0), speedup)
+
+
+def diagnose(
+    prepared: PreparedRun, parts: Sequence[TimeParts], effects: EffectIndex, faults: Faults
+) -> tuple[Diagnosis, ...]:
+    """Return what the baseline's time is spent on at each load and what faster decoding can give.
+
+    Where the engine gives no timings, the client's clock tells decoding (first to last chunk) from all
+    before.
+    """
+    pooled = {one.load: one for one in parts if (one.arm, one.segment) == ("baseline", ALL_SEGMENTS)}
+    return tuple(_diagnose_load(pooled[load], effects, faults) for load in prepared.loads)
+
+
+def _diagnose_load(parts: TimeParts, effects: EffectIndex, faults: Faults) -> Diagnosis:
+    tpot, measured = (_speedup(effects, metric, parts.load) for metric in ("tpot_ns", "e2e_from_schedule_ns"))
+    found = Diagnosis(
+        load=parts.load,
+        bound=parts.bound,
+        queue_share=parts.queue.value,
+        prefill_share=parts.prefill.value,
+        decode_share=parts.decode.value,
+        other_share=parts.other.value,
+        decode_speedup=tpot,
+        ceiling_gain=parts.ceiling.value,
+        predicted_gain=_gain_of(parts.decode.value, tpot),
+        measured_gain=measured,
+        text="",
+    )
+    text = " ".join(_describe(found, parts.source, effects, faults))
+    return msgspec.structs.replace(found, text=text)
+
+
+def _speedup(effects: EffectIndex, metric: str, load: str) -> float | None:
+    effect = effects.get((metric, "candidate", "baseline", ALL_SEGMENTS, load))
+    return 1 / effect.ratio.value if effect and effect.ratio.value and not effect.ratio.remedy else None
+
+
+def _describe(found: Diagnosis, source: str, effects: EffectIndex, faults: Faults) -> Iterator[str]:
+    load, predicted, measured = found.load, found.predicted_gain, found.measured_gain
+    why = LATE if faults.is_client_late(load) else WORDS[found.bound]
+    yield f"At load {load} the baseline is {found.bound}: {why}."
+    if found.decode_share is not None:
+        clock = "by the server's timings" if source == "server" else "by the client's clock"
+        yield f"Decoding takes {100 * found.decode_share:.0f} % of the time {clock}."
+    if found.ceiling_gain is not None:
+        yield f"Faster decoding can make a whole request at most {found.ceiling_gain:.2f} times as fast."
+    if predicted is None or faults.is_invalid(load):
+        return
+    effect = effects.get(("tpot_ns", "candidate", "baseline", ALL_SEGMENTS, load))
+    null = null_difference_at(effects, "tpot_ns", load)
+    if read_direction(effect.ratio if effect else None, null) is None:
+        yield "Whether decoding is faster or slower than two equal arms differ is not shown."
+    elif measured is not None:
+        yield f"The decode speed-up predicts {predicted:.2f} times; {measured:.2f} was measured."

@@ -1,11 +1,7 @@
-"""The twelve questions of a review, each answered from this run or left open with what would answer it.
+"""The twelve questions of a review, each answered from this run or left open with what would answer it. Pure.
 
-Pure. An answer holds only what a row of the results, the manifest or the plan says; what nobody measured or
-stated is not guessed. The order and the wording of the questions are fixed, so that reviews can be compared.
-
-Answers to the review questions that rest on what was measured. Pure.
-
-Answers to the review questions that rest on the contract and on the plan. Pure.
+An answer holds only what a row of the results, the manifest or the plan says; what nobody measured or stated
+is not guessed. The order and the wording of the questions are fixed, so that reviews can be compared.
 """
 
 from collections import Counter
@@ -14,30 +10,94 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from draftproof.core.manifests import ArmManifest, Contract, Manifest
-from draftproof.judge.decide.wording import name_reason
-from draftproof.judge.inform.questions.answers import (
-    CRITICAL,
-    UNDISCLOSED,
-    Answer,
-    Source,
-    describe_rollback,
-    grade,
-    list_triggers,
-    write_ratio,
-    write_share,
-)
-from draftproof.judge.results.decision import ALL_LOADS, LabelAcceptance, Question
-from draftproof.judge.results.run import Cell, Diagnosis, Results
+from draftproof.judge.decide.effects import index_effects
+from draftproof.judge.decide.wording import METRIC_WORDS, name_reason
+from draftproof.judge.inform.rollback import CRITICAL, describe_rollback, list_triggers
+from draftproof.judge.observe.run_data import ALL_SEGMENTS
+from draftproof.judge.results.decision import ALL_LOADS, LabelAcceptance, Question, QuestionStanding
+from draftproof.judge.results.figure import describe
+from draftproof.judge.results.run import ArmCell, Cell, Diagnosis, Effect, Results
 from draftproof.plan.load_size import LoadSize, widest_limit
 from draftproof.plan.schema import Plan
 from draftproof.plan.tables import PLATFORM_PARTS
 
+UNDISCLOSED = "undisclosed"
 GIB = 2**30
 ASKED_DIMENSIONS = {
     "language": ("language",),
     "task": ("task",),
     "length": ("prompt_length", "answer_length"),
 }
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """One answer: how far it goes, in one or two sentences, the rows it rests on, and what is missing."""
+
+    standing: QuestionStanding
+    answer: str
+    evidence: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything an answer may rest on."""
+
+    results: Results
+    plan: Plan
+    manifest: Manifest
+
+    @property
+    def contract(self) -> Contract | None:
+        """The candidate's contract."""
+        return next((one for one in self.manifest.contracts if one.arm == "candidate"), None)
+
+    @property
+    def loads(self) -> tuple[tuple[str, LoadSize], ...]:
+        """The loads and their sizes, closed loops by requests in flight, then open ones by rate."""
+        return tuple(sorted(self.results.sizes.items(), key=lambda level: level[1].order))
+
+    def drafts(self, arm: str) -> bool | None:
+        """Return whether an arm's contract says that it drafts, None where it does not tell."""
+        kind = next((one.drafter_kind for one in self.manifest.contracts if one.arm == arm), UNDISCLOSED)
+        return None if kind == UNDISCLOSED else kind != "none"
+
+    def arm(self, name: str) -> ArmManifest | None:
+        """Return what the run wrote down of an arm."""
+        return next((one for one in self.manifest.arms if one.arm == name), None)
+
+    def cell_of(self, arm: str, load: str) -> ArmCell | None:
+        """Return an arm's figures at a load over all segments."""
+        wanted, cells = (arm, ALL_SEGMENTS, load), self.results.arm_cells
+        return next((one for one in cells if (one.arm, one.segment, one.load) == wanted), None)
+
+    def is_invalid(self, load: str) -> bool:
+        """Return whether every cell of a load is invalid, so that nothing there compares arms."""
+        found = [cell.status for cell in self.results.cells if cell.load == load]
+        return bool(found) and set(found) == {"invalid"}
+
+    def effect_at(self, load: str, arm: str = "candidate") -> Effect | None:
+        """Return the deciding effect of an arm at a load over all segments."""
+        return index_effects(self.results.effects).get(
+            (self.results.metric, arm, "baseline", ALL_SEGMENTS, load)
+        )
+
+
+def grade(known: Iterable[bool]) -> QuestionStanding:
+    """Return "answered" if all parts are known, "open" if none is, else "partly"."""
+    parts = list(known)
+    if all(parts):
+        return "answered"
+    return "partly" if any(parts) else "open"
+
+
+def list_gaps(*wanted: tuple[object, str]) -> tuple[str, ...]:
+    """Return what would answer the rest: the texts whose condition does not hold."""
+    return tuple(text for holds, text in wanted if not holds)
+
+
+def write_share(share: float | None) -> str:
+    """Return "62 %", or "an unknown share"."""
+    return "an unknown share" if share is None else f"{100 * share:.0f} %"
 
 
 def answer_delay(source: Source) -> Answer:
@@ -58,7 +118,7 @@ def answer_delay(source: Source) -> Answer:
         standing="answered" if apart else "partly",
         answer=f"The time between tokens: {'; '.join(parts)}. Speculation shortens the decoding alone.",
         evidence=tuple(f"diagnosis: load {one.load}" for one in known),
-        missing=() if apart else ("A service that tells queueing and prefill apart from decoding.",),
+        missing=list_gaps((apart, "A service that tells queueing and prefill apart from decoding.")),
     )
 
 
@@ -75,9 +135,12 @@ def answer_bound(source: Source) -> Answer:
         standing=grade(one.bound != "unknown" for one in rows) if rows else "open",
         answer=f"The baseline is {'; '.join(parts)}." if parts else "No bound could be named at any load.",
         evidence=tuple(f"diagnosis: load {one.load}" for one in named),
-        missing=()
-        if len(named) == len(rows) and rows
-        else ("Server timings of the baseline at every load, or an engine that discloses them.",),
+        missing=list_gaps(
+            (
+                rows and len(named) == len(rows),
+                "Server timings of the baseline at every load, or an engine that discloses them.",
+            )
+        ),
     )
 
 
@@ -90,9 +153,9 @@ def answer_resources(source: Source) -> Answer:
         standing=grade((memory is not None, energy is not None)),
         answer=" ".join(told) if told else "Neither memory nor energy of the services was measured.",
         evidence=(*memory_rows, *energy_rows),
-        missing=(
-            *(("Memory: a launched service, or GPU memory read by the sampler.",) if memory is None else ()),
-            *(("Energy: a machine with readable power counters.",) if energy is None else ()),
+        missing=list_gaps(
+            (memory, "Memory: a launched service, or GPU memory read by the sampler."),
+            (energy, "Energy: a machine with readable power counters."),
         ),
     )
 
@@ -127,10 +190,11 @@ def answer_acceptance(source: Source) -> Answer:
                 for one in found
             ),
         ),
-        missing=tuple(
-            f"Items with different labels of {' or '.join(dimensions)}."
-            for kind, dimensions in ASKED_DIMENSIONS.items()
-            if kind not in told
+        missing=list_gaps(
+            *(
+                (kind in told, f"Items with different labels of {' or '.join(dimensions)}.")
+                for kind, dimensions in ASKED_DIMENSIONS.items()
+            )
         ),
     )
 
@@ -168,9 +232,9 @@ def answer_high_batch(source: Source) -> Answer:
     text = f"At {high.label}, the most that was measured, the cells are {statuses}"
     is_valid = any(one.status != "invalid" for one in cells)
     if is_valid and (there := effects[last]) is not None and there.ratio.value is not None:
-        text += f", and candidate / baseline over all segments is {write_ratio(there.ratio)}"
+        text += f", and candidate / baseline over all segments is {describe(there.ratio)}"
         if first != last and (here := effects[first]) is not None and here.ratio.value is not None:
-            text += f" against {write_ratio(here.ratio)} at {low.label}"
+            text += f" against {describe(here.ratio)} at {low.label}"
     text += _describe_null(source, last, high) if is_valid else ""
     still = [one for one in cells if one.status in {"inconclusive", "invalid"}]
     decided = not still
@@ -181,9 +245,9 @@ def answer_high_batch(source: Source) -> Answer:
             *(f"cells: {one.segment} × {last}" for one in cells),
             *(f"effects: candidate / baseline, all × {load}" for load in dict.fromkeys((first, last))),
         ),
-        missing=(
-            *(("A second, higher [[load]] level.",) if first == last else ()),
-            *((f"What keeps cells open at load {last}: {_list_causes(still)}.",) if still else ()),
+        missing=list_gaps(
+            (first != last, "A second, higher [[load]] level."),
+            (decided, f"What keeps cells open at load {last}: {_list_causes(still)}."),
         ),
     )
 
@@ -193,7 +257,7 @@ def _describe_null(source: Source, load: str, size: LoadSize) -> str:
     null = source.effect_at(load, arm="baseline_null")
     if null is None or null.ratio.value is None:
         return ""
-    return f"; baseline_null / baseline, two equal arms, is {write_ratio(null.ratio)} at {size.label}"
+    return f"; baseline_null / baseline, two equal arms, is {describe(null.ratio)} at {size.label}"
 
 
 def _list_causes(cells: Iterable[Cell]) -> str:
@@ -290,7 +354,12 @@ NO_CONTRACT = Answer(
 )
 # What a drafter of these kinds is made of needs no licence of its own.
 WITHOUT_WEIGHTS = frozenset({"none", "ngram", "suffix", "prompt_lookup"})
-METRICS = {"tpot_ns": "time per token", "e2e_from_schedule_ns": "end-to-end time"}
+_APPROVAL_WORDS = {
+    "owner": "owner {}",
+    "approver": "approver {}",
+    "rollback_artefact": "to roll back, deploy {}",
+    "drafter_retirement": "retirement of the drafter: {}",
+}
 BLOCKING = {
     "harm_margin": "{metric} wholly beyond +{share}",
     "e2e_margin": "end-to-end time +{share}",
@@ -316,9 +385,9 @@ def answer_method(source: Source) -> Answer:
         standing=grade((told, versioned)),
         answer=f"{contract.algorithm}{policy}, on {contract.runtime} {contract.runtime_version}.",
         evidence=("contracts: candidate", "manifest: candidate"),
-        missing=()
-        if told
-        else ("A service that discloses its method: through this one only delivery is seen.",),
+        missing=list_gaps(
+            (told, "A service that discloses its method: through this one only delivery is seen.")
+        ),
     )
 
 
@@ -340,14 +409,10 @@ def answer_compatible(source: Source) -> Answer:
         answer=f"{words[fits]}. Licence of the target: {contract.target_licence or 'not stated'}; "
         f"of the drafter: {licence or 'not stated'}.",
         evidence=("contracts: candidate",),
-        missing=(
-            *(
-                ()
-                if fits is not None
-                else ("The files of both tokenizers within reach of `draftproof check`.",)
-            ),
-            *(() if contract.target_licence else ("target.licence in the plan.",)),
-            *(() if licence else ("arms.candidate.drafter.licence in the plan.",)),
+        missing=list_gaps(
+            (fits is not None, "The files of both tokenizers within reach of `draftproof check`."),
+            (contract.target_licence, "target.licence in the plan."),
+            (licence, "arms.candidate.drafter.licence in the plan."),
         ),
     )
 
@@ -370,9 +435,9 @@ def answer_equivalence(source: Source) -> Answer:
         else "answered",
         answer=f"{text}. {shown}".strip(),
         evidence=(*(("contracts: candidate",) if contract else ()), *rows),
-        missing=(
-            *(() if shown else ("Greedy items answered by candidate, baseline and null arm.",)),
-            *(("An engine whose verifier is exact by construction.",) if stated in {"assumed", None} else ()),
+        missing=list_gaps(
+            (shown, "Greedy items answered by candidate, baseline and null arm."),
+            (stated not in {"assumed", None}, "An engine whose verifier is exact by construction."),
         ),
     )
 
@@ -394,10 +459,10 @@ def answer_disable(source: Source) -> Answer:
             *(f"outcomes: baseline, all × {load}" for load, _ in source.loads),
             *(("contracts: candidate",) if contract else ()),
         ),
-        missing=(
-            *(() if is_off else ("A baseline that is known not to draft.",)),
-            *(() if told else ("What the engine does when its drafter fails: it states nothing.",)),
-            "A rehearsal of switching: requests lost and time to recover were not measured.",
+        missing=list_gaps(
+            (is_off, "A baseline that is known not to draft."),
+            (told, "What the engine does when its drafter fails: it states nothing."),
+            (False, "A rehearsal of switching: requests lost and time to recover were not measured."),
         ),
     )
 
@@ -415,17 +480,8 @@ def _describe_plain_service(answered: int, asked: int, *, is_off: bool) -> str:
 def answer_lifecycle(source: Source) -> Answer:
     """Name who answers for the pair, what is put back, and how the drafter is retired."""
     approval = source.plan.approval
-    stated: dict[str, object] = {
-        name: getattr(approval, name)
-        for name in ("owner", "approver", "rollback_artefact", "drafter_retirement")
-    }
-    words = {
-        "owner": "owner {}",
-        "approver": "approver {}",
-        "rollback_artefact": "to roll back, deploy {}",
-        "drafter_retirement": "retirement of the drafter: {}",
-    }
-    told = [words[name].format(value) for name, value in stated.items() if value]
+    stated: dict[str, object] = {name: getattr(approval, name) for name in _APPROVAL_WORDS}
+    told = [_APPROVAL_WORDS[name].format(value) for name, value in stated.items() if value]
     triggers = approval.change_triggers if told else ()
     untold = _list_untold(source.contract, source.arm("candidate"))
     blind = [name for name in triggers if name in untold]
@@ -438,9 +494,9 @@ def answer_lifecycle(source: Source) -> Answer:
         if told
         else "The plan names no owner, no way back and no retirement.",
         evidence=("plan: approval",) if told else (),
-        missing=(
-            *(f"approval.{name} in the plan." for name, value in stated.items() if not value),
-            *((f"A service or files that tell {_name(blind)}.",) if blind else ()),
+        missing=list_gaps(
+            *((value, f"approval.{name} in the plan.") for name, value in stated.items()),
+            (not blind, f"A service or files that tell {_name(blind)}."),
         ),
     )
 
@@ -470,7 +526,7 @@ def answer_thresholds(source: Source) -> Answer:
     values = source.results.thresholds
     blocks = [
         words.format(
-            metric=METRICS.get(source.results.metric, source.results.metric),
+            metric=METRIC_WORDS[source.results.metric],
             share=write_share(values[name]),
             points=f"{100 * values[name]:g}",
             count=f"{values[name]:g}",
@@ -489,13 +545,9 @@ def answer_thresholds(source: Source) -> Answer:
         standing=grade((bool(blocks), is_stated and not any(one.limit != CRITICAL for one in blind))),
         answer=f"Blocks: {', '.join(blocks)}.{limits}{edge}",
         evidence=("thresholds", *(("plan: rollback",) if is_stated else ())),
-        missing=(
-            *(
-                ()
-                if is_stated
-                else ("The plan's [rollback] table: what is watched and when it is switched off.",)
-            ),
-            *(("A watch of your own over what no rule watches.",) if blind else ()),
+        missing=list_gaps(
+            (is_stated, "The plan's [rollback] table: what is watched and when it is switched off."),
+            (not blind, "A watch of your own over what no rule watches."),
         ),
     )
 
@@ -531,26 +583,14 @@ def _first(contract: Contract) -> str:
 
 QUESTIONS: tuple[tuple[str, str, Callable[[Source], Answer]], ...] = (
     ("delay", "Which delay is speculation to remove?", answer_delay),
-    (
-        "bound",
-        "Which bound applies, and what is the most that speculation can give?",
-        answer_bound,
-    ),
+    ("bound", "Which bound applies, and what is the most that speculation can give?", answer_bound),
     ("method", "Which method and which runtime?", answer_method),
     ("compatible", "Are target and drafter compatible and licensed?", answer_compatible),
     ("resources", "What does it cost in memory and power?", answer_resources),
-    (
-        "acceptance",
-        "What is accepted, by language, task and length?",
-        answer_acceptance,
-    ),
+    ("acceptance", "What is accepted, by language, task and length?", answer_acceptance),
     ("high_batch", "How does it behave at a high batch?", answer_high_batch),
     ("media", "Does speech or picture arrive sooner?", answer_media),
-    (
-        "equivalence",
-        "Is the output equivalent by guarantee, or is that assumed?",
-        answer_equivalence,
-    ),
+    ("equivalence", "Is the output equivalent by guarantee, or is that assumed?", answer_equivalence),
     ("disable", "Can it be switched off?", answer_disable),
     ("lifecycle", "How is it patched and retired?", answer_lifecycle),
     ("thresholds", "Which threshold blocks it or rolls it back?", answer_thresholds),

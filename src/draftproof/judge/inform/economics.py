@@ -22,7 +22,7 @@ from draftproof.judge.decide.device_time import (
 )
 from draftproof.judge.decide.faults import Faults
 from draftproof.judge.decide.guardrails import index_differences
-from draftproof.judge.inform.economics.money import (
+from draftproof.judge.inform.money import (
     Pair,
     UnitCosts,
     break_even_units,
@@ -30,13 +30,19 @@ from draftproof.judge.inform.economics.money import (
     describe_few_good,
     describe_worth,
     saving_over,
-    take_off,
-    work_once,
 )
 from draftproof.judge.observe.pairs import COMPARISONS
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
 from draftproof.judge.observe.windows import TurnWindow
-from draftproof.judge.results.economics import ArmUse, Capacity, Economics, QualityStanding, Span, Worth
+from draftproof.judge.results.economics import (
+    ArmUse,
+    Capacity,
+    Economics,
+    QualityStanding,
+    Span,
+    Worth,
+    WorthStanding,
+)
 from draftproof.judge.results.figure import Figure, as_figure
 from draftproof.judge.results.run import Difference
 from draftproof.judge.results.services import ServiceUse
@@ -89,9 +95,7 @@ def compute_economics(
 
 
 def _use(books: Books, place: Place) -> ArmUse:
-    time, service = books.times[place], books.services.get(place)
-    per_token = service.energy_per_output_token_joules if service else None
-    joules = None if per_token is None else 1000 * per_token
+    time, joules = books.times[place], _joules(books, place, of_good=False)
     on_time = time.on_time / time.judged if time.judged else None
     per_good = _per_thousand(books, time, "good")
     return ArmUse(
@@ -157,15 +161,14 @@ def _capacity(prepared: PreparedRun, arm: str, uses: Sequence[ArmUse]) -> Capaci
     meeting = {one.load: one for one in uses if one.arm == arm and one.meets_objectives}
     best = next((load for load in reversed(prepared.loads) if load in meeting), None)
     if best is None:
-        reason = "at no measured load are enough requests on time"
-        return Capacity(
-            arm=arm, load=None, concurrency=None, good_per_device_hour=Figure(value=None, reason=reason)
-        )
+        nothing = Figure(value=None, reason="at no measured load are enough requests on time")
+        return Capacity(arm=arm, load=None, concurrency=None, good_per_device_hour=nothing)
+    size = prepared.sizes[best]
     return Capacity(
         arm=arm,
         load=best,
-        concurrency=prepared.sizes[best].concurrency,
-        offered_rps=prepared.sizes[best].offered_rps,
+        concurrency=size.concurrency,
+        offered_rps=size.offered_rps,
         good_per_device_hour=meeting[best].good_per_device_hour,
     )
 
@@ -188,75 +191,60 @@ def _list_worths(books: Books, best: Mapping[str, str | None]) -> tuple[Worth, .
 
 
 def _worth(books: Books, place: Place, other: Place, load: str | None) -> Worth:
-    unit, volume = _volume(books.prices)
+    prices, arm = books.prices, place[0]
+    of_requests = prices.tokens_per_month is None and prices.requests_per_month is not None
+    volume = prices.requests_per_month if of_requests else prices.tokens_per_month
+    noise, quality = null_of_loads(books, (place[1], other[1])), _quality(books, place, other)
+    work = {"candidate": prices.candidate, "alternative": prices.alternative}.get(arm, Work())
+    costs = _unit_costs(books, place, other, of_good=of_requests, noise=noise or 1.0)
+    saved = even = Span(reason=_why_no_money(prices, arm, other[0], costs))
+    standing: WorthStanding = "unknown"
+    if saved.reason is None and costs is not None:
+        even = break_even_units(prices, costs, work)
+        saved = Span(reason="the plan states no volume a month")
+        if volume is not None:
+            saved = saving_over(prices, costs, work, volume)
+            standing = "worth" if (saved.low or 0.0) > 0 and quality == "held" else "not_worth"
     found = Worth(
-        arm=place[0],
+        arm=arm,
         versus=other[0],
         load=load,
         token_ratio=compare_places(books, place, other, of_good=False),
         good_ratio=compare_places(books, place, other, of_good=True),
-        noise=null_of_loads(books, (place[1], other[1])),
-        quality=_quality(books, place, other),
-        saving_per_month=Span(),
-        saving_over_horizon=Span(),
-        break_even_per_month=Span(),
-        unit="requests" if unit == "requests" else "tokens",
-        standing="unknown",
-        left_out=_left_out(books, place, other),
+        noise=noise,
+        quality=quality,
+        saving_over_horizon=saved,
+        break_even_per_month=even,
+        unit="requests" if of_requests else "tokens",
+        standing=standing,
+        left_out=_left_out(books, place, other, work),
         text="",
     )
-    priced = _add_money(books, found, place, other, volume)
-    return msgspec.structs.replace(priced, text=describe_worth(priced, books.prices))
+    return msgspec.structs.replace(found, text=describe_worth(found, prices))
 
 
-def _add_money(books: Books, found: Worth, place: Place, other: Place, volume: Pair | None) -> Worth:
-    """Add savings, the volume that breaks even and whether it is worth it, or why that is not known."""
-    prices, work = books.prices, _work_beyond(books.prices, place[0], other[0])
-    costs = _unit_costs(books, place, other, found)
-    reason = _why_no_money(prices, found, costs)
-    if reason is not None or costs is None:
-        none = Span(reason=reason)
-        return msgspec.structs.replace(
-            found, saving_per_month=none, saving_over_horizon=none, break_even_per_month=none
-        )
-    even = break_even_units(prices, costs, work)
-    if volume is None:
-        none = Span(reason="the plan states no volume a month")
-        return msgspec.structs.replace(
-            found, saving_per_month=none, saving_over_horizon=none, break_even_per_month=even
-        )
-    whole = take_off(saving_over(prices, costs, work, volume, prices.horizon_months), work_once(prices, work))
-    is_worth = whole.low is not None and whole.low > 0 and found.quality == "held"
-    return msgspec.structs.replace(
-        found,
-        saving_per_month=saving_over(prices, costs, work, volume, 1.0),
-        saving_over_horizon=whole,
-        break_even_per_month=even,
-        standing="worth" if is_worth else "not_worth",
-    )
-
-
-def _why_no_money(prices: Prices, found: Worth, costs: UnitCosts | None) -> str | None:
-    if found.arm == "baseline_null":
+def _why_no_money(prices: Prices, arm: str, versus: str, costs: UnitCosts | None) -> str | None:
+    if arm == "baseline_null":
         return "the second baseline only shows how far two equal arms lie apart"
     if prices.device_hour is None:
         return "the plan has no price of a device"
+    if versus != "baseline":
+        return "money is stated against the baseline"
     return "there is no device time with an interval in both arms" if costs is None else None
 
 
-def _unit_costs(books: Books, place: Place, other: Place, found: Worth) -> UnitCosts | None:
+def _unit_costs(books: Books, place: Place, other: Place, *, of_good: bool, noise: float) -> UnitCosts | None:
     """Return what units take, the ratio widened by what two equal arms differ by."""
-    of_good, noise = found.unit == "requests", found.noise or 1.0
     seconds = _pair(_per_thousand(books, books.times[other], "good" if of_good else "tokens", joint=True))
     ratio = _pair(compare_places(books, place, other, of_good=of_good, joint=True))
     if seconds is None or ratio is None:
         return None
-    joules = [_joules(books, one, of_good=of_good) for one in (other, place)]
-    both = None if joules[0] is None or joules[1] is None else (joules[0], joules[1])
+    theirs, ours = (_joules(books, one, of_good=of_good) for one in (other, place))
+    is_metered = books.prices.energy_kwh and theirs is not None and ours is not None
     return UnitCosts(
         seconds=seconds,
         ratio=(ratio[0] / noise, ratio[1] * noise),
-        joules=both if books.prices.energy_kwh else None,
+        joules=(theirs or 0.0, ours or 0.0) if is_metered else None,
     )
 
 
@@ -279,27 +267,9 @@ def _quality(books: Books, place: Place, other: Place) -> QualityStanding:
     return "held" if row.difference.low >= -margin else "not_shown"
 
 
-def _work_beyond(prices: Prices, arm: str, versus: str) -> Work:
-    """Return the work that an arm takes beyond the other; against the alternative, that of both set off."""
-    works = {"candidate": prices.candidate, "alternative": prices.alternative}
-    mine, theirs = works.get(arm, Work()), works.get(versus, Work())
-    if versus not in works:
-        return mine
-    return Work.model_construct(
-        one_off_hours=_set_off(mine.one_off_hours, theirs.one_off_hours),
-        recurring_hours_per_month=_set_off(mine.recurring_hours_per_month, theirs.recurring_hours_per_month),
-    )
-
-
-def _set_off(mine: Pair | None, theirs: Pair | None) -> Pair:
-    low, high = mine or (0.0, 0.0)
-    return low - (theirs or (0.0, 0.0))[1], high - (theirs or (0.0, 0.0))[0]
-
-
-def _left_out(books: Books, place: Place, other: Place) -> tuple[str, ...]:
+def _left_out(books: Books, place: Place, other: Place, work: Work) -> tuple[str, ...]:
     """Return what is in no amount of money, in words."""
-    prices, work = books.prices, _work_beyond(books.prices, place[0], other[0])
-    found = []
+    prices, found = books.prices, []
     if prices.device_hour is None:
         found.append("device time (no price)")
     if prices.energy_kwh is None:
@@ -314,12 +284,6 @@ def _left_out(books: Books, place: Place, other: Place) -> tuple[str, ...]:
     elif prices.engineer_hour is None:
         found.append("work (no price of an hour)")
     return tuple(found)
-
-
-def _volume(prices: Prices) -> tuple[str, Pair | None]:
-    if prices.tokens_per_month is None and prices.requests_per_month is not None:
-        return "requests", prices.requests_per_month
-    return "tokens", prices.tokens_per_month
 
 
 def _pair(figure: Figure) -> Pair | None:

@@ -13,7 +13,7 @@ from itertools import product
 import msgspec
 
 from draftproof.judge.results.economics import ArmUse, Span, Worth
-from draftproof.judge.results.figure import Figure
+from draftproof.judge.results.figure import Figure, describe
 from draftproof.plan.tables import Prices, Work
 
 SECONDS_PER_HOUR, JOULES_PER_KWH = 3600.0, 3.6e6
@@ -65,16 +65,16 @@ def unit_saving(prices: Prices, costs: UnitCosts) -> Span:
     )
 
 
-def saving_over(prices: Prices, costs: UnitCosts, work: Work, volume: Pair, months: float) -> Span:
-    """Return what the arm saves over months at a monthly volume, recurring work taken off."""
-    per_unit = _save_per_unit(costs)
+def saving_over(prices: Prices, costs: UnitCosts, work: Work, volume: Pair) -> Span:
+    """Return what the arm saves over the horizon at a monthly volume, all work taken off."""
+    per_unit, months = _save_per_unit(costs), prices.horizon_months
 
     def save(  # noqa: PLR0917 - one input a range, all of them corners
         took: float, ratio: float, hour: float, kwh: float, units: float, hours: float, wage: float
     ) -> float:
         return months * (units / 1000 * per_unit(took, ratio, hour, kwh) - hours * wage)
 
-    return span_over(
+    saved = span_over(
         save,
         costs.seconds,
         costs.ratio,
@@ -84,18 +84,8 @@ def saving_over(prices: Prices, costs: UnitCosts, work: Work, volume: Pair, mont
         work.recurring_hours_per_month or NOTHING,
         prices.engineer_hour or NOTHING,
     )
-
-
-def take_off(saving: Span, cost: Pair) -> Span:
-    """Return a saving less a cost that comes once, end against end."""
-    if saving.low is None or saving.high is None:
-        return saving
-    return Span(low=saving.low - cost[1], high=saving.high - cost[0])
-
-
-def work_once(prices: Prices, work: Work) -> Pair:
-    """Return the money for one-off work, (0, 0) where it is not planned or not priced."""
-    return _pay(work.one_off_hours, prices)
+    once = _pay(work.one_off_hours, prices)
+    return Span(low=(saved.low or 0.0) - once[1], high=(saved.high or 0.0) - once[0])
 
 
 def break_even_units(prices: Prices, costs: UnitCosts, work: Work) -> Span:
@@ -103,24 +93,22 @@ def break_even_units(prices: Prices, costs: UnitCosts, work: Work) -> Span:
 
     An end at which a unit saves nothing has no such volume: None, with the reason.
     """
-    saved, once = unit_saving(prices, costs), work_once(prices, work)
+    saved, once = unit_saving(prices, costs), _pay(work.one_off_hours, prices)
     monthly = _pay(work.recurring_hours_per_month, prices)
-    fixed = [monthly[end] + once[end] / prices.horizon_months for end in (0, 1)]
-    if fixed[0] < 0:
-        return Span(reason="the other arm may take more work, so there is no volume to reach")
+    least, most = (monthly[end] + once[end] / prices.horizon_months for end in (0, 1))
     best, worst = saved.high or 0.0, saved.low or 0.0
     if best <= 0:
         return Span(reason="no volume pays: a unit costs no less in this arm")
-    low = fixed[0] / best * 1000
+    low = least / best * 1000
     if worst <= 0:
         return Span(low=low, reason="at the unfavourable end no volume pays")
-    return Span(low=low, high=fixed[1] / worst * 1000)
+    return Span(low=low, high=most / worst * 1000)
 
 
 def _pay(hours: Pair | None, prices: Prices) -> Pair:
-    """Return the money for hours of work; hours set off against those of another arm may be below 0."""
-    amounts = [one * wage for one in hours or NOTHING for wage in prices.engineer_hour or NOTHING]
-    return min(amounts), max(amounts)
+    low, high = hours or NOTHING
+    cheap, dear = prices.engineer_hour or NOTHING
+    return low * cheap, high * dear
 
 
 def _save_per_unit(costs: UnitCosts) -> Callable[[float, float, float, float], float]:
@@ -143,7 +131,15 @@ _QUALITY = {
 def describe_worth(worth: Worth, prices: Prices) -> str:
     """Return device time, money and standing in words."""
     where = "each at its own capacity" if worth.load is None else f"at load {worth.load}"
-    parts = [_describe_time(worth, where), _QUALITY[worth.quality], _describe_money(worth, prices)]
+    arm, ratio = _name_arm(worth.arm), worth.good_ratio
+    good = f"{_times(ratio)} the device time per good request"
+    if ratio.value is None:
+        good = "device time per good request cannot be compared"
+    time = (
+        f"{arm[:1].upper()}{arm[1:]} instead of {worth.versus}, {where}: {good}, "
+        f"{_times(worth.token_ratio)} per output token."
+    )
+    parts = [time, _QUALITY[worth.quality], _describe_money(worth, prices)]
     return " ".join(part for part in parts if part)
 
 
@@ -182,50 +178,25 @@ def _exponent(size: float) -> int:
     return math.floor(math.log10(size))
 
 
-def _describe_time(worth: Worth, where: str) -> str:
-    ratio = worth.good_ratio
-    good = f"{_interval(ratio)} times the device time per good request"
-    if ratio.value is None:
-        good = "device time per good request cannot be compared"
-    return f"{_subject(worth)}, {where}: {good}, {_interval(worth.token_ratio)} times per output token."
-
-
-def _subject(worth: Worth) -> str:
-    arm = _name_arm(worth.arm)
-    return f"{arm[:1].upper()}{arm[1:]} instead of {worth.versus}"
-
-
 def _name_arm(arm: str) -> str:
     return "the null (baseline again)" if arm == "baseline_null" else arm
 
 
 def _describe_money(worth: Worth, prices: Prices) -> str:
-    if worth.standing == "unknown":
-        reason = worth.saving_over_horizon.reason
-        return "" if prices.is_empty or reason is None else f"No saving is stated: {reason}."
     saved = worth.saving_over_horizon
-    span = f"over {prices.horizon_months:g} months it saves {_span(saved)} {prices.currency}".rstrip()
-    verdict = "worth it" if worth.standing == "worth" else "not worth it"
+    if saved.low is None or saved.high is None:
+        return "" if prices.is_empty or saved.reason is None else f"No saving is stated: {saved.reason}."
+    span = f"{amount(saved.low)} to {amount(saved.high)} {prices.currency}".rstrip()
     if worth.standing == "worth":
-        why = "the whole range is above 0"
-    elif saved.high is not None and saved.high <= 0:
-        why = "the whole range is a loss"
-    elif saved.low is not None and saved.low > 0:
-        why = "that quality is equal is not shown"
+        said, why = "Worth it", "the whole range is above 0"
+    elif saved.high <= 0:
+        said, why = "Not worth it", "the whole range is a loss"
+    elif saved.low > 0:
+        said, why = "Not worth it", "that quality is equal is not shown"
     else:
-        why = "the range takes in no saving at all"
-    return f"{verdict[:1].upper()}{verdict[1:]}: {span}, {why}."
+        said, why = "Not worth it", "the range takes in no saving at all"
+    return f"{said}: over {prices.horizon_months:g} months it saves {span}, {why}."
 
 
-def _span(span: Span) -> str:
-    if span.low is None or span.high is None:
-        return "an unknown amount"
-    return f"{amount(span.low)} to {amount(span.high)}"
-
-
-def _interval(figure: Figure) -> str:
-    if figure.value is None:
-        return "an unknown number of"
-    if figure.low is None or figure.high is None:
-        return f"{figure.value:.2f}"
-    return f"{figure.value:.2f} ({figure.low:.2f} to {figure.high:.2f})"
+def _times(figure: Figure) -> str:
+    return f"{'an unknown number of' if figure.value is None else describe(figure)} times"

@@ -1,1 +1,0 @@
-"""Device time, energy, capacity and money of each arm."""

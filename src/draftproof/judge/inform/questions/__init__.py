@@ -1,1 +1,0 @@
-"""The twelve questions of a review, answered from evidence or left open."""
