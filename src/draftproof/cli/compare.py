@@ -45,8 +45,7 @@ def compare(
 
 def _load(path: Path) -> "RunData":
     """Return a run's records, of a package once its bytes were checked; its results are not trusted."""
-    from draftproof.measure.run.reporting import run_data  # noqa: PLC0415
     from draftproof.store import RunDirectory  # noqa: PLC0415
     from draftproof.tell.handover.verifying import load_package  # noqa: PLC0415
 
-    return run_data(load_package(path) if path.is_file() else RunDirectory.open(path).load())
+    return load_package(path) if path.is_file() else RunDirectory.open(path).load()

@@ -82,7 +82,6 @@ def _read_run(path: Path | None) -> "Earlier | None":
         return None
     from draftproof.judge.decide.samples.spreads import read_earlier  # noqa: PLC0415
     from draftproof.judge.observe.run_data import prepare_run  # noqa: PLC0415
-    from draftproof.measure.run.reporting import run_data  # noqa: PLC0415
     from draftproof.store import RunDirectory  # noqa: PLC0415
 
-    return read_earlier(prepare_run(run_data(RunDirectory.open(path).load())))
+    return read_earlier(prepare_run(RunDirectory.open(path).load()))

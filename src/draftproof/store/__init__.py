@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from draftproof.store.compaction import save_compacted
-    from draftproof.store.run_directory import LOG_FOLDER, RunContents, RunDirectory
+    from draftproof.store.run_directory import LOG_FOLDER, RunDirectory
 
-__all__ = ["LOG_FOLDER", "RunContents", "RunDirectory", "save_compacted"]
+__all__ = ["LOG_FOLDER", "RunDirectory", "save_compacted"]
 
 
 def __getattr__(name: str) -> Any:

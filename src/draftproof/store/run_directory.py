@@ -32,6 +32,7 @@ from draftproof.core.records import (
     TokenCounts,
     Warmup,
 )
+from draftproof.judge.observe.observed import RunData
 from draftproof.judge.results.run import Results
 from draftproof.plan.loading import parse_plan, plan_sha256, thresholds_sha256
 from draftproof.plan.schema import Plan
@@ -46,7 +47,6 @@ from draftproof.store.compaction import (
 from draftproof.store.journal import (
     Beside,
     Journal,
-    JournalContents,
     encode_line,
     encode_sample,
     iterate_records,
@@ -70,16 +70,6 @@ _BESIDE: dict[type, str] = {
     Notice: "notices",
     TokenCounts: "tokens",
 }
-
-
-class RunContents(JournalContents, frozen=True, kw_only=True):
-    """All that a run directory holds; `torn_lines` counts records lost to a killed process or a power cut."""
-
-    plan_text: str
-    plan: Plan
-    manifest: Manifest
-    items: tuple[Item, ...]
-    telemetry: tuple[TelemetrySample, ...] = ()
 
 
 class _Version(msgspec.Struct, frozen=True):
@@ -198,7 +188,7 @@ class RunDirectory:
         """Descriptor that holds the lock: a process that inherits it keeps the lock as long as it lives."""
         return None if self._lock is None else self._lock.fd
 
-    def load(self) -> RunContents:
+    def load(self) -> RunData:
         """Read everything, in an order that depends on the content alone.
 
         Raises StoreError: a file is missing or a line of it is not what it must be; InvalidRunError: the plan
@@ -208,8 +198,7 @@ class RunDirectory:
         plan = parse_plan(plan_text, source=str(self.path / PLAN_NAME))
         manifest = self.load_manifest()
         _check_hashes(self.path, plan_text, plan, manifest)
-        return RunContents(
-            plan_text=plan_text,
+        return RunData(
             plan=plan,
             manifest=manifest,
             items=self.load_items(),

@@ -12,7 +12,6 @@ from draftproof.judge.decide.equivalence.assess import compute_equivalence
 from draftproof.judge.decide.equivalence.greedy import choose_tie_nats, exact_one_sided
 from draftproof.judge.observe.pairs import pair_observations
 from draftproof.judge.observe.run_data import prepare_run
-from draftproof.measure.run.reporting import run_data
 from draftproof.store import RunDirectory
 
 
@@ -255,7 +254,7 @@ def test_recorded_runs_of_real_engines():
     runs = Path(__file__).parents[2] / "fixtures" / "runs"
 
     def judge(name):
-        prepared = prepare_run(run_data(RunDirectory.open(runs / name).load()))
+        prepared = prepare_run(RunDirectory.open(runs / name).load())
         rows = compute_equivalence(prepared, pair_observations(prepared))
         return {(row.arm, row.load): row.phrase for row in rows}
 

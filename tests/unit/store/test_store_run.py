@@ -35,7 +35,7 @@ def test_run_reads_back_what_it_was_made_of(tmp_path):
         run.journal.append(turn())
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
     contents = RunDirectory.open(tmp_path / "copy").load()
-    assert contents.plan_text == PLAN_TEXT
+    assert (tmp_path / "copy" / "plan.toml").read_text(encoding="utf-8") == PLAN_TEXT
     assert contents.plan == parse_plan(PLAN_TEXT)
     assert contents.manifest == manifest()
     assert contents.items == ITEMS

@@ -39,7 +39,10 @@ PairKey = tuple[str, int, int, str, int]  # load, block, repeat, item, turn of t
 
 
 class RunData(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a run directory holds that a verdict depends on. `items` are the selected ones."""
+    """All that a run directory holds. `items` are the selected ones.
+
+    `torn_lines` counts records lost to a killed process or a power cut.
+    """
 
     plan: Plan
     manifest: Manifest
@@ -51,6 +54,7 @@ class RunData(msgspec.Struct, frozen=True, kw_only=True):
     behaviours: tuple[BehaviourProbe, ...] = ()
     warmups: tuple[Warmup, ...] = ()
     notices: tuple[Notice, ...] = ()
+    torn_lines: int = 0
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):

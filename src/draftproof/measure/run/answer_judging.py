@@ -18,6 +18,7 @@ import uvloop
 from draftproof.core.errors import DraftproofError, PlanError, UsageError
 from draftproof.core.records import Judgement, TokenCounts
 from draftproof.judge.metrics.request import apply_counts, count_tokens, list_uncounted
+from draftproof.judge.observe.observed import RunData
 from draftproof.measure.run.judge_models import FunctionProcess, ask_functions, ask_judge
 from draftproof.measure.run.progress import Interrupted, Progress
 from draftproof.measure.run.stopping import stop_on_signal, unless_stopped
@@ -25,7 +26,7 @@ from draftproof.plan.environment import resolve_headers
 from draftproof.plan.loading import BUILTIN_PREFIX
 from draftproof.plan.schema import Plan
 from draftproof.services.arms.request_fit import load_token_starts
-from draftproof.store import RunContents, RunDirectory
+from draftproof.store import RunDirectory
 from draftproof.workload.items import Check, Item, JudgeCheck, PythonCheck
 from draftproof.workload.judging import Task, list_tasks
 
@@ -64,9 +65,7 @@ async def check_judging(plan: Plan, items: tuple[Item, ...], environment: Mappin
             await process.load()
 
 
-async def judge_run(
-    run: RunDirectory, progress: Progress, contents: RunContents | None = None
-) -> JudgingReport:
+async def judge_run(run: RunDirectory, progress: Progress, contents: RunData | None = None) -> JudgingReport:
     """Ask for every judgement that a run still lacks and keep each as it comes.
 
     Args:
@@ -150,7 +149,7 @@ def run_judging(path: Path, progress: Progress) -> JudgingReport:
         return uvloop.run(judge_run(run, progress))
 
 
-def count_answers(run: RunDirectory, contents: RunContents, tokenizer: Path | None) -> RunContents:
+def count_answers(run: RunDirectory, contents: RunData, tokenizer: Path | None) -> RunData:
     """Count what can be counted, keep it, and return the contents with it.
 
     Args:

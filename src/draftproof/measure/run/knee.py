@@ -14,15 +14,15 @@ from draftproof.judge.knee.search import Search, replay
 from draftproof.judge.knee.trials import read_turns
 from draftproof.judge.knee.wording import name_arm, write_load
 from draftproof.judge.observe.levels import Look, knee_levels, list_items
+from draftproof.judge.observe.observed import RunData
 from draftproof.measure.load.period import turns_of
 from draftproof.measure.run.answer_judging import count_answers
 from draftproof.measure.run.host_watch import HostWatch
 from draftproof.measure.run.measure import run_turns
 from draftproof.measure.run.period_runner import open_pool
 from draftproof.measure.run.progress import Interrupted, Progress
-from draftproof.measure.run.reporting import run_data
 from draftproof.measure.run.service_group import Fleet
-from draftproof.store import RunContents, RunDirectory
+from draftproof.store import RunDirectory
 from draftproof.store.journal import JournalTail
 
 
@@ -35,7 +35,7 @@ async def search_knee(run: RunDirectory, fleet: Fleet, progress: Progress, watch
     """
     tail = JournalTail(run.path / "journal")
     contents = count_answers(run, _keep_knee(run.load()), fleet.tokenizer)
-    plan, turns = contents.plan, read_turns(run_data(contents))
+    plan, turns = contents.plan, read_turns(contents)
     search, every = replay(plan, contents.items, turns), list_items(plan, contents.items)
     pool = None if search.next is None else open_pool(run, fleet, every)
     try:
@@ -53,7 +53,7 @@ async def search_knee(run: RunDirectory, fleet: Fleet, progress: Progress, watch
             )
             contents = _extend(_keep_look(contents, look), tail.read())
             contents = await asyncio.to_thread(count_answers, run, contents, fleet.tokenizer)
-            turns = turns | read_turns(run_data(contents))
+            turns = turns | read_turns(contents)
             search = replay(plan, contents.items, turns)
     except Interrupted as stopped:
         raise Interrupted(run.path, *_count_turns(search)) from stopped
@@ -65,13 +65,13 @@ async def search_knee(run: RunDirectory, fleet: Fleet, progress: Progress, watch
     progress.phase(f"Knee search: over after {len(search.looks)} looks")
 
 
-def is_over(contents: RunContents) -> bool:
+def is_over(contents: RunData) -> bool:
     """Tell whether the search of a run has ended."""
-    turns = read_turns(run_data(_keep_knee(contents)))
+    turns = read_turns(_keep_knee(contents))
     return replay(contents.plan, contents.items, turns).next is None
 
 
-def describe_look(contents: RunContents, look: Look) -> str:
+def describe_look(contents: RunData, look: Look) -> str:
     """Say which load is looked at, how often it was before, and by whom."""
     knee = contents.plan.knee
     unit = "" if knee is None else f" {knee.unit}"
@@ -80,7 +80,7 @@ def describe_look(contents: RunContents, look: Look) -> str:
     return f"Knee search: {write_load(look.load)}{unit}{again} ({arms})"
 
 
-def _keep_knee(contents: RunContents) -> RunContents:
+def _keep_knee(contents: RunData) -> RunData:
     """Return what a run directory holds of the search."""
     levels = knee_levels(contents.plan)
     return msgspec.structs.replace(
@@ -94,7 +94,7 @@ def _keep_knee(contents: RunContents) -> RunContents:
     )
 
 
-def _keep_look(contents: RunContents, look: Look) -> RunContents:
+def _keep_look(contents: RunData, look: Look) -> RunData:
     """Return what is held of one look: of those before it only what they showed is needed."""
     index = look.block.index
     return msgspec.structs.replace(
@@ -104,7 +104,7 @@ def _keep_look(contents: RunContents, look: Look) -> RunContents:
     )
 
 
-def _extend(contents: RunContents, added: Iterable[RequestRecord | BlockRecord]) -> RunContents:
+def _extend(contents: RunData, added: Iterable[RequestRecord | BlockRecord]) -> RunData:
     every = list(added)
     return msgspec.structs.replace(
         contents,

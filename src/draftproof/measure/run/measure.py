@@ -13,7 +13,7 @@ from draftproof.core.clock import NS_PER_S, ClockReading, compare_clocks, monoto
 from draftproof.core.errors import EngineError, IncompatibleError
 from draftproof.core.records import BlockRecord, Warmup
 from draftproof.judge.inform.unmeasured import note_change
-from draftproof.judge.observe.observed import Spans
+from draftproof.judge.observe.observed import RunData, Spans
 from draftproof.measure.client.transport import HttpTransport
 from draftproof.measure.load.period import Turn, turns_of
 from draftproof.measure.load.request_runner import LoadSettings, MaskingSink
@@ -29,7 +29,7 @@ from draftproof.measure.run.service_group import Fleet
 from draftproof.plan.schema import Plan
 from draftproof.services.telemetry.host import HostReader
 from draftproof.services.telemetry.sampler import Sampler, Target
-from draftproof.store import RunContents, RunDirectory
+from draftproof.store import RunDirectory
 from draftproof.workload.blocks import plan_blocks
 from draftproof.workload.conversation import view_answer
 from draftproof.workload.items import Item
@@ -100,7 +100,7 @@ async def run_turns(
     turns: Collection[Turn],
     *,
     items: Collection[Item],
-    contents: RunContents,
+    contents: RunData,
     progress: Progress,
     watch: HostWatch,
     pool: WorkerPool | None = None,
@@ -134,7 +134,7 @@ async def run_turns(
 def _make_board(
     turns: Collection[Turn],
     items: Mapping[str, Item],
-    contents: RunContents,
+    contents: RunData,
     finished: Collection[Turn],
     stop: asyncio.Event,
 ) -> Board:
@@ -184,7 +184,7 @@ class _Loop:
         turns: Collection[Turn],
         items: Collection[Item],
         *,
-        contents: RunContents,
+        contents: RunData,
         progress: Progress,
         watch: HostWatch,
         pool: WorkerPool | None = None,

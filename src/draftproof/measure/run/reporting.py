@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 
 from draftproof.core.collecting import no_collection
 from draftproof.judge.results.run import Results
-from draftproof.store import RunContents, RunDirectory
+from draftproof.store import RunDirectory
 
 if TYPE_CHECKING:
     from draftproof.judge.inform.explain import Explanation
-    from draftproof.judge.observe.run_data import RunData
 
 
 def recompute(path: Path, *, write: bool) -> Results:
@@ -32,7 +31,7 @@ def recompute(path: Path, *, write: bool) -> Results:
     run = RunDirectory.open(path)
     with no_collection():
         contents = run.load()
-        results = compute_results(run_data(contents))
+        results = compute_results(contents)
     if write:
         run.write_results(results)
         run.write_envelope(build_envelope(results, contents.manifest))
@@ -56,23 +55,5 @@ def explain_run(path: Path, cell: str | None) -> "Explanation":
     from draftproof.judge.inform.explain import explain  # noqa: PLC0415
     from draftproof.store.compaction import locate_requests  # noqa: PLC0415
 
-    run = run_data(RunDirectory.open(path).load())
+    run = RunDirectory.open(path).load()
     return explain(run, compute_results(run), locate_requests(path), cell)
-
-
-def run_data(contents: RunContents) -> "RunData":
-    """Return the part of a run directory that a verdict depends on."""
-    from draftproof.judge.observe.run_data import RunData  # noqa: PLC0415
-
-    return RunData(
-        plan=contents.plan,
-        manifest=contents.manifest,
-        records=contents.records,
-        blocks=contents.blocks,
-        items=contents.items,
-        telemetry=contents.telemetry,
-        judgements=contents.judgements,
-        behaviours=contents.behaviours,
-        warmups=contents.warmups,
-        notices=contents.notices,
-    )

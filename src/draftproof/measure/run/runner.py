@@ -20,7 +20,7 @@ from draftproof.core.errors import IncompatibleError
 from draftproof.core.manifests import Manifest
 from draftproof.core.records import SCHEMA_VERSION
 from draftproof.judge.metrics.request import list_uncounted
-from draftproof.judge.observe.observed import find_ending, note_going_on
+from draftproof.judge.observe.observed import RunData, find_ending, note_going_on
 from draftproof.judge.results.run import Results
 from draftproof.measure.load.sockets import prepare_descriptors
 from draftproof.measure.run.answer_judging import check_judging, count_answers, judge_run
@@ -48,7 +48,7 @@ from draftproof.services.arms.launch import list_arms
 from draftproof.services.arms.preflight import PreflightReport
 from draftproof.services.arms.request_fit import find_tokenizer
 from draftproof.services.telemetry.host import name_cpu
-from draftproof.store import LOG_FOLDER, RunContents, RunDirectory
+from draftproof.store import LOG_FOLDER, RunDirectory
 from draftproof.workload.items import Item
 from draftproof.workload.recordings import cap_evidence
 
@@ -109,7 +109,7 @@ def resume_run(
     return _finish(out, model, progress, is_over=is_over)
 
 
-def _is_measured(contents: RunContents) -> bool:
+def _is_measured(contents: RunData) -> bool:
     """Tell whether no turn is missing, so that a run whose end alone was lost needs no service.
 
     Probes of behaviour that were begun must be finished; a run from before there were any needs none.
@@ -131,7 +131,7 @@ def _is_measured(contents: RunContents) -> bool:
     return not contents.behaviours or not list_unprobed(contents.plan, arms, contents.behaviours)
 
 
-def _is_measured_otherwise(contents: RunContents, wanted: int) -> bool:
+def _is_measured_otherwise(contents: RunData, wanted: int) -> bool:
     """Tell whether no period is missing of a run that an earlier version made.
 
     Raises:
@@ -162,7 +162,7 @@ async def _run_new(job: Prepared, text: str, out: Path, progress: Progress, pati
 
 
 async def _run_on(
-    run: RunDirectory, contents: RunContents, model: Path | None, progress: Progress, patience: Patience
+    run: RunDirectory, contents: RunData, model: Path | None, progress: Progress, patience: Patience
 ) -> bool:
     """Go on with a run; return whether it came to its end."""
     before = {arm.arm: arm for arm in contents.manifest.arms}

@@ -15,11 +15,11 @@ from draftproof.core.manifests import ArmManifest, Contract
 from draftproof.core.records import SCHEMA_VERSION
 from draftproof.judge.compute import compute_results
 from draftproof.judge.decide.envelope import build_envelope
+from draftproof.judge.observe.observed import RunData
 from draftproof.judge.results.run import Results, Verdict
 from draftproof.measure.run.measure import plan_turns
-from draftproof.measure.run.reporting import run_data
 from draftproof.services.arms.launch import list_arms
-from draftproof.store import RunContents, RunDirectory
+from draftproof.store import RunDirectory
 from draftproof.store.run_directory import (
     ENVELOPE_NAME,
     MANIFEST_NAME,
@@ -81,7 +81,7 @@ labels and the outcome of every check are the run's own, and the results follow 
 """
 
 
-def render_readme(contents: RunContents, results: Results, *, withheld: bool) -> str:
+def render_readme(contents: RunData, results: Results, *, withheld: bool) -> str:
     """Return the text; the same run gives the same bytes."""
     approval = contents.plan.approval
     name = contents.manifest.run_name
@@ -137,7 +137,7 @@ def list_raw(folder: Path) -> dict[str, Path]:
     return found
 
 
-def compute(folder: Path) -> tuple[RunContents, Results]:
+def compute(folder: Path) -> tuple[RunData, Results]:
     """Return what a folder of raw data holds and the results that follow from it.
 
     Raises:
@@ -145,11 +145,11 @@ def compute(folder: Path) -> tuple[RunContents, Results]:
         InvalidRunError: the plan is not the one hashed before the first request.
     """
     contents = RunDirectory.open(folder).load()
-    return contents, compute_results(run_data(contents))
+    return contents, compute_results(contents)
 
 
 def render_documents(
-    folder: Path, contents: RunContents, results: Results, *, withheld: bool, with_bom: bool = True
+    folder: Path, contents: RunData, results: Results, *, withheld: bool, with_bom: bool = True
 ) -> dict[str, bytes]:
     """Return every document of a package by name.
 
@@ -176,7 +176,7 @@ def render_documents(
     return documents | _render_monitoring(contents, results)
 
 
-def count_missing_turns(contents: RunContents) -> tuple[int, int]:
+def count_missing_turns(contents: RunData) -> tuple[int, int]:
     """Return how many turns that the plan asks for have no record that they ended, and how many there are."""
     arms = list_arms(contents.plan)
     wanted = {(one.block, one.arm) for one in plan_turns(contents.plan, contents.items, arms)}
@@ -188,7 +188,7 @@ def can_render_bom(raw: bytes) -> bool:
     return library_version() is not None and find_tool_version(raw) == library_version()
 
 
-def make_contract(contents: RunContents, results: Results) -> HandoverContract:
+def make_contract(contents: RunData, results: Results) -> HandoverContract:
     """Return the contract of a run."""
     plan, manifest = contents.plan, contents.manifest
     return HandoverContract(
@@ -207,7 +207,7 @@ def make_contract(contents: RunContents, results: Results) -> HandoverContract:
     )
 
 
-def _render_monitoring(contents: RunContents, results: Results) -> dict[str, bytes]:
+def _render_monitoring(contents: RunData, results: Results) -> dict[str, bytes]:
     """Jobs are left at their defaults: what they are called is known where they are scraped."""
     plan, manifest = contents.plan, contents.manifest
     return {

@@ -19,11 +19,12 @@ import draftproof
 from draftproof.core.build import source_sha256
 from draftproof.core.errors import DraftproofError, InvalidRunError, StoreError, UsageError
 from draftproof.core.records import BehaviourProbe, Judgement, Notice, RequestRecord, Warmup
+from draftproof.judge.observe.observed import RunData
 from draftproof.judge.results.run import APPROVING, Results
 from draftproof.plan.environment import find_secrets
 from draftproof.plan.schema import Arm, Plan
 from draftproof.services.arms.launch import list_arms
-from draftproof.store import RunContents, RunDirectory
+from draftproof.store import RunDirectory
 from draftproof.store.compaction import is_compacted
 from draftproof.store.journal import encode_line, encode_sample, iterate_records
 from draftproof.store.lines import torn_path, write_atomically, write_error
@@ -62,7 +63,7 @@ def stage_run(run: Path, stage: Path) -> None:
         _write_lines_of_tables(directory, stage)
 
 
-def withhold_stage(stage: Path, contents: RunContents, salt: bytes) -> None:
+def withhold_stage(stage: Path, contents: RunData, salt: bytes) -> None:
     """Replace the texts of staged raw data, line by line; torn lines are dropped but for their number.
 
     Raises:
@@ -197,7 +198,7 @@ def pack_run(run: Path, out: Path, options: PackOptions) -> Packed:
     )
 
 
-def _prepare(run: Path, stage: Path, salt: bytes | None) -> tuple[RunContents, Results]:
+def _prepare(run: Path, stage: Path, salt: bytes | None) -> tuple[RunData, Results]:
     """Stage the raw data, compute it, and withhold its texts where a salt is given."""
     stage_run(run, stage)
     contents, results = compute(stage)
@@ -245,7 +246,7 @@ def _check_journal(stage: Path) -> tuple[str, ...]:
 
 
 def _complete(
-    stage: Path, contents: RunContents, results: Results, *, restarts: tuple[str, ...], withheld: bool
+    stage: Path, contents: RunData, results: Results, *, restarts: tuple[str, ...], withheld: bool
 ) -> tuple[dict[str, Path], str]:
     """Add the documents, the sums and the listing to the staged raw data; return members and root hash."""
     members = list_raw(stage)
@@ -328,7 +329,7 @@ def _known_secrets(plan: Plan) -> Collection[str]:
     return find_secrets([*list_arms(plan).values(), *asked], os.environ)
 
 
-def _notes(contents: RunContents, results: Results, restarts: Collection[str], *, signed: bool) -> list[str]:
+def _notes(contents: RunData, results: Results, restarts: Collection[str], *, signed: bool) -> list[str]:
     approval, notes = contents.plan.approval, []
     missing = [name for name in ("owner", "approver", "rollback_artefact") if getattr(approval, name) is None]
     if missing:

@@ -14,8 +14,9 @@ import msgspec
 import draftproof
 from draftproof.core.build import is_other_build, name_build, source_sha256
 from draftproof.core.errors import DraftproofError, NotVerifiedError, UsageError
+from draftproof.judge.observe.observed import RunData
 from draftproof.judge.results.run import Results
-from draftproof.store import RunContents, RunDirectory
+from draftproof.store import RunDirectory
 from draftproof.store.run_directory import RESULTS_NAME
 from draftproof.tell.handover.archive import Entry, extract, read_archive, read_member, scan_archive
 from draftproof.tell.handover.contents import (
@@ -80,7 +81,7 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
 
     listing: Listing
     entries: tuple[Entry, ...]
-    contents: RunContents
+    contents: RunData
     results: Results
 
 
@@ -137,7 +138,7 @@ def _name_unchecked(checks: list[Check]) -> list[Check]:
     ]
 
 
-def load_package(path: Path) -> RunContents:
+def load_package(path: Path) -> RunData:
     """Return the raw data of a package whose bytes, hashes and journal order are in order.
 
     Its documents are not computed again: whoever loads it computes his own.
@@ -230,14 +231,14 @@ def _check_journal(folder: Path, listing: Listing) -> Check:
     )
 
 
-def _compute(folder: Path, listing: Listing, checks: list[Check]) -> tuple[RunContents, Results]:
+def _compute(folder: Path, listing: Listing, checks: list[Check]) -> tuple[RunData, Results]:
     """Compute the raw data again; what could run without end is refused before."""
     contents = _load_checked(folder, listing)
     checks.append(_passed("thresholds", "plan and thresholds are those hashed before the first request"))
     return contents, compute(folder)[1]
 
 
-def _load_checked(folder: Path, listing: Listing) -> RunContents:
+def _load_checked(folder: Path, listing: Listing) -> RunData:
     """Return the raw data; a pattern that could run without end is refused, as in any workload.
 
     Raises:
@@ -254,7 +255,7 @@ def _load_checked(folder: Path, listing: Listing) -> RunContents:
     return contents
 
 
-def _check_turns(contents: RunContents) -> Iterator[Check]:
+def _check_turns(contents: RunData) -> Iterator[Check]:
     """Say how much of what the plan asks for is not there; a run that is not whole may be packed."""
     missing, planned = count_missing_turns(contents)
     if missing:
@@ -266,7 +267,7 @@ def _check_turns(contents: RunContents) -> Iterator[Check]:
         )
 
 
-def _check_build(contents: RunContents) -> Iterator[Check]:
+def _check_build(contents: RunData) -> Iterator[Check]:
     """Say where the run was measured by another build: no document tells what that one did otherwise."""
     version, source = contents.manifest.draftproof_version, contents.manifest.source_sha256
     if is_other_build(version, source):
@@ -276,7 +277,7 @@ def _check_build(contents: RunContents) -> Iterator[Check]:
 
 
 def _check_documents(
-    folder: Path, entries: tuple[Entry, ...], listing: Listing, contents: RunContents, results: Results
+    folder: Path, entries: tuple[Entry, ...], listing: Listing, contents: RunData, results: Results
 ) -> Iterator[Check]:
     if listing.draftproof_version != draftproof.__version__:
         yield _compare_decisions(folder, listing, results)

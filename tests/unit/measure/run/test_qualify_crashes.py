@@ -165,7 +165,9 @@ def go_on(path: Path, prepare: Callable[[RunDirectory], None] = lambda _run: Non
     with RunDirectory.open(path) as run:
         prepare(run)
         contents = run.load()
-        fleet: Any = ScriptedFleet(contents.plan_text, count_starts(contents.blocks, contents.warmups))
+        fleet: Any = ScriptedFleet(
+            (path / "plan.toml").read_text(), count_starts(contents.blocks, contents.warmups)
+        )
         done, total = asyncio.run(measure(run, fleet))
     assert done == total
 
