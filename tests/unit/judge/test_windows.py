@@ -8,7 +8,7 @@ import pytest
 from tests.builders.runs import Layout, Requests, build_run, order_turns
 
 from draftproof.judge.decide.device_time import measure_device_time
-from draftproof.judge.inform.economics.compute import compute_economics
+from draftproof.judge.inform.economics import compute_economics
 from draftproof.judge.inform.filling import warn_about_overload
 from draftproof.judge.observe.run_data import prepare_run
 from draftproof.judge.observe.windows import measure_windows
