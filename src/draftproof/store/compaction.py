@@ -4,16 +4,17 @@ A folder with the tables and without a journal is a whole run that can be read a
 Here, too: where every request of a run stands on disk, as file and line of the journal or row of the table.
 """
 
+import gc
 import shutil
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import polars as pl
 
-from draftproof.core.collecting import no_collection
 from draftproof.core.errors import StoreError
 from draftproof.core.records import (
     BehaviourProbe,
@@ -35,6 +36,22 @@ from draftproof.store.journal import (
 )
 from draftproof.store.lines import write_error
 from draftproof.store.tables import load_table, save_table
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Keep the collector of cycles still: the records of a long run have none, and it walks them for nothing.
+
+    What nothing refers to any more is freed as ever. Nested stretches end with the outermost.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
 
 JOURNAL_FOLDER, TELEMETRY_FOLDER = "journal", "telemetry"
 RECORDS_NAME, BLOCKS_NAME, TELEMETRY_NAME = "records.parquet", "blocks.parquet", "telemetry.parquet"

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from draftproof.workload.checks import REGEX_FLAGS
+from draftproof.workload.formats import find_request_faults
 from draftproof.workload.items import (
     Check,
     ContainsCheck,
@@ -24,7 +25,6 @@ from draftproof.workload.items import (
     RegexCheck,
     ToolCallCheck,
 )
-from draftproof.workload.request_fields import find_request_faults
 
 _FUNCTION = re.compile(r"[^:]+:[A-Za-z_]\w*")
 _PLACEHOLDERS = re.compile(r"\{([^{}]*)\}")

@@ -197,7 +197,7 @@ class Item(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     `withheld_prompt` stands in a package whose prompts are withheld: the characters of the prompt, and of the
     longest beginning that it shares with another prompt; `withheld_like` names the item that it is nearly the
     same as, see `find_near_copies`. `request` are further fields of the request, sent as they stand
-    (`request_fields.py`).
+    (`formats.py`).
     """
 
     id: str

@@ -165,16 +165,6 @@ def _check_fractions(times_ns: Sequence[int], name: str) -> None:
         )
 
 
-def compress(arrivals: tuple[TracedArrival, ...], speed: float) -> tuple[TracedArrival, ...]:
-    """Return the arrivals `speed` times as fast; order and everything else stay.
-
-    Raises ValueError: the speed is not a positive number.
-    """
-    if not (math.isfinite(speed) and speed > 0):
-        raise ValueError(f"the speed of a trace must be a positive number, got {speed}")
-    return tuple(msgspec.structs.replace(one, due_ns=round(one.due_ns / speed)) for one in arrivals)
-
-
 def choose_format(row: Row) -> _Format | None:
     """Return the format of a trace by the keys of its first row, None for no known one."""
     if _has(row, ("TIMESTAMP",)) and row.keys() >= set(_AZURE_KEYS):

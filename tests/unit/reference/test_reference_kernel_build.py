@@ -12,8 +12,7 @@ import torch
 
 from draftproof.core.errors import EngineError, UsageError
 from draftproof.reference.kernels import native as native_module
-from draftproof.reference.kernels import select_kernels
-from draftproof.reference.kernels.native import build_native
+from draftproof.reference.kernels.native import build_native, select_kernels
 from draftproof.reference.weights.fetch import cache_dir
 
 CPU = torch.device("cpu")

@@ -7,9 +7,9 @@ import pytest
 
 from draftproof.core.errors import WorkloadError
 from draftproof.services.engines import ADAPTERS, adapter_for
+from draftproof.workload.formats import PROTOCOL_KEYS
 from draftproof.workload.items import Sampling
 from draftproof.workload.reader import load_workload
-from draftproof.workload.request_fields import PROTOCOL_KEYS
 
 FILES = Path(__file__).parents[2] / "fixtures" / "files"
 ASK = [{"role": "user", "content": "Hi"}]

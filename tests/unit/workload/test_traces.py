@@ -8,7 +8,7 @@ import pytest
 from draftproof.core.errors import WorkloadError
 from draftproof.workload.moments import Units, read_date
 from draftproof.workload.reader import load_workload
-from draftproof.workload.traces import TracedArrival, compress, read_trace
+from draftproof.workload.traces import TracedArrival, read_trace
 
 FILES = Path(__file__).parents[2] / "fixtures" / "files"
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
@@ -252,12 +252,6 @@ def test_own_lines_are_put_in_order_and_may_leave_things_out() -> None:
     )
 
 
-def test_a_faster_replay_keeps_order_and_lengths() -> None:
-    """Ten times as fast divides every time by ten and nothing else."""
-    fast = compress(read_trace(AZURE).arrivals, 10)
-    assert [(one.due_ns, one.prompt_tokens) for one in fast] == [(0, 374), (431_457_900, 396)]
-
-
 @pytest.mark.parametrize(
     ("text", "place", "what"),
     [
@@ -278,13 +272,6 @@ def test_a_trace_that_cannot_be_read_names_its_line(text: str, place: str, what:
     with pytest.raises(WorkloadError, match=what) as raised:
         read_trace(text, "t")
     assert raised.value.place == place
-
-
-@pytest.mark.parametrize("speed", [0, -1, float("nan"), float("inf")])
-def test_a_speed_must_be_positive(speed: float) -> None:
-    """A replay speed of 0, below, or without a value is refused."""
-    with pytest.raises(ValueError, match="speed"):
-        compress(read_trace(AZURE).arrivals, speed)
 
 
 AZURE_HEAD = "TIMESTAMP,ContextTokens,GeneratedTokens\n"

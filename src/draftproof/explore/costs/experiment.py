@@ -17,10 +17,10 @@ from draftproof.core.errors import EngineError, UsageError
 from draftproof.core.manifests import ArmManifest
 from draftproof.core.rounding import round_figures
 from draftproof.explore.costs.batches import Wave, WaveCost, cost_wave
-from draftproof.explore.costs.beside_run import compare_run
 from draftproof.explore.costs.engine_session import ARM, Station, send_wave
 from draftproof.explore.costs.estimate import (
     WaveSet,
+    compare_run,
     estimate_drifts,
     estimate_splits,
     estimate_steps,

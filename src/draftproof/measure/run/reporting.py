@@ -7,9 +7,9 @@ check, or a run that does not get that far, need not wait for them.
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from draftproof.core.collecting import no_collection
 from draftproof.judge.results.run import Results
 from draftproof.store import RunDirectory
+from draftproof.store.compaction import no_collection
 
 if TYPE_CHECKING:
     from draftproof.judge.inform.explain import Explanation

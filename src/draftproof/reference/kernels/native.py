@@ -20,8 +20,8 @@ from typing import Literal
 import torch
 
 from draftproof.core.errors import EngineError, UsageError
+from draftproof.reference.kernels import Attention, Kernels, Linear
 from draftproof.reference.kernels.portable import PortableKernels
-from draftproof.reference.kernels.protocol import Attention, Kernels, Linear
 from draftproof.reference.models.ragged import RaggedBatch
 from draftproof.reference.weights.fetch import cache_dir
 

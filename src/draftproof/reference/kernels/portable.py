@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from draftproof.reference.kernels.protocol import Attention, Linear
+from draftproof.reference.kernels import Attention, Linear
 from draftproof.reference.models.linear import pack_or_none
 from draftproof.reference.models.ragged import RaggedBatch, attend_sequences
 

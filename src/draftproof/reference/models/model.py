@@ -16,8 +16,8 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCa
 from transformers.utils import logging as transformers_logging
 
 from draftproof.core.errors import EngineError, UsageError
-from draftproof.reference.kernels import Kernels, select_kernels
-from draftproof.reference.kernels.native import NativeKernels
+from draftproof.reference.kernels import Kernels
+from draftproof.reference.kernels.native import NativeKernels, select_kernels
 from draftproof.reference.kernels.portable import PortableKernels
 from draftproof.reference.models.decoder import Decoder, from_transformers
 from draftproof.reference.models.linear import hook_model

@@ -19,8 +19,8 @@ from draftproof.plan.schema import Plan, Scalar
 from draftproof.services.engines.adapter import EngineAdapter
 from draftproof.services.engines.chat.frames import build_chat_payload
 from draftproof.services.engines.facts import Feature
+from draftproof.workload.formats import LEFT_TO_PLAN, OWN_KEYS
 from draftproof.workload.items import Item
-from draftproof.workload.request_fields import LEFT_TO_PLAN, OWN_KEYS
 
 TOKENIZER_NAME = "tokenizer.json"
 # A chat template spends a few tokens a message on roles and marks; this is on the safe side of those in use.

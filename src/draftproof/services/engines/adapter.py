@@ -14,9 +14,8 @@ from draftproof.services.engines.chat.fold import ChatFold
 from draftproof.services.engines.chat.frames import EngineBlocks, build_chat_payload
 from draftproof.services.engines.chat.metrics_block import MetricsReading
 from draftproof.services.engines.commands import Drafts, Variation, parse_flags
-from draftproof.services.engines.facts import EngineFacts, Identity, Settings
+from draftproof.services.engines.facts import UNKNOWN_SERVICE, EngineFacts, Identity, Settings, Signals
 from draftproof.services.engines.protocol import Answer, AnswerFold, Speculation
-from draftproof.services.engines.signals import UNKNOWN_SERVICE, Signals
 from draftproof.workload.items import Item
 
 

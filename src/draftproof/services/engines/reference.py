@@ -6,8 +6,18 @@ import msgspec
 
 from draftproof.services.engines.adapter import EngineAdapter, Evidence
 from draftproof.services.engines.chat.metrics_block import read_metrics
-from draftproof.services.engines.facts import EngineFacts, Feature, Identity, Release, Series
-from draftproof.services.engines.signals import NO_CACHE_SHARE, NO_PREEMPTIONS, DecodeTime, Sample, Signals
+from draftproof.services.engines.facts import (
+    NO_CACHE_SHARE,
+    NO_PREEMPTIONS,
+    DecodeTime,
+    EngineFacts,
+    Feature,
+    Identity,
+    Release,
+    Sample,
+    Series,
+    Signals,
+)
 from draftproof.services.engines.values import as_table, as_text, decode_object, name_facts
 
 REFERENCE_ENGINE = "draftproof-reference"

@@ -14,18 +14,21 @@ from draftproof.services.engines.chat.frames import EngineBlocks
 from draftproof.services.engines.chat.metrics_block import MetricsReading
 from draftproof.services.engines.commands import UNCOMPARED_FLAGS, parse_flags
 from draftproof.services.engines.facts import (
+    HIDDEN_ERRORS,
     METHOD,
     OFF,
     Confound,
+    DecodeTime,
     EngineFacts,
     Family,
     Feature,
     Identity,
     Release,
+    Sample,
     Series,
     Settings,
+    Signals,
 )
-from draftproof.services.engines.signals import HIDDEN_ERRORS, DecodeTime, Sample, Signals
 from draftproof.services.engines.values import (
     as_text,
     decode_object,

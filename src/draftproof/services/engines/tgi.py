@@ -20,25 +20,23 @@ from draftproof.services.engines.commands import UNCOMPARED_FLAGS, parse_flags
 from draftproof.services.engines.facts import (
     DRAFT_LENGTH,
     METHOD,
+    NO_CACHE_SHARE,
+    NO_MODEL_LABEL,
+    NO_PREEMPTIONS,
     OFF,
     Confound,
+    DecodeTime,
     EngineFacts,
     Family,
     Feature,
     Identity,
     Release,
+    Sample,
     Series,
     Settings,
-)
-from draftproof.services.engines.protocol import Answer
-from draftproof.services.engines.signals import (
-    NO_CACHE_SHARE,
-    NO_MODEL_LABEL,
-    NO_PREEMPTIONS,
-    DecodeTime,
-    Sample,
     Signals,
 )
+from draftproof.services.engines.protocol import Answer
 from draftproof.services.engines.values import as_text, decode_object, name_facts, read_smi, sum_series
 from draftproof.workload.items import Item
 

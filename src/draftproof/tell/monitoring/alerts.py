@@ -13,7 +13,7 @@ import msgspec
 from draftproof.plan.limits import Limit, tail_of
 from draftproof.plan.schema import Plan
 from draftproof.plan.tables import Approval
-from draftproof.services.engines.signals import Sample, Signals
+from draftproof.services.engines.facts import Sample, Signals
 from draftproof.tell.monitoring.recordings import (
     CANDIDATE_SERIES,
     FAILED_EXCESS,

@@ -12,7 +12,7 @@ import msgspec
 
 from draftproof.plan.limits import TAIL_SHARES, floor_of_tail, tail_of
 from draftproof.plan.schema import Plan
-from draftproof.services.engines.signals import Sample, Samples, Signals
+from draftproof.services.engines.facts import Sample, Samples, Signals
 
 _SPECIAL = re.compile(r"[\\^$.|?*+()\[\]{}]")
 ArmRole = Literal["candidate", "holdout"]

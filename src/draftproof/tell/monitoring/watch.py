@@ -15,7 +15,7 @@ from draftproof.plan.limits import Limit, find_limits, tail_of
 from draftproof.plan.load_size import write_rate
 from draftproof.plan.schema import Plan
 from draftproof.services.engines import adapter_for
-from draftproof.services.engines.signals import Signals
+from draftproof.services.engines.facts import Signals
 from draftproof.tell.monitoring.alerts import ADOPTING, Alert, Watched, list_alerts
 from draftproof.tell.monitoring.recordings import (
     FAILED_EXCESS,

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from tests.builders.results import build_results
 
-from draftproof.explore.costs.beside_run import compare_run, judge
+from draftproof.explore.costs.estimate import compare_run, judge
 from draftproof.explore.costs.results import StepCost
 from draftproof.judge.results.run import Figure
 

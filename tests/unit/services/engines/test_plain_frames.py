@@ -10,12 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftproof.services.engines.chat.fold import ChatFold
-from draftproof.services.engines.chat.frames import ChatFrame, Choice, Delta, Usage, parse_frames
-from draftproof.services.engines.chat.plain_frames import (
+from draftproof.services.engines.chat.frames import (
+    ChatFrame,
+    Choice,
+    Delta,
     PlainChoice,
     PlainDelta,
     PlainFrame,
     PlainUsage,
+    Usage,
+    parse_frames,
     parse_plain,
 )
 from draftproof.services.engines.protocol import Answer, FrameError

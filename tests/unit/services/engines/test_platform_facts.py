@@ -5,7 +5,7 @@ import pytest
 
 from draftproof.services.engines import ADAPTERS, adapter_for
 from draftproof.services.engines.values import name_facts, read_gpu_list, read_smi
-from draftproof.services.engines.vllm.state import read_server_info
+from draftproof.services.engines.vllm.settings import read_server_info
 
 # The names are those of vLLM 0.32.0's collect_env, the values those that it writes for what is not there.
 SYSTEM = {

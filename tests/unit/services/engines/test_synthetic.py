@@ -9,7 +9,7 @@ from draftproof.services.engines import vary_command
 from draftproof.services.engines.commands import drop_flags, find_flags
 from draftproof.services.engines.llamacpp.flags import read_flags as read_llamacpp
 from draftproof.services.engines.sglang.settings import read_flags as read_sglang
-from draftproof.services.engines.vllm.flags import read_flags as read_vllm
+from draftproof.services.engines.vllm.settings import read_flags as read_vllm
 
 VLLM = ("vllm", "serve", "model", "--port", "{port}", "--max-num-seqs", "8")
 DRAFT = '{"method":"draft_model","model":"d","num_speculative_tokens":5,"draft_sample_method":"greedy"}'

@@ -21,6 +21,7 @@ from draftproof.services.engines.chat.frames import (
     Usage,
     parse_frame,
     parse_frames,
+    parse_plain,
 )
 from draftproof.services.engines.chat.metrics_block import (
     MarginFold,
@@ -29,7 +30,6 @@ from draftproof.services.engines.chat.metrics_block import (
     find_disagreements,
     read_metrics,
 )
-from draftproof.services.engines.chat.plain_frames import parse_plain
 from draftproof.services.engines.chat.token_counts import (
     Counted,
     CountedChunk,

@@ -13,26 +13,24 @@ from draftproof.services.engines.facts import (
     DRAFT_LENGTH,
     DRAFTER,
     METHOD,
+    NO_CACHE_SHARE,
+    NO_MODEL_LABEL,
+    NO_PREEMPTIONS,
     OFF,
     Confound,
+    DecodeTime,
     EngineFacts,
     Family,
     Feature,
     Identity,
     Release,
+    Sample,
     Series,
     Settings,
+    Signals,
 )
 from draftproof.services.engines.llamacpp.flags import read_flags, vary_llamacpp
 from draftproof.services.engines.llamacpp.timings import read_timings
-from draftproof.services.engines.signals import (
-    NO_CACHE_SHARE,
-    NO_MODEL_LABEL,
-    NO_PREEMPTIONS,
-    DecodeTime,
-    Sample,
-    Signals,
-)
 from draftproof.services.engines.values import (
     as_count,
     as_table,

@@ -15,17 +15,19 @@ from draftproof.services.engines.facts import (
     METHOD,
     OFF,
     Confound,
+    DecodeTime,
     EngineFacts,
     Family,
     Feature,
     Identity,
     Release,
+    Sample,
     Series,
     Settings,
+    Signals,
 )
 from draftproof.services.engines.sglang.answer import HeldTailFold, read_details
 from draftproof.services.engines.sglang.settings import ALIASES, name_settings, read_flags, vary_sglang
-from draftproof.services.engines.signals import DecodeTime, Sample, Signals
 from draftproof.services.engines.values import as_text, decode_object, list_cards, read_nccl, sum_series
 
 _FAMILIES: dict[str, Family] = {

@@ -14,27 +14,32 @@ from draftproof.services.engines.adapter import EngineAdapter, Evidence
 from draftproof.services.engines.chat.frames import EngineBlocks
 from draftproof.services.engines.chat.metrics_block import MetricsReading, read_metrics
 from draftproof.services.engines.facts import (
+    HIDDEN_ERRORS,
     METHOD,
     OFF,
     Confound,
+    DecodeTime,
     EngineFacts,
     Family,
     Feature,
     Identity,
     Release,
+    Sample,
     Series,
     Settings,
+    Signals,
 )
-from draftproof.services.engines.signals import HIDDEN_ERRORS, DecodeTime, Sample, Signals
 from draftproof.services.engines.values import as_text, decode_object, first_sum, list_cards
-from draftproof.services.engines.vllm.flags import ALIASES, read_flags, vary_vllm
-from draftproof.services.engines.vllm.state import (
+from draftproof.services.engines.vllm.settings import (
+    ALIASES,
     CACHE_TOKENS,
     CUDAGRAPH_MODE,
     RUNNER,
     SCHEDULED_TOKENS,
+    read_flags,
     read_log,
     read_server_info,
+    vary_vllm,
 )
 
 _FAMILIES: dict[str, Family] = {
