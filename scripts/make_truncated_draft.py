@@ -11,27 +11,19 @@ import argparse
 import json
 import re
 import shutil
-import struct
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h)\.(\d+)\.")
-_LENGTH = struct.Struct("<Q")  # safetensors: header length, JSON header, then the tensors' bytes
 _COPIED_SUFFIXES = (".json", ".jinja", ".model", ".txt", ".md")
 _NOT_COPIED = ("config.json", "model.safetensors.index.json", "draftproof-model.json")
 _PER_LAYER_KEYS = ("layer_types", "no_rope_layers")
-_BLOCK_BYTES = 1 << 22
-
-
-class _Tensor(NamedTuple):
-    """Where a tensor's bytes lie in a file, with its entry of the header."""
-
-    path: Path
-    start: int
-    size: int
-    entry: dict[str, Any]
 
 
 def main() -> None:
@@ -58,14 +50,17 @@ def make_draft(target: Path, layers: int, out: Path) -> None:
         OSError: a file cannot be read or written.
     """
     config = _load_config(target, layers)
-    tensors = dict(_find_tensors(target))
-    kept = {name: tensor for name, tensor in tensors.items() if _layer_of(name) < layers}
+    paths = sorted(target.glob("*.safetensors"))
+    if not paths:
+        raise ValueError(f"{target} has no *.safetensors file.")
+    tensors = dict(pair for path in paths for pair in _load_tensors(path, layers))
+    kept = {name: tensor for name, tensor in tensors.items() if tensor is not None}
     if len(kept) == len(tensors):
         raise ValueError(f"no weight of {target} has a layer number of {layers} or more in its name.")
     if out.exists():
         raise ValueError(f"{out} exists; name a folder that does not.")
     out.mkdir(parents=True)
-    _save_tensors(kept, out / "model.safetensors")
+    save_file(kept, out / "model.safetensors", {"format": "pt"})
     (out / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     for path in sorted(target.iterdir()):
         if path.suffix in _COPIED_SUFFIXES and path.name not in _NOT_COPIED:
@@ -93,56 +88,14 @@ def _layer_of(name: str) -> int:
     return int(found[1]) if found else -1
 
 
-def _find_tensors(target: Path) -> Iterator[tuple[str, _Tensor]]:
-    paths = sorted(target.glob("*.safetensors"))
-    if not paths:
-        raise ValueError(f"{target} has no *.safetensors file.")
-    for path in paths:
-        with path.open("rb") as source:
-            header, base = _load_header(source, path)
-        for name, entry in header.items():
-            begin, end = entry["data_offsets"]  # counted from the end of the header
-            yield name, _Tensor(path, base + begin, end - begin, entry)
-
-
-def _load_header(source: BinaryIO, path: Path) -> tuple[dict[str, Any], int]:
-    """Return the tensors' entries and where their bytes begin in the file."""
-    start = source.read(_LENGTH.size)
-    length = _LENGTH.unpack(start)[0] if len(start) == _LENGTH.size else path.stat().st_size
-    if length > path.stat().st_size - _LENGTH.size:
-        raise ValueError(f"{path} is no whole safetensors file.")
+def _load_tensors(path: Path, layers: int) -> Iterator[tuple[str, torch.Tensor | None]]:
+    """Yield the tensors of a file by name, None for those of layers that are not kept."""
     try:
-        header = json.loads(source.read(length))
-    except ValueError as error:
-        raise ValueError(f"{path} is no safetensors file ({error}).") from error
-    header.pop("__metadata__", None)
-    return header, _LENGTH.size + length
-
-
-def _save_tensors(tensors: dict[str, _Tensor], path: Path) -> None:
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    offset = 0
-    for name, tensor in tensors.items():
-        header[name] = tensor.entry | {"data_offsets": [offset, offset + tensor.size]}
-        offset += tensor.size
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # readers map the file; the tensors stay aligned
-    with path.open("wb") as out:
-        out.write(_LENGTH.pack(len(text)) + text)
-        for tensor in tensors.values():
-            _copy_bytes(tensor, out)
-
-
-def _copy_bytes(tensor: _Tensor, out: BinaryIO) -> None:
-    with tensor.path.open("rb") as source:
-        source.seek(tensor.start)
-        left = tensor.size
-        while left:
-            block = source.read(min(left, _BLOCK_BYTES))
-            if not block:
-                raise ValueError(f"{tensor.path} ends in the middle of a tensor.")
-            out.write(block)
-            left -= len(block)
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118 - it is no mapping
+                yield name, file.get_tensor(name) if _layer_of(name) < layers else None
+    except SafetensorError as error:
+        raise ValueError(f"{path} is no whole safetensors file ({error}).") from error
 
 
 if __name__ == "__main__":

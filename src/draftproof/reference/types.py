@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 
 from draftproof.core.errors import UsageError
+from draftproof.core.records import Round
 
 SpeculationMethod = Literal["off", "ngram", "draft_model", "attached", "self"]
 DraftPolicy = Literal["fixed", "adaptive", "batch", "auto"]
@@ -96,22 +97,13 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     speculation: SpeculationParams
 
 
-class RoundStats(msgspec.Struct, frozen=True, kw_only=True):
-    """One decode round as one sequence saw it; durations are those of the whole batched round, ns.
+class RoundStats(Round, frozen=True):
+    """One decode round as one sequence saw it.
 
     `draft_limit` is what the policy allowed to draft, 0 where it paused drafting; None where the sequence
     does not draft or had no room for a draft.
     """
 
-    proposed: int
-    accepted: int
-    committed: int
-    draft_ns: int
-    verify_ns: int
-    sample_ns: int
-    schedule_ns: int
-    batch_size: int
-    prefill_tokens: int
     draft_limit: int | None = None
 
 
