@@ -235,9 +235,7 @@ class LineProgress(Progress):
 def console_progress(*, lines: bool = False, quiet: bool = False) -> Iterator[Progress]:
     """Yield a progress display for standard error.
 
-    Args:
-        lines: write plain lines where that is no terminal, else nothing.
-        quiet: write nothing anywhere.
+    `lines`: plain lines where that is no terminal, else nothing; `quiet`: nothing anywhere.
     """
     if quiet or not is_terminal():
         yield LineProgress(sys.stderr) if lines and not quiet else Progress()
@@ -285,11 +283,7 @@ def _is_free(path: Path) -> bool:
 
 
 def load_reference(module: str) -> ModuleType:
-    """Import a module of the reference engine.
-
-    Raises:
-        UsageError: the extra `engine` is not installed.
-    """
+    """Import a module of the reference engine. Raises UsageError: the extra `engine` is not installed."""
     try:
         return importlib.import_module(f"draftproof.reference.{module}")
     except ModuleNotFoundError as error:
@@ -311,13 +305,7 @@ def model_resolver(progress: Progress) -> Callable[[str], Path]:
 
 @contextmanager
 def interruptible(out: Path | None = None, *, lines: bool = False, quiet: bool = False) -> Iterator[Progress]:
-    """Yield a progress display; a job stopped by the user says what is kept in `out` and exits with 130.
-
-    Args:
-        out: the run directory.
-        lines: see `console_progress`.
-        quiet: see `console_progress`.
-    """
+    """Yield a progress display; a job stopped by the user says what is kept in `out` and exits with 130."""
     try:
         with console_progress(lines=lines, quiet=quiet) as progress:
             yield progress

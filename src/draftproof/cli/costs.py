@@ -111,8 +111,7 @@ def costs(
 def parse_numbers(text: str, option: str) -> tuple[int, ...]:
     """Return the whole numbers of a list with commas, in rising order.
 
-    Raises:
-        UsageError: a part is no whole number.
+    Raises UsageError: a part is no whole number.
     """
     try:
         return tuple(sorted(int(part) for part in text.split(",")))

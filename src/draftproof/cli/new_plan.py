@@ -74,11 +74,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_units(timestamp: str | None, block_tokens: int | None) -> Units:
-    """Return what is said of a recording on the command line.
-
-    Raises:
-        UsageError: a unit that there is not.
-    """
+    """Return what is said of a recording on the command line. Raises UsageError: a unit that there is not."""
     known = next((unit for unit in NS_PER if unit == timestamp), None)
     if known != timestamp:
         raise UsageError(
@@ -90,10 +86,8 @@ def read_units(timestamp: str | None, block_tokens: int | None) -> Units:
 def render_new_plan(wanted: Wanted) -> str:
     """Return the text of a new plan, with marks where something is still to be filled in.
 
-    A path that exists becomes absolute, so that it means the same wherever the plan is kept.
-
-    Raises:
-        UsageError: no such engine, a method that its template lacks, or a drafter for a method without one.
+    A path that exists becomes absolute, so that it means the same wherever the plan is kept. Raises
+    UsageError: no such engine, a method that its template lacks, or a drafter for a method without one.
     """
     method = _choose_method(wanted)
     model = _locate(wanted.model) or (_DEMO_MODEL if wanted.engine == _REFERENCE else f"{PLACEHOLDER}_MODEL")

@@ -129,11 +129,7 @@ def _resume(out: Path, *, as_json: bool, quiet: bool, patience: "Patience") -> N
 
 
 def read_patience(wait_min: float | None, *, keep_going: bool) -> "Patience":
-    """Return what becomes of a run that cannot end well.
-
-    Raises:
-        UsageError: it is to wait and to go on.
-    """
+    """Return what becomes of a run that cannot end well. Raises UsageError: it is to wait and to go on."""
     from draftproof.measure.run.progress import Patience  # noqa: PLC0415
 
     if wait_min is not None and keep_going:

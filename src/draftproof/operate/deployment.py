@@ -78,10 +78,8 @@ class DeploymentReport(msgspec.Struct, frozen=True, kw_only=True):
 def gather_facts(plan: Plan, resolve_model: ModelResolver, progress: Progress) -> ArmFacts:
     """Start or attach to the candidate of a plan, ask it what it is, and stop it.
 
-    Raises:
-        EngineError: it does not start or answer.
-        UsageError: the plan or the model cannot be used.
-        Interrupted: the user wants to leave.
+    Raises EngineError: it does not start or answer; UsageError: the plan or the model cannot be used;
+    Interrupted: the user wants to leave.
     """
     model = resolve_target(plan, resolve_model)
     with TemporaryDirectory(prefix="draftproof-deployment-") as folder:
@@ -123,15 +121,8 @@ def compare_deployment(
 ) -> DeploymentReport:
     """Return what speaks against an approval. Pure.
 
-    Args:
-        package: facts of the run that was approved.
-        approval: the section of its plan.
-        running: the service as it is now.
-        today: the day on which the approval is to hold.
-        decision: the package's verdict.
-
-    Raises:
-        UsageError: the package has no candidate to compare with.
+    Raises UsageError: the package has no candidate to compare with. `running` is the service as it is now,
+    `decision` the package's verdict.
     """
     approved = find_arm_facts(package, ARM)
     if approved.manifest is None or running.manifest is None:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.builders.references import list_references
 
 from draftproof.judge.decide.wording import name_reason
-from draftproof.judge.inform.evidence import find_evidence, list_references
+from draftproof.judge.inform.evidence import find_evidence
 from draftproof.judge.inform.questions import answer_questions
 from draftproof.judge.inform.rollback import list_triggers
 from draftproof.judge.results.run import Results

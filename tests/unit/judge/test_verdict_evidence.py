@@ -4,10 +4,11 @@ from typing import Literal
 
 import msgspec
 import pytest
+from tests.builders.references import list_references
 
 from draftproof.core.records import TelemetrySample
 from draftproof.judge.compute import compute_results
-from draftproof.judge.inform.evidence import find_evidence, list_references, parse_evidence
+from draftproof.judge.inform.evidence import find_evidence, parse_evidence
 
 GRID = {
     "segments": ("rewriting", "chat"),

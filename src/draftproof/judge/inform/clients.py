@@ -32,13 +32,7 @@ class _Sources(msgspec.Struct, frozen=True, kw_only=True):
 def summarise_clients(
     prepared: PreparedRun, windows: Iterable[TurnWindow], uses: Iterable[ArmUse]
 ) -> tuple[ClientUse, ...]:
-    """Return one row for every arm and load that has a turn.
-
-    Args:
-        prepared: the run.
-        windows: the counted stretches of its turns.
-        uses: what came of them.
-    """
+    """Return one row for every arm and load that has a turn."""
     blocks: defaultdict[tuple[str, str], list[BlockRecord]] = defaultdict(list)
     for block in prepared.run.blocks:
         blocks[block.arm, block.load].append(block)

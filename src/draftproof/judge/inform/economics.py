@@ -62,12 +62,7 @@ def compute_economics(
 ) -> Economics:
     """Return use of every arm at every load, capacities, and what each arm costs against another.
 
-    Args:
-        prepared: the run.
-        services: what its services used.
-        differences: of shares, for the standing of quality.
-        windows: the counted stretches of its turns; None: they are measured here.
-        faults: of the run; what an invalid load says of two arms is not compared. None: none is known.
+    `windows` None: measured here. What `faults` say of an invalid load keeps its arms from being compared.
     """
     objectives, prices = prepared.plan.objectives, prepared.plan.prices
     books = Books(

@@ -6,7 +6,6 @@ Pure. The written form is `TABLE [QUANTITY][: [QUANTITY] ARM[ / VERSUS][, PLACE]
 out leads to no row at all: it is wrong, and a test finds it.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -102,17 +101,6 @@ def parse_evidence(results: Results, text: str) -> Reference | None:
         versus=versus or None,
         **place,
     )
-
-
-def list_references(results: Results) -> Iterator[str]:
-    """Yield every reference that the results hold: of reasons, guardrails and questions."""
-    for question in results.questions:
-        yield from question.evidence
-    for reason in results.verdict.reasons:
-        yield reason.evidence
-    for cell in results.cells:
-        yield from (reason.evidence for reason in cell.reasons)
-        yield from (guardrail.evidence for guardrail in cell.guardrails)
 
 
 def _find_outside(

@@ -101,14 +101,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 def explain(run: RunData, results: Results, places: Places, cell: str | None = None) -> Explanation:
     """Return the way from the verdict to the requests, for every cell or for the one that is named.
 
-    Args:
-        run: what the results were computed from.
-        results: the results.
-        places: request id -> where it stands in the run directory.
-        cell: "SEGMENT@LOAD", the segment by its key or by its labels.
-
-    Raises:
-        UsageError: there is no such cell.
+    Raises UsageError: there is no such cell. `places`: request id -> where it stands in the run directory;
+    `cell`: "SEGMENT@LOAD", the segment by its key or its labels.
     """
     prepared = prepare_run(run)
     pairs = pair_observations(prepared).get(DECISIVE, NO_PAIRS)
@@ -131,11 +125,7 @@ def explain(run: RunData, results: Results, places: Places, cell: str | None = N
 
 
 def find_cell(results: Results, text: str) -> Cell:
-    """Return the cell that "SEGMENT@LOAD" names.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """Return the cell that "SEGMENT@LOAD" names. Raises UsageError: there is none."""
     for cell in results.cells:
         if text in (f"{cell.segment}@{cell.load}", f"{name_segment(cell.segment)}@{cell.load}"):
             return cell

@@ -108,10 +108,8 @@ def warn_about_filling(prepared: PreparedRun) -> Iterator[str]:
 def find_growth(turns: Sequence[tuple[float, float]]) -> Growth | None:
     """Return how far the requests in flight grew, None where they did not or chance explains it.
 
-    Grown by a tenth, and by three standard errors of the difference from turn to turn.
-
-    Args:
-        turns: mean requests in flight in both halves of each turn.
+    Grown by a tenth, and by three standard errors of the difference from turn to turn. `turns` are the mean
+    requests in flight in both halves of each turn.
     """
     if len(turns) < LEAST_TURNS:
         return None

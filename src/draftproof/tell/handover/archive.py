@@ -3,19 +3,27 @@
 Members are sorted by name and carry no time, owner or mode of the machine that wrote them. The reader accepts
 that form alone: it builds the header it expects and compares. So a flipped bit in a header, in padding or
 behind the end is found, and links, devices, repeated names and names that lead elsewhere cannot occur.
+
+MANIFEST.json lists every member with its size and SHA-256, and has one root hash over the list itself: it names
+the content of a package in 64 digits, and equal content, and only that, has the same root.
 """
 
 import hashlib
 import re
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
 
 from draftproof.core.errors import NotVerifiedError, StoreError
+from draftproof.store.run_directory import encode_document
 
+LISTING_NAME, SUMS_NAME = "MANIFEST.json", "SHA256SUMS"
+FORMAT = 1
 BLOCK = 512
 END = bytes(2 * BLOCK)
 MAX_MEMBERS = 10_000
@@ -46,17 +54,15 @@ def is_safe_name(name: str) -> bool:
 def write_archive(target: BinaryIO, members: Mapping[str, Path]) -> None:
     """Write files as the canonical archive, each under its name.
 
-    Raises:
-        StoreError: a name or a size that the form does not have, or a file that cannot be opened.
-        OSError: the archive cannot be written.
+    Raises StoreError for a name or size that the form does not have and for a file that cannot be opened,
+    OSError where the archive cannot be written.
     """
-    check_sizes(members)
-    for name in sorted(members):
-        path = members[name]
+    sizes = check_sizes(members)
+    for name, size in sizes.items():
         try:
-            size, file = path.stat().st_size, path.open("rb")
+            file = members[name].open("rb")
         except OSError as error:
-            raise StoreError(f"cannot be packed ({error.strerror}).", place=str(path)) from error
+            raise StoreError(f"cannot be packed ({error.strerror}).", place=str(members[name])) from error
         with file:
             target.write(make_header(name, size))
             target.writelines(_pieces(file, size))
@@ -64,38 +70,31 @@ def write_archive(target: BinaryIO, members: Mapping[str, Path]) -> None:
     target.write(END)
 
 
-def check_sizes(members: Mapping[str, Path]) -> None:
-    """Do nothing if files are small enough for an archive that its reader accepts.
+def check_sizes(members: Mapping[str, Path]) -> dict[str, int]:
+    """Return the sizes of files by name, in order, if an archive of them is one that its reader accepts.
 
-    Raises:
-        StoreError: one of them, or all together, are larger; or one cannot be read.
+    Raises StoreError where one of them, or all together, are larger, and where one cannot be read.
     """
-    total = 0
+    sizes, fix = dict[str, int](), "measure fewer prompts or requests in one run."
     for name, path in sorted(members.items()):
         try:
-            size = path.stat().st_size
+            size = sizes[name] = path.stat().st_size
         except OSError as error:
             raise StoreError(f"cannot be packed ({error.strerror}).", place=str(path)) from error
-        total += size
         if size > _find_limit(name):
-            raise StoreError(
-                f"{size:,} bytes cannot be packed, at most {_find_limit(name):,} can.",
-                place=str(path),
-                fix="measure fewer prompts or requests in one run.",
-            )
+            text = f"{size:,} bytes cannot be packed, at most {_find_limit(name):,} can."
+            raise StoreError(text, place=str(path), fix=fix)
+    total = sum(sizes.values())
     if total + (2 * len(members) + 2) * BLOCK > MAX_ARCHIVE_BYTES:
         raise StoreError(
             f"the run's {total:,} bytes cannot be packed, a package holds at most {MAX_ARCHIVE_BYTES:,}.",
-            fix="measure fewer prompts or requests in one run.",
+            fix=fix,
         )
+    return sizes
 
 
 def make_header(name: str, size: int) -> bytes:
-    """Return the one header of a plain file of this name and size.
-
-    Raises:
-        StoreError: a name or a size that the form does not have.
-    """
+    """Return the header of a plain file. Raises StoreError for a name or size that the form does not have."""
     if not is_safe_name(name) or not 0 <= size <= _LARGEST:
         raise StoreError(
             f"a member {name!r} of {size} bytes cannot be packed.",
@@ -106,88 +105,60 @@ def make_header(name: str, size: int) -> bytes:
     return info.tobuf(tarfile.USTAR_FORMAT, "ascii", "strict")
 
 
-def read_archive(path: Path) -> tuple[Entry, ...]:
-    """Return the members of an archive; see `scan_archive`."""
-    return scan_archive(path)[0]
-
-
 def scan_archive(path: Path) -> tuple[tuple[Entry, ...], str]:
     """Return the members of an archive and its SHA-256, every byte checked against the canonical form.
 
     Reads the file once and allocates no more than a fixed block, whatever sizes the headers claim. Sizes are
-    checked before anything of that size is read.
-
-    Raises:
-        NotVerifiedError: a byte is not what the form says, or something is larger than a package can be;
-            names the member or the offset.
-        StoreError: the file cannot be read.
+    checked before anything of that size is read. Raises NotVerifiedError, which names the member or the
+    offset, for a byte that is not what the form says and for what is larger than a package can be.
     """
-    try:
-        # A pipe or a device may never end.
-        if path.exists() and not path.is_file():
-            raise StoreError("this is not a file.", place=str(path), fix="check the path.")
+    with _opened(path) as file:
         total = path.stat().st_size
         if total > MAX_ARCHIVE_BYTES:
             raise NotVerifiedError(
                 f"{total:,} bytes are more than a package can have ({MAX_ARCHIVE_BYTES:,}).", place=str(path)
             )
-        with path.open("rb") as file:
-            reader = _HashingReader(file)
-            return tuple(_iterate(reader, total, str(path))), reader.hexdigest()
-    except OSError as error:
-        raise StoreError(f"cannot be read ({error.strerror}).", place=str(path)) from error
+        reader = _HashingReader(file)
+        return tuple(_iterate(reader, total, str(path))), reader.hexdigest()
 
 
 def read_member(path: Path, entry: Entry) -> bytes:
-    """Return the content of one member.
-
-    Raises:
-        NotVerifiedError: it is larger than a document may be.
-        StoreError: the file cannot be read.
-    """
+    """Return the content of one member. Raises NotVerifiedError if it is larger than a document may be."""
     if entry.size > MAX_DOCUMENT_BYTES:
         raise NotVerifiedError(f"{entry.name} is larger than any document of a package.", place=str(path))
-    try:
-        with path.open("rb") as file:
-            file.seek(entry.offset)
-            return file.read(entry.size)
-    except OSError as error:
-        raise StoreError(f"cannot be read ({error.strerror}).", place=str(path)) from error
+    with _opened(path) as file:
+        file.seek(entry.offset)
+        return file.read(entry.size)
 
 
 def extract(path: Path, entries: tuple[Entry, ...], folder: Path) -> None:
-    """Write members into a folder; their names were checked when the archive was read.
-
-    Raises:
-        StoreError: something cannot be read or written.
-    """
-    try:
-        with path.open("rb") as file:
-            for entry in entries:
-                out = folder / entry.name
-                out.parent.mkdir(parents=True, exist_ok=True)
-                file.seek(entry.offset)
-                with out.open("xb") as copy:
-                    for piece in _pieces(file, entry.size):
-                        copy.write(piece)
-    except OSError as error:
-        raise StoreError(f"cannot be unpacked ({error.strerror}).", place=str(path)) from error
+    """Write members into a folder; their names were checked when the archive was read."""
+    with _opened(path, "unpacked") as file:
+        for entry in entries:
+            out = folder / entry.name
+            out.parent.mkdir(parents=True, exist_ok=True)
+            file.seek(entry.offset)
+            with out.open("xb") as copy:
+                copy.writelines(_pieces(file, entry.size))
 
 
 def hash_file(path: Path) -> str:
-    """Return the SHA-256 of a file.
+    """Return the SHA-256 of a file."""
+    with _opened(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
-    Raises:
-        StoreError: it is no plain file, or cannot be read.
-    """
+
+@contextmanager
+def _opened(path: Path, what: str = "read") -> Iterator[BufferedReader]:
+    """Open a plain file for reading. Raises StoreError for what is none or cannot be read."""
     try:
         # A pipe or a device may never end.
         if path.exists() and not path.is_file():
             raise StoreError("this is not a file.", place=str(path), fix="check the path.")
         with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+            yield file
     except OSError as error:
-        raise StoreError(f"cannot be read ({error.strerror}).", place=str(path)) from error
+        raise StoreError(f"cannot be {what} ({error.strerror}).", place=str(path)) from error
 
 
 class _HashingReader:
@@ -276,3 +247,97 @@ def _broken(what: str, offset: int, place: str) -> NotVerifiedError:
     return NotVerifiedError(
         f"{what} (byte {offset}).", place=place, fix="ask for the package again; do not use this one."
     )
+
+
+class ListedFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One member of a package."""
+
+    name: str
+    size: int
+    sha256: str
+
+
+class Listing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What MANIFEST.json holds. `root_sha256` is taken over the rest of the document.
+
+    `clock_restarts` are places where the journal's times begin anew, as after a restart of the client's
+    machine; `withheld` tells that texts are replaced by salted digests. `source_sha256` tells the build that
+    packed it from others of its version; packages from before it was noted have none.
+    """
+
+    format: int
+    draftproof_version: str
+    run_name: str
+    decision: str
+    withheld: bool
+    clock_restarts: tuple[str, ...]
+    files: tuple[ListedFile, ...]
+    root_sha256: str = ""
+    source_sha256: str | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def source(self) -> str | None:
+        """The digest of the sources that packed it, None where it is not known."""
+        return None if self.source_sha256 is msgspec.UNSET else self.source_sha256
+
+
+def make_listing(
+    members: Mapping[str, Path],
+    *,
+    draftproof_version: str,
+    run_name: str,
+    decision: str,
+    withheld: bool,
+    clock_restarts: tuple[str, ...],
+    source_sha256: str | None = None,
+) -> Listing:
+    """Return the listing of some members, its root filled in. Raises StoreError: a file cannot be read."""
+    files = tuple(
+        ListedFile(name=name, size=path.stat().st_size, sha256=hash_file(path))
+        for name, path in sorted(members.items())
+    )
+    listing = Listing(
+        format=FORMAT,
+        draftproof_version=draftproof_version,
+        run_name=run_name,
+        decision=decision,
+        withheld=withheld,
+        clock_restarts=clock_restarts,
+        files=files,
+        source_sha256=source_sha256 or msgspec.UNSET,
+    )
+    return msgspec.structs.replace(listing, root_sha256=compute_root(listing))
+
+
+def compute_root(listing: Listing) -> str:
+    """Return the SHA-256 over the canonical JSON of a listing without its root."""
+    return hashlib.sha256(encode_document(msgspec.structs.replace(listing, root_sha256=""))).hexdigest()
+
+
+def combine(members: Mapping[str, Path]) -> str:
+    """Return one SHA-256 over names and contents of some members."""
+    return hashlib.sha256(render_sums(members)).hexdigest()
+
+
+def render_sums(members: Mapping[str, Path]) -> bytes:
+    """Return the file that `sha256sum -c` reads."""
+    return "".join(f"{hash_file(path)}  {name}\n" for name, path in sorted(members.items())).encode()
+
+
+def find_listing_faults(raw: bytes, listing: Listing) -> Iterator[str]:
+    """Yield what is wrong with a listing in itself."""
+    if raw != encode_document(listing):
+        yield f"{LISTING_NAME} is not written as draftproof writes it"
+    if listing.root_sha256 != compute_root(listing):
+        yield f"the root hash of {LISTING_NAME} is not that of its content"
+
+
+def find_file_faults(entries: Iterable[Entry], listing: Listing) -> Iterator[str]:
+    """Yield which members are missing, unlisted or not what the listing says."""
+    listed = {one.name: one for one in listing.files}
+    found = {one.name: one for one in entries if one.name != LISTING_NAME}
+    yield from (f"{name} is missing" for name in sorted(listed.keys() - found.keys()))
+    yield from (f"{name} is not listed" for name in sorted(found.keys() - listed.keys()))
+    for name in sorted(listed.keys() & found.keys()):
+        if (found[name].size, found[name].sha256) != (listed[name].size, listed[name].sha256):
+            yield f"{name} was changed: its hash is not the listed one"

@@ -33,13 +33,8 @@ def library_version() -> str | None:
 def render_bom(manifest: Manifest, approval: Approval, content_sha256: str) -> bytes:
     """Return the bill of materials of a run as JSON; the same run gives the same bytes.
 
-    Args:
-        manifest: facts of the run.
-        approval: the plan's section; its retirement note belongs to the drafter.
-        content_sha256: names the raw data; the serial number follows from it.
-
-    Raises:
-        UsageError: the extra `handover` is not installed.
+    Raises UsageError: the extra `handover` is not installed. The serial number follows from `content_sha256`,
+    which names the raw data; the plan's retirement note belongs to the drafter.
     """
     bom = _build(manifest, approval, content_sha256)
     output = load_extra("cyclonedx.output.json").JsonV1Dot6(bom)

@@ -2,10 +2,9 @@
 
 Documents are a pure function of the raw data, so whoever has these makes the same bytes again. That is what
 `draftproof verify` does. `render_documents` is the one place that says which documents there are.
-
-README.txt of a package: what it is and how to check it with tools that every system has. Pure.
 """
 
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -29,63 +28,19 @@ from draftproof.store.run_directory import (
     WORKLOAD_NAME,
     encode_document,
 )
+from draftproof.tell.handover.archive import combine
 from draftproof.tell.handover.bom import find_tool_version, library_version, render_bom
-from draftproof.tell.handover.listing import combine
 from draftproof.tell.monitoring import DASHBOARD_FILE, RULES_FILE, render_dashboard, render_rules
 from draftproof.tell.report import render_html
 
-_TEXT = """\
-Handover package of the run "{run}"
-{rule}
-
-Verdict: {decision}. {sentence}
-Evidence: {evidence}. Approved by: {approver}. Owner: {owner}. Rollback: {rollback}.
-Measured and packed with draftproof {version}.
-
-What is in it
--------------
-plan.toml, manifest.json, workload.jsonl   the plan as used, facts of the run, the prompts that were asked
-journal/, telemetry/                       raw data: a request, turn or reading a line, in the order written
-results.json, report.html                  computed from the raw data; open report.html in a browser
-envelope.json                              where speculation may run, for machines
-contract.json                              what was approved, by whom, and which changes void it
-bom.cdx.json                               bill of materials, CycloneDX 1.6
-monitoring/                                Prometheus rules and a Grafana dashboard, where the run gives them
-SHA256SUMS, MANIFEST.json                  sizes and hashes of all members; MANIFEST.json has one root hash
-{withheld}
-Check it with draftproof
-------------------------
-    draftproof verify PACKAGE.tar --public-key SIGNER.pub
-
-This checks every byte, the signature and the order of the journal, computes results and report again from the
-raw data, and compares them byte for byte. Add --deployment PLAN.toml to compare a service that runs with
-contract.json.
-
-Check it without draftproof
----------------------------
-    tar -xf PACKAGE.tar && sha256sum -c SHA256SUMS
-
-The signature, if there is one, is the file PACKAGE.tar.sig (Ed25519). With OpenSSL 3 and the signer's public
-key as PEM:
-
-    printf 'draftproof package signature v1\\n%s\\n' "$(sha256sum < PACKAGE.tar | cut -d' ' -f1)" > message
-    tail -n 1 PACKAGE.tar.sig | base64 -d > signature
-    openssl pkeyutl -verify -pubin -inkey SIGNER.pem -rawin -in message -sigfile signature
-
-Hashes alone show damage, not authorship: whoever changes a file can make new hashes. Only a signature by a
-key that you knew before shows who packed this.
-"""
-_WITHHELD = """
-Texts are withheld: prompts, answers and what checks look for are salted digests. Lengths, times, counts,
-labels and the outcome of every check are the run's own, and the results follow from them.
-"""
-
 
 def render_readme(contents: RunData, results: Results, *, withheld: bool) -> str:
-    """Return the text; the same run gives the same bytes."""
-    approval = contents.plan.approval
-    name = contents.manifest.run_name
-    return _TEXT.format(
+    """Return README.txt of a package: what it is and how to check it with tools that every system has."""
+    approval, name = contents.plan.approval, contents.manifest.run_name
+    template = files("draftproof").joinpath("data/handover-readme.txt").read_text(encoding="utf-8")
+    head, _, rest = template.partition("[withheld]\n")
+    said, _, tail = rest.partition("[end]\n")
+    return f"{head}{said if withheld else ''}{tail}".format(
         run=name,
         rule="=" * (len(name) + 30),
         decision=results.verdict.decision,
@@ -95,7 +50,6 @@ def render_readme(contents: RunData, results: Results, *, withheld: bool) -> str
         owner=approval.owner or "nobody is named",
         rollback=(approval.rollback_artefact or "nothing is named").rstrip("."),
         version=results.draftproof_version,
-        withheld=_WITHHELD if withheld else "",
     )
 
 
@@ -140,9 +94,8 @@ def list_raw(folder: Path) -> dict[str, Path]:
 def compute(folder: Path) -> tuple[RunData, Results]:
     """Return what a folder of raw data holds and the results that follow from it.
 
-    Raises:
-        StoreError: something is missing or cannot be read.
-        InvalidRunError: the plan is not the one hashed before the first request.
+    Raises StoreError: something is missing or cannot be read; InvalidRunError: the plan is not the one hashed
+    before the first request.
     """
     contents = RunDirectory.open(folder).load()
     return contents, compute_results(contents)
@@ -153,15 +106,8 @@ def render_documents(
 ) -> dict[str, bytes]:
     """Return every document of a package by name.
 
-    Args:
-        folder: the raw data.
-        contents: what it holds.
-        results: what follows from it.
-        withheld: whether texts were replaced.
-        with_bom: leave the bill of materials out where its library is not at hand.
-
-    Raises:
-        UsageError: the bill is wanted and the extra `handover` is not installed.
+    Raises UsageError: the bill is wanted and the extra `handover` is not installed. `with_bom`: leave the
+    bill of materials out where its library is not at hand.
     """
     documents = {
         RESULTS_NAME: encode_document(results),

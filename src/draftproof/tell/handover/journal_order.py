@@ -45,8 +45,7 @@ class JournalOrder(msgspec.Struct, frozen=True, kw_only=True):
 def check_order(folder: Path) -> JournalOrder:
     """Check every file of a run's journal folder, each by itself.
 
-    Raises:
-        StoreError: a line is not a record.
+    Raises StoreError: a line is not a record.
     """
     restarts, faults = list[str](), list[str]()
     every = {
@@ -65,11 +64,7 @@ def check_order(folder: Path) -> JournalOrder:
 
 
 def find_repeats(files: Mapping[str, Iterable[Record]]) -> Iterator[str]:
-    """Yield what stands in a journal twice, next to each other or apart, in one file or in two.
-
-    Args:
-        files: the records of each file as written, by its name.
-    """
+    """Yield what stands in a journal twice, next to each other or apart, in one file or in two."""
     first: dict[Hashable, str] = {}
     for name, records in files.items():
         for line, record in enumerate(records, start=1):
@@ -146,9 +141,7 @@ def check_records(
 ) -> tuple[list[int], list[tuple[int, str]]]:
     """Return the lines, from 1, at which the clock began anew, and those that are out of order and why.
 
-    Args:
-        records: the lines of one file.
-        lags: how late the client was, of all files of a run; None: what these lines tell.
+    `lags` are of all files of a run; None: what these lines tell.
     """
     lags = find_lags(records) if lags is None else lags
     restarts, faults = list[int](), list(_find_moved_turns(records))

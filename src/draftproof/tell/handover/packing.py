@@ -9,7 +9,7 @@ A run's raw data in a folder of its own, as it goes into the archive: copied, or
 import contextlib
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -29,10 +29,17 @@ from draftproof.store.compaction import is_compacted
 from draftproof.store.journal import encode_line, encode_sample, iterate_records
 from draftproof.store.lines import torn_path, write_atomically, write_error
 from draftproof.store.run_directory import RESULTS_NAME, encode_document
-from draftproof.tell.handover.archive import check_sizes, hash_file, write_archive
+from draftproof.tell.handover.archive import (
+    LISTING_NAME,
+    SUMS_NAME,
+    check_sizes,
+    hash_file,
+    make_listing,
+    render_sums,
+    write_archive,
+)
 from draftproof.tell.handover.contents import compute, count_missing_turns, list_raw, render_documents
 from draftproof.tell.handover.journal_order import check_order, sort_as_written
-from draftproof.tell.handover.listing import LISTING_NAME, SUMS_NAME, make_listing, render_sums
 from draftproof.tell.handover.scrubbing import find_secret_places, refuse_secrets
 from draftproof.tell.handover.signing import load_private_key, sign, signature_path
 from draftproof.tell.handover.withholding import Withholder
@@ -41,9 +48,8 @@ from draftproof.tell.handover.withholding import Withholder
 def stage_run(run: Path, stage: Path) -> None:
     """Copy the raw data of a run; the tables of a compacted run become lines again.
 
-    Raises:
-        StoreError: there is no run, it has no record, a file of it lies elsewhere, or something cannot be
-            read or written.
+    Raises StoreError: there is no run, it has no record, a file of it lies elsewhere, or something cannot be
+    read or written.
     """
     directory = RunDirectory.open(run)
     _refuse_links(run)
@@ -66,14 +72,14 @@ def stage_run(run: Path, stage: Path) -> None:
 def withhold_stage(stage: Path, contents: RunData, salt: bytes) -> None:
     """Replace the texts of staged raw data, line by line; torn lines are dropped but for their number.
 
-    Raises:
-        StoreError: something cannot be read or written.
-        UsageError: the salt is too short.
+    Raises StoreError: something cannot be read or written; UsageError: the salt is too short.
     """
     withholder = Withholder(salt, contents.items, contents.judgements)
     _write(stage / "workload.jsonl", map(msgspec.json.encode, map(withholder.item, contents.items)))
     for path in sorted((stage / "journal").glob("*.jsonl")):
-        _rewrite(path, lambda path: _withheld_lines(path, withholder))
+        partial = path.with_name(path.name + ".partial")
+        _write(partial, _withheld_lines(path, withholder))
+        partial.replace(path)
         torn = torn_path(path)
         if torn.exists():
             count = torn.read_bytes().count(b"\n")
@@ -120,12 +126,6 @@ def _write_lines_of_tables(directory: RunDirectory, stage: Path) -> None:
         _write(stage / "telemetry" / f"{arm}.jsonl", own)
 
 
-def _rewrite(path: Path, make: Callable[[Path], Iterator[bytes]]) -> None:
-    partial = path.with_name(path.name + ".partial")
-    _write(partial, make(path))
-    partial.replace(path)
-
-
 def _write(path: Path, lines: Iterator[bytes]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -165,10 +165,9 @@ class PackOptions(msgspec.Struct, frozen=True, kw_only=True):
 def pack_run(run: Path, out: Path, options: PackOptions) -> Packed:
     """Pack the run at `run` into the archive `out`; with a key, sign it beside that.
 
-    Raises:
-        UsageError: `out` exists, the key or the salt cannot be used, or something looks like a secret.
-        InvalidRunError: results.json is not what the records give, or the journal was re-ordered.
-        StoreError: something cannot be read or written.
+    Raises UsageError: `out` exists, the key or the salt cannot be used, or something looks like a secret;
+    InvalidRunError: results.json is not what the records give, or the journal was re-ordered; StoreError:
+    something cannot be read or written.
     """
     _check_free(out, signed=options.key is not None)
     key = load_private_key(options.key, options.passphrase) if options.key else None

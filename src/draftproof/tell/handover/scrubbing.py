@@ -102,12 +102,8 @@ class SecretPlace(msgspec.Struct, frozen=True, kw_only=True, order=True):
 def find_secret_places(members: Mapping[str, Path], values: Collection[str] = ()) -> tuple[SecretPlace, ...]:
     """Return every place of some files that looks like a secret.
 
-    Args:
-        members: name -> file.
-        values: secrets that are known, such as those the plan refers to in the environment.
-
-    Raises:
-        StoreError: a file cannot be read.
+    Raises StoreError: a file cannot be read. `values` are secrets that are known, such as those the plan
+    refers to in the environment.
     """
     known = _known_patterns(values)
     return tuple(place for name, path in sorted(members.items()) for place in _search_file(name, path, known))
@@ -116,8 +112,7 @@ def find_secret_places(members: Mapping[str, Path], values: Collection[str] = ()
 def refuse_secrets(places: Collection[SecretPlace], allowed: Collection[str]) -> None:
     """Do nothing if every place was allowed by name.
 
-    Raises:
-        UsageError: names the first places, or an allowed place at which nothing was found.
+    Raises UsageError: names the first places, or an allowed place at which nothing was found.
     """
     left = sorted(one for one in places if one.place not in allowed)
     if left:

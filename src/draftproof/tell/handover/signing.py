@@ -26,11 +26,7 @@ from draftproof.core.errors import NotVerifiedError, UsageError
 
 
 def load_extra(module: str) -> ModuleType:
-    """Import a module of the extra.
-
-    Raises:
-        UsageError: the extra is not installed.
-    """
+    """Import a module of the extra. Raises UsageError: the extra is not installed."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -65,12 +61,7 @@ def make_message(archive_sha256: str) -> bytes:
 
 
 def sign(archive_sha256: str, key: Any) -> bytes:
-    """Return the signature file of an archive.
-
-    Args:
-        archive_sha256: the hash of the whole archive.
-        key: what `load_private_key` returned.
-    """
+    """Return the signature file of an archive."""
     return render_signature(
         Signature(
             public_key=key.public_key().public_bytes_raw(),
@@ -86,11 +77,7 @@ def render_signature(signature: Signature) -> bytes:
 
 
 def parse_signature(raw: bytes, place: str) -> Signature:
-    """Return what a signature file holds.
-
-    Raises:
-        NotVerifiedError: it is not one.
-    """
+    """Return what a signature file holds. Raises NotVerifiedError: it is not one."""
     try:
         _, key, signature, _ = raw.decode("ascii").split("\n")
         parsed = Signature(
@@ -111,8 +98,7 @@ def parse_signature(raw: bytes, place: str) -> Signature:
 def verify_signature(archive_sha256: str, signature: Signature, key: Any, place: str) -> None:
     """Do nothing if a signature is that of the archive under a public key.
 
-    Raises:
-        NotVerifiedError: made with another key, or for another archive.
+    Raises NotVerifiedError: made with another key, or for another archive.
     """
     invalid = load_extra("cryptography.exceptions").InvalidSignature
     if signature.public_key != key.public_bytes_raw():
@@ -134,8 +120,7 @@ def verify_signature(archive_sha256: str, signature: Signature, key: Any, place:
 def load_private_key(path: Path, passphrase: str | None) -> Any:
     """Return an Ed25519 private key from a PEM (PKCS 8) or OpenSSH file.
 
-    Raises:
-        UsageError: no such key in the file, another kind of key, or a passphrase that is missing or wrong.
+    Raises UsageError: no such key in the file, another kind of key, or a passphrase that is missing or wrong.
     """
     raw, serialization = _read_key(path), load_extra("cryptography.hazmat.primitives.serialization")
     is_ssh = b"OPENSSH PRIVATE KEY" in raw
@@ -167,8 +152,7 @@ def load_private_key(path: Path, passphrase: str | None) -> Any:
 def load_public_key(path: Path) -> Any:
     """Return an Ed25519 public key from a PEM or OpenSSH file.
 
-    Raises:
-        UsageError: no such key in the file, a private one, or another kind of key.
+    Raises UsageError: no such key in the file, a private one, or another kind of key.
     """
     raw, serialization = _read_key(path), load_extra("cryptography.hazmat.primitives.serialization")
     if b"PRIVATE KEY" in raw:

@@ -5,6 +5,7 @@ damage and not authorship, and the report says so.
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
@@ -18,7 +19,18 @@ from draftproof.judge.observe.observed import RunData
 from draftproof.judge.results.run import Results
 from draftproof.store import RunDirectory
 from draftproof.store.run_directory import RESULTS_NAME
-from draftproof.tell.handover.archive import Entry, extract, read_archive, read_member, scan_archive
+from draftproof.tell.handover.archive import (
+    LISTING_NAME,
+    SUMS_NAME,
+    Entry,
+    Listing,
+    extract,
+    find_file_faults,
+    find_listing_faults,
+    read_member,
+    render_sums,
+    scan_archive,
+)
 from draftproof.tell.handover.contents import (
     BOM_NAME,
     can_render_bom,
@@ -28,14 +40,6 @@ from draftproof.tell.handover.contents import (
     render_documents,
 )
 from draftproof.tell.handover.journal_order import check_order
-from draftproof.tell.handover.listing import (
-    LISTING_NAME,
-    SUMS_NAME,
-    Listing,
-    find_file_faults,
-    find_listing_faults,
-    render_sums,
-)
 from draftproof.tell.handover.signing import (
     load_public_key,
     parse_signature,
@@ -85,19 +89,22 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
     results: Results
 
 
+class _FailedCheck(Exception):  # noqa: N818 - the outcome of a check, turned into one at the end
+    """A check that keeps later ones from being made."""
+
+    def __init__(self, name: str, detail: str) -> None:
+        super().__init__(detail)
+        self.check = Check(name=name, status="failed", detail=detail.rstrip("."))
+
+
 def verify_package(
     path: Path, *, public_key: Path | None = None, signature: Path | None = None
 ) -> tuple[VerifyReport, Opened | None]:
     """Return what is known of a package and, where everything that was checked passed, what it holds.
 
-    Args:
-        path: the archive.
-        public_key: the signer's, known before; None: authorship is not checked.
-        signature: the signature file; None: `<archive>.sig`.
-
-    Raises:
-        UsageError: the key cannot be used.
-        StoreError: the archive cannot be read.
+    Without the signer's `public_key`, known before, authorship is not checked; the signature file is
+    `<archive>.sig` unless another is named. Raises UsageError for a key that cannot be used and StoreError
+    for an archive that cannot be read.
     """
     key = load_public_key(public_key) if public_key else None
     checks, opened, digest = list[Check](), None, None
@@ -108,20 +115,23 @@ def verify_package(
         )
         opened = _open(path, entries, checks)
     except NotVerifiedError as error:
-        checks.append(_failed("archive", error.message))
+        checks.append(_FailedCheck("archive", error.message).check)
+    except _FailedCheck as failed:
+        checks.append(failed.check)
     checks += _name_unchecked(checks)
     checks.append(_check_signature(path, digest, key, signature))
     verified = opened is not None and all(one.status != "failed" for one in checks)
+    verdict, listing = (opened.results.verdict, opened.listing) if opened else (None, None)
     report = VerifyReport(
         package=path.name,
         verified=verified,
         authentic=None if key is None else checks[-1].status == "passed",
-        run_name=opened.listing.run_name if opened else None,
-        decision=opened.results.verdict.decision if opened else None,
-        sentence=opened.results.verdict.sentence if opened else None,
-        root_sha256=opened.listing.root_sha256 if opened else None,
+        run_name=listing.run_name if listing else None,
+        decision=verdict.decision if verdict else None,
+        sentence=verdict.sentence if verdict else None,
+        root_sha256=listing.root_sha256 if listing else None,
         archive_sha256=digest,
-        withheld=opened.listing.withheld if opened else None,
+        withheld=listing.withheld if listing else None,
         checks=tuple(checks),
     )
     return report, opened if verified else None
@@ -132,7 +142,7 @@ def _name_unchecked(checks: list[Check]) -> list[Check]:
     failed = next((one.name for one in checks if one.status == "failed"), None)
     made = {one.name for one in checks}
     return [
-        Check(name=name, status="not_checked", detail=f"not checked, because the check of {failed} failed")
+        _unchecked(name, f"not checked, because the check of {failed} failed")
         for name in IN_TURN
         if failed is not None and name not in made
     ]
@@ -141,109 +151,88 @@ def _name_unchecked(checks: list[Check]) -> list[Check]:
 def load_package(path: Path) -> RunData:
     """Return the raw data of a package whose bytes, hashes and journal order are in order.
 
-    Its documents are not computed again: whoever loads it computes his own.
-
-    Raises:
-        NotVerifiedError: something in it was changed; names it.
-        StoreError: the archive cannot be read.
+    Its documents are not computed again: whoever loads it computes his own. Raises NotVerifiedError, which
+    names what was changed, and StoreError where the archive cannot be read.
     """
     entries, listing = check_bytes(path)
-    with TemporaryDirectory(prefix="draftproof-package-") as temporary:
+    with TemporaryDirectory(prefix="draftproof-package-") as temporary, _refusing(path):
         extract(path, entries, Path(temporary))
-        order = _check_journal(Path(temporary), listing)
-        if order.status == "failed":
-            raise _refused(order.detail, path)
+        _check_journal(Path(temporary), listing)
         return _load_checked(Path(temporary), listing)
 
 
 def check_bytes(path: Path) -> tuple[tuple[Entry, ...], Listing]:
     """Return the members and the listing of a package in which no byte was changed by accident.
 
-    Raises:
-        NotVerifiedError: one was; names the member or the byte.
-        StoreError: the archive cannot be read.
+    Raises NotVerifiedError, which names the member or the byte, and StoreError where it cannot be read.
     """
-    entries, checks = read_archive(path), list[Check]()
-    listing = _check_listing(path, entries, checks)
-    if listing is None:
-        raise _refused(checks[-1].detail, path)
-    return entries, listing
+    with _refusing(path):
+        entries, _ = scan_archive(path)
+        return entries, _read_listing(path, entries)
 
 
-def _refused(what: str, path: Path) -> NotVerifiedError:
-    return NotVerifiedError(what, place=str(path), fix="ask for the package again; do not use this one.")
+@contextmanager
+def _refusing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except _FailedCheck as failed:
+        fix = "ask for the package again; do not use this one."
+        raise NotVerifiedError(str(failed), place=str(path), fix=fix) from failed
 
 
-def _open(path: Path, entries: tuple[Entry, ...], checks: list[Check]) -> Opened | None:
+def _open(path: Path, entries: tuple[Entry, ...], checks: list[Check]) -> Opened:
     """Check listing, journal, thresholds and documents in turn; stop where going on would trust too much."""
-    listing = _check_listing(path, entries, checks)
-    if listing is None:
-        return None
+    listing = _read_listing(path, entries)
+    checks.append(_passed("hashes", f"{len(listing.files)} files are those that {LISTING_NAME} lists"))
     with TemporaryDirectory(prefix="draftproof-verify-") as temporary:
         folder = Path(temporary)
         extract(path, entries, folder)
         try:
             checks.append(_check_journal(folder, listing))
-            if checks[-1].status == "failed":
-                return None
-            contents, results = _compute(folder, listing, checks)
+            contents = _load_checked(folder, listing)
+            stated = "plan and thresholds are those hashed before the first request"
+            checks.append(_passed("thresholds", stated))
+            results = compute(folder)[1]
             checks += [*_check_turns(contents), *_check_build(contents)]
             checks += _check_documents(folder, entries, listing, contents, results)
-        except Exception as error:  # noqa: BLE001 - whatever foreign data bring about is a failed check
+        except _FailedCheck:
+            raise
+        except Exception as error:
+            # Whatever foreign data bring about is a failed check.
             text = error.message if isinstance(error, DraftproofError) else type(error).__name__
-            checks.append(_failed("records", f"the raw data cannot be judged: {text}"))
-            return None
+            raise _FailedCheck("records", f"the raw data cannot be judged: {text}") from error
     return Opened(listing=listing, entries=entries, contents=contents, results=results)
 
 
-def _check_listing(path: Path, entries: tuple[Entry, ...], checks: list[Check]) -> Listing | None:
+def _read_listing(path: Path, entries: tuple[Entry, ...]) -> Listing:
     entry = next((one for one in entries if one.name == LISTING_NAME), None)
     if entry is None:
-        checks.append(_failed("hashes", f"{LISTING_NAME} is missing"))
-        return None
+        raise _FailedCheck("hashes", f"{LISTING_NAME} is missing")
     raw = read_member(path, entry)
     try:
         listing = msgspec.json.decode(raw, type=Listing)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        checks.append(_failed("hashes", f"{LISTING_NAME} cannot be read ({error})"))
-        return None
-    faults = [*find_listing_faults(raw, listing), *find_file_faults(entries, listing)]
-    if faults:
-        checks.append(_failed("hashes", _join(faults)))
-        return None
-    checks.append(_passed("hashes", f"{len(listing.files)} files are those that {LISTING_NAME} lists"))
+        raise _FailedCheck("hashes", f"{LISTING_NAME} cannot be read ({error})") from error
+    if faults := [*find_listing_faults(raw, listing), *find_file_faults(entries, listing)]:
+        raise _FailedCheck("hashes", _join(faults))
     return listing
 
 
 def _check_journal(folder: Path, listing: Listing) -> Check:
     order = check_order(folder / "journal")
     if order.faults:
-        return _failed("journal order", _join(list(order.faults)))
+        raise _FailedCheck("journal order", _join(list(order.faults)))
     if order.restarts != listing.clock_restarts:
-        return _failed("journal order", "the clock begins anew at other places than the package states")
+        raise _FailedCheck("journal order", "the clock begins anew at other places than the package states")
+    said = "every line is there once and ended after the one above it, turn after turn"
     if order.restarts:
-        return _passed(
-            "journal order",
-            f"as written; the clock began anew at {', '.join(order.restarts)}, as the package states",
-        )
-    return _passed(
-        "journal order", "every line is there once and ended after the one above it, turn after turn"
-    )
-
-
-def _compute(folder: Path, listing: Listing, checks: list[Check]) -> tuple[RunData, Results]:
-    """Compute the raw data again; what could run without end is refused before."""
-    contents = _load_checked(folder, listing)
-    checks.append(_passed("thresholds", "plan and thresholds are those hashed before the first request"))
-    return contents, compute(folder)[1]
+        places = ", ".join(order.restarts)
+        said = f"as written; the clock began anew at {places}, as the package states"
+    return _passed("journal order", said)
 
 
 def _load_checked(folder: Path, listing: Listing) -> RunData:
-    """Return the raw data; a pattern that could run without end is refused, as in any workload.
-
-    Raises:
-        DraftproofError: it cannot be read, or the plan is not the one that was hashed.
-    """
+    """Return the raw data; a pattern that could run without end is refused, as in any workload."""
     contents = RunDirectory.open(folder).load()
     withheld = {record.withheld is not None for record in contents.records}
     if withheld - {listing.withheld}:
@@ -259,11 +248,10 @@ def _check_turns(contents: RunData) -> Iterator[Check]:
     """Say how much of what the plan asks for is not there; a run that is not whole may be packed."""
     missing, planned = count_missing_turns(contents)
     if missing:
-        yield Check(
-            name="turns",
-            status="not_checked",
-            detail=f"{missing} of {planned} turns that the plan asks for have no record that they ended: the "
-            "run is incomplete, or lines were taken out of its journal",
+        yield _unchecked(
+            "turns",
+            f"{missing} of {planned} turns that the plan asks for have no record that they ended: the run is "
+            "incomplete, or lines were taken out of its journal",
         )
 
 
@@ -273,7 +261,7 @@ def _check_build(contents: RunData) -> Iterator[Check]:
     if is_other_build(version, source):
         own = name_build(draftproof.__version__, source_sha256())
         text = f"the run was measured by draftproof {name_build(version, source)}, this is {own}"
-        yield Check(name="build", status="not_checked", detail=text)
+        yield _unchecked("build", text)
 
 
 def _check_documents(
@@ -311,7 +299,7 @@ def _check_documents(
     )
     if not with_bom:
         text = f"{BOM_NAME} is not written again: its library is missing here or another version"
-        yield Check(name="bill of materials", status="not_checked", detail=text)
+        yield _unchecked("bill of materials", text)
 
 
 def _compare_decisions(folder: Path, listing: Listing, results: Results) -> Check:
@@ -320,15 +308,7 @@ def _compare_decisions(folder: Path, listing: Listing, results: Results) -> Chec
         stated = msgspec.json.decode((folder / RESULTS_NAME).read_bytes(), type=_Stated)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         return _failed("recomputed", f"{RESULTS_NAME} cannot be read ({error})")
-    own = _Stated(
-        verdict=_StatedVerdict(
-            decision=results.verdict.decision,
-            envelope=tuple(
-                _StatedEntry(segment=one.segment, max_concurrency=one.max_concurrency, max_rps=one.max_rps)
-                for one in results.verdict.envelope
-            ),
-        )
-    )
+    own = msgspec.convert({"verdict": msgspec.to_builtins(results.verdict)}, _Stated)
     packer = name_build(listing.draftproof_version, listing.source)
     which = (
         f"packed by draftproof {packer}, computed by {name_build(draftproof.__version__, source_sha256())}"
@@ -346,10 +326,9 @@ def _name_unread(folder: Path, entries: tuple[Entry, ...]) -> Check:
     """Say which members nothing vouches for but whoever made the package."""
     vouched = {*list_raw(folder), SUMS_NAME, LISTING_NAME}
     unread = [entry.name for entry in entries if entry.name not in vouched]
-    return Check(
-        name=DOCUMENTS_CHECK,
-        status="not_checked",
-        detail=f"nothing in {', '.join(unread)} was compared with the raw data but decision and envelope of "
+    return _unchecked(
+        DOCUMENTS_CHECK,
+        f"nothing in {', '.join(unread)} was compared with the raw data but decision and envelope of "
         f"{RESULTS_NAME}; unpack the package and write them again: draftproof report FOLDER",
     )
 
@@ -373,11 +352,10 @@ def _check_signature(path: Path, digest: str | None, key: object, signature: Pat
     found = signature or signature_path(path)
     if key is None:
         there = "a signature lies beside it; " if found.is_file() else ""
-        return Check(
-            name="signature",
-            status="not_checked",
-            detail=f"not authenticated: {there}anyone could have made this package. Give the signer's key "
-            "with --public-key",
+        return _unchecked(
+            "signature",
+            f"not authenticated: {there}anyone could have made this package. Give the signer's key with "
+            "--public-key",
         )
     if not found.is_file():
         return _failed("signature", f"there is no signature {found.name}")
@@ -402,4 +380,8 @@ def _passed(name: str, detail: str) -> Check:
 
 
 def _failed(name: str, detail: str) -> Check:
-    return Check(name=name, status="failed", detail=detail.rstrip("."))
+    return _FailedCheck(name, detail).check
+
+
+def _unchecked(name: str, detail: str) -> Check:
+    return Check(name=name, status="not_checked", detail=detail)

@@ -4,7 +4,7 @@ Grafana 10 and later read it: schema version 39, a data source that is chosen on
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -20,104 +20,70 @@ _SCHEMA_VERSION = 39
 _WIDTH, _HEIGHT, _TEXT_HEIGHT = 12, 8, 9
 
 
-class _Panel(msgspec.Struct, frozen=True, kw_only=True):
+class _Panel(NamedTuple):
     """A graph of one recorded series: its title, unit in Grafana's words, the limit drawn, what it tells."""
 
     series: str
     title: str
-    unit: str
-    limit: str | None
-    below: bool = False
+    unit: str = "short"
+    limit: str = ""
     about: str = ""
 
 
+_ENVELOPE = "The line is the envelope: above it nothing was shown."
+_BELOW = frozenset({"acceptance_length"})  # limits that are floors
 _PANELS = (
     _Panel(
-        series=SLOWDOWN,
-        title="Time per token, candidate over hold-out",
-        unit="short",
+        SLOWDOWN,
+        "Time per token, candidate over hold-out",
         limit="slowdown",
         about="Below 1 the candidate is faster. Drawn only while both arms have enough traffic.",
     ),
     _Panel(
-        series="arm:draftproof_time_per_token_seconds",
-        title="Time per token, mean",
-        unit="s",
-        limit=None,
+        "arm:draftproof_time_per_token_seconds",
+        "Time per token, mean",
+        "s",
         about="Seconds of decoding over the tokens they brought, never the gap between chunks.",
     ),
     _Panel(
-        series="arm:draftproof_tail_time_per_token_seconds",
-        title="Time per token, {tail}",
-        unit="s",
-        limit="tail_tpot_s",
-        about="Over answered requests.",
+        "arm:draftproof_tail_time_per_token_seconds",
+        "Time per token, {tail}",
+        "s",
+        "tail_tpot_s",
+        "Over answered requests.",
     ),
     _Panel(
-        series="arm:draftproof_tail_ttft_seconds",
-        title="Time to first token, {tail}",
-        unit="s",
-        limit="tail_ttft_s",
-        about="From the engine's receipt of a request, over answered requests.",
+        "arm:draftproof_tail_ttft_seconds",
+        "Time to first token, {tail}",
+        "s",
+        "tail_ttft_s",
+        "From the engine's receipt of a request, over answered requests.",
     ),
     _Panel(
-        series="arm:draftproof_acceptance_length",
-        title="Acceptance length",
-        unit="short",
+        "arm:draftproof_acceptance_length",
+        "Acceptance length",
         limit="acceptance_length",
-        below=True,
         about="Tokens a verification step brings, the target's own included. An early warning, not the gain.",
     ),
+    _Panel("arm:draftproof_drafting", "Drafter at work (0: idle)"),
     _Panel(
-        series="arm:draftproof_drafting",
-        title="Drafter at work (0: idle)",
-        unit="short",
-        limit=None,
-    ),
-    _Panel(
-        series="arm:draftproof_mean_requests_in_flight",
-        title="Requests in flight per replica, mean over the window",
-        unit="short",
+        "arm:draftproof_mean_requests_in_flight",
+        "Requests in flight per replica, mean over the window",
         limit="load",
-        about="The line is the envelope: above it nothing was shown.",
+        about=_ENVELOPE,
     ),
     _Panel(
-        series="arm:draftproof_request_rate",
-        title="Requests a second per replica",
-        unit="reqps",
-        limit="rate",
-        about="Requests that ended or were refused. The line is the envelope: above it nothing was shown.",
+        "arm:draftproof_request_rate",
+        "Requests a second per replica",
+        "reqps",
+        "rate",
+        f"Requests that ended or were refused. {_ENVELOPE}",
     ),
-    _Panel(
-        series="arm:draftproof_cache_usage",
-        title="Key-value cache in use",
-        unit="percentunit",
-        limit="cache_usage",
-    ),
-    _Panel(
-        series="arm:draftproof_preemptions_per_request",
-        title="Preemptions per request",
-        unit="short",
-        limit="preemptions",
-    ),
-    _Panel(
-        series="arm:draftproof_failed_share",
-        title="Failed requests",
-        unit="percentunit",
-        limit="failed_share",
-    ),
-    _Panel(
-        series=FAILED_EXCESS,
-        title="Failed requests, candidate less hold-out",
-        unit="percentunit",
-        limit="failed_excess",
-    ),
-    _Panel(
-        series="arm:draftproof_finished_requests",
-        title="Requests that ended in a window",
-        unit="short",
-        limit=None,
-    ),
+    _Panel("arm:draftproof_cache_usage", "Key-value cache in use", "percentunit", "cache_usage"),
+    _Panel("arm:draftproof_preemptions_per_request", "Preemptions per request", limit="preemptions"),
+    _Panel("arm:draftproof_failed_share", "Failed requests", "percentunit", "failed_share"),
+    _Panel(FAILED_EXCESS, "Failed requests, candidate less hold-out", "percentunit", "failed_excess"),
+    _Panel("arm:draftproof_finished_requests", "Requests that ended in a window"),
 )
 
 
@@ -137,7 +103,8 @@ def render_dashboard(
 def build_dashboard(watch: Watch) -> dict[str, Any]:
     """Return the dashboard as plain data."""
     return {
-        "uid": _short_id(watch),
+        # At most 40 characters are all that Grafana takes.
+        "uid": f"draftproof-{dict(watch.facts)['plan_sha256'][:16]}",
         "title": f"Speculative decoding: {watch.run_name}",
         "description": f"Written by draftproof from the run {watch.run_label}; load its rules first.",
         "tags": ["draftproof"],
@@ -152,11 +119,6 @@ def build_dashboard(watch: Watch) -> dict[str, Any]:
         "annotations": {"list": [_mark_alerts(watch)]},
         "panels": list(_panels(watch)),
     }
-
-
-def _short_id(watch: Watch) -> str:
-    """Return an id of at most 40 characters, which is all that Grafana takes."""
-    return f"draftproof-{dict(watch.facts)['plan_sha256'][:16]}"
 
 
 def _choose_source() -> dict[str, Any]:
@@ -237,7 +199,7 @@ def _graph(panel: _Panel, watch: Watch, index: int) -> dict[str, Any]:
     recorded = [one for one in watch.recordings if one.name == panel.series]
     arms = any(one.arm is not None for one in recorded)
     legend = "ratio" if not arms else "{{arm}} {{instance}}" if recorded[0].by_instance else "{{arm}}"
-    limit = watch.limits.get(panel.limit or "")
+    limit = watch.limits.get(panel.limit)
     return {
         "id": index + 2,
         "type": "timeseries",
@@ -269,7 +231,7 @@ def _graph(panel: _Panel, watch: Watch, index: int) -> dict[str, Any]:
 
 def _defaults(panel: _Panel, limit: Limit | None) -> dict[str, Any]:
     """Return unit and limit of a graph: red beyond the limit, drawn as a line."""
-    inside, beyond = ("red", "green") if panel.below else ("green", "red")
+    inside, beyond = ("red", "green") if panel.limit in _BELOW else ("green", "red")
     steps: list[dict[str, Any]] = [{"color": inside if limit else "green", "value": None}]
     if limit is not None:
         steps.append({"color": beyond, "value": limit.value})

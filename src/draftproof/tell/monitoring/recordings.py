@@ -176,76 +176,57 @@ def _if_any(sample: Sample | None) -> Samples:
     return () if sample is None else (sample,)
 
 
-# Series: how it is computed, what it is, and whether it has one value a replica.
-_SERIES: dict[str, tuple[Callable[[_Reader], str | None], str, bool]] = {
-    "generated_tokens": (
-        lambda arm: arm.increase(arm.signals.tokens),
-        "tokens generated in the window",
-        False,
-    ),
+# Series: how it is computed, and what it is.
+_SERIES: dict[str, tuple[Callable[[_Reader], str | None], str]] = {
+    "generated_tokens": (lambda arm: arm.increase(arm.signals.tokens), "tokens generated in the window"),
     "finished_requests": (
         lambda arm: arm.increase(arm.signals.finished or arm.signals.tokens),
         "requests that ended in the window: the floor of every judgement",
-        False,
     ),
     "attempted_requests": (
         lambda arm: arm.increase(arm.signals.attempted),
         "requests that ended or were refused in the window",
-        False,
     ),
-    "time_per_token_seconds": (
-        _Reader.time_per_token,
-        "seconds of decoding over the tokens they brought",
-        False,
-    ),
+    "time_per_token_seconds": (_Reader.time_per_token, "seconds of decoding over the tokens they brought"),
     "tail_time_per_token_seconds": (
         lambda arm: arm.tail(arm.signals.tpot_bucket),
         "{tail} of the requests' time per output token",
-        False,
     ),
     "tail_ttft_seconds": (
         lambda arm: arm.tail(arm.signals.ttft_bucket),
         "{tail} of the time to first token, from the engine's receipt",
-        False,
     ),
     "failed_share": (
         lambda arm: arm.share(arm.signals.failed, arm.signals.attempted),
         "share of requests that failed",
-        False,
     ),
     "drafting": (
         lambda arm: arm.increase(_if_any(arm.signals.drafting)),
         "what the drafter did in the window; 0 while it is idle",
-        False,
     ),
     "acceptance_length": (
         _Reader.acceptance,
         "tokens a verification step brings, the target's own included",
-        False,
     ),
     "requests_in_flight": (
         lambda arm: arm.in_flight("{}"),
         "requests running or waiting, of each replica",
-        True,
     ),
     "mean_requests_in_flight": (
         # Bursts count by how long they last, whatever a single scrape catches.
         lambda arm: arm.in_flight(f"avg_over_time({{}}{arm.over})"),
         "mean over the window of the requests running or waiting, of each replica",
-        True,
     ),
     "request_rate": (
         _Reader.request_rate,
         "requests a second that ended or were refused in the window, of each replica",
-        True,
     ),
-    "cache_usage": (_Reader.cache, "share of the key-value cache in use, of each replica", True),
+    "cache_usage": (_Reader.cache, "share of the key-value cache in use, of each replica"),
     "preemptions_per_request": (
         lambda arm: arm.share(_if_any(arm.signals.preemptions), arm.signals.finished),
         "preemptions over requests that ended",
-        False,
     ),
-    "restarts": (_Reader.restarts, "counters that began again: a replica restarted", False),
+    "restarts": (_Reader.restarts, "counters that began again: a replica restarted"),
 }
 CANDIDATE_SERIES = tuple(_SERIES)
 
@@ -263,7 +244,7 @@ def pair_series(name: str, run: str) -> str:
 def record_arm(arm: ArmRole, signals: Signals, jobs: Sequence[str], plan: Plan) -> Iterator[Recording]:
     """Yield the recorded series of an arm, those only that its engine can tell."""
     reader = _Reader(signals, jobs, plan)
-    for what, (build, comment, by_instance) in _SERIES.items():
+    for what, (build, comment) in _SERIES.items():
         expr = None if arm == "holdout" and what in _CANDIDATE_ONLY else build(reader)
         if expr is not None:
             caveat = signals.caveats.get(what, "")
@@ -272,7 +253,7 @@ def record_arm(arm: ArmRole, signals: Signals, jobs: Sequence[str], plan: Plan) 
                 arm=arm,
                 expr=expr,
                 comment="; ".join(filter(None, (comment.format(tail=tail_of(plan)), caveat))),
-                by_instance=by_instance,
+                by_instance=comment.endswith("of each replica"),
             )
 
 

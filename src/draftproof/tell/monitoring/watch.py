@@ -87,13 +87,9 @@ def watch_run(
 ) -> Watch:
     """Return what is watched of a run's candidate once it serves traffic.
 
-    Args:
-        results: the run's results: decision and envelope.
-        plan: the run's plan: rollback thresholds, and thresholds and objectives where those are open.
-        manifest: the run's manifest: hashes and engine versions.
-        jobs: Prometheus jobs that scrape the candidate; none: one with the plan's name and -candidate.
-        holdout_jobs: jobs that scrape the hold-out, which decodes ordinarily; none: one with the plan's
-            name and -holdout where the plan states a holdout_share, else nothing is compared.
+    `jobs` and `holdout_jobs` are Prometheus jobs that scrape the candidate and the hold-out, which decodes
+    ordinarily; none: jobs of the plan's name with -candidate and, where the plan states a holdout_share, with
+    -holdout.
     """
     jobs = tuple(jobs) or (default_job(plan),)
     holdout_jobs = tuple(holdout_jobs) or default_holdout_jobs(plan)

@@ -201,8 +201,7 @@ def _divergences(tokens: tuple[int, ...]) -> str:
 def _check_columns(read: str) -> tuple[Column[Any], ...]:
     """Return what every table of checks shows of an arm's counts; a share of nothing is missing.
 
-    Args:
-        read: where a row has its counts, "" where it is them.
+    `read` names where a row has its counts, "" where it is them.
     """
 
     def counts(one: Any) -> Any:

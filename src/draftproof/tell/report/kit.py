@@ -144,12 +144,7 @@ def table(
 ) -> Table:
     """Lay objects out as rows of titled groups; groups without a row are left out.
 
-    Args:
-        caption: of the table.
-        columns: what is written of each object.
-        groups: title and objects.
-        left_out: a last line that says what the table does not show.
-        tone: what sets the row of an object apart.
+    `left_out` is a last line that says what the table does not show, `tone` what sets an object's row apart.
     """
     notes, made = Footnotes(), []
     for title, objects in groups:

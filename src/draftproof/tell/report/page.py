@@ -190,9 +190,7 @@ def _host_fact(key: str, value: str | float | None) -> tuple[str, str]:
 def render_html(results: Results, manifest: Manifest | None = None) -> str:
     """Render the whole report as one HTML document; the same input gives the same bytes.
 
-    Args:
-        results: what `results.json` holds.
-        manifest: facts of the run; adds the host, the arms side by side, and their contracts.
+    The manifest adds the host, the arms side by side, and their contracts.
     """
     return render_page("report.html.j2", model=build_model(results, manifest))
 

@@ -19,8 +19,16 @@ from draftproof.core.records import RequestRecord, ToolCall
 from draftproof.plan.loading import parse_plan, plan_sha256, thresholds_sha256
 from draftproof.store import RunDirectory
 from draftproof.store.run_directory import encode_document
-from draftproof.tell.handover.archive import read_archive, read_member, write_archive
-from draftproof.tell.handover.listing import LISTING_NAME, SUMS_NAME, Listing, make_listing, render_sums
+from draftproof.tell.handover.archive import (
+    LISTING_NAME,
+    SUMS_NAME,
+    Listing,
+    make_listing,
+    read_member,
+    render_sums,
+    scan_archive,
+    write_archive,
+)
 from draftproof.workload.items import ContainsCheck, Message
 
 # Key 1 of RFC 8032, section 7.1: public test data.
@@ -136,7 +144,7 @@ def build_contract_of(arm: str):
 
 def unpack(archive: Path) -> dict[str, bytes]:
     """Return name -> content of a package."""
-    return {entry.name: read_member(archive, entry) for entry in read_archive(archive)}
+    return {entry.name: read_member(archive, entry) for entry in scan_archive(archive)[0]}
 
 
 def repack(members: dict[str, bytes], archive: Path, *, rehash: bool = True, **listed) -> Path:

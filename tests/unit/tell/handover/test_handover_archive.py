@@ -15,15 +15,16 @@ from draftproof.store.run_directory import encode_document
 from draftproof.tell.handover import archive
 from draftproof.tell.handover.archive import (
     END,
+    LISTING_NAME,
     check_sizes,
     extract,
     is_safe_name,
     make_header,
-    read_archive,
+    make_listing,
     read_member,
+    scan_archive,
     write_archive,
 )
-from draftproof.tell.handover.listing import LISTING_NAME, make_listing
 from draftproof.tell.handover.verifying import check_bytes
 
 
@@ -70,7 +71,7 @@ def test_what_was_written_is_read(tmp_path):
     """Names, contents and folders come back."""
     members = {"a.txt": b"", "b/two.txt": b"2" * 600}
     path = write(tmp_path, members)
-    entries = read_archive(path)
+    entries, _ = scan_archive(path)
     assert {entry.name: read_member(path, entry) for entry in entries} == members
     extract(path, entries, tmp_path / "out")
     assert (tmp_path / "out/b/two.txt").read_bytes() == members["b/two.txt"]
@@ -101,7 +102,7 @@ def test_a_name_that_leads_elsewhere_is_refused(tmp_path, name):
         make_header(name, 1)
     if name and len(name) <= 100:
         with pytest.raises(NotVerifiedError, match="is not one that draftproof writes"):
-            read_archive(tar_of(tmp_path, plain(name)))
+            scan_archive(tar_of(tmp_path, plain(name)))
 
 
 @pytest.mark.parametrize(
@@ -110,7 +111,7 @@ def test_a_name_that_leads_elsewhere_is_refused(tmp_path, name):
 def test_a_member_that_is_no_plain_file_is_refused(tmp_path, kind):
     """Links, folders, devices, pipes and extended headers."""
     with pytest.raises(NotVerifiedError, match="is a link or no plain file"):
-        read_archive(tar_of(tmp_path, plain("a", b"", type=kind, linkname="/etc/passwd")))
+        scan_archive(tar_of(tmp_path, plain("a", b"", type=kind, linkname="/etc/passwd")))
 
 
 def test_a_name_that_comes_twice_is_refused(tmp_path):
@@ -118,14 +119,14 @@ def test_a_name_that_comes_twice_is_refused(tmp_path):
     data = make_header("a", 0) + make_header("a", 0) + END
     (tmp_path / "twice.tar").write_bytes(data)
     with pytest.raises(NotVerifiedError, match="comes twice or out of order"):
-        read_archive(tmp_path / "twice.tar")
+        scan_archive(tmp_path / "twice.tar")
 
 
 def test_a_size_that_the_file_does_not_have_is_refused_at_once(tmp_path):
     """A header may claim gigabytes; nothing of that size is allocated or written."""
     (tmp_path / "bomb.tar").write_bytes(make_header("a", 8**11 - 1) + b"x" * 512 + END)
     with pytest.raises(NotVerifiedError, match="claims more than it holds"):
-        read_archive(tmp_path / "bomb.tar")
+        scan_archive(tmp_path / "bomb.tar")
 
 
 def test_sizes_are_checked_before_anything_is_hashed(tmp_path, monkeypatch):
@@ -135,10 +136,10 @@ def test_sizes_are_checked_before_anything_is_hashed(tmp_path, monkeypatch):
     os.truncate(path, 512 + size)
     monkeypatch.setattr(archive, "_read_entry", lambda *_: pytest.fail("it was read"))
     with pytest.raises(NotVerifiedError, match=r"a\.json is larger than any document"):
-        read_archive(path)
+        scan_archive(path)
     os.truncate(path, archive.MAX_ARCHIVE_BYTES + 1)
     with pytest.raises(NotVerifiedError, match="more than a package can have"):
-        read_archive(path)
+        scan_archive(path)
 
 
 def test_what_could_not_be_read_again_is_not_packed(tmp_path):
@@ -159,7 +160,7 @@ def test_what_lies_behind_the_end_is_not_read_whole(tmp_path):
     path = write(tmp_path, {"a": b"1"})
     os.truncate(path, 1 << 33)
     with pytest.raises(NotVerifiedError, match="does not end"):
-        read_archive(path)
+        scan_archive(path)
 
 
 def test_the_archive_is_hashed_while_it_is_read(tmp_path):
@@ -172,7 +173,7 @@ def test_the_archive_is_hashed_while_it_is_read(tmp_path):
 def test_a_header_with_foreign_facts_is_refused(tmp_path, field):
     """Owner, mode and time are no place to hide a byte."""
     with pytest.raises(NotVerifiedError, match="the header of a is not the one"):
-        read_archive(tar_of(tmp_path, plain("a", **{field: 7})))
+        scan_archive(tar_of(tmp_path, plain("a", **{field: 7})))
 
 
 def test_a_compressed_file_is_no_package(tmp_path):
@@ -180,7 +181,7 @@ def test_a_compressed_file_is_no_package(tmp_path):
     with tarfile.open(tmp_path / "a.tar", "w:gz") as tar:
         tar.addfile(*[plain("a")[0], io.BytesIO(b"x")])
     with pytest.raises(NotVerifiedError):
-        read_archive(tmp_path / "a.tar")
+        scan_archive(tmp_path / "a.tar")
 
 
 def test_every_cut_is_found(tmp_path):
@@ -191,10 +192,10 @@ def test_every_cut_is_found(tmp_path):
     for length in reversed(range(len(whole))):
         os.truncate(cut, length)
         with pytest.raises(NotVerifiedError):
-            read_archive(cut)
+            scan_archive(cut)
     cut.write_bytes(whole + b"\0")
     with pytest.raises(NotVerifiedError, match="does not end"):
-        read_archive(cut)
+        scan_archive(cut)
 
 
 def test_every_flipped_byte_of_a_tiny_package_is_found(tmp_path):

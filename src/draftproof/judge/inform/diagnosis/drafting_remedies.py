@@ -92,8 +92,7 @@ def suggest_fewer_drafts(known: Known) -> Remedy | None:
 def enough_drafts(kept: Sequence[float]) -> int:
     """Return the shortest draft length that keeps `KEPT_SHARE` of the accepted drafts, at least 1.
 
-    Args:
-        kept: for each length 1, 2, …, the share of all accepted drafts that it would have kept.
+    `kept`: for each length 1, 2, …, the share of all accepted drafts that it would have kept.
     """
     return next((length for length, share in enumerate(kept, start=1) if share >= KEPT_SHARE), len(kept))
 

@@ -95,14 +95,7 @@ def find_answered(prepared: PreparedRun, arm: str, load: str, segment: str = ALL
 
 
 def measure_shares(columns: Columns, places: Ints, *, level: float, floor: int) -> Shares:
-    """Return where the time of answered requests went: by the server where it tells, else by the client.
-
-    Args:
-        columns: of the run.
-        places: of answered requests whose times count, in the columns.
-        level: coverage of the intervals.
-        floor: fewest prompts of an interval.
-    """
+    """Return where the time of answered requests went: by the server where it tells, else by the client."""
     seen = len(places) > 0
 
     def share(part: Floats, whole: Floats, reason: str = _UNTOLD) -> Figure:
