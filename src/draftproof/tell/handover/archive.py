@@ -4,8 +4,8 @@ Members are sorted by name and carry no time, owner or mode of the machine that 
 that form alone: it builds the header it expects and compares. So a flipped bit in a header, in padding or
 behind the end is found, and links, devices, repeated names and names that lead elsewhere cannot occur.
 
-MANIFEST.json lists every member with its size and SHA-256, and has one root hash over the list itself: it names
-the content of a package in 64 digits, and equal content, and only that, has the same root.
+MANIFEST.json lists every member with its size and SHA-256, and has one root hash over the list itself: it
+names the content of a package in 64 digits, and equal content, and only that, has the same root.
 """
 
 import hashlib
