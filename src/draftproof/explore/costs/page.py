@@ -10,11 +10,10 @@ from draftproof.core.clock import NS_PER_MS
 from draftproof.explore.costs.plot import Plot, Reading, Scale, Series, draw_plot, scale_for
 from draftproof.explore.costs.results import Costs, StepCost, StepSplit
 from draftproof.judge.results.run import Figure
-from draftproof.tell.report import plain, write
+from draftproof.tell.report import write
 from draftproof.tell.report.charts import Part, linear_ticks, stacked_parts
 from draftproof.tell.report.page import render_page
-from draftproof.tell.report.plain import printable
-from draftproof.tell.report.write import MISSING
+from draftproof.tell.report.write import MISSING, printable
 
 SOURCES = {
     "rounds": "the engine's rounds",
@@ -26,14 +25,14 @@ SOURCES = {
 def render_costs_text(costs: Costs) -> str:
     """Render what was found for a terminal."""
     steps = "What a step costs and needs (a step that commits more tokens than needed pays)"
-    return plain.join(
+    return write.join(
         (
             _head(costs),
-            plain.section(steps, _steps(costs)),
-            plain.section(f"Where the time of a step goes, ms, told by {_source(costs)}", _splits(costs)),
-            plain.section("Beside the run", [f"  {line}" for line in comparison_lines(costs)]),
-            plain.section("Warnings", plain.bullets(costs.warnings)),
-            plain.section("Taken for granted", plain.bullets(costs.assumptions)),
+            write.section(steps, _steps(costs)),
+            write.section(f"Where the time of a step goes, ms, told by {_source(costs)}", _splits(costs)),
+            write.section("Beside the run", [f"  {line}" for line in comparison_lines(costs)]),
+            write.section("Warnings", write.bullets(costs.warnings)),
+            write.section("Taken for granted", write.bullets(costs.assumptions)),
         )
     )
 

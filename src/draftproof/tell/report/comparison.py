@@ -22,9 +22,8 @@ from draftproof.judge.compare.comparison import (
     find_uncompared,
 )
 from draftproof.judge.results.run import CellStatus, EnvelopeEntry, Figure
-from draftproof.tell.report import plain, words, write
-from draftproof.tell.report.plain import printable
-from draftproof.tell.report.write import MISSING
+from draftproof.tell.report import words, write
+from draftproof.tell.report.write import MISSING, printable
 
 _SHOWN_CHARS = 60
 _SHOWN_REASONS = 4
@@ -66,18 +65,18 @@ QUANTITY_WORDS: dict[str, QuantityWords] = {
 def render_comparison(comparison: RunComparison) -> str:
     """Render the comparison for a terminal; the same comparison gives the same text."""
     effects = "Effects, candidate / baseline, each run on its own prompts"
-    return plain.join(
+    return write.join(
         (
             _head(comparison),
-            plain.section(
-                "Configuration", [*_facts(comparison.facts), *plain.bullets(_triggers(comparison))]
+            write.section(
+                "Configuration", [*_facts(comparison.facts), *write.bullets(_triggers(comparison))]
             ),
-            plain.section(_delivery_title(comparison), _deliveries(comparison)),
-            plain.section("Failed requests, the same prompts in A and B", _failures(comparison)),
-            plain.section(effects, _effects(comparison.effects)),
-            plain.section("Envelope", plain.bullets(map(_describe_envelope, comparison.envelope))),
-            plain.section("Reasons of the verdict", plain.bullets(_list_reasons(comparison))),
-            plain.section("Not compared", plain.bullets(_list_left_out(comparison))),
+            write.section(_delivery_title(comparison), _deliveries(comparison)),
+            write.section("Failed requests, the same prompts in A and B", _failures(comparison)),
+            write.section(effects, _effects(comparison.effects)),
+            write.section("Envelope", write.bullets(map(_describe_envelope, comparison.envelope))),
+            write.section("Reasons of the verdict", write.bullets(_list_reasons(comparison))),
+            write.section("Not compared", write.bullets(_list_left_out(comparison))),
         )
     )
 
@@ -88,9 +87,9 @@ def _head(comparison: RunComparison) -> list[str]:
     return [
         f"{conclusion}   {printable(before.name)} (A) and {printable(after.name)} (B)",
         "",
-        *plain.wrap(headline(comparison)),
-        *plain.bullets(describe_changes(comparison)),
-        *plain.align([_identify("A", before), _identify("B", after)]),
+        *write.wrap(headline(comparison)),
+        *write.bullets(describe_changes(comparison)),
+        *write.align([_identify("A", before), _identify("B", after)]),
     ]
 
 
@@ -245,7 +244,7 @@ def _facts(facts: Sequence[FactChange]) -> list[str]:
         )
         for one in facts
     ]
-    return plain.table(("Of", "What", "A", "B"), rows) or plain.wrap("Nothing that was recorded differs.")
+    return write.table(("Of", "What", "A", "B"), rows) or write.wrap("Nothing that was recorded differs.")
 
 
 def _value(key: str, value: str | float | None) -> str:
@@ -280,12 +279,12 @@ def _delivery_title(comparison: RunComparison) -> str:
 def _deliveries(comparison: RunComparison) -> list[str]:
     """One table in which a line names arm and load before their rows."""
     header = ("Quantity", "A", "B", "B / A", "Interval", "Equal arms", "Prompts", "Reading")
-    head, *rows = plain.align([header, *map(_delivery_row, comparison.deliveries)])
+    head, *rows = write.align([header, *map(_delivery_row, comparison.deliveries)])
     told, place = [head], None
     for change, row in zip(comparison.deliveries, rows, strict=True):
         if place != (change.arm, change.load):
             place = (change.arm, change.load)
-            told += plain.wrap(_name_place(comparison, change))
+            told += write.wrap(_name_place(comparison, change))
         told.append(row)
     return told
 
@@ -320,7 +319,7 @@ def _failures(comparison: RunComparison) -> list[str]:
         )
         for one in comparison.failures
     ]
-    return plain.table(("Load", "Arm", "A", "B", "B − A", "Interval", "Equal arms", "Pairs", "Reading"), rows)
+    return write.table(("Load", "Arm", "A", "B", "B − A", "Interval", "Equal arms", "Pairs", "Reading"), rows)
 
 
 def _effects(effects: Sequence[EffectChange]) -> list[str]:
@@ -336,7 +335,7 @@ def _effects(effects: Sequence[EffectChange]) -> list[str]:
         )
         for one in effects
     ]
-    return plain.table(("Segment", "Load", "A", "Ratio", "B", "Ratio", "Reading"), rows)
+    return write.table(("Segment", "Load", "A", "Ratio", "B", "Ratio", "Reading"), rows)
 
 
 def _status(status: CellStatus | None) -> str:

@@ -12,7 +12,7 @@ import msgspec
 
 from draftproof.core.manifests import ArmManifest, Contract, Manifest
 from draftproof.judge.results.run import Results
-from draftproof.tell.report import kit, plain, words, write
+from draftproof.tell.report import kit, words, write
 from draftproof.tell.report.kit import Column, Table
 from draftproof.tell.report.write import MISSING
 
@@ -162,10 +162,10 @@ def count_questions(results: Results) -> str:
 
 def render_questions(results: Results) -> str:
     """Render the questions for a terminal; the same results give the same text."""
-    told = plain.wrap(count_questions(results))
+    told = write.wrap(count_questions(results))
     for one in results.questions:
         label, _ = STANDINGS[one.standing]
-        told += ["", f"{one.number}. {one.question}  [{label.lower()}]", *plain.wrap(one.answer)]
-        told += plain.bullets(f"would answer it: {text}" for text in one.missing)
-        told += plain.bullets([f"rests on: {'; '.join(one.evidence)}"] if one.evidence else [])
+        told += ["", f"{one.number}. {one.question}  [{label.lower()}]", *write.wrap(one.answer)]
+        told += write.bullets(f"would answer it: {text}" for text in one.missing)
+        told += write.bullets([f"rests on: {'; '.join(one.evidence)}"] if one.evidence else [])
     return "\n".join(told)

@@ -22,7 +22,7 @@ from draftproof.judge.results.run import Reason, Results
 from draftproof.tell.report import kit, words, write
 from draftproof.tell.report.effects import band_figure
 from draftproof.tell.report.kit import Table, TableCell
-from draftproof.tell.report.plain import printable
+from draftproof.tell.report.write import printable
 
 MOST_CELLS, MOST_REASONS, MOST_PROMPTS, MOST_REQUESTS = 12, 12, 3, 2
 HELD = "held"

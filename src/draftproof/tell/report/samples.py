@@ -1,7 +1,7 @@
 """The terminal page of `draftproof samples`: what is needed and what there is, in columns."""
 
 from draftproof.judge.results.samples import Need, SamplePlan
-from draftproof.tell.report import plain, words, write
+from draftproof.tell.report import words, write
 from draftproof.tell.report.write import MISSING
 
 _TITLES = {
@@ -16,13 +16,13 @@ def render_samples(found: SamplePlan) -> str:
     gains = [need for need in found.needs if need.aim == "gain"]
     tails = [need for need in found.needs if need.aim == "tail"]
     shares = [need for need in found.needs if need.aim in ("failures", "checks", "limit")]
-    return plain.join(
+    return write.join(
         (
-            plain.wrap(found.sentence),
+            write.wrap(found.sentence),
             _table("gain", gains, found),
             _table("tail", tails, found),
             _table("share", shares, found),
-            plain.bullets(_explain(found)),
+            write.bullets(_explain(found)),
         )
     )
 
@@ -32,7 +32,7 @@ def _table(kind: str, needs: list[Need], found: SamplePlan) -> list[str]:
     header = ("What", "Load", "Spread", "Needed", *has, "More", "Unit")
     rows = [_row(need, measured=bool(found.run)) for need in needs]
     title = _TITLES[kind].format(level=f"{100 * needs[0].level:.4g}%") if needs else ""
-    return plain.section(title, [*plain.table(header, rows), *plain.bullets(_list_reasons(needs))])
+    return write.section(title, [*write.table(header, rows), *write.bullets(_list_reasons(needs))])
 
 
 def _list_reasons(needs: list[Need]) -> list[str]:

@@ -19,7 +19,7 @@ from draftproof.judge.results.services import (
     ServiceStart,
     ServiceUse,
 )
-from draftproof.tell.report import kit, plain, words, write
+from draftproof.tell.report import kit, words, write
 from draftproof.tell.report.charts import Plot, PlotLine, plot_points
 from draftproof.tell.report.kit import Column, Panel, Table, TableCell
 from draftproof.tell.report.write import MISSING
@@ -278,13 +278,13 @@ def render_services(results: Results) -> list[str]:
     """Return the section's lines for a terminal, none for a run without telemetry."""
     if not results.services:
         return []
-    told = [*plain.wrap(service_sentence(results)), *plain.bullets(_list_disagreements(results))]
+    told = [*write.wrap(service_sentence(results)), *write.bullets(_list_disagreements(results))]
     for load in kit.order_loads(results):
         arms, rows = list_told(results, load)
         header = (kit.load_title(results, load), *map(words.arm, arms))
-        told += plain.table(header, [(label, *texts) for label, texts in rows])
-    told += plain.bullets(service_notes(results))
-    return plain.section("What the services say of themselves", told)
+        told += write.table(header, [(label, *texts) for label, texts in rows])
+    told += write.bullets(service_notes(results))
+    return write.section("What the services say of themselves", told)
 
 
 def _list_disagreements(results: Results) -> list[str]:

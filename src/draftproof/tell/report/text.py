@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from draftproof.judge.results.run import ArmCell, Cell, Reason, Results
-from draftproof.tell.report import kit, plain, words, write
+from draftproof.tell.report import kit, words, write
 from draftproof.tell.report.answers import equivalence_sentence
 from draftproof.tell.report.page import describe_envelope, statistic_label
-from draftproof.tell.report.plain import printable
 from draftproof.tell.report.services import render_services
 from draftproof.tell.report.tokens import (
     DELIVERY,
@@ -23,6 +22,7 @@ from draftproof.tell.report.tokens import (
     is_drafting,
     list_undisclosed,
 )
+from draftproof.tell.report.write import printable
 
 # More cells than this are told by segment, without their figures.
 _LISTED_CELLS = 60
@@ -34,21 +34,21 @@ MOST_SIGNS = 2
 def render_text(results: Results) -> str:
     """Render the summary for a terminal; the same results give the same text."""
     knee = results.knee
-    return plain.join(
+    return write.join(
         (
             _verdict(results),
             _envelope(results),
             _effects(results),
             _acceptance(results),
             _delivery(results),
-            plain.section("What to look at first", plain.bullets(_first_looks(results))),
-            plain.section("Capacity knee", plain.bullets([knee.sentence, *knee.notes] if knee else ())),
-            plain.section("Estimators of inter-token latency", _estimators(results)),
-            plain.section("Output equivalence", plain.wrap(equivalence_sentence(results))),
+            write.section("What to look at first", write.bullets(_first_looks(results))),
+            write.section("Capacity knee", write.bullets([knee.sentence, *knee.notes] if knee else ())),
+            write.section("Estimators of inter-token latency", _estimators(results)),
+            write.section("Output equivalence", write.wrap(equivalence_sentence(results))),
             _failures(results),
             render_services(results),
-            plain.section("Warnings", plain.bullets(results.warnings)),
-            plain.section("Not measured", plain.bullets(results.not_measured)),
+            write.section("Warnings", write.bullets(results.warnings)),
+            write.section("Not measured", write.bullets(results.not_measured)),
             _identity(results),
         )
     )
@@ -69,8 +69,8 @@ def _verdict(results: Results) -> list[str]:
     return [
         f"{label}   evidence: {printable(verdict.evidence_level)} ({printable(results.evidence)} workload)",
         "",
-        *plain.wrap(verdict.sentence),
-        *plain.bullets(_reason(reason) for reason in verdict.reasons),
+        *write.wrap(verdict.sentence),
+        *write.bullets(_reason(reason) for reason in verdict.reasons),
     ]
 
 
@@ -84,9 +84,9 @@ def _envelope(results: Results) -> list[str]:
         f"Envelope (change of {metric}{describe_deciding_basis(results)}, against the baseline, "
         f"{results.confidence * 100:g}% simultaneous)"
     )
-    entries = plain.bullets(f"May run {line}." for line in describe_envelope(results.verdict.envelope))
+    entries = write.bullets(f"May run {line}." for line in describe_envelope(results.verdict.envelope))
     if len(results.cells) > _LISTED_CELLS:
-        return plain.section(title, [*_statuses_by_segment(results), *entries])
+        return write.section(title, [*_statuses_by_segment(results), *entries])
     loads = kit.order_loads(results)
     by_load = sorted(results.cells, key=lambda cell: loads.index(cell.load))
     rows = [
@@ -95,8 +95,8 @@ def _envelope(results: Results) -> list[str]:
         for cell in cells
     ]
     header = (words.segment_heading(results.segments), "Load", "Status", "Change", "Interval")
-    table = [*plain.table(header, rows), *entries] if rows else ["  No cell was judged."]
-    return plain.section(title, table)
+    table = [*write.table(header, rows), *entries] if rows else ["  No cell was judged."]
+    return write.section(title, table)
 
 
 def _cell(results: Results, cell: Cell) -> tuple[str, ...]:
@@ -119,7 +119,7 @@ def _statuses_by_segment(results: Results) -> list[str]:
             for status in dict.fromkeys(here[load] for load in loads)
         )
         said.append(f"{segment}: {'; '.join(told)}.")
-    return [*plain.bullets(said), *plain.wrap("Changes and intervals of all cells stand in report.html.")]
+    return [*write.bullets(said), *write.wrap("Changes and intervals of all cells stand in report.html.")]
 
 
 def _name_loads(loads: Sequence[str], statuses: Mapping[str, str], wanted: str) -> str:
@@ -148,8 +148,8 @@ def _effects(results: Results) -> list[str]:
     ]
     header = ("Metric", "Load", "Arm", "Ratio", "Interval", "Basis")
     shown = len(header) if any(row[-1] for row in rows) else len(header) - 1
-    table = plain.table(header[:shown], [row[:shown] for row in rows])
-    return plain.section("Ratios between arms, all segments (below 1 is faster)", table)
+    table = write.table(header[:shown], [row[:shown] for row in rows])
+    return write.section("Ratios between arms, all segments (below 1 is faster)", table)
 
 
 def _acceptance(results: Results) -> list[str]:
@@ -165,18 +165,18 @@ def _acceptance(results: Results) -> list[str]:
         if c.acceptance and is_drafting(c)
     ]
     header = ("Load", "Arm", "Accepted", "Length where drafted", "Tokens per decode step")
-    return plain.section("Acceptance, all segments", plain.table(header, rows))
+    return write.section("Acceptance, all segments", write.table(header, rows))
 
 
 def _delivery(results: Results) -> list[str]:
     """A table per load: with the load as a column it would be too wide for a terminal."""
-    told = plain.wrap(delivery_sentence(results))
+    told = write.wrap(delivery_sentence(results))
     header = ("Arm", *(label for label, _ in DELIVERY))
     for title, found in kit.by_load(results, list_undisclosed(results)):
         rows = [(words.arm(one.arm), *(write_one(one) for _, write_one in DELIVERY)) for one in found]
-        told += [*plain.wrap(f"{title}:"), *plain.table(header, rows)] if rows else []
-    told += plain.bullets(delivery_hints(results))
-    return plain.section("Delivery of undisclosed services", told)
+        told += [*write.wrap(f"{title}:"), *write.table(header, rows)] if rows else []
+    told += write.bullets(delivery_hints(results))
+    return write.section("Delivery of undisclosed services", told)
 
 
 def _estimators(results: Results) -> list[str]:
@@ -185,7 +185,7 @@ def _estimators(results: Results) -> list[str]:
         line
         for title, rows in by_load
         if rows
-        for line in plain.wrap(f"{title}: {disagreement_sentence(rows)}")
+        for line in write.wrap(f"{title}: {disagreement_sentence(rows)}")
     ]
 
 
@@ -194,7 +194,7 @@ def _failures(results: Results) -> list[str]:
         (title, words.arm(c.arm), f"{c.attempted:,}", _outcomes(c.outcomes))
         for title, c in _pooled_cells(results)
     ]
-    return plain.section("Requests", plain.table(("Load", "Arm", "Requests", "Outcomes"), rows))
+    return write.section("Requests", write.table(("Load", "Arm", "Requests", "Outcomes"), rows))
 
 
 def _outcomes(outcomes: dict[str, int]) -> str:

@@ -5,7 +5,7 @@ import pytest
 from tests.builders.results import build_results
 
 from draftproof.tell.report import render_text
-from draftproof.tell.report.plain import WIDTH_COLUMNS, printable
+from draftproof.tell.report.write import WIDTH_COLUMNS, printable
 
 
 def test_the_decision_is_the_first_thing_said():
