@@ -14,16 +14,13 @@ from draftproof.judge.metrics.delivery import (
     BURST_SHARE_OF_PAUSE,
     collect_streams,
     find_burst_bound_ns,
-    find_pause_ns,
 )
 from draftproof.judge.metrics.estimators import (
     Answers,
     gaps_of_chunks,
-    mean_chunk_gap,
-    mean_span_per_token,
     span_over_tokens_minus_one,
 )
-from draftproof.judge.metrics.request import chunk_gaps_ns, tokens_per_chunk
+from draftproof.judge.metrics.request import chunk_gaps_ns, count_output_tokens, tokens_per_chunk
 from draftproof.judge.metrics.service import nearest_rank, percentile, token_weighted
 from draftproof.judge.stats.quantiles import quantile_interval, quantile_intervals
 from draftproof.judge.stats.resampling import assign_strata, draw_seeded_weights, draw_weights, index_labels
@@ -115,6 +112,25 @@ def test_streams_hold_what_each_answer_holds(answers):
     for record, start, end in zip(answers, ends, ends[1:], strict=False):
         expected = tokens_per_chunk(record) or (0,) * len(record.chunks)
         assert tuple(streams.tokens[start:end].tolist()) == expected
+
+
+def find_pause_ns(gaps_ns):
+    """Return the gap up to which half of the time passes, None where none passes."""
+    reached = accumulate(sorted(gaps_ns))
+    found = [gap for gap, passed in zip(sorted(gaps_ns), reached, strict=True) if 2 * passed >= sum(gaps_ns)]
+    return next((gap for gap in found if gap > 0), None)
+
+
+def mean_chunk_gap(record):
+    """Return the mean gap between the chunks of one request."""
+    gaps = chunk_gaps_ns(record)
+    return sum(gaps) / len(gaps) if gaps else None
+
+
+def mean_span_per_token(record):
+    """Return (last − first chunk) / (N − 1) of one request with two chunks and two tokens."""
+    tokens = count_output_tokens(record) or 0
+    return sum(chunk_gaps_ns(record)) / (tokens - 1) if tokens > 1 and len(record.chunks) > 1 else None
 
 
 @given(ANSWERS)

@@ -9,10 +9,11 @@ from draftproof.core.errors import UsageError
 from draftproof.core.records import Chunk
 from draftproof.judge.compare import EXIT_CODES, RunComparison, compare_runs
 from draftproof.judge.compare.delivery import (
+    LAST_BITS,
     UNCOUNTED,
     build_side,
     compare_delivery,
-    read_difference,
+    read_interval,
     read_ratio,
 )
 from draftproof.judge.compare.outcomes import compare_envelopes, find_overlap
@@ -219,7 +220,8 @@ def test_the_whole_interval_must_lie_beyond_the_noise(interval, noise, reading):
     assert read_ratio(interval[0], interval[1], noise) == reading
     low, high = (None if end is None else end - 1 for end in interval)
     if noise != 1.04:
-        assert read_difference(low, high, None if noise is None else noise - 1) == reading
+        reach = (0.0 if noise is None else noise - 1) + LAST_BITS
+        assert read_interval(low, high, (-reach, reach), noise) == reading
 
 
 def test_failures_are_compared_as_shares_of_the_same_prompts(world):

@@ -59,7 +59,7 @@ def compare_runs(before: RunData, after: RunData, arm: str | None = None) -> Run
     decision_changed = bool(concluded) and results[0].verdict.decision != results[1].verdict.decision
     conclusion = _conclude(
         results,
-        changes=bool(facts) or bool(envelope) or decision_changed or _has_change(effects),
+        changes=bool(facts) or bool(envelope) or decision_changed or any(one.is_apart for one in effects),
         deliveries=deliveries,
         failures=failures,
         effects=effects,
@@ -168,10 +168,6 @@ def _identify(run: RunData, results: Results) -> RunIdentity:
         decision=results.verdict.decision,
         sentence=results.verdict.sentence,
     )
-
-
-def _has_change(effects: Sequence[EffectChange]) -> bool:
-    return any(one.is_apart for one in effects)
 
 
 def _conclude(

@@ -145,27 +145,24 @@ def _without_guessed_rates(
     )
 
 
-def read_ratio(low: float | None, high: float | None, noise: float | None) -> Reading:
-    """Return what an interval of a ratio says: beyond the noise with its whole length, or not.
+def read_interval(
+    low: float | None, high: float | None, ends: tuple[float, float], noise: float | None
+) -> Reading:
+    """Return what an interval says: beyond both ends of the noise with its whole length, or not.
 
-    Without a known noise, an interval that leaves 1 out is a change whose size may be that of the noise.
+    Without a known noise, one that leaves the ends out is a change whose size may be that of the noise.
     """
     if low is None or high is None:
         return "not_compared"
+    if low <= ends[1] and high >= ends[0]:
+        return "within_noise"
+    return "changed_noise_unknown" if noise is None else "changed"
+
+
+def read_ratio(low: float | None, high: float | None, noise: float | None) -> Reading:
+    """Return what an interval of a ratio says against a noise, a factor of 1 or more."""
     reach = (noise or 1.0) * (1 + LAST_BITS)
-    if low <= reach and high >= 1 / reach:
-        return "within_noise"
-    return "changed_noise_unknown" if noise is None else "changed"
-
-
-def read_difference(low: float | None, high: float | None, noise: float | None) -> Reading:
-    """Return the same for a difference: the whole interval beyond 0 by more than the noise, or not."""
-    if low is None or high is None:
-        return "not_compared"
-    reach = (noise or 0.0) + LAST_BITS
-    if low <= reach and high >= -reach:
-        return "within_noise"
-    return "changed_noise_unknown" if noise is None else "changed"
+    return read_interval(low, high, (1 / reach, reach), noise)
 
 
 def _list_quantities() -> list[Quantity]:
@@ -339,7 +336,7 @@ def _count_by_failure(pairs: Iterable[Pair]) -> tuple[int, int, int, int]:
 def _to_failure_change(found: _Failures, level: float) -> FailureChange:
     both, only_after, only_before, _ = found.counts
     total = sum(found.counts)
-    interval = paired_share_difference(*found.counts, level)
+    interval, reach = paired_share_difference(*found.counts, level), (found.noise or 0.0) + LAST_BITS
     return FailureChange(
         arm=found.place.arm,
         load=found.place.load,
@@ -355,5 +352,5 @@ def _to_failure_change(found: _Failures, level: float) -> FailureChange:
         ),
         noise=found.noise,
         noise_from=found.noise_from,
-        reading=read_difference(interval.low, interval.high, found.noise),
+        reading=read_interval(interval.low, interval.high, (-reach, reach), found.noise),
     )

@@ -226,57 +226,39 @@ def find_bounds(prepared: PreparedRun) -> BoundIndex:
     }
 
 
-def _tpot(seen: Observation, _bound_ns: float | None) -> float | None:
-    return seen.metrics.tpot_ns
-
-
-def _first_token(seen: Observation, _bound_ns: float | None) -> float | None:
-    return seen.metrics.ttft_from_schedule_ns
-
-
-def _middle_gap(seen: Observation, _bound_ns: float | None) -> float | None:
-    return percentile(seen.metrics.icl_ns, 0.50)
-
-
-def _tokens(seen: Observation, _bound_ns: float | None) -> float | None:
-    return seen.metrics.output_tokens
-
-
-def _tokens_per_chunk(seen: Observation, _bound_ns: float | None) -> float | None:
-    tokens, chunks = seen.metrics.output_tokens, len(seen.record.chunks)
-    return tokens / chunks if tokens is not None and chunks else None
-
-
-def _characters(seen: Observation, _bound_ns: float | None) -> float | None:
-    return float(count_characters(seen.record))
-
-
-def _characters_per_chunk(seen: Observation, _bound_ns: float | None) -> float | None:
+def _per_chunk(amount: float | None, seen: Observation) -> float | None:
     chunks = len(seen.record.chunks)
-    return count_characters(seen.record) / chunks if chunks else None
+    return amount / chunks if amount is not None and chunks else None
 
 
 def _chunks_per_arrival(seen: Observation, bound_ns: float | None) -> float | None:
-    if bound_ns is None or not seen.record.chunks:
-        return None
-    return len(seen.record.chunks) / count_arrivals(seen.record, bound_ns)
+    chunks = len(seen.record.chunks)
+    return None if bound_ns is None or not chunks else chunks / count_arrivals(seen.record, bound_ns)
 
 
 QUANTITIES: tuple[Quantity, ...] = (
-    Quantity(name="tpot_ns", kind="time", value=_tpot),
-    Quantity(name="ttft_from_schedule_ns", kind="time", value=_first_token),
-    Quantity(name="icl_p50_ns", kind="time", value=_middle_gap),
+    Quantity(name="tpot_ns", kind="time", value=lambda seen, _: seen.metrics.tpot_ns),
+    Quantity(
+        name="ttft_from_schedule_ns", kind="time", value=lambda seen, _: seen.metrics.ttft_from_schedule_ns
+    ),
+    Quantity(name="icl_p50_ns", kind="time", value=lambda seen, _: percentile(seen.metrics.icl_ns, 0.50)),
     Quantity(
         name="tokens_per_chunk",
         kind="count",
-        value=_tokens_per_chunk,
-        instead=Quantity(name="characters_per_chunk", kind="count", value=_characters_per_chunk),
+        value=lambda seen, _: _per_chunk(seen.metrics.output_tokens, seen),
+        instead=Quantity(
+            name="characters_per_chunk",
+            kind="count",
+            value=lambda seen, _: _per_chunk(count_characters(seen.record), seen),
+        ),
     ),
     Quantity(name="chunks_per_arrival", kind="count", value=_chunks_per_arrival),
     Quantity(
         name="output_tokens",
         kind="count",
-        value=_tokens,
-        instead=Quantity(name="output_characters", kind="count", value=_characters),
+        value=lambda seen, _: seen.metrics.output_tokens,
+        instead=Quantity(
+            name="output_characters", kind="count", value=lambda seen, _: count_characters(seen.record)
+        ),
     ),
 )

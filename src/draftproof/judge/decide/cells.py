@@ -80,16 +80,11 @@ def decide_cell(evidence: CellEvidence, thresholds: Thresholds, metric: str, siz
         status=status,
         effect=evidence.effect,
         alternative_effect=evidence.alternative_effect,
-        reasons=(*reasons, *_list_noted(evidence.findings, status)),
+        reasons=(*reasons, *([] if status == "invalid" else _reasons(evidence.findings, "noted"))),
         guardrails=tuple(_state_guardrail(finding) for finding in evidence.findings),
         offered_rps=size.offered_rps,
         load_shape=size.shape,
     )
-
-
-def _list_noted(findings: Iterable[Finding], status: CellStatus) -> list[Reason]:
-    """Return what is not shown and does not decide, where anything is concluded at all."""
-    return [] if status == "invalid" else _reasons(findings, "noted")
 
 
 def _state_guardrail(finding: Finding) -> GuardrailStanding:

@@ -7,7 +7,7 @@ below its own. The document is what a router, a guard or another team reads (doc
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -196,11 +196,6 @@ def hash_results(results: Results) -> str:
     """Return the SHA-256 of results as `results.json` holds them: sorted keys, indented by one."""
     text = msgspec.json.format(msgspec.json.encode(results, order="sorted"), indent=1) + b"\n"
     return hashlib.sha256(text).hexdigest()
-
-
-def envelope_schema() -> dict[str, Any]:
-    """Return the JSON schema of `envelope.json`."""
-    return msgspec.json.schema(Envelope)
 
 
 def is_inside(

@@ -34,7 +34,7 @@ from draftproof.judge.observe.client_limits import (
     FaultKind,
 )
 from draftproof.judge.observe.pairs import NO_PAIRS, PairTable
-from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun, Turn
+from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
 from draftproof.judge.observe.services import ServiceReadings
 from draftproof.judge.results.run import Reason
 from draftproof.plan.load import LoadLevel
@@ -233,17 +233,13 @@ def _steps_of_arm(prepared: PreparedRun, readings: ServiceReadings, arm: str) ->
     return sum(told) if told else None
 
 
-def _deciding_turns(prepared: PreparedRun, load: str) -> list[Turn]:
-    return [
+def _find_unfit_client(prepared: PreparedRun, load: str) -> Iterator[Reason]:
+    """Find a client that was beyond its limits, or of which nobody can tell: neither may judge a service."""
+    turns = [
         turn
         for turn in prepared.turns.values()
         if turn.load == load and turn.arm in ("baseline", "candidate")
     ]
-
-
-def _find_unfit_client(prepared: PreparedRun, load: str) -> Iterator[Reason]:
-    """Find a client that was beyond its limits, or of which nobody can tell: neither may judge a service."""
-    turns = _deciding_turns(prepared, load)
     # A turn that was broken off has no lag to its end: the run is incomplete there, and says so.
     turns = [turn for turn in turns if turn.completed or turn.lag_max_ns is not None] or turns
     unfit = sum(turn.lagged or turn.lag_max_ns is None for turn in turns)
@@ -266,7 +262,7 @@ def _find_incomplete(prepared: PreparedRun) -> Iterator[tuple[CellKey, Reason]]:
     for load in prepared.loads:
         for segment in prepared.segments:
             expected = prepared.planned.get((load, segment), 0)
-            arms = _deciding_arms(prepared)
+            arms = tuple(arm for arm in prepared.arms if arm != "baseline_null")
             got = {arm: _count_asked(prepared, arm, load, segment, ended=True) for arm in arms}
             if min(got.values()) < expected:
                 made = ", ".join(f"{count} ({arm})" for arm, count in got.items())
@@ -288,11 +284,6 @@ def summarise_incomplete(incomplete: Mapping[CellKey, Reason], cells: int) -> tu
     loads = ", ".join(dict.fromkeys(load for _, load in incomplete))
     text = f"The run is incomplete: {len(incomplete)} of {cells} cells lack requests (load {loads})."
     return (Reason(code="incomplete", text=text, evidence="arm_cells"),)
-
-
-def _deciding_arms(prepared: PreparedRun) -> tuple[str, ...]:
-    """Return the arms whose answers decide: all but the second baseline."""
-    return tuple(arm for arm in prepared.arms if arm != "baseline_null")
 
 
 def _count_asked(prepared: PreparedRun, arm: str, load: str, segment: str, *, ended: bool = False) -> int:

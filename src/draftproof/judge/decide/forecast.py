@@ -5,7 +5,7 @@ Counted level by level: a mix of classes asks at its level as many items as its 
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -99,17 +99,13 @@ def _count_segments(plan: Plan, items: Iterable[Item]) -> list[tuple[str, int]]:
 
 def _lacking(dimension: str, items: Sequence[Item], asked: _Asked, factor: float) -> str:
     """Return how many items of which classes a level lacks to ask `factor` times as many of each class."""
-    there, kept = (_count_labels(dimension, some) for some in (items, asked.items))
+    there, kept = (Counter(item.segments.get(dimension) for item in some) for some in (items, asked.items))
     wanted = {name: math.ceil(factor * kept[name]) - there[name] for name in asked.level.classes}
     return " and ".join(
         f"{count:,} item{'' if count == 1 else 's'} of {dimension} = {name}"
         for name, count in wanted.items()
         if count > 0
     )
-
-
-def _count_labels(dimension: str, items: Iterable[Item]) -> Mapping[str | None, int]:
-    return Counter(item.segments.get(dimension) for item in items)
 
 
 def _too_short_a_tail(plan: Plan, items: Sequence[Item], asked: Iterable[_Asked]) -> Iterator[Shortfall]:

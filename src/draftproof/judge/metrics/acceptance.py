@@ -38,13 +38,6 @@ class AcceptanceSummary(msgspec.Struct, frozen=True, kw_only=True):
     position_acceptance: tuple[float | None, ...]
 
 
-class RejectionCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """Verification steps by the index of their first rejected draft, and those that rejected none."""
-
-    by_position: tuple[int, ...]
-    none_rejected: int
-
-
 def pool_acceptance(records: Iterable[RequestRecord]) -> AcceptanceSummary | None:
     """Return the acceptance pooled over the records' steps, None where no record discloses any."""
     told = [
@@ -152,14 +145,6 @@ def list_steps(record: RequestRecord) -> tuple[Step, ...] | None:
         return None
     pairs = zip(counts.per_step_drafted, counts.per_step_accepted, strict=True)
     return tuple((drafted, accepted) for drafted, accepted in pairs if drafted > 0)
-
-
-def count_rejection_positions(rounds: Iterable[Round]) -> RejectionCounts:
-    """Count verification steps by `rejection_position`; steps without a rejection are counted apart."""
-    steps = [turn for turn in rounds if turn.proposed > 0]
-    positions = [turn.rejection_position for turn in steps]
-    rejected = [position for position in positions if position is not None]
-    return RejectionCounts(by_position=_tally(rejected), none_rejected=len(steps) - len(rejected))
 
 
 def _accepted_share_at(steps: Sequence[Step], index: int) -> float | None:

@@ -36,10 +36,9 @@ class DeliverySummary(msgspec.Struct, frozen=True, kw_only=True):
 
     `tokens_per_chunk` is tokens / content chunks over the `counted_requests`, by `counted_by`: "per_chunk"
     where the stream counts, "final_usage" where only the total is known. `several_tokens_share` is the share
-    of chunks with two tokens or more, and `first_chunk_tokens` the mean of first chunks; both need counts per
-    chunk. `characters_per_chunk` is known for every answer. `pause_ns` is the typical pause
-    (`find_pause_ns`), `burst_gap_share` the share of gaps of at most a tenth of it; chunks with no longer gap
-    between them are one arrival.
+    of chunks with two tokens or more, `first_chunk_tokens` the mean of first chunks; both need counts per
+    chunk. `pause_ns` is the typical pause: half of the time passes in gaps up to it. `burst_gap_share` is the
+    share of gaps of at most a tenth of it; chunks with no longer gap between them are one arrival.
     """
 
     requests: int
@@ -117,7 +116,11 @@ class Streams(NamedTuple):
         return 1 + np.bincount(parted, minlength=len(self.sizes)).astype(np.int64)
 
     def _find_pauses_ns(self) -> Ints:
-        """Return the pause of each answer in which time passes, see `find_pause_ns`."""
+        """Return the pause of each answer in which time passes: half of its time passes in gaps up to it.
+
+        Weighted by time, not by count: where four chunks arrive at once and then none for 60 ms, three gaps
+        of four are a few microseconds long, while all the time passes in the fourth.
+        """
         order = np.lexsort((self.gaps_ns, self.owners))
         gaps, owners = self.gaps_ns[order], self.owners[order]
         passed, counts = np.cumsum(gaps), np.bincount(owners, minlength=len(self.sizes))
@@ -144,22 +147,6 @@ def collect_streams(answered: Sequence[RequestRecord]) -> Streams:
     counted = np.bincount(owners[unknown], minlength=len(answered)) == 0
     tokens[~counted[owners]] = 0
     return Streams(sizes, tokens, counted, np.diff(arrivals)[inner], owners[1:][inner])
-
-
-def find_pause_ns(gaps_ns: Sequence[int]) -> int | None:
-    """Return the typical pause of one stream: half of its time passes in gaps no longer than this.
-
-    None where no time passes at all.
-    The median weighted by time, not by count: where four chunks arrive at once and then nothing for 60 ms,
-    three gaps of four are a few microseconds long and the median is one of them, while all the time passes
-    in the fourth.
-    """
-    half, passed = sum(gaps_ns) / 2, 0
-    for gap in sorted(gaps_ns):
-        passed += gap
-        if passed >= half and gap > 0:
-            return gap
-    return None
 
 
 def find_burst_bound_ns(records: Iterable[RequestRecord]) -> float | None:

@@ -56,7 +56,11 @@ class Answers:
     @cached_property
     def waited_ns(self) -> Floats:
         """From sending to the last chunk, NaN where the sending is not known."""
-        return self._read(lambda record: _nan(_until_last_chunk(record)))
+        return self._read(
+            lambda record: _nan(
+                None if record.sent_ns is None else record.chunks[-1].arrival_ns - record.sent_ns
+            )
+        )
 
     @cached_property
     def tokens(self) -> Ints:
@@ -65,7 +69,7 @@ class Answers:
 
     @cached_property
     def has_span(self) -> Bools:
-        """Whether (last − first) / (N − 1) is a rate, see `mean_span_per_token`."""
+        """Whether (last − first) / (N − 1) is a rate: one chunk spans no time, one token has no successor."""
         return (self.tokens > 1) & (self.streams.sizes > 1)
 
     def _read(self, read: Callable[[RequestRecord], float]) -> Floats:
@@ -143,20 +147,6 @@ def time_per_output_token(answers: Answers) -> Sample:
     return Sample(found[~np.isnan(found)])
 
 
-def mean_chunk_gap(record: RequestRecord) -> float | None:
-    """Return the mean gap between the chunks of one request, ns; None without two chunks."""
-    return _span(record) / (len(record.chunks) - 1) if len(record.chunks) > 1 else None
-
-
-def mean_span_per_token(record: RequestRecord) -> float | None:
-    """Return (last − first chunk) / (N − 1) of one request, ns.
-
-    One chunk spans no time, and one token has no successor: such requests have no rate in any tool.
-    """
-    divisor = _tokens(record) - 1
-    return None if divisor < 1 or len(record.chunks) < 2 else _span(record) / divisor
-
-
 ESTIMATORS: tuple[tuple[str, str, Callable[[Answers], Sample]], ...] = (
     ("chunk_gap", "vllm bench serve ITL", gaps_of_chunks),
     ("gap_spread_over_tokens", "SGLang bench_serving ITL (native endpoint)", gaps_spread_over_tokens),
@@ -200,7 +190,3 @@ def _span(record: RequestRecord) -> int:
 
 def _tokens(record: RequestRecord) -> int:
     return count_output_tokens(record) or 0
-
-
-def _until_last_chunk(record: RequestRecord) -> int | None:
-    return None if record.sent_ns is None else record.chunks[-1].arrival_ns - record.sent_ns

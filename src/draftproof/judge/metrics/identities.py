@@ -27,7 +27,11 @@ def acceptance_faults(record: RequestRecord) -> tuple[str, ...]:
 def timeline_faults(record: RequestRecord) -> tuple[str, ...]:
     """Return where times or token counts of the stream run backwards, or the last count is not the total."""
     faults: list[str] = []
-    times = [*_sent(record), *[chunk.arrival_ns for chunk in record.chunks], record.end_ns]
+    times = [
+        *([] if record.sent_ns is None else [record.sent_ns]),
+        *[chunk.arrival_ns for chunk in record.chunks],
+        record.end_ns,
+    ]
     counts = [count for chunk in record.chunks if (count := chunk.cumulative_tokens) is not None]
     # Sorting what is in order already is one pass: every record of a run is looked at.
     if times != sorted(times):
@@ -38,10 +42,6 @@ def timeline_faults(record: RequestRecord) -> tuple[str, ...]:
     if record.outcome == "ok" and counts and total is not None and counts[-1] > total:
         faults.append(f"the stream counts {counts[-1]} tokens, the final usage {total}")
     return tuple(faults)
-
-
-def _sent(record: RequestRecord) -> list[int]:
-    return [] if record.sent_ns is None else [record.sent_ns]
 
 
 def _counter_faults(counts: SpecCounts) -> Iterator[str]:

@@ -109,7 +109,11 @@ def without_knee(run: RunData) -> RunData:
         records=tuple(one for one in run.records if one.load not in levels),
         blocks=tuple(one for one in run.blocks if one.load not in levels),
         warmups=tuple(one for one in run.warmups if one.load not in levels),
-        telemetry=tuple(one for one in run.telemetry if _load_of(one.turn) not in levels),
+        telemetry=tuple(
+            one
+            for one in run.telemetry
+            if (None if one.turn is None else one.turn.rpartition("/")[0]) not in levels
+        ),
     )
 
 
@@ -131,7 +135,3 @@ def knee_only(run: RunData) -> RunData:
         notices=(),
         items=list_items(run.plan, run.items),
     )
-
-
-def _load_of(turn: str | None) -> str | None:
-    return None if turn is None else turn.rpartition("/")[0]

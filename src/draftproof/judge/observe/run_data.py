@@ -208,7 +208,10 @@ def prepare_run(run: RunData) -> PreparedRun:
         "not_measured_phase": len(written.records) - measured,
         "duplicates": measured - asked,
         "unknown": len(distinct) - len(known),
-        "repeated": sum(_is_repeat(one, other) for one, other in pairwise(ordered)),
+        "repeated": sum(
+            (one.item_id == other.item_id and one.arm == other.arm and find_place(one) == find_place(other))
+            for one, other in pairwise(ordered)
+        ),
         "measured": len(known),
         "turns": len(turns),
         "turns_lagged": sum(turn.lagged for turn in turns.values()),
@@ -217,7 +220,7 @@ def prepare_run(run: RunData) -> PreparedRun:
         run=run,
         observations=tuple(observer.observe(record, judged.get(record.request_id)) for record in ordered),
         turns=turns,
-        segments=_distinct(segment_key(item, run.plan.workload.segment_by) for item in run.items),
+        segments=tuple(dict.fromkeys(segment_key(item, run.plan.workload.segment_by) for item in run.items)),
         loads=tuple(sorted((level.name for level in run.plan.load), key=lambda name: sizes[name].order)),
         arms=_order_arms(run),
         warnings=(
@@ -230,11 +233,6 @@ def prepare_run(run: RunData) -> PreparedRun:
         attempts=attempts,
         every=once,
     )
-
-
-def _is_repeat(one: RequestRecord, other: RequestRecord) -> bool:
-    """Tell whether two requests that stand beside each other in order are attempts at the same."""
-    return one.item_id == other.item_id and one.arm == other.arm and find_place(one) == find_place(other)
 
 
 def _is_known(record: RequestRecord, items: Mapping[str, Item], loads: Collection[str]) -> bool:
@@ -392,10 +390,6 @@ def _order_arms(run: RunData) -> tuple[str, ...]:
     asked |= {"baseline_null"} if run.plan.comparison.null_arm else set()
     seen = {record.arm for record in run.records if record.phase == "measure"}
     return tuple(arm for arm in ARM_ORDER if arm in asked | seen)
-
-
-def _distinct(names: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(names))
 
 
 def _warn_about_choice(counts: Counter[str] | dict[str, int]) -> tuple[str, ...]:

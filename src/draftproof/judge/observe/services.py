@@ -84,7 +84,7 @@ class ServiceReadings(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_services(prepared: PreparedRun) -> ServiceReadings:
     """Return the turns of a run as its telemetry shows them, beside what the client got in them."""
-    facts = {arm: _facts_of(prepared, arm) for arm in prepared.arms}
+    facts = {arm: ADAPTERS.get(arm_of(prepared, arm).engine, GENERIC).facts for arm in prepared.arms}
     samples = {key: turn for key, turn in collect_turns(prepared.run.telemetry).items() if key[2] in facts}
     replicas: defaultdict[str, set[int]] = defaultdict(set)
     for (_, _, arm), turn in samples.items():
@@ -307,10 +307,6 @@ def arm_of(prepared: PreparedRun, arm: str) -> Arm:
     arms = prepared.plan.arms
     known = {"baseline": arms.baseline, "candidate": arms.candidate, "alternative": arms.alternative}
     return known.get(arm) or arms.baseline
-
-
-def _facts_of(prepared: PreparedRun, arm: str) -> EngineFacts:
-    return ADAPTERS.get(arm_of(prepared, arm).engine, GENERIC).facts
 
 
 def _records_by_turn(prepared: PreparedRun) -> Mapping[TurnKey, list[RequestRecord]]:

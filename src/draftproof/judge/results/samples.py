@@ -32,13 +32,13 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
     statistic: str
     segment: str
     load: str
-    unit: Literal["prompts"]
+    unit: Literal["prompts"] = "prompts"
     level: float
     have: int
     measured: int | None
     spreads: tuple[float, ...]
-    needed: tuple[int, ...]
-    more: int | None
+    needed: tuple[int, ...] = ()
+    more: int | None = None
     source: Literal["run", "assumed"]
     reason: str | None = None
     null_difference: float = 1.0

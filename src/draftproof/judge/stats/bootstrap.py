@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from draftproof.judge.stats.laws import normal_quantile, student_quantile
-from draftproof.judge.stats.quantiles import quantile_interval
 from draftproof.judge.stats.resampling import (
     Floats,
     Ints,
@@ -30,7 +29,6 @@ __all__ = [
     "interval_at",
     "mean_interval",
     "paired_ratio",
-    "quantile_interval",
 ]
 
 Statistic = Literal["mean", "p50"]

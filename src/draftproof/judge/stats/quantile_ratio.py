@@ -103,7 +103,7 @@ def _with_interval(
     value: float, above: Floats, below: Floats, index: Ints, *, q: float, level: float
 ) -> RatioEstimate:
     tail, pairs = (1.0 - level) / 2.0, len(above)
-    top = _cut_tail(above, below, index, _exceedances(pairs, q))
+    top = _cut_tail(above, below, index, max(1, 2 * pairs - math.ceil(round(q * 2 * pairs, RANK_DIGITS))))
     top = top._replace(weights=_shape_weights(top, math.log(value)))
     span = _span(above) + _span(below) + abs(math.log(value)) + 1.0
     refusal = _refuse(top, span, tail)
@@ -269,10 +269,6 @@ def _mid_p(share: float, trials: float) -> float:
     at_least = float(scipy.special.betainc(hits, misses + 1.0, 0.5)) if hits > 0.0 else 1.0
     more = float(scipy.special.betainc(hits + 1.0, misses, 0.5)) if misses > 0.0 else 0.0
     return (at_least + more) / 2.0
-
-
-def _exceedances(pairs: int, q: float) -> int:
-    return max(1, 2 * pairs - math.ceil(round(q * 2 * pairs, RANK_DIGITS)))
 
 
 def _exceedances_needed(level: float) -> int:

@@ -6,7 +6,6 @@ from draftproof.core.records import SpecCounts
 from draftproof.judge.metrics.acceptance import (
     bound_decode_steps,
     count_decode_steps,
-    count_rejection_positions,
     count_speculation,
     pool_acceptance,
     position_acceptance,
@@ -47,12 +46,6 @@ def test_position_acceptance_counts_only_drafts_that_existed(rounds):
 def test_a_position_behind_every_rejection_is_unknown():
     """Where no step got as far, the conditional probability is None."""
     assert position_acceptance([(3, 0), (2, 1)]) == (0.5, 0.0, None)
-
-
-def test_rejections_are_counted_by_position(rounds):
-    """First rejected drafts by index; steps without one are apart and ordinary steps are in neither."""
-    counts = count_rejection_positions(rounds)
-    assert (counts.by_position, counts.none_rejected) == ((1, 1), 2)
 
 
 def test_pooling_weighs_steps_not_requests(build_record, build_round):

@@ -1,5 +1,7 @@
 """The delivery signature: hand-computed figures, bursts, and a hint that never says more than it may."""
 
+from itertools import accumulate
+
 import pytest
 from tests.builders.records import MS_NS, build_failure, build_record
 
@@ -9,7 +11,6 @@ from draftproof.judge.metrics.delivery import (
     describe_hint,
     find_burst_bound_ns,
     find_hint,
-    find_pause_ns,
     summarise_delivery,
 )
 
@@ -65,7 +66,9 @@ def test_the_pause_is_where_the_time_passes_not_where_the_gaps_are():
 )
 def test_pause_of_one_stream(gaps, pause):
     """Half of the time passes in gaps up to the pause; no time, no pause."""
-    assert find_pause_ns(gaps) == pause
+    chunks = tuple(Chunk(at, None) for at in accumulate(gaps, initial=0))
+    found = summarise_delivery([build_record(chunks=chunks)]).pause_ns
+    assert found == (pause if pause is not None or not gaps else 0.0)
 
 
 def test_one_stalled_answer_does_not_turn_ordinary_gaps_into_bursts():

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from draftproof.judge.stats.bootstrap import quantile_interval as from_bootstrap
 from draftproof.judge.stats.quantiles import effective_size, interval_ranks, quantile_interval, sample_floor
 
 
@@ -96,8 +95,3 @@ def test_labels_must_fit_the_values():
     """One label per value."""
     with pytest.raises(ValueError, match="one cluster label per value"):
         effective_size([1.0, 2.0], [0])
-
-
-def test_the_bootstrap_module_offers_the_same_function():
-    """Callers that take all intervals from one module get this one."""
-    assert from_bootstrap is quantile_interval

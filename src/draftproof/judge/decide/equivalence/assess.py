@@ -5,7 +5,7 @@ by more than rounding and equal arms explain: no gain is credited there.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -214,7 +214,7 @@ def judge_equivalence(cell: CellKey, rows: Iterable[OutputEquivalence]) -> tuple
 
     A contradiction that shows in the pooled outputs only concerns every load.
     """
-    found = _list_contradicted(rows)
+    found = [row for row in rows if row.arm == "candidate" and row.is_contradicted]
     single = [row for row in found if row.load != ALL_LOADS]
     here = [row for row in single if row.load == cell[1]] or (found if not single else [])
     return tuple(
@@ -248,7 +248,3 @@ def warn_about_equivalence(rows: Iterable[OutputEquivalence]) -> Iterator[str]:
 def name_place(load: str) -> str:
     """Return "load busy", or "all loads"."""
     return load if load == ALL_LOADS else f"load {load}"
-
-
-def _list_contradicted(rows: Iterable[OutputEquivalence]) -> Sequence[OutputEquivalence]:
-    return [row for row in rows if row.arm == "candidate" and row.is_contradicted]

@@ -156,28 +156,16 @@ def _compare_places(prepared: PreparedRun, load: str, turns: Turns, starts: Star
         if (load, *key) in starts and starts[load, *key].place < len(prepared.arms)
     ]
     places = [starts[load, block, arm].place for block, arm in known]
-    metric = prepared.plan.comparison.metric
-    found = position_effect([math.exp(free[key]) for key in known], places, [block for block, _ in known])
-    yield PlaceRow(
-        arm=ALL_ARMS,
-        load=load,
-        metric=metric,
-        ratios=found.ratios,
-        p=found.p,
-        adjusted_p=None,
-        blocks=found.n,
-        reason=found.reason,
-        needed=found.needed,
-    )
+    values = [math.exp(free[key]) for key in known]
+    found = {ALL_ARMS: position_effect(values, places, [block for block, _ in known])}
     for arm in prepared.arms:
-        own = [
-            (math.exp(free[key]), place) for key, place in zip(known, places, strict=True) if key[1] == arm
-        ]
-        one = compare_places([value for value, _ in own], [place for _, place in own])
+        own = [at for at, (_, who) in enumerate(known) if who == arm]
+        found[arm] = compare_places([values[at] for at in own], [places[at] for at in own])
+    for arm, one in found.items():
         yield PlaceRow(
             arm=arm,
             load=load,
-            metric=metric,
+            metric=prepared.plan.comparison.metric,
             ratios=one.ratios,
             p=one.p,
             adjusted_p=None,

@@ -226,13 +226,10 @@ def _need_of_gain(ask: _Ask, cell: tuple[str, str], have: int, level: float) -> 
             statistic=question.statistic,
             segment=cell[0],
             load=cell[1],
-            unit="prompts",
             level=level,
             have=have,
             measured=_count_prompts(ask, cell, metric),
             spreads=spreads,
-            needed=(),
-            more=None,
             source=source,
             reason=reason,
             null_difference=noise,
@@ -264,13 +261,10 @@ def _needs_of_tail(ask: _Ask) -> Iterator[Need]:
                     statistic=thresholds.tail_quantile,
                     segment=ALL_SEGMENTS,
                     load=load.name,
-                    unit="prompts",
                     level=level,
                     have=len(ask.by_load[load.name]),
                     measured=_count_prompts(ask, cell, metric),
                     spreads=spreads,
-                    needed=(),
-                    more=None,
                     source=source,
                     reason=f"no answered request of the run shows it; {HOW_TO_KNOW}"
                     if ask.earlier and ask.earlier.is_unknown(cell, metric)
@@ -321,13 +315,10 @@ def _need_of_share(
             statistic="share",
             segment=ALL_SEGMENTS,
             load=load.name,
-            unit="prompts",
             level=level,
             have=prompts,
             measured=measured,
             spreads=spreads,
-            needed=(),
-            more=None,
             source="assumed" if measured is None else "run",
             reason=reason,
         ),
@@ -386,16 +377,16 @@ def _requests_at(ask: _Ask, needs: Sequence[Need], arms: int, place: int) -> int
         if need.aim == "gain":
             most[need.segment] = max(most[need.segment], need.needed[place])
     prompts = sum(most.values())
-    of_all = [need for need in needs if need.aim != "gain" and not _has_classes(ask, need.load)]
+    of_all = [
+        need
+        for need in needs
+        if need.aim != "gain" and not any(level.classes for level in ask.plan.load if level.name == need.load)
+    ]
     prompts = max([prompts, *(need.needed[place] for need in of_all)])
     return arms * sum(
         level.repeats * (_grow_mix(ask, level, needs, place) if level.classes else prompts)
         for level in ask.plan.load
     )
-
-
-def _has_classes(ask: _Ask, load: str) -> bool:
-    return any(level.classes for level in ask.plan.load if level.name == load)
 
 
 def _grow_mix(ask: _Ask, level: LoadLevel, needs: Sequence[Need], place: int) -> int:
