@@ -15,11 +15,12 @@ from draftproof.core.errors import EngineError, IncompatibleError, InvalidRunErr
 from draftproof.measure.client.transport import HttpTransport
 from draftproof.measure.load.period import Endpoint
 from draftproof.plan.loading import parse_plan
-from draftproof.services.arms.manifest import REFERENCE_ENGINE, fetch_manifest
+from draftproof.services.arms.manifest import fetch_manifest
 from draftproof.services.arms.preflight import run_preflight
 from draftproof.services.arms.probe import probe_service
 from draftproof.services.arms.service import locate_service
 from draftproof.services.engines import adapter_for
+from draftproof.services.engines.reference import REFERENCE_ENGINE
 from draftproof.services.telemetry.scrape import fetch_exposition
 from draftproof.workload.items import Item, Message
 

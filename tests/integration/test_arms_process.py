@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import socket
 import sys
 import time
 from pathlib import Path
@@ -56,7 +55,6 @@ def test_arm_starts_gets_ready_and_stops(tmp_path):
         async with arm(tmp_path, python(SERVER.format(status=200), "{port}"), ready_s=30) as process:
             waited_s = await process.wait_ready()
             assert process.load_time_s == waited_s > 0
-            assert process.alive()
             assert (process.resident_bytes() or 0) > 1_000_000
             return process, process.pid
 
@@ -78,12 +76,11 @@ def test_service_that_lists_models_but_has_no_health_path_gets_ready(tmp_path):
 
 
 def test_service_that_never_gets_ready_is_named_with_seconds_and_log(tmp_path):
-    """A service that answers 503 for good ends the wait with arm, seconds, log and progress on the way."""
-    seen: list[float] = []
+    """A service that answers 503 for good ends the wait with arm, seconds and log."""
 
     async def scenario():
         async with arm(tmp_path, python(SERVER.format(status=503), "{port}"), ready_s=2.0) as process:
-            await process.wait_ready(seen.append)
+            await process.wait_ready()
 
     with pytest.raises(
         EngineError, match=r"arm candidate did not answer at http.* within 2 s.*starting"
@@ -91,7 +88,6 @@ def test_service_that_never_gets_ready_is_named_with_seconds_and_log(tmp_path):
         asyncio.run(scenario())
     assert caught.value.place == str(tmp_path / "logs" / "candidate.log")
     assert "limits.ready_s" in str(caught.value)
-    assert seen == sorted(seen) != []
 
 
 def test_early_exit_is_found_at_once_with_the_last_lines(tmp_path):
@@ -140,16 +136,6 @@ def test_killed_service_is_found(tmp_path):
 
     with pytest.raises(EngineError, match="was killed by signal SIGKILL"):
         asyncio.run(scenario())
-
-
-def test_port_in_use_is_said_before_the_start(tmp_path):
-    """A port that another program listens on is refused by number."""
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        port = other.getsockname()[1]
-        with pytest.raises(EngineError, match=f"port {port} of arm candidate is in use"):
-            arm(tmp_path, python("pass", "{port}"), port=port).start()
 
 
 def test_port_taken_while_starting_is_told_from_the_log(tmp_path):

@@ -93,7 +93,7 @@ def build_contract(
         target_licence=target_licence,
         target_sha256=target.sha256 or _as_text(manifest.settings.get("model.sha256")),
         tokenizer_sha256=target.tokenizer_sha256 or _as_text(manifest.settings.get("tokenizer.sha256")),
-        drafter_kind=_name_kind(method),
+        drafter_kind="none" if method == "off" else method or UNDISCLOSED,
         drafter_identity=drafter.get("identity") or stated.name,
         drafter_provenance=drafter.get("provenance") or stated.provenance or draft.provenance,
         drafter_licence=drafter.get("licence") or stated.licence or draft.licence or borrowed,
@@ -198,16 +198,10 @@ def _describe_policy(manifest: ArmManifest) -> str | None:
     policy = _as_text(manifest.settings.get("speculation.policy"))
     limit = f"at most {count} drafted tokens a step"
     how = limit if policy is None else f"{policy}: {limit}{_POLICIES.get(policy, '')}"
-    return how + (_describe_match(manifest) if method == "ngram" else "")
-
-
-def _describe_match(manifest: ArmManifest) -> str:
     low, high = (_as_int(manifest, f"speculation.ngram_{end}") for end in ("min", "max"))
-    return f", matching the last {low} to {high} tokens" if low is not None and high is not None else ""
-
-
-def _name_kind(method: str | None) -> str:
-    return "none" if method == "off" else method or "undisclosed"
+    if method != "ngram" or low is None or high is None:
+        return how
+    return f"{how}, matching the last {low} to {high} tokens"
 
 
 def _as_text(value: Scalar | None) -> str | None:

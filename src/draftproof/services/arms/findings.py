@@ -68,7 +68,7 @@ def judge_address(baseline: ArmManifest, other: ArmManifest) -> Finding | None:
     if is_itself or asked[0] != asked[1]:
         return None
     text = f"the address {other.url} is the baseline's, and the same is asked there: both are one service."
-    return _finding("same_service", "warning", other, text)
+    return _warn("same_service", other, text)
 
 
 def judge_pinned(
@@ -82,9 +82,8 @@ def judge_pinned(
     for one in manifests:
         pinned |= find_pinned(baseline, stated, one, adapters[one.arm])
     return [
-        _finding(
+        _warn(
             "baseline_pinned",
-            "warning",
             baseline,
             f"{key} is set as the method would force it ({why}), so the candidate is compared with a slower "
             f"service than one with its defaults. Leave {key} to the baseline and declare it in "
@@ -126,12 +125,12 @@ def _judge_proof(manifest: ArmManifest, probe: ProbeResult) -> Finding | None:
     method = find_method(manifest)
     if manifest.arm in {"baseline", "baseline_null"} and method not in {"off", None}:
         text = f"the baseline is today's service without speculation, and its settings say {method}."
-        return _finding("speculation_not_off", "error", manifest, text)
+        return _fail("speculation_not_off", manifest, text)
     if method not in {"off", None} or manifest.arm == "candidate":
         return _judge_drafting(manifest, probe.proof, method)
     if _has_drafted(probe.proof):
         text = f"speculation must be off here, and the service drafted {_count_drafts(probe.proof)}."
-        return _finding("speculation_not_off", "error", manifest, text)
+        return _fail("speculation_not_off", manifest, text)
     return None
 
 
@@ -143,17 +142,17 @@ def _judge_drafting(manifest: ArmManifest, proof: Proof, method: str | None) -> 
             "the service drafts although its command says that it does not: something that the plan does not "
             "state switches speculation on."
         )
-        return _finding("speculation_undeclared", "error", manifest, text)
+        return _fail("speculation_undeclared", manifest, text)
     if proof.state == "idle":
         text = f"speculation is not active: {which} drafted no token for an answer that repeats its prompt."
-        return _finding("speculation_inactive", "error", manifest, text + why)
+        return _fail("speculation_inactive", manifest, text + why)
     if proof.is_off:
-        return _finding("speculation_inactive", "error", manifest, f"speculation is not active.{why}")
+        return _fail("speculation_inactive", manifest, f"speculation is not active.{why}")
     if proof.state == "never_accepted":
         text = f"none of {proof.num_draft_tokens} drafted tokens was accepted: {which} is not the target's."
-        return _finding("speculation_never_accepts", "error", manifest, text + why)
+        return _fail("speculation_never_accepts", manifest, text + why)
     if proof.state == "undisclosed":
-        return _finding("speculation_unproven", "warning", manifest, _describe_unproven(manifest, proof))
+        return _warn("speculation_unproven", manifest, _describe_unproven(manifest, proof))
     return None
 
 
@@ -185,7 +184,7 @@ def _find_uncounted(manifest: ArmManifest, answer: Answer) -> Finding:
         f"no chunk of the answer says how many tokens it carries; {usage}. The target's tokenizer.json, "
         "named by target.tokenizer, counts them after the run."
     )
-    return _finding("tokens_uncounted", "warning", manifest, text)
+    return _warn("tokens_uncounted", manifest, text)
 
 
 def _judge_answer(manifest: ArmManifest, probe: ProbeResult, adapter: EngineAdapter) -> list[Finding]:
@@ -196,13 +195,13 @@ def _judge_answer(manifest: ArmManifest, probe: ProbeResult, adapter: EngineAdap
             f"all {len(answer.chunks)} chunks of the test answer arrived at the same moment: something on "
             "the way collects the stream, and its time per token cannot be measured."
         )
-        found.append(_finding("answer_at_once", "warning", manifest, text))
+        found.append(_warn("answer_at_once", manifest, text))
     found += [
-        _finding("answer_at_odds", "warning", manifest, f"the test answer: {warning}.")
+        _warn("answer_at_odds", manifest, f"the test answer: {warning}.")
         for warning in probe.exchange.warnings
     ]
     if probe.metrics_error is not None:
-        found.append(_finding("metrics_unread", "warning", manifest, probe.metrics_error))
+        found.append(_warn("metrics_unread", manifest, probe.metrics_error))
     facts = adapter.facts
     if facts.checked and facts.find_release(manifest.engine_version) is None:
         known = ", ".join(release.version for release in facts.checked)
@@ -210,7 +209,7 @@ def _judge_answer(manifest: ArmManifest, probe: ProbeResult, adapter: EngineAdap
             f"{facts.title} {manifest.engine_version} was never checked (checked: {known}); what it does not "
             "say as they do is left unknown."
         )
-        found.append(_finding("release_unchecked", "warning", manifest, text))
+        found.append(_warn("release_unchecked", manifest, text))
     return found
 
 
@@ -222,17 +221,17 @@ def judge_features(manifest: ArmManifest, arm: Arm, items: Sequence[Item]) -> li
         asked = f"{len(ids)} item(s) ask for what {adapter.facts.title}"
         if feature.is_inexact:
             text = f"{asked} serves in another way than the target alone: {feature.text} ({_list(ids)})."
-            findings.append(_finding("output_not_equivalent", "warning", manifest, text))
+            findings.append(_warn("output_not_equivalent", manifest, text))
         else:
             text = f"{asked} does not give: {feature.text} ({_list(ids)})."
-            findings.append(_finding("unsupported_feature", "error", manifest, text))
+            findings.append(_fail("unsupported_feature", manifest, text))
     for field, ids in find_unknown_fields(items, arm.request, adapter).items():
         asked = f"{len(ids)} item(s) state `{field}`"
         text = f"{asked}, which {adapter.facts.title} does not know and ignores ({_list(ids)})."
-        findings.append(_finding("field_unknown", "warning", manifest, text))
+        findings.append(_warn("field_unknown", manifest, text))
     for field, ids in find_replaced_fields(items, arm.request, adapter).items():
         text = f"{len(ids)} item(s) state another `{field}` than this arm is sent ({_list(ids)})."
-        findings.append(_finding("field_replaced", "warning", manifest, text))
+        findings.append(_warn("field_replaced", manifest, text))
     return findings
 
 
@@ -241,12 +240,10 @@ def judge_contract(contract: Contract) -> list[Finding]:
     findings = []
     if contract.tokenizer_compatible is False:
         text = f"the draft has another tokenizer: {'; '.join(contract.tokenizer_differences)}."
-        findings.append(Finding(code="tokenizer_mismatch", severity="error", arm=contract.arm, text=text))
+        findings.append(_fail("tokenizer_mismatch", contract, text))
     if contract.equivalence == "approximate":
         text = f"the outputs are not the target's own: {contract.algorithm}."
-        findings.append(
-            Finding(code="output_not_equivalent", severity="warning", arm=contract.arm, text=text)
-        )
+        findings.append(_warn("output_not_equivalent", contract, text))
     return findings
 
 
@@ -255,25 +252,26 @@ def judge_context(contract: Contract, needs: Sequence[ContextNeed]) -> list[Find
     limit = contract.max_context_tokens
     if limit is None:
         text = "the context length is not disclosed: whether every item fits is not checked."
-        return [Finding(code="context_unknown", severity="warning", arm=contract.arm, text=text)]
+        return [_warn("context_unknown", contract, text)]
     long = [need for need in needs if need.total_tokens > limit]
     if not long:
         return []
     worst = max(long, key=lambda need: need.total_tokens)
     about = "about (an estimate) " if worst.estimated else ""
-    return [
-        Finding(
-            code="context_too_long",
-            severity="warning" if worst.estimated else "error",
-            arm=contract.arm,
-            text=f"{len(long)} item(s) do not fit the context of {limit} tokens: "
-            f"{_list([need.item_id for need in long])}; the longest needs {about}{worst.total_tokens}.",
-        )
-    ]
+    listed = _list([one.item_id for one in long])
+    text = (
+        f"{len(long)} item(s) do not fit the context of {limit} tokens: {listed}; the longest needs "
+        f"{about}{worst.total_tokens}."
+    )
+    return [(_warn if worst.estimated else _fail)("context_too_long", contract, text)]
 
 
-def _finding(code: Code, severity: Literal["error", "warning"], manifest: ArmManifest, text: str) -> Finding:
-    return Finding(code=code, severity=severity, arm=manifest.arm, text=text)
+def _warn(code: Code, about: ArmManifest | Contract, text: str) -> Finding:
+    return Finding(code=code, severity="warning", arm=about.arm, text=text)
+
+
+def _fail(code: Code, about: ArmManifest | Contract, text: str) -> Finding:
+    return Finding(code=code, severity="error", arm=about.arm, text=text)
 
 
 def _list(ids: Sequence[str]) -> str:

@@ -1,11 +1,11 @@
 """From an arm of the plan to the command that starts it. Pure.
 
 Owns the settings of the reference engine and their flags; an unknown setting is an error, because a setting
-that is silently dropped would make two arms differ from what the plan says.
-
-The file that an arm's process writes to: its end for messages, its whole for facts, its secrets masked.
+that is silently dropped would make two arms differ from what the plan says. And the file that an arm's
+process writes to: its end for messages, its whole for facts, its secrets masked.
 """
 
+import contextlib
 import difflib
 import os
 import sys
@@ -127,12 +127,16 @@ def check_reference_settings(settings: Mapping[str, Scalar], place: str) -> None
 
 
 def _check_value(setting: Setting, value: Scalar, place: str) -> None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    allowed = None
     if setting.choices and value not in setting.choices:
-        raise PlanError(f"is {value!r}, allowed is one of {', '.join(setting.choices)}.", place=place)
-    if setting.kind is int and (isinstance(value, bool) or not isinstance(value, int)):
-        raise PlanError(f"is {value!r}, allowed is a whole number.", place=place)
-    if setting.kind is float and (isinstance(value, bool) or not isinstance(value, int | float)):
-        raise PlanError(f"is {value!r}, allowed is a number.", place=place)
+        allowed = f"one of {', '.join(setting.choices)}"
+    elif setting.kind is int and not (is_number and isinstance(value, int)):
+        allowed = "a whole number"
+    elif setting.kind is float and not is_number:
+        allowed = "a number"
+    if allowed is not None:
+        raise PlanError(f"is {value!r}, allowed is {allowed}.", place=place)
     if isinstance(value, int | float) and value < setting.lowest:
         raise PlanError(f"is {value}, allowed is at least {setting.lowest}.", place=place)
     if isinstance(value, int | float) and setting.highest is not None and value > setting.highest:
@@ -189,14 +193,8 @@ def mask_file(path: Path, secrets: Sequence[str]) -> None:
 
     A service that prints its own arguments prints its key; what it wrote is kept with the run.
     """
-    wanted = [secret.encode() for secret in secrets]
-    try:
-        data = path.read_bytes() if wanted else b""
-        if any(secret in data for secret in wanted):
-            path.write_bytes(
-                mask_values(data.decode("utf-8", "surrogateescape"), secrets).encode(
-                    "utf-8", "surrogateescape"
-                )
-            )
-    except OSError:
-        return
+    with contextlib.suppress(OSError):
+        data = path.read_bytes() if secrets else b""
+        if any(secret.encode() in data for secret in secrets):
+            masked = mask_values(data.decode("utf-8", "surrogateescape"), secrets)
+            path.write_bytes(masked.encode("utf-8", "surrogateescape"))

@@ -27,16 +27,6 @@ from draftproof.services.engines.facts import PLATFORM, EngineFacts, Identity, S
 from draftproof.services.engines.reference import REFERENCE_ENGINE
 from draftproof.services.engines.values import as_count, decode_object
 
-__all__ = [
-    "REFERENCE_ENGINE",
-    "SERVED_MODEL_KEY",
-    "Started",
-    "Told",
-    "ask_identity",
-    "fetch_bodies",
-    "fetch_manifest",
-]
-
 SERVED_MODEL_KEY = "served_model"
 MODELS_PATH = "/v1/models"
 _TIMEOUT_S = 10.0
@@ -101,7 +91,10 @@ async def fetch_manifest(
     fields = describe_arm(arm, service.adapter.read_flags) | find_inherited(
         arm, service.adapter.facts, started.environment
     )
-    settings, platform = _split_platform(settings)
+    # What the service says of what it runs on stands apart.
+    platform = {
+        key.removeprefix(PLATFORM): str(settings.pop(key)) for key in [*settings] if key.startswith(PLATFORM)
+    }
     return ArmManifest(
         arm=service.arm,
         engine=identity.engine or adapter.name,
@@ -113,14 +106,6 @@ async def fetch_manifest(
         resident_bytes=started.resident_bytes,
         platform=dict(sorted((dict(started.platform) | platform).items())),
     )
-
-
-def _split_platform(told: Settings) -> tuple[Settings, dict[str, str]]:
-    """Return the settings, and apart from them what the service says of what it runs on."""
-    platform = {
-        key.removeprefix(PLATFORM): str(value) for key, value in told.items() if key.startswith(PLATFORM)
-    }
-    return {key: value for key, value in told.items() if not key.startswith(PLATFORM)}, platform
 
 
 def describe_arm(arm: Arm, read_flags: Callable[[Sequence[str]], Settings] = parse_flags) -> Settings:
@@ -150,15 +135,6 @@ def find_inherited(arm: Arm, facts: EngineFacts, environment: Mapping[str, str])
         for name, value in sorted(environment.items())
         if name.startswith(facts.environment_prefixes) and name not in arm.env and not is_secret_name(name)
     }
-
-
-async def fetch_bodies(session: aiohttp.ClientSession, service: Service) -> dict[str, bytes]:
-    """Return path -> body of the addresses that tell what a service is; one it lacks is left out.
-
-    Raises:
-        EngineError: the service does not answer.
-    """
-    return (await ask_identity(session, service)).bodies
 
 
 async def ask_identity(session: aiohttp.ClientSession, service: Service) -> Told:
@@ -212,18 +188,15 @@ def _list_models(body: bytes | None) -> list[dict[str, Any]]:
 
 def _find_model(cards: Sequence[Mapping[str, Any]], arm: Arm, service: Service) -> Settings:
     """Return the served model's name and, where it is disclosed, its context length in tokens."""
-    if arm.served_model is not None and not cards:
-        return {SERVED_MODEL_KEY: arm.served_model}
-    return _choose_model(cards, arm.served_model or cards[0]["id"], service)
-
-
-def _choose_model(models: Sequence[Mapping[str, object]], wanted: str, service: Service) -> Settings:
-    for card in models:
+    if not cards:
+        return {SERVED_MODEL_KEY: arm.served_model or ""}
+    wanted: str = arm.served_model or cards[0]["id"]
+    for card in cards:
         if card["id"] == wanted:
             context = as_count(card.get("max_model_len"))
             return {SERVED_MODEL_KEY: wanted} | ({} if context is None else {"max_model_len": context})
     raise EngineError(
         f"arm {service.arm} does not serve {wanted!r}.",
         place=service.path(MODELS_PATH),
-        fix=f"use one of: {', '.join(str(card['id']) for card in models)}.",
+        fix=f"use one of: {', '.join(str(card['id']) for card in cards)}.",
     )

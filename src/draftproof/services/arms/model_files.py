@@ -1,10 +1,4 @@
-"""What a model folder says of itself: content hashes, licence, context length. Reads files only.
-
-Whether a draft model speaks the target's tokens, decided from the files: ids and strings, not only sizes.
-
-A draft is proposed as token ids, so every id must mean the same string in both. How text is split into
-tokens (merges, normalisation) is not compared: the draft never tokenizes text.
-"""
+"""What a model folder says of itself: content hashes, licence, context length, tokens. Reads files only."""
 
 import hashlib
 import re
@@ -15,10 +9,9 @@ from typing import Any
 import msgspec
 from tokenizers import Tokenizer
 
-from draftproof.core.errors import IncompatibleError, PlanError
+from draftproof.core.errors import PlanError
 from draftproof.plan.schema import Arm
 
-_BLOCK_BYTES = 1 << 20
 _WEIGHT_SUFFIXES = (".safetensors", ".bin", ".gguf", ".pt")
 _CARD_LICENCE = re.compile(r"^licen[cs]e:\s*[\"']?([^\s\"']+)", re.MULTILINE)
 _RECORD_NAMES = ("draftproof-model.json", "config.json")
@@ -122,7 +115,12 @@ def check_model_folder(folder: Path, key: str = "target.model") -> None:
 
 def hash_model(folder: Path) -> dict[str, str]:
     """Return relative file name -> SHA-256 of the content, in order of names; hidden files are left out."""
-    return {path.relative_to(folder).as_posix(): _hash_file(path) for path in sorted(_iterate_files(folder))}
+    names = ((path, path.relative_to(folder)) for path in sorted(folder.rglob("*")))
+    return {
+        name.as_posix(): _hash_file(path)
+        for path, name in names
+        if path.is_file() and not any(part.startswith(".") for part in name.parts)
+    }
 
 
 def combine_hashes(hashes: dict[str, str]) -> str:
@@ -169,19 +167,9 @@ def _find_context(config: dict[str, Any]) -> int | None:
     return next((config[key] for key in _CONTEXT_KEYS if isinstance(config.get(key), int)), None)
 
 
-def _iterate_files(folder: Path) -> Iterator[Path]:
-    for path in folder.rglob("*"):
-        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        if path.is_file() and not hidden:
-            yield path
-
-
 def _hash_file(path: Path) -> str:
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(_BLOCK_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 SHOWN_DIFFERENCES = 5
@@ -197,19 +185,14 @@ class Vocabulary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenizerComparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of a comparison: the first differences in words, and how many there are in all."""
+    """Whether a draft's tokens are the target's, and the first differences in words."""
 
     compatible: bool
-    target_size: int | None
-    draft_size: int | None
-    differences: tuple[str, ...]
-    difference_count: int
+    differences: tuple[str, ...] = ()
 
 
 # n-gram lookup copies token ids of the very sequence it drafts for: there is no second tokenizer.
-COMPATIBLE_BY_CONSTRUCTION = TokenizerComparison(
-    compatible=True, target_size=None, draft_size=None, differences=(), difference_count=0
-)
+COMPATIBLE_BY_CONSTRUCTION = TokenizerComparison(compatible=True)
 
 
 def load_vocabulary(folder: Path) -> Vocabulary:
@@ -237,51 +220,25 @@ def load_vocabulary(folder: Path) -> Vocabulary:
     )
 
 
-def compare_vocabularies(target: Vocabulary, draft: Vocabulary) -> TokenizerComparison:
-    """Compare every id, the special tokens and the configured special ids. Pure."""
-    differences = list(_iterate_differences(target, draft))
-    return TokenizerComparison(
-        compatible=not differences,
-        target_size=len(target.strings),
-        draft_size=len(draft.strings),
-        differences=tuple(differences[:SHOWN_DIFFERENCES]),
-        difference_count=len(differences),
-    )
-
-
 def compare_tokenizers(target: Path, draft: Path) -> TokenizerComparison:
-    """Compare the tokenizers of two model folders.
+    """Compare every id, the special tokens and the configured special ids of two model folders.
+
+    A draft is proposed as token ids, so every id must mean the same string in both. How text is split into
+    tokens (merges, normalisation) is not compared: the draft never tokenizes text.
 
     Raises:
         PlanError: a folder has no tokenizer files.
     """
-    return compare_vocabularies(load_vocabulary(target), load_vocabulary(draft))
-
-
-def check_tokenizers(target: Path, draft: Path) -> TokenizerComparison:
-    """Return the comparison if the draft fits.
-
-    Raises:
-        IncompatibleError: it does not; names the sizes and the first differences.
-    """
-    compared = compare_tokenizers(target, draft)
-    if not compared.compatible:
-        further = compared.difference_count - len(compared.differences)
-        raise IncompatibleError(
-            f"the draft has another tokenizer than the target ({compared.target_size} and "
-            f"{compared.draft_size} tokens): {'; '.join(compared.differences)}"
-            + (f"; and {further} further." if further else "."),
-            place=str(draft),
-            fix="choose a draft that was trained for this target.",
-        )
-    return compared
+    differences = tuple(_iterate_differences(load_vocabulary(target), load_vocabulary(draft)))
+    return TokenizerComparison(compatible=not differences, differences=differences[:SHOWN_DIFFERENCES])
 
 
 def _iterate_differences(target: Vocabulary, draft: Vocabulary) -> Iterator[str]:
     for index in sorted(target.strings.keys() | draft.strings.keys()):
         left, right = target.strings.get(index), draft.strings.get(index)
         if left != right:
-            yield f"id {index} is {_show(left)} in the target and {_show(right)} in the draft"
+            said = ["missing" if text is None else repr(text) for text in (left, right)]
+            yield f"id {index} is {said[0]} in the target and {said[1]} in the draft"
     for text in sorted(target.special_strings ^ draft.special_strings):
         where = "target" if text in target.special_strings else "draft"
         yield f"{text!r} is a special token only in the {where}"
@@ -289,10 +246,6 @@ def _iterate_differences(target: Vocabulary, draft: Vocabulary) -> Iterator[str]
         left_id, right_id = target.special_ids[name], draft.special_ids[name]
         if left_id != right_id:
             yield f"{name} is {left_id} in the target and {right_id} in the draft"
-
-
-def _show(text: str | None) -> str:
-    return "missing" if text is None else repr(text)
 
 
 def _load_tokenizer_file(path: Path) -> tuple[dict[int, str], frozenset[str]]:

@@ -4,7 +4,6 @@ It is an arm's first request after its start, and its answer copies its prompt, 
 at all has something to draft. What it shows is judged elsewhere.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable
 
 import aiohttp
@@ -13,12 +12,14 @@ import msgspec
 from draftproof.core.clock import Clock, monotonic_ns
 from draftproof.core.errors import EngineError
 from draftproof.core.manifests import ArmManifest, ColdStart
-from draftproof.measure.client.exchange import Exchange, ExchangeFold
-from draftproof.measure.client.wire import Ending, Transport, WireRequest
+from draftproof.measure.client.exchange import Exchange
+from draftproof.measure.client.wire import Transport
 from draftproof.measure.load.period import Endpoint
 from draftproof.plan.environment import mask_struct, mask_values
+from draftproof.services.arms.behaviour.asking import Line
+from draftproof.services.arms.behaviour.asking import ask as ask_item
 from draftproof.services.arms.launch import plan_section
-from draftproof.services.arms.manifest import fetch_bodies
+from draftproof.services.arms.manifest import ask_identity
 from draftproof.services.arms.service import REFUSED_STATUSES, Service, describe_key_fix, fetch_totals
 from draftproof.services.engines.adapter import Evidence
 from draftproof.services.engines.proof import Proof, prove_speculation
@@ -80,7 +81,8 @@ async def probe_service(
 
     async def ask(fields: tuple[str, ...]) -> Exchange:
         asked = msgspec.structs.replace(endpoint, accepted=fields)
-        return mask_struct(await _send(asked, transport, timeout_s, clock), service.secrets)
+        line = Line(endpoint=asked, transport=transport, timeout_s=timeout_s, clock=clock)
+        return mask_struct((await ask_item(line, PROBE_ITEM)).exchange, service.secrets)
 
     accepted, exchange = await _find_accepted(_list_optional(endpoint), ask)
     _check_answered(service, endpoint, exchange)
@@ -92,7 +94,7 @@ async def probe_service(
         before=before,
         after=after,
         metrics_urls=service.metrics_urls,
-        bodies=await fetch_bodies(session, service),
+        bodies=(await ask_identity(session, service)).bodies,
         log=read_log(),
     )
     proof = prove_speculation(service.adapter, evidence)
@@ -136,32 +138,18 @@ def _may_refuse_fields(exchange: Exchange) -> bool:
     return exchange.outcome == "http_error" and is_error and status not in _NO_MATTER_OF_FIELDS
 
 
-async def _send(endpoint: Endpoint, transport: Transport, timeout_s: float, clock: Clock) -> Exchange:
-    payload = endpoint.build_payload(PROBE_ITEM, seed=None)
-    request = WireRequest(url=endpoint.chat_url, body=msgspec.json.encode(payload), headers=endpoint.headers)
-    fold = ExchangeFold(endpoint.adapter.start_fold())
-    try:
-        async with asyncio.timeout(timeout_s):
-            return fold.close(await transport.send(request, fold))
-    except TimeoutError:
-        return fold.close(Ending(kind="timeout", at_ns=clock(), detail=f"no end within {timeout_s:g} s"))
-
-
 def _check_answered(service: Service, endpoint: Endpoint, exchange: Exchange) -> None:
     if exchange.outcome == "ok":
         return
     beside = exchange.malformed_raw or "; ".join(exchange.warnings)
-    said = _on_one_line((exchange.error or "") + (f": {beside}" if beside else ""))[:_SHOWN_CHARS]
+    said = (exchange.error or "") + (f": {beside}" if beside else "")
+    # A service may answer with lines, and with signs that a terminal obeys.
+    said = " ".join("".join(sign if sign.isprintable() else " " for sign in said).split())[:_SHOWN_CHARS]
     raise EngineError(
         f"arm {service.arm} does not answer a test request ({exchange.outcome}: {said})",
         place=endpoint.chat_url,
         fix=_find_fix(exchange, service.arm),
     )
-
-
-def _on_one_line(text: str) -> str:
-    """A service may answer with lines, and with signs that a terminal obeys."""
-    return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
 
 
 def _find_fix(exchange: Exchange, arm: str) -> str | None:

@@ -3,8 +3,6 @@
 The process leads its own group, so a stop reaches the servers that a launcher starts. A watchdog stops the
 group should this program be killed. A service with a `url` and no command is only attached to: it is waited
 for and never stopped.
-
-What the system says of processes and groups: who runs, who is dead, how much memory, how one ended.
 """
 
 import asyncio
@@ -13,7 +11,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Self
 
@@ -22,6 +20,7 @@ import psutil
 
 from draftproof.core.clock import Clock, monotonic_ns
 from draftproof.core.errors import EngineError
+from draftproof.judge.metrics.host_series import RESIDENT_BYTES
 from draftproof.plan.environment import resolve_references
 from draftproof.services.arms import watchdog
 from draftproof.services.arms.launch import LOOPBACK, PORT_MARK, mask_file, plan_section, read_from, read_tail
@@ -30,20 +29,9 @@ from draftproof.services.arms.service import (
     ReadyProbe,
     answers,
     check_address,
-    check_port_is_free,
     find_free_port,
 )
-
-
-def list_family(leader: int | None) -> list[psutil.Process]:
-    """Return a process and all it has started, empty where it is gone or None."""
-    if leader is None:
-        return []
-    try:
-        process = psutil.Process(leader)
-        return [process, *process.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return []
+from draftproof.services.telemetry.host import find_family, read_family
 
 
 def group_exists(group: int) -> bool:
@@ -52,14 +40,11 @@ def group_exists(group: int) -> bool:
         os.killpg(group, 0)
     except (ProcessLookupError, PermissionError):
         return False
-    return any(_is_member(process, group) for process in psutil.process_iter())
-
-
-def _is_member(process: psutil.Process, group: int) -> bool:
-    try:
-        return os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE
-    except (ProcessLookupError, psutil.Error):
-        return False
+    for process in psutil.process_iter():
+        with contextlib.suppress(ProcessLookupError, psutil.Error):
+            if os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE:
+                return True
+    return False
 
 
 def runs(process: psutil.Process) -> bool:
@@ -68,22 +53,6 @@ def runs(process: psutil.Process) -> bool:
         return bool(process.is_running()) and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-def kill(process: psutil.Process) -> None:
-    """End a process at once; one that is gone needs nothing."""
-    try:
-        process.kill()
-    except psutil.NoSuchProcess:
-        return
-
-
-def resident_bytes(process: psutil.Process) -> int | None:
-    """Return a process's resident memory, None where it cannot be read."""
-    try:
-        return int(process.memory_info().rss)
-    except psutil.Error:
-        return None
 
 
 def describe_exit(code: int) -> str:
@@ -110,7 +79,6 @@ class ArmProcess:
         log_path: where the command's output goes; appended to.
         ready_s: how long to wait for the service to answer.
         stop_s: how long to wait for a clean stop before killing.
-        port: the port to use; None is any free one.
         environment: of the command; None is that of this program.
         probe: which addresses tell that the service is ready, and with which headers they are asked.
         secrets: values that are masked in the log once the command has ended, and in messages.
@@ -126,7 +94,6 @@ class ArmProcess:
         url: str | None = None,
         ready_s: float = 300.0,
         stop_s: float = 15.0,
-        port: int | None = None,
         environment: Mapping[str, str] | None = None,
         probe: ReadyProbe | None = None,
         secrets: tuple[str, ...] = (),
@@ -134,7 +101,7 @@ class ArmProcess:
     ) -> None:
         self.name, self.log_path = name, log_path
         self._environment, self._probe, self._secrets = environment, probe or ReadyProbe(), secrets
-        self._template, self._wanted_port = command, port
+        self._template = command
         self._ready_s, self._stop_s, self._clock = ready_s, stop_s, clock
         self._process: subprocess.Popen[bytes] | None = None
         self._watchdog: subprocess.Popen[bytes] | None = None
@@ -153,15 +120,17 @@ class ArmProcess:
         """Start the command; does nothing when attached.
 
         Raises:
-            EngineError: the port is taken, or the command cannot be run.
+            EngineError: the command cannot be run.
         """
         if self._template is None:
             return
-        port = self._wanted_port or find_free_port()
-        check_port_is_free(port, self.name)
+        port = find_free_port()
         self.command = tuple(part.replace(PORT_MARK, str(port)) for part in self._template)
         self.url = f"http://{LOOPBACK}:{port}"
-        resolved = self._resolve(self.command)
+        environment = os.environ if self._environment is None else self._environment
+        place = f"arms.{plan_section(self.name)}.command"
+        # What is shown and stored keeps the references to the environment.
+        resolved = tuple(resolve_references(part, environment, place) for part in self.command)
         self._watchdog = start_watchdog(self._stop_s)
         self._started_ns = self._clock()
         try:
@@ -175,13 +144,10 @@ class ArmProcess:
             ) from error
         tell(self._watchdog, f"{self._process.pid}\n")
 
-    async def wait_ready(
-        self, on_wait: Callable[[float], None] = lambda _waited_s: None, *, again: bool = False
-    ) -> float:
+    async def wait_ready(self, *, again: bool = False) -> float:
         """Wait until the service answers; return the seconds that took.
 
         Args:
-            on_wait: called at every poll with the seconds waited so far.
             again: it has answered before and is waited for from now on.
 
         Raises:
@@ -206,12 +172,7 @@ class ArmProcess:
                 is_loading = self._process is not None or heard.state == "not_yet"
                 if waited_s >= (self._ready_s if is_loading else min(self._ready_s, _ATTACH_S)):
                     raise self._never_ready(waited_s, heard)
-                on_wait(waited_s)
                 await asyncio.sleep(_POLL_S)
-
-    def alive(self) -> bool:
-        """Tell whether the process still runs; an attached service is taken to."""
-        return self._process is None or self._process.poll() is None
 
     def check_alive(self) -> None:
         """Do nothing while the process runs.
@@ -235,9 +196,8 @@ class ArmProcess:
 
         Pages that several processes share are counted in each.
         """
-        sizes = [resident_bytes(process) for process in list_family(self.pid)]
-        known = [size for size in sizes if size is not None]
-        return sum(known) if known else None
+        found = read_family(find_family(self.pid)).get(RESIDENT_BYTES)
+        return None if found is None else int(found)
 
     def log_tail(self) -> str:
         """Return the last lines this start of the arm wrote, on one line."""
@@ -251,7 +211,7 @@ class ArmProcess:
         """End the process and everything it started: ask, wait, kill. Harmless without one."""
         if self._process is None:
             return
-        family = list_family(self.pid)
+        family = find_family(self.pid)
         self._signal(signal.SIGTERM, family)
         if not await self._gone_within(family, self._stop_s):
             self._signal(signal.SIGKILL, family)
@@ -262,7 +222,7 @@ class ArmProcess:
         """End the process and everything it started at once, unasked. Harmless without one."""
         if self._process is None:
             return
-        self._signal(signal.SIGKILL, list_family(self.pid))
+        self._signal(signal.SIGKILL, find_family(self.pid))
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_POLL_S)
         self._release()
@@ -273,12 +233,6 @@ class ArmProcess:
 
     async def __aexit__(self, *_error: object) -> None:
         await self.stop()
-
-    def _resolve(self, command: tuple[str, ...]) -> tuple[str, ...]:
-        """Fill in references to the environment; what is shown and stored keeps the references."""
-        environment = os.environ if self._environment is None else self._environment
-        place = f"arms.{plan_section(self.name)}.command"
-        return tuple(resolve_references(part, environment, place) for part in command)
 
     def _launch(self, command: tuple[str, ...]) -> subprocess.Popen[bytes]:
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
@@ -311,14 +265,15 @@ class ArmProcess:
             fix="see the log, or raise limits.ready_s." if self._process else start,
         )
 
-    def _signal(self, number: signal.Signals, family: list[psutil.Process]) -> None:
+    def _signal(self, number: signal.Signals, family: Collection[psutil.Process]) -> None:
         if self._process is not None and group_exists(self._process.pid):
             os.killpg(self._process.pid, number)
         for process in family:
             if number is signal.SIGKILL and process.is_running():
-                kill(process)
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
 
-    async def _gone_within(self, family: list[psutil.Process], wait_s: float) -> bool:
+    async def _gone_within(self, family: Collection[psutil.Process], wait_s: float) -> bool:
         deadline_ns = self._clock() + int(wait_s * 1e9)
         while self._remains(family):
             if self._clock() >= deadline_ns:
@@ -326,7 +281,7 @@ class ArmProcess:
             await asyncio.sleep(_POLL_S / 2)
         return True
 
-    def _remains(self, family: list[psutil.Process]) -> bool:
+    def _remains(self, family: Collection[psutil.Process]) -> bool:
         assert self._process is not None  # noqa: S101 - stop() has checked
         return self._process.poll() is None or group_exists(self._process.pid) or any(map(runs, family))
 

@@ -1,6 +1,6 @@
-"""Whether every item fits the context of every arm, before the first request. Pure but for one file read.
+"""Whether every item fits an arm, in its context and in what it asks for, before anything is sent.
 
-What requests ask for and an arm does not give: found before anything is sent (requirement B6). Pure.
+Pure but for the reading of a tokenizer's file.
 """
 
 import math
@@ -52,19 +52,19 @@ def compute_needs(
         max_tokens: the plan's cap on answers.
         count: exact token count of a text; None estimates.
     """
-    return tuple(
-        ContextNeed(
-            item_id=item.id,
-            prompt_tokens=sum(
-                (count or estimate_tokens)(text) + _TEMPLATE_TOKENS_PER_MESSAGE for text in _list_texts(item)
-            )
-            + _count_tools(item, count or estimate_tokens)
-            + len(item.follow_ups)
-            * (item.max_tokens if max_tokens is None else min(item.max_tokens, max_tokens)),
-            answer_tokens=item.max_tokens if max_tokens is None else min(item.max_tokens, max_tokens),
-            estimated=count is None,
-        )
-        for item in items
+    return tuple(_compute_need(item, max_tokens, count) for item in items)
+
+
+def _compute_need(item: Item, max_tokens: int | None, count: Callable[[str], int] | None) -> ContextNeed:
+    measure = count or estimate_tokens
+    answer_tokens = item.max_tokens if max_tokens is None else min(item.max_tokens, max_tokens)
+    tools = msgspec.json.encode(item.tools).decode() if item.tools else None
+    said = sum(measure(text) + _TEMPLATE_TOKENS_PER_MESSAGE for text in _list_texts(item))
+    return ContextNeed(
+        item_id=item.id,
+        prompt_tokens=said + (measure(tools) if tools else 0) + len(item.follow_ups) * answer_tokens,
+        answer_tokens=answer_tokens,
+        estimated=count is None,
     )
 
 
@@ -106,15 +106,13 @@ def find_tokenizer(plan: Plan, model: Path | None, environment: Mapping[str, str
     return path
 
 
-def load_token_counter(folder: Path) -> Callable[[str], int] | None:
-    """Return an exact token count from a tokenizer.json, given as it is or by its folder; None without one.
+def load_token_counter(file: Path) -> Callable[[str], int]:
+    """Return an exact token count of a text, by a tokenizer.json.
 
     Raises:
         PlanError: the file is no tokenizer.
     """
-    tokenizer = _load_tokenizer(folder)
-    if tokenizer is None:
-        return None
+    tokenizer = _read_tokenizer(file)
     return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
 
 
@@ -128,11 +126,6 @@ def load_token_starts(file: Path) -> TokenStarts:
     return lambda text: [start for start, _ in tokenizer.encode(text, add_special_tokens=False).offsets]
 
 
-def _load_tokenizer(path: Path) -> Tokenizer | None:
-    file = path if path.name.endswith(".json") else path / TOKENIZER_NAME
-    return _read_tokenizer(file) if file.is_file() else None
-
-
 def _read_tokenizer(file: Path) -> Tokenizer:
     """Return a file's tokenizer; limits that it sets for training are lifted."""
     try:
@@ -144,10 +137,6 @@ def _read_tokenizer(file: Path) -> Tokenizer:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
-
-
-def _count_tools(item: Item, count: Callable[[str], int]) -> int:
-    return count(msgspec.json.encode(item.tools).decode()) if item.tools else 0
 
 
 METHOD_KEY = "speculation.method"

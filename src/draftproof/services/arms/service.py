@@ -1,6 +1,4 @@
-"""A service as it is spoken to: address, headers, adapter, and where its metrics lie.
-
-Ports and readiness of a service: is a port free, does somebody answer there, and if not, why not.
+"""A service as it is spoken to: address, headers, adapter, metrics; is it ready, and if not, why not.
 
 What waiting cannot mend ends the wait at once: a refused key, a redirect, a certificate that is not trusted.
 """
@@ -49,22 +47,6 @@ def find_free_port() -> int:
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         return int(probe.getsockname()[1])
-
-
-def check_port_is_free(port: int, name: str) -> None:
-    """Do nothing if `port` can be listened on.
-
-    Raises:
-        EngineError: another program has it.
-    """
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((LOOPBACK, port))
-        except OSError as error:
-            raise EngineError(
-                f"port {port} of arm {name} is in use.", fix="end the other program or choose another port."
-            ) from error
 
 
 def check_address(url: str, name: str, *, is_base: bool = True) -> None:
@@ -282,7 +264,7 @@ async def fetch_totals(session: aiohttp.ClientSession, service: Service) -> dict
         return None
     totals: dict[str, float] = {}
     for url in service.metrics_urls:
-        exposition = await fetch_exposition(session, url, headers=service.headers)
-        for series, value in exposition.values.items():
+        found = await fetch_exposition(session, url, headers=service.headers)
+        for series, value in found.items():
             totals[series] = totals.get(series, 0.0) + value
     return totals

@@ -2,10 +2,9 @@
 
 Reads this machine only; of a service on another one its DCGM exporter can be named among the arm's
 `metrics_urls`. What cannot be read is left out. GPUs and energy are those of the whole machine.
-
-What this machine computes with: kinds of GPU and their driver, or the processor.
 """
 
+import contextlib
 import platform
 import threading
 from collections.abc import Iterable
@@ -20,12 +19,7 @@ from draftproof.services.telemetry.scrape import name_series
 
 
 class HostReader:
-    """Reads the machine for one arm after the other.
-
-    Args:
-        nvml: GPUs; None: those of this machine, if any.
-        rapl: processors' energy; None: that of this machine, if it can be read.
-    """
+    """Reads the machine for one arm after the other; GPUs and processors' energy if there are any."""
 
     def __init__(self, nvml: NvmlReader | None = None, rapl: RaplCounter | None = None) -> None:
         self._nvml = nvml or NvmlReader()
@@ -45,15 +39,15 @@ class HostReader:
         self._nvml.close()
 
 
-def find_family(leader: int | None) -> tuple[Any, ...]:
-    """Return a process and all it has started, empty where it is gone or None."""
-    if leader is None:
-        return ()
-    try:
-        process = psutil.Process(leader)
-        return (process, *process.children(recursive=True))
-    except psutil.Error:
-        return ()
+def find_family(*leaders: int | None) -> tuple[psutil.Process, ...]:
+    """Return processes and all they have started, each once; what is gone or None is left out."""
+    found: dict[int, psutil.Process] = {}
+    for leader in leaders:
+        with contextlib.suppress(psutil.Error):
+            if leader is not None:
+                process = psutil.Process(leader)
+                found |= {one.pid: one for one in (process, *process.children(recursive=True))}
+    return tuple(found.values())
 
 
 def read_family(family: Iterable[Any]) -> dict[str, float]:
@@ -63,23 +57,15 @@ def read_family(family: Iterable[Any]) -> dict[str, float]:
     """
     memory, seconds = [], []
     for process in family:
-        try:
-            times = process.cpu_times()
-            memory.append(float(process.memory_info().rss))
-        except psutil.Error:
-            continue
-        seconds.append(times.user + times.system + times.children_user + times.children_system)
-    if not memory:
-        return {}
-    return {host.RESIDENT_BYTES: sum(memory), host.CPU_SECONDS: float(sum(seconds))}
+        with contextlib.suppress(psutil.Error):
+            times, rss = process.cpu_times(), process.memory_info().rss
+            memory.append(float(rss))
+            seconds.append(times.user + times.system + times.children_user + times.children_system)
+    return {host.RESIDENT_BYTES: sum(memory), host.CPU_SECONDS: float(sum(seconds))} if memory else {}
 
 
 def describe_platform(module: Any = None) -> dict[str, str]:
-    """Return what this machine computes with: its GPUs and their driver, without any its processor.
-
-    Args:
-        module: as of `NvmlReader`.
-    """
+    """Return what this machine computes with: its GPUs and their driver, without any its processor."""
     reader = NvmlReader(module)
     try:
         return reader.describe() or {"cpu": name_cpu() or platform.machine()}

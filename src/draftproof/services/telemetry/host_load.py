@@ -3,17 +3,12 @@
 Of the processors on which own processes may run: what other containers do on others is no matter. Linux tells
 waiting and stolen time; elsewhere they are None. Time in interrupts is in nobody's account: our own traffic
 makes it.
-
-What this process's control group says: how long its threads waited for a core, and whether it has a quota.
-
-Linux, cgroup-v2.rst (`cpu.pressure`, `cpu.max`) and cgroup-v1/cpu (`cpu.cfs_quota_us`). A group's own waiting
-is not that of its neighbours in other containers; with a quota it waits for itself.
 """
 
 import contextlib
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import msgspec
@@ -21,8 +16,9 @@ import psutil
 
 from draftproof.core.clock import Clock, monotonic_ns
 from draftproof.core.records import AcceleratorUse, HostUse
+from draftproof.judge.metrics.host_series import CPU_SECONDS
 from draftproof.services.telemetry.devices import NvmlReader
-from draftproof.services.telemetry.host import find_family
+from draftproof.services.telemetry.host import find_family, read_family
 
 MOUNT, MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 HOST_PRESSURE = Path("/proc/pressure/cpu")
@@ -30,7 +26,10 @@ _UNLIMITED = ("max", "-1")
 
 
 class CpuGroup:
-    """The control group of this process.
+    """The control group of this process: how long its threads waited for a core, and whether it has a quota.
+
+    Linux, cgroup-v2.rst (`cpu.pressure`, `cpu.max`) and cgroup-v1/cpu (`cpu.cfs_quota_us`). A group's own
+    waiting is not that of its neighbours in other containers; with a quota it waits for itself.
 
     Args:
         mount: where control groups are mounted.
@@ -137,14 +136,14 @@ class HostLoadReader:
             attached: further processes whose trees are own work; None where such are not known, so that own
                 work cannot be told.
         """
-        family = list_family({self._leader, *(attached or ())})
+        family = find_family(self._leader, *(attached or ()))
         times = psutil.cpu_times(percpu=True)
         is_told = all(hasattr(one, "steal") for one in times)
         return HostCounters(
             at_ns=self._clock(),
             busy_s=tuple(one.user + getattr(one, "nice", 0.0) + one.system for one in times),
             steal_s=tuple(one.steal for one in times) if is_told else None,
-            own_s=None if attached is None else sum_processor_s(family),
+            own_s=None if attached is None else read_family(family).get(CPU_SECONDS, 0.0),
             pressure_s=self._group.read_pressure(of_host=attached is None or bool(attached)),
             allowed=find_allowed(family),
         )
@@ -166,7 +165,7 @@ class HostLoadReader:
 
     def name_busiest(self, attached: Collection[int] | None = ()) -> tuple[str, ...]:
         """Return the foreign programs that use the most cores now, in words; takes a second."""
-        own = {one.pid for leader in {self._leader, *(attached or ())} for one in find_family(leader)}
+        own = {one.pid for one in find_family(self._leader, *(attached or ()))}
         before, began_ns = _list_processor_s(own), self._clock()
         time.sleep(_GLANCE_S)
         span_s = max((self._clock() - began_ns) / 1e9, _GLANCE_S)
@@ -194,13 +193,15 @@ def subtract(before: HostCounters, after: HostCounters) -> HostUse:
     own_s = _gain(before.own_s, after.own_s)
     own_s = own_s if own_s is not None and own_s >= 0 else None
     chosen = _choose_processors(before, after)
-    is_told = before.steal_s is not None and after.steal_s is not None
+    stolen_s = None
+    if before.steal_s is not None and after.steal_s is not None:
+        stolen_s = sum(after.steal_s[index] - before.steal_s[index] for index in chosen)
     return HostUse(
         span_s=(after.at_ns - before.at_ns) / 1e9,
         cores=len(chosen),
-        busy_s=_sum_gains(before.busy_s, after.busy_s, chosen),
+        busy_s=sum(after.busy_s[index] - before.busy_s[index] for index in chosen),
         own_s=own_s,
-        steal_s=_sum_gains(before.steal_s or (), after.steal_s or (), chosen) if is_told else None,
+        steal_s=stolen_s,
         pressure_s=_gain(before.pressure_s, after.pressure_s),
     )
 
@@ -218,13 +219,6 @@ def _choose_processors(before: HostCounters, after: HostCounters) -> Collection[
     return allowed if allowed <= set(every) else every
 
 
-def list_family(
-    leaders: Collection[int], find: Callable[[int], Collection[psutil.Process]] = find_family
-) -> tuple[psutil.Process, ...]:
-    """Return the processes of some trees, each once."""
-    return tuple({process.pid: process for leader in leaders for process in find(leader)}.values())
-
-
 def find_allowed(family: Collection[psutil.Process]) -> frozenset[int] | None:
     """Return the processors on which any of some processes may run, None where the system does not tell."""
     allowed = set[int]()
@@ -232,18 +226,6 @@ def find_allowed(family: Collection[psutil.Process]) -> frozenset[int] | None:
         with contextlib.suppress(psutil.Error, AttributeError):
             allowed.update(process.cpu_affinity())
     return frozenset(allowed) or None
-
-
-def sum_processor_s(family: Collection[psutil.Process]) -> float:
-    """Return the processor seconds of processes; what has ended and was waited for is in its parent's."""
-    total_s = 0.0
-    for process in family:
-        try:
-            times = process.cpu_times()
-        except psutil.Error:
-            continue
-        total_s += times.user + times.system + times.children_user + times.children_system
-    return total_s
 
 
 def _list_processor_s(own: Collection[int]) -> dict[tuple[str, int], float]:
@@ -254,10 +236,6 @@ def _list_processor_s(own: Collection[int]) -> dict[tuple[str, int], float]:
         if process.pid not in own and times is not None:
             found[process.info["name"] or "?", process.pid] = float(times.user + times.system)
     return found
-
-
-def _sum_gains(before: Sequence[float], after: Sequence[float], chosen: Iterable[int]) -> float:
-    return sum(after[index] - before[index] for index in chosen)
 
 
 def _gain(before: float | None, after: float | None) -> float | None:

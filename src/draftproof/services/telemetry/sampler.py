@@ -3,11 +3,6 @@
 A metrics address that is slow, dead or no metrics at all never fails a turn. The turn waits only for the two
 readings at its ends, at most `EDGE_S` each, and not for an address that let the last reading down. Readings
 during a turn are due at fixed times from its start; what does not answer by the next one is left out.
-
-The processes behind a service's address, where it runs on this host and the system lets us see them.
-
-A service that this program started is in its own tree, unless it was started through a daemon (containers):
-then, as with one that somebody else runs, whoever listens at its port leads to it.
 """
 
 import asyncio
@@ -16,7 +11,7 @@ import os
 import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -27,7 +22,7 @@ from draftproof.core.clock import Clock, monotonic_ns
 from draftproof.core.errors import EngineError
 from draftproof.core.records import TelemetrySample
 from draftproof.services.engines.facts import Series
-from draftproof.services.telemetry.host import find_family
+from draftproof.services.telemetry.host import HostReader, find_family
 from draftproof.services.telemetry.scrape import Selection, fetch_text, name_series_of, select_values
 
 EDGE_S = 2.0
@@ -50,14 +45,6 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int = 0
 
 
-class ReadsHost(Protocol):
-    """Reads a machine and a family of processes; it may block, so it is called in a thread."""
-
-    def read(self, family: tuple[Any, ...]) -> dict[str, float]:
-        """Return series -> value."""
-        ...
-
-
 class Sampler:
     """Takes the samples of one turn after the other.
 
@@ -76,7 +63,7 @@ class Sampler:
         write: Write,
         *,
         interval_s: float,
-        host: ReadsHost | None = None,
+        host: HostReader | None = None,
         clock: Clock = monotonic_ns,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -229,7 +216,11 @@ def is_by_daemon(command: Iterable[str]) -> bool:
 
 
 def find_processes(url: str) -> tuple[int, ...] | None:
-    """Return the processes of a service, empty where it runs elsewhere; None where it cannot be told."""
+    """Return the processes of a service, empty where it runs elsewhere; None where it cannot be told.
+
+    A service that this program started is in its own tree, unless it was started through a daemon
+    (containers): then, as with one that somebody else runs, whoever listens at its port leads to it.
+    """
     if not is_local_url(url):
         return ()
     parts = urlsplit(url)
@@ -242,18 +233,14 @@ def find_processes(url: str) -> tuple[int, ...] | None:
 
 def is_local_url(url: str) -> bool:
     """Tell whether an address is of this machine."""
-    return is_local(urlsplit(url).hostname or "")
-
-
-def is_local(name: str) -> bool:
-    """Tell whether a host name is of this machine."""
     here = {"127.0.0.1", "::1"} | {
         one.address.partition("%")[0] for found in psutil.net_if_addrs().values() for one in found
     }
     try:
-        return any(str(found[4][0]) in here for found in socket.getaddrinfo(name, None))
+        found = socket.getaddrinfo(urlsplit(url).hostname or "", None)
     except OSError:
         return False
+    return any(str(one[4][0]) in here for one in found)
 
 
 def find_listeners(port: int) -> tuple[int, ...]:
@@ -262,15 +249,8 @@ def find_listeners(port: int) -> tuple[int, ...]:
         found = psutil.net_connections("tcp")
     except psutil.Error:
         return ()
-    return tuple(
-        sorted(
-            {
-                one.pid
-                for one in found
-                if one.status == psutil.CONN_LISTEN and one.laddr.port == port and one.pid is not None
-            }
-        )
-    )
+    own = (one for one in found if one.status == psutil.CONN_LISTEN and one.laddr.port == port)
+    return tuple(sorted({one.pid for one in own if one.pid is not None}))
 
 
 def list_group(pid: int) -> Collection[int]:

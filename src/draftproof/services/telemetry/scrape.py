@@ -1,8 +1,4 @@
-"""Fetching a service's metrics over HTTP; what comes back is parsed elsewhere.
-
-Prometheus text to numbers, and what counters gained between two scrapes. Pure.
-
-Which lines of an exposition are kept, so that telemetry stays small and its parsing is not felt. Pure.
+"""A service's metrics: fetched over HTTP, parsed from Prometheus text, and what of them is kept.
 
 A scrape of a busy engine has thousands of lines, most of them buckets of histograms. Parsing them all takes
 tens of milliseconds of the very process that times the answers, so lines are chosen before they are parsed.
@@ -23,34 +19,20 @@ from draftproof.judge.metrics.telemetry import START_TIME, list_counters
 from draftproof.services.engines.facts import Series
 from draftproof.services.engines.values import parse_series
 
-_COUNTING_KINDS = frozenset({"counter", "histogram", "summary"})
 
-
-class Exposition(msgspec.Struct, frozen=True):
-    """One scrape: series -> value. `counting` are the series that only grow until the service restarts.
+def parse_exposition(text: str) -> dict[str, float]:
+    """Return series -> value of a Prometheus text; timestamps and exemplars are dropped.
 
     A series is the sample's name with its labels in order, e.g. `requests_total{model="m",status="ok"}`.
-    """
-
-    values: dict[str, float]
-    counting: frozenset[str]
-
-
-def parse_exposition(text: str) -> Exposition:
-    """Return the samples of a Prometheus text; timestamps and exemplars are dropped.
 
     Raises:
         ValueError: the text is not in the exposition format.
     """
-    values: dict[str, float] = {}
-    counting: set[str] = set()
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            series = name_series(sample.name, sample.labels)
-            values[series] = float(sample.value)
-            if family.type in _COUNTING_KINDS and not sample.name.endswith("_created"):
-                counting.add(series)
-    return Exposition(values, frozenset(counting))
+    return {
+        name_series(sample.name, sample.labels): float(sample.value)
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
 
 
 def name_series(name: str, labels: Mapping[str, str]) -> str:
@@ -61,23 +43,10 @@ def name_series(name: str, labels: Mapping[str, str]) -> str:
     return f"{name}{{{inner}}}"
 
 
-def compute_deltas(before: Exposition, after: Exposition) -> dict[str, float | None]:
-    """Return what each counting series gained; None where it fell, i.e. the service started anew.
-
-    A series that appears only in `after` started from zero; one that vanished is None.
-    """
-    deltas: dict[str, float | None] = {}
-    for series in sorted(before.counting | after.counting):
-        start, end = before.values.get(series, 0.0), after.values.get(series)
-        deltas[series] = None if end is None or end < start else end - start
-    return deltas
-
-
 _SHOWN_CHARS = 80
 _MOST_BYTES = 16 * 2**20
-_KEY_STATUSES = (401, 403)
 _NAME_FIX = "name the address with the arm's metrics_urls."
-_FIXES = dict.fromkeys(_KEY_STATUSES, "the arm's headers are sent here as well: give the key there.")
+_FIXES = dict.fromkeys((401, 403), "the arm's headers are sent here as well: give the key there.")
 
 
 async def fetch_text(
@@ -108,7 +77,11 @@ async def fetch_text(
         why = describe_failure(error, timeout_s)
         raise EngineError(f"no metrics could be read ({why}).", place=address) from error
     if response.status != 200:
-        raise _explain_status(response, address)
+        said = f"status {response.status}"
+        if "Location" in response.headers:
+            said += f", a redirect to {response.headers['Location']}, which is not followed"
+        fix = _FIXES.get(response.status, _NAME_FIX)
+        raise EngineError(f"no metrics could be read ({said}).", place=address, fix=fix)
     return body.decode("utf-8", "replace")
 
 
@@ -118,8 +91,8 @@ async def fetch_exposition(
     *,
     headers: tuple[tuple[str, str], ...] = (),
     timeout_s: float = 5.0,
-) -> Exposition:
-    """Return one scrape of an address; a compressed answer is unpacked.
+) -> dict[str, float]:
+    """Return one scrape of an address, see `parse_exposition`; a compressed answer is unpacked.
 
     Raises:
         EngineError: nobody answers there, or what answers has no metrics in Prometheus's text format.
@@ -132,15 +105,6 @@ async def fetch_exposition(
         raise EngineError(
             f"these are no Prometheus metrics: {head!r} ({why}).", place=address, fix=_NAME_FIX
         ) from error
-
-
-def _explain_status(response: aiohttp.ClientResponse, address: str) -> EngineError:
-    said = f"status {response.status}"
-    if "Location" in response.headers:
-        said += f", a redirect to {response.headers['Location']}, which is not followed"
-    return EngineError(
-        f"no metrics could be read ({said}).", place=address, fix=_FIXES.get(response.status, _NAME_FIX)
-    )
 
 
 def describe_failure(error: BaseException, limit_s: float) -> str:
@@ -203,20 +167,16 @@ def select_values(text: str, names: Collection[str]) -> Selection:
     )
 
 
-def keep_finite(values: Mapping[str, float]) -> dict[str, float]:
-    """Return the values that are numbers: an undefined ratio is not known, and JSON has no word for it."""
-    return {series: value for series, value in values.items() if math.isfinite(value)}
-
-
 def _parse(lines: Collection[str]) -> dict[str, float]:
-    return keep_finite(parse_exposition("\n".join(lines) + "\n").values)
+    """Return the values that are numbers: an undefined ratio is not known, and JSON has no word for it."""
+    found = parse_exposition("\n".join(lines) + "\n")
+    return {series: value for series, value in found.items() if math.isfinite(value)}
 
 
 def _is_kept(name: str, names: Collection[str]) -> bool:
     if names or name == START_TIME:
         return name in names or name == START_TIME
-    skipped = name.startswith((*_SKIPPED_PREFIXES, DCGM_PREFIX)) or name.endswith(("_bucket", "_created"))
-    return not skipped
+    return not (name.startswith((*_SKIPPED_PREFIXES, DCGM_PREFIX)) or name.endswith(("_bucket", "_created")))
 
 
 def _name(line: str) -> str:

@@ -9,7 +9,7 @@ import msgspec
 from draftproof.core.manifests import ArmManifest
 from draftproof.plan.loading import parse_plan
 from draftproof.plan.schema import Plan, Scalar
-from draftproof.services.arms.manifest import REFERENCE_ENGINE
+from draftproof.services.engines.reference import REFERENCE_ENGINE
 from draftproof.workload.items import Item, Message
 
 OFF: dict[str, Scalar | None] = {

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -26,16 +25,15 @@ from draftproof.services.arms.contract import build_contract
 from draftproof.services.arms.findings import judge_contract
 from draftproof.services.arms.manifest import Started, Told, fetch_manifest
 from draftproof.services.arms.probe import _check_answered
-from draftproof.services.arms.process import ArmProcess, describe_exit, group_exists, list_family
+from draftproof.services.arms.process import ArmProcess, describe_exit, group_exists
 from draftproof.services.arms.service import (
     Service,
     check_address,
-    check_port_is_free,
     explain_status,
-    find_free_port,
 )
 from draftproof.services.engines import REFERENCE, adapter_for
 from draftproof.services.engines.protocol import Answer
+from draftproof.services.telemetry.host import find_family
 
 
 def service(engine: str = "vllm") -> Service:
@@ -138,14 +136,6 @@ def test_an_address_that_cannot_be_used_is_refused(url):
         check_address("http://h/metrics?api_key=x", "candidate", is_base=False)
 
 
-def test_a_port_that_another_program_has_is_refused():
-    """The message names the arm; a free port passes."""
-    check_port_is_free(find_free_port(), "candidate")
-    taken = socket.create_server(("127.0.0.1", 0))
-    with taken, pytest.raises(EngineError, match="of arm candidate is in use"):
-        check_port_is_free(taken.getsockname()[1], "candidate")
-
-
 def test_a_status_that_no_waiting_mends_is_explained():
     """A refused key with the header to write, a redirect with its target; all others may still come right."""
     refused = explain_status(401, None, "http://h", "baseline_null", has_headers=False)
@@ -184,14 +174,14 @@ def test_a_group_lives_as_long_as_one_of_its_processes():
     """Its leader and children are its family; what is dead and not yet buried is no member."""
     waiting = [sys.executable, "-c", "import sys; sys.stdin.read()"]
     leader = subprocess.Popen(waiting, stdin=subprocess.PIPE, start_new_session=True)
-    assert [one.pid for one in list_family(leader.pid)] == [leader.pid]
+    assert [one.pid for one in find_family(leader.pid)] == [leader.pid]
     assert group_exists(leader.pid)
     leader.stdin.close()  # type: ignore[union-attr]
     while psutil.Process(leader.pid).status() != psutil.STATUS_ZOMBIE:
         time.sleep(0.01)
     assert not group_exists(leader.pid)
     leader.wait()
-    assert list_family(leader.pid) == list_family(None) == []
+    assert find_family(leader.pid) == find_family(None) == ()
     assert group_exists(os.getpgrp())
 
 

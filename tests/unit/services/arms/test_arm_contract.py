@@ -96,9 +96,7 @@ def test_facts_of_the_drafter_come_from_the_plan():
 
 def test_draft_with_another_tokenizer_is_in_the_contract():
     """The first differences of a tokenizer comparison are kept."""
-    compared = TokenizerComparison(
-        compatible=False, target_size=2, draft_size=2, differences=("id 1",), difference_count=1
-    )
+    compared = TokenizerComparison(compatible=False, differences=("id 1",))
     made = build_contract(
         manifest("candidate", {"speculation.method": "draft_model"}),
         plan(),

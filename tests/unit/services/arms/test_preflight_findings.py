@@ -92,7 +92,9 @@ def test_item_that_does_not_fit_by_estimate_warns_and_says_so():
 
 def test_item_that_does_not_fit_by_count_is_an_error(tmp_path):
     """With the tokenizer at hand a prompt that does not fit forbids the run."""
-    needs = compute_needs([item("long", "red lamp " * 40)], 16, load_token_counter(model_folder(tmp_path)))
+    needs = compute_needs(
+        [item("long", "red lamp " * 40)], 16, load_token_counter(model_folder(tmp_path) / "tokenizer.json")
+    )
     assert needs[0].prompt_tokens == 80 + 8
     (finding,) = judge_context(contract_of(64), needs)
     assert finding.severity == "error"
@@ -117,11 +119,6 @@ def test_estimate_counts_other_scripts_one_a_character():
     assert estimate_tokens("abcde") == 2
     assert estimate_tokens("سؤال") == 4
     assert estimate_tokens("问abcd") == 2
-
-
-def test_folder_without_tokenizer_gives_no_counter(tmp_path):
-    """No tokenizer file means no exact count."""
-    assert load_token_counter(tmp_path) is None
 
 
 def test_tools_are_part_of_the_prompt():

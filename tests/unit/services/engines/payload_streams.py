@@ -22,7 +22,7 @@ def list_streams(engine: str) -> list[str]:
 
 
 def read_series(engine: str, name: str) -> dict[str, float]:
-    return parse_exposition(read_payload(engine, name).decode()).values
+    return parse_exposition(read_payload(engine, name).decode())
 
 
 def read_bodies(engine: str, **paths: str) -> dict[str, bytes]:

@@ -46,7 +46,7 @@ def bodies(name, *paths):
 
 
 def metrics(name):
-    return parse_exposition((FOLDER / f"{name}.txt").read_text()).values
+    return parse_exposition((FOLDER / f"{name}.txt").read_text())
 
 
 def log(name):

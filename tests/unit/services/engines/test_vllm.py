@@ -14,7 +14,7 @@ from draftproof.services.engines.adapter import Evidence
 from draftproof.services.engines.proof import prove_speculation
 from draftproof.services.engines.values import first_sum, sum_by_label
 from draftproof.services.engines.vllm import VLLM
-from draftproof.services.telemetry.scrape import compute_deltas, parse_exposition
+from draftproof.services.telemetry.scrape import parse_exposition
 
 IDLE_COMMAND = (
     *("vllm", "serve", "/models/target", "--speculative-config"),
@@ -52,7 +52,7 @@ def steps(name):
 def evidence(*, settings, name=None, metrics=None, log=""):
     before, after = None, None
     if metrics is not None:
-        before, after = (exposition(f"metrics_{metrics}_{when}.prom").values for when in ("before", "after"))
+        before, after = (exposition(f"metrics_{metrics}_{when}.prom") for when in ("before", "after"))
     return Evidence(
         settings=settings,
         answer=None if name is None else answer(name),
@@ -68,8 +68,8 @@ def exposition(name):
 
 def gains(arm):
     """Return what each quantity of the adapter's series gained over the recorded requests of an arm."""
-    deltas = compute_deltas(exposition(f"metrics_{arm}_before.prom"), exposition(f"metrics_{arm}_after.prom"))
-    known = {series: gain for series, gain in deltas.items() if gain is not None}
+    before, after = (exposition(f"metrics_{arm}_{when}.prom") for when in ("before", "after"))
+    known = {series: value - before.get(series, 0.0) for series, value in after.items()}
     return lambda quantity: first_sum(known, getattr(VLLM.facts.series, quantity))
 
 
@@ -234,7 +234,7 @@ def test_the_service_s_own_load_is_read():
         6,
     ]
     assert [gain("engine_steps"), gain("preemptions"), gain("spec_steps")] == [70, 0, None]
-    after = exposition("metrics_off_after.prom").values
+    after = exposition("metrics_off_after.prom")
     found = [
         first_sum(after, getattr(VLLM.facts.series, name)) for name in ("running", "waiting", "cache_usage")
     ]
@@ -251,7 +251,7 @@ def test_tokens_after_a_stop_string_are_counted_by_the_service():
 
 def test_accepted_tokens_by_position_add_up_to_all():
     """The positions' counters are of the same tokens as the whole counter."""
-    values = exposition("metrics_ngram_after.prom").values
+    values = exposition("metrics_ngram_after.prom")
     named = VLLM.facts.series.accepted_by_position
     assert named is not None
     by_position = sum_by_label(values, *named)

@@ -11,18 +11,18 @@ import msgspec
 import psutil
 import pytest
 
+from draftproof.judge.metrics.host_series import CPU_SECONDS, RESIDENT_BYTES
 from draftproof.judge.metrics.host_use import foreign_cores
 from draftproof.services.telemetry import sampler as service_processes
 from draftproof.services.telemetry.devices import NvmlReader
+from draftproof.services.telemetry.host import find_family, read_family
 from draftproof.services.telemetry.host_load import (
     HostCounters,
     HostLoadReader,
     find_allowed,
-    list_family,
     subtract,
-    sum_processor_s,
 )
-from draftproof.services.telemetry.sampler import find_listeners, find_processes, is_local, list_group
+from draftproof.services.telemetry.sampler import find_listeners, find_processes, is_local_url, list_group
 
 LISTEN = (
     "import socket; s=socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True); input()"
@@ -91,17 +91,23 @@ def test_own_work_that_cannot_be_told_is_unknown(after):
 
 def test_what_a_child_used_is_ours_also_when_it_has_ended():
     """A process tree's account holds children that run and children that were waited for."""
-    before = sum_processor_s(list_family({os.getpid()}))
+    before = read_family(find_family(os.getpid()))[CPU_SECONDS]
     burn = "import time\nwhile time.process_time() < 0.3: pass"
     subprocess.run([sys.executable, "-S", "-c", burn], check=True)
-    assert sum_processor_s(list_family({os.getpid()})) - before > 0.25
+    assert read_family(find_family(os.getpid()))[CPU_SECONDS] - before > 0.25
 
 
-def test_a_process_in_two_trees_counts_once():
+def test_a_process_in_two_trees_counts_once(monkeypatch):
     """A service that is ours and listens too is one process."""
     times = SimpleNamespace(user=2.0, system=1.0, children_user=0.5, children_system=0.0)
-    one = SimpleNamespace(pid=7, cpu_times=lambda: times)
-    assert sum_processor_s(list_family({1, 7}, find=lambda _leader: [one])) == 3.5
+    one = SimpleNamespace(
+        pid=7,
+        cpu_times=lambda: times,
+        children=lambda **_: [],
+        memory_info=lambda: SimpleNamespace(rss=1),
+    )
+    monkeypatch.setattr(psutil, "Process", lambda _leader: one)
+    assert read_family(find_family(1, 7)) == {RESIDENT_BYTES: 1.0, CPU_SECONDS: 3.5}
 
 
 def test_this_host_is_read():
@@ -191,8 +197,8 @@ def test_a_service_that_somebody_else_runs_is_found_by_its_port(listener, monkey
 def test_a_service_elsewhere_has_no_process_here():
     """An address of another machine takes nothing of this one."""
     assert find_processes("http://203.0.113.7:8000") == ()
-    assert is_local("127.0.0.1")
-    assert not is_local("203.0.113.7")
+    assert is_local_url("http://127.0.0.1:8000")
+    assert not is_local_url("http://203.0.113.7")
 
 
 def test_a_service_behind_a_forwarder_cannot_be_told(listener, monkeypatch):
