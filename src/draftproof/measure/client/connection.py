@@ -333,8 +333,7 @@ class HttpConnection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         """A response after the one that counts spoils the connection and not the answer.
 
-        Raises:
-            RuntimeError: there is such a response; the parser hands it on as its own fault.
+        Raises RuntimeError: there is such a response; the parser hands it on as its own fault.
         """
         if self._message_complete:
             raise RuntimeError("a response that was not asked for")

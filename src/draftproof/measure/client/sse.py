@@ -56,8 +56,7 @@ class SseDecoder:
     def feed(self, chunk: bytes) -> list[SseEvent]:
         """Return the events that `chunk` completes, in order.
 
-        Raises:
-            EngineError: an event grows beyond the limit; nothing after it can be told apart.
+        Raises EngineError: an event grows beyond the limit; nothing after it can be told apart.
         """
         if self.is_between and (events := _split_plain(chunk)) is not None:
             self._at_start = False
@@ -166,9 +165,7 @@ def ends_plain(read: bytes) -> bool:
 def take_frames(reads: Sequence[bytes], times_ns: Sequence[int]) -> Frames | None:
     """Return the data of every event in some reads and its time, None if a read holds anything else.
 
-    Args:
-        reads: the bytes of each read, the first beginning at the border of a chunk.
-        times_ns: when each arrived.
+    `reads`: the bytes of each read, the first beginning at the border of a chunk.
     """
     joined = b"".join(reads)
     pieces = joined.split(_END)

@@ -84,10 +84,8 @@ class ResumingContext(ssl.SSLContext):
 class Dialler:
     """Opens connections.
 
-    Args:
-        clock: source of every time.
-        tls: context for https addresses; None is the system's default with verification.
-        patience_s: see `PATIENCE_S`.
+    `clock`: source of every time. `tls`: context for https addresses; None is the system's default with
+    verification.
     """
 
     def __init__(
@@ -100,8 +98,7 @@ class Dialler:
     async def dial(self, origin: Origin) -> HttpConnection:
         """Return a new connection.
 
-        Raises:
-            OSError: no address of the origin can be reached, or it has none.
+        Raises OSError: no address of the origin can be reached, or it has none.
         """
         addresses = await self._find_addresses(origin)
         fault: OSError | None = None
@@ -181,10 +178,8 @@ class _Parked(NamedTuple):
 class HttpTransport:
     """HTTP/1.1 over asyncio; one per event loop.
 
-    Args:
-        clock: source of every time it reports.
-        max_idle_s: longest rest of a connection that is used again.
-        tls: context for https addresses; None is the system's default with verification.
+    `clock`: source of every time it reports. `max_idle_s`: longest rest of a connection that is used again.
+    `tls`: context for https addresses; None is the system's default with verification.
     """
 
     def __init__(
@@ -211,10 +206,8 @@ class HttpTransport:
     async def send(self, request: WireRequest, listener: Listener) -> Ending:
         """Send one request and return how it ended.
 
-        The time to connect lies between the caller's schedule and `sent_ns`, never after `sent_ns`.
-
-        Raises:
-            UsageError: the address or a header cannot be sent.
+        The time to connect lies between the caller's schedule and `sent_ns`, never after `sent_ns`. Raises
+        UsageError: the address or a header cannot be sent.
         """
         origin, target = split_url(request.url)
         head_and_body = render_request(request, origin, target)
@@ -333,8 +326,7 @@ def _describe(error: OSError) -> str:
 def split_url(url: str) -> tuple[Origin, str]:
     """Return where an address leads and the request target on it.
 
-    Raises:
-        UsageError: not an http or https address with a host.
+    Raises UsageError: not an http or https address with a host.
     """
     try:
         parts = urlsplit(url)
@@ -351,11 +343,7 @@ def split_url(url: str) -> tuple[Origin, str]:
 
 
 def render_request(request: WireRequest, origin: Origin, target: str) -> bytes:
-    """Return the bytes of a POST.
-
-    Raises:
-        UsageError: a header holds a line break.
-    """
+    """Return the bytes of a POST. Raises UsageError: a header holds a line break."""
     head = _render_head(origin, target, request.headers)
     return b"%bContent-Length: %d\r\n\r\n%b" % (head, len(request.body), request.body)
 

@@ -106,11 +106,8 @@ class Lead:
     def see(self, at_ns: int, *, ended: int, in_flight: int, ended_ns: int) -> int:
         """Look at the requests at a time from the start of the lead; return the length as known then.
 
-        Args:
-            at_ns: the time.
-            ended: requests that have ended.
-            in_flight: those that have not.
-            ended_ns: what the ended ones took together, from when they were due.
+        `ended`: requests that have ended. `in_flight`: those that have not. `ended_ns`: what the ended ones
+        took together, from when they were due.
         """
         if self._wanted_ns is None and ended > 0 and ended >= in_flight:
             self._wanted_ns = max(at_ns, round(LEAD_TIMES * ended_ns / ended))

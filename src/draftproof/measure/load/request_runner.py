@@ -157,16 +157,10 @@ class LoadSettings(msgspec.Struct, frozen=True, kw_only=True):
 class Performer:
     """Asks the jobs of one turn, or of a part of one, and counts what the client did meanwhile.
 
-    Args:
-        turn: which items, at which concurrency.
-        endpoint: the arm's service.
-        items: the workload's items by id.
-        transport: carries the requests.
-        sink: takes each record as its request ends; what it raises ends the turn.
-        settings: patience and pace; None: the defaults.
-        clock: source of every time in the records.
-        part: which part of the turn, and what whoever conducts it says of it; None: all of it, alone.
-        done, seed_of, answered, phase: see `Schedule`.
+    `turn`: which items, at which concurrency. `items`: the workload's items by id. `sink`: takes each record
+    as its request ends; what it raises ends the turn. `settings`: patience and pace; None: the defaults.
+    `clock`: source of every time in the records. `part`: which part of the turn, and what whoever conducts it
+    says of it; None: all of it, alone.
     """
 
     def __init__(

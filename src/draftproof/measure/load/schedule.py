@@ -73,18 +73,13 @@ SeedOf = Callable[[Item, int], int | None]
 class Schedule:
     """Hands out the jobs of one turn.
 
-    Args:
-        turn: the turn.
-        items: the workload's items by id.
-        done: request ids that an earlier run has already recorded; counted ones are not asked again.
-        seed_of: seed of an item at a repeat, the same for every arm.
-        phase: `measure`, or `warmup`: the same items, never counted and never followed by fill requests; of
-            a conversation only its opening.
-        answered: request id -> answer of what an earlier run has recorded, None for a failure. A conversation
-            that was broken off goes on from the answers it had: its turns are in the journal and count, and
-            asking them once more would count them twice.
-        share: the part of the turn that is handed out; the parts of all workers are the whole turn, and no
-            two of them share a request id.
+    `items`: the workload's items by id. `done`: request ids that an earlier run has already recorded; counted
+    ones are not asked again. `seed_of`: seed of an item at a repeat, the same for every arm. `phase`:
+    `measure`, or `warmup`: the same items, never counted and never followed by fill requests; of a
+    conversation only its opening. `answered`: request id -> answer of what an earlier run has recorded, None
+    for a failure. A conversation that was broken off goes on from the answers it had: its turns are in the
+    journal and count, and asking them once more would count them twice. `share`: the part of the turn that is
+    handed out; the parts of all workers are the whole turn, and no two of them share a request id.
     """
 
     def __init__(
@@ -266,11 +261,8 @@ class Part:
     """What a loop owns of a turn, and what whoever conducts the turn has said of it so far.
 
     A turn that one loop runs alone is a part that is the whole: it decides by itself when its lead is over,
-    and it ends with its last counted request.
-
-    Args:
-        share: which part.
-        start_ns: when the turn begins, the same for all parts; None: at once.
+    and it ends with its last counted request. `start_ns`: when the turn begins, the same for all parts; None:
+    at once.
     """
 
     def __init__(self, share: Share | None = None, start_ns: int | None = None) -> None:

@@ -56,8 +56,7 @@ def read_limits(port_range: Path = PORT_RANGE) -> Limits:
 def find_soft_limit(levels: Sequence[LoadLevel], *, workers: int, limits: Limits) -> int:
     """Return the limit of descriptors that every load process has to have, this one included. Pure.
 
-    Raises:
-        UsageError: the system grants fewer descriptors or ports; names the level and what to do.
+    Raises UsageError: the system grants fewer descriptors or ports; names the level and what to do.
     """
     needed = limits.soft
     for level in levels:
@@ -101,9 +100,7 @@ def prepare_descriptors(plan: Plan) -> None:
     """Raise this process's limit of descriptors as far as a plan needs; load workers inherit it.
 
     It warms arms up by itself, at the whole level, so that it needs more than a worker where it may have it.
-
-    Raises:
-        UsageError: as `find_soft_limit`.
+    Raises UsageError: as `find_soft_limit`.
     """
     limits = read_limits()
     if plan.limits.ray is not None:  # the ports are those of the cluster's nodes

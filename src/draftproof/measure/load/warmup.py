@@ -60,13 +60,10 @@ async def warm_up(
 ) -> Warmup | None:
     """Ask groups until the rule says that it is enough; None where the user stopped it before.
 
-    Args:
-        turn: the turn that the warm-up comes before.
-        ask_group: asks one group, numbered from 0, and returns its records.
-        rule: when it is enough.
-        start: number of the arm's start in the run, from 1.
-        is_stopped: tells whether the user wants to leave; what a group shows then is of no use.
-        clock: source of both times.
+    `turn`: the turn that the warm-up comes before. `ask_group`: asks one group, numbered from 0, and returns
+    its records. `rule`: when it is enough. `start`: number of the arm's start in the run, from 1.
+    `is_stopped`: tells whether the user wants to leave; what a group shows then is of no use. `clock`: source
+    of both times.
     """
     started_ns = clock()
     groups: list[WarmupGroup] = []
@@ -92,12 +89,9 @@ async def warm_up(
 class Warmer:
     """Remembers who has been warmed up where.
 
-    Args:
-        limits: the plan's limits, which hold the rule.
-        route: what the requests travel by.
-        keep: takes what came of each warm-up.
-        before: warm-ups of an earlier part of the run; its arms have been started anew since then.
-        known_ids: request ids that are taken.
+    `limits`: the plan's limits, which hold the rule. `route`: what the requests travel by. `keep`: takes what
+    came of each warm-up. `before`: warm-ups of an earlier part of the run; its arms have been started anew
+    since then. `known_ids`: request ids that are taken.
     """
 
     def __init__(

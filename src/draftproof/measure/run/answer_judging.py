@@ -47,9 +47,8 @@ class JudgingReport(msgspec.Struct, frozen=True, kw_only=True):
 async def check_judging(plan: Plan, items: tuple[Item, ...], environment: Mapping[str, str]) -> None:
     """Do nothing if every function can be loaded and a judge is named where one is needed.
 
-    Raises:
-        PlanError: a check of type judge and no [judge], or one whose headers cannot be resolved.
-        UsageError: a function that cannot be loaded.
+    Raises PlanError: a check of type judge and no [judge], or one whose headers cannot be resolved;
+    UsageError: a function that cannot be loaded.
     """
     checks = list(_list_checks(items))
     if any(isinstance(one, JudgeCheck) for one in checks):
@@ -68,14 +67,9 @@ async def check_judging(plan: Plan, items: tuple[Item, ...], environment: Mappin
 async def judge_run(run: RunDirectory, progress: Progress, contents: RunData | None = None) -> JudgingReport:
     """Ask for every judgement that a run still lacks and keep each as it comes.
 
-    Args:
-        run: where judgements go.
-        progress: told how the judging goes.
-        contents: what the run holds, None to read it.
-
-    Raises:
-        StoreError: the run cannot be read, or the judgements not be written.
-        Interrupted: stopped by a signal; what was judged is kept.
+    `progress`: told how the judging goes. `contents`: what the run holds, None to read it. Raises StoreError:
+    the run cannot be read, or the judgements not be written; Interrupted: stopped by a signal; what was
+    judged is kept.
     """
     contents = contents or run.load()
     tasks = list_tasks(contents.records, contents.items, contents.judgements, contents.plan.seed)
@@ -92,8 +86,7 @@ async def judge_run(run: RunDirectory, progress: Progress, contents: RunData | N
 def find_folder(plan: Plan) -> Path:
     """Return where a workload's functions lie: beside it.
 
-    Raises:
-        UsageError: a workload that ships has none.
+    Raises UsageError: a workload that ships has none.
     """
     if plan.workload.path.startswith(BUILTIN_PREFIX):
         raise UsageError("a built-in workload has no functions beside it", place="workload.path")
@@ -152,13 +145,8 @@ def run_judging(path: Path, progress: Progress) -> JudgingReport:
 def count_answers(run: RunDirectory, contents: RunData, tokenizer: Path | None) -> RunData:
     """Count what can be counted, keep it, and return the contents with it.
 
-    Args:
-        run: where the counts go.
-        contents: records of the run.
-        tokenizer: the target's tokenizer.json, None where it is not at hand.
-
-    Raises:
-        StoreError: the counts cannot be written.
+    `run`: where the counts go. `contents`: records of the run. `tokenizer`: the target's tokenizer.json, None
+    where it is not at hand. Raises StoreError: the counts cannot be written.
     """
     uncounted = list_uncounted(contents.records)
     if tokenizer is None or not uncounted:

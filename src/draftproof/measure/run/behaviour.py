@@ -37,9 +37,8 @@ def list_unprobed(plan: Plan, arms: Collection[str], known: Collection[Behaviour
 async def probe_arm(run: RunDirectory, fleet: Fleet, arm: str, stop: asyncio.Event) -> None:
     """Ask an arm every probe that the run has not got yet, and keep what each shows.
 
-    Raises:
-        StoreError: the journal cannot be written.
-        Interrupted: `stop` was set meanwhile; what was asked is kept.
+    Raises StoreError: the journal cannot be written; Interrupted: `stop` was set meanwhile; what was asked is
+    kept.
     """
     await unless_stopped(_probe_arm(run, fleet, arm), stop)
 

@@ -48,11 +48,8 @@ from draftproof.workload.segments import check_dimensions, compute_coverage, sel
 def describe_processes(plan: Plan, periods: Sequence[Turn], start_s: float | None) -> tuple[str, ...]:
     """Say how many processes each arm will have and what starting them takes, of attached ones apart. Pure.
 
-    Args:
-        plan: the plan.
-        periods: every measurement period, in order.
-        start_s: how long all arms that the run starts took to start; None where it starts none, or each for
-            its own periods.
+    `periods`: every measurement period, in order. `start_s`: how long all arms that the run starts took to
+    start; None where it starts none, or each for its own periods.
     """
     arms = {name: arm for name, arm in list_arms(plan).items() if name != "baseline_null"}
     attached = [name for name, arm in arms.items() if arm.url is not None]
@@ -195,8 +192,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
 def prepare(plan: Plan, resolve_model: ModelResolver) -> Prepared:
     """Find out what a plan needs and whether it is there.
 
-    Raises:
-        UsageError: workload, load, cluster or model cannot be used.
+    Raises UsageError: workload, load, cluster or model cannot be used.
     """
     workload, items = choose_items(plan)
     findings = (*list_notes(workload), *find_load_findings(plan, items))
@@ -221,11 +217,8 @@ def preflight(fleet: Fleet, items: tuple[Item, ...], model: Path | None) -> Pref
 def check_plan(plan: Plan, resolve_model: ModelResolver, progress: Progress) -> CheckReport:
     """Start the arms of a plan, check all that a run would check, and stop them.
 
-    Raises:
-        UsageError: plan, workload or model cannot be used.
-        IncompatibleError: arms differ where the plan does not declare it.
-        EngineError: a service does not start or answer.
-        Interrupted: stopped by a signal.
+    Raises UsageError: plan, workload or model cannot be used; IncompatibleError: arms differ where the plan
+    does not declare it; EngineError: a service does not start or answer; Interrupted: stopped by a signal.
     """
     prepared = prepare(plan, resolve_model)
     with TemporaryDirectory(prefix="draftproof-check-") as folder:

@@ -47,17 +47,10 @@ class Contact(msgspec.Struct, frozen=True, kw_only=True):
 class RunningArm:
     """Starts an arm and stops it again; between the two it is spoken to through its `Contact`.
 
-    Args:
-        name: the arm's name.
-        arm: the plan's section.
-        plan: the plan.
-        model: the target's folder or file, None where it is not at hand.
-        tokenizer: what counts after the run where this arm does not.
-        log_path: where the arm's output goes.
-        environment: what references in the plan are taken from.
-
-    Raises:
-        PlanError: the arm cannot be started as the plan says, or refers to a name that is not set.
+    `model`: the target's folder or file, None where it is not at hand. `tokenizer`: what counts after the run
+    where this arm does not. `log_path`: where the arm's output goes. `environment`: what references in the
+    plan are taken from. Raises PlanError: the arm cannot be started as the plan says, or refers to a name
+    that is not set.
     """
 
     def __init__(
@@ -93,9 +86,8 @@ class RunningArm:
     async def start(self, stop: asyncio.Event) -> Contact:
         """Start the arm, or attach to it; wait until it answers, ask what it is, send its first request.
 
-        Raises:
-            EngineError: it does not start or does not answer as it must.
-            Interrupted: `stop` was set meanwhile.
+        Raises EngineError: it does not start or does not answer as it must; Interrupted: `stop` was set
+        meanwhile.
         """
         with masked_errors(self.secrets):
             self.process.start()
@@ -105,9 +97,7 @@ class RunningArm:
     async def meet_again(self, stop: asyncio.Event) -> Contact:
         """Do as `start` does with a service that has answered before and could not be reached.
 
-        Raises:
-            EngineError: it does not answer as it must.
-            Interrupted: `stop` was set meanwhile.
+        Raises EngineError: it does not answer as it must; Interrupted: `stop` was set meanwhile.
         """
         with masked_errors(self.secrets):
             await unless_stopped(self.process.wait_ready(again=True), stop)
@@ -117,10 +107,8 @@ class RunningArm:
         """Ask a service what it is now, without a request that it would have to answer; None if it is silent.
 
         The second value tells whether every address that it has told what it tells: one that is busy, or
-        slow, is silent, and what is missing then is not known to be gone.
-
-        Raises:
-            EngineError: it answers, and as something that the arm cannot be.
+        slow, is silent, and what is missing then is not known to be gone. Raises EngineError: it answers, and
+        as something that the arm cannot be.
         """
         service = self._locate()
         with masked_errors(self.secrets):

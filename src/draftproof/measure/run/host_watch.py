@@ -76,15 +76,9 @@ class Span:
 class HostWatch:
     """Sees what the host does in each span, and sets `halt` where the run cannot end well any more.
 
-    Args:
-        reader: reads the host.
-        progress: told of each notice.
-        patience: what to do about a run that cannot end well.
-        planned: periods of baseline and candidate by load.
-        lag_limit_ms: how late the client may be.
-        own: whose work is the run's own.
-        clock: source of the times of notices.
-        pause: waits so many seconds.
+    `progress`: told of each notice. `patience`: what to do about a run that cannot end well. `planned`:
+    periods of baseline and candidate by load. `lag_limit_ms`: how late the client may be. `own`: whose work
+    is the run's own. `clock`: source of the times of notices. `pause`: waits so many seconds.
     """
 
     def __init__(
@@ -171,8 +165,7 @@ class HostWatch:
     async def wait_for_quiet(self, stop: asyncio.Event) -> bool:
         """Wait, if the run may, until the host is quiet; tell whether the run can go on.
 
-        Raises:
-            Interrupted: the user wants to leave.
+        Raises Interrupted: the user wants to leave.
         """
         if self.patience.wait_s is None or self.ending is None or self.ending.code not in HOST_CODES:
             return False
@@ -288,10 +281,8 @@ async def wait_until_quiet(
 ) -> float | None:
     """Wait until others leave the cores free while nothing is asked; return the seconds, None if in vain.
 
-    Services that wait use no core, so that what cannot be told apart counts as others' work here.
-
-    Raises:
-        Interrupted: the user wants to leave.
+    Services that wait use no core, so that what cannot be told apart counts as others' work here. Raises
+    Interrupted: the user wants to leave.
     """
     progress.phase(f"Waiting for a quiet host, {limit_s / 60:.0f} min at most")
     attached, waited_s, quiet = (own or OwnWork()).attached or (), 0.0, 0

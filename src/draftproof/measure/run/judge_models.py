@@ -49,9 +49,7 @@ class _Said(msgspec.Struct, frozen=True):
 class FunctionProcess:
     """One function in one process; started at need, and anew after it had to be killed.
 
-    Args:
-        folder: where its file lies.
-        function: "file.py:name" or "module:name".
+    `folder`: where its file lies.
     """
 
     def __init__(self, folder: Path, function: str) -> None:
@@ -63,9 +61,7 @@ class FunctionProcess:
         """Return what the function says of an answer.
 
         None where it takes too long, ends its process, or what comes back is not the reply to this answer.
-
-        Raises:
-            UsageError: it cannot be loaded.
+        Raises UsageError: it cannot be loaded.
         """
         process = self._process or await self._start()
         try:
@@ -83,8 +79,7 @@ class FunctionProcess:
     async def load(self) -> None:
         """Start the process, so that a function which cannot be loaded is known of early.
 
-        Raises:
-            UsageError: it cannot be loaded.
+        Raises UsageError: it cannot be loaded.
         """
         await self._start()
 
@@ -136,8 +131,7 @@ class FunctionProcess:
 async def ask_functions(folder: Path, tasks: Iterable[Task]) -> AsyncIterator[Judgement]:
     """Yield the judgement of every task, function by function.
 
-    Raises:
-        UsageError: a function cannot be loaded.
+    Raises UsageError: a function cannot be loaded.
     """
     by_function: dict[str, list[tuple[PythonCheck, Task]]] = {}
     for task in tasks:
@@ -202,9 +196,8 @@ async def ask_judge(
 ) -> AsyncIterator[Judgement]:
     """Yield a judgement for every task that the judge answers, in the order in which its answers come.
 
-    Raises:
-        PlanError: a header refers to a name that is not set.
-        EngineError: the judge did not answer several times; the rest is left for another call.
+    Raises PlanError: a header refers to a name that is not set; EngineError: the judge did not answer several
+    times; the rest is left for another call.
     """
     environment = os.environ if environment is None else environment
     headers = dict(resolve_headers(judge.headers, environment, "judge.headers"))

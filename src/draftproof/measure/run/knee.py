@@ -29,9 +29,7 @@ from draftproof.store.journal import JournalTail
 async def search_knee(run: RunDirectory, fleet: Fleet, progress: Progress, watch: HostWatch) -> None:
     """Take every look that the search of a run still lacks.
 
-    Raises:
-        DraftproofError: as `measure`.
-        Interrupted: stopped before its end.
+    Raises DraftproofError: as `measure`; Interrupted: stopped before its end.
     """
     tail = JournalTail(run.path / "journal")
     contents = count_answers(run, _keep_knee(run.load()), fleet.tokenizer)

@@ -73,8 +73,7 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
 def list_outlooks(plan: Plan, items: tuple[Item, ...]) -> tuple[Outlook, ...]:
     """Return how long each level takes at least: the due times of its turns, without their leads and tails.
 
-    Raises:
-        UsageError: as `plan_turns`.
+    Raises UsageError: as `plan_turns`.
     """
     turns = sorted(plan_turns(plan, items, list_arms(plan)), key=lambda turn: turn.load)
     by_load = {load: tuple(own) for load, own in groupby(turns, key=lambda turn: turn.load)}
@@ -100,8 +99,7 @@ def list_notes(workload: Workload) -> tuple[LoadFinding, ...]:
 def find_load_findings(plan: Plan, items: tuple[Item, ...]) -> tuple[LoadFinding, ...]:
     """Return what is to be known of the levels of a plan before they are run.
 
-    Raises:
-        UsageError: as `plan_turns`.
+    Raises UsageError: as `plan_turns`.
     """
     turns = plan_turns(plan, items, list_arms(plan))
     found = [*_judge_addresses(plan), *_judge_null(plan), *_judge_recording(plan, items)]

@@ -57,13 +57,9 @@ async def measure(
 ) -> tuple[int, int]:
     """Run what is missing of a run; return how many of all turns are complete.
 
-    Ends early where the watch halts the run.
-
-    Raises:
-        EngineError: an arm's service ended; its unanswered requests are recorded as failures.
-        IncompatibleError: it came back as another one.
-        StoreError: the journal cannot be written.
-        Interrupted: stopped while an arm started or was probed.
+    Ends early where the watch halts the run. Raises EngineError: an arm's service ended; its unanswered
+    requests are recorded as failures; IncompatibleError: it came back as another one; StoreError: the journal
+    cannot be written; Interrupted: stopped while an arm started or was probed.
     """
     turns = plan_turns(fleet.plan, items, fleet.arms)
     loop = _Loop(run, fleet, turns, items, contents=run.load(), progress=progress, watch=watch)
@@ -107,19 +103,10 @@ async def run_turns(
 ) -> None:
     """Run what is missing of some turns that are not of the plan's levels.
 
-    Args:
-        run: where records go.
-        fleet: the arms.
-        turns: the turns, in order.
-        items: every item that they ask.
-        contents: what the run holds of turns of this kind.
-        progress: told how the turns go.
-        watch: sees what the host does, and halts the run.
-        pool: load workers that go on after these turns; None: those of the plan, for these turns alone.
-
-    Raises:
-        DraftproofError: as `measure`.
-        Interrupted: stopped while an arm started.
+    `turns`: the turns, in order. `items`: every item that they ask. `contents`: what the run holds of turns
+    of this kind. `progress`: told how the turns go. `watch`: sees what the host does, and halts the run.
+    `pool`: load workers that go on after these turns; None: those of the plan, for these turns alone. Raises
+    DraftproofError: as `measure`; Interrupted: stopped while an arm started.
     """
     loop = _Loop(run, fleet, turns, items, contents=contents, progress=progress, watch=watch, pool=pool)
     progress.watch(loop.board)
@@ -237,8 +224,7 @@ class _Loop:
     def check_repeated(self) -> None:
         """Do nothing if no period is left that is to be taken once more.
 
-        Raises:
-            Interrupted: one is, so that the run was stopped.
+        Raises Interrupted: one is, so that the run was stopped.
         """
         if any(self._repeats.list_all_due()):
             raise Interrupted
@@ -292,9 +278,7 @@ class _Loop:
     async def _restart_arms(self) -> tuple[str, ...]:
         """Start anew what this run has started.
 
-        Raises:
-            EngineError: an arm does not start.
-            IncompatibleError: an arm is not what it was.
+        Raises EngineError: an arm does not start; IncompatibleError: an arm is not what it was.
         """
         try:
             return await self._fleet.restart()
@@ -367,10 +351,7 @@ class _Loop:
 def note_clocks(turn: BlockRecord, before: ClockReading, after: ClockReading) -> BlockRecord:
     """Return a turn's record with its wall-clock anchor and with what befell the clocks.
 
-    Args:
-        turn: the record.
-        before: the clocks as the turn began.
-        after: the clocks as it ended.
+    `before`: the clocks as the turn began. `after`: the clocks as it ended.
     """
     change = compare_clocks(before, after)
     return msgspec.structs.replace(

@@ -27,12 +27,9 @@ from draftproof.workload.items import Item
 class TurnRunner:
     """Runs one turn after the other.
 
-    Args:
-        run: where records go.
-        fleet: the arms, and the plan that says how many workers there are.
-        route: what requests of this process travel by.
-        answered: request id -> answer of what an earlier part of the run has recorded.
-        pool: load workers that whoever gives them ends; None: those that the plan asks for, of its own.
+    `fleet`: the arms, and the plan that says how many workers there are. `route`: what requests of this
+    process travel by. `answered`: request id -> answer of what an earlier part of the run has recorded.
+    `pool`: load workers that whoever gives them ends; None: those that the plan asks for, of its own.
     """
 
     def __init__(
@@ -72,8 +69,7 @@ class TurnRunner:
     def raise_error(self, outcome: Outcome) -> None:
         """Do nothing if no worker failed.
 
-        Raises:
-            DraftproofError: why the turn ended before its end, and how the run goes on.
+        Raises DraftproofError: why the turn ended before its end, and how the run goes on.
         """
         if isinstance(outcome.error, WorkerDiedError):
             raise WorkerDiedError(
@@ -94,12 +90,8 @@ class TurnRunner:
 def open_pool(run: RunDirectory, fleet: Fleet, items: Collection[Item]) -> WorkerPool | None:
     """Return the load workers that a plan asks for, None where this process sends itself.
 
-    The first turn starts them.
-
-    Args:
-        run: where records go.
-        fleet: the arms, and the plan.
-        items: every item that they will be asked for.
+    The first turn starts them. `fleet`: the arms, and the plan. `items`: every item that they will be asked
+    for.
     """
     limits = fleet.plan.limits
     if limits.workers == 1 and limits.ray is None:
@@ -118,10 +110,8 @@ def open_pool(run: RunDirectory, fleet: Fleet, items: Collection[Item]) -> Worke
 def check_cluster(plan: Plan) -> tuple[str, ...]:
     """Join the plan's cluster and place its workers once; return what there is, () without a cluster.
 
-    Comes before a run takes the signals of this process, see `Cluster.join`.
-
-    Raises:
-        UsageError: the cluster cannot be joined, is too small, or a worker there could not do its part.
+    Comes before a run takes the signals of this process, see `Cluster.join`. Raises UsageError: the cluster
+    cannot be joined, is too small, or a worker there could not do its part.
     """
     if plan.limits.ray is None:
         return ()

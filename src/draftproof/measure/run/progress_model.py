@@ -199,16 +199,12 @@ class BoardView(msgspec.Struct, frozen=True, kw_only=True):
 class Board:
     """Keeps the counts of a run.
 
-    Args:
-        turns: every turn of the run, in order.
-        items: the workload's items by id; a conversation counts as many requests as it has turns.
-        finished: turns that were complete before.
-        recorded: counted requests of a turn that an earlier part of the run has recorded.
-        objectives: deadlines, None where the plan states none.
-        client_lag_ms: how late the client may be before a turn's times do not count.
-        make_spans: makes what holds a turn's lateness against its times; None: that is not judged.
-        is_stopping: tells whether the user wants to leave.
-        clock: source of the elapsed time.
+    `turns`: every turn of the run, in order. `items`: the workload's items by id; a conversation counts as
+    many requests as it has turns. `finished`: turns that were complete before. `recorded`: counted requests
+    of a turn that an earlier part of the run has recorded. `objectives`: deadlines, None where the plan
+    states none. `client_lag_ms`: how late the client may be before a turn's times do not count. `make_spans`:
+    makes what holds a turn's lateness against its times; None: that is not judged. `is_stopping`: tells
+    whether the user wants to leave. `clock`: source of the elapsed time.
     """
 
     def __init__(

@@ -59,8 +59,7 @@ def main(folder: str, name: str) -> int:
 def load_function(folder: Path, name: str) -> tuple[Function, str]:
     """Return the function and the hash of the file it stands in.
 
-    Raises:
-        Exception: whatever the code raises; ImportError, OSError or AttributeError where it is not there.
+    Raises Exception: whatever the code raises; ImportError, OSError or AttributeError where it is not there.
     """
     where, _, attribute = name.rpartition(":")
     sys.path.insert(0, str(folder))

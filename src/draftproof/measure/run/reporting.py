@@ -18,11 +18,8 @@ if TYPE_CHECKING:
 def recompute(path: Path, *, write: bool) -> Results:
     """Compute the results of a run from its journal.
 
-    If `write`, renew results.json, envelope.json and report.html.
-
-    Raises:
-        StoreError: there is no run, or a line of it cannot be read.
-        InvalidRunError: plan or thresholds were changed after the run had begun.
+    If `write`, renew results.json, envelope.json and report.html. Raises StoreError: there is no run, or a
+    line of it cannot be read; InvalidRunError: plan or thresholds were changed after the run had begun.
     """
     from draftproof.judge.compute import compute_results  # noqa: PLC0415
     from draftproof.judge.decide.envelope import build_envelope  # noqa: PLC0415
@@ -42,14 +39,9 @@ def recompute(path: Path, *, write: bool) -> Results:
 def explain_run(path: Path, cell: str | None) -> "Explanation":
     """Compute a run's verdict and return the way from it to the raw requests, for one cell or for all.
 
-    Args:
-        path: the run directory.
-        cell: "SEGMENT@LOAD", None for all.
-
-    Raises:
-        StoreError: there is no run, or a line of it cannot be read.
-        InvalidRunError: plan or thresholds were changed after the run had begun.
-        UsageError: there is no such cell.
+    `cell`: "SEGMENT@LOAD", None for all. Raises StoreError: there is no run, or a line of it cannot be read;
+    InvalidRunError: plan or thresholds were changed after the run had begun; UsageError: there is no such
+    cell.
     """
     from draftproof.judge.compute import compute_results  # noqa: PLC0415
     from draftproof.judge.inform.explain import explain  # noqa: PLC0415

@@ -64,19 +64,11 @@ def run_plan(
 ) -> Results:
     """Run a plan into a new directory and return its results.
 
-    A run that cannot end well ends early: what it has is kept, and the results say why.
-
-    Args:
-        plan: the checked plan, paths resolved.
-        text: its text, kept in the run.
-        out: the run directory; must be empty or absent.
-        resolve_model: turns the plan's target into a folder of files.
-        progress: told where the run is.
-        patience: what becomes of a run that cannot end well; None: it ends.
-
-    Raises:
-        DraftproofError: anything a user can mend; what was measured is kept.
-        Interrupted: stopped by a signal.
+    A run that cannot end well ends early: what it has is kept, and the results say why. `plan`: the checked
+    plan, paths resolved. `text`: its text, kept in the run. `out`: the run directory; must be empty or
+    absent. `resolve_model`: turns the plan's target into a folder of files. `progress`: told where the run
+    is. `patience`: what becomes of a run that cannot end well; None: it ends. Raises DraftproofError:
+    anything a user can mend; what was measured is kept; Interrupted: stopped by a signal.
     """
     RunDirectory.check_free(out)
     job = prepare(plan, resolve_model)
@@ -90,10 +82,8 @@ def resume_run(
 ) -> Results:
     """Continue an interrupted run where its journal ends and return its results.
 
-    Raises:
-        IncompatibleError: an arm is not what it was when the run began.
-        DraftproofError: as `run_plan`.
-        Interrupted: stopped again.
+    Raises IncompatibleError: an arm is not what it was when the run began; DraftproofError: as `run_plan`;
+    Interrupted: stopped again.
     """
     with RunDirectory.open(out) as run:
         run.lock()
@@ -134,8 +124,7 @@ def _is_measured(contents: RunData) -> bool:
 def _is_measured_otherwise(contents: RunData, wanted: int) -> bool:
     """Tell whether no period is missing of a run that an earlier version made.
 
-    Raises:
-        IncompatibleError: one is.
+    Raises IncompatibleError: one is.
     """
     if len({(one.load, one.block, one.arm) for one in contents.blocks if one.completed}) >= wanted:
         return True
@@ -185,9 +174,7 @@ async def _measure(
 ) -> bool:
     """Measure what is missing; return whether all is measured, False where the run cannot end well.
 
-    Raises:
-        DraftproofError: as `measure`.
-        Interrupted: the user wants to leave.
+    Raises DraftproofError: as `measure`; Interrupted: the user wants to leave.
     """
     while True:
         try:

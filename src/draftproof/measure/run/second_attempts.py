@@ -35,11 +35,8 @@ from draftproof.workload.items import Item
 class Repeats:
     """Says after each block which of its periods are measured once more.
 
-    Args:
-        turns: every period of the run, in order.
-        records: of the periods that an earlier part of the run has had.
-        lag_limit_ms: how late the client may be.
-        is_wanted: the plan's `limits.repeat_disturbed`.
+    `turns`: every period of the run, in order. `records`: of the periods that an earlier part of the run has
+    had. `lag_limit_ms`: how late the client may be.
     """
 
     def __init__(
@@ -111,11 +108,8 @@ def list_missing_turns(
 ) -> list[Turn]:
     """Return the turns that are not finished, in their order.
 
-    Args:
-        turns: every turn of the run.
-        items: the workload's items by id.
-        blocks: the records of turns, finished or not.
-        recorded: ids of the requests that are recorded.
+    `turns`: every turn of the run. `items`: the workload's items by id. `blocks`: the records of turns,
+    finished or not. `recorded`: ids of the requests that are recorded.
     """
     ended = {(one.block, one.arm, one.attempt) for one in blocks if one.completed}
     return [
@@ -176,10 +170,8 @@ class Period(Protocol):
 class Restarts:
     """Keeps count of what starts cost and says when the next one is due.
 
-    Args:
-        wanted: `limits.restarts`.
-        periods: every measurement period of the run, in order.
-        first_s: how long the arms took to start; None where there is none that the run starts.
+    `periods`: every measurement period of the run, in order. `first_s`: how long the arms took to start; None
+    where there is none that the run starts.
     """
 
     def __init__(

@@ -23,16 +23,11 @@ class Fleet:
 
     Arms start one after the other, so that one's load time is not another's burden. Each is asked what it is
     and probed before the next one starts. Placed one at a time, an arm is stopped after that and runs again
-    only in its turns.
-
-    Args:
-        plan: the plan.
-        model: the target's folder or file, for arms that this run starts; None for attached services.
-        log_folder: where each arm's output goes.
-        progress: told which arm is being waited for.
-        stop: set when the user wants to leave; ends the wait for arms that start.
-        environment: what references in the plan are taken from; None is this program's own.
-        started_before: how often an earlier part of the run has started each arm.
+    only in its turns. `model`: the target's folder or file, for arms that this run starts; None for attached
+    services. `log_folder`: where each arm's output goes. `progress`: told which arm is being waited for.
+    `stop`: set when the user wants to leave; ends the wait for arms that start. `environment`: what
+    references in the plan are taken from; None is this program's own. `started_before`: how often an earlier
+    part of the run has started each arm.
     """
 
     def __init__(
@@ -102,10 +97,8 @@ class Fleet:
     async def ensure(self, name: str) -> bool:
         """Let an arm run whose turn it is; return whether it had to be started for it.
 
-        Raises:
-            EngineError: it does not start.
-            IncompatibleError: it is not what it was at its first start.
-            Interrupted: the user wants to leave.
+        Raises EngineError: it does not start; IncompatibleError: it is not what it was at its first start;
+        Interrupted: the user wants to leave.
         """
         if not self.takes_turns or self.pid(name) is not None:
             return False
@@ -116,10 +109,8 @@ class Fleet:
     async def restart(self) -> tuple[str, ...]:
         """Stop the arms that this run has started, start them one after the other as at first, return them.
 
-        Raises:
-            EngineError: one does not start.
-            IncompatibleError: one is not what it was at its first start.
-            Interrupted: the user wants to leave.
+        Raises EngineError: one does not start; IncompatibleError: one is not what it was at its first start;
+        Interrupted: the user wants to leave.
         """
         names = tuple(name for name in self._running if self.pid(name) is not None)
         await asyncio.gather(*(self._running[name].process.stop() for name in names))
@@ -143,10 +134,8 @@ class Fleet:
     async def meet_again(self, name: str) -> None:
         """Wait for an arm that could not be reached, for as long as for one that starts, and ask what it is.
 
-        Raises:
-            EngineError: it does not answer.
-            IncompatibleError: it is not what it was before.
-            Interrupted: the user wants to leave.
+        Raises EngineError: it does not answer; IncompatibleError: it is not what it was before; Interrupted:
+        the user wants to leave.
         """
         before = self.contacts[name].manifest
         self.contacts[name] = await self._running[name].meet_again(self.stop)
@@ -177,8 +166,7 @@ class Fleet:
     def check_alive(self, name: str) -> None:
         """Do nothing while the arm's process runs.
 
-        Raises:
-            EngineError: it ended; says how, with its last lines of output.
+        Raises EngineError: it ended; says how, with its last lines of output.
         """
         self._running[name].process.check_alive()
 
@@ -213,8 +201,7 @@ def needs_model(arms: Mapping[str, Arm]) -> bool:
 def check_same(before: ArmManifest, now: ArmManifest) -> None:
     """Do nothing if an arm is what it was when the run began.
 
-    Raises:
-        IncompatibleError: names every key and both values.
+    Raises IncompatibleError: names every key and both values.
     """
     change = find_change(before, now)
     if change is not None:

@@ -65,8 +65,7 @@ def _silence(descriptors: list[int]) -> None:
 async def unless_stopped(work: Coroutine[Any, Any, Value], stop: asyncio.Event) -> Value:
     """Return what `work` returns, or cancel it as soon as `stop` is set.
 
-    Raises:
-        Interrupted: it was cancelled.
+    Raises Interrupted: it was cancelled.
     """
     task, stopped = asyncio.create_task(work), asyncio.create_task(stop.wait())
     try:

@@ -29,16 +29,9 @@ async def running_arms(
 ) -> AsyncIterator[Fleet]:
     """Yield the arms, all of them running; the host is watched from before they start.
 
-    Args:
-        make: makes them, given the event that ends their start.
-        watch: what watches the host, and halts the run.
-        progress: told of it.
-        stop: set when the user wants to leave.
-
-    Raises:
-        InvalidRunError: the host is too busy for a run that ends well.
-        DraftproofError: an arm does not start.
-        Interrupted: the user wants to leave.
+    `make`: makes them, given the event that ends their start. `watch`: what watches the host, and halts the
+    run. `stop`: set when the user wants to leave. Raises InvalidRunError: the host is too busy for a run that
+    ends well; DraftproofError: an arm does not start; Interrupted: the user wants to leave.
     """
     await _wait_first(watch, stop)
     async with watch.heeding(stop), contextlib.AsyncExitStack() as stack:
@@ -57,9 +50,7 @@ async def running_arms(
 async def go_on(watch: HostWatch, stop: asyncio.Event) -> None:
     """Return once a halted run may go on.
 
-    Raises:
-        InvalidRunError: it may not.
-        Interrupted: the user wants to leave.
+    Raises InvalidRunError: it may not; Interrupted: the user wants to leave.
     """
     if watch.ending is None or stop.is_set():
         raise Interrupted

@@ -83,8 +83,7 @@ def check_client(
 ) -> ClientCheck:
     """Run every profile, search the capacity and send the fault mix; about three minutes.
 
-    Raises:
-        EngineError: the server of known timing did not start.
+    Raises EngineError: the server of known timing did not start.
     """
     profiles, kinds = [], list_profiles(streams, chunks_per_s, seconds)
     tell("the host, by the barest reader")

@@ -102,8 +102,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
 def run_profile(profile: Profile) -> Stretch:
     """Drive one profile and return what was read against what was written.
 
-    Raises:
-        EngineError: the server of known timing did not start.
+    Raises EngineError: the server of known timing did not start.
     """
     names = [f"r{index}" for index in range(profile.requests)]
     settings = LoadSettings(stagger_s=profile.stagger_s)
@@ -156,8 +155,7 @@ async def ask_all(
 def measure_floor(profile: Profile) -> ErrorSpread:
     """Return the gap errors of the barest reader at one answer a stream of a profile.
 
-    Raises:
-        EngineError: the server of known timing did not start.
+    Raises EngineError: the server of known timing did not start.
     """
     with serving(profile.pace) as port, _on_own_core():
         arrivals = _read_bare(port, profile.streams, profile.stagger_s)
@@ -222,8 +220,7 @@ def _read(sock: socket.socket, arrivals: list[int]) -> bool:
 def serving(pace: Pace) -> Iterator[int]:
     """Yield the port of a server process, which has the first core to itself; it is gone afterwards.
 
-    Raises:
-        EngineError: it did not start.
+    Raises EngineError: it did not start.
     """
     told = msgspec.json.encode(pace).decode()
     command = [sys.executable, "-m", "draftproof.measure.selfcheck.paced_server", "--pace", told]

@@ -98,13 +98,9 @@ def check_comparable(
 ) -> None:
     """Do nothing if every arm differs from the baseline only where declared.
 
-    Args:
-        manifests: the arms.
-        comparison: what the plan declares.
-        known_forced: arm -> keys that its engine is known to set by itself for its method, for the remedy.
-
-    Raises:
-        IncompatibleError: names the arm, every undeclared key and both values.
+    `comparison`: what the plan declares. `known_forced`: arm -> keys that its engine is known to set by
+    itself for its method, for the remedy. Raises IncompatibleError: names the arm, every undeclared key and
+    both values.
     """
     baseline = next(manifest for manifest in manifests if manifest.arm == "baseline")
     for other in manifests:
@@ -125,8 +121,7 @@ def check_comparable(
 def check_devices(manifest: ArmManifest, granted: int, used: int | None) -> None:
     """Do nothing if a service takes no more devices than its budget, or does not tell how many.
 
-    Raises:
-        IncompatibleError: names both numbers.
+    Raises IncompatibleError: names both numbers.
     """
     if used is not None and used > granted:
         raise IncompatibleError(
@@ -141,13 +136,8 @@ def check_settings_applied(
 ) -> None:
     """Do nothing if the service runs with the settings that the plan states.
 
-    Args:
-        wanted: the plan's settings.
-        manifest: what the service is.
-        name_method: a method to the name that the engine maps it to.
-
-    Raises:
-        IncompatibleError: names every setting that is in force otherwise, with both values.
+    `manifest`: what the service is. `name_method`: a method to the name that the engine maps it to. Raises
+    IncompatibleError: names every setting that is in force otherwise, with both values.
     """
     in_force = _in_plan_names(manifest.settings)
     other = [
@@ -268,13 +258,8 @@ def find_pinned(
 
     Such a baseline is slower than today's service, so an arm that beats it need not beat the service. What
     the service chooses by itself is no pin: only the command, its environment and the plan's settings are
-    read.
-
-    Args:
-        baseline: the manifest of the baseline.
-        stated: the plan's section of the baseline.
-        other: the manifest of an arm that drafts.
-        adapter: the engine of that arm.
+    read. `baseline`: the manifest of the baseline. `stated`: the plan's section of the baseline. `other`: the
+    manifest of an arm that drafts. `adapter`: the engine of that arm.
     """
     told: Settings = {f"{ENVIRONMENT_PREFIX}{key}": value for key, value in stated.env.items()}
     told |= adapter.read_flags(baseline.command or ()) | stated.settings

@@ -67,16 +67,10 @@ def build_contract(
 ) -> Contract:
     """Return the contract of one arm.
 
-    Args:
-        manifest: what the running service is.
-        plan: the plan.
-        arm: the plan's section of this arm.
-        adapter: the arm's engine.
-        target: facts of the target's folder, where it is at hand.
-        draft: facts of the drafter's folder, where there is one.
-        tokenizers: comparison of target and draft, where the drafter has a tokenizer.
-        confounds: what else changes with speculation, a sentence each.
-        forced: what the method forces, as the plan declares it.
+    `manifest`: what the running service is. `arm`: the plan's section of this arm. `target`: facts of the
+    target's folder, where it is at hand. `draft`: facts of the drafter's folder, where there is one.
+    `tokenizers`: comparison of target and draft, where the drafter has a tokenizer. `confounds`: what else
+    changes with speculation, a sentence each. `forced`: what the method forces, as the plan declares it.
     """
     target = target or ModelFacts()
     method, stated = find_method(manifest), find_stated_drafter(manifest)

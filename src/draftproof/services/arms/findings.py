@@ -105,10 +105,8 @@ def _asked(manifest: ArmManifest) -> dict[str, object]:
 def judge_probe(probe: ProbeResult, adapter: EngineAdapter, *, has_tokenizer: bool = False) -> list[Finding]:
     """Compare what the probe saw with what the arm must do and disclose. Pure.
 
-    Args:
-        probe: what the test request showed.
-        adapter: the arm's engine.
-        has_tokenizer: whether the target's tokenizer is at hand, to count after the run what is not counted.
+    `probe`: what the test request showed. `has_tokenizer`: whether the target's tokenizer is at hand, to
+    count after the run what is not counted.
     """
     manifest, answer = probe.manifest, probe.exchange.answer
     is_uncounted = answer.token_source is None and not has_tokenizer

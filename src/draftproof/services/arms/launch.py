@@ -65,14 +65,9 @@ def list_arms(plan: Plan) -> dict[str, Arm]:
 def build_command(name: str, arm: Arm, plan: Plan, model: str | None = None) -> tuple[str, ...] | None:
     """Return the launch command with `{port}` in it, None for a service that runs already.
 
-    Args:
-        name: the arm's name, for messages.
-        arm: the arm.
-        plan: the plan it belongs to.
-        model: folder or id of the target where it differs from `plan.target.model`, e.g. already fetched.
-
-    Raises:
-        PlanError: a setting is unknown or has a wrong value, or there is nothing to start.
+    `name`: the arm's name, for messages. `plan`: the plan it belongs to. `model`: folder or id of the target
+    where it differs from `plan.target.model`, e.g. already fetched. Raises PlanError: a setting is unknown or
+    has a wrong value, or there is nothing to start.
     """
     place = f"arms.{plan_section(name)}"
     if arm.engine == "reference":
@@ -106,8 +101,7 @@ def plan_section(name: str) -> str:
 def check_reference_settings(settings: Mapping[str, Scalar], place: str) -> None:
     """Check names and values of the reference engine's settings.
 
-    Raises:
-        PlanError: names the key, the value and what is allowed.
+    Raises PlanError: names the key, the value and what is allowed.
     """
     for key, value in settings.items():
         full_key = f"{place}.settings.{key}"

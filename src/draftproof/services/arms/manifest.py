@@ -71,10 +71,8 @@ async def fetch_manifest(
     """Return the manifest of a running arm; `told` is what it said if it was asked already.
 
     Where several sources tell a setting, the service itself comes first, then its log, then its command, then
-    the plan.
-
-    Raises:
-        EngineError: the service does not answer as it must, or is another engine than the plan says.
+    the plan. Raises EngineError: the service does not answer as it must, or is another engine than the plan
+    says.
     """
     started = started or Started()
     bodies = (told or await ask_identity(session, service)).bodies
@@ -138,11 +136,7 @@ def find_inherited(arm: Arm, facts: EngineFacts, environment: Mapping[str, str])
 
 
 async def ask_identity(session: aiohttp.ClientSession, service: Service) -> Told:
-    """Ask the addresses that tell what a service is.
-
-    Raises:
-        EngineError: the service does not answer.
-    """
+    """Ask the addresses that tell what a service is. Raises EngineError: the service does not answer."""
     answers = {
         MODELS_PATH: await fetch_answer(session, service.path(MODELS_PATH), service.headers, _TIMEOUT_S)
     }
@@ -162,8 +156,7 @@ async def ask_identity(session: aiohttp.ClientSession, service: Service) -> Told
 def _check_engine(service: Service, identity: Identity, bodies: Mapping[str, bytes]) -> None:
     """The reference engine says what it is; another must not be recognised as a third. Generic fits any.
 
-    Raises:
-        EngineError: the service is another engine than the plan says.
+    Raises EngineError: the service is another engine than the plan says.
     """
     wanted = service.adapter.name
     own = REFERENCE_ENGINE if wanted == "reference" else wanted

@@ -32,8 +32,7 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
 def load_model_facts(folder: Path, key: str = "target.model") -> ModelFacts:
     """Hash every file of a model folder and read its licence and context length.
 
-    Raises:
-        PlanError: the folder or a file that a model needs is missing.
+    Raises PlanError: the folder or a file that a model needs is missing.
     """
     check_model_folder(folder, key)
     hashes = hash_model(folder)
@@ -48,8 +47,7 @@ def load_model_facts(folder: Path, key: str = "target.model") -> ModelFacts:
 def load_target_facts(path: Path) -> ModelFacts:
     """Return what a target's files say: a model folder, or one file of weights that holds all (GGUF).
 
-    Raises:
-        PlanError: as `load_model_facts`.
+    Raises PlanError: as `load_model_facts`.
     """
     return ModelFacts(sha256=_hash_file(path)) if path.is_file() else load_model_facts(path)
 
@@ -57,12 +55,8 @@ def load_target_facts(path: Path) -> ModelFacts:
 def load_drafter_facts(folder: Path, key: str) -> ModelFacts:
     """Return what a drafter's folder says: a whole model, or weights with a record and no tokenizer.
 
-    Args:
-        folder: the drafter's, or its one file of weights (GGUF).
-        key: of the plan, for messages.
-
-    Raises:
-        PlanError: the folder or a file that it needs is missing, or its record is no JSON object.
+    `folder`: the drafter's, or its one file of weights (GGUF). `key`: of the plan, for messages. Raises
+    PlanError: the folder or a file that it needs is missing, or its record is no JSON object.
     """
     if folder.is_file():
         return ModelFacts(sha256=_hash_file(folder))
@@ -94,8 +88,7 @@ def locate_drafter(arm: Arm) -> Path | None:
 def check_model_folder(folder: Path, key: str = "target.model") -> None:
     """Do nothing if a folder has what a model needs: a configuration, a tokenizer and weights.
 
-    Raises:
-        PlanError: names the plan's key and the missing file.
+    Raises PlanError: names the plan's key and the missing file.
     """
     if not folder.is_dir():
         raise PlanError(f"there is no model folder {folder}.", place=key, fix="check the path.")
@@ -148,8 +141,7 @@ def find_licence(folder: Path) -> str | None:
 def read_json(path: Path) -> dict[str, Any]:
     """Return a JSON object from a file, {} where the file is not there.
 
-    Raises:
-        PlanError: the file is not a JSON object.
+    Raises PlanError: the file is not a JSON object.
     """
     if not path.is_file():
         return {}
@@ -198,8 +190,7 @@ COMPATIBLE_BY_CONSTRUCTION = TokenizerComparison(compatible=True)
 def load_vocabulary(folder: Path) -> Vocabulary:
     """Read the tokens of a model folder from tokenizer.json, else vocab.json and added_tokens.json.
 
-    Raises:
-        PlanError: neither file is there, or it cannot be read.
+    Raises PlanError: neither file is there, or it cannot be read.
     """
     if (folder / "tokenizer.json").is_file():
         strings, special = _load_tokenizer_file(folder / "tokenizer.json")
@@ -224,10 +215,8 @@ def compare_tokenizers(target: Path, draft: Path) -> TokenizerComparison:
     """Compare every id, the special tokens and the configured special ids of two model folders.
 
     A draft is proposed as token ids, so every id must mean the same string in both. How text is split into
-    tokens (merges, normalisation) is not compared: the draft never tokenizes text.
-
-    Raises:
-        PlanError: a folder has no tokenizer files.
+    tokens (merges, normalisation) is not compared: the draft never tokenizes text. Raises PlanError: a folder
+    has no tokenizer files.
     """
     differences = tuple(_iterate_differences(load_vocabulary(target), load_vocabulary(draft)))
     return TokenizerComparison(compatible=not differences, differences=differences[:SHOWN_DIFFERENCES])

@@ -81,10 +81,8 @@ class PreflightReport(msgspec.Struct, frozen=True, kw_only=True):
     def raise_errors(self) -> None:
         """Do nothing if the run may begin.
 
-        Raises:
-            IncompatibleError: the draft has another tokenizer.
-            UsageError: items ask for more than an arm can do.
-            InvalidRunError: an arm does not speculate where it must, or does where it must not.
+        Raises IncompatibleError: the draft has another tokenizer; UsageError: items ask for more than an arm
+        can do; InvalidRunError: an arm does not speculate where it must, or does where it must not.
         """
         if not self.errors:
             return
@@ -108,15 +106,10 @@ def run_preflight(
 ) -> PreflightReport:
     """Check the probed arms against the plan and each other.
 
-    Args:
-        plan: the plan.
-        probes: what each running arm is and what its test request showed, the baseline among them.
-        items: the chosen items.
-        model: the target's folder or file, where it is at hand: hashes and exact token counts come from it.
-
-    Raises:
-        IncompatibleError: arms differ where the plan does not declare it, or run with other settings.
-        PlanError: a model folder lacks a file.
+    `probes`: what each running arm is and what its test request showed, the baseline among them. `model`: the
+    target's folder or file, where it is at hand: hashes and exact token counts come from it. Raises
+    IncompatibleError: arms differ where the plan does not declare it, or run with other settings; PlanError:
+    a model folder lacks a file.
     """
     plan = resolve_plan(plan, os.environ, find_secrets(list_arms(plan).values(), os.environ))
     arms = list_arms(plan)

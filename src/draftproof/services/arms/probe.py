@@ -72,10 +72,8 @@ async def probe_service(
 
     It asks for the optional fields of the adapter that the service accepts, see `_find_accepted`. The
     counters are those of the whole service. A service writes the last of its settings into its log when it is
-    about to serve, which is why it is described after its first answer.
-
-    Raises:
-        EngineError: the service refuses the request, does not answer it, or answers something else.
+    about to serve, which is why it is described after its first answer. Raises EngineError: the service
+    refuses the request, does not answer it, or answers something else.
     """
     before, error = await _scrape(session, service)
 

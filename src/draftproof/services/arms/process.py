@@ -72,17 +72,12 @@ _PORT_TAKEN_WORDS = ("address already in use", "cannot listen there")
 class ArmProcess:
     """Starts an arm and stops it again.
 
-    Args:
-        name: the arm's name, for messages.
-        command: the command with `{port}` in it; None attaches to `url`.
-        url: address of a service that runs already; ignored where there is a command.
-        log_path: where the command's output goes; appended to.
-        ready_s: how long to wait for the service to answer.
-        stop_s: how long to wait for a clean stop before killing.
-        environment: of the command; None is that of this program.
-        probe: which addresses tell that the service is ready, and with which headers they are asked.
-        secrets: values that are masked in the log once the command has ended, and in messages.
-        clock: monotonic nanoseconds.
+    `name`: the arm's name, for messages. `command`: the command with `{port}` in it; None attaches to `url`.
+    `url`: address of a service that runs already; ignored where there is a command. `log_path`: where the
+    command's output goes; appended to. `ready_s`: how long to wait for the service to answer. `stop_s`: how
+    long to wait for a clean stop before killing. `environment`: of the command; None is that of this program.
+    `probe`: which addresses tell that the service is ready, and with which headers they are asked. `secrets`:
+    values that are masked in the log once the command has ended, and in messages.
     """
 
     def __init__(
@@ -117,11 +112,7 @@ class ArmProcess:
         return self._process.pid if self._process else None
 
     def start(self) -> None:
-        """Start the command; does nothing when attached.
-
-        Raises:
-            EngineError: the command cannot be run.
-        """
+        """Start the command; does nothing when attached. Raises EngineError: the command cannot be run."""
         if self._template is None:
             return
         port = find_free_port()
@@ -147,12 +138,9 @@ class ArmProcess:
     async def wait_ready(self, *, again: bool = False) -> float:
         """Wait until the service answers; return the seconds that took.
 
-        Args:
-            again: it has answered before and is waited for from now on.
-
-        Raises:
-            EngineError: the process ended, the service did not answer in time, or refuses.
-            PlanError: what is attached to has no address that can be used.
+        `again`: it has answered before and is waited for from now on. Raises EngineError: the process ended,
+        the service did not answer in time, or refuses; PlanError: what is attached to has no address that can
+        be used.
         """
         check_address(self.url, self.name)
         start_ns = self._clock() if again or self._started_ns is None else self._started_ns
@@ -177,8 +165,7 @@ class ArmProcess:
     def check_alive(self) -> None:
         """Do nothing while the process runs.
 
-        Raises:
-            EngineError: it ended; says how, with its last lines of output.
+        Raises EngineError: it ended; says how, with its last lines of output.
         """
         if self._process is None or self._process.poll() is None:
             return
@@ -289,8 +276,7 @@ class ArmProcess:
 def start_watchdog(wait_s: float) -> subprocess.Popen[bytes]:
     """Start the process that stops an arm once this program is no more; see watchdog.py.
 
-    Raises:
-        EngineError: it cannot be started.
+    Raises EngineError: it cannot be started.
     """
     command = [sys.executable, "-I", "-S", watchdog.__file__, str(wait_s)]
     try:

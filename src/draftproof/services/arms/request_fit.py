@@ -47,10 +47,7 @@ def compute_needs(
 ) -> tuple[ContextNeed, ...]:
     """Return what every item needs; a conversation at its last turn, whose prompt holds all said before.
 
-    Args:
-        items: the chosen items.
-        max_tokens: the plan's cap on answers.
-        count: exact token count of a text; None estimates.
+    `max_tokens`: the plan's cap on answers. `count`: exact token count of a text; None estimates.
     """
     return tuple(_compute_need(item, max_tokens, count) for item in items)
 
@@ -85,13 +82,8 @@ def estimate_tokens(text: str) -> int:
 def find_tokenizer(plan: Plan, model: Path | None, environment: Mapping[str, str]) -> Path | None:
     """Return the file of the tokenizer that counts what no service counts; None where there is none.
 
-    Args:
-        plan: the plan.
-        model: the target's folder or file, None where it is not at hand.
-        environment: what references in the plan are taken from.
-
-    Raises:
-        PlanError: the plan names a tokenizer and there is none.
+    `model`: the target's folder or file, None where it is not at hand. `environment`: what references in the
+    plan are taken from. Raises PlanError: the plan names a tokenizer and there is none.
     """
     stated, place = plan.target.tokenizer, "target.tokenizer"
     if stated is None:
@@ -109,8 +101,7 @@ def find_tokenizer(plan: Plan, model: Path | None, environment: Mapping[str, str
 def load_token_counter(file: Path) -> Callable[[str], int]:
     """Return an exact token count of a text, by a tokenizer.json.
 
-    Raises:
-        PlanError: the file is no tokenizer.
+    Raises PlanError: the file is no tokenizer.
     """
     tokenizer = _read_tokenizer(file)
     return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
@@ -119,8 +110,7 @@ def load_token_counter(file: Path) -> Callable[[str], int]:
 def load_token_starts(file: Path) -> TokenStarts:
     """Return where the tokens of a text begin, by a tokenizer.json.
 
-    Raises:
-        PlanError: the file is no tokenizer.
+    Raises PlanError: the file is no tokenizer.
     """
     tokenizer = _read_tokenizer(file)
     return lambda text: [start for start, _ in tokenizer.encode(text, add_special_tokens=False).offsets]
@@ -168,11 +158,7 @@ def find_unsupported_items(
 ) -> dict[Feature, tuple[str, ...]]:
     """Return feature -> ids of the items whose requests ask for it; features that none asks for are left out.
 
-    Args:
-        items: what is asked.
-        request: the plan's further fields of every request of the arm.
-        manifest: the arm.
-        adapter: its engine.
+    `request`: the plan's further fields of every request of the arm.
     """
     asked = {item.id: _count_asked(item, request) for item in items}
     found = {
@@ -199,10 +185,8 @@ def find_replaced_fields(
 ) -> dict[str, tuple[str, ...]]:
     """Return field -> ids of the items of which another value is sent than their own.
 
-    Args:
-        items: what is asked.
-        request: the plan's further fields of every request of the arm.
-        adapter: its engine, which asks for what measuring needs.
+    `request`: the plan's further fields of every request of the arm. `adapter`: its engine, which asks for
+    what measuring needs.
     """
     found: dict[str, list[str]] = {}
     for item in items:

@@ -52,8 +52,7 @@ def find_free_port() -> int:
 def check_address(url: str, name: str, *, is_base: bool = True) -> None:
     """Do nothing if `url` can be the base address of arm `name`, or else one of its metrics addresses.
 
-    Raises:
-        PlanError: it is no http address, or it has parts that would be stored with the run or lost.
+    Raises PlanError: it is no http address, or it has parts that would be stored with the run or lost.
     """
     place = f"arms.{plan_section(name)}.{'url' if is_base else 'metrics_urls'}"
     forbidden = _KEY_PARTS + (_TAIL_PARTS if is_base else ())
@@ -79,10 +78,8 @@ async def answers(session: aiohttp.ClientSession, url: str, probe: ReadyProbe, n
     """Ask the probe's addresses in order; the first that the service has says whether it is ready.
 
     An address that refuses or redirects may be one that the service lacks: the next one is asked, and only if
-    none says more is the arm given up.
-
-    Raises:
-        EngineError: waiting cannot help; says what to change for arm `name`.
+    none says more is the arm given up. Raises EngineError: waiting cannot help; says what to change for arm
+    `name`.
     """
     timeout = aiohttp.ClientTimeout(total=_PROBE_TIMEOUT_S)
     base, hopeless, absent = url.removesuffix("/v1"), None, []
@@ -181,8 +178,7 @@ def locate_service(
 ) -> Service:
     """Return an arm's service; its metrics lie where the plan says, else at the engine's usual path.
 
-    Raises:
-        PlanError: an address of metrics cannot be used.
+    Raises PlanError: an address of metrics cannot be used.
     """
     for address in arm.metrics_urls:
         check_address(address, name, is_base=False)
@@ -202,8 +198,7 @@ async def fetch_answer(
 ) -> tuple[int, bytes]:
     """Return status and body of an address. Follows no redirect.
 
-    Raises:
-        EngineError: the service does not answer.
+    Raises EngineError: the service does not answer.
     """
     response, body = await _fetch(session, url, headers, timeout_s)
     return response.status, body
@@ -214,8 +209,7 @@ async def explain_no_model(
 ) -> EngineError:
     """Return why the list of models at `path` names none, asked once more for the reason.
 
-    Raises:
-        EngineError: the service does not answer.
+    Raises EngineError: the service does not answer.
     """
     address = service.path(path)
     response, body = await _fetch(session, address, service.headers, timeout_s)
@@ -257,8 +251,7 @@ async def _fetch(
 async def fetch_totals(session: aiohttp.ClientSession, service: Service) -> dict[str, float] | None:
     """Return the service's metrics, summed by series over its replicas; None where no address is known.
 
-    Raises:
-        EngineError: one replica cannot be read; the others alone would be too few.
+    Raises EngineError: one replica cannot be read; the others alone would be too few.
     """
     if not service.metrics_urls:
         return None

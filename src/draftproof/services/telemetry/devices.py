@@ -38,8 +38,7 @@ class GpuState(msgspec.Struct, frozen=True, kw_only=True):
 class NvmlReader:
     """Reads every GPU of this machine.
 
-    Args:
-        module: `pynvml` or what stands for it; None loads it, and no GPU, driver or library reads nothing.
+    `module`: `pynvml` or what stands for it; None loads it, and no GPU, driver or library reads nothing.
     """
 
     def __init__(self, module: Any = None) -> None:

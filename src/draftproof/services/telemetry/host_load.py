@@ -29,12 +29,9 @@ class CpuGroup:
     """The control group of this process: how long its threads waited for a core, and whether it has a quota.
 
     Linux, cgroup-v2.rst (`cpu.pressure`, `cpu.max`) and cgroup-v1/cpu (`cpu.cfs_quota_us`). A group's own
-    waiting is not that of its neighbours in other containers; with a quota it waits for itself.
-
-    Args:
-        mount: where control groups are mounted.
-        membership: which groups this process is in.
-        host: waiting on the whole host, where groups do not count their own.
+    waiting is not that of its neighbours in other containers; with a quota it waits for itself. `mount`:
+    where control groups are mounted. `membership`: which groups this process is in. `host`: waiting on the
+    whole host, where groups do not count their own.
     """
 
     def __init__(
@@ -48,8 +45,7 @@ class CpuGroup:
     def read_pressure(self, *, of_host: bool = False) -> float | None:
         """Return the seconds for which some thread has waited for a core since the start, None if not told.
 
-        Args:
-            of_host: of all groups; a quota is then no matter.
+        `of_host`: of all groups; a quota is then no matter.
         """
         if of_host or (self._own is None and not self.has_quota):
             return parse_pressure(_read(self._host))
@@ -111,11 +107,8 @@ class HostCounters(msgspec.Struct, frozen=True, kw_only=True):
 class HostLoadReader:
     """Reads the counters of this host.
 
-    Args:
-        clock: source of the times.
-        leader: the process whose tree is own work; this one.
-        nvml: GPUs; None: those of this machine, if any.
-        group: the control group of this process, which says how long it waited.
+    `clock`: source of the times. `leader`: the process whose tree is own work; this one. `nvml`: GPUs; None:
+    those of this machine, if any. `group`: the control group of this process, which says how long it waited.
     """
 
     def __init__(
@@ -132,9 +125,8 @@ class HostLoadReader:
     def read(self, attached: Collection[int] | None = ()) -> HostCounters:
         """Return the counters now.
 
-        Args:
-            attached: further processes whose trees are own work; None where such are not known, so that own
-                work cannot be told.
+        `attached`: further processes whose trees are own work; None where such are not known, so that own
+        work cannot be told.
         """
         family = find_family(self._leader, *(attached or ()))
         times = psutil.cpu_times(percpu=True)

@@ -48,13 +48,9 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 class Sampler:
     """Takes the samples of one turn after the other.
 
-    Args:
-        session: carries the requests.
-        write: keeps a sample; what it raises is raised at the end of the turn.
-        interval_s: time between readings during a turn.
-        host: reads the machine of launched arms; None leaves it out.
-        clock: source of the times in samples.
-        pause: waits so many seconds.
+    `write`: keeps a sample; what it raises is raised at the end of the turn. `interval_s`: time between
+    readings during a turn. `host`: reads the machine of launched arms; None leaves it out. `clock`: source of
+    the times in samples. `pause`: waits so many seconds.
     """
 
     def __init__(
@@ -77,10 +73,8 @@ class Sampler:
     async def turn(self, target: Target, name: str, stop: asyncio.Event | None = None) -> AsyncIterator[None]:
         """Sample around and during the body, which is the turn `name` ("load/block").
 
-        Once `stop` is set the reading at the end is left out: who wants to leave is not kept waiting.
-
-        Raises:
-            StoreError: a sample cannot be kept.
+        Once `stop` is set the reading at the end is left out: who wants to leave is not kept waiting. Raises
+        StoreError: a sample cannot be kept.
         """
         watch = _Watch(self, target, name)
         await watch.read_edge("start")

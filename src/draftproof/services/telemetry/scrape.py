@@ -24,9 +24,7 @@ def parse_exposition(text: str) -> dict[str, float]:
     """Return series -> value of a Prometheus text; timestamps and exemplars are dropped.
 
     A series is the sample's name with its labels in order, e.g. `requests_total{model="m",status="ok"}`.
-
-    Raises:
-        ValueError: the text is not in the exposition format.
+    Raises ValueError: the text is not in the exposition format.
     """
     return {
         name_series(sample.name, sample.labels): float(sample.value)
@@ -58,10 +56,8 @@ async def fetch_text(
 ) -> str:
     """Return what an address answers, unpacked where it is compressed.
 
-    No redirect is followed: the headers hold a key, which is for this address alone.
-
-    Raises:
-        EngineError: nobody answers there in time, with status 200 and less than 16 MiB.
+    No redirect is followed: the headers hold a key, which is for this address alone. Raises EngineError:
+    nobody answers there in time, with status 200 and less than 16 MiB.
     """
     timeout = aiohttp.ClientTimeout(total=timeout_s)
     try:
@@ -94,8 +90,7 @@ async def fetch_exposition(
 ) -> dict[str, float]:
     """Return one scrape of an address, see `parse_exposition`; a compressed answer is unpacked.
 
-    Raises:
-        EngineError: nobody answers there, or what answers has no metrics in Prometheus's text format.
+    Raises EngineError: nobody answers there, or what answers has no metrics in Prometheus's text format.
     """
     text = await fetch_text(session, address, headers=headers, timeout_s=timeout_s)
     try:
@@ -149,12 +144,8 @@ def name_series_of(series: Series) -> frozenset[str]:
 def select_values(text: str, names: Collection[str]) -> Selection:
     """Return the finite values of the chosen series of an exposition.
 
-    Args:
-        text: the exposition.
-        names: sample names to keep; empty: all but buckets and the runtime's own, at most `MOST_UNKNOWN`.
-
-    Raises:
-        ValueError: nothing in the text is a sample, or a chosen line is not in the exposition format.
+    `names`: sample names to keep; empty: all but buckets and the runtime's own, at most `MOST_UNKNOWN`.
+    Raises ValueError: nothing in the text is a sample, or a chosen line is not in the exposition format.
     """
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     if not any(_is_sample(line) for line in lines):

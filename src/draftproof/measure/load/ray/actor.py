@@ -53,11 +53,7 @@ class Spool:
         return self._taken == self._end
 
     def append(self, line: bytes) -> None:
-        """Keep one line, given without its newline.
-
-        Raises:
-            StoreError: the disk is full.
-        """
+        """Keep one line, given without its newline. Raises StoreError: the disk is full."""
         try:
             self._file.seek(self._end)
             self._file.write(line + b"\n")
@@ -88,9 +84,7 @@ class Spool:
 class LoadActor:
     """One worker of a cluster, which calls its public methods, `set_up` first.
 
-    Args:
-        clock: the host's clock.
-        alone_s: after so long without a question the turn ends.
+    `alone_s`: after so long without a question the turn ends.
     """
 
     def __init__(self, clock: Clock = monotonic_ns, alone_s: float = ALONE_S) -> None:
@@ -104,10 +98,8 @@ class LoadActor:
     async def set_up(self, items: bytes, secrets: tuple[str, ...], descriptors: int = 0) -> None:
         """Take what holds for all turns.
 
-        Args:
-            items: the whole workload.
-            secrets: values masked in every record before it leaves this process.
-            descriptors: how many open files this process has to be allowed.
+        `secrets`: values masked in every record before it leaves this process. `descriptors`: how many open
+        files this process has to be allowed.
         """
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         if soft != resource.RLIM_INFINITY and descriptors > soft:
@@ -125,10 +117,9 @@ class LoadActor:
     async def take(self, body: bytes, headers: Headers = (), offset_ns: int | None = None) -> None:
         """Do what a word says.
 
-        Args:
-            body: the word; its times are by the clock of whoever says it.
-            headers: those of the requests of a turn, kept apart from its order since they hold keys.
-            offset_ns: this host's clock less that one, from now on.
+        `body`: the word; its times are by the clock of whoever says it. `headers`: those of the requests of a
+        turn, kept apart from its order since they hold keys. `offset_ns`: this host's clock less that one,
+        from now on.
         """
         self._asked_s = time.monotonic()
         word = WORDS.decode(body)

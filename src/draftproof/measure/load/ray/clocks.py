@@ -39,9 +39,7 @@ def estimate_offset(pings: Sequence[Ping]) -> Offset:
 def widen_error(before: Offset, after: Offset) -> Offset:
     """Return the offset that a turn was run with, its error wide enough for what the clocks did meanwhile.
 
-    Args:
-        before: estimated before the turn; times are converted by it.
-        after: estimated after the turn.
+    `before`: estimated before the turn; times are converted by it. `after`: estimated after the turn.
     """
     moved_ns = abs(after.offset_ns - before.offset_ns) + after.error_ns
     return Offset(before.offset_ns, max(before.error_ns, moved_ns))

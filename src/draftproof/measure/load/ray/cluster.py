@@ -62,10 +62,8 @@ class Cluster:
     def join(cls, address: str) -> "Cluster":
         """Join a cluster; joining it again is harmless.
 
-        Ray puts a handler of its own on SIGTERM, so this comes before a run's.
-
-        Raises:
-            UsageError: Ray is not installed, or no cluster answers there.
+        Ray puts a handler of its own on SIGTERM, so this comes before a run's. Raises UsageError: Ray is not
+        installed, or no cluster answers there.
         """
         ray = load_ray()
         if not ray.is_initialized():
@@ -91,14 +89,9 @@ class Cluster:
     ) -> tuple[str, ...]:
         """Place so many workers, look at them, let them go; return what there is, one line a host.
 
-        Args:
-            levels: the load levels.
-            workers: how many workers share a turn.
-            urls: an arm's name -> the address by which it is asked.
-            wait_s: longest wait for their processes.
-
-        Raises:
-            UsageError: the cluster is too small, or a worker there could not do its part.
+        `workers`: how many workers share a turn. `urls`: an arm's name -> the address by which it is asked.
+        `wait_s`: longest wait for their processes. Raises UsageError: the cluster is too small, or a worker
+        there could not do its part.
         """
         nodes = sum(bool(node["Alive"]) for node in self._ray.nodes())
         if self.cpus < workers:
@@ -147,13 +140,8 @@ class Cluster:
 class ActorRemote:
     """The way to an actor; see `Remote`.
 
-    Args:
-        ray: the package.
-        actor: its handle.
-        items: a reference to the workload in the cluster's memory.
-        levels: the load levels.
-        workers: how many workers share a turn.
-        silent_s: a call that takes longer, beside what it waits for itself, says that the worker is gone.
+    `items`: a reference to the workload in the cluster's memory. `workers`: how many workers share a turn.
+    `silent_s`: a call that takes longer, beside what it waits for itself, says that the worker is gone.
     """
 
     def __init__(
@@ -172,9 +160,7 @@ class ActorRemote:
     async def set_up(self, secrets: tuple[str, ...]) -> HostFacts:
         """Hand over what holds for all turns; return what the worker is.
 
-        Raises:
-            WorkerDiedError: it is gone, or could not be placed.
-            UsageError: it cannot do its part.
+        Raises WorkerDiedError: it is gone, or could not be placed; UsageError: it cannot do its part.
         """
         placed_s = PLACE_S - self._silent_s
         facts = msgspec.msgpack.decode(await self.call("facts", wait_s=placed_s), type=HostFacts)
@@ -184,11 +170,7 @@ class ActorRemote:
         return facts
 
     async def call(self, method: str, *arguments: Any, wait_s: float = 0.0) -> Any:
-        """Call a method of the actor that may wait so long by itself.
-
-        Raises:
-            WorkerDiedError: it is gone.
-        """
+        """Call a method of the actor that may wait so long by itself. Raises WorkerDiedError: it is gone."""
         wait_s += self._silent_s
         try:
             async with asyncio.timeout(wait_s):
@@ -205,11 +187,7 @@ class ActorRemote:
 
 
 def load_ray() -> Any:
-    """Return the package.
-
-    Raises:
-        UsageError: it is not installed.
-    """
+    """Return the package. Raises UsageError: it is not installed."""
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
     try:

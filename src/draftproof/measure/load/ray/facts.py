@@ -66,8 +66,7 @@ def read_facts(node: str = "") -> HostFacts:
 def check_same_program(own: HostFacts, workers: Sequence[HostFacts]) -> None:
     """Do nothing if every worker runs what we run.
 
-    Raises:
-        UsageError: names the first host that runs something else.
+    Raises UsageError: names the first host that runs something else.
     """
     for one in workers:
         for name, theirs, ours in (
@@ -85,8 +84,7 @@ def check_same_program(own: HostFacts, workers: Sequence[HostFacts]) -> None:
 def check_sockets(levels: Sequence[LoadLevel], workers: Sequence[HostFacts]) -> tuple[int, ...]:
     """Return the limit of descriptors that each worker has to have.
 
-    Raises:
-        UsageError: a host grants fewer descriptors, or fewer ports than its workers use together.
+    Raises UsageError: a host grants fewer descriptors, or fewer ports than its workers use together.
     """
     on_network = Counter(one.network for one in workers)
     for one in workers:
@@ -104,13 +102,7 @@ def check_sockets(levels: Sequence[LoadLevel], workers: Sequence[HostFacts]) -> 
 def check_reachable(urls: Mapping[str, str], own: HostFacts, workers: Sequence[HostFacts]) -> None:
     """Do nothing unless a worker is elsewhere and a service answers on a loopback address only.
 
-    Args:
-        urls: an arm's name -> the address by which it is asked.
-        own: this process.
-        workers: the workers.
-
-    Raises:
-        UsageError: names the arm and the host.
+    `urls`: an arm's name -> the address by which it is asked. Raises UsageError: names the arm and the host.
     """
     strangers = [one for one in workers if one.network != own.network]
     for arm, url in urls.items():

@@ -52,10 +52,8 @@ class Remote(Protocol):
 class RemoteWorker:
     """A worker on another host.
 
-    Args:
-        setup: its number, its journal here, and the secrets that it masks.
-        remote: how it is reached.
-        clock: the clock that records are kept in.
+    `setup`: its number, its journal here, and the secrets that it masks. `remote`: how it is reached.
+    `clock`: the clock that records are kept in.
     """
 
     def __init__(self, setup: Setup, remote: Remote, clock: Clock = monotonic_ns) -> None:
@@ -76,9 +74,7 @@ class RemoteWorker:
     async def start(self) -> None:
         """Hand over what holds for all turns.
 
-        Raises:
-            WorkerDiedError: it is gone.
-            StoreError: its journal cannot be opened.
+        Raises WorkerDiedError: it is gone; StoreError: its journal cannot be opened.
         """
         with self._named():
             facts = await self._remote.set_up(self._setup.secrets)
@@ -88,8 +84,7 @@ class RemoteWorker:
     def tell(self, word: Word) -> None:
         """Send a word, after those before it.
 
-        Raises:
-            UsageError: the arm of a turn answers where this worker cannot reach it.
+        Raises UsageError: the arm of a turn answers where this worker cannot reach it.
         """
         if isinstance(word, TurnOrder) and self._facts is not None:
             check_reachable({word.turn.arm: word.endpoint.url}, read_facts(), [self._facts])
@@ -99,9 +94,8 @@ class RemoteWorker:
     async def hear(self) -> Reply:
         """Return the next reply; what ended before it is in the journal, and at `Done` on the device.
 
-        Raises:
-            WorkerDiedError: the worker is gone, or gives no sign of life.
-            StoreError: its journal cannot be written.
+        Raises WorkerDiedError: the worker is gone, or gives no sign of life; StoreError: its journal cannot
+        be written.
         """
         with self._named():
             while not self._heard:

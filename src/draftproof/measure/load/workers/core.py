@@ -36,13 +36,8 @@ REPORT_S = 0.05
 class LoadWorker:
     """Runs its part of one turn after the other, as it is told.
 
-    Args:
-        items: the whole workload.
-        transport: carries its requests.
-        sink: takes its records.
-        reply: takes each reply.
-        sync: makes the records of a part as safe as they have to be before `Done` is said.
-        clock: the clock that all workers of a host share.
+    `sync`: makes the records of a part as safe as they have to be before `Done` is said. `clock`: the clock
+    that all workers of a host share.
     """
 
     def __init__(

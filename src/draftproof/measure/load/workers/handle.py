@@ -30,11 +30,7 @@ class Worker(Protocol):
         ...
 
     async def start(self) -> None:
-        """Make it ready for its first turn.
-
-        Raises:
-            DraftproofError: it cannot be had.
-        """
+        """Make it ready for its first turn. Raises DraftproofError: it cannot be had."""
         ...
 
     def tell(self, word: Word) -> None:
@@ -42,11 +38,7 @@ class Worker(Protocol):
         ...
 
     async def hear(self) -> Reply:
-        """Return the next reply.
-
-        Raises:
-            WorkerDiedError: the worker is gone.
-        """
+        """Return the next reply. Raises WorkerDiedError: the worker is gone."""
         ...
 
     async def close(self, *, at_once: bool = False) -> None:
@@ -57,9 +49,7 @@ class Worker(Protocol):
 class ProcessWorker:
     """A child process of this one; `start` makes it.
 
-    Args:
-        setup: what it is told first.
-        inherited: descriptors that it keeps open as long as it lives.
+    `setup`: what it is told first. `inherited`: descriptors that it keeps open as long as it lives.
     """
 
     def __init__(self, setup: Setup, inherited: tuple[int, ...] = ()) -> None:
@@ -98,11 +88,7 @@ class ProcessWorker:
             pipe.write(encode_message(word))
 
     async def hear(self) -> Reply:
-        """Return the next reply.
-
-        Raises:
-            WorkerDiedError: the worker is gone.
-        """
+        """Return the next reply. Raises WorkerDiedError: the worker is gone."""
         while not self._heard:
             pipe = self._running.stdout
             data = b"" if pipe is None else await pipe.read(_READ_BYTES)

@@ -66,16 +66,10 @@ def merge_parts(
     """Return the record of a turn from those of its parts. Pure.
 
     It is complete if every part is: a part whose worker died leaves it incomplete, whatever the others did.
-
-    Args:
-        turn: the turn.
-        parts: a worker's name -> the record of its part; a worker that died has none.
-        workers: into how many parts the turn was dealt.
-        started_ns: when the parts began.
-        ended_ns: when the last one ended.
-        faults: what befell workers, each a phrase.
-        conductor_cpu_s: CPU time of the process that conducted them.
-        lead_end: how the lead ended, which the conductor decides.
+    `parts`: a worker's name -> the record of its part; a worker that died has none. `workers`: into how many
+    parts the turn was dealt. `started_ns`: when the parts began. `ended_ns`: when the last one ended.
+    `faults`: what befell workers, each a phrase. `conductor_cpu_s`: CPU time of the process that conducted
+    them. `lead_end`: how the lead ended, which the conductor decides.
     """
     blocks = list(parts.values())
     notes = [*faults, *(f"{name}: {one.note}" for name, one in parts.items() if one.note)]
@@ -119,11 +113,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 class Conductor:
     """Conducts one turn; used once.
 
-    Args:
-        turn: the turn.
-        orders: each worker and its part, in the order of the parts.
-        lead_s: longest time that an open loop leads up to its counted requests.
-        clock: the clock that workers and conductor share.
+    `orders`: each worker and its part, in the order of the parts. `lead_s`: longest time that an open loop
+    leads up to its counted requests. `clock`: the clock that workers and conductor share.
     """
 
     def __init__(
@@ -285,13 +276,9 @@ MakeWorker = Callable[[Setup], Worker]
 class WorkerPool:
     """Workers that share turns between them: child processes unless `make` makes others.
 
-    Args:
-        count: how many.
-        items: the workload.
-        journal: folder in which worker k writes records-w<k>.jsonl.
-        secrets: values masked in every record.
-        inherited: descriptors that a worker keeps open as long as it lives, such as the run's lock.
-        make: returns the worker of a setup; None: a process that inherits `inherited`.
+    `journal`: folder in which worker k writes records-w<k>.jsonl. `secrets`: values masked in every record.
+    `inherited`: descriptors that a worker keeps open as long as it lives, such as the run's lock. `make`:
+    returns the worker of a setup; None: a process that inherits `inherited`.
     """
 
     def __init__(
@@ -331,12 +318,8 @@ class WorkerPool:
     ) -> Outcome:
         """Run one turn; workers that it is too small for rest.
 
-        Args:
-            turn: the turn.
-            endpoint: the arm's service.
-            settings: patience and pace.
-            answered: what is recorded of this turn already, see `TurnOrder`.
-            stop: set by whoever wants the turn to end.
+        `answered`: what is recorded of this turn already, see `TurnOrder`. `stop`: set by whoever wants the
+        turn to end.
         """
         if not self._is_started:
             self._is_started = True

@@ -45,9 +45,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 class KeepingFold:
     """An `AnswerFold` that keeps every frame, and tells of each one that carries part of the answer.
 
-    Args:
-        inner: folds the answer.
-        on_content: called after each such frame.
+    `on_content`: called after each such frame.
     """
 
     def __init__(self, inner: AnswerFold, on_content: Callable[[], None] | None = None) -> None:
@@ -55,20 +53,12 @@ class KeepingFold:
         self.frames: list[Frame] = []
 
     def add(self, frame: bytes, arrival_ns: int) -> None:
-        """Take the data of one event.
-
-        Raises:
-            FrameError: as the inner fold.
-        """
+        """Take the data of one event. Raises FrameError: as the inner fold."""
         self._inner.add(frame, arrival_ns)
         self._keep(frame)
 
     def add_all(self, frames: Sequence[bytes], arrivals_ns: Sequence[int]) -> None:
-        """Take the data of several events.
-
-        Raises:
-            FrameError: as the inner fold.
-        """
+        """Take the data of several events. Raises FrameError: as the inner fold."""
         self._inner.add_all(frames, arrivals_ns)
         for frame in frames:
             self._keep(frame)
