@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Collection
 
 from draftproof.core.records import AcceleratorUse
-from draftproof.services.telemetry.host_load import HostCounters
+from draftproof.services.telemetry.host import HostCounters, HostLoadReader
 
 CORES = 2
 
 
-class ScriptedHost:
+class ScriptedHost(HostLoadReader):
     """Counts as a host on which our own and other programs use so many cores; both may be changed.
 
     `attached` notes whose work was said to be own at each reading, `closed` whether it was let go of.

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from draftproof.measure.load.workers.handle import ProcessWorker
+from draftproof.measure.load.workers.process import ProcessWorker
 from draftproof.measure.run.progress import Progress
 from draftproof.measure.run.runner import resume_run, run_plan
 from draftproof.plan.loading import load_plan

@@ -15,10 +15,10 @@ from draftproof.core.clock import monotonic_ns
 from draftproof.core.errors import StoreError, UsageError
 from draftproof.measure.load.period import Endpoint, Turn
 from draftproof.measure.load.ray.actor import LoadActor
-from draftproof.measure.load.ray.facts import read_facts
 from draftproof.measure.load.ray.handle import RemoteWorker
+from draftproof.measure.load.ray.hosts import read_facts
 from draftproof.measure.load.request_runner import LoadSettings
-from draftproof.measure.load.workers.handle import WorkerDiedError
+from draftproof.measure.load.workers.messages import WorkerDiedError
 from draftproof.measure.load.workers.pool import WorkerPool
 from draftproof.store.journal import load_journal
 from draftproof.workload.arrivals import OpenLoop, Spacing, Steady, times_within

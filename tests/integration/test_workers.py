@@ -20,7 +20,7 @@ from draftproof.core.errors import StoreError
 from draftproof.measure.client.transport import HttpTransport
 from draftproof.measure.load.period import Endpoint, Turn
 from draftproof.measure.load.request_runner import LoadSettings, MemorySink
-from draftproof.measure.load.workers.handle import WorkerDiedError
+from draftproof.measure.load.workers.messages import WorkerDiedError
 from draftproof.measure.load.workers.pool import WorkerPool
 from draftproof.store.journal import load_journal
 from draftproof.workload.arrivals import OpenLoop, Spacing, Steady, times_within

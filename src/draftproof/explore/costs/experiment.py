@@ -40,10 +40,9 @@ from draftproof.explore.costs.schedule import (
 )
 from draftproof.judge.results.run import Results
 from draftproof.measure.run.check import ModelResolver, resolve_target
-from draftproof.measure.run.progress import Interrupted, Progress
+from draftproof.measure.run.progress import Interrupted, Progress, stop_on_signal, unless_stopped
 from draftproof.measure.run.reporting import recompute
 from draftproof.measure.run.runner import describe_host
-from draftproof.measure.run.stopping import stop_on_signal, unless_stopped
 from draftproof.plan.loading import plan_sha256
 from draftproof.plan.schema import Arm, Plan
 from draftproof.services.engines import adapter_for

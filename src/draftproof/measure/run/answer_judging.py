@@ -20,8 +20,7 @@ from draftproof.core.records import Judgement, TokenCounts
 from draftproof.judge.metrics.request import apply_counts, count_tokens, list_uncounted
 from draftproof.judge.observe.observed import RunData
 from draftproof.measure.run.judge_models import FunctionProcess, ask_functions, ask_judge
-from draftproof.measure.run.progress import Interrupted, Progress
-from draftproof.measure.run.stopping import stop_on_signal, unless_stopped
+from draftproof.measure.run.progress import Interrupted, Progress, stop_on_signal, unless_stopped
 from draftproof.plan.environment import resolve_headers
 from draftproof.plan.loading import BUILTIN_PREFIX
 from draftproof.plan.schema import Plan

@@ -12,8 +12,8 @@ import aiohttp
 from draftproof.core.records import BehaviourProbe
 from draftproof.measure.client.transport import HttpTransport
 from draftproof.measure.run.engine_session import Contact
+from draftproof.measure.run.progress import unless_stopped
 from draftproof.measure.run.service_group import Fleet
-from draftproof.measure.run.stopping import unless_stopped
 from draftproof.plan.environment import mask_struct
 from draftproof.plan.schema import Plan
 from draftproof.services.arms.behaviour.asking import Line

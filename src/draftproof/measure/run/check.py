@@ -27,10 +27,9 @@ from draftproof.measure.run.load_findings import (
 )
 from draftproof.measure.run.measure import plan_turns
 from draftproof.measure.run.period_runner import check_cluster
-from draftproof.measure.run.progress import Progress
+from draftproof.measure.run.progress import Progress, stop_on_signal
 from draftproof.measure.run.second_attempts import SHARE, choose_blocks, list_boundaries
 from draftproof.measure.run.service_group import Fleet, needs_model
-from draftproof.measure.run.stopping import stop_on_signal
 from draftproof.plan.environment import resolve_references
 from draftproof.plan.loading import BUILTIN_PREFIX
 from draftproof.plan.schema import Plan

@@ -12,7 +12,7 @@ from draftproof.core.errors import DraftproofError, EngineError
 from draftproof.core.manifests import ArmManifest, Counting
 from draftproof.measure.client.transport import HttpTransport
 from draftproof.measure.load.period import Endpoint
-from draftproof.measure.run.stopping import unless_stopped
+from draftproof.measure.run.progress import unless_stopped
 from draftproof.plan.environment import (
     check_request_fields,
     find_secrets,

@@ -1,13 +1,13 @@
 """Watches the host while a run measures, and ends or halts a run that cannot end well any more.
 
 Reads counters every few seconds and at both ends of a period, in a thread: no request waits for it. What is
-found is `early_word.py`'s; here it is kept, told once, and acted on.
+found is `early_warning.py`'s; here it is kept, told once, and acted on.
 """
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
-from typing import Protocol
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from typing import Any
 
 import msgspec
 import psutil
@@ -23,36 +23,15 @@ from draftproof.judge.metrics.host_use import (
     stolen_cores,
 )
 from draftproof.measure.run.early_warning import PeriodSeen, RunSeen, find_notices
-from draftproof.measure.run.progress import Patience, Progress
+from draftproof.measure.run.progress import Patience, Progress, unless_stopped
 from draftproof.measure.run.progress_model import TurnView
-from draftproof.measure.run.stopping import unless_stopped
-from draftproof.services.telemetry.host_load import HostCounters, subtract
+from draftproof.services.telemetry.host import HostCounters, HostLoadReader, subtract
 
 # Slices in which the host is read: the kernel adds up waiting every two seconds.
 SLICE_S = 5.0
 QUIET_SLICES = 2
 MOST_SLICES = 240
 HOST_CODES = ("host_busy", "host_stolen")
-
-
-class ReadsLoad(Protocol):
-    """Reads a host's counters; it may block, so it is called in a thread."""
-
-    def read(self, attached: Collection[int] | None = ()) -> HostCounters:
-        """Return the counters now."""
-        ...
-
-    def read_accelerators(self) -> tuple[AcceleratorUse, ...]:
-        """Return one sample of every accelerator that works."""
-        ...
-
-    def name_busiest(self, attached: Collection[int] | None = ()) -> tuple[str, ...]:
-        """Return the foreign programs that use the most cores now, in words; takes a second."""
-        ...
-
-    def close(self) -> None:
-        """Let go of what is held."""
-        ...
 
 
 class OwnWork(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,7 +62,7 @@ class HostWatch:
 
     def __init__(
         self,
-        reader: ReadsLoad,
+        reader: HostLoadReader,
         progress: Progress,
         *,
         patience: Patience | None = None,
@@ -91,7 +70,7 @@ class HostWatch:
         lag_limit_ms: float = 50.0,
         own: OwnWork | None = None,
         clock: Clock = monotonic_ns,
-        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        pause: Callable[[float], Coroutine[Any, Any, None]] = asyncio.sleep,
     ) -> None:
         own = own or OwnWork()
         self.reader, self.progress, self.patience = reader, progress, patience or Patience()
@@ -150,11 +129,7 @@ class HostWatch:
             raise ended
         await self._consider()
 
-    async def period_ended(
-        self,
-        record: BlockRecord,
-        view: TurnView,
-    ) -> None:
+    async def period_ended(self, record: BlockRecord, view: TurnView) -> None:
         """Take in a period that has ended, and what is left by the forecast."""
         period = PeriodSeen(record=record, faults=view.client_faults, tpot_ns=view.tpot_ns)
         self._seen = msgspec.structs.replace(
@@ -231,7 +206,8 @@ class HostWatch:
 
     async def _read(self) -> HostCounters | None:
         try:
-            samples, counters = await asyncio.to_thread(_read_both, self.reader, self._own.attached)
+            samples = await asyncio.to_thread(self.reader.read_accelerators)
+            counters = await asyncio.to_thread(self.reader.read, self._own.attached)
         except (OSError, psutil.Error):
             return None
         self._samples += samples
@@ -264,20 +240,14 @@ class HostWatch:
         self.progress.noticed(notice)
 
 
-def _read_both(
-    reader: ReadsLoad, attached: Collection[int] | None
-) -> tuple[tuple[AcceleratorUse, ...], HostCounters]:
-    return reader.read_accelerators(), reader.read(attached)
-
-
 async def wait_until_quiet(
-    reader: ReadsLoad,
+    reader: HostLoadReader,
     limit_s: float,
     progress: Progress,
     stop: asyncio.Event,
     *,
     own: OwnWork | None = None,
-    pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    pause: Callable[[float], Coroutine[Any, Any, None]] = asyncio.sleep,
 ) -> float | None:
     """Wait until others leave the cores free while nothing is asked; return the seconds, None if in vain.
 
@@ -288,7 +258,7 @@ async def wait_until_quiet(
     attached, waited_s, quiet = (own or OwnWork()).attached or (), 0.0, 0
     before = await asyncio.to_thread(reader.read, attached)
     while waited_s < limit_s:
-        await unless_stopped(_as_coroutine(pause(SLICE_S)), stop)
+        await unless_stopped(pause(SLICE_S), stop)
         after = await asyncio.to_thread(reader.read, attached)
         use, before = subtract(before, after), after
         waited_s += use.span_s
@@ -298,7 +268,3 @@ async def wait_until_quiet(
         taken = (foreign_cores(use) or 0.0) + stolen_cores(use)
         progress.advance(round(waited_s), round(limit_s), f"others use {taken:.1f} of {use.cores} cores")
     return None
-
-
-async def _as_coroutine(waiting: Awaitable[None]) -> None:
-    await waiting

@@ -14,7 +14,7 @@ from draftproof.measure.load.loops import run
 from draftproof.measure.load.period import Turn
 from draftproof.measure.load.request_runner import Performer
 from draftproof.measure.load.warmup import Route
-from draftproof.measure.load.workers.handle import WorkerDiedError
+from draftproof.measure.load.workers.messages import WorkerDiedError
 from draftproof.measure.load.workers.pool import MakeWorker, Outcome, WorkerPool, index_by_turn
 from draftproof.measure.run.service_group import Fleet
 from draftproof.plan.schema import Plan

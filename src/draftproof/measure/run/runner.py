@@ -30,7 +30,7 @@ from draftproof.measure.run.host_watch import HostWatch
 from draftproof.measure.run.load_findings import find_beyond_service
 from draftproof.measure.run.measure import measure, plan_turns
 from draftproof.measure.run.period_runner import check_cluster
-from draftproof.measure.run.progress import Interrupted, Patience, Progress
+from draftproof.measure.run.progress import Interrupted, Patience, Progress, stop_on_signal
 from draftproof.measure.run.reporting import recompute
 from draftproof.measure.run.second_attempts import (
     count_starts,
@@ -39,7 +39,6 @@ from draftproof.measure.run.second_attempts import (
     list_repeats,
 )
 from draftproof.measure.run.service_group import Fleet, check_same
-from draftproof.measure.run.stopping import stop_on_signal
 from draftproof.measure.run.watching_host import make_watch, running_arms
 from draftproof.plan.environment import list_values
 from draftproof.plan.loading import plan_sha256, thresholds_sha256

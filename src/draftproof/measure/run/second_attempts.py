@@ -20,7 +20,7 @@ any moment of it. Times of an earlier part of a resumed run do not count.
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Literal, Protocol
+from typing import Literal
 
 import msgspec
 
@@ -153,20 +153,6 @@ def list_request_ids(turn: Turn, items: Mapping[str, Item]) -> list[str]:
 SHARE = 0.25
 
 
-class Period(Protocol):
-    """What is read of a measurement period; a `Turn` fits."""
-
-    @property
-    def block(self) -> int:
-        """Number of the block."""
-        ...
-
-    @property
-    def load(self) -> str:
-        """The load level."""
-        ...
-
-
 class Restarts:
     """Keeps count of what starts cost and says when the next one is due.
 
@@ -174,9 +160,7 @@ class Restarts:
     where there is none that the run starts.
     """
 
-    def __init__(
-        self, wanted: int | Literal["auto"], periods: Sequence[Period], first_s: float | None
-    ) -> None:
+    def __init__(self, wanted: int | Literal["auto"], periods: Sequence[Turn], first_s: float | None) -> None:
         self._wanted, self._start_s = wanted, first_s
         self._chosen = set() if wanted == "auto" else choose_blocks(periods, wanted)
         self._answered = set[str]()
@@ -184,7 +168,7 @@ class Restarts:
         self._measured_s, self._spent_s, self._warm_s, self._last_warm_s = 0.0, 0.0, 0.0, 0.0
         self._is_first = True
 
-    def is_due(self, period: Period) -> bool:
+    def is_due(self, period: Turn) -> bool:
         """Tell whether the arms are to be started anew before a period; call it once for each, in order."""
         if self._start_s is None or period.block == self._block:
             return False
@@ -213,7 +197,7 @@ class Restarts:
         self._measured_s += seconds
 
 
-def list_boundaries(periods: Sequence[Period]) -> list[int]:
+def list_boundaries(periods: Sequence[Turn]) -> list[int]:
     """Return the blocks before which the arms can be started anew: of a load that was answered since."""
     found, answered, block = list[int](), set[str](), None
     for period in periods:
@@ -226,7 +210,7 @@ def list_boundaries(periods: Sequence[Period]) -> list[int]:
     return found
 
 
-def choose_blocks(periods: Sequence[Period], count: int) -> set[int]:
+def choose_blocks(periods: Sequence[Turn], count: int) -> set[int]:
     """Return `count` blocks before which the arms are started anew, evenly spread; fewer if there are."""
     blocks = list_boundaries(periods)
     if count >= len(blocks):

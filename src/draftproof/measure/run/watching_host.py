@@ -13,7 +13,7 @@ from draftproof.measure.run.progress import Interrupted, Patience, Progress
 from draftproof.measure.run.service_group import Fleet
 from draftproof.plan.schema import Plan
 from draftproof.services.arms.launch import list_arms
-from draftproof.services.telemetry.host_load import HostLoadReader
+from draftproof.services.telemetry.host import HostLoadReader
 from draftproof.services.telemetry.sampler import find_processes, is_by_daemon, is_local_url
 from draftproof.workload.items import Item
 

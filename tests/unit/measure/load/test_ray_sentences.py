@@ -10,8 +10,8 @@ from pydantic import ValidationError
 
 from draftproof.core.errors import UsageError
 from draftproof.measure.load.ray.cluster import ActorRemote, Cluster, load_ray
-from draftproof.measure.load.ray.facts import read_facts
-from draftproof.measure.load.workers.handle import WorkerDiedError
+from draftproof.measure.load.ray.hosts import read_facts
+from draftproof.measure.load.workers.messages import WorkerDiedError
 from draftproof.plan.load import LoadLevel
 from draftproof.plan.schema import Limits
 

@@ -11,21 +11,19 @@ from tests.builders.records import build_block_record, build_record
 from draftproof.core.errors import UsageError
 from draftproof.judge.metrics.request import compute_request_metrics
 from draftproof.measure.load.ray.actor import Spool
-from draftproof.measure.load.ray.clocks import (
+from draftproof.measure.load.ray.hosts import (
     Offset,
     Ping,
     block_to_our_time,
-    estimate_offset,
-    record_to_our_time,
-    to_worker_time,
-    widen_error,
-)
-from draftproof.measure.load.ray.facts import (
     check_reachable,
     check_same_program,
     check_sockets,
     describe_workers,
+    estimate_offset,
     read_facts,
+    record_to_our_time,
+    to_worker_time,
+    widen_error,
 )
 from draftproof.measure.load.sockets import Limits, count_descriptors
 from draftproof.measure.load.workers.messages import Count, Finish, Start

@@ -15,7 +15,6 @@ from draftproof.measure.load.loops import Lead, find_due_ns
 from draftproof.measure.load.period import Endpoint, Turn
 from draftproof.measure.load.request_runner import LoadSettings
 from draftproof.measure.load.schedule import Part, Schedule, Share, count_parts, deal_items
-from draftproof.measure.load.workers.handle import WorkerDiedError
 from draftproof.measure.load.workers.messages import (
     REPLIES,
     WORDS,
@@ -25,6 +24,7 @@ from draftproof.measure.load.workers.messages import (
     Standing,
     TurnOrder,
     Unframer,
+    WorkerDiedError,
     encode_message,
 )
 from draftproof.measure.load.workers.pool import (

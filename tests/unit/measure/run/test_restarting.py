@@ -1,21 +1,17 @@
 """When the arms are started anew: each load meets every process, and starts take a quarter of the time."""
 
-from typing import NamedTuple
-
 import pytest
 
+from draftproof.measure.load.period import Turn
 from draftproof.measure.run.second_attempts import Restarts, choose_blocks, list_boundaries
 
 
-class Period(NamedTuple):
-    """What the policy reads of a period."""
-
-    block: int
-    load: str
+def make_period(block: int, load: str) -> Turn:
+    return Turn(block=block, load=load, concurrency=1, repeat=0, arm="baseline", order=0, item_ids=())
 
 
-def lay_out(*loads: str, arms: int = 3) -> tuple[Period, ...]:
-    return tuple(Period(block, load) for block, load in enumerate(loads) for _ in range(arms))
+def lay_out(*loads: str, arms: int = 3) -> tuple[Turn, ...]:
+    return tuple(make_period(block, load) for block, load in enumerate(loads) for _ in range(arms))
 
 
 ROUNDS = lay_out("low", "high", "high", "low", "low", "high")

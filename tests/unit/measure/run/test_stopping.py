@@ -8,8 +8,7 @@ import threading
 import pytest
 
 from draftproof.core.errors import EngineError
-from draftproof.measure.run.progress import Interrupted
-from draftproof.measure.run.stopping import stop_on_signal, unless_stopped
+from draftproof.measure.run.progress import Interrupted, stop_on_signal, unless_stopped
 
 
 async def _return(value):

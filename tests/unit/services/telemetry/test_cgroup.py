@@ -2,7 +2,7 @@
 
 import pytest
 
-from draftproof.services.telemetry.host_load import CpuGroup, parse_pressure
+from draftproof.services.telemetry.host import CpuGroup, parse_pressure
 
 HOST = "some avg10=0.00 avg60=0.10 avg300=0.00 total=9000000\nfull avg10=0.00 total=0\n"
 OWN = "some avg10=1.00 avg60=0.10 avg300=0.00 total=2500000\n"

@@ -15,11 +15,12 @@ from draftproof.judge.metrics.host_series import CPU_SECONDS, RESIDENT_BYTES
 from draftproof.judge.metrics.host_use import foreign_cores
 from draftproof.services.telemetry import sampler as service_processes
 from draftproof.services.telemetry.devices import NvmlReader
-from draftproof.services.telemetry.host import find_family, read_family
-from draftproof.services.telemetry.host_load import (
+from draftproof.services.telemetry.host import (
     HostCounters,
     HostLoadReader,
     find_allowed,
+    find_family,
+    read_family,
     subtract,
 )
 from draftproof.services.telemetry.sampler import find_listeners, find_processes, is_local_url, list_group

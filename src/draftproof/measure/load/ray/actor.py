@@ -17,7 +17,7 @@ import msgspec
 from draftproof.core.clock import Clock, monotonic_ns
 from draftproof.core.records import RequestRecord
 from draftproof.measure.client.transport import HttpTransport
-from draftproof.measure.load.ray.clocks import block_to_our_time, record_to_our_time, to_worker_time
+from draftproof.measure.load.ray.hosts import block_to_our_time, record_to_our_time, to_worker_time
 from draftproof.measure.load.request_runner import MaskingSink
 from draftproof.measure.load.workers.core import LoadWorker
 from draftproof.measure.load.workers.messages import WORDS, Done, Failed, Reply, Standing, TurnOrder

@@ -17,7 +17,8 @@ import msgspec
 
 from draftproof.core.errors import UsageError
 from draftproof.measure.load.ray.actor import LoadActor
-from draftproof.measure.load.ray.facts import (
+from draftproof.measure.load.ray.handle import RemoteWorker
+from draftproof.measure.load.ray.hosts import (
     HostFacts,
     check_reachable,
     check_same_program,
@@ -25,9 +26,7 @@ from draftproof.measure.load.ray.facts import (
     describe_workers,
     read_facts,
 )
-from draftproof.measure.load.ray.handle import RemoteWorker
-from draftproof.measure.load.workers.handle import WorkerDiedError
-from draftproof.measure.load.workers.messages import Setup
+from draftproof.measure.load.workers.messages import Setup, WorkerDiedError
 from draftproof.plan.load import LoadLevel
 
 PLACE = "limits.ray"

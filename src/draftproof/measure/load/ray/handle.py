@@ -15,9 +15,15 @@ from draftproof.core.clock import Clock, monotonic_ns
 from draftproof.core.errors import DraftproofError
 from draftproof.core.records import BlockRecord, WorkerClock
 from draftproof.measure.load.ray.actor import POLL_S
-from draftproof.measure.load.ray.clocks import Offset, Ping, estimate_offset, widen_error
-from draftproof.measure.load.ray.facts import HostFacts, check_reachable, read_facts
-from draftproof.measure.load.workers.handle import CLOSE_S, WorkerDiedError
+from draftproof.measure.load.ray.hosts import (
+    HostFacts,
+    Offset,
+    Ping,
+    check_reachable,
+    estimate_offset,
+    read_facts,
+    widen_error,
+)
 from draftproof.measure.load.workers.messages import (
     REPLIES,
     Done,
@@ -27,7 +33,9 @@ from draftproof.measure.load.workers.messages import (
     Stop,
     TurnOrder,
     Word,
+    WorkerDiedError,
 )
+from draftproof.measure.load.workers.process import CLOSE_S
 from draftproof.store.journal import open_sound_lines
 
 PINGS = 16

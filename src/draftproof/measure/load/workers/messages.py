@@ -6,9 +6,11 @@ four bytes and then msgpack. Pure.
 
 import struct
 from collections.abc import Iterator
+from typing import Protocol
 
 import msgspec
 
+from draftproof.core.errors import DraftproofError
 from draftproof.core.records import BlockRecord
 from draftproof.measure.load.period import Endpoint, Turn
 from draftproof.measure.load.request_runner import LoadSettings
@@ -120,3 +122,32 @@ class Unframer:
             body = bytes(self._held[_LENGTH.size : end])
             del self._held[:end]
             yield body
+
+
+class WorkerDiedError(DraftproofError):
+    """A load worker is gone: a fault of the client, never of a service."""
+
+
+class Worker(Protocol):
+    """One load worker as its conductor sees it."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in a sentence."""
+        ...
+
+    async def start(self) -> None:
+        """Make it ready for its first turn. Raises DraftproofError: it cannot be had."""
+        ...
+
+    def tell(self, word: Word) -> None:
+        """Send a word; one that does not arrive shows in `hear`."""
+        ...
+
+    async def hear(self) -> Reply:
+        """Return the next reply. Raises WorkerDiedError: the worker is gone."""
+        ...
+
+    async def close(self, *, at_once: bool = False) -> None:
+        """End the worker and wait until it is gone; `at_once`: it gets no time to write down what it has."""
+        ...

@@ -23,7 +23,6 @@ from draftproof.measure.load.loops import Lead
 from draftproof.measure.load.period import Endpoint, Turn
 from draftproof.measure.load.request_runner import LoadSettings
 from draftproof.measure.load.schedule import Share, count_parts
-from draftproof.measure.load.workers.handle import ProcessWorker, Worker, WorkerDiedError
 from draftproof.measure.load.workers.messages import (
     Count,
     Done,
@@ -36,7 +35,10 @@ from draftproof.measure.load.workers.messages import (
     Start,
     Stop,
     TurnOrder,
+    Worker,
+    WorkerDiedError,
 )
+from draftproof.measure.load.workers.process import ProcessWorker
 from draftproof.workload.conversation import AnswerView
 from draftproof.workload.items import Item
 

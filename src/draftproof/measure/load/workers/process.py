@@ -1,4 +1,4 @@
-"""A load worker as a process: `python -m draftproof.measure.load.workers.process`, words in, replies out.
+"""A load worker as a child process: both ends of its pipes.
 
 Words come on standard input and replies go to what standard output was; whatever else is printed goes to the
 error stream. It ends when its input ends, so that none outlives the program that started it: what is in
@@ -19,10 +19,111 @@ import uvloop
 from draftproof.measure.client.transport import HttpTransport
 from draftproof.measure.load.request_runner import MaskingSink
 from draftproof.measure.load.workers.core import LoadWorker
-from draftproof.measure.load.workers.messages import WORDS, Reply, Setup, Unframer, Word, encode_message
+from draftproof.measure.load.workers.messages import (
+    REPLIES,
+    WORDS,
+    Reply,
+    Setup,
+    Unframer,
+    Word,
+    WorkerDiedError,
+    encode_message,
+)
 from draftproof.store.journal import encode_line, open_sound_lines
 
 _READ_BYTES = 1 << 16
+CLOSE_S = 5.0
+
+
+class ProcessWorker:
+    """A child process of this one; `start` makes it.
+
+    `setup`: what it is told first. `inherited`: descriptors that it keeps open as long as it lives.
+    """
+
+    def __init__(self, setup: Setup, inherited: tuple[int, ...] = ()) -> None:
+        self._setup, self._inherited = setup, inherited
+        self._process: asyncio.subprocess.Process | None = None
+        self._unframer, self._heard = Unframer(), list[Reply]()
+
+    @property
+    def name(self) -> str:
+        """What it is called in a sentence."""
+        return f"load worker {self._setup.index}"
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id, None before `start`."""
+        return None if self._process is None else self._process.pid
+
+    async def start(self) -> None:
+        """Make the process and hand it its setup by a pipe: command line and environment can be read."""
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "draftproof.measure.load.workers.process",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            pass_fds=self._inherited,
+            # Ctrl-C in a terminal is meant for the program: it says what the workers have to do.
+            start_new_session=True,
+        )
+        self.tell(self._setup)
+
+    def tell(self, word: Word) -> None:
+        """Send a word."""
+        pipe = self._running.stdin
+        if pipe is not None and not pipe.is_closing():
+            pipe.write(encode_message(word))
+
+    async def hear(self) -> Reply:
+        """Return the next reply. Raises WorkerDiedError: the worker is gone."""
+        while not self._heard:
+            pipe = self._running.stdout
+            data = b"" if pipe is None else await pipe.read(_READ_BYTES)
+            if not data:
+                raise WorkerDiedError(f"{self.name} {describe_end(await self._running.wait())}")
+            self._heard += [REPLIES.decode(body) for body in self._unframer.feed(data)]
+        return self._heard.pop(0)
+
+    async def close(self, *, at_once: bool = False) -> None:
+        """End the process and wait until it is gone."""
+        process = self._process
+        if process is None:
+            return
+        if process.stdin is not None:
+            process.stdin.close()
+        try:
+            if not at_once:
+                async with asyncio.timeout(CLOSE_S):
+                    await self._drain(process)
+        except TimeoutError:
+            pass
+        finally:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+            await process.wait()
+
+    async def _drain(self, process: asyncio.subprocess.Process) -> None:
+        """A process whose last words nobody reads would wait for ever to say them."""
+        while process.stdout is not None and await process.stdout.read(_READ_BYTES):
+            pass
+        await process.wait()
+
+    @property
+    def _running(self) -> asyncio.subprocess.Process:
+        if self._process is None:
+            raise RuntimeError("the worker has not been started")
+        return self._process
+
+
+def describe_end(code: int) -> str:
+    """Return how a process ended, as the rest of a sentence."""
+    if code < 0:
+        with contextlib.suppress(ValueError):
+            return f"was ended by {signal.Signals(-code).name}"
+    return f"ended with exit code {code}"
 
 
 async def _serve(out: BinaryIO) -> None:
