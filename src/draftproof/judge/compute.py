@@ -28,10 +28,11 @@ from draftproof.judge.decide.wording import EVIDENCE_WORDS, list_reasons, render
 from draftproof.judge.inform.arm_cells import (
     compute_arm_cells,
     compute_deliveries,
+    compute_estimator_rows,
     compute_label_acceptance,
     summarise_turns,
 )
-from draftproof.judge.inform.clients import summarise_clients
+from draftproof.judge.inform.clients import summarise_clients, summarise_phases, warn_about_warmups
 from draftproof.judge.inform.diagnosis.remedies import compute_diagnoses
 from draftproof.judge.inform.diagnosis.steps import (
     ArmCellIndex,
@@ -44,9 +45,7 @@ from draftproof.judge.inform.diagnosis.steps import (
 )
 from draftproof.judge.inform.diagnosis.time_parts import diagnose
 from draftproof.judge.inform.economics import compute_economics
-from draftproof.judge.inform.estimators import compute_estimator_rows
 from draftproof.judge.inform.filling import warn_about_filling, warn_about_known_prompts, warn_about_overload
-from draftproof.judge.inform.phases import summarise_phases, warn_about_warmups
 from draftproof.judge.inform.questions import answer_questions
 from draftproof.judge.inform.service_agreement import compare_sources, list_disagreements
 from draftproof.judge.inform.unmeasured import (

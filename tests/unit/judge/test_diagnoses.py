@@ -5,7 +5,7 @@ import pytest
 
 from draftproof.core.records import ServerTimings
 from draftproof.judge.compute import compute_results
-from draftproof.judge.inform.diagnosis.drafter_cost import compute_drafter_costs
+from draftproof.judge.inform.diagnosis.drafting import compute_drafter_costs
 from draftproof.judge.inform.diagnosis.steps import collect_rounds, compute_break_evens
 from draftproof.judge.inform.diagnosis.time_parts import ceiling_of, predict_gain
 from draftproof.judge.observe.run_data import prepare_run

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from draftproof.core.records import ServerTimings
-from draftproof.judge.inform.diagnosis.drafting_remedies import (
+from draftproof.judge.inform.diagnosis.drafting import (
     enough_drafts,
     list_tried_chunks,
     measure_prefill_tail,

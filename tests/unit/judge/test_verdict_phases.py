@@ -7,7 +7,7 @@ from tests.builders.records import MS_NS
 from draftproof.core.manifests import ColdStart
 from draftproof.core.records import Warmup, WarmupGroup
 from draftproof.judge.compute import compute_results
-from draftproof.judge.inform.phases import summarise_phases, warn_about_warmups
+from draftproof.judge.inform.clients import summarise_phases, warn_about_warmups
 from draftproof.judge.observe.run_data import prepare_run
 
 SMALL = {"segments": ("chat",), "loads": (("low", 1),), "items_per_segment": 8}

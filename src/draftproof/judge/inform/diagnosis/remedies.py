@@ -13,9 +13,9 @@ from itertools import pairwise
 
 from draftproof.judge.decide.effects import EffectIndex, null_difference_at
 from draftproof.judge.decide.faults import Faults
-from draftproof.judge.inform.diagnosis.drafter_cost import compute_drafter_costs
-from draftproof.judge.inform.diagnosis.drafting_remedies import (
+from draftproof.judge.inform.diagnosis.drafting import (
     Known,
+    compute_drafter_costs,
     largest,
     suggest_cheaper_drafter,
     suggest_fewer_drafts,
