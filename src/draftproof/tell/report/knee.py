@@ -81,12 +81,6 @@ def build_knee(results: Results) -> KneeSection | None:
     )
 
 
-def knee_lines(results: Results) -> list[str]:
-    """Return what the terminal says of the search."""
-    found = results.knee
-    return [] if found is None else [found.sentence, *found.notes]
-
-
 def _describe_method(found: KneeSearch) -> str:
     looks = sum(one.looks for one in found.points)
     axis = "requests per second, as they came" if found.axis == "rps" else "requests kept in flight"
