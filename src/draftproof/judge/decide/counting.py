@@ -20,7 +20,7 @@ from draftproof.core.records import RequestRecord
 from draftproof.judge.decide.effects import METRICS, CellKey
 from draftproof.judge.decide.guardrails import SUSPECT_PROMPTS, Finding, find
 from draftproof.judge.metrics.delivery import count_characters
-from draftproof.judge.metrics.request import count_output_tokens, is_empty
+from draftproof.judge.metrics.request import METRIC_WORDS, count_output_tokens, is_empty
 from draftproof.judge.observe.columns import FROM_PROMPT, Columns
 from draftproof.judge.observe.pairs import NO_PAIRS, Pairs, PairTable, is_same_text
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, Observation, PreparedRun
@@ -274,12 +274,7 @@ def _rank_z(times: Floats, first: int) -> float:
     return float((below - first * rest / 2) / math.sqrt(first * rest * (times.size + 1) / 12))
 
 
-WORDS = {
-    "tpot_ns": "time per token",
-    "ttft_from_schedule_ns": "time to first token",
-    "e2e_from_schedule_ns": "end-to-end time",
-    "output_tokens": "length of the answer",
-}
+WORDS = METRIC_WORDS | {"output_tokens": "length of the answer"}
 
 
 class Coverage(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,7 +24,7 @@ from draftproof.judge.decide.effects import (
 from draftproof.judge.decide.forecast import blocks_needed, find_few_blocks
 from draftproof.judge.decide.guardrails import Finding, find
 from draftproof.judge.decide.near_copies import join_near_copies
-from draftproof.judge.decide.wording import METRIC_WORDS
+from draftproof.judge.metrics.request import METRIC_WORDS
 from draftproof.judge.observe.attempts import may_disturb_itself, take_first_attempts
 from draftproof.judge.observe.observed import RunData
 from draftproof.judge.observe.pairs import DECISIVE, Pairs, PairTable, pair_observations

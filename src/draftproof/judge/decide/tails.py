@@ -22,6 +22,7 @@ from draftproof.judge.decide.effects import (
 from draftproof.judge.decide.guardrails import Finding, Standing, beside_null, find
 from draftproof.judge.decide.order.processes import spread_processes
 from draftproof.judge.decide.samples.spreads import DEFAULT_POWER, spread_values
+from draftproof.judge.metrics.request import METRIC_WORDS
 from draftproof.judge.metrics.service import percentile
 from draftproof.judge.observe.pairs import DECISIVE, NULL, Comparison, Pairs, PairTable
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
@@ -33,7 +34,7 @@ from draftproof.judge.stats.quantile_ratio import paired_quantile_ratio
 from draftproof.judge.stats.resampling import Floats, Ints
 from draftproof.plan.schema import Thresholds
 
-TAIL_METRICS = {"tpot_ns": "time per token", "ttft_from_schedule_ns": "time to first token"}
+TAIL_METRICS = ("tpot_ns", "ttft_from_schedule_ns")
 TAIL_CODES = {"tpot_ns": "guardrail_tail_tpot", "ttft_from_schedule_ns": "guardrail_tail_ttft"}
 TAIL_COMPARISONS = (DECISIVE, NULL)
 NOT_SHOWN = "tail_not_shown"
@@ -89,14 +90,14 @@ def judge_tails(
 def list_open_tails(prepared: PreparedRun, tails: Tails, loads: Sequence[str]) -> Iterator[str]:
     """Yield, by metric, at which of some loads the tail is not shown to hold, and what it would take."""
     thresholds = prepared.plan.thresholds
-    for metric, words in TAIL_METRICS.items():
+    for metric in TAIL_METRICS:
         pooled = [_row_of(tails, metric, (ALL_SEGMENTS, load)) for load in loads]
         unseen = [one for one in pooled if _standing(one.ratio, 1 + thresholds.tail_margin) == "open"]
         if unseen:
             counts = [one.ratio.needed for one in unseen if one.ratio.needed]
             advice = _ask_for(max(counts, default=None), "at a load ")
             yield (
-                f"The tail: whether {thresholds.tail_quantile} of {words} stays within "
+                f"The tail: whether {thresholds.tail_quantile} of {METRIC_WORDS[metric]} stays within "
                 f"{100 * thresholds.tail_margin:g} % at load {', '.join(one.load for one in unseen)}{advice}."
             )
 
@@ -276,7 +277,7 @@ def _standing(ratio: Figure, limit: float, null: float = 1.0) -> Standing:
 
 
 def _describe(effect: Effect, thresholds: Thresholds) -> str:
-    ratio, words = effect.ratio, f"{thresholds.tail_quantile} of {TAIL_METRICS[effect.metric]}"
+    ratio, words = effect.ratio, f"{thresholds.tail_quantile} of {METRIC_WORDS[effect.metric]}"
     where = "over all segments" if effect.segment == ALL_SEGMENTS else f"in {effect.segment}"
     if ratio.value is None or ratio.low is None:
         return f"{words} could not be compared {where}: {ratio.reason}"

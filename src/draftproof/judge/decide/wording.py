@@ -6,6 +6,7 @@ Only representative traffic lets a sentence say more than a pilot hypothesis.
 from collections.abc import Iterable, Mapping, Sequence
 
 from draftproof.judge.decide.outcome import find_limits
+from draftproof.judge.metrics.request import METRIC_WORDS
 from draftproof.judge.observe.observed import ENDED_EARLY
 from draftproof.judge.results.run import Cell, Decision, EnvelopeEntry, Reason
 from draftproof.plan.load_size import LoadLimit, LoadSize
@@ -17,7 +18,6 @@ EVIDENCE_WORDS = {
     "synthetic": "pilot hypothesis: synthetic traffic",
     "smoke": "pilot hypothesis: smoke-test traffic",
 }
-METRIC_WORDS = {"tpot_ns": "time per token", "e2e_from_schedule_ns": "end-to-end time"}
 WITHHELD_WORDS = {
     "guardrail_failures": "failed requests",
     "guardrail_checks": "checks of answers",

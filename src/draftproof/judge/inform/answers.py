@@ -10,8 +10,8 @@ import msgspec
 
 from draftproof.core.manifests import ArmManifest, Contract, Manifest
 from draftproof.judge.decide.effects import index_effects
-from draftproof.judge.decide.wording import METRIC_WORDS
 from draftproof.judge.inform.rollback import CRITICAL, describe_rollback, list_triggers
+from draftproof.judge.metrics.request import METRIC_WORDS
 from draftproof.judge.observe.run_data import ALL_SEGMENTS
 from draftproof.judge.results.decision import ALL_LOADS, QuestionStanding
 from draftproof.judge.results.run import ArmCell, Effect, Results

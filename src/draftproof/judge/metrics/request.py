@@ -19,6 +19,17 @@ from draftproof.core.records import Chunk, RequestRecord, TokenCounts
 TpotBasis = Literal["counted", "single_first_token_assumed"]
 
 
+# A metric by its field, as people say it; the words of every sentence and table.
+METRIC_WORDS = {
+    "tpot_ns": "time per token",
+    "ttft_ns": "time to first token, from sending",
+    "ttft_from_schedule_ns": "time to first token",
+    "e2e_ns": "end-to-end time, from sending",
+    "e2e_from_schedule_ns": "end-to-end time",
+    "output_tokens": "output length",
+}
+
+
 class RequestMetrics(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What one request shows. Times in ns.
 

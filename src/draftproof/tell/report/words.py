@@ -6,6 +6,7 @@ is. Pure.
 
 import msgspec
 
+from draftproof.judge.metrics.request import METRIC_WORDS
 from draftproof.plan.load_size import LoadSize
 from draftproof.workload.segments import show_labels, split_key
 
@@ -71,14 +72,7 @@ ARM_MEANINGS: dict[str, str] = {
     "baseline_null": "Null: the baseline against itself",
 }
 
-METRICS: dict[str, str] = {
-    "tpot_ns": "Time per token",
-    "ttft_ns": "Time to first token, from sending",
-    "ttft_from_schedule_ns": "Time to first token",
-    "e2e_ns": "End-to-end time, from sending",
-    "e2e_from_schedule_ns": "End-to-end time",
-    "output_tokens": "Output length",
-}
+METRICS = {name: text[0].upper() + text[1:] for name, text in METRIC_WORDS.items()}
 
 QUANTITIES: dict[str, str] = {
     "failed_share": "Failed requests",

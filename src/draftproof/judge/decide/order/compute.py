@@ -24,6 +24,7 @@ from draftproof.judge.decide.effects import (
 )
 from draftproof.judge.decide.order.preceding import summarise_preceding
 from draftproof.judge.decide.order.processes import summarise_processes
+from draftproof.judge.metrics.request import METRIC_WORDS
 from draftproof.judge.observe.observed import place_in_time
 from draftproof.judge.observe.pairs import NULL, Comparison, Pairs, PairTable
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
@@ -268,14 +269,6 @@ def _to_drift(
     )
 
 
-WORDS = {
-    "tpot_ns": "time per token",
-    "ttft_from_schedule_ns": "time to first token",
-    "e2e_from_schedule_ns": "end-to-end time",
-    "output_tokens": "output length",
-}
-
-
 def warn_about_order(
     order: OrderSummary, thresholds: Thresholds, confidence: float, metric: str
 ) -> Iterator[str]:
@@ -298,7 +291,7 @@ def warn_about_order(
         shown = noise.null if noise.metric == metric else noise.joint
         if read_direction(shown, 1.0) is not None:
             yield (
-                f"Two equal arms differ at load {noise.load}: {WORDS[noise.metric]}, null / baseline, "
+                f"Two equal arms differ at load {noise.load}: {METRIC_WORDS[noise.metric]}, null / baseline, "
                 f"is {shown.value:.2f} ({shown.low:.2f} to {shown.high:.2f}) over all "
                 f"segments; {100 * ((noise.null_difference or 1) - 1):.0f} % count against gain and harm."
             )
@@ -308,17 +301,17 @@ def _describe_place(row: PlaceRow) -> str:
     whose = "every arm" if row.arm == ALL_ARMS else row.arm
     factors = ", ".join(f"{ratio:.2f}" for ratio in row.ratios or ())
     return (
-        f"At load {row.load} the place in a block matters to {whose}: {WORDS[row.metric]} by place is "
+        f"At load {row.load} the place in a block matters to {whose}: {METRIC_WORDS[row.metric]} by place is "
         f"{factors} of the mean (corrected p = {row.adjusted_p:.2g})."
     )
 
 
 def _describe_drift(row: DriftRow) -> str:
     if row.versus is None:
-        what = f"{WORDS[row.metric]} of {row.arm} drifts"
+        what = f"{METRIC_WORDS[row.metric]} of {row.arm} drifts"
         so = "the arms take turns, so the effect is not moved by what moves all of them"
     else:
-        what = f"the effect itself drifts: {row.arm} / {row.versus} in {WORDS[row.metric]} changes"
+        what = f"the effect itself drifts: {row.arm} / {row.versus} in {METRIC_WORDS[row.metric]} changes"
         so = "the effect stated is an average over the run and may not be what comes next"
     change, hours = 100 * ((row.change or 1) - 1), row.hours or 0.0
     return (

@@ -18,7 +18,6 @@ from draftproof.judge.decide.forecast import forecast_shortfalls
 from draftproof.judge.decide.samples.missing import list_obstacles
 from draftproof.judge.decide.samples.spreads import (
     DEFAULT_POWER,
-    METRIC_WORDS,
     Earlier,
     describe_samples,
     discordant_shares,
@@ -27,6 +26,7 @@ from draftproof.judge.decide.samples.spreads import (
     spreads_of_values,
 )
 from draftproof.judge.decide.tails import TAIL_METRICS, compare_tail, explain_tail, tail_share
+from draftproof.judge.metrics.request import METRIC_WORDS
 from draftproof.judge.observe.pairs import PairTable
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
 from draftproof.judge.results.run import Effect, Figure

@@ -9,8 +9,9 @@ from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from draftproof.judge.decide.samples.spreads import METRIC_WORDS, STATISTIC_WORDS
+from draftproof.judge.decide.samples.spreads import STATISTIC_WORDS
 from draftproof.judge.decide.wording import list_open, name_segment
+from draftproof.judge.metrics.request import METRIC_WORDS
 from draftproof.judge.observe.run_data import ALL_SEGMENTS
 from draftproof.judge.results.decision import ContextBand
 from draftproof.judge.results.figure import Figure

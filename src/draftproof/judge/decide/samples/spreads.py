@@ -14,6 +14,7 @@ import numpy as np
 from draftproof.judge.decide.effects import CellKey, derive_seed, estimate_null, find_usable
 from draftproof.judge.decide.guardrails import count_votes
 from draftproof.judge.decide.order.processes import spread_processes
+from draftproof.judge.metrics.request import METRIC_WORDS
 from draftproof.judge.observe.client_limits import LAGGED_TURNS_LIMIT
 from draftproof.judge.observe.pairs import NULL, Pairs, PairTable, pair_observations
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
@@ -171,7 +172,6 @@ def _read_noise(prepared: PreparedRun, pairs: PairTable, load: str) -> float:
 
 
 STATISTIC_WORDS = {"mean": "the mean", "p50": "the median", "p95": "p95", "p99": "p99"}
-METRIC_WORDS = {"tpot_ns": "time per token", "e2e_from_schedule_ns": "end-to-end time"}
 
 
 def describe_samples(found: SamplePlan, obstacles: Sequence[str]) -> str:
