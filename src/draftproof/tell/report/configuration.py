@@ -6,14 +6,13 @@ The twelve review questions: for the page, and as plain lines for a terminal. Pu
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import msgspec
 
 from draftproof.core.manifests import ArmManifest, Contract, Manifest
 from draftproof.judge.results.run import Results
-from draftproof.tell.report import kit, words, write
-from draftproof.tell.report.kit import Column, Table
+from draftproof.tell.report import kit, write
+from draftproof.tell.report.kit import Fact, Table
 from draftproof.tell.report.write import MISSING
 
 _MEMORY = "Resident memory"
@@ -30,6 +29,7 @@ _ARM_FACTS: tuple[tuple[str, Callable[[ArmManifest], str]], ...] = (
 _LATER_FACTS = frozenset({"Tokens counted by"})
 # Addresses, commands and start-up costs differ by nature; only settings, engine and version are compared.
 _COMPARED_FACTS = frozenset({"Engine", "Engine version"})
+_DIFFERS = " ≠"
 
 _CONTRACT_FACTS: tuple[tuple[str, Callable[[Contract], str | bool | None]], ...] = (
     ("Target model", lambda c: c.target_model),
@@ -71,20 +71,15 @@ def build_configuration(manifest: Manifest) -> Configuration:
     """Lay arms and contracts out as columns; a row whose values differ is marked."""
     arms, contracts = manifest.arms, manifest.contracts
     keys = sorted({key for arm in arms for key in arm.settings})
-    settings = [_Fact(key, [_setting(arm, key) for arm in arms], compared=True) for key in keys]
+    settings = [_mark(key, [_setting(arm, key) for arm in arms]) for key in keys]
     names = sorted({name for arm in arms for name in arm.platform})
-    platform = [
-        _Fact(name, [arm.platform.get(name, MISSING) for arm in arms], compared=True) for name in names
-    ]
-    stated = [
-        _Fact(label, [_fact_text(fact(one)) for one in contracts], compared=True)
-        for label, fact in _CONTRACT_FACTS
-    ]
+    platform = [_mark(name, [arm.platform.get(name, MISSING) for arm in arms]) for name in names]
+    stated = [_mark(label, [_fact_text(fact(one)) for one in contracts]) for label, fact in _CONTRACT_FACTS]
     groups = [("Service", _list_facts(arms)), ("Platform", platform), ("Settings", settings)]
     return Configuration(
         arms=_side_by_side("Arms side by side", [arm.arm for arm in arms], groups),
         contracts=_side_by_side("Contract of each arm", [one.arm for one in contracts], [("", stated)]),
-        sentence=_sentence(sum(one.differs for one in settings)),
+        sentence=_sentence(sum(map(_differs, settings))),
     )
 
 
@@ -94,45 +89,35 @@ def _sentence(differing: int) -> str:
     return f"The arms differ in {differing} setting{'s' if differing > 1 else ''}, marked ≠ below."
 
 
-class _Fact(msgspec.Struct, frozen=True):
-    """A row: its label, a value for each arm, and whether these are compared."""
+def _side_by_side(caption: str, arms: Sequence[str], groups: Sequence[tuple[str, Sequence[Fact]]]) -> Table:
+    def cell(value: str) -> kit.TableCell:
+        return kit.TableCell(text=value, tone="missing" if value == MISSING else "value")
 
-    label: str
-    values: list[str]
-    compared: bool
+    def tone(fact: Fact) -> str:
+        return "differs" if _differs(fact) else ""
 
-    @property
-    def differs(self) -> bool:
-        return self.compared and len(set(self.values)) > 1
+    return kit.side_by_side(caption, "Fact", arms, groups, cell, numeric=False, tone=tone)
 
 
-def _side_by_side(caption: str, arms: Sequence[str], groups: Sequence[tuple[str, Sequence[_Fact]]]) -> Table:
-    def column(place: int, arm: str) -> Column[_Fact]:
-        def cell(fact: _Fact) -> kit.TableCell:
-            value = fact.values[place]
-            return kit.TableCell(text=value, tone="missing" if value == MISSING else "value")
-
-        return kit.left(words.arm(arm), cell)
-
-    names: Column[_Fact] = kit.left(
-        "Fact", lambda one: kit.head(f"{one.label} ≠" if one.differs else one.label)
-    )
-    columns = (names, *(column(place, arm) for place, arm in enumerate(arms)))
-    shown: Any = groups if arms else ()
-    return kit.table(caption, columns, shown, tone=lambda one: "differs" if one.differs else "")
+def _mark(label: str, values: Sequence[str]) -> Fact:
+    """Return a fact whose label tells whether the arms differ in it."""
+    return f"{label}{_DIFFERS}" if len(set(values)) > 1 else label, values
 
 
-def _list_facts(arms: Sequence[ArmManifest]) -> list[_Fact]:
+def _differs(fact: Fact) -> bool:
+    return fact[0].endswith(_DIFFERS)
+
+
+def _list_facts(arms: Sequence[ArmManifest]) -> list[Fact]:
     sizes = write.sizes([arm.resident_bytes for arm in arms])
     facts = [
-        _Fact(
-            label,
-            sizes if label == _MEMORY else [fact(arm) for arm in arms],
-            compared=label in _COMPARED_FACTS,
-        )
-        for label, fact in _ARM_FACTS
+        (label, sizes if label == _MEMORY else [fact(arm) for arm in arms]) for label, fact in _ARM_FACTS
     ]
-    return [one for one in facts if one.label not in _LATER_FACTS or set(one.values) != {MISSING}]
+    return [
+        _mark(label, values) if label in _COMPARED_FACTS else (label, values)
+        for label, values in facts
+        if label not in _LATER_FACTS or set(values) != {MISSING}
+    ]
 
 
 def _setting(arm: ArmManifest, key: str) -> str:

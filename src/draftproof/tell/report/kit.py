@@ -20,6 +20,7 @@ from draftproof.tell.report import words, write
 from draftproof.tell.report.write import MISSING
 
 T = TypeVar("T")
+Fact = tuple[str, Sequence[str]]  # a label, and a text for each arm
 
 
 class TableCell(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,6 +156,26 @@ def table(
         made += [Group(title=title, rows=rows)] if rows else []
     made += [Group(title=left_out, rows=())] if left_out and made else []
     return Table(caption=caption, columns=tuple(columns), groups=tuple(made), notes=notes.notes())
+
+
+def side_by_side(
+    caption: str,
+    heading: str,
+    arms: Sequence[str],
+    groups: Sequence[tuple[str, Sequence[Fact]]],
+    cell: Callable[[str], TableCell],
+    *,
+    numeric: bool = True,
+    tone: Callable[[Fact], str] = lambda _: "",
+) -> Table:
+    """Return a table with a column for each arm, of facts; empty without arms."""
+
+    def column(place: int, arm: str) -> Column[Fact]:
+        return Column(words.arm(arm), lambda fact: cell(fact[1][place]), numeric=numeric)
+
+    names: Column[Fact] = left(heading, lambda fact: head(fact[0]))
+    columns = (names, *(column(place, arm) for place, arm in enumerate(arms)))
+    return table(caption, columns, groups if arms else (), tone=tone)
 
 
 def _finish(cell: str | TableCell, notes: Footnotes) -> TableCell:

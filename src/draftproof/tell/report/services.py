@@ -132,7 +132,9 @@ def build_services(results: Results) -> ServiceSection:
         use=kit.panels(results, lambda load: _use(results, load)),
         untold=_untold(results),
         agreement=kit.panels(results, lambda load: _agreement(results, load)),
-        starts=_side_by_side("Starts", "Start", [one.arm for one in starts], start_texts),
+        starts=kit.side_by_side(
+            "Starts", "Start", [one.arm for one in starts], [("", start_texts)], kit.missing
+        ),
         plots=tuple((title, plots) for title, plots in by_load if plots),
         arms=kit.order_arms(results, {line.arm for line in results.service_lines}),
         notes=service_notes(results),
@@ -185,20 +187,8 @@ def list_told(results: Results, load: str) -> tuple[list[str], list[tuple[str, l
 
 def _use(results: Results, load: str) -> Table:
     caption = f"The services by their own counters, {kit.load_title(results, load)}"
-    return _side_by_side(caption, "Quantity", *list_told(results, load))
-
-
-def _side_by_side(
-    caption: str, heading: str, arms: Sequence[str], rows: Sequence[tuple[str, list[str]]]
-) -> Table:
-    """Return a table with a column for each arm, of (label, text per arm)."""
-
-    def column(place: int, arm: str) -> Column[tuple[str, list[str]]]:
-        return kit.right(words.arm(arm), lambda row: kit.missing(row[1][place]))
-
-    names: Column[tuple[str, list[str]]] = kit.left(heading, lambda row: kit.head(row[0]))
-    columns = (names, *(column(place, arm) for place, arm in enumerate(arms)))
-    return kit.table(caption, columns, [("", rows if arms else ())])
+    arms, rows = list_told(results, load)
+    return kit.side_by_side(caption, "Quantity", arms, [("", rows)], kit.missing)
 
 
 def _untold(results: Results) -> str:
