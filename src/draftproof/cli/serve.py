@@ -36,13 +36,6 @@ _Drafter = Annotated[
 ]
 _NgramMin = Annotated[int, typer.Option(min=1, max=32, help="Shortest match that drafts.")]
 _NgramMax = Annotated[int, typer.Option(min=1, max=32, help="Longest match looked for.")]
-_NgramSharedTokens = Annotated[
-    int,
-    typer.Option(
-        min=0,
-        help="Output tokens lookup shares between requests; above 0 an answer's pace tells of others.",
-    ),
-]
 _MaxNumSeqs = Annotated[int, typer.Option(min=1, help="Sequences in one batch.")]
 _MaxNumBatchedTokens = Annotated[int, typer.Option(min=1, help="Tokens of one forward pass.")]
 _MaxModelLen = Annotated[int, typer.Option(min=8, help="Longest prompt plus answer, tokens.")]
@@ -87,7 +80,6 @@ def serve(
     drafter: _Drafter = None,
     ngram_min: _NgramMin = 2,
     ngram_max: _NgramMax = 4,
-    ngram_shared_tokens: _NgramSharedTokens = 0,
     max_num_seqs: _MaxNumSeqs = 8,
     max_num_batched_tokens: _MaxNumBatchedTokens = 256,
     max_model_len: _MaxModelLen = 2048,
@@ -114,7 +106,6 @@ def serve(
         drafters=tuple(drafter or ()),
         ngram_min=ngram_min,
         ngram_max=ngram_max,
-        ngram_shared_tokens=ngram_shared_tokens,
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
         max_model_len=max_model_len,

@@ -184,7 +184,6 @@ class Comparison(_Strict):
             "speculation.num_spec_tokens",
             "speculation.ngram_min",
             "speculation.ngram_max",
-            "speculation.ngram_shared_tokens",
             "drafter",
         ),
         description="Setting keys in which the candidate may differ from the baseline; "

@@ -127,7 +127,7 @@ class Engine:
             raise UsageError(f"request id {request.request_id!r} is in use", fix="use an id once at a time")
         schema = request.sampling.json_schema
         sequence = LiveSequence(
-            request if self.config.ngram_shared_tokens == 0 else _without_seed(request),
+            request,
             arrival_ns=self._clock() if arrival_ns is None else arrival_ns,
             eos_ids=self.target.eos_ids,
             max_model_len=self.config.max_model_len,
@@ -355,24 +355,9 @@ def _round_output(
     )
 
 
-def _without_seed(request: GenerationRequest) -> GenerationRequest:
-    """Return the request with random numbers of its own.
-
-    Where drafts come from other requests' outputs, those are functions of their random numbers: judged by the
-    same ones, a draft would no longer be independent of its verification.
-    """
-    sampling = msgspec.structs.replace(request.sampling, seed=None)
-    return msgspec.structs.replace(request, sampling=sampling)
-
-
 def default_proposers(config: EngineConfig) -> dict[str, Proposer]:
     """Return the drafters that need no weights."""
-    lookup = NgramProposer(
-        ngram_min=config.ngram_min,
-        ngram_max=config.ngram_max,
-        shared_tokens=config.ngram_shared_tokens,
-    )
-    return {"ngram": lookup}
+    return {"ngram": NgramProposer(ngram_min=config.ngram_min, ngram_max=config.ngram_max)}
 
 
 def load_engine(config: EngineConfig, *, tracer: Tracer | None = None) -> Engine:

@@ -67,8 +67,6 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     `draft_length_by_batch` is the table of the policy `batch`: (decoding sequences from, draft length) in
     rising order, the first from 1; a request's own `num_spec_tokens` bounds it. `drafters` names what the
     methods other than n-gram lookup draft with; what ships for the default method is used if it is empty.
-    `ngram_shared_tokens` is how many tokens of all requests' outputs lookup keeps for all of them to draft
-    from; above 0 an answer's pace tells what others were told, and the seeds of requests are ignored.
     """
 
     model_path: str
@@ -78,7 +76,6 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     draft_length_by_batch: BatchTable = ((1, 8), (4, 4), (8, 2), (16, 0))
     ngram_min: int = 2
     ngram_max: int = 4
-    ngram_shared_tokens: int = 0
     max_num_seqs: int = 8
     max_num_batched_tokens: int = 256
     max_model_len: int = 2048

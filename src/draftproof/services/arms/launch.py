@@ -42,7 +42,6 @@ REFERENCE_SETTINGS: dict[str, Setting] = {
     "drafter": Setting("--drafter", str),
     "speculation.ngram_min": Setting("--ngram-min", int),
     "speculation.ngram_max": Setting("--ngram-max", int),
-    "speculation.ngram_shared_tokens": Setting("--ngram-shared-tokens", int, lowest=0),
     "max_num_seqs": Setting("--max-num-seqs", int),
     "max_num_batched_tokens": Setting("--max-num-batched-tokens", int),
     "max_model_len": Setting("--max-model-len", int),

@@ -23,7 +23,7 @@ from draftproof.services.engines.values import as_table, as_text, decode_object,
 REFERENCE_ENGINE = "draftproof-reference"
 _SPEC = "draftproof:spec_decode_num"
 # The plan names every drafting setting under `speculation.`; the service states these without it.
-_PLAN_NAMES = {name: f"speculation.{name}" for name in ("ngram_min", "ngram_max", "ngram_shared_tokens")}
+_PLAN_NAMES = {name: f"speculation.{name}" for name in ("ngram_min", "ngram_max")}
 
 
 def _read_identity(bodies: Mapping[str, bytes]) -> Identity:
