@@ -319,9 +319,6 @@ def list_warnings(
     return (*([unsteady] if moved else ()), *partial, *cheap)
 
 
-CANDIDATE = "candidate"
-
-
 def compare_run(
     results: Results, draft_length: int | None, steps: Sequence[StepCost]
 ) -> tuple[RunComparison, ...]:
@@ -334,7 +331,7 @@ def compare_run(
     return tuple(
         _compare(cell, batches[cell.load], draft_length, steps)
         for cell in results.arm_cells
-        if cell.arm == CANDIDATE and cell.acceptance is not None and cell.load in batches
+        if cell.arm == "candidate" and cell.acceptance is not None and cell.load in batches
     )
 
 

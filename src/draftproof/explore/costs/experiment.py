@@ -7,6 +7,7 @@ concluded ends it with one sentence.
 import asyncio
 import contextlib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import uvloop
@@ -14,7 +15,6 @@ import uvloop
 from draftproof import __version__
 from draftproof.core.clock import wall_anchor
 from draftproof.core.errors import EngineError, UsageError
-from draftproof.core.manifests import ArmManifest
 from draftproof.core.rounding import round_figures
 from draftproof.explore.costs.batches import Wave, WaveCost, cost_wave
 from draftproof.explore.costs.engine_session import ARM, Station, send_wave
@@ -49,6 +49,9 @@ from draftproof.services.engines import adapter_for
 from draftproof.store import LOG_FOLDER, RunDirectory
 from draftproof.store.lines import LineFile, write_atomically
 
+if TYPE_CHECKING:
+    from draftproof.core.manifests import ArmManifest
+
 WAVES_NAME, COSTS_NAME, PAGE_NAME, PLAN_NAME = "waves.jsonl", "costs.json", "costs.html", "plan.toml"
 _WARM_UP_TOKENS = 24
 
@@ -64,13 +67,6 @@ class _Job(msgspec.Struct, frozen=True, kw_only=True):
     starts: tuple[Start, ...]
     arms: tuple[VariedArm, ...]
     is_lookup: bool
-
-
-class _Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured: the cost of every wave, and what each start said it is."""
-
-    costs: tuple[WaveCost, ...]
-    manifests: tuple[ArmManifest, ...]
 
 
 def measure_costs(
@@ -146,14 +142,14 @@ def _drafts_by_lookup(arm: Arm) -> bool:
     return adapter.facts.families.get(str(settings.get(METHOD))) == "ngram"
 
 
-async def _measure(job: _Job, progress: Progress) -> _Measured:
-    """Run every start and return the cost of each of its waves."""
+async def _measure(job: _Job, progress: Progress) -> "_Measuring":
+    """Run every start and return what its waves cost."""
     measuring = _Measuring(job, progress)
     progress.phase("Measuring what a step costs")
     with stop_on_signal() as stop, contextlib.closing(LineFile(job.out / WAVES_NAME)) as lines:
         for start, varied in zip(job.starts, job.arms, strict=True):
             await measuring.run_start(start, varied, lines, stop)
-    return _Measured(costs=tuple(measuring.costs), manifests=tuple(measuring.manifests))
+    return measuring
 
 
 class _Measuring:
@@ -228,9 +224,9 @@ def _explain(error: EngineError, start: Start, log: Path, *, synthetic: bool) ->
     return EngineError(f"{start.title}: {error.message}", place=error.place, fix=fix)
 
 
-def _conclude(job: _Job, measured: _Measured) -> Costs:
+def _conclude(job: _Job, measured: _Measuring) -> Costs:
     grid = job.grid
-    waves = WaveSet(grid=grid, starts=job.starts, costs=measured.costs, is_lookup=job.is_lookup)
+    waves = WaveSet(grid=grid, starts=job.starts, costs=tuple(measured.costs), is_lookup=job.is_lookup)
     drafting = next(
         manifest
         for manifest, start in zip(measured.manifests, job.starts, strict=True)
