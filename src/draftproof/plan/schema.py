@@ -184,6 +184,7 @@ class Comparison(_Strict):
             "speculation.num_spec_tokens",
             "speculation.ngram_min",
             "speculation.ngram_max",
+            "speculation.ngram_shared_tokens",  # runs of earlier releases state it
             "drafter",
         ),
         description="Setting keys in which the candidate may differ from the baseline; "

@@ -8,7 +8,7 @@ nothing is missing between them.
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -16,41 +16,6 @@ import msgspec
 from draftproof.core.clock import Clock
 from draftproof.core.errors import UsageError
 from draftproof.reference.types import RoundOutput
-
-
-class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
-    """A snapshot for metrics. Totals never fall; the gauges are `running`, `waiting` and the `kv_` fields.
-
-    Draft-length policies: `policy_rounds` counts by policy the rounds of sequences that could draft,
-    `paused_rounds` those it let draft nothing. Two more gauges: `draft_length`, the mean length decided in
-    the latest round with such a sequence, and `draft_gains`, by method the latest estimate of throughput
-    with drafts over throughput without; None and absent before there is one.
-
-    `accepted_per_position[i]` counts verification steps of a sequence that delivered draft i. Durations are
-    sums over steps, ns; a step's four durations add up to its wall time.
-    """
-
-    running: int = 0
-    waiting: int = 0
-    kv_tokens: int = 0
-    kv_bytes: int = 0
-    prompt_tokens: int = 0
-    generation_tokens: int = 0
-    finished: dict[str, int] = {}
-    steps: int = 0
-    spec_steps: int = 0
-    draft_tokens: int = 0
-    accepted_tokens: int = 0
-    accepted_per_position: tuple[int, ...] = ()
-    fallbacks: int = 0
-    policy_rounds: dict[str, int] = {}
-    paused_rounds: dict[str, int] = {}
-    draft_length: float | None = None
-    draft_gains: dict[str, float] = {}
-    draft_ns: int = 0
-    verify_ns: int = 0
-    sample_ns: int = 0
-    schedule_ns: int = 0
 
 
 class StepDurations(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,71 +27,71 @@ class StepDurations(msgspec.Struct, frozen=True, kw_only=True):
     schedule_ns: int
 
 
-class EngineCounters:
-    """Running totals; the engine's thread writes, `snapshot` copies."""
+class EngineStats(msgspec.Struct, kw_only=True):
+    """Running totals that the engine's thread writes, and in a snapshot the gauges of its moment.
 
-    def __init__(self) -> None:
-        self._totals: Counter[str] = Counter()
-        self._finished: Counter[str] = Counter()
-        self._accepted_per_position: list[int] = []
-        self._policy_rounds: Counter[str] = Counter()
-        self._paused_rounds: Counter[str] = Counter()
-        self._draft_length: float | None = None
-        self._draft_gains: dict[str, float] = {}
+    Totals never fall; the gauges are `running`, `waiting` and the `kv_` fields.
+
+    Draft-length policies: `policy_rounds` counts by policy the rounds of sequences that could draft,
+    `paused_rounds` those it let draft nothing. Two more gauges: `draft_length`, the mean length decided in
+    the latest round with such a sequence, and `draft_gains`, by method the latest estimate of throughput
+    with drafts over throughput without; None and absent before there is one.
+
+    Durations are sums over steps, ns; a step's four durations add up to its wall time.
+    """
+
+    running: int = 0
+    waiting: int = 0
+    kv_tokens: int = 0
+    kv_bytes: int = 0
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+    finished: Counter[str] = msgspec.field(default_factory=Counter)
+    steps: int = 0
+    spec_steps: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+    fallbacks: int = 0
+    policy_rounds: Counter[str] = msgspec.field(default_factory=Counter)
+    paused_rounds: Counter[str] = msgspec.field(default_factory=Counter)
+    draft_length: float | None = None
+    draft_gains: dict[str, float] = {}
+    draft_ns: int = 0
+    verify_ns: int = 0
+    sample_ns: int = 0
+    schedule_ns: int = 0
 
     def count_step(self, durations: StepDurations, prefill_tokens: int) -> None:
         """Add one step of the engine."""
-        self._totals.update(msgspec.structs.asdict(durations), steps=1, prompt_tokens=prefill_tokens)
-
-    def count_fallback(self) -> None:
-        """Add one request that lost its drafter."""
-        self._totals["fallbacks"] += 1
+        for name, value_ns in msgspec.structs.asdict(durations).items():
+            setattr(self, name, getattr(self, name) + value_ns)
+        self.steps += 1
+        self.prompt_tokens += prefill_tokens
 
     def count_lengths(self, lengths: Sequence[tuple[str, int]]) -> None:
         """Add the draft lengths decided in a round, each with its policy."""
         for policy, length in lengths:
-            self._policy_rounds[policy] += 1
-            self._paused_rounds[policy] += not length
+            self.policy_rounds[policy] += 1
+            self.paused_rounds[policy] += not length
         if lengths:
-            self._draft_length = sum(length for _, length in lengths) / len(lengths)
-
-    def note_gains(self, gains: Mapping[str, float]) -> None:
-        """Keep the latest estimated gains by method."""
-        self._draft_gains.update(gains)
-
-    def count_finish(self, reason: str) -> None:
-        """Add one request that ended."""
-        self._finished[reason] += 1
+            self.draft_length = sum(length for _, length in lengths) / len(lengths)
 
     def count_outputs(self, outputs: Iterable[RoundOutput]) -> None:
         """Add what a step delivered."""
         for output in outputs:
-            self._totals["generation_tokens"] += len(output.token_ids)
+            self.generation_tokens += len(output.token_ids)
             if output.round is not None and output.round.proposed:
-                self._count_verification(output.round.proposed, output.round.accepted)
+                self.spec_steps += 1
+                self.draft_tokens += output.round.proposed
+                self.accepted_tokens += output.round.accepted
 
-    def snapshot(self, *, running: int, waiting: int, kv_tokens: int, kv_bytes: int) -> EngineStats:
-        """Return the totals with the given gauges."""
-        return EngineStats(
-            running=running,
-            waiting=waiting,
-            kv_tokens=kv_tokens,
-            kv_bytes=kv_bytes,
-            finished=dict(self._finished),
-            accepted_per_position=tuple(self._accepted_per_position),
-            policy_rounds=dict(self._policy_rounds),
-            paused_rounds=dict(self._paused_rounds),
-            draft_length=self._draft_length,
-            draft_gains=dict(self._draft_gains),
-            **self._totals,
-        )
-
-    def _count_verification(self, proposed: int, accepted: int) -> None:
-        self._totals.update(spec_steps=1, draft_tokens=proposed, accepted_tokens=accepted)
-        missing = proposed - len(self._accepted_per_position)
-        self._accepted_per_position.extend([0] * missing)
-        for position in range(accepted):
-            self._accepted_per_position[position] += 1
+    def snapshot(self, **gauges: int) -> "EngineStats":
+        """Return a copy with the given gauges."""
+        copied = {
+            name: getattr(self, name).copy()
+            for name in ("finished", "policy_rounds", "paused_rounds", "draft_gains")
+        }
+        return msgspec.structs.replace(self, **copied, **gauges)
 
 
 _logger = logging.getLogger(__name__)

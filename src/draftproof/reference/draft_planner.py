@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from draftproof.reference.counters import EngineCounters, StepDurations
+from draftproof.reference.counters import EngineStats, StepDurations
 from draftproof.reference.draft_costs import Acceptance, Curve, RoundCosts
 from draftproof.reference.draft_length import (
     AdaptiveLength,
@@ -209,7 +209,7 @@ class Drafters:
         vocab_size: int,
         max_draft_tokens: int,
         length_by_batch: BatchTable,
-        counters: EngineCounters,
+        counters: EngineStats,
     ) -> None:
         self.proposers = proposers
         self.planned: dict[str, int] = {}
@@ -275,7 +275,7 @@ class Drafters:
             has_prefill=any(span.is_prefill for span in spans),
         )
         self._planner.learn(drafted, times)
-        self._counters.note_gains(self._planner.gains)
+        self._counters.draft_gains.update(self._planner.gains)
 
     def release(self, request_id: str) -> None:
         """Let every drafter and policy forget a sequence."""
@@ -323,4 +323,4 @@ class Drafters:
         sequence.drafting = False
         release_drafter(self.proposers[sequence.request.speculation.method], sequence.request_id)
         sequence.fallbacks += 1
-        self._counters.count_fallback()
+        self._counters.fallbacks += 1

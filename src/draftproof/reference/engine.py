@@ -14,7 +14,6 @@ import torch
 from draftproof.core.clock import Clock, monotonic_ns
 from draftproof.core.errors import UsageError
 from draftproof.reference.counters import (
-    EngineCounters,
     EngineStats,
     LapTimer,
     SequenceTrace,
@@ -76,7 +75,7 @@ class Engine:
             max_queue=config.max_queue,
         )
         self._clock = clock
-        self._counters = EngineCounters()
+        self._counters = EngineStats()
         self._drafters = Drafters(
             default_proposers(config) if proposers is None else proposers,
             vocab_size=target.vocab_size,
@@ -297,7 +296,7 @@ class Engine:
             return False
         self._live_ids.discard(request_id)
         self._drafters.release(request_id)
-        self._counters.count_finish(reason)
+        self._counters.finished[reason] += 1
         return True
 
 
