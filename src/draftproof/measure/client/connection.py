@@ -57,7 +57,7 @@ class HttpConnection(asyncio.Protocol):
         self._sent_bytes = 0
         self._taken_at_first: int | None = None
         self._begin()
-        self._message_complete = True
+        self.is_drained = True
 
     def _begin(self) -> None:
         self._parser = httptools.HttpResponseParser(self)
@@ -67,11 +67,11 @@ class HttpConnection(asyncio.Protocol):
         self._is_framed = False
         self._headers_complete = False
         self._headers_told = False
-        self._message_complete = False
+        self.is_drained = False  # True when the response has been read to its end
         self._keep_alive = True
         self._sent_told = False
         self._heard_bytes = 0
-        self._is_untaken = False
+        self.is_untaken = False  # True when the other end took not a byte of the request, as the system says
         self._taken_before: int | None = None
         self._bodies: list[bytes] = []
         self._is_chunked = False
@@ -87,19 +87,14 @@ class HttpConnection(asyncio.Protocol):
         return self._closed.done() or self._transport is None or self._transport.is_closing()
 
     @property
-    def is_drained(self) -> bool:
-        """True when the last response has been read to its end."""
-        return self._message_complete
-
-    @property
     def is_reusable(self) -> bool:
         """True when another request may be sent."""
-        return not self.is_closed and self._message_complete and self._keep_alive
+        return not self.is_closed and self.is_drained and self._keep_alive
 
     @property
     def is_kept_open(self) -> bool:
         """True when the last response is whole and said that the connection stays open."""
-        return self._message_complete and self._keep_alive
+        return self.is_drained and self._keep_alive
 
     @property
     def has_hung_up(self) -> bool:
@@ -115,11 +110,6 @@ class HttpConnection(asyncio.Protocol):
     def is_unheard(self) -> bool:
         """True while not a byte of the last exchange's response has come."""
         return self._heard_bytes == 0
-
-    @property
-    def is_untaken(self) -> bool:
-        """True when the system says that the other end took not a byte of the last request."""
-        return self._is_untaken
 
     def when_released(self, tell: Callable[["HttpConnection"], object]) -> None:
         """Have `tell` called once the socket is given back."""
@@ -157,7 +147,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _write(self, request: bytes) -> None:
         if self._transport is None or self.is_closed:
-            self._is_untaken = True
+            self.is_untaken = True
             self._end("broken", "the connection was closed by the server before the request was sent")
             return
         if self._is_kept:
@@ -199,9 +189,9 @@ class HttpConnection(asyncio.Protocol):
         the end of the request before this one, nobody can have read this one.
         """
         before = self._taken_before
-        if before is not None and self._heard_bytes == 0 and not self._is_untaken:
+        if before is not None and self._heard_bytes == 0 and not self.is_untaken:
             taken = count_taken_bytes(self._sock)
-            self._is_untaken = taken is not None and taken <= before
+            self.is_untaken = taken is not None and taken <= before
 
     # What asyncio calls.
 
@@ -261,7 +251,7 @@ class HttpConnection(asyncio.Protocol):
     def _parse(self, data: bytes, at_ns: int) -> None:
         """Tell the listener what a read brought; it does its own work instead of calling for it."""
         listener = self._listener
-        if listener is None and self._message_complete:
+        if listener is None and self.is_drained:
             self.abort()  # nobody asked: whatever this is, it must not be read as the next answer
             return
         self._heard_bytes += len(data)
@@ -279,7 +269,7 @@ class HttpConnection(asyncio.Protocol):
             self._bodies.clear()
         else:  # outside the parser, which would wrap a listener's error as a fault of the stream
             self._tell(listener, at_ns)
-        if self._message_complete or fault is not None or (listener is not None and listener.finished):
+        if self.is_drained or fault is not None or (listener is not None and listener.finished):
             self._conclude(fault, data, at_ns)
 
     def _tell(self, listener: Listener, at_ns: int) -> None:
@@ -294,7 +284,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _conclude(self, fault: str | None, data: bytes, at_ns: int) -> None:
         """End the exchange: its answer is whole, or its bytes are no answer."""
-        if self._message_complete or (self._listener is not None and self._listener.finished):
+        if self.is_drained or (self._listener is not None and self._listener.finished):
             self._end("complete", at_ns=at_ns)
         elif fault is not None:
             what = "a body that breaks HTTP's framing" if self._headers_complete else "not an HTTP response"
@@ -335,7 +325,7 @@ class HttpConnection(asyncio.Protocol):
 
         Raises RuntimeError: there is such a response; the parser hands it on as its own fault.
         """
-        if self._message_complete:
+        if self.is_drained:
             raise RuntimeError("a response that was not asked for")
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -371,5 +361,5 @@ class HttpConnection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         """The response is whole."""
         if self._headers_complete:
-            self._message_complete = True
+            self.is_drained = True
             self._keep_alive = self._parser.should_keep_alive()

@@ -44,13 +44,6 @@ class Origin(NamedTuple):
     port: int
 
 
-class Lookup(msgspec.Struct, frozen=True, kw_only=True):
-    """The addresses of an origin in the order in which they are tried; `took_ns`: the time to find them."""
-
-    addresses: tuple[str, ...]
-    took_ns: int
-
-
 class ResumingContext(ssl.SSLContext):
     """Verifies as the system does, and offers each server the session that it gave out last.
 
@@ -92,8 +85,8 @@ class Dialler:
         self, clock: Clock, tls: ssl.SSLContext | None = None, *, patience_s: float = PATIENCE_S
     ) -> None:
         self._clock, self._tls, self._patience_s = clock, tls, patience_s
-        self._pending: dict[Origin, asyncio.Task[Lookup]] = {}
-        self.lookups: dict[Origin, Lookup] = {}
+        self._pending: dict[Origin, asyncio.Task[tuple[str, ...]]] = {}
+        self.lookups: dict[Origin, tuple[str, ...]] = {}  # addresses in the order in which they are tried
 
     async def dial(self, origin: Origin) -> HttpConnection:
         """Return a new connection.
@@ -109,8 +102,9 @@ class Dialler:
             except OSError as error:  # a timeout is one too
                 fault = fault or error
                 continue
-            if place:
-                self._prefer(origin, address)
+            if place:  # what worked is tried first from now on
+                others = (one for one in addresses if one != address)
+                self.lookups[origin] = (address, *others)
             return connection
         # The name may lead elsewhere by now.
         self.lookups.pop(origin, None)
@@ -119,43 +113,29 @@ class Dialler:
     async def _connect(self, origin: Origin, address: str, patience_s: float | None) -> HttpConnection:
         tls: dict[str, Any] = {}
         if origin.scheme == "https":
-            tls = {"ssl": self._get_tls(), "server_hostname": origin.host}
+            self._tls = self._tls or ResumingContext(ssl.PROTOCOL_TLS_CLIENT)
+            tls = {"ssl": self._tls, "server_hostname": origin.host}
         async with asyncio.timeout(patience_s):
             _, connection = await asyncio.get_running_loop().create_connection(
                 lambda: HttpConnection(self._clock), address, origin.port, **tls
             )
         return connection
 
-    def _get_tls(self) -> ssl.SSLContext:
-        if self._tls is None:
-            self._tls = ResumingContext(ssl.PROTOCOL_TLS_CLIENT)
-        return self._tls
-
-    def _prefer(self, origin: Origin, address: str) -> None:
-        known = self.lookups.get(origin)
-        if known is not None:
-            others = tuple(one for one in known.addresses if one != address)
-            self.lookups[origin] = msgspec.structs.replace(known, addresses=(address, *others))
-
     async def _find_addresses(self, origin: Origin) -> tuple[str, ...]:
         if (known := self.lookups.get(origin)) is not None:
-            return known.addresses
+            return known
         if origin not in self._pending:
             self._pending[origin] = asyncio.create_task(self._look_up(origin))
             self._pending[origin].add_done_callback(lambda _: self._pending.pop(origin, None))
         # Whoever loses patience leaves the others their answer.
-        lookup = await asyncio.shield(self._pending[origin])
-        return lookup.addresses
+        return await asyncio.shield(self._pending[origin])
 
-    async def _look_up(self, origin: Origin) -> Lookup:
-        began_ns = self._clock()
+    async def _look_up(self, origin: Origin) -> tuple[str, ...]:
         found = await asyncio.get_running_loop().getaddrinfo(
             origin.host, origin.port, type=socket.SOCK_STREAM
         )
-        addresses = tuple(dict.fromkeys(str(one[4][0]) for one in found))
-        lookup = Lookup(addresses=addresses, took_ns=self._clock() - began_ns)
-        self.lookups[origin] = lookup
-        return lookup
+        self.lookups[origin] = tuple(dict.fromkeys(str(one[4][0]) for one in found))
+        return self.lookups[origin]
 
     async def close(self) -> None:
         """End lookups that nobody waits for any more."""
@@ -197,11 +177,6 @@ class HttpTransport:
         self._dropped: set[HttpConnection] = set()
         self._closing: set[Origin] = set()  # servers that close kept connections
         self._forgetful: set[Origin] = set()  # and those that did while they had a request
-
-    @property
-    def lookups(self) -> dict[Origin, Lookup]:
-        """Addresses of each origin and the time that finding them took, part of one request's connecting."""
-        return self._dialler.lookups
 
     async def send(self, request: WireRequest, listener: Listener) -> Ending:
         """Send one request and return how it ended.

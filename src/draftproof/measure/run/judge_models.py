@@ -22,6 +22,7 @@ from draftproof.measure.run.python_worker import Asked
 from draftproof.plan.environment import find_secrets, mask_struct, resolve_headers
 from draftproof.plan.schema import Arm
 from draftproof.plan.tables import Judge
+from draftproof.services.arms.service import fetch_completion
 from draftproof.workload.items import JudgeCheck, PythonCheck
 from draftproof.workload.judging import (
     JudgingView,
@@ -164,31 +165,6 @@ async def _exchange(process: asyncio.subprocess.Process, view: JudgingView | Non
 
 
 MOST_FAILURES = 3
-# A verdict is a word; a service that sends without end must not fill the memory.
-LARGEST_REPLY_BYTES = 1 << 20
-
-
-class _Part(msgspec.Struct, frozen=True):
-    text: str | None = None
-
-
-class _Message(msgspec.Struct, frozen=True):
-    content: str | tuple[_Part, ...] | None = None
-
-    @property
-    def text(self) -> str:
-        """What it says; parts that are no text say nothing."""
-        if isinstance(self.content, tuple):
-            return "".join(part.text or "" for part in self.content)
-        return self.content or ""
-
-
-class _Choice(msgspec.Struct, frozen=True):
-    message: _Message
-
-
-class _Reply(msgspec.Struct, frozen=True):
-    choices: tuple[_Choice, ...]
 
 
 async def ask_judge(
@@ -247,39 +223,11 @@ async def _ask(session: aiohttp.ClientSession, judge: Judge, task: Task) -> Judg
         "max_tokens": judge.max_tokens,
         **judge.request,
     }
-    reply = await _post(session, judge, payload)
+    url = judge.url.rstrip("/").removesuffix("/v1") + "/v1/chat/completions"
+    reply = await fetch_completion(session, url, payload) or ""
     return make_judgement(
         task,
         read_verdict(reply, check),
         by=judge.model,
         source_sha256=hash_judge(judge.model, check, judge.request),
     )
-
-
-async def _post(session: aiohttp.ClientSession, judge: Judge, payload: Mapping[str, object]) -> str:
-    url = judge.url.rstrip("/").removesuffix("/v1") + "/v1/chat/completions"
-    try:
-        async with session.post(
-            url,
-            data=msgspec.json.encode(payload),
-            headers={"Content-Type": "application/json"},
-            allow_redirects=False,
-        ) as response:
-            body = await _read_limited(response)
-    except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        raise EngineError(f"{type(error).__name__}: {error}") from error
-    if response.status != 200:
-        raise EngineError(f"HTTP {response.status}")
-    try:
-        return msgspec.json.decode(body, type=_Reply).choices[0].message.text
-    except (msgspec.DecodeError, UnicodeDecodeError, IndexError) as error:
-        raise EngineError("its reply is not that of a chat completion") from error
-
-
-async def _read_limited(response: aiohttp.ClientResponse) -> bytes:
-    body = bytearray()
-    async for piece in response.content.iter_any():
-        body += piece
-        if len(body) > LARGEST_REPLY_BYTES:
-            raise EngineError(f"its reply is larger than {LARGEST_REPLY_BYTES:,} bytes")
-    return bytes(body)

@@ -5,6 +5,7 @@ What waiting cannot mend ends the wait at once: a refused key, a redirect, a cer
 
 import socket
 import ssl
+from collections.abc import Mapping
 from typing import Literal
 from urllib.parse import parse_qsl, urlsplit
 
@@ -21,6 +22,8 @@ from draftproof.services.telemetry.scrape import describe_failure, fetch_exposit
 _PROBE_TIMEOUT_S = 2.0
 _ABSENT_STATUSES = (404, 405)
 REFUSED_STATUSES = (401, 403)
+# A service that sends without end must not fill the memory.
+LARGEST_REPLY_BYTES = 1 << 20
 # A key in an address would be stored with the run; a query or a fragment would stand before the path.
 _KEY_PARTS, _TAIL_PARTS = ("username", "password"), ("query", "fragment")
 
@@ -261,3 +264,52 @@ async def fetch_totals(session: aiohttp.ClientSession, service: Service) -> dict
         for series, value in found.items():
             totals[series] = totals.get(series, 0.0) + value
     return totals
+
+
+class _Part(msgspec.Struct, frozen=True):
+    text: str | None = None
+
+
+class _Message(msgspec.Struct, frozen=True):
+    content: str | tuple[_Part, ...] | None = None
+
+
+class _Choice(msgspec.Struct, frozen=True):
+    message: _Message
+
+
+class _Completion(msgspec.Struct, frozen=True):
+    choices: tuple[_Choice, ...] = ()
+
+
+async def fetch_completion(
+    session: aiohttp.ClientSession,
+    url: str,
+    payload: Mapping[str, object],
+    headers: tuple[tuple[str, str], ...] = (),
+) -> str | None:
+    """Return the text of a chat completion that is not streamed; parts that are no text say nothing.
+
+    Raises EngineError: the service does not answer, or not with a chat completion.
+    """
+    body = bytearray()
+    try:
+        async with session.post(
+            url,
+            data=msgspec.json.encode(payload),
+            headers={"Content-Type": "application/json", **dict(headers)},
+            allow_redirects=False,
+        ) as response:
+            async for piece in response.content.iter_any():
+                body += piece
+                if len(body) > LARGEST_REPLY_BYTES:
+                    raise EngineError(f"its reply is larger than {LARGEST_REPLY_BYTES:,} bytes")
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        raise EngineError(f"{type(error).__name__}: {error}") from error
+    if response.status != 200:
+        raise EngineError(f"HTTP {response.status}")
+    try:
+        content = msgspec.json.decode(bytes(body), type=_Completion).choices[0].message.content
+    except (msgspec.DecodeError, UnicodeDecodeError, IndexError) as error:
+        raise EngineError("its reply is not that of a chat completion") from error
+    return "".join(part.text or "" for part in content) if isinstance(content, tuple) else content

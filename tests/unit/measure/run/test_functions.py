@@ -13,9 +13,10 @@ from tests.builders.scripts import Script
 
 from draftproof.core.errors import EngineError, UsageError
 from draftproof.measure.run.answer_judging import _find_missing_judge
-from draftproof.measure.run.judge_models import LARGEST_REPLY_BYTES, FunctionProcess, ask_functions, ask_judge
+from draftproof.measure.run.judge_models import FunctionProcess, ask_functions, ask_judge
 from draftproof.plan.loading import parse_plan
 from draftproof.plan.tables import Judge
+from draftproof.services.arms.service import LARGEST_REPLY_BYTES
 from draftproof.workload.items import JudgeCheck, PythonCheck
 from draftproof.workload.judging import JudgingView, list_tasks
 

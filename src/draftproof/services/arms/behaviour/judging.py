@@ -30,7 +30,7 @@ from draftproof.services.arms.behaviour.asking import (
     delta_of,
     has_content,
 )
-from draftproof.services.arms.service import Service, fetch_totals
+from draftproof.services.arms.service import Service, fetch_completion, fetch_totals
 from draftproof.services.engines.values import first_sum, sum_parts
 from draftproof.workload.checks import judge_tool_calls
 from draftproof.workload.conversation import parse_json
@@ -340,33 +340,7 @@ async def fetch_whole(session: aiohttp.ClientSession, line: Line, item: Item) ->
     payload = line.endpoint.build_payload(item, seed=None) | {"stream": False}
     payload.pop("stream_options", None)
     try:
-        async with session.post(
-            line.endpoint.chat_url,
-            data=msgspec.json.encode(payload),
-            headers={"Content-Type": "application/json", **dict(line.endpoint.headers)},
-            timeout=aiohttp.ClientTimeout(total=line.timeout_s),
-            allow_redirects=False,
-        ) as response:
-            return _read_text(await response.read()) if response.status == 200 else None
-    except (aiohttp.ClientError, TimeoutError, OSError):
+        async with asyncio.timeout(line.timeout_s):
+            return await fetch_completion(session, line.endpoint.chat_url, payload, line.endpoint.headers)
+    except (EngineError, TimeoutError):
         return None
-
-
-def _read_text(body: bytes) -> str | None:
-    try:
-        return msgspec.json.decode(body, type=_Body).choices[0].message.content
-    except (msgspec.DecodeError, UnicodeDecodeError, IndexError):
-        return None
-
-
-class _Message(msgspec.Struct, frozen=True):
-    content: str | None = None
-
-
-class _Choice(msgspec.Struct, frozen=True):
-    message: _Message
-
-
-class _Body(msgspec.Struct, frozen=True):
-    choices: tuple[_Choice, ...] = ()
-    usage: Any = None

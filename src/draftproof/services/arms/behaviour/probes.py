@@ -42,6 +42,7 @@ _TOOL = {
     "type": "function",
     "function": {"name": "get_weather", "description": "Weather forecast", "parameters": _ARGUMENTS},
 }
+_CALL = ToolCallCheck(names=("get_weather",), schema=_ARGUMENTS, calls=1)
 _SCHEMA = {
     "type": "object",
     "properties": {"colour": {"enum": ["red", "blue"]}, "heavy": {"type": "boolean"}},
@@ -87,11 +88,11 @@ async def run_probes(arm: str, bench: Bench, *, skip: Collection[str] = ()) -> A
     """Yield what every probe but those of `skip` showed of an arm, one after the other."""
     line, long = bench.line, await ask(bench.line, LONG)
     probes: tuple[tuple[str, Probe], ...] = (
-        ("streaming_shape", lambda: _streaming(line)),
-        ("max_tokens", lambda: _limit(line)),
+        ("streaming_shape", lambda: _asked(line, LONG, judge_streaming)),
+        ("max_tokens", lambda: _asked(line, _LIMITED, lambda seen: judge_limit(seen, LIMIT_TOKENS))),
         ("stop_string", lambda: _stop(line, long)),
-        ("tool_call", lambda: _tool_call(line)),
-        ("json_schema", lambda: _json(line)),
+        ("tool_call", lambda: _asked(line, _TOOL_CALL, lambda seen: judge_tool_call(seen, _CALL))),
+        ("json_schema", lambda: _asked(line, _JSON, lambda seen: judge_json_schema(seen, _SCHEMA))),
         ("seed_repeats", lambda: _seed(line)),
         ("unicode", lambda: _unicode(bench)),
         ("cancel_stops_work", lambda: _cancel(bench, long)),
@@ -121,14 +122,9 @@ async def _ask_twice_if_failed(probe: Probe) -> tuple[Judged, Seen | None]:
     return ("unknown", f"failed once of two times: {first[1]}"), again
 
 
-async def _streaming(line: Line) -> tuple[Judged, Seen | None]:
-    seen = await ask(line, LONG)
-    return judge_streaming(seen), seen
-
-
-async def _limit(line: Line) -> tuple[Judged, Seen | None]:
-    seen = await ask(line, _LIMITED)
-    return judge_limit(seen, LIMIT_TOKENS), seen
+async def _asked(line: Line, item: Item, judge: Callable[[Seen], Judged]) -> tuple[Judged, Seen | None]:
+    seen = await ask(line, item)
+    return judge(seen), seen
 
 
 async def _stop(line: Line, long: Seen) -> tuple[Judged, Seen | None]:
@@ -137,16 +133,6 @@ async def _stop(line: Line, long: Seen) -> tuple[Judged, Seen | None]:
         return ("unknown", "the answer without a stop string offers none to choose"), None
     seen = await ask(line, msgspec.structs.replace(LONG, stop=(stop,)))
     return judge_stop_string(long, seen, stop), seen
-
-
-async def _tool_call(line: Line) -> tuple[Judged, Seen | None]:
-    seen = await ask(line, _TOOL_CALL)
-    return judge_tool_call(seen, ToolCallCheck(names=("get_weather",), schema=_ARGUMENTS, calls=1)), seen
-
-
-async def _json(line: Line) -> tuple[Judged, Seen | None]:
-    seen = await ask(line, _JSON)
-    return judge_json_schema(seen, _SCHEMA), seen
 
 
 async def _seed(line: Line) -> tuple[Judged, Seen | None]:
