@@ -1,4 +1,4 @@
-"""The judging after a run: functions and judge models are asked once, and what they say is kept.
+"""The judging and counting after a run: functions and judge models are asked once, what they say is kept.
 
 A report never asks them: it reads what is kept, so that it gives the same bytes where neither the code nor
 the judge is at hand. What was not judged stays not judged.
@@ -19,14 +19,14 @@ from draftproof.core.errors import DraftproofError, PlanError, UsageError
 from draftproof.core.records import Judgement, TokenCounts
 from draftproof.judge.metrics.request import apply_counts, count_tokens, list_uncounted
 from draftproof.judge.observe.observed import RunData
-from draftproof.measure.run.judge_models import FunctionProcess, ask_functions, ask_judge
+from draftproof.measure.run.judge_models import FunctionProcess, ask_function, ask_judge
 from draftproof.measure.run.progress import Interrupted, Progress, stop_on_signal, unless_stopped
 from draftproof.plan.environment import resolve_headers
 from draftproof.plan.loading import BUILTIN_PREFIX
 from draftproof.plan.schema import Plan
 from draftproof.services.arms.request_fit import load_token_starts
 from draftproof.store import RunDirectory
-from draftproof.workload.items import Check, Item, JudgeCheck, PythonCheck
+from draftproof.workload.items import Item, JudgeCheck, PythonCheck
 from draftproof.workload.judging import Task, list_tasks
 
 
@@ -49,7 +49,12 @@ async def check_judging(plan: Plan, items: tuple[Item, ...], environment: Mappin
     Raises PlanError: a check of type judge and no [judge], or one whose headers cannot be resolved;
     UsageError: a function that cannot be loaded.
     """
-    checks = list(_list_checks(items))
+    checks = [
+        check
+        for item in items
+        for checks in (item.checks, *(one.checks for one in item.follow_ups))
+        for check in checks
+    ]
     if any(isinstance(one, JudgeCheck) for one in checks):
         if plan.judge is None:
             raise PlanError(
@@ -60,7 +65,7 @@ async def check_judging(plan: Plan, items: tuple[Item, ...], environment: Mappin
         resolve_headers(plan.judge.headers, environment, "judge.headers")
     for function in dict.fromkeys(one.function for one in checks if isinstance(one, PythonCheck)):
         async with FunctionProcess(find_folder(plan), function) as process:
-            await process.load()
+            await process.start()
 
 
 async def judge_run(run: RunDirectory, progress: Progress, contents: RunData | None = None) -> JudgingReport:
@@ -120,19 +125,10 @@ def _askings(plan: Plan, tasks: tuple[Task, ...]) -> list[AsyncIterator[Judgemen
         if isinstance(task.check, PythonCheck):
             by_function.setdefault(task.check.function, []).append(task)
     of_judge = [task for task in tasks if isinstance(task.check, JudgeCheck)]
-    found = [ask_functions(find_folder(plan), own) for own in by_function.values()]
+    found = [ask_function(find_folder(plan), function, own) for function, own in by_function.items()]
     if of_judge and plan.judge is not None:
         found.append(ask_judge(plan.judge, of_judge, os.environ))
     return found
-
-
-def _list_checks(items: tuple[Item, ...]) -> list[Check]:
-    return [
-        check
-        for item in items
-        for checks in (item.checks, *(one.checks for one in item.follow_ups))
-        for check in checks
-    ]
 
 
 def run_judging(path: Path, progress: Progress) -> JudgingReport:

@@ -64,7 +64,7 @@ class FunctionProcess:
         None where it takes too long, ends its process, or what comes back is not the reply to this answer.
         Raises UsageError: it cannot be loaded.
         """
-        process = self._process or await self._start()
+        process = self._process or await self.start()
         try:
             async with asyncio.timeout(timeout_s):
                 said = await _exchange(process, view)
@@ -76,13 +76,6 @@ class FunctionProcess:
             await self.close()
             return None, said
         return said.passed, said.detail
-
-    async def load(self) -> None:
-        """Start the process, so that a function which cannot be loaded is known of early.
-
-        Raises UsageError: it cannot be loaded.
-        """
-        await self._start()
 
     async def close(self) -> None:
         """End the process."""
@@ -100,7 +93,11 @@ class FunctionProcess:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _start(self) -> asyncio.subprocess.Process:
+    async def start(self) -> asyncio.subprocess.Process:
+        """Start the process, so that a function that cannot be loaded is known of early.
+
+        Raises UsageError: it cannot be loaded.
+        """
         self._process = process = await asyncio.create_subprocess_exec(
             sys.executable,
             str(WORKER),
@@ -129,20 +126,16 @@ class FunctionProcess:
         return process
 
 
-async def ask_functions(folder: Path, tasks: Iterable[Task]) -> AsyncIterator[Judgement]:
-    """Yield the judgement of every task, function by function.
+async def ask_function(folder: Path, function: str, tasks: Iterable[Task]) -> AsyncIterator[Judgement]:
+    """Yield what one function says of every task that asks for it.
 
-    Raises UsageError: a function cannot be loaded.
+    Raises UsageError: it cannot be loaded.
     """
-    by_function: dict[str, list[tuple[PythonCheck, Task]]] = {}
-    for task in tasks:
-        if isinstance(task.check, PythonCheck):
-            by_function.setdefault(task.check.function, []).append((task.check, task))
-    for function, own in by_function.items():
-        async with FunctionProcess(folder, function) as process:
-            for check, task in own:
-                judged = await process.ask(task.view, check.timeout_s)
-                yield make_judgement(task, judged, by=function, source_sha256=process.sha256)
+    async with FunctionProcess(folder, function) as process:
+        for task in tasks:
+            assert isinstance(task.check, PythonCheck)  # noqa: S101 - the caller sends no other
+            judged = await process.ask(task.view, task.check.timeout_s)
+            yield make_judgement(task, judged, by=function, source_sha256=process.sha256)
 
 
 async def _exchange(process: asyncio.subprocess.Process, view: JudgingView | None = None) -> _Said | str:

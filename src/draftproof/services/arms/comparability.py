@@ -7,6 +7,7 @@ undeclared difference stops the comparison; one that no manifest shows is named.
 as it is in the baseline, which is today's service, and is charged to the arm that drafts.
 """
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
@@ -55,7 +56,11 @@ def find_differences(baseline: ArmManifest, other: ArmManifest) -> tuple[Setting
     return tuple(
         SettingDifference(key, _show(left, key), _show(right, key))
         for key in sorted(left.keys() | right.keys())
-        if _is_compared(key) and not _same(left, right, key) and not _is_told_once(left, right, key)
+        if key not in _NEVER_COMPARED
+        and not key.startswith(_CONSEQUENCES)
+        and not _same(left, right, key)
+        # What a service is attached to tells less of its host than one that is started here.
+        and not (key.startswith(PLATFORM) and not (key in left and key in right))
     )
 
 
@@ -84,11 +89,11 @@ def list_forced(arm: str, comparison: Comparison) -> dict[str, str]:
 
 def describe_forced(baseline: ArmManifest, other: ArmManifest, comparison: Comparison) -> tuple[str, ...]:
     """Return what the arm's method forces and how it differs from the baseline, a phrase for each key."""
-    found = find_differences(baseline, other)
-    return tuple(
-        f"{key} ({_show_changes(found, key) or 'no difference shows'}): {why.rstrip('.')}"
-        for key, why in list_forced(other.arm, comparison).items()
-    )
+    found, told = find_differences(baseline, other), []
+    for key, why in list_forced(other.arm, comparison).items():
+        shown = [f"{one.baseline} -> {_short(one.other)}" for one in found if _covers([key], one.key)]
+        told.append(f"{key} ({', '.join(shown) or 'no difference shows'}): {why.rstrip('.')}")
+    return tuple(told)
 
 
 def check_comparable(
@@ -154,10 +159,6 @@ def check_settings_applied(
         )
 
 
-def _is_compared(key: str) -> bool:
-    return key not in _NEVER_COMPARED and not key.startswith(_CONSEQUENCES)
-
-
 def _facts(manifest: ArmManifest) -> dict[str, Scalar | None]:
     platform = {f"{PLATFORM}{key}": value for key, value in manifest.platform.items()}
     return (
@@ -167,26 +168,15 @@ def _facts(manifest: ArmManifest) -> dict[str, Scalar | None]:
     )
 
 
-def _is_told_once(left: Mapping[str, Scalar | None], right: Mapping[str, Scalar | None], key: str) -> bool:
-    """What a service is attached to tells less of its host than one that is started here."""
-    return key.startswith(PLATFORM) and not (key in left and key in right)
-
-
 def _in_plan_names(settings: Mapping[str, Scalar | None]) -> dict[str, Scalar | None]:
     """Return the settings with the list of drafters, where there are any, as the plan's one name."""
     renamed = {key: value for key, value in settings.items() if key != _DRAFTERS}
-    names = _read_names(settings.get(_DRAFTERS))
-    if names:
-        renamed.setdefault(_DRAFTER, ", ".join(names))
+    listed = settings.get(_DRAFTERS)
+    with contextlib.suppress(msgspec.MsgspecError):  # else the service states something else
+        names = msgspec.json.decode(listed, type=list[str]) if isinstance(listed, str) else []
+        if names:
+            renamed.setdefault(_DRAFTER, ", ".join(names))
     return renamed
-
-
-def _read_names(listed: Scalar | None) -> list[str]:
-    """Return the names in a JSON list, none where the service states something else."""
-    try:
-        return msgspec.json.decode(listed, type=list[str]) if isinstance(listed, str) else []
-    except msgspec.MsgspecError:
-        return []
 
 
 def _covers(declared: Sequence[str], key: str) -> bool:
@@ -203,10 +193,6 @@ def _show(facts: Mapping[str, Scalar | None], key: str) -> str:
 
 def _short(value: str) -> str:
     return value if len(value) <= _SHOWN_CHARS else value[:_SHOWN_CHARS] + "…"
-
-
-def _show_changes(found: Sequence[SettingDifference], key: str) -> str:
-    return ", ".join(f"{one.baseline} -> {_short(one.other)}" for one in found if _covers([key], one.key))
 
 
 def _suggest(arm: str, keys: Sequence[str], known_forced: Mapping[str, str]) -> str:

@@ -13,7 +13,7 @@ from tests.builders.scripts import Script
 
 from draftproof.core.errors import EngineError, UsageError
 from draftproof.measure.run.answer_judging import _find_missing_judge
-from draftproof.measure.run.judge_models import FunctionProcess, ask_functions, ask_judge
+from draftproof.measure.run.judge_models import FunctionProcess, ask_function, ask_judge
 from draftproof.plan.loading import parse_plan
 from draftproof.plan.tables import Judge
 from draftproof.services.arms.service import LARGEST_REPLY_BYTES
@@ -135,7 +135,7 @@ def test_ctrl_c_reaches_no_function(folder):
 
     async def run():
         async with FunctionProcess(folder, "checks.py:plain") as process:
-            await process.load()
+            await process.start()
             assert process._process is not None
             return os.getpgid(process._process.pid)
 
@@ -170,7 +170,7 @@ def test_tasks_become_judgements_with_code_and_answer_named(folder):
     tasks = list_tasks([build_record(item_id="a", text="please")], [item], (), 1)
 
     async def run():
-        return [one async for one in ask_functions(folder, tasks)]
+        return [one async for one in ask_function(folder, "checks.py:polite", tasks)]
 
     (found,) = asyncio.run(run())
     assert (found.kind, found.passed, found.by, found.check) == ("python", True, "checks.py:polite", 0)
