@@ -83,24 +83,16 @@ class RunningArm:
             secrets=self.secrets,
         )
 
-    async def start(self, stop: asyncio.Event) -> Contact:
+    async def start(self, stop: asyncio.Event, *, again: bool = False) -> Contact:
         """Start the arm, or attach to it; wait until it answers, ask what it is, send its first request.
 
-        Raises EngineError: it does not start or does not answer as it must; Interrupted: `stop` was set
-        meanwhile.
+        `again`: it has answered before and could not be reached; it is not started. Raises EngineError: it
+        does not start or does not answer as it must; Interrupted: `stop` was set meanwhile.
         """
         with masked_errors(self.secrets):
-            self.process.start()
-            await unless_stopped(self.process.wait_ready(), stop)
-            return await unless_stopped(self._meet(), stop)
-
-    async def meet_again(self, stop: asyncio.Event) -> Contact:
-        """Do as `start` does with a service that has answered before and could not be reached.
-
-        Raises EngineError: it does not answer as it must; Interrupted: `stop` was set meanwhile.
-        """
-        with masked_errors(self.secrets):
-            await unless_stopped(self.process.wait_ready(again=True), stop)
+            if not again:
+                self.process.start()
+            await unless_stopped(self.process.wait_ready(again=again), stop)
             return await unless_stopped(self._meet(), stop)
 
     async def describe_again(self) -> tuple[ArmManifest, bool] | None:

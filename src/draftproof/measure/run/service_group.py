@@ -122,14 +122,14 @@ class Fleet:
         """Return how many times the run has started an arm, None for one that it only attaches to."""
         return None if self.arms[name].url is not None else self._starts[name]
 
+    async def _start(self, name: str) -> None:
+        self._starts[name] += 1
+        self.contacts[name] = await self._running[name].start(self.stop)
+
     async def _start_anew(self, name: str) -> None:
         before = self.contacts[name].manifest
         await self._start(name)
         check_same(before, self.contacts[name].manifest)
-
-    async def _start(self, name: str) -> None:
-        self._starts[name] += 1
-        self.contacts[name] = await self._running[name].start(self.stop)
 
     async def meet_again(self, name: str) -> None:
         """Wait for an arm that could not be reached, for as long as for one that starts, and ask what it is.
@@ -138,7 +138,7 @@ class Fleet:
         the user wants to leave.
         """
         before = self.contacts[name].manifest
-        self.contacts[name] = await self._running[name].meet_again(self.stop)
+        self.contacts[name] = await self._running[name].start(self.stop, again=True)
         check_same(before, self.contacts[name].manifest)
 
     async def find_change(self, name: str) -> IncompatibleError | None:

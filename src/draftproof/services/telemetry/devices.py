@@ -17,22 +17,14 @@ from typing import Any
 
 import msgspec
 
+from draftproof.core.records import AcceleratorUse
 from draftproof.judge.metrics import host_series as host
 from draftproof.services.telemetry.scrape import name_series
 
 # Clock event reasons HwSlowdown, SwThermalSlowdown, HwThermalSlowdown, HwPowerBrakeSlowdown: heat or supply.
 # A software power cap is what a board at full load does, and no event.
 _SLOWED = 0x08 | 0x20 | 0x40 | 0x80
-
-
-class GpuState(msgspec.Struct, frozen=True, kw_only=True):
-    """How a GPU runs now; `throttled` is 1 where heat or its supply slows it down. None: it does not tell."""
-
-    busy_share: float | None
-    clock_mhz: float | None
-    power_limit_w: float | None
-    temperature_c: float | None
-    throttled: int | None
+_BUSY_SHARE = 0.05
 
 
 class NvmlReader:
@@ -55,21 +47,29 @@ class NvmlReader:
                     found[name_series(name, {"gpu": str(index)})] = value
         return found
 
-    def read_states(self) -> dict[int, GpuState]:
-        """Return how every GPU runs now, by its index."""
-        return {index: self._read_state(device) for index, device in self._devices.items()}
+    def read_uses(self) -> tuple[AcceleratorUse, ...]:
+        """Return one sample of every GPU that works; one that waits runs at another clock."""
+        nvml, found = self._nvml, []
+        for index, device in self._devices.items():
+            busy_share = self._ask(partial(self._read_share, device))
+            if busy_share is not None and busy_share < _BUSY_SHARE:
+                continue
+            reasons = self._ask(partial(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, device))
+            limit_mw = self._ask(partial(nvml.nvmlDeviceGetEnforcedPowerLimit, device))
+            heat = partial(nvml.nvmlDeviceGetTemperature, device, nvml.NVML_TEMPERATURE_GPU)
+            use = AcceleratorUse(
+                index=index,
+                samples=1,
+                throttled=None if reasons is None else int(bool(int(reasons) & _SLOWED)),
+                clock_mhz=self._ask(partial(nvml.nvmlDeviceGetClockInfo, device, nvml.NVML_CLOCK_SM)),
+                power_limit_w=None if limit_mw is None else limit_mw / 1e3,
+                temperature_c=self._ask(heat),
+            )
+            found.append(use)
+        return tuple(found)
 
-    def _read_state(self, device: Any) -> GpuState:
-        nvml = self._nvml
-        reasons = self._ask(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(device))
-        limit_mw = self._ask(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(device))
-        return GpuState(
-            busy_share=self._ask(lambda: nvml.nvmlDeviceGetUtilizationRates(device).gpu / 100),
-            clock_mhz=self._ask(lambda: nvml.nvmlDeviceGetClockInfo(device, nvml.NVML_CLOCK_SM)),
-            power_limit_w=None if limit_mw is None else limit_mw / 1e3,
-            temperature_c=self._ask(lambda: nvml.nvmlDeviceGetTemperature(device, nvml.NVML_TEMPERATURE_GPU)),
-            throttled=None if reasons is None else int(bool(int(reasons) & _SLOWED)),
-        )
+    def _read_share(self, device: Any) -> float:
+        return float(self._nvml.nvmlDeviceGetUtilizationRates(device).gpu / 100)
 
     def describe(self) -> dict[str, str]:
         """Return the kinds of GPU, the driver and its CUDA version, as far as they are told."""
@@ -104,7 +104,7 @@ class NvmlReader:
         nvml = self._nvml
         return {
             host.GPU_MEMORY_BYTES: lambda: nvml.nvmlDeviceGetMemoryInfo(device).used,
-            host.GPU_BUSY_SHARE: lambda: nvml.nvmlDeviceGetUtilizationRates(device).gpu / 100,
+            host.GPU_BUSY_SHARE: lambda: self._read_share(device),
             host.GPU_POWER_WATTS: lambda: nvml.nvmlDeviceGetPowerUsage(device) / 1e3,
             host.GPU_ENERGY_JOULES: lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(device) / 1e3,
         }

@@ -158,7 +158,6 @@ def _read(path: Path) -> str | None:
         return None
 
 
-_BUSY_GPU = 0.05
 _GLANCE_S, _MOST_NAMED, _LEAST_CORES = 1.0, 3, 0.1
 
 
@@ -213,19 +212,8 @@ class HostLoadReader:
         )
 
     def read_accelerators(self) -> tuple[AcceleratorUse, ...]:
-        """Return one sample of every GPU that works; one that waits runs at another clock."""
-        return tuple(
-            AcceleratorUse(
-                index=index,
-                samples=1,
-                throttled=one.throttled,
-                clock_mhz=one.clock_mhz,
-                power_limit_w=one.power_limit_w,
-                temperature_c=one.temperature_c,
-            )
-            for index, one in self._nvml.read_states().items()
-            if one.busy_share is None or one.busy_share >= _BUSY_GPU
-        )
+        """Return one sample of every GPU that works."""
+        return self._nvml.read_uses()
 
     def name_busiest(self, attached: Collection[int] | None = ()) -> tuple[str, ...]:
         """Return the foreign programs that use the most cores now, in words; takes a second."""
