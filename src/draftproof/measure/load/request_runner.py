@@ -32,14 +32,19 @@ LAG_INTERVAL_S = 0.02
 # New objects before garbage is looked for among them, seven times as many as usual: most are gone by then, so
 # that a search costs little more, a fraction of a millisecond, and comes that much more seldom.
 _NEW_OBJECTS = 5_000
+# What a turn's record takes over from its runner under the same name.
+_COUNTED = (
+    "counted_from_ns", "end_lag_max_ns", "connections", "in_flight_max", "unreached", "broken", "unstamped",
+    "held_back", "lead_end",
+)  # fmt: skip
 
 
 class HealthReading(msgspec.Struct, frozen=True, kw_only=True):
-    """What was seen over one turn; None where nothing was sampled. Times in ns, `cpu_s` of this process."""
+    """What was seen over one turn, as in `BlockRecord`; None where nothing was sampled."""
 
-    lag_max_ns: int | None
+    event_loop_lag_max_ns: int | None
     lag_p99_ns: int | None
-    cpu_s: float
+    client_cpu_s: float
     gc_pause_max_ns: int
     gc_pause_total_ns: int
 
@@ -79,9 +84,9 @@ class ClientHealth:
     def read(self) -> HealthReading:
         """Return what was seen so far."""
         return HealthReading(
-            lag_max_ns=max(self._lags, default=None),
+            event_loop_lag_max_ns=max(self._lags, default=None),
             lag_p99_ns=p99(self._lags),
-            cpu_s=time.process_time() - self._cpu_at_start_s,
+            client_cpu_s=time.process_time() - self._cpu_at_start_s,
             gc_pause_max_ns=max(self._pauses, default=0),
             gc_pause_total_ns=sum(self._pauses),
         )
@@ -341,24 +346,12 @@ def _describe(performer: Performer, started_ns: int, health: HealthReading) -> B
         started_ns=started_ns,
         ended_ns=performer.clock(),
         completed=is_over,
-        event_loop_lag_max_ns=health.lag_max_ns,
-        client_cpu_s=health.cpu_s,
         note="; ".join(notes) or None,
-        counted_from_ns=performer.counted_from_ns,
-        lag_p99_ns=health.lag_p99_ns,
         send_lag_p99_ns=p99(performer.send_lags_ns),
         send_lag_max_ns=max(performer.send_lags_ns, default=None),
-        end_lag_max_ns=performer.end_lag_max_ns,
-        gc_pause_max_ns=health.gc_pause_max_ns,
-        gc_pause_total_ns=health.gc_pause_total_ns,
-        connections=performer.connections,
-        in_flight_max=performer.in_flight_max,
-        unreached=performer.unreached,
-        broken=performer.broken,
-        unstamped=performer.unstamped,
-        held_back=performer.held_back,
-        lead_end=performer.lead_end,
         lead_asks_counted=performer.schedule.leads_ask_counted,
+        **msgspec.structs.asdict(health),
+        **{name: getattr(performer, name) for name in _COUNTED},
     )
 
 
