@@ -11,7 +11,6 @@ import aiohttp
 
 from draftproof.core.records import BehaviourProbe
 from draftproof.measure.client.transport import HttpTransport
-from draftproof.measure.run.engine_session import Contact
 from draftproof.measure.run.progress import unless_stopped
 from draftproof.measure.run.service_group import Fleet
 from draftproof.plan.environment import mask_struct
@@ -45,27 +44,18 @@ async def probe_arm(run: RunDirectory, fleet: Fleet, arm: str, stop: asyncio.Eve
 
 async def _probe_arm(run: RunDirectory, fleet: Fleet, arm: str) -> None:
     known = {one.probe for one in run.load_behaviours() if one.arm == arm}
-    transport = HttpTransport()
+    contact, plan, transport = fleet.contacts[arm], fleet.plan, HttpTransport()
+    timeout_s = min(plan.limits.request_s, LONGEST_PROBE_S)
+    line = Line(endpoint=contact.endpoint, transport=transport, timeout_s=timeout_s)
     async with aiohttp.ClientSession() as session:
-        bench = _make_bench(fleet.contacts[arm], fleet.plan, transport, session)
+        bench = Bench(
+            line=line,
+            read_load=lambda: read_load(session, contact.service),
+            fetch_whole=lambda item: fetch_whole(session, line, item),
+            concurrency=max(level.concurrency or 1 for level in plan.load),
+        )
         try:
             async for probe in run_probes(arm, bench, skip=known):
                 run.append_beside(mask_struct(probe, fleet.secrets))
         finally:
             await transport.close()
-
-
-def _make_bench(
-    contact: Contact, plan: Plan, transport: HttpTransport, session: aiohttp.ClientSession
-) -> Bench:
-    line = Line(
-        endpoint=contact.endpoint,
-        transport=transport,
-        timeout_s=min(plan.limits.request_s, LONGEST_PROBE_S),
-    )
-    return Bench(
-        line=line,
-        read_load=lambda: read_load(session, contact.service),
-        fetch_whole=lambda item: fetch_whole(session, line, item),
-        concurrency=max(level.concurrency or 1 for level in plan.load),
-    )

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 import msgspec
 import uvloop
 
-from draftproof.core.manifests import ArmManifest, Contract
+from draftproof.core.manifests import Contract
 from draftproof.judge.decide.near_copies import foresee_near_copies
 from draftproof.judge.decide.order.preceding import LEAST_PROCESSES
 from draftproof.judge.decide.samples.compute import default_question, plan_samples
@@ -236,12 +236,15 @@ async def _check(prepared: Prepared, logs: Path, progress: Progress) -> CheckRep
 def _report(prepared: Prepared, fleet: Fleet) -> CheckReport:
     plan, items, manifests = prepared.plan, prepared.items, fleet.manifests
     found = plan_samples(plan, items, default_question(plan))
-    report = preflight(fleet, items, prepared.model)
+    report, baseline = preflight(fleet, items, prepared.model), manifests["baseline"]
     return CheckReport(
         plan=plan.name,
         items=len(items),
         segments=compute_coverage(items, plan.workload.segment_by).by_segment,
-        differences=_differences(manifests),
+        differences={
+            name: tuple(f"{d.key}: {d.baseline} -> {d.other}" for d in find_differences(baseline, manifest))
+            for name, manifest in manifests.items()
+        },
         contracts=tuple(report.contracts),
         findings=tuple(report.findings),
         forecasts=tuple(one.text for one in found.shortfalls),
@@ -254,11 +257,3 @@ def _report(prepared: Prepared, fleet: Fleet) -> CheckReport:
         near_copies=tuple(foresee_near_copies(items, plan.comparison.cluster_by)),
         counting={name: one.counting.text for name, one in manifests.items() if one.counting},
     )
-
-
-def _differences(manifests: dict[str, ArmManifest]) -> dict[str, tuple[str, ...]]:
-    baseline = manifests["baseline"]
-    return {
-        name: tuple(f"{d.key}: {d.baseline} -> {d.other}" for d in find_differences(baseline, manifest))
-        for name, manifest in manifests.items()
-    }

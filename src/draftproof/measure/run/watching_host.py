@@ -33,7 +33,12 @@ async def running_arms(
     run. `stop`: set when the user wants to leave. Raises InvalidRunError: the host is too busy for a run that
     ends well; DraftproofError: an arm does not start; Interrupted: the user wants to leave.
     """
-    await _wait_first(watch, stop)
+    limit_s = watch.patience.wait_s
+    if limit_s is not None and await wait_until_quiet(watch.reader, limit_s, progress, stop) is None:
+        raise InvalidRunError(
+            f"the host was not quiet within {limit_s / 60:g} min; this call measured nothing.",
+            fix="stop other programs, wait longer, or leave --wait-for-quiet away",
+        )
     async with watch.heeding(stop), contextlib.AsyncExitStack() as stack:
         fleet = None
         while fleet is None:
@@ -99,14 +104,3 @@ def find_own_work(fleet: Fleet) -> OwnWork:
     return OwnWork(
         attached=None if hidden else tuple(dict.fromkeys(attached)), hidden=tuple(hidden), serves_here=is_here
     )
-
-
-async def _wait_first(watch: HostWatch, stop: asyncio.Event) -> None:
-    """Wait for a quiet host before anything is started, if the run may wait at all."""
-    if (limit_s := watch.patience.wait_s) is None:
-        return
-    if await wait_until_quiet(watch.reader, limit_s, watch.progress, stop) is None:
-        raise InvalidRunError(
-            f"the host was not quiet within {limit_s / 60:g} min; this call measured nothing.",
-            fix="stop other programs, wait longer, or leave --wait-for-quiet away",
-        )

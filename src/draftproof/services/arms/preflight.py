@@ -114,12 +114,11 @@ def run_preflight(
     plan = resolve_plan(plan, os.environ, find_secrets(list_arms(plan).values(), os.environ))
     arms = list_arms(plan)
     manifests = [probe.manifest for probe in probes]
+    adapters = {name: adapter_for(arm.engine) for name, arm in arms.items()}
     for manifest in manifests:
-        arm = arms[manifest.arm]
-        facts = adapter_for(arm.engine).facts
+        arm, facts = arms[manifest.arm], adapters[manifest.arm].facts
         check_settings_applied(arm.settings, manifest, facts.name_method)
         check_devices(manifest, arm.devices, facts.count_devices(manifest.settings))
-    adapters = {name: adapter_for(arm.engine) for name, arm in arms.items()}
     known = {one.arm: find_known_forced(adapters[one.arm], find_method(one)) for one in manifests}
     check_comparable(manifests, plan.comparison, known)
     target = load_target_facts(model) if model else None
@@ -137,7 +136,7 @@ def run_preflight(
         finding
         for probe, contract in zip(probes, contracts, strict=True)
         for finding in (
-            *judge_probe(probe, adapter_for(arms[contract.arm].engine), has_tokenizer=counter is not None),
+            *judge_probe(probe, adapters[contract.arm], has_tokenizer=counter is not None),
             *judge_features(probe.manifest, arms[contract.arm], items),
             *judge_contract(contract),
             *judge_context(contract, needs),
