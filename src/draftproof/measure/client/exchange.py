@@ -146,7 +146,8 @@ class ExchangeFold:
         self._take_leftover(ending.at_ns)
         answer = self._answer.finish()
         outcome, error = self._decide(ending, answer)
-        raw = self._malformed_raw
+        raw, stray = self._malformed_raw, self._decoder.stray_lines[:_MAX_STRAY_LINES_SHOWN]
+        shown = (f"line outside the event-stream format: {show_bytes(line)}" for line in stray)
         return Exchange(
             outcome=outcome,
             sent_ns=self._sent_ns,
@@ -156,7 +157,7 @@ class ExchangeFold:
             error=error,
             malformed_raw=None if raw is None else show_bytes(raw),
             answer=answer,
-            warnings=answer.warnings + self._stray_warnings(),
+            warnings=(*answer.warnings, *shown),
             connect_ns=self._connect_ns(ending),
         )
 
@@ -261,10 +262,6 @@ class ExchangeFold:
             stated = self._content_type.partition(";")[0] or "of no stated type"
             return f"the response is not an event stream but {stated}"
         return self._malformed
-
-    def _stray_warnings(self) -> tuple[str, ...]:
-        shown = self._decoder.stray_lines[:_MAX_STRAY_LINES_SHOWN]
-        return tuple(f"line outside the event-stream format: {show_bytes(line)}" for line in shown)
 
 
 def show_bytes(raw: bytes) -> str:

@@ -224,14 +224,6 @@ class HttpTransport:
         self._open.clear()
         self._parked.clear()
 
-    def _unless_ended(self, origin: Origin, connection: HttpConnection) -> HttpConnection | None:
-        """A busy loop sees the end of a connection after it has come."""
-        if connection.has_hung_up:
-            self._closing.add(origin)
-            self._drop(connection)
-            return None
-        return connection
-
     def _drop(self, connection: HttpConnection) -> None:
         self._dropped.add(connection)
         connection.abort()
@@ -259,19 +251,19 @@ class HttpTransport:
         while parked and found is None:
             place = parked.pop()  # the latest used first: it is the least likely to be closing
             if self._is_fit(place, origin):
-                found = self._unless_ended(origin, place.connection)
+                if place.connection.has_hung_up:  # a busy loop sees the end of a connection after it has come
+                    self._closing.add(origin)
+                    self._drop(place.connection)
+                else:
+                    found = place.connection
             elif self._is_worth_keeping(place, origin):
                 kept.append(place)
             else:
                 self._drop(place.connection)
         parked.extend(reversed(kept))
-        self._drop_stale(origin, parked)
-        return found
-
-    def _drop_stale(self, origin: Origin, parked: deque[_Parked]) -> None:
-        """The longest at rest lie in front."""
-        while parked and not self._is_worth_keeping(parked[0], origin):
+        while parked and not self._is_worth_keeping(parked[0], origin):  # the longest at rest lie in front
             self._drop(parked.popleft().connection)
+        return found
 
     def _is_fit(self, place: _Parked, origin: Origin) -> bool:
         needs_rest = origin in self._closing

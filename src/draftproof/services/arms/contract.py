@@ -79,6 +79,8 @@ def build_contract(
     drafter = arm.drafter if method != "off" else {}
     target_licence = plan.target.licence or target.licence
     borrowed = target_licence if stated.skips_layers else None
+    # Something with weights drafts, which has to run on a device.
+    has_drafter = method not in {"off", None} and adapter.facts.families.get(method or "") != "ngram"
     return Contract(
         arm=manifest.arm,
         target_model=plan.target.model,
@@ -106,7 +108,7 @@ def build_contract(
         fallback="not needed: nothing is drafted" if method == "off" else adapter.facts.fallback,
         confounds=confounds,
         forced=forced,
-        topology=describe_topology(arm, has_drafter=_has_drafter(method, adapter)),
+        topology=describe_topology(arm, has_drafter=has_drafter),
     )
 
 
@@ -178,11 +180,6 @@ def _describe_algorithm(manifest: ArmManifest, stated: StatedDrafter, adapter: E
     named = "" if method == family else f" ({method})"
     proposal = _SKIPPING if stated.skips_layers else _PROPOSALS[family]
     return f"{proposal}{named}, {how} by the target" + (f"; changes the output: {lossy}" if lossy else "")
-
-
-def _has_drafter(method: str | None, adapter: EngineAdapter) -> bool:
-    """Return whether something with weights drafts, which has to run on a device."""
-    return method not in {"off", None} and adapter.facts.families.get(method or "") != "ngram"
 
 
 def _describe_policy(manifest: ArmManifest) -> str | None:

@@ -35,12 +35,14 @@ def load_model_facts(folder: Path, key: str = "target.model") -> ModelFacts:
     Raises PlanError: the folder or a file that a model needs is missing.
     """
     check_model_folder(folder, key)
-    hashes = hash_model(folder)
+    hashes, config = hash_model(folder), read_json(folder / "config.json")
     return ModelFacts(
         sha256=combine_hashes(hashes),
         tokenizer_sha256=hashes.get("tokenizer.json") or hashes.get("vocab.json"),
         licence=find_licence(folder),
-        max_context_tokens=_find_context(read_json(folder / "config.json")),
+        max_context_tokens=next(
+            (config[key] for key in _CONTEXT_KEYS if isinstance(config.get(key), int)), None
+        ),
     )
 
 
@@ -153,10 +155,6 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def _find_text(record: dict[str, Any], key: str) -> str | None:
     return record[key] if isinstance(record.get(key), str) else None
-
-
-def _find_context(config: dict[str, Any]) -> int | None:
-    return next((config[key] for key in _CONTEXT_KEYS if isinstance(config.get(key), int)), None)
 
 
 def _hash_file(path: Path) -> str:

@@ -218,8 +218,8 @@ def _count_asked(item: Item, request: Mapping[str, Scalar]) -> dict[str, int]:
 def _asks(fields: Mapping[str, int], feature: Feature, manifest: ArmManifest) -> bool:
     stated = manifest.settings.get(feature.at_most_setting or "")
     most = stated if isinstance(stated, int) else feature.at_most
-    return any(count > most for field, count in fields.items() if _is_one_of(field, feature.fields))
-
-
-def _is_one_of(field: str, names: Iterable[str]) -> bool:
-    return any(field == name or (name.endswith(".") and field.startswith(name)) for name in names)
+    return any(
+        count > most and (field == name or (name.endswith(".") and field.startswith(name)))
+        for field, count in fields.items()
+        for name in feature.fields
+    )

@@ -145,7 +145,9 @@ class _Watch:
             if host.done():
                 self._keep(Selection({}, host.result()), len(self._target.urls), at_ns, mark)
         finally:
-            await _drop({host, *asked.values()})
+            for one in (host, *asked.values()):
+                one.cancel()
+            await asyncio.gather(host, *asked.values(), return_exceptions=True)
 
     async def _settle(self, url: str) -> Selection | None:
         """Read an address until two readings are the same, a few times at most; return the last one."""
@@ -190,12 +192,6 @@ class _Watch:
                     "attempt": self._target.attempt,
                 }
                 self._of.write(msgspec.convert(sample, TelemetrySample))
-
-
-async def _drop(tasks: set[asyncio.Future[Any]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 # Whoever listens for a container is not its service.

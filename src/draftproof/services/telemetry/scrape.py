@@ -178,13 +178,8 @@ def _name(line: str) -> str:
 def _is_sample(line: str) -> bool:
     """Tell whether a line ends in a number after a name; a page of HTML has no such line."""
     name, _, rest = line.rpartition("}") if "}" in line else line.partition(" ")
-    words = rest.split()
-    return bool(name) and not line.lstrip().startswith("<") and bool(words) and _is_number(words[0])
-
-
-def _is_number(word: str) -> bool:
     try:
-        float(word)
-    except ValueError:
+        float(rest.split()[0])
+    except (ValueError, IndexError):
         return False
-    return True
+    return bool(name) and not line.lstrip().startswith("<")

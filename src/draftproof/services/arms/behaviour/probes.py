@@ -95,8 +95,8 @@ async def run_probes(arm: str, bench: Bench, *, skip: Collection[str] = ()) -> A
         ("json_schema", lambda: _asked(line, _JSON, lambda seen: judge_json_schema(seen, _SCHEMA))),
         ("seed_repeats", lambda: _seed(line)),
         ("unicode", lambda: _unicode(bench)),
-        ("cancel_stops_work", lambda: _cancel(bench, long)),
-        (LAST_PROBE, lambda: _slots(bench)),
+        ("cancel_stops_work", lambda: _unheard(probe_stop_of_work(line, LONG, long, bench.read_load))),
+        (LAST_PROBE, lambda: _unheard(probe_freed_slots(line, LONG, SHORT, bench.concurrency))),
     )
     for name, probe in probes:
         if name in skip:
@@ -146,9 +146,5 @@ async def _unicode(bench: Bench) -> tuple[Judged, Seen | None]:
     return judge_unicode(seen, await bench.fetch_whole(_COPY) if torn else None), seen
 
 
-async def _cancel(bench: Bench, long: Seen) -> tuple[Judged, Seen | None]:
-    return await probe_stop_of_work(bench.line, LONG, long, bench.read_load), None
-
-
-async def _slots(bench: Bench) -> tuple[Judged, Seen | None]:
-    return await probe_freed_slots(bench.line, LONG, SHORT, bench.concurrency), None
+async def _unheard(probe: Awaitable[Judged]) -> tuple[Judged, Seen | None]:
+    return await probe, None
