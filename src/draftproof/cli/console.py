@@ -162,10 +162,7 @@ class ConsoleProgress(Progress):
 class LineProgress(Progress):
     """Plain lines with the time of day, for a log: phases, steps of long ones, warm-ups and turns.
 
-    Args:
-        stream: takes the lines, without any control character.
-        clock: seconds, to space the lines of a long phase.
-        time_of_day: the time that a line begins with.
+    The `stream` gets no control character; the `clock`, in s, spaces the lines of a long phase.
     """
 
     def __init__(

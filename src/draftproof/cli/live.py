@@ -247,13 +247,7 @@ class DrawnBoard:
 
 
 class LiveView:
-    """Shows a board from `start` until `stop`; the terminal is then as it was.
-
-    Args:
-        board: what is shown.
-        console: where.
-        interval_s: time between two looks at the board.
-    """
+    """Shows a board from `start` until `stop`, looked at every `interval_s`; then the terminal is as before."""
 
     def __init__(self, board: Board, console: Console, *, interval_s: float = INTERVAL_S) -> None:
         self._board, self._interval_s = board, interval_s

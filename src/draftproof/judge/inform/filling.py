@@ -1,13 +1,9 @@
-"""Open loops whose counted requests met a service that was still filling up. Pure.
+"""Open loops that met a service still filling up, or one that could not take their rate. Pure.
 
-A lead brings the load up before requests count, and has a bound. Behind a lead that its bound ended, or where
-the requests in flight grow within the turns of an arm, waits are those of a queue that has not reached its
-mean: the arm that is closer to its capacity looks better than it is.
-
-Which arms could not take the steady rate of a load: their queue grew as long as a turn went on. Pure.
-
-Waiting times at such a rate are those of the turn's length and not of the service, so that the comparison of
-two arms says little there. The rule is that of the knee search.
+Behind a lead that its bound ended, or where the requests in flight grow within the turns of an arm, waits are
+those of a queue that has not reached its mean: the arm that is closer to its capacity looks better than it
+is. Where a queue grew as long as a turn went on, by the rule of the knee search, waits are those of the
+turn's length and say little of two arms.
 """
 
 import itertools

@@ -1,9 +1,7 @@
-"""Ranges of money: what an arm costs and saves, over every corner of measured intervals and prices. Pure.
+"""Ranges of money over every corner of measured intervals and prices, and an arm's worth in words. Pure.
 
 Every function is monotone in each of its inputs, so the extremes lie at the corners. A range of prices is
 taken as given, an interval of the measurement at its own level.
-
-What an arm is worth against another, in one or two sentences. Pure.
 """
 
 import math

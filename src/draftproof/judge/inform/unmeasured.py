@@ -1,9 +1,7 @@
-"""What a run did not measure, in words, computed from what it holds. Pure.
+"""What a run did not measure, and what befell client host and services from outside, a sentence each. Pure.
 
-What befell client host and services from outside while a run was measured, a sentence each. Pure.
-
-Durations are differences of one monotonic clock. These events are told since a reader would otherwise look
-for their cause in the arms.
+Durations are differences of one monotonic clock. Events are told since a reader would otherwise look for
+their cause in the arms.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,9 +1,7 @@
-"""From a run directory to one archive and, with a key, its signature.
+"""From a run directory to one archive and, with a key, its signature; raw data are copied, or texts withheld.
 
 Results are computed again before anything is packed. A run is packed with the verdict it has, whatever that
 is; what does not fit together is refused.
-
-A run's raw data in a folder of its own, as it goes into the archive: copied, or its texts withheld.
 """
 
 import contextlib

@@ -44,30 +44,21 @@ _KEPT_CHECK_FIELDS = frozenset({"critical"})
 
 
 class Withholder:
-    """Replaces the texts of items and records under one salt.
+    """Replaces the texts of items and records under one salt of `MIN_SALT_BYTES` or more, never stored.
 
-    Args:
-        salt: at least `MIN_SALT_BYTES` bytes; it is never stored.
-        items: the items of the run, with their checks.
-        judgements: what functions and judge models said of the answers.
-
-    Raises:
-        UsageError: the salt is too short to keep anybody from guessing.
+    `judgements` are what functions and judge models said of the answers. Raises UsageError: the salt is too
+    short to keep anybody from guessing.
     """
 
     def __init__(self, salt: bytes, items: Iterable[Item], judgements: Iterable[Judgement] = ()) -> None:
+        fault = None
         if len(salt) < MIN_SALT_BYTES:
-            raise UsageError(
-                f"the salt has {len(salt)} bytes, at least {MIN_SALT_BYTES} are needed.",
-                place="--salt",
-                fix="make one: head -c 32 /dev/urandom > salt, and keep it secret.",
-            )
-        if len(set(salt)) < MIN_DISTINCT_BYTES:
-            raise UsageError(
-                f"the salt has only {len(set(salt))} different bytes, so it can be guessed.",
-                place="--salt",
-                fix="make one: head -c 32 /dev/urandom > salt, and keep it secret.",
-            )
+            fault = f"the salt has {len(salt)} bytes, at least {MIN_SALT_BYTES} are needed."
+        elif len(set(salt)) < MIN_DISTINCT_BYTES:
+            fault = f"the salt has only {len(set(salt))} different bytes, so it can be guessed."
+        if fault is not None:
+            fix = "make one: head -c 32 /dev/urandom > salt, and keep it secret."
+            raise UsageError(fault, place="--salt", fix=fix)
         self._salt = salt
         self._items = {item.id: item for item in items}
         self._judged = index_judgements(judgements)

@@ -36,17 +36,9 @@ class Unwatched(msgspec.Struct, frozen=True, kw_only=True):
 class Watch(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a rule file and a dashboard are made from.
 
-    Attributes:
-        run_label: value of the label `run` of every series and alert.
-        run_name: the run, by name.
-        facts: label and text of what ties the rules to the run: hashes, decision, envelope.
-        engine_title: the candidate's engine, for people.
-        recordings: in the order in which they build on each other.
-        alerts: in order of urgency.
-        unwatched: what no rule watches.
-        notes: what to know of the numbers, a sentence each.
-        tail: the quantile of the tail objectives, e.g. "p95".
-        limits: limit by what it limits, for lines in a dashboard.
+    `run_label` is the value of the label `run` of every series and alert. `facts` tie the rules to the run,
+    as (label, text). `recordings` stand in the order in which they build on each other, `alerts` by urgency.
+    `tail` is the quantile of the tail objectives, e.g. "p95"; `limits` are lines in a dashboard.
     """
 
     run_label: str

@@ -1,8 +1,6 @@
-"""The arms side by side, with differences marked, and the contract of each.
+"""The arms side by side, with differences marked, the contract of each, and the twelve review questions.
 
-Pure view of the manifest. Without one, the report says so and shows no configuration.
-
-The twelve review questions: for the page, and as plain lines for a terminal. Pure view of the results.
+Pure view of manifest and results. Without a manifest the report shows no configuration.
 """
 
 from collections.abc import Callable, Sequence

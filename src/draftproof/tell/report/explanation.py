@@ -1,10 +1,7 @@
-"""An explanation as a tree of plain lines: verdict, rule, cells, intervals, guardrails, prompts, requests.
+"""What a verdict rests on: a tree of plain lines down to requests, and the rows that its reasons point to.
 
-Pure. Without a named cell the tree is cut to a size that a person reads; what is left out is counted.
-
-The rows that the verdict's reasons point to, gathered in one table so that a reader need not search.
-
-Pure. Each row has an anchor, to which the reasons at the top of the page link.
+Without a named cell the tree is cut to a size that a person reads; what is left out is counted. Each row has
+an anchor, to which the reasons at the top of the page link. Pure.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
