@@ -247,7 +247,7 @@ class DrawnBoard:
 
 
 class LiveView:
-    """Shows a board from `start` until `stop`, looked at every `interval_s`; then the terminal is as before."""
+    """Shows a board from `start` until `stop`, a look every `interval_s`; the terminal is then as it was."""
 
     def __init__(self, board: Board, console: Console, *, interval_s: float = INTERVAL_S) -> None:
         self._board, self._interval_s = board, interval_s

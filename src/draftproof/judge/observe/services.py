@@ -1,11 +1,8 @@
 """What the services say of themselves, per arm and load: gains of counters, gauges, energy, starts. Pure.
 
 Owns which turns may be used: those in which every replica was sampled at both ends and no counter fell.
-
-Services that somebody else runs and that were started anew between two turns. Pure.
-
-A restart inside a turn shows in its counters and makes them useless (services/faults.py). One between two
-turns leaves every counter in order and yet a cold service: empty caches, graphs to capture.
+Also services that somebody else runs and that were started anew between two turns: every counter is in order
+there and yet the service is cold.
 """
 
 from collections import defaultdict

@@ -1,6 +1,6 @@
 """The series that Prometheus computes for each arm, and for the pair where both arms have traffic. Pure.
 
-PromQL in text: selectors, sums over windows, quotients, quantiles. Pure; knows no engine and no plan.
+PromQL in text: selectors, sums over windows, quotients, quantiles, of an engine's signals.
 """
 
 import json
