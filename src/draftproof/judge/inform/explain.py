@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from draftproof.core.errors import UsageError
-from draftproof.judge.decide.effects import find_usable
+from draftproof.judge.decide.effects import find_usable, index_effects
 from draftproof.judge.decide.wording import RULES, name_segment
 from draftproof.judge.metrics.request import name_outcome
 from draftproof.judge.metrics.service import percentile
@@ -21,6 +21,7 @@ from draftproof.judge.results.run import Cell, Figure, Reason, Results
 from draftproof.plan.load_size import LoadSize
 
 Places = Mapping[str, Sequence[str]]
+_COMPARED = (DECISIVE, ("baseline_null", "baseline"), ("candidate", "alternative"))
 
 
 class RequestView(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,15 +140,17 @@ def _view_cell(prepared: PreparedRun, results: Results, cell: Cell, pairs: Pairs
     inside = pairs.cell(*place)
     prompts = _view_prompts(prepared, inside, places, _unpaired(prepared, place, inside))
     without = [one.ratio_without for one in prompts if one.ratio_without is not None]
+    effects = index_effects(results.effects)
+    own, null, rival = (effects.get((results.metric, *arms, *place)) for arms in _COMPARED)
     return CellView(
         segment=cell.segment,
         load=cell.load,
         concurrency=cell.concurrency,
         status=cell.status,
         simultaneous=cell.effect,
-        single=_find_figure(results, "candidate", "baseline", place, joint=False),
-        null=_find_figure(results, "baseline_null", "baseline", place, joint=True),
-        versus_alternative=_find_figure(results, "candidate", "alternative", place, joint=True),
+        single=own.ratio if own else None,
+        null=null.simultaneous if null else None,
+        versus_alternative=rival.simultaneous if rival else None,
         guardrails=cell.guardrails,
         reasons=cell.reasons,
         bands=tuple(one for one in results.context_bands if (one.segment, one.load) == place),
@@ -157,16 +160,6 @@ def _view_cell(prepared: PreparedRun, results: Results, cell: Cell, pairs: Pairs
         prompts=prompts,
         load_size=cell.size,
     )
-
-
-def _find_figure(
-    results: Results, arm: str, versus: str, place: tuple[str, str], *, joint: bool
-) -> Figure | None:
-    wanted = (results.metric, arm, versus, *place)
-    for one in results.effects:
-        if (one.metric, one.arm, one.versus, one.segment, one.load) == wanted:
-            return one.simultaneous if joint else one.ratio
-    return None
 
 
 def _view_prompts(
