@@ -102,7 +102,8 @@ def render_board(view: BoardView, width: int) -> list[Line]:
         if arm.failures:
             lines += _wrap([(f"{arm.arm}: {format_failures(arm.failures)}", "red")], width)
     if view.last is not None and view.last.client_faults:
-        lines += _wrap([(part, "bold yellow") for part in _warn_unfit(view.last)], width)
+        told = (f"Times of the last turn ({view.last.arm}) do not count", *view.last.client_faults)
+        lines += _wrap([(part, "bold yellow") for part in told], width)
     if view.is_stopping:
         lines += _wrap([("Stopping: the records of what is in flight are kept.", "bold yellow")], width)
     return lines
@@ -166,10 +167,6 @@ def _describe_client(last: TurnView | None) -> list[str]:
         f"Client in the last turn: lag {format_ms(last.lag_max_ns)} ms at most",
         f"{format_share(last.client_cpu_share)} of a core",
     ]
-
-
-def _warn_unfit(last: TurnView) -> list[str]:
-    return [f"Times of the last turn ({last.arm}) do not count", *last.client_faults]
 
 
 def _render_table(arms: Sequence[ArmView], width: int) -> list[Line]:

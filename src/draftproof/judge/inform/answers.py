@@ -143,10 +143,10 @@ def answer_compatible(source: Source) -> Answer:
         return NO_CONTRACT
     weightless = contract.drafter_kind in WITHOUT_WEIGHTS
     licence = contract.drafter_licence or ("none needed" if weightless else None)
-    fits = contract.tokenizer_compatible
+    fits, differences = contract.tokenizer_compatible, (*contract.tokenizer_differences, "no example")
     words = {
         True: "Draft and target share their token ids",
-        False: f"Draft and target differ in their tokens ({_first(contract)})",
+        False: f"Draft and target differ in their tokens ({differences[0]})",
         None: "Whether draft and target share their tokens was not checked",
     }
     return Answer(
@@ -320,7 +320,3 @@ def _show_outputs(source: Source) -> tuple[str, tuple[str, ...]]:
 
 def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:] + ("" if text.endswith(".") else ".")
-
-
-def _first(contract: Contract) -> str:
-    return contract.tokenizer_differences[0] if contract.tokenizer_differences else "no example"

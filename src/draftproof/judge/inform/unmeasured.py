@@ -131,10 +131,6 @@ def _list_loads(prepared: PreparedRun) -> Iterator[str]:
         yield "Bursts: no load level has bursts or replays a trace."
 
 
-def _is_drawn_again(prepared: PreparedRun) -> bool:
-    return any(level.repeats > 1 for level in prepared.plan.load)
-
-
 def _list_workload(prepared: PreparedRun) -> Iterator[str]:
     items = prepared.run.items
     spoken = {item.segments["language"] for item in items if "language" in item.segments}
@@ -145,7 +141,8 @@ def _list_workload(prepared: PreparedRun) -> Iterator[str]:
         yield f"Languages without an item in this run: {', '.join(absent)}."
     if all(item.sampling.temperature == 0 for item in items):
         yield "Sampled outputs: every item is greedy."
-    if any(item.sampling.temperature > 0 for item in items) and not _is_drawn_again(prepared):
+    is_drawn_again = any(level.repeats > 1 for level in prepared.plan.load)
+    if any(item.sampling.temperature > 0 for item in items) and not is_drawn_again:
         yield "Whether sampled outputs follow the same distribution: that needs repeated draws."
     if not any(item.tools for item in items):
         yield "Tool calls: no item offers tools."

@@ -69,7 +69,7 @@ def build_configuration(manifest: Manifest) -> Configuration:
     """Lay arms and contracts out as columns; a row whose values differ is marked."""
     arms, contracts = manifest.arms, manifest.contracts
     keys = sorted({key for arm in arms for key in arm.settings})
-    settings = [_mark(key, [_setting(arm, key) for arm in arms]) for key in keys]
+    settings = [_mark(key, [_fact_text(arm.settings.get(key)) for arm in arms]) for key in keys]
     names = sorted({name for arm in arms for name in arm.platform})
     platform = [_mark(name, [arm.platform.get(name, MISSING) for arm in arms]) for name in names]
     stated = [_mark(label, [_fact_text(fact(one)) for one in contracts]) for label, fact in _CONTRACT_FACTS]
@@ -116,10 +116,6 @@ def _list_facts(arms: Sequence[ArmManifest]) -> list[Fact]:
         for label, values in facts
         if label not in _LATER_FACTS or set(values) != {MISSING}
     ]
-
-
-def _setting(arm: ArmManifest, key: str) -> str:
-    return _fact_text(arm.settings[key]) if key in arm.settings else MISSING
 
 
 def _fact_text(value: str | float | None) -> str:

@@ -213,7 +213,9 @@ def _describe_place(
         predicted=predict_gain(baseline.decode, speedup),
         measured=invert(e2e.ratio if e2e else None),
     )
-    said = "" if is_invalid else _compare(compared, _null_of(effects, load))
+    # A prediction compares both times: what two equal arms differ by in either.
+    null = max(null_difference_at(effects, metric, load) for metric in ("tpot_ns", "e2e_from_schedule_ns"))
+    said = "" if is_invalid else _compare(compared, null)
     text = f"{_read_parts(parts, client_late=client_late)} {said}".strip()
     return msgspec.structs.replace(compared, text=text)
 
@@ -228,11 +230,6 @@ def _read_parts(parts: TimeParts, *, client_late: bool) -> str:
     if parts.bound == "unknown":
         return f"By {clock} no single part takes half of the time."
     return f"By {clock} it is {parts.bound}{sure}."
-
-
-def _null_of(effects: EffectIndex, load: str) -> float:
-    """Return what two equal arms differ by in either of the times that a prediction compares."""
-    return max(null_difference_at(effects, metric, load) for metric in ("tpot_ns", "e2e_from_schedule_ns"))
 
 
 def _compare(parts: TimeParts, null: float) -> str:
