@@ -69,14 +69,10 @@ def load_builtin_plan(name: str) -> tuple[Plan, str]:
     plan = parse_plan(text, source=f"{BUILTIN_PREFIX}demo")
     if name == "demo":
         return plan, text
-    plan = _shorten(plan)
-    return plan, render_plan(plan)
-
-
-def _shorten(plan: Plan) -> Plan:
     workload = plan.workload.model_copy(update={"items_per_segment": 2, "max_tokens": 24})
     load = tuple(level.model_copy(update={"repeats": 1, "block_size": None}) for level in plan.load)
-    return plan.model_copy(update={"name": f"{plan.name}-quick", "workload": workload, "load": load})
+    plan = plan.model_copy(update={"name": f"{plan.name}-quick", "workload": workload, "load": load})
+    return plan, render_plan(plan)
 
 
 def parse_plan(text: str, source: str = "plan") -> Plan:

@@ -107,7 +107,9 @@ def _verify_one(span: Span, logits: torch.Tensor) -> list[int]:
         logits = _process(span, logits)
     if _is_greedy(span):
         return verify_greedy(span.draft.token_ids, logits.argmax(dim=-1).tolist())
-    return _verify_sampled(span, logits)
+    target_probs = compute_probs(logits, span.sequence.request.sampling)  # [drafts + 1, vocab]
+    uniforms = draw_uniforms(span.sequence.generator, span.logit_rows)
+    return verify(span.draft.token_ids, target_probs, span.draft.draft_probs, uniforms)
 
 
 def _process(span: Span, logits: torch.Tensor) -> torch.Tensor:
@@ -126,12 +128,6 @@ def _process(span: Span, logits: torch.Tensor) -> torch.Tensor:
 
 def _is_greedy(span: Span) -> bool:
     return span.sequence.request.sampling.temperature == 0.0
-
-
-def _verify_sampled(span: Span, logits: torch.Tensor) -> list[int]:
-    target_probs = compute_probs(logits, span.sequence.request.sampling)  # [drafts + 1, vocab]
-    uniforms = draw_uniforms(span.sequence.generator, span.logit_rows)
-    return verify(span.draft.token_ids, target_probs, span.draft.draft_probs, uniforms)
 
 
 BROKEN_LOGITS = "the model's logits are not finite"

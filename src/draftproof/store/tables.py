@@ -56,7 +56,7 @@ def save_table(path: Path, records: Sequence[T], kind: type[T]) -> None:
 
 def load_table(path: Path, kind: type[T]) -> tuple[T, ...]:
     """Read records back. Raises StoreError: the file is not such a table."""
-    read = _reader_of(inspect.type_info(kind)) or _as_is
+    read = _reader_of(inspect.type_info(kind)) or (lambda row: row)
     try:
         return tuple(msgspec.convert(read(row), kind) for row in _read_rows(path))
     except (msgspec.ValidationError, TypeError) as error:
@@ -159,10 +159,6 @@ def _read_rows(path: Path) -> Iterator[dict[str, Any]]:
             yield from part.to_dicts()
     except (OSError, pl.exceptions.PolarsError) as error:
         raise StoreError(f"this is not a table of records ({error}).", place=str(path)) from error
-
-
-def _as_is(value: Any) -> Any:
-    return value
 
 
 def _reader_of(annotated: inspect.Type) -> Callable[[Any], Any] | None:

@@ -1,7 +1,7 @@
 """The reference engine behind HTTP, in the OpenAI form: a plain ASGI application.
 
 Owns the routes and the life of the loaded engine. Reading requests is wire.py and chat.py, answering them
-is answers.py and delivery.py, starting a process is server.py.
+is answer.py and delivery.py, starting a process is server.py.
 """
 
 import asyncio
@@ -24,7 +24,6 @@ from starlette.routing import Route
 from draftproof import __version__
 from draftproof.core.clock import Clock, monotonic_ns
 from draftproof.core.errors import EngineError
-from draftproof.reference.counters import EngineStats
 from draftproof.reference.http.answer import Answers
 from draftproof.reference.http.chat import chat_token_ids, completion_token_ids
 from draftproof.reference.http.delivery import RETRY_AFTER_S, Delivery
@@ -82,7 +81,12 @@ class Service:
         self._max_choices = min(MAX_CHOICES, config.max_num_seqs + config.max_queue)
         self._counters = RequestCounters()
         positions = 0 if config.speculation.method == "off" else config.speculation.num_spec_tokens
-        self._collector = ServerCollector(self._counters, self._stats, served_model_name, positions)
+        self._collector = ServerCollector(
+            self._counters,
+            lambda: self._engine.backend.stats() if self._engine else None,
+            served_model_name,
+            positions,
+        )
 
     @asynccontextmanager
     async def lifespan(self, _app: Starlette) -> AsyncIterator[None]:
@@ -200,9 +204,6 @@ class Service:
         # Choices differ in their seeds alone.
         prepare = partial(self._engine.backend.prepare, generations[0])
         return Delivery(answers, admits, self._counters, self._clock, prepare)
-
-    def _stats(self) -> EngineStats | None:
-        return self._engine.backend.stats() if self._engine else None
 
 
 def build_app(service: Service) -> Starlette:

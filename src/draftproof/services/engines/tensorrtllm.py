@@ -128,7 +128,9 @@ def _read_identity(bodies: Mapping[str, bytes]) -> Identity:
 
 def _read_config(exposition: bytes) -> Settings:
     """Return the settings in the labels of the configuration gauges; without them nothing is known."""
-    stated = _find_config(exposition.decode("utf-8", "replace"))
+    lines = exposition.decode("utf-8", "replace").splitlines()
+    named = (line for line in lines if line.partition("{")[0] in _CONFIG_LABELS)
+    stated = dict(parse_series(line.rpartition(" ")[0]) for line in named)
     if not stated:
         return {}
     settings: Settings = {
@@ -141,11 +143,6 @@ def _read_config(exposition: bytes) -> Settings:
     if _SPEC_INFO not in stated:
         settings[METHOD] = OFF
     return settings
-
-
-def _find_config(text: str) -> dict[str, dict[str, str]]:
-    lines = (line for line in text.splitlines() if line.partition("{")[0] in _CONFIG_LABELS)
-    return dict(parse_series(line.rpartition(" ")[0]) for line in lines)
 
 
 def _to_scalar(text: str) -> str | int | float | bool:

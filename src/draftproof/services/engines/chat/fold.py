@@ -113,7 +113,8 @@ class ChatFold:
     def _take(self, parsed: ChatFrame, arrival_ns: int) -> None:
         """Take a frame; runs for every chunk of every stream."""
         if (parsed.error is not None or parsed.object == "error") and parsed.error_text is not None:
-            self._take_error(parsed)
+            if self._stream_error is None:  # the first error is the one that ended the answer
+                self._stream_error, self._refused = parsed.error_text, parsed.is_refusal and not self._marks
             return
         if parsed.usage is not None:
             self._usage.add(parsed.usage)
@@ -158,11 +159,6 @@ class ChatFold:
             piece_chars=self._piece_chars(counted),
             warnings=self._warnings(reading, counted, output_tokens),
         )
-
-    def _take_error(self, frame: ChatFrame) -> None:
-        """The first error is the one that ended the answer."""
-        if self._stream_error is None:
-            self._stream_error, self._refused = frame.error_text, frame.is_refusal and not self._marks
 
     def _take_blocks(self, frame: ChatFrame) -> None:
         if frame.metrics is not None:
