@@ -55,12 +55,13 @@ def gather_evidence(
         effect = effects.get((metric, arm, versus, *cell))
         return effect.simultaneous if effect else None
 
+    pooled = effects.get((metric, "candidate", "alternative", ALL_SEGMENTS, cell[1]))
     return CellEvidence(
         cell=cell,
         effect=effects[(metric, "candidate", "baseline", *cell)].simultaneous,
         alternative_effect=simultaneous("alternative", "baseline"),
         versus_alternative=simultaneous("candidate", "alternative"),
-        pooled_versus_alternative=_pooled(effects, (metric, "candidate", "alternative"), cell[1]),
+        pooled_versus_alternative=pooled.ratio if pooled else None,
         null_effect=simultaneous("baseline_null", "baseline"),
         noise=null_difference_at(effects, metric, cell[1]),
         verification_steps=steps,
@@ -92,11 +93,6 @@ def _state_guardrail(finding: Finding) -> GuardrailStanding:
     return GuardrailStanding(
         code=reason.code, standing=finding.standing, text=reason.text, evidence=reason.evidence
     )
-
-
-def _pooled(effects: EffectIndex, comparison: tuple[str, str, str], load: str) -> Figure | None:
-    effect = effects.get((*comparison, ALL_SEGMENTS, load))
-    return effect.ratio if effect else None
 
 
 def decide_effect(effect: Figure, thresholds: Thresholds, noise: float = 1.0) -> CellStatus:
@@ -225,13 +221,13 @@ def _find_open_rivalry(evidence: CellEvidence, margin: float) -> list[Reason]:
 def _find_missing_arms(evidence: CellEvidence) -> list[Reason]:
     """Return the objections that an alternative or a null arm of the plan could not be compared."""
     found = []
-    if _is_unmeasured(evidence.versus_alternative):
-        why = _why(evidence.versus_alternative)
-        text = f"The alternative could not be compared, so it may be the better choice: {why}."
+    versus, null = evidence.versus_alternative, evidence.null_effect
+    if versus is not None and versus.low is None:
+        text = f"The alternative could not be compared, so it may be the better choice: {versus.reason}."
         row = _row("candidate / alternative", evidence)
         found.append(Reason(code="alternative_unmeasured", text=text, evidence=row))
-    if _is_unmeasured(evidence.null_effect):
-        text = f"How much two equal arms differ here is not known: {_why(evidence.null_effect)}."
+    if null is not None and null.low is None:
+        text = f"How much two equal arms differ here is not known: {null.reason}."
         row = _row("baseline_null / baseline", evidence)
         found.append(Reason(code="null_unmeasured", text=text, evidence=row))
     return found
@@ -246,14 +242,6 @@ def _find_idle_drafter(evidence: CellEvidence) -> list[Reason]:
     )
     row = f"acceptance: candidate, {evidence.cell[0]} × {evidence.cell[1]}"
     return [Reason(code="no_speculation_here", text=text, evidence=row)]
-
-
-def _is_unmeasured(figure: Figure | None) -> bool:
-    return figure is not None and figure.low is None
-
-
-def _why(figure: Figure | None) -> str | None:
-    return figure.reason if figure else None
 
 
 def _explain_effect(

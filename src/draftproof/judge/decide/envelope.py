@@ -5,7 +5,6 @@ below its own. The document is what a router, a guard or another team reads (doc
 """
 
 import hashlib
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
@@ -14,7 +13,7 @@ import numpy as np
 
 from draftproof.core.manifests import Manifest
 from draftproof.judge.decide.contexts import limit_context
-from draftproof.judge.decide.outcome import find_limits, make_limit
+from draftproof.judge.decide.outcome import find_limits
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
 from draftproof.judge.results.decision import ContextBand
 from draftproof.judge.results.run import Cell, Decision, EnvelopeEntry, Reason, Results
@@ -126,7 +125,7 @@ def list_envelope(
     a limited envelope each ends at its own highest gain (see `decide.find_limits`).
     """
     if decision == "adopt":
-        limits = _highest_loads(cells)
+        limits = find_limits(cells, _find_highest)
     else:
         limits = find_limits(cells) if decision == "adopt_limited" else {}
     return tuple(_make_entry(prepared, cells, segment, limit, bands) for segment, limit in limits.items())
@@ -240,14 +239,6 @@ def _explain_cut(entry: EnvelopeEntry, band: ContextBand) -> Reason:
     )
     evidence = f"context_bands: candidate / baseline, {band.segment} × {band.load}"
     return Reason(code="context_limited", text=text, evidence=evidence)
-
-
-def _highest_loads(cells: Iterable[Cell]) -> dict[str, LoadLimit]:
-    by_segment: defaultdict[str, list[Cell]] = defaultdict(list)
-    for cell in cells:
-        by_segment[cell.segment].append(cell)
-    found = {segment: make_limit(own, _find_highest) for segment, own in by_segment.items()}
-    return {segment: limit for segment, limit in found.items() if limit is not None}
 
 
 def _find_highest(cells: Sequence[Cell]) -> float | None:

@@ -305,21 +305,25 @@ def _share_text(rule: ShareRule, figure: Figure, margin: float, where: str) -> s
 def _compute_difference(
     prepared: PreparedRun, pairs: Pairs, comparison: tuple[str, str], quantity: str, cell: CellKey
 ) -> Difference:
-    inside, cluster_by = pairs.cell(*cell), prepared.plan.comparison.cluster_by
-    margin, level = margin_of(prepared.plan.thresholds, quantity), prepared.plan.comparison.confidence
+    inside, choice, rule = pairs.cell(*cell), prepared.plan.comparison, SHARE_RULES[quantity]
+    margin, level = margin_of(prepared.plan.thresholds, quantity), choice.confidence
+    votes = count_votes(inside, quantity)
+    n = int(sum(votes.values()))
+    figure = Figure(value=None, level=level, reason=rule.unknown, remedy=rule.remedy)
+    if n:
+        effective = _count_effective(inside, quantity, choice.cluster_by, level)
+        states = ((True, True), (True, False), (False, True), (False, False))
+        both, arm_only, versus_only, neither = (effective * float(votes.get(one, 0)) for one in states)
+        found = paired_share_difference(both, arm_only, versus_only, neither, level)
+        needed = max(pairs_needed_for_margin(margin, level) - n, 0) or None if margin > 0 else None
+        figure = Figure(value=found.value, low=found.low, high=found.high, level=level, n=n, needed=needed)
     return Difference(
         quantity=quantity,
         arm=comparison[0],
         versus=comparison[1],
         segment=cell[0],
         load=cell[1],
-        difference=_difference_figure(
-            SHARE_RULES[quantity],
-            count_votes(inside, quantity),
-            margin,
-            level,
-            effective=_count_effective(inside, quantity, cluster_by, level),
-        ),
+        difference=figure,
     )
 
 
@@ -382,18 +386,3 @@ def _read_states(pairs: Pairs, quantity: str) -> tuple[Floats, Floats]:
     known = pairs.is_ok & ~(np.isnan(ends[0]) & np.isnan(ends[1]))
     filled = [np.where(known, np.where(np.isnan(one), 1.0, one), np.nan) for one in ends]
     return filled[0], filled[1]
-
-
-def _difference_figure(
-    rule: ShareRule, votes: Votes, margin: float, level: float, *, effective: float
-) -> Figure:
-    n = int(sum(votes.values()))
-    if n == 0:
-        return Figure(value=None, level=level, reason=rule.unknown, remedy=rule.remedy)
-    both, arm_only, versus_only, neither = (
-        effective * float(votes.get(state, 0))
-        for state in ((True, True), (True, False), (False, True), (False, False))
-    )
-    found = paired_share_difference(both, arm_only, versus_only, neither, level)
-    needed = max(pairs_needed_for_margin(margin, level) - n, 0) if margin > 0 else None
-    return Figure(value=found.value, low=found.low, high=found.high, level=level, n=n, needed=needed or None)

@@ -58,8 +58,12 @@ def is_admissible(cell: Cell) -> bool:
     return cell.status == "gain" or (cell.status == "neutral" and not is_settled(cell))
 
 
-def find_limits(cells: Iterable[Cell]) -> dict[str, LoadLimit]:
+def find_limits(
+    cells: Iterable[Cell], choose: Callable[[Sequence[Cell]], float | None] | None = None
+) -> dict[str, LoadLimit]:
     """Return, by segment, the highest gain with only admissible cells up to it, on each axis apart.
+
+    `choose`: what else is taken of the cells of one axis, None where an axis has none.
 
     A segment that was measured on two axes needs a gain on both: a limit that holds on one alone would
     let speculation run at any load of the other.
@@ -67,11 +71,11 @@ def find_limits(cells: Iterable[Cell]) -> dict[str, LoadLimit]:
     by_segment: defaultdict[str, list[Cell]] = defaultdict(list)
     for cell in cells:
         by_segment[cell.segment].append(cell)
-    found = {segment: make_limit(own, _find_highest_gain) for segment, own in by_segment.items()}
+    found = {segment: _make_limit(own, choose or _find_highest_gain) for segment, own in by_segment.items()}
     return {segment: limit for segment, limit in found.items() if limit is not None}
 
 
-def make_limit(cells: Iterable[Cell], choose: Callable[[Sequence[Cell]], float | None]) -> LoadLimit | None:
+def _make_limit(cells: Iterable[Cell], choose: Callable[[Sequence[Cell]], float | None]) -> LoadLimit | None:
     """Return the limit that `choose` gives for the cells of each axis, None where one axis has none."""
     axes: defaultdict[Axis, list[Cell]] = defaultdict(list)
     for cell in cells:

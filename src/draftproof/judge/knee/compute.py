@@ -69,96 +69,61 @@ def compute_knee(run: RunData) -> KneeSearch | None:
 
 
 def _describe_point(plan: Plan, knee: Knee, arm: str, point: int, seen: PointSeen) -> KneePoint:
-    attempted = sum(len(turn.on_time) for turn in seen.valid)
-    good, window_s = sum(turn.good for turn in seen.valid), _window_s(seen)
-    needed = None if seen.standing != "open" else _requests_needed(plan, knee, seen)
-    minimum = plan.comparison.minimum_prompts
+    level, valid, share = knee.look_level(plan.comparison.confidence), seen.valid, seen.share
+    good, done = sum(turn.good for turn in valid), sum(turn.conversations for turn in valid)
+    # Of the wait for the last answers the counted requests fill a part alone: the load goes on behind them.
+    window_s = sum(turn.filled_ns for turn in valid) / NS_PER_S or None
+    due_s = sum(turn.due_ns - turn.from_ns for turn in valid) / NS_PER_S
+    in_flight = [sum(turn.in_flight[end] for turn in valid) / max(len(valid), 1) for end in (0, 1)]
+    needed = _requests_needed(knee, seen, level) if seen.standing == "open" else None
+    if share is None:
+        why = "no request of a valid turn can be judged"
+        figure = Figure(value=None, level=level, needed=needed, reason=why)
+    else:
+        low, high = share.low, share.high
+        figure = Figure(value=share.value, low=low, high=high, level=level, n=share.n, needed=needed)
+    per_device = Figure(value=None, reason="no valid turn")
+    if window_s is not None and share is not None:
+        # The interval is that of the on-time share: the pace at which conversations come is known.
+        rate = done / window_s * _HOUR_S / _devices(plan, arm)
+        per_device = Figure(value=rate, n=done)
+        if share.value:
+            low, high = rate * (share.low / share.value), rate * (share.high / share.value)
+            per_device = Figure(value=rate, low=low, high=high, level=level, n=done)
     return KneePoint(
         arm=arm,
         load=knee.grid[point],
         level=name_level(knee.grid[point]),
         standing=seen.standing,
         looks=len(seen.turns),
-        invalid_looks=len(seen.turns) - len(seen.valid),
-        attempted=attempted,
-        unjudged=sum(turn.on_time.count(None) for turn in seen.valid),
+        invalid_looks=len(seen.turns) - len(valid),
+        attempted=sum(len(turn.on_time) for turn in valid),
+        unjudged=sum(turn.on_time.count(None) for turn in valid),
         prompts=seen.prompts,
-        share=_share_figure(plan, knee, seen, needed),
-        effective=seen.share.effective if seen.share else None,
+        share=figure,
+        effective=share.effective if share else None,
         saturated=seen.saturated,
-        reason=explain_point(seen, minimum, knee.on_time_share, _fewest(plan, knee)),
+        reason=explain_point(
+            seen,
+            plan.comparison.minimum_prompts,
+            knee.on_time_share,
+            trials_to_show(knee.on_time_share, level),
+        ),
         good=good,
         window_s=window_s,
         goodput_rps=good / window_s if window_s else None,
-        completed_rps=_completed_rps(seen),
-        in_flight=_mean_in_flight(seen),
-        conversations_per_device_hour=_conversations(plan, knee, arm, seen),
+        completed_rps=sum(turn.completed for turn in valid) / due_s if due_s > 0 else None,
+        in_flight=(in_flight[0], in_flight[1]) if valid else None,
+        conversations_per_device_hour=per_device,
     )
 
 
-def _fewest(plan: Plan, knee: Knee) -> int:
-    """Return the fewest independent requests that show the target, all of them on time."""
-    return trials_to_show(knee.on_time_share, knee.look_level(plan.comparison.confidence))
-
-
-def _share_figure(plan: Plan, knee: Knee, seen: PointSeen, needed: int | None) -> Figure:
-    level = knee.look_level(plan.comparison.confidence)
-    if seen.share is None:
-        return Figure(
-            value=None, level=level, needed=needed, reason="no request of a valid turn can be judged"
-        )
-    share = seen.share
-    return Figure(value=share.value, low=share.low, high=share.high, level=level, n=share.n, needed=needed)
-
-
-def _window_s(seen: PointSeen) -> float | None:
-    """Return what the counted requests of the valid turns filled, from the first one due to the last end.
-
-    Of the wait for the last answers they fill a part alone, since the load goes on behind them.
-    """
-    return sum(turn.filled_ns for turn in seen.valid) / NS_PER_S or None
-
-
-def _completed_rps(seen: PointSeen) -> float | None:
-    span_s = sum(turn.due_ns - turn.from_ns for turn in seen.valid) / NS_PER_S
-    return sum(turn.completed for turn in seen.valid) / span_s if span_s > 0 else None
-
-
-def _mean_in_flight(seen: PointSeen) -> tuple[float, float] | None:
-    if not seen.valid:
-        return None
-    ends = [turn.in_flight for turn in seen.valid]
-    return sum(one for one, _ in ends) / len(ends), sum(one for _, one in ends) / len(ends)
-
-
-def _conversations(plan: Plan, knee: Knee, arm: str, seen: PointSeen) -> Figure:
-    """Return completed conversations per device and hour.
-
-    The interval is that of the on-time share, as a factor: the pace at which conversations come is known.
-    """
-    window_s, share = _window_s(seen), seen.share
-    done = sum(turn.conversations for turn in seen.valid)
-    if window_s is None or share is None:
-        return Figure(value=None, reason="no valid turn")
-    rate = done / window_s * _HOUR_S / _devices(plan, arm)
-    if not share.value:
-        return Figure(value=rate, n=done)
-    factors = share.low / share.value, share.high / share.value
-    return Figure(
-        value=rate,
-        low=rate * factors[0],
-        high=rate * factors[1],
-        level=knee.look_level(plan.comparison.confidence),
-        n=done,
-    )
-
-
-def _requests_needed(plan: Plan, knee: Knee, seen: PointSeen) -> int | None:
+def _requests_needed(knee: Knee, seen: PointSeen, level: float) -> int | None:
     """Return about how many more requests would tell the share from the target, if it stays what it is.
 
     From the normal interval at the effective number of requests; None where the share is the target.
     """
-    target, level = knee.on_time_share, knee.look_level(plan.comparison.confidence)
+    target = knee.on_time_share
     if seen.share is None:
         return trials_to_show(target, level)
     distance, each = abs(seen.share.value - target), seen.share.n / seen.share.effective
@@ -172,7 +137,8 @@ def _requests_needed(plan: Plan, knee: Knee, seen: PointSeen) -> int | None:
 def _find_knee(plan: Plan, knee: Knee, search: Search, arm: str, points: Sequence[KneePoint]) -> ArmKnee:
     own = {point: seen for (name, point), seen in search.points.items() if name == arm}
     bracket = find_bracket({point: Seen(seen.standing, None, len(seen.turns)) for point, seen in own.items()})
-    holds, fails = _load(knee, bracket.holds), _load(knee, bracket.fails)
+    holds, fails = (None if at is None else knee.grid[at] for at in (bracket.holds, bracket.fails))
+    fewest = trials_to_show(knee.on_time_share, knee.look_level(plan.comparison.confidence))
     row = next((one for one in points if (one.arm, one.load) == (arm, holds)), None)
     found = ArmKnee(
         arm=arm,
@@ -181,7 +147,7 @@ def _find_knee(plan: Plan, knee: Knee, search: Search, arm: str, points: Sequenc
         devices=_devices(plan, arm),
         text="",
         reason=explain_missing(
-            knee, bracket, [one for one in points if one.arm == arm], search.ended, _fewest(plan, knee)
+            knee, bracket, [one for one in points if one.arm == arm], search.ended, fewest
         ),
         needed=_needed_between(bracket, arm, points),
         is_monotone=bracket.is_monotone,
@@ -212,10 +178,6 @@ def _compare(arms: Sequence[ArmKnee]) -> tuple[KneeRatio, ...]:
             text = describe_ratio(arm, versus, low, high)
             found.append(KneeRatio(arm=arm, versus=versus, low=low, high=high, text=text))
     return tuple(found)
-
-
-def _load(knee: Knee, point: int | None) -> float | None:
-    return None if point is None else knee.grid[point]
 
 
 def _devices(plan: Plan, arm: str) -> int:

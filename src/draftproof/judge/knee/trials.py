@@ -49,7 +49,6 @@ class TurnSeen(NamedTuple):
     prompts: tuple[str, ...]
     good: int
     conversations: int
-    attempted_conversations: int
     from_ns: int
     due_ns: int
     end_ns: int
@@ -103,7 +102,6 @@ def _read_turn(
         prompts=tuple(names[prompt_of(one.record.item_id)] for one in ordered),
         good=sum(good),
         conversations=sum(conversations),
-        attempted_conversations=len(conversations),
         from_ns=from_ns,
         due_ns=due_ns,
         end_ns=end_ns,

@@ -30,8 +30,43 @@ _LARGEST = 2**62
 _BASES = {None: NO_BASIS, "counted": COUNTED, "single_first_token_assumed": ASSUMED}
 
 
+def _numbers(name: str) -> "cached_property[Ints]":
+    """Return a column of whole numbers that every observation has."""
+
+    def make(columns: "Columns") -> Ints:
+        return np.array([*map(attrgetter(name), columns.observations)], dtype=np.intp)
+
+    return cached_property(make)
+
+
+def _flags(name: str) -> "cached_property[Bools]":
+    def make(columns: "Columns") -> Bools:
+        return np.array([*map(attrgetter(name), columns.observations)], dtype=np.bool_)
+
+    return cached_property(make)
+
+
+def _named(name: str) -> "cached_property[Ints]":
+    def make(columns: "Columns") -> Ints:
+        return _places([*map(attrgetter(name), columns.observations)])
+
+    return cached_property(make)
+
+
 class Columns:
     """Columns of some observations, each made when it is asked for."""
+
+    timed = _flags("timed")  # whether the client was on time in the request's turn
+    in_order = _flags("in_order")  # whether the record's times run forwards
+    segments = _named("segment")  # places of names among the sorted names
+    arms = _named("record.arm")
+    loads = _named("record.load")
+    items = _named("record.item_id")
+    blocks = _numbers("record.block")
+    scheduled_ns = _numbers("record.scheduled_ns")
+    end_ns = _numbers("record.end_ns")
+    turns = _numbers("record.conversation_turn")  # which turn of its conversation a request is
+    stalls = _numbers("metrics.stall_count")
 
     def __init__(self, observations: Sequence[Observation]) -> None:
         self.observations = observations
@@ -56,44 +91,19 @@ class Columns:
         return np.where(self.has_checks, np.where(judged > passed, 0.0, known), np.nan)
 
     @cached_property
-    def timed(self) -> Bools:
-        """Whether the client was on time in the request's turn."""
-        return np.array([one.timed for one in self.observations], dtype=np.bool_)
+    def chunks(self) -> Ints:
+        """How many chunks of content an answer has."""
+        return np.array([len(one.chunks) for one in self.records], dtype=np.intp)
 
     @cached_property
-    def in_order(self) -> Bools:
-        """Whether the record's times run forwards."""
-        return np.array([one.in_order for one in self.observations], dtype=np.bool_)
+    def fallbacks(self) -> Floats:
+        """How often the arm fell back to ordinary decoding, NaN where that is not known."""
+        return _read(self.records, "fallbacks")
 
     @cached_property
     def asks_again(self) -> Bools:
         """Whether an attempt that does not count asked the same of the arm before: it may know the prompt."""
         return self._whole("attempt") > 0
-
-    @cached_property
-    def blocks(self) -> Ints:
-        """Number of the block."""
-        return self._whole("block")
-
-    @cached_property
-    def segments(self) -> Ints:
-        """Place of the segment's name among the sorted names."""
-        return _places([one.segment for one in self.observations])
-
-    @cached_property
-    def arms(self) -> Ints:
-        """Place of the arm among the sorted names."""
-        return _places([one.arm for one in self.records])
-
-    @cached_property
-    def loads(self) -> Ints:
-        """Place of the load among the sorted names."""
-        return _places([one.load for one in self.records])
-
-    @cached_property
-    def items(self) -> Ints:
-        """Place of the item's id among the sorted ids."""
-        return _places([one.item_id for one in self.records])
 
     @cached_property
     def item_ids(self) -> list[str]:
@@ -143,31 +153,6 @@ class Columns:
         )
 
     @cached_property
-    def fallbacks(self) -> Floats:
-        """How often the arm fell back to ordinary decoding, NaN where that is not known."""
-        return _read(self.records, "fallbacks")
-
-    @cached_property
-    def stalls(self) -> Ints:
-        """How many gaps of an answer are stalls."""
-        return np.array([one.stall_count for one in self._measured], dtype=np.intp)
-
-    @cached_property
-    def chunks(self) -> Ints:
-        """How many chunks of content an answer has."""
-        return np.array([len(one.chunks) for one in self.records], dtype=np.intp)
-
-    @cached_property
-    def scheduled_ns(self) -> Ints:
-        """When the request was due."""
-        return self._whole("scheduled_ns")
-
-    @cached_property
-    def end_ns(self) -> Ints:
-        """When the request ended."""
-        return self._whole("end_ns")
-
-    @cached_property
     def residence_ns(self) -> Ints:
         """From the scheduled time to the end."""
         return self.end_ns - self.scheduled_ns
@@ -209,11 +194,6 @@ class Columns:
     def tpot_basis(self) -> Ints:
         """How the tokens of the first chunk came off: NO_BASIS, COUNTED or ASSUMED."""
         return np.array([_BASES[one.tpot_basis] for one in self._measured], dtype=np.intp)
-
-    @cached_property
-    def turns(self) -> Ints:
-        """Which turn of its conversation a request is."""
-        return self._whole("conversation_turn")
 
     @cached_property
     def turns_of_item(self) -> Ints:

@@ -3,7 +3,6 @@
 import msgspec
 
 from draftproof.judge.stats.bootstrap import MeanEstimate
-from draftproof.judge.stats.totals import TotalsEstimate
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,7 +21,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     remedy: str | None = None
 
 
-def as_figure(found: MeanEstimate | TotalsEstimate) -> Figure:
+def as_figure(found: MeanEstimate) -> Figure:
     """Return an estimate of a mean or of totals as a figure of the report."""
     return Figure(
         value=found.value,

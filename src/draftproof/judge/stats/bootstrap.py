@@ -8,7 +8,7 @@ cover too little with few prompts (docs/statistics.md).
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -67,11 +67,11 @@ class RatioEstimate:
 
 @dataclass(frozen=True, kw_only=True)
 class MeanEstimate:
-    """Mean of one arm's values with its interval; None, `reason` and `needed` as in `RatioEstimate`."""
+    """A mean or a ratio of totals with its interval; None with the reason, `needed` more clusters."""
 
     value: float | None
-    low: float | None
-    high: float | None
+    low: float | None = None
+    high: float | None = None
     level: float
     n: int
     n_clusters: int
@@ -142,7 +142,6 @@ def _shape_of(
 def mean_interval(
     values: npt.ArrayLike,
     clusters: npt.ArrayLike,
-    strata: npt.ArrayLike | None = None,
     *,
     resamples: int = 2000,
     seed: int = 0,
@@ -162,22 +161,17 @@ def mean_interval(
     if refusal is not None or not np.isfinite(sample).all():
         reason, needed = refusal or ("a value is not finite", None)
         return MeanEstimate(
-            value=None,
-            low=None,
-            high=None,
-            level=level,
-            n=len(sample),
-            n_clusters=count,
-            reason=reason,
-            needed=needed,
+            value=None, level=level, n=len(sample), n_clusters=count, reason=reason, needed=needed
         )
-    groups = assign_strata(index, strata)
+    groups = assign_strata(index, None)
     weights = draw_seeded_weights(groups, resamples, seed)
     draws = _weighted_mean(sample, index, weights, _weighted_sizes(index, weights))
-    value = float(sample.mean())
-    low, high = _mean_limits(
-        value, draws, degrees_of_freedom(groups), level, positive=bool((sample > 0).all())
-    )
+    value, degrees = float(sample.mean()), degrees_of_freedom(groups)
+    if (sample > 0).all():
+        low, high = _around(value, float(np.std(np.log(draws))), degrees, level)
+    else:
+        reach = float(student_quantile(0.5 + level / 2, degrees) * np.std(draws))
+        low, high = value - reach, value + reach
     return MeanEstimate(value=value, low=low, high=high, level=level, n=len(sample), n_clusters=count)
 
 
@@ -300,15 +294,6 @@ def _around(
     return value * float(np.exp(-down * error)), value * float(np.exp(reach))
 
 
-def _mean_limits(
-    value: float, draws: Floats, degrees: float, level: float, *, positive: bool
-) -> tuple[float, float]:
-    if positive:
-        return _around(value, float(np.std(np.log(draws))), degrees, level)
-    reach = float(student_quantile(0.5 + level / 2, degrees) * np.std(draws))
-    return value - reach, value + reach
-
-
 def _check_arguments(
     above: Floats, below: Floats, labels: npt.NDArray[np.generic], *, resamples: int, level: float, floor: int
 ) -> None:
@@ -350,35 +335,6 @@ def no_ratio(level: float, pairs: int, count: int, reason: str, needed: int | No
     )
 
 
-class HasLimits(Protocol):
-    """An interval: `RatioEstimate` fits, and any row that keeps one."""
-
-    @property
-    def low(self) -> float | None:
-        """Lower limit, None where there is none."""
-        ...
-
-    @property
-    def high(self) -> float | None:
-        """Upper limit, None where there is none."""
-        ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class NullComparison:
-    """What the null says about the run and about one effect; None where either has no estimate.
-
-    `null_covers_one`: the null's interval holds 1, as it must if nothing but noise is between equal arms.
-    `noise_floor`: the farthest the null's interval lies from 1, as a factor ≥ 1; an effect inside
-    [1/noise_floor, noise_floor] is no larger than what equal arms may show. `beyond_noise`: the effect's
-    whole interval is outside that band.
-    """
-
-    null_covers_one: bool | None
-    noise_floor: float | None
-    beyond_noise: bool | None
-
-
 def null_difference(ratio: float | None, standard_error: float | None) -> float:
     """Return by which factor, 1 or more, two equal arms differ beyond what chance explains.
 
@@ -391,16 +347,16 @@ def null_difference(ratio: float | None, standard_error: float | None) -> float:
     return math.exp(math.sqrt(max(0.0, excess)))
 
 
-def compare_with_null(effect: HasLimits, null: HasLimits) -> NullComparison:
-    """Return whether the null is clean and whether the effect stands out of it."""
-    if null.low is None or null.high is None:
-        return NullComparison(null_covers_one=None, noise_floor=None, beyond_noise=None)
-    floor = float(np.exp(max(abs(np.log(null.low)), abs(np.log(null.high)))))
-    covers = null.low <= 1.0 <= null.high
-    if effect.low is None or effect.high is None:
-        return NullComparison(null_covers_one=covers, noise_floor=floor, beyond_noise=None)
-    return NullComparison(
-        null_covers_one=covers,
-        noise_floor=floor,
-        beyond_noise=effect.high < 1.0 / floor or effect.low > floor,
-    )
+def compare_with_null(
+    effect: tuple[float | None, float | None], null: tuple[float | None, float | None]
+) -> tuple[float | None, bool | None]:
+    """Return how far the null's interval reaches from 1, a factor, and whether it tells an effect.
+
+    An effect is told whose whole interval is outside [1 / factor, factor]. None without the limits it takes.
+    """
+    if null[0] is None or null[1] is None:
+        return None, None
+    floor = float(np.exp(max(abs(np.log(null[0])), abs(np.log(null[1])))))
+    if effect[0] is None or effect[1] is None:
+        return floor, None
+    return floor, effect[1] < 1.0 / floor or effect[0] > floor

@@ -16,6 +16,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from draftproof.judge.stats.bootstrap import MeanEstimate
 from draftproof.judge.stats.laws import student_quantile
 from draftproof.judge.stats.resampling import Floats, sort_labels
 
@@ -32,23 +33,6 @@ class Totals:
     above: Floats
     below: Floats
     n: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class TotalsEstimate:
-    """A ratio of totals with its interval at `level`; None with the reason, and how many clusters it lacks.
-
-    Below the floor of clusters the value stands and only the interval is missing: it is what was counted.
-    """
-
-    value: float | None
-    low: float | None = None
-    high: float | None = None
-    level: float
-    n: int
-    n_clusters: int
-    reason: str | None = None
-    needed: int | None = None
 
 
 def sum_by_cluster(above: npt.ArrayLike, below: npt.ArrayLike, clusters: npt.ArrayLike) -> Totals:
@@ -82,7 +66,7 @@ def sum_by_place(
 
 def ratio_of_totals(
     totals: Totals, *, scale: Scale = "log", level: float = 0.95, minimum_clusters: int = MINIMUM_CLUSTERS
-) -> TotalsEstimate:
+) -> MeanEstimate:
     """Return Σy / Σx with its interval, on the plain scale where the other has no room (a share of 0 or 1).
 
     Raises:
@@ -91,7 +75,7 @@ def ratio_of_totals(
     _check_level(level)
     count, x = len(totals.labels), math.fsum(totals.below)
     if x <= 0:
-        return TotalsEstimate(
+        return MeanEstimate(
             value=None, level=level, n=totals.n, n_clusters=count, reason="nothing to divide by"
         )
     value = math.fsum(totals.above) / x
@@ -99,12 +83,12 @@ def ratio_of_totals(
         return _without_interval(value, totals.n, count, level, minimum_clusters)
     error = _spread((totals.above - value * totals.below) / x)
     low, high = _limits(value, error, _quantile(level, count), scale)
-    return TotalsEstimate(value=value, low=low, high=high, level=level, n=totals.n, n_clusters=count)
+    return MeanEstimate(value=value, low=low, high=high, level=level, n=totals.n, n_clusters=count)
 
 
 def ratio_of_ratios(
     arm: Totals, versus: Totals, *, level: float = 0.95, minimum_clusters: int = MINIMUM_CLUSTERS
-) -> TotalsEstimate:
+) -> MeanEstimate:
     """Return (Σy / Σx of the arm) / (Σy / Σx of the other) on the log scale, common clusters paired.
 
     Raises:
@@ -116,13 +100,13 @@ def ratio_of_ratios(
     sums = [math.fsum(part) for part in (arm.above, arm.below, versus.above, versus.below)]
     if min(sums) <= 0:
         reason = "one of the totals is not positive, so there is no ratio"
-        return TotalsEstimate(value=None, level=level, n=n, n_clusters=len(labels), reason=reason)
+        return MeanEstimate(value=None, level=level, n=n, n_clusters=len(labels), reason=reason)
     value = (sums[0] / sums[1]) / (sums[2] / sums[3])
     if len(labels) < minimum_clusters:
         return _without_interval(value, n, len(labels), level, minimum_clusters)
     error = _spread(_influence(arm, labels) - _influence(versus, labels))
     low, high = _limits(value, error * value, _quantile(level, len(labels)), "log")
-    return TotalsEstimate(value=value, low=low, high=high, level=level, n=n, n_clusters=len(labels))
+    return MeanEstimate(value=value, low=low, high=high, level=level, n=n, n_clusters=len(labels))
 
 
 def _influence(totals: Totals, labels: list[str]) -> Floats:
@@ -171,8 +155,8 @@ def _add_exactly(values: Floats) -> bool:
     return bool((values == np.floor(values)).all() and np.abs(values).sum() < _EXACT_BELOW)
 
 
-def _without_interval(value: float, n: int, count: int, level: float, floor: int) -> TotalsEstimate:
-    return TotalsEstimate(
+def _without_interval(value: float, n: int, count: int, level: float, floor: int) -> MeanEstimate:
+    return MeanEstimate(
         value=value,
         level=level,
         n=n,

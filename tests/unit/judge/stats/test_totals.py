@@ -8,13 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from draftproof.judge.stats.totals import TotalsEstimate, ratio_of_ratios, ratio_of_totals, sum_by_cluster
+from draftproof.judge.stats.bootstrap import MeanEstimate
+from draftproof.judge.stats.totals import ratio_of_ratios, ratio_of_totals, sum_by_cluster
 
 positive = st.floats(0.1, 100.0)
 rows = st.lists(st.tuples(positive, positive, st.sampled_from("abcdef")), min_size=6, max_size=40)
 
 
-def ends(found: TotalsEstimate) -> tuple[float, float, float]:
+def ends(found: MeanEstimate) -> tuple[float, float, float]:
     """Return (low, value, high) of an estimate that has an interval."""
     assert found.low is not None
     assert found.value is not None

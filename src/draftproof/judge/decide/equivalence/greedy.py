@@ -35,11 +35,6 @@ def compute_agreements(prepared: PreparedRun, pairs: PairTable) -> tuple[Agreeme
     )
 
 
-def is_greedy(pair: Pair) -> bool:
-    """Return whether both outputs were asked for without any chance in them."""
-    return pair.arm.item.sampling.temperature == 0
-
-
 def find_divergence(first: Sequence[int], second: Sequence[int]) -> int | None:
     """Return the index of the first differing token; a prefix differs where it ends; None if equal."""
     for index, (one, other) in enumerate(zip(first, second, strict=False)):

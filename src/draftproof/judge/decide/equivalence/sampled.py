@@ -6,7 +6,7 @@ swapped within prompt and repeat. The same request at several loads is one unit;
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -44,13 +44,8 @@ def assess_lengths(pairs: Pairs, *, patterns: int, seed: int, level: float) -> l
     ]
 
 
-def mean_difference(by_prompt: Mapping[str, Sequence[float]], level: float) -> Figure:
-    """Return the mean over prompts of the mean difference of each, Student's t interval over prompts."""
-    return difference_of_means(np.array([np.mean(by_prompt[key]) for key in sorted(by_prompt)]), level)
-
-
 def difference_of_means(means: Floats, level: float) -> Figure:
-    """Return the mean of the prompts' mean differences, shape (prompts,), as `mean_difference` does."""
+    """Return the mean of the prompts' mean differences, shape (prompts,), with Student's t interval."""
     n = len(means)
     if n < 2:
         return Figure(
@@ -191,12 +186,13 @@ def _test_number(name: str, drawn: DrawSet, swaps: Swaps, level: float) -> Equiv
     for draw, mine, theirs in known:
         differences[draw.unit] += mine - theirs
         by_prompt[draw.prompt[1]].append(mine - theirs)
+    means = np.array([np.mean(by_prompt[key]) for key in sorted(by_prompt)])
     return EquivalenceTest(
         scope="sampled",
         statistic=name,
         arm_value=sum(mine for _, mine, _ in known) / len(known),
         versus_value=sum(theirs for _, _, theirs in known) / len(known),
-        difference=mean_difference(by_prompt, level),
+        difference=difference_of_means(means, level),
         units=len({draw.unit for draw, _, _ in known}),
         p=difference_p_value(differences, swaps),
     )

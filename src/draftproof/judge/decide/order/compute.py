@@ -46,7 +46,8 @@ def state_noise(prepared: PreparedRun, pairs: PairTable, effects: EffectIndex) -
     rows = []
     for (load, metric), estimate, held in zip(keys, estimates, joint, strict=True):
         effect = effects[(metric, "candidate", "baseline", ALL_SEGMENTS, load)].ratio
-        against = compare_with_null(effect, estimate)
+        limits = (estimate.low, estimate.high)
+        floor, is_beyond = compare_with_null((effect.low, effect.high), limits)
         rows.append(
             NoiseRow(
                 load=load,
@@ -55,9 +56,9 @@ def state_noise(prepared: PreparedRun, pairs: PairTable, effects: EffectIndex) -
                 null=to_figure(estimate, low=estimate.low, high=estimate.high, level=estimate.level),
                 joint=to_figure(estimate, low=held.low, high=held.high, level=held.level),
                 covers_one=None if held.low is None or held.high is None else held.low <= 1 <= held.high,
-                noise_floor=against.noise_floor,
+                noise_floor=floor,
                 null_difference=null_difference(estimate.value, estimate.standard_error),
-                effect_beyond=against.beyond_noise,
+                effect_beyond=is_beyond,
             )
         )
     return tuple(rows)
