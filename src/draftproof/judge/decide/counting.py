@@ -19,7 +19,6 @@ import numpy as np
 from draftproof.core.records import RequestRecord
 from draftproof.judge.decide.effects import METRICS, CellKey
 from draftproof.judge.decide.guardrails import SUSPECT_PROMPTS, Finding, find
-from draftproof.judge.decide.wording import METRIC_WORDS
 from draftproof.judge.metrics.delivery import count_characters
 from draftproof.judge.metrics.request import METRIC_WORDS, count_output_tokens, is_empty
 from draftproof.judge.observe.columns import FROM_PROMPT, Columns
