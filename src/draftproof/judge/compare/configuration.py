@@ -3,7 +3,8 @@
 Facts that differ from run to run by nature (ports, start-up times, memory, the clock) are not compared.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -36,23 +37,43 @@ def find_arm_facts(manifest: Manifest, arm: str) -> ArmFacts:
 
 def compare_run_facts(before: PreparedRun, after: PreparedRun) -> tuple[FactChange, ...]:
     """Return the facts of the runs as a whole that differ, the measuring program's own version among them."""
-    old, new = before.run.manifest, after.run.manifest
-    return (
-        *_compare(None, "workload", _workload(before), _workload(after)),
-        *_compare(None, "thresholds", _thresholds(before), _thresholds(after)),
-        *_compare(None, "load", _loads(before), _loads(after)),
-        *_compare(None, "host", old.host, new.host),
-        *_compare(None, "measurement", _measurement(before), _measurement(after)),
-        *_compare_lists(None, "findings", "finding", old.findings, new.findings),
-    )
+    groups: dict[FactGroup, Callable[[PreparedRun], Mapping[str, Scalar | None]]] = {
+        "workload": lambda one: {
+            "name": one.run.manifest.workload_name,
+            "version": one.run.manifest.workload_version,
+            "sha256": one.run.manifest.workload_sha256,
+            "items": len(one.run.items),
+            "max_tokens": one.plan.workload.max_tokens,
+        },
+        "thresholds": _thresholds,
+        "load": _loads,
+        "host": lambda one: one.run.manifest.host,
+        "measurement": lambda one: {
+            "draftproof": name_build(one.run.manifest.draftproof_version, one.run.manifest.source_sha256),
+            "seed": one.run.manifest.seed,
+            "evidence": one.run.manifest.evidence,
+            "placement": one.plan.placement,
+        },
+    }
+    found = (_compare(None, group, read(before), read(after)) for group, read in groups.items())
+    old, new = before.run.manifest.findings, after.run.manifest.findings
+    return (*chain.from_iterable(found), *_compare_lists(None, "findings", "finding", old, new))
 
 
 def compare_arm_facts(arm: str, before: ArmFacts, after: ArmFacts) -> tuple[FactChange, ...]:
     """Return the facts of one arm that differ."""
+    groups: dict[FactGroup, Callable[[ArmManifest], Mapping[str, Scalar | None]]] = {
+        "engine": _engine,
+        "settings": lambda one: dict(sorted(list_flags(one).items())),
+        "platform": lambda one: one.platform,
+    }
+    told = [one.manifest for one in (before, after)]
+    found = (
+        _compare(arm, group, *({} if one is None else read(one) for one in told))
+        for group, read in groups.items()
+    )
     return (
-        *_compare(arm, "engine", _engine(before.manifest), _engine(after.manifest)),
-        *_compare(arm, "settings", _settings(before.manifest), _settings(after.manifest)),
-        *_compare(arm, "platform", _platform(before.manifest), _platform(after.manifest)),
+        *chain.from_iterable(found),
         *_compare(arm, "contract", _contract(before.contract), _contract(after.contract)),
         *_compare_contract_lists(arm, before.contract, after.contract),
     )
@@ -102,10 +123,8 @@ def _compare_contract_lists(
         )
 
 
-def _engine(manifest: ArmManifest | None) -> dict[str, Scalar | None]:
+def _engine(manifest: ArmManifest) -> dict[str, Scalar | None]:
     """The address counts only where the run attached to a service: a port of its own says nothing."""
-    if manifest is None:
-        return {}
     attached = {} if manifest.command is not None else {"url": manifest.url}
     return {
         "engine": manifest.engine,
@@ -113,14 +132,6 @@ def _engine(manifest: ArmManifest | None) -> dict[str, Scalar | None]:
         "command": normalise_command(manifest),
         **attached,
     }
-
-
-def _settings(manifest: ArmManifest | None) -> dict[str, Scalar | None]:
-    return {} if manifest is None else dict(sorted(list_flags(manifest).items()))
-
-
-def _platform(manifest: ArmManifest | None) -> dict[str, Scalar | None]:
-    return {} if manifest is None else dict(manifest.platform)
 
 
 def _contract(contract: Contract | None) -> Mapping[str, Scalar | None]:
@@ -131,17 +142,6 @@ def _contract(contract: Contract | None) -> Mapping[str, Scalar | None]:
         key: value
         for key, value in facts.items()
         if key not in _CONTRACT_REPEATS and not isinstance(value, tuple)
-    }
-
-
-def _workload(prepared: PreparedRun) -> dict[str, Scalar | None]:
-    manifest, choice = prepared.run.manifest, prepared.plan.workload
-    return {
-        "name": manifest.workload_name,
-        "version": manifest.workload_version,
-        "sha256": manifest.workload_sha256,
-        "items": len(prepared.run.items),
-        "max_tokens": choice.max_tokens,
     }
 
 
@@ -179,13 +179,3 @@ def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
             yield from _flatten(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", ", ".join(map(str, value)) if isinstance(value, tuple) else value
-
-
-def _measurement(prepared: PreparedRun) -> dict[str, Scalar | None]:
-    manifest = prepared.run.manifest
-    return {
-        "draftproof": name_build(manifest.draftproof_version, manifest.source_sha256),
-        "seed": manifest.seed,
-        "evidence": manifest.evidence,
-        "placement": prepared.plan.placement,
-    }

@@ -294,13 +294,7 @@ def _inside(cells: Iterable[Cell], segment: str, limit: LoadLimit) -> list[Cell]
 
 def _make_area(cells: Iterable[Cell], entry: EnvelopeEntry) -> EnvelopeArea:
     return EnvelopeArea(
-        segment=entry.segment,
-        labels=entry.labels,
-        max_concurrency=entry.max_concurrency,
-        max_rps=entry.max_rps,
-        min_context_tokens=entry.min_context_tokens,
-        max_context_tokens=entry.max_context_tokens,
-        context=entry.context,
+        **{name: getattr(entry, name) for name in EnvelopeArea.__struct_fields__ if name != "loads"},
         loads=tuple(
             EnvelopeLoad(
                 load=cell.load,
@@ -322,17 +316,12 @@ def _state_conditions(manifest: Manifest) -> EnvelopeConditions | None:
     if arm is None:
         return None
     contract = next((one for one in manifest.contracts if one.arm == "candidate"), None)
+    stated = ("target_model", "target_sha256", "target_precision", "tokenizer_sha256", "drafter_sha256")
     return EnvelopeConditions(
         engine=arm.engine,
         engine_version=arm.engine_version,
-        target_model=contract.target_model if contract else None,
-        target_sha256=contract.target_sha256 if contract else None,
-        target_precision=contract.target_precision if contract else None,
-        tokenizer_sha256=contract.tokenizer_sha256 if contract else None,
         drafter=contract.drafter_identity or contract.drafter_kind if contract else None,
-        drafter_sha256=contract.drafter_sha256 if contract else None,
-        algorithm=contract.algorithm if contract else None,
-        num_spec_tokens=contract.num_spec_tokens if contract else None,
         settings=arm.settings,
         host=manifest.host,
+        **{name: getattr(contract, name, None) for name in (*stated, "algorithm", "num_spec_tokens")},
     )

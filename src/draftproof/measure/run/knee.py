@@ -10,9 +10,9 @@ from collections.abc import Iterable
 import msgspec
 
 from draftproof.core.records import BlockRecord, RequestRecord
+from draftproof.judge.knee.compute import name_arm, write_load
 from draftproof.judge.knee.search import Search, replay
 from draftproof.judge.knee.trials import read_turns
-from draftproof.judge.knee.wording import name_arm, write_load
 from draftproof.judge.observe.levels import Look, knee_levels, list_items
 from draftproof.judge.observe.observed import RunData
 from draftproof.measure.load.period import turns_of

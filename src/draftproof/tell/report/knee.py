@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import msgspec
 
-from draftproof.judge.knee.wording import ENDINGS, write_load
+from draftproof.judge.knee.compute import ENDINGS, write_load
 from draftproof.judge.results.knee import ArmKnee, KneePoint, KneeSearch
 from draftproof.judge.results.run import Results
 from draftproof.tell.report import kit, words, write
