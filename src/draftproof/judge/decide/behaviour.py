@@ -22,10 +22,9 @@ from draftproof.judge.results.decision import (
     JudgeAgreement,
     ProbeResult,
 )
-from draftproof.judge.results.figure import Figure
+from draftproof.judge.results.figure import share_figure
 from draftproof.judge.results.run import Reason
 from draftproof.judge.stats.resampling import Floats, Ints
-from draftproof.judge.stats.shares import share_interval
 
 
 def summarise_conversations(prepared: PreparedRun) -> tuple[ConversationSummary, ...]:
@@ -47,10 +46,10 @@ def _summarise(prepared: PreparedRun, arm: str, load: str) -> ConversationSummar
         multi_turn=int((columns.turns_of_item[found.first] > 1).sum()),
         requests=len(places),
         completed=completed,
-        completed_share=_to_share(completed, found.size, level),
+        completed_share=share_figure(completed, found.size, level, NO_CONVERSATION),
         good=good,
         unjudged=found.size - known,
-        good_share=_to_share(good, known, level),
+        good_share=share_figure(good, known, level, NO_CONVERSATION),
     )
 
 
@@ -62,13 +61,7 @@ def _judge(prepared: PreparedRun, places: Ints) -> Floats:
     return all_of(on_time, passed)
 
 
-def _to_share(count: int, n: int, level: float) -> Figure:
-    if n == 0:
-        return Figure(value=None, level=level, reason="no conversation could be judged")
-    share = share_interval(count, n, level)
-    return Figure(value=share.value, low=share.low, high=share.high, level=level, n=n)
-
-
+NO_CONVERSATION = "no conversation could be judged"
 PROBES: Mapping[str, str] = {
     "streaming_shape": "the shape of the stream",
     "max_tokens": "the token limit",
@@ -131,11 +124,15 @@ def judge_probes(prepared: PreparedRun) -> tuple[Finding, ...]:
     """Return a violation for each probe that the baseline passes and the candidate does not."""
     by_arm = _by_arm(list_probes(prepared))
     baseline, candidate = by_arm.get("baseline", {}), by_arm.get("candidate", {})
-    return tuple(
-        Finding(standing="violated", reason=_regression(probe, candidate[probe]))
-        for probe, one in baseline.items()
-        if one.status == "passed" and probe in candidate and candidate[probe].status in LOST
-    )
+    found = []
+    for probe, one in candidate.items():
+        if one.status in LOST and probe in baseline and baseline[probe].status == "passed":
+            what = "refuses" if one.status == "unsupported" else "fails"
+            why = f"{PROBES[probe]}, which the baseline passes: {one.detail.rstrip('.')}."
+            text, evidence = f"The candidate {what} {why}", f"behaviour {probe}: candidate"
+            reason = Reason(code="behaviour_regression", text=text, evidence=evidence)
+            found.append(Finding(standing="violated", reason=reason))
+    return tuple(found)
 
 
 def judge_unjudged(prepared: PreparedRun) -> dict[CellKey, tuple[Finding, ...]]:
@@ -148,18 +145,14 @@ def judge_unjudged(prepared: PreparedRun) -> dict[CellKey, tuple[Finding, ...]]:
         counts[one.segment, one.record.load] += sum(
             check.critical and check.passed is None for check in one.checks
         )
-    return {cell: (Finding(standing="open", reason=_unjudged(cell, n)),) for cell, n in counts.items() if n}
-
-
-def _regression(probe: str, found: ProbeResult) -> Reason:
-    what = "refuses" if found.status == "unsupported" else "fails"
-    text = f"The candidate {what} {PROBES[probe]}, which the baseline passes: {found.detail.rstrip('.')}."
-    return Reason(code="behaviour_regression", text=text, evidence=f"behaviour {probe}: candidate")
-
-
-def _unjudged(cell: CellKey, count: int) -> Reason:
-    text = f"{count} critical checks of the candidate's answers were not judged."
-    return Reason(code="critical_unjudged", text=text, evidence=f"checks: candidate, {cell[0]} × {cell[1]}")
+    found: dict[CellKey, tuple[Finding, ...]] = {}
+    for cell, n in counts.items():
+        if n:
+            text = f"{n} critical checks of the candidate's answers were not judged."
+            evidence = f"checks: candidate, {cell[0]} × {cell[1]}"
+            reason = Reason(code="critical_unjudged", text=text, evidence=evidence)
+            found[cell] = (Finding(standing="open", reason=reason),)
+    return found
 
 
 def _by_arm(probes: tuple[ProbeResult, ...]) -> dict[str, dict[str, ProbeResult]]:

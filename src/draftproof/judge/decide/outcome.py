@@ -98,7 +98,7 @@ def _find_highest_gain(cells: Sequence[Cell]) -> float | None:
             return None
         levels[cell.size.value].append(cell)
     highest: float | None = None
-    for value, found in takewhile(_are_admissible, sorted(levels.items())):
+    for value, found in takewhile(lambda level: all(map(is_admissible, level[1])), sorted(levels.items())):
         if any(cell.status == "gain" for cell in found):
             highest = value
     return highest
@@ -114,17 +114,9 @@ def is_deferred(cells: Sequence[Cell], thresholds: Thresholds, shows_no_gain: Ca
     return 2 * sum(map(shows_no_gain, without)) > len(cells)
 
 
-def _are_admissible(level: tuple[float, list[Cell]]) -> bool:
-    return all(map(is_admissible, level[1]))
-
-
 def is_settled(cell: Cell) -> bool:
     """Return whether no gain is to be credited in a cell, whatever its times are."""
     return any(reason.code in SETTLED_CODES for reason in cell.reasons)
-
-
-def _is_doubted(cell: Cell) -> bool:
-    return any(reason.code in DOUBT_CODES for reason in cell.reasons)
 
 
 def _may_gain(cell: Cell, thresholds: Thresholds) -> bool:
@@ -141,5 +133,6 @@ def _is_no_gain(cell: Cell, thresholds: Thresholds) -> bool:
         return True
     if cell.status != "inconclusive" or cell.effect.value is None:
         return False
-    least = (1 - thresholds.minimum_gain) * (MOST if _is_doubted(cell) else 1.0)
+    is_doubted = any(reason.code in DOUBT_CODES for reason in cell.reasons)
+    least = (1 - thresholds.minimum_gain) * (MOST if is_doubted else 1.0)
     return is_settled(cell) or cell.effect.value >= least

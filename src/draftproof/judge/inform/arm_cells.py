@@ -21,7 +21,7 @@ from draftproof.judge.metrics.service import percentile
 from draftproof.judge.observe.columns import ASSUMED, Columns
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, Observation, PreparedRun
 from draftproof.judge.results.decision import LabelAcceptance, TurnSummary
-from draftproof.judge.results.figure import as_figure
+from draftproof.judge.results.figure import as_figure, share_figure
 from draftproof.judge.results.run import (
     ArmCell,
     CheckSummary,
@@ -33,7 +33,6 @@ from draftproof.judge.results.run import (
 from draftproof.judge.stats.bootstrap import mean_interval
 from draftproof.judge.stats.quantiles import QuantileEstimate, quantile_intervals
 from draftproof.judge.stats.resampling import Floats, Ints
-from draftproof.judge.stats.shares import share_interval
 
 FELL_ON_FAILURE = "falls on a failed request: infinite"
 QUANTILES = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
@@ -174,10 +173,8 @@ def _to_on_time(prepared: PreparedRun, places: Ints) -> Figure:
     level = prepared.plan.comparison.confidence
     states = prepared.columns.on_time(prepared.plan.objectives)[places]
     judged = int((~np.isnan(states)).sum())
-    if not judged:
-        return Figure(value=None, level=level, reason="no request could be judged against the objectives")
-    share = share_interval(int((states == 1).sum()), judged, level)
-    return Figure(value=share.value, low=share.low, high=share.high, level=level, n=judged)
+    on_time = int((states == 1).sum())
+    return share_figure(on_time, judged, level, "no request could be judged against the objectives")
 
 
 def _count_fallbacks(counts: Floats) -> int | None:

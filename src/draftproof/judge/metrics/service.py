@@ -46,9 +46,13 @@ def is_on_time(record: RequestRecord, metrics: RequestMetrics, objectives: Objec
     """
     if record.outcome != "ok":
         return False
+    whole = len(record.chunks) == 1 or (metrics.output_tokens is not None and metrics.tpot_ns is None)
+    least, most = (
+        _meets(one, objectives.tpot_ms, vacuous=whole) for one in (metrics.tpot_ns, metrics.tpot_most_ns)
+    )
     met = (
         _meets(metrics.ttft_from_schedule_ns, objectives.ttft_ms, vacuous=False),
-        _meets_within(metrics, objectives.tpot_ms, vacuous=_nothing_to_wait_for(record, metrics)),
+        least if least == most else None,
         _meets(metrics.e2e_from_schedule_ns, objectives.e2e_ms, vacuous=False),
     )
     if False in met:
@@ -93,16 +97,6 @@ def _meet(values_ns: Floats, limit_ms: float | None) -> Floats:
         return np.ones(len(values_ns))
     found: Floats = np.where(np.isnan(values_ns), np.nan, values_ns <= limit_ms * NS_PER_MS)
     return found
-
-
-def _nothing_to_wait_for(record: RequestRecord, metrics: RequestMetrics) -> bool:
-    return len(record.chunks) == 1 or (metrics.output_tokens is not None and metrics.tpot_ns is None)
-
-
-def _meets_within(metrics: RequestMetrics, limit_ms: float | None, *, vacuous: bool) -> bool | None:
-    least = _meets(metrics.tpot_ns, limit_ms, vacuous=vacuous)
-    most = _meets(metrics.tpot_most_ns, limit_ms, vacuous=vacuous)
-    return least if least == most else None
 
 
 def _meets(value_ns: float | None, limit_ms: float | None, *, vacuous: bool) -> bool | None:

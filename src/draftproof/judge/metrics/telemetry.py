@@ -7,6 +7,7 @@ cannot be told is None (docs/metrics.md, "What the services say of themselves").
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 
 import msgspec
@@ -231,22 +232,24 @@ class Line(msgspec.Struct, frozen=True):
 
 def read_sum(names: Sequence[str]) -> Read:
     """Return a reader of the first name that is present, summed over its series."""
-    return lambda values: next(
-        (found for name in names if (found := scaled(values, name, sum_series)) is not None), None
-    )
+    return partial(_read_first, names, pool=sum_series)
 
 
 def read_mean(names: Sequence[str]) -> Read:
     """Return a reader of the first name that is present, averaged over its series: for shares."""
-    return lambda values: next(
-        (found for name in names if (found := scaled(values, name, mean_series)) is not None), None
-    )
+
+    def mean(values: Values, wanted: str) -> float | None:
+        found = list_facts(values, wanted)
+        return sum(found) / len(found) if found else None
+
+    return partial(_read_first, names, pool=mean)
 
 
-def mean_series(values: Mapping[str, float], wanted: str) -> float | None:
-    """Return the mean over the series of a name with the labels of `wanted`, None where there is none."""
-    found = list_facts(values, wanted)
-    return sum(found) / len(found) if found else None
+def _read_first(
+    names: Sequence[str], values: Values, *, pool: Callable[[Values, str], float | None]
+) -> float | None:
+    found = (scaled(values, name, pool) for name in names)
+    return next((one for one in found if one is not None), None)
 
 
 def scaled(

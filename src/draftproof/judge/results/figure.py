@@ -3,6 +3,7 @@
 import msgspec
 
 from draftproof.judge.stats.bootstrap import MeanEstimate
+from draftproof.judge.stats.shares import share_interval
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,3 +42,10 @@ def describe(figure: Figure | None) -> str:
     if figure.low is None or figure.high is None:
         return f"{figure.value:.2f}"
     return f"{figure.value:.2f} ({figure.low:.2f} to {figure.high:.2f})"
+
+
+def share_figure(count: int, n: int, level: float, reason: str) -> Figure:
+    """Return count / n with its exact interval; `reason` says why there is none of nothing."""
+    share = share_interval(count, n, level)
+    why = None if n else reason
+    return Figure(value=share.value, low=share.low, high=share.high, level=level, n=n, reason=why)

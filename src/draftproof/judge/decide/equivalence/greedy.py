@@ -18,10 +18,12 @@ from draftproof.judge.results.decision import (
     GreedyComparison,
     Margins,
 )
+from draftproof.judge.results.figure import share_figure
 from draftproof.judge.results.run import Agreement, Figure
 from draftproof.judge.stats.shares import paired_share_difference, share_interval
 
 NULL_ARM = "baseline_null"
+NO_GREEDY = "no greedy item was answered in both arms"
 
 
 def compute_agreements(prepared: PreparedRun, pairs: PairTable) -> tuple[Agreement, ...]:
@@ -52,7 +54,7 @@ def _compute_agreement(arm: str, load: str, pairs: PairTable, level: float) -> A
         load=load,
         compared=len(compared),
         identical=same,
-        identical_share=_to_share(same, len(compared), level),
+        identical_share=share_figure(same, len(compared), level, NO_GREEDY),
         first_divergence_tokens=tuple(sorted(_find_divergences(compared.where(~compared.is_same)))),
         statement=_state(arm, load, pairs, level),
     )
@@ -60,12 +62,6 @@ def _compute_agreement(arm: str, load: str, pairs: PairTable, level: float) -> A
 
 def _greedy(pairs: Pairs, load: str) -> Pairs:
     return pairs.cell(ALL_SEGMENTS, load).greedy
-
-
-def _to_share(count: int, n: int, level: float) -> Figure:
-    share = share_interval(count, n, level)
-    reason = None if n else "no greedy item was answered in both arms"
-    return Figure(value=share.value, low=share.low, high=share.high, level=level, n=n, reason=reason)
 
 
 def _find_divergences(pairs: Iterable[Pair]) -> Iterable[int]:
