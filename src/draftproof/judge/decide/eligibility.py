@@ -4,7 +4,6 @@ Each rule names a way in which an arm looks faster without being so: by the leng
 tokens are counted or joined, by few periods, or by what the host did.
 """
 
-import itertools
 from collections import defaultdict
 from collections.abc import Iterable
 
@@ -188,8 +187,8 @@ def _find_by_counting(
 def _find_disturbed_more(prepared: PreparedRun) -> Iterable[tuple[CellKey, Finding]]:
     """Find that the host disturbed the candidate more often than chance does: it may disturb itself."""
     text = prepared.disturbed_more.get("candidate")
-    for cell in itertools.product(prepared.segments, prepared.loads if text else ()):
-        yield cell, _open("disturbed_more", f"{text}, so no gain is credited.", cell)
+    for load in prepared.loads if text else ():
+        yield from _open_load(prepared, load, "disturbed_more", f"{text}, so no gain is credited.")
 
 
 def _find_by_attempts(prepared: PreparedRun, effects: EffectIndex) -> Iterable[tuple[CellKey, Finding]]:
@@ -260,15 +259,17 @@ def _find_late_by_itself(prepared: PreparedRun) -> Iterable[tuple[CellKey, Findi
                 "own processes filled the host: the candidate may have made it late, and its times there are "
                 "left out."
             )
-            for segment in prepared.segments:
-                yield (segment, load), _open("late_by_itself", text, (segment, load))
+            yield from _open_load(prepared, load, "late_by_itself", text)
 
 
 def _find_few_blocks(prepared: PreparedRun, pairs: Pairs, least: int) -> Iterable[tuple[CellKey, Finding]]:
     """Find loads with so few blocks that what a period does to all of its prompts is in no interval."""
     for load, text in find_few_blocks(prepared, pairs, least):
-        for segment in prepared.segments:
-            yield (segment, load), _open("turns_unmeasured", text, (segment, load))
+        yield from _open_load(prepared, load, "turns_unmeasured", text)
+
+
+def _open_load(prepared: PreparedRun, load: str, code: str, text: str) -> Iterable[tuple[CellKey, Finding]]:
+    yield from (((name, load), _open(code, text, (name, load))) for name in prepared.segments)
 
 
 def _open(code: str, text: str, cell: CellKey) -> Finding:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from draftproof.judge.metrics.client_tally import (
+from draftproof.judge.metrics.acceptance import (
     ClientTally,
     tokens_per_step_from_chunks,
     tokens_per_step_from_fields,

@@ -338,11 +338,7 @@ class _Times(NamedTuple):
 
 
 def number_rows(*parts: Ints) -> Ints:
-    """Return one number for each row, equal where all parts are equal, in the order of the parts.
-
-    Args:
-        parts: whole numbers, shape (rows,) each.
-    """
+    """Return one number for each row, equal where all parts, shape (rows,) each, are; in their order."""
     numbers, width = np.zeros(len(parts[0]), dtype=np.intp), 1
     for part in parts:
         lowest, highest = int(part.min(initial=0)), int(part.max(initial=0))

@@ -230,8 +230,7 @@ class Spans:
     def bound(self, *, reads: bool) -> LagBound | None:
         """Return how late the client may be, None where no answer has a time or its lateness is in none.
 
-        Args:
-            reads: its lateness in reading is in the times.
+        `reads`: its lateness in reading is in the times.
         """
         if not self._count or not (reads or self._from_schedule):
             return None

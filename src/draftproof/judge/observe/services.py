@@ -13,7 +13,7 @@ import msgspec
 
 from draftproof.core.records import RequestRecord
 from draftproof.judge.metrics import host_series as host
-from draftproof.judge.metrics.client_tally import ClientTally, tally_client
+from draftproof.judge.metrics.acceptance import ClientTally, tally_client
 from draftproof.judge.metrics.telemetry import (
     START_TIME,
     GaugeSummary,

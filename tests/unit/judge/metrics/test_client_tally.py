@@ -4,7 +4,7 @@ import msgspec
 from tests.builders.records import build_failure, build_record, build_round
 
 from draftproof.core.records import SpecCounts
-from draftproof.judge.metrics.client_tally import (
+from draftproof.judge.metrics.acceptance import (
     tally_client,
     tokens_per_step_from_chunks,
     tokens_per_step_from_fields,
