@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 RAY_VENV := .venv-ray
 STAMP := $(VENV)/.installed
 MODEL := $(VENV)/.model
-PYTEST := $(BIN)/python -m pytest
+# Compiled modules are kept even where the environment forbids it: the tests start hundreds of processes.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 # Some tests wait for services: three processes keep two cores busy. A file stays with one of them, which makes its
 # fixtures once; files start in their order, for the last ones are short.
 TEST_PROCESSES ?= 3

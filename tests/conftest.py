@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -11,6 +12,12 @@ from hypothesis import HealthCheck, settings
 # No property here is about time, and whoever else uses the cores of a test machine must not fail one.
 settings.register_profile("any host", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any host")
+
+# Several test processes share the cores, so neither they nor what they start take more than one thread by themselves.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A tool of development brings this; users do not have it, and jsonschema compiles its grammars for seconds.
+sys.modules["rfc3987_syntax"] = None
 
 # Services of known timing are started as programs of tests/builders.
 os.environ["PYTHONPATH"] = os.pathsep.join(

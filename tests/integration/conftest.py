@@ -190,22 +190,29 @@ class Stage:
 
     def processes(self, word: str = "") -> list[psutil.Process]:
         """Return the living processes that came of this stage and have `word` in their command."""
-        return [process for process in psutil.process_iter() if self._is_ours(process, word)]
+        return [process for process in map(self._find, psutil.pids()) if process and word in _command(process)]
 
     def assert_no_orphans(self) -> None:
         """Wait for every process of this stage to be gone."""
         self.wait_until(lambda: not self.processes(), "the end of every process", wait_s=60.0)
 
-    def _is_ours(self, process: psutil.Process, word: str) -> bool:
+    def _find(self, pid: int) -> psutil.Process | None:
+        """Return a process that lives and is of this stage: waiting looks at all processes again and again."""
         try:
-            return (
-                process.pid != os.getpid()
-                and process.status() != psutil.STATUS_ZOMBIE
-                and process.environ().get(MARK) == str(self.folder)
-                and word in " ".join(process.cmdline())
-            )
-        except psutil.Error:
-            return False
+            environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            if pid == os.getpid() or f"{MARK}={self.folder}".encode() not in environment:
+                return None
+            process = psutil.Process(pid)
+            return None if process.status() == psutil.STATUS_ZOMBIE else process
+        except (OSError, psutil.Error):
+            return None
+
+
+def _command(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
 
 
 @pytest.fixture

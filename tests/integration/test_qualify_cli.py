@@ -140,10 +140,10 @@ def test_init_writes_a_plan_that_is_valid_and_never_overwrites(tmp_path, call):
     assert path.read_text() == text
 
 
-def test_a_run_leaves_plain_lines_in_a_log_and_states_its_verdict_as_json(stage):
+def test_a_run_leaves_plain_lines_in_a_log_and_states_its_verdict_as_json(stage, call):
     """A line for each phase, warm-up and turn, no control character; --json prints only the verdict."""
-    run = stage.call("run", stage.plan(), "--out", stage.out, "--json", quiet=False)
-    lines = run.stderr.splitlines()
+    code, out, err = call("run", stage.plan(), "--out", stage.out, "--json")
+    lines = err.splitlines()
     assert all(re.match(r"\d\d:\d\d:\d\d \S", line) for line in lines)
     assert all(line.isprintable() for line in lines)
     texts = [line[9:] for line in lines]
@@ -158,14 +158,11 @@ def test_a_run_leaves_plain_lines_in_a_log_and_states_its_verdict_as_json(stage)
     assert all("4 requests, 0 failed, " in text and " ms per token" in text for text in turns)
     assert all(" left" in text for text in turns[:-1])
     assert sum(text.startswith("warm-up single ") for text in texts) == 2
-    verdict = json.loads(run.stdout)
+    verdict = json.loads(out)
     assert set(verdict) >= {"decision", "sentence", "reasons", "envelope"}
     results = msgspec.json.decode((stage.out / "results.json").read_bytes())
     assert verdict == results["verdict"]
-    assert (
-        run.returncode
-        == {"adopt": 0, "adopt_limited": 10, "defer": 20, "inconclusive": 30}[verdict["decision"]]
-    )
+    assert code == {"adopt": 0, "adopt_limited": 10, "defer": 20, "inconclusive": 30}[verdict["decision"]]
 
 
 def test_a_quiet_run_leaves_nothing_in_a_log(stage, call):

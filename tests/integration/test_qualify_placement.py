@@ -26,15 +26,11 @@ def starts_of(log: Path) -> int:
     return log.read_text().count("started")
 
 
-def test_arms_take_turns_and_every_change_of_turn_is_a_restart(stage):
+def test_arms_take_turns_and_every_change_of_turn_is_a_restart(stage, call):
     """Two blocks of two arms: each is started for its check and for its turns, and never beside the other."""
-    run = stage.call(
-        "run",
-        in_turn(stage, block_size=4, baseline=telling(), candidate=telling(*DRAFTING)),
-        "--out",
-        stage.out,
-    )
-    assert run.returncode in {0, 10, 20, 30}, run.stderr
+    plan = in_turn(stage, block_size=4, baseline=telling(), candidate=telling(*DRAFTING))
+    code, _, err = call("run", plan, "--out", stage.out, "--quiet")
+    assert code in {0, 10, 20, 30}, err
     stage.assert_no_orphans()
     blocks = RunDirectory.open(stage.out).load().blocks
     turns = [turn.arm for turn in sorted(blocks, key=lambda turn: turn.started_ns)]
@@ -47,12 +43,12 @@ def test_arms_take_turns_and_every_change_of_turn_is_a_restart(stage):
     assert {record["outcome"] for record in stage.measured()} == {"ok"}
 
 
-def test_a_service_that_is_attached_to_cannot_take_turns(stage):
+def test_a_service_that_is_attached_to_cannot_take_turns(stage, call):
     """It cannot be stopped and started, and the plan is refused before anything is."""
     path = in_turn(stage)
     text = path.read_text()
     line = next(line for line in text.splitlines() if line.startswith("command"))
     path.write_text(text.replace(line, 'url = "http://127.0.0.1:9"', 1))
-    run = stage.call("run", path, "--out", stage.out)
-    assert run.returncode == PlanError.exit_code
-    assert "cannot be stopped and started in turn" in run.stderr
+    code, _, err = call("run", path, "--out", stage.out, "--quiet")
+    assert code == PlanError.exit_code
+    assert "cannot be stopped and started in turn" in err

@@ -47,11 +47,11 @@ def speeds(out) -> dict[tuple[str, int], float]:
     return {key: statistics.median(values) for key, values in found.items()}
 
 
-def test_every_process_answers_its_blocks_and_is_known_by_its_number(stage):
+def test_every_process_answers_its_blocks_and_is_known_by_its_number(stage, call):
     """Two restarts over six blocks: three processes of each arm, each at the speed of its own start."""
     stage.write_items(12)
-    run = stage.call("run", plan_restarts(stage, 2, block_size=2), "--out", stage.out)
-    assert run.returncode in {0, 10, 20, 30}, run.stderr
+    code, _, err = call("run", plan_restarts(stage, 2, block_size=2), "--out", stage.out, "--quiet")
+    assert code in {0, 10, 20, 30}, err
     stage.assert_no_orphans()
     found = speeds(stage.out)
     assert set(found) == {(arm, number) for arm in LUCK for number in (1, 2, 3)}
@@ -66,14 +66,15 @@ def test_every_process_answers_its_blocks_and_is_known_by_its_number(stage):
     assert {record["outcome"] for record in stage.measured()} == {"ok"}
 
 
-def test_a_resumed_run_counts_the_starts_on(stage):
+def test_a_resumed_run_counts_the_starts_on(stage, call):
     """A process that does not come up ends the run by name; the next part's processes have new numbers."""
     stage.write_items(8)
-    run = stage.call("run", plan_restarts(stage, 1, block_size=2, candidate_ms=(4,)), "--out", stage.out)
-    assert run.returncode == EngineError.exit_code
-    assert "arm candidate ended with exit code 2" in run.stderr
-    assert f"draftproof run --resume {stage.out}" in run.stderr
-    assert "limits.restarts = 0" in run.stderr
+    plan = plan_restarts(stage, 1, block_size=2, candidate_ms=(4,))
+    code, _, err = call("run", plan, "--out", stage.out, "--quiet")
+    assert code == EngineError.exit_code
+    assert "arm candidate ended with exit code 2" in err
+    assert f"draftproof run --resume {stage.out}" in err
+    assert "limits.restarts = 0" in err
     stage.assert_no_orphans()
     (stage.folder / "candidate.gaps").write_text("4\n4\n4\n4\n4\n")
     (stage.folder / "baseline.gaps").write_text("4\n4\n4\n4\n4\n")

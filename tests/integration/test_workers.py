@@ -37,13 +37,15 @@ DUE_NS = times_within(Steady(rps=120.0), Spacing(), seed=3, duration_s=0.25)[: l
 SECRET = "sk-very-secret"  # noqa: S105 - made up
 
 
-def closed(concurrency=6):
-    return Turn(block=1, load="l", concurrency=concurrency, repeat=0, arm="baseline", order=2, item_ids=NAMES)
-
-
-def open_turn(lead=None):
+def closed(concurrency=6, *, block=1):
     return Turn(
-        block=1, load="l", concurrency=None, repeat=0, arm="baseline", order=0,
+        block=block, load="l", concurrency=concurrency, repeat=0, arm="baseline", order=2, item_ids=NAMES
+    )
+
+
+def open_turn(lead=None, *, block=1):
+    return Turn(
+        block=block, load="l", concurrency=None, repeat=0, arm="baseline", order=0,
         item_ids=NAMES[: len(DUE_NS)], due_ns=tuple(DUE_NS), lead=lead,
     )  # fmt: skip
 
@@ -70,9 +72,9 @@ def run_alone(turn, server, answered=None):
     return sink.records, asyncio.run(main())
 
 
-def run_shared(turn, server, folder, *, workers=2, answered=None, meanwhile=None, at_once=False):
+def run_shared(turn, server, folder, *, answered=None, meanwhile=None, at_once=False):
     """Return the records of all workers, the turn's outcome, and the pool, which is closed."""
-    pool = WorkerPool(workers, tuple(ITEMS.values()), journal=folder, secrets=(SECRET,))
+    pool = WorkerPool(2, tuple(ITEMS.values()), journal=folder, secrets=(SECRET,))
 
     async def main():
         stop = asyncio.Event()
@@ -88,6 +90,44 @@ def run_shared(turn, server, folder, *, workers=2, answered=None, meanwhile=None
 
     outcome = asyncio.run(main())
     return list(load_journal(folder).records), outcome, pool
+
+
+def run_turns(workers, folder, *asked):
+    """Return the records, the outcome and the server of each turn, all of one pool, and the pool, closed.
+
+    `asked`: turns of different blocks, each with the script of its own server.
+    """
+    pool, ended = WorkerPool(workers, tuple(ITEMS.values()), journal=folder, secrets=(SECRET,)), []
+
+    async def main():
+        try:
+            for turn, script in asked:
+                with ScriptedServer(script) as server:
+                    outcome = await pool.run_turn(
+                        turn, endpoint(server), settings=QUICK, answered={}, stop=asyncio.Event()
+                    )
+                ended.append((turn.block, outcome, server))
+        finally:
+            await pool.close(at_once=False)
+
+    asyncio.run(main())
+    records = list(load_journal(folder).records)
+    return [([one for one in records if one.block == block], *rest) for block, *rest in ended], pool
+
+
+@pytest.fixture(scope="module")
+def conducted(tmp_path_factory):
+    """Four turns of one pool of two workers: what `run_turns` returns, by name; the pool; its folder."""
+    folder = tmp_path_factory.mktemp("journal")
+    lead = OpenLoop(profile=Steady(rps=100.0), spacing=Spacing(kind="even"))
+    asked = {
+        "quick": (closed(), Script(gaps_s=(0.002,))),
+        "slots": (closed(block=2), Script(ttft_s=0.05)),
+        "due": (open_turn(block=3), Script()),
+        "led": (open_turn(lead, block=4), Script(ttft_s=0.1)),
+    }
+    ended, pool = run_turns(2, folder, *asked.values())
+    return dict(zip(asked, ended, strict=True)), pool, folder
 
 
 def counted(records):
@@ -111,23 +151,24 @@ async def wait_for(holds, wait_s=20.0):
         await asyncio.sleep(0.01)
 
 
-def test_two_workers_ask_what_one_process_asks(tmp_path):
+def test_two_workers_ask_what_one_process_asks(conducted):
     """Each request is counted once, with the same id, place and seed, and a conversation has one worker."""
+    turns, pool, folder = conducted
+    shared, outcome, _ = turns["quick"]
     with ScriptedServer(Script(gaps_s=(0.002,))) as server:
         alone, _ = run_alone(closed(), server)
-        shared, outcome, pool = run_shared(closed(), server, tmp_path)
     assert counted(shared) == counted(alone)
     ids = [one.request_id for one in shared]
     assert len(ids) == len(set(ids))
     assert {one.concurrency for one in shared} == {6}
     assert (outcome.error, outcome.block.completed, outcome.block.workers) == (None, True, 2)
     assert (outcome.block.arm, outcome.block.order) == ("baseline", 2)
-    files = {path.name: load_one(path) for path in sorted(tmp_path.iterdir())}
+    files = {path.name: load_one(path) for path in sorted(folder.iterdir())}
     assert set(files) == {"records-w0.jsonl", "records-w1.jsonl"}
     by_item = collections.defaultdict(set)
     for name, records in files.items():
         for one in records:
-            if one.phase == "measure":
+            if one.phase == "measure" and one.block == 1:
                 by_item[one.item_id].add(name)
     assert all(len(names) == 1 for names in by_item.values())
     assert collections.Counter(next(iter(names)) for names in by_item.values()) == {
@@ -142,11 +183,10 @@ def load_one(path):
     return list(iterate_records(path))
 
 
-def test_the_load_is_that_of_all_slots_together(tmp_path):
+def test_the_load_is_that_of_all_slots_together(conducted):
     """Six slots over two workers start one stagger apart from one time on, and six requests are open."""
-    with ScriptedServer(Script(ttft_s=0.05)) as server:
-        records, outcome, _ = run_shared(closed(), server, tmp_path)
-        assert server.in_flight_max == 6
+    records, outcome, server = conducted[0]["slots"]
+    assert server.in_flight_max == 6
     block = outcome.block
     leads = sorted(one.scheduled_ns - block.started_ns for one in records if "#lead" in one.request_id)
     assert leads == [slot * 2_000_000 for slot in range(6)]
@@ -156,10 +196,9 @@ def test_the_load_is_that_of_all_slots_together(tmp_path):
     assert block.conductor_cpu_s is not None
 
 
-def test_due_times_are_the_same_whoever_sends(tmp_path):
+def test_due_times_are_the_same_whoever_sends(conducted):
     """Scheduled times of two workers, put together, are the plan's to the nanosecond, and they are kept."""
-    with ScriptedServer(Script()) as server:
-        records, outcome, _ = run_shared(open_turn(), server, tmp_path)
+    records, outcome, _ = conducted[0]["due"]
     measured = sorted((one for one in records if one.phase == "measure" and not one.conversation_turn),
                       key=lambda one: one.order_in_block)  # fmt: skip
     assert [one.scheduled_ns - outcome.block.started_ns for one in measured] == list(DUE_NS)
@@ -169,11 +208,9 @@ def test_due_times_are_the_same_whoever_sends(tmp_path):
     assert outcome.block.completed
 
 
-def test_a_lead_is_shared_and_ended_by_one_word(tmp_path):
+def test_a_lead_is_shared_and_ended_by_one_word(conducted):
     """Fills of both workers lead up at the pace of the plan, and counted due times have one base."""
-    lead = OpenLoop(profile=Steady(rps=100.0), spacing=Spacing(kind="even"))
-    with ScriptedServer(Script(ttft_s=0.1)) as server:
-        records, outcome, _ = run_shared(open_turn(lead), server, tmp_path)
+    records, outcome, _ = conducted[0]["led"]
     leads = sorted(
         one.scheduled_ns for one in records if "#lead" in one.request_id and not one.conversation_turn
     )
@@ -294,11 +331,11 @@ def test_a_full_disk_in_one_worker_ends_the_turn_in_one_sentence(tmp_path):
     assert_gone(pool)
 
 
-@pytest.mark.parametrize("concurrency", [1, 3])
-def test_a_small_turn_leaves_workers_at_rest(tmp_path, concurrency):
+def test_a_small_turn_leaves_workers_at_rest(tmp_path):
     """A turn has at most as many parts as slots: none of them is empty, and one slot needs no ramp."""
-    with ScriptedServer(Script()) as server:
-        records, outcome, _ = run_shared(closed(concurrency), server, tmp_path, workers=4)
-        assert server.in_flight_max == concurrency
-    assert outcome.block.workers == concurrency
-    assert len(counted(records)) == 24 + 2 * 5
+    slots = (1, 3)
+    turns, _ = run_turns(4, tmp_path, *((closed(count, block=count), Script()) for count in slots))
+    for count, (records, outcome, server) in zip(slots, turns, strict=True):
+        assert server.in_flight_max == count
+        assert outcome.block.workers == count
+        assert len(counted(records)) == 24 + 2 * 5

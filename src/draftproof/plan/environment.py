@@ -7,18 +7,20 @@ quotes it.
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from draftproof.core.errors import PlanError
-from draftproof.plan.schema import Arm, Plan
 from draftproof.services.engines.commands import (
     MASK,
     is_secret_header,
     is_secret_name,
     list_secret_values,
 )
+
+if TYPE_CHECKING:  # a load worker masks, and need not know the tables of a plan
+    from draftproof.plan.schema import Arm, Plan
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 # A shorter value stands in any text by chance, and masking it would spoil the record.
@@ -36,7 +38,7 @@ def resolve_references(text: str, environment: Mapping[str, str], place: str) ->
     return _REFERENCE.sub(lambda found: environment[found[1]], text)
 
 
-def resolve_plan(plan: Plan, environment: Mapping[str, str], secrets: Collection[str]) -> Plan:
+def resolve_plan(plan: "Plan", environment: Mapping[str, str], secrets: Collection[str]) -> "Plan":
     """Return a plan whose target, settings and facts of drafters hold values in place of references.
 
     A reference to a secret stays what it is. Raises PlanError: a name is not set.
@@ -59,12 +61,12 @@ def resolve_plan(plan: Plan, environment: Mapping[str, str], secrets: Collection
             }
         )
         for name, arm in plan.arms
-        if isinstance(arm, Arm)
+        if arm is not None
     }
     return plan.model_copy(update={"target": target, "arms": plan.arms.model_copy(update=arms)})
 
 
-def list_values(plan: Plan, environment: Mapping[str, str], secrets: Collection[str]) -> dict[str, str]:
+def list_values(plan: "Plan", environment: Mapping[str, str], secrets: Collection[str]) -> dict[str, str]:
     """Return what each name that a plan refers to stands for: a secret masked, one that is not set absent.
 
     All that a header refers to counts as secret, however short it is.
@@ -185,7 +187,7 @@ def collect_secrets(
     return tuple(sorted((v for v in values if len(v) >= _SHORTEST_SECRET), key=lambda v: (-len(v), v)))
 
 
-def find_secrets(arms: Iterable[Arm], environment: Mapping[str, str]) -> tuple[str, ...]:
+def find_secrets(arms: Iterable["Arm"], environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return the secrets that arms refer to."""
     arms = list(arms)
     headers = [text for arm in arms for text in arm.headers.values()]

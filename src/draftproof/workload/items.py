@@ -10,7 +10,6 @@ from collections.abc import Collection
 from typing import Any, Literal
 
 import msgspec
-from referencing.exceptions import Unresolvable
 
 from draftproof.core.errors import WorkloadError
 
@@ -256,7 +255,9 @@ def check_ids(ids: Collection[str], place: str) -> None:
 
 def find_violation(value: object, schema: dict[str, Any]) -> tuple[bool | None, str]:
     """Return whether a value is valid under a schema, and its first fault; None where that stays open."""
-    import jsonschema  # noqa: PLC0415 - its formats compile grammars for seconds, and most runs have no schema
+    # Its formats compile grammars for seconds, and most runs have no schema.
+    import jsonschema  # noqa: PLC0415
+    from referencing.exceptions import Unresolvable  # noqa: PLC0415
 
     validator = jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator)(schema)
     try:

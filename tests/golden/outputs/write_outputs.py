@@ -8,6 +8,7 @@ checkouts and say nothing about what is read.
 """
 
 import contextlib
+import functools
 import importlib
 import io
 import json
@@ -36,6 +37,7 @@ from draftproof.core.rounding import round_figures  # noqa: E402
 from draftproof.explore.costs.page import render_costs_html, render_costs_text  # noqa: E402
 from draftproof.judge.compute import compute_results  # noqa: E402
 from draftproof.judge.results.run import Results  # noqa: E402
+from draftproof.judge.stats import resampling  # noqa: E402
 from draftproof.measure.run.reporting import recompute  # noqa: E402
 from draftproof.store.journal import encode_line  # noqa: E402
 from draftproof.tell.report import render_html, render_text  # noqa: E402
@@ -79,6 +81,9 @@ def _steady(folder: Path) -> Iterator[None]:
             patch("draftproof.tell.handover.packing.source_sha256", lambda: "0" * 64),
             patch("draftproof.tell.handover.verifying.source_sha256", lambda: "0" * 64),
             patch("draftproof.measure.run.reporting.recompute", _recompute_once()),
+            patch.object(resampling, "_draw_counts", _draw_once()),
+            # A tool of development brings this; jsonschema would compile its grammars for seconds.
+            patch.dict(sys.modules, {"rfc3987_syntax": None}),
         ):
             yield
     finally:
@@ -95,6 +100,11 @@ def _recompute_once() -> Callable[..., Results]:
         return kept[run]
 
     return find
+
+
+def _draw_once() -> Callable[..., Any]:
+    """Return the function of drawn counts, which here keeps those of a run until its last command."""
+    return functools.lru_cache(maxsize=512)(resampling._draw_counts.__wrapped__)
 
 
 def _make_run(folder: Path) -> Path:

@@ -10,7 +10,6 @@ import msgspec
 
 from draftproof.core.records import Phase, RequestRecord
 from draftproof.measure.client.exchange import Exchange
-from draftproof.plan.schema import Scalar
 from draftproof.services.engines import adapter_for
 from draftproof.services.engines.adapter import EngineAdapter
 from draftproof.services.engines.protocol import Answer
@@ -36,7 +35,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
     served_model: str
     engine: str
     headers: tuple[tuple[str, str], ...] = ()
-    request: dict[str, Scalar] = {}
+    request: dict[str, str | int | float | bool] = {}
     accepted: tuple[str, ...] = ()
 
     @property
