@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("any host", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any host")
 
-# Several test processes share the cores, so neither they nor what they start take more than one thread by themselves.
+# Several test processes share the cores: neither they nor what they start take more than a thread unasked.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A tool of development brings this; users do not have it, and jsonschema compiles its grammars for seconds.

@@ -190,14 +190,16 @@ class Stage:
 
     def processes(self, word: str = "") -> list[psutil.Process]:
         """Return the living processes that came of this stage and have `word` in their command."""
-        return [process for process in map(self._find, psutil.pids()) if process and word in _command(process)]
+        return [
+            process for process in map(self._find, psutil.pids()) if process and word in _command(process)
+        ]
 
     def assert_no_orphans(self) -> None:
         """Wait for every process of this stage to be gone."""
         self.wait_until(lambda: not self.processes(), "the end of every process", wait_s=60.0)
 
     def _find(self, pid: int) -> psutil.Process | None:
-        """Return a process that lives and is of this stage: waiting looks at all processes again and again."""
+        """Return a process if it lives and is of this stage; waiting looks at all of them again and again."""
         try:
             environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
             if pid == os.getpid() or f"{MARK}={self.folder}".encode() not in environment:

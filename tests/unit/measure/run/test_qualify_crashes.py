@@ -57,7 +57,7 @@ concurrency = 2
 block_size = 5
 [[load]]
 name = "rate"
-arrivals = {{ rps = 2000, spacing = "even" }}
+arrivals = {{ rps = 200, spacing = "even" }}
 block_size = 5
 [arms.baseline]
 url = "http://h:1"
