@@ -17,7 +17,7 @@ settings.load_profile("any host")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # A tool of development brings this; users do not have it, and jsonschema compiles its grammars for seconds.
-sys.modules["rfc3987_syntax"] = None
+sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 
 # Services of known timing are started as programs of tests/builders.
 os.environ["PYTHONPATH"] = os.pathsep.join(
