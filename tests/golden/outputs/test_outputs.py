@@ -19,7 +19,8 @@ HASHES = HERE / "outputs.sha256"
 def test_nothing_that_a_user_reads_has_changed(tmp_path):
     """Results, reports, texts, rules, packages, costs, help, plans and journal lines are as last read."""
     # In a process and an environment of its own: colours and widths that others set change the layout.
-    environment = {name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH") if name in os.environ}
+    passed_on = ("PATH", "HOME", "PYTHONPATH", "OMP_NUM_THREADS")
+    environment = {name: os.environ[name] for name in passed_on if name in os.environ}
     subprocess.run([sys.executable, HERE / "write_outputs.py", tmp_path], check=True, env=environment)
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     found = {

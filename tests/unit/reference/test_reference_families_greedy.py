@@ -1,6 +1,7 @@
 """Greedy decoding with every family is ordinary decoding, and no cache keeps a rejected token."""
 
 import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -96,16 +97,22 @@ def test_drafting_that_pauses_and_resumes_gives_ordinary_tokens(
 @pytest.mark.parametrize("family", METHODS)
 def test_an_end_within_a_draft_cuts_where_ordinary_decoding_ends(family, target, prompts, ordinary) -> None:
     """Stop tokens and `max_tokens` that fall inside accepted drafts end the output at the same token."""
-    for max_tokens in (1, 3, 6):
-        cut = [tokens[:max_tokens] for tokens in ordinary]
-        assert decode(target, prompts, family, drafts=8, max_tokens=max_tokens)[1] == cut
-    for token_id in ordinary[0][3:6]:
-        engine, found = decode(target, prompts, family, drafts=8, stop_token_ids=(token_id,))
-        assert found == [up_to(tokens, token_id) for tokens in ordinary]
-        assert_all_released(engine)
+    ends: list[dict[str, Any]] = [{"max_tokens": count} for count in (1, 3, 6)]
+    ends += [{"max_tokens": MAX_TOKENS, "stop_token_ids": (token_id,)} for token_id in ordinary[0][3:6]]
+    cases = list(itertools.product(ends, zip(prompts, ordinary, strict=True)))
+    asked = [
+        family_request(family, f"r{number}", prompt, drafts=8, **end)
+        for number, (end, (prompt, _)) in enumerate(cases)
+    ]
+    wanted = [
+        up_to(tokens[: end["max_tokens"]], *end.get("stop_token_ids", ())) for end, (_, tokens) in cases
+    ]
+    engine = make_engine(target, proposers=make_proposers(family, target))
+    assert [token_ids_of(found) for found in run_all(engine, asked).values()] == wanted
+    assert_all_released(engine)
 
 
-def up_to(tokens, end_id):
+def up_to(tokens, end_id=None):
     """Return tokens up to and including the first `end_id`."""
     return tokens[: tokens.index(end_id) + 1] if end_id in tokens else tokens
 
