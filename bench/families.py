@@ -53,7 +53,7 @@ def choose_drafting(
 
 
 def _total_rates(calls: Repeats, repeats: int) -> list[float]:
-    totals = [[one[turn] for one in calls] for turn in range(repeats)]
+    totals = [[one[period] for one in calls] for period in range(repeats)]
     return [sum(len(c.token_ids) for c in one) / sum(c.seconds for c in one) for one in totals]
 
 

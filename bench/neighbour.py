@@ -91,7 +91,7 @@ def typical_steps(engine: Engine, plan: NeighbourPlan) -> Steps:
 
 
 def ratios(upper: Sequence[Steps], lower: Sequence[Steps]) -> dict[int, dict[str, float]]:
-    """Return by batch the median, lowest and highest ratio of two measurements that took turns."""
+    """Return by batch the median, lowest and highest ratio of two measurements that took periods."""
     found = {}
     for batch in lower[0]:
         values = sorted(one[batch] / other[batch] for one, other in zip(upper, lower, strict=True))

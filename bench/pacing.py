@@ -28,7 +28,7 @@ import psutil
 import uvloop
 
 from draftproof.core.records import RequestRecord
-from draftproof.measure.load.period import Endpoint, Turn
+from draftproof.measure.load.period import Endpoint, Period
 from draftproof.measure.load.request_runner import LoadSettings
 from draftproof.measure.load.sockets import count_descriptors
 from draftproof.measure.load.workers.pool import Outcome, WorkerPool
@@ -68,10 +68,10 @@ def measure_pacing(rps: float, seconds: float, workers: int) -> dict[str, Any]:
     due_ns = times_within(Steady(rps=rps), Spacing(kind="even"), seed=1, duration_s=seconds)
     items = make_items(len(due_ns))
     lead = OpenLoop(profile=Steady(rps=rps), spacing=Spacing(kind="even"))
-    turn = make_turn(items, concurrency=None, due_ns=tuple(due_ns), lead=lead)
+    period = make_period(items, concurrency=None, due_ns=tuple(due_ns), lead=lead)
     pace = Pace(ttft_ns=20_000_000, gap_ns=5_000_000, chunks=4)
     with HostFloor(rps) as floor:
-        outcome, records, _ = drive(turn, items, pace, workers)
+        outcome, records, _ = drive(period, items, pace, workers)
     counted = sorted((one for one in records if one.phase == "measure"), key=lambda one: one.scheduled_ns)
     late_ms = [
         (one.sent_ns - one.scheduled_ns - (one.connect_ns or 0)) / NS_PER_MS for one in counted if one.sent_ns
@@ -124,10 +124,10 @@ class HostFloor:
 def measure_streams(streams: int, workers: int) -> dict[str, Any]:
     """Hold so many streams open at once and return memory a stream, lag and failures."""
     items = make_items(streams)
-    turn = make_turn(items, concurrency=streams)
+    period = make_period(items, concurrency=streams)
     pace = Pace(ttft_ns=3_000_000_000, gap_ns=6_000_000_000, chunks=4)
     settings = LoadSettings(stagger_s=15.0 / streams)
-    outcome, records, rss = drive(turn, items, pace, workers, settings)
+    outcome, records, rss = drive(period, items, pace, workers, settings)
     block = outcome.block
     counted = [one for one in records if one.phase == "measure"]
     window_s = (block.ended_ns - block.started_ns) / 1e9
@@ -174,29 +174,29 @@ def make_items(count: int) -> list[Item]:
     ]
 
 
-def make_turn(items: list[Item], **load: Any) -> Turn:
-    """Return a turn over all items."""
+def make_period(items: list[Item], **load: Any) -> Period:
+    """Return a period over all items."""
     ids = tuple(item.id for item in items)
-    return Turn(block=0, load="bench", repeat=0, arm="baseline", order=0, item_ids=ids, **load)
+    return Period(block=0, load="bench", repeat=0, arm="baseline", order=0, item_ids=ids, **load)
 
 
 def drive(
-    turn: Turn, items: list[Item], pace: Pace, workers: int, settings: LoadSettings | None = None
+    period: Period, items: list[Item], pace: Pace, workers: int, settings: LoadSettings | None = None
 ) -> tuple[Outcome, list[RequestRecord], tuple[list[int], list[int]]]:
-    """Run a turn over workers; return how it went, its records, and the workers' memory at first and most."""
-    streams = turn.concurrency or turn.max_in_flight
+    """Run a period over workers; return how it went, its records, and the workers' memory, first and most."""
+    streams = period.concurrency or period.max_in_flight
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, count_descriptors(streams)), hard))
     with serving(pace) as url, tempfile.TemporaryDirectory() as folder:
         endpoint = Endpoint(url=url, served_model="paced", engine="generic")
         outcome, rss = uvloop.run(
-            _drive(turn, items, endpoint, workers=workers, settings=settings, folder=Path(folder))
+            _drive(period, items, endpoint, workers=workers, settings=settings, folder=Path(folder))
         )
         return outcome, list(load_journal(Path(folder)).records), rss
 
 
 async def _drive(
-    turn: Turn,
+    period: Period,
     items: list[Item],
     endpoint: Endpoint,
     *,
@@ -215,14 +215,14 @@ async def _drive(
                 peak[place] = max(peak[place], now)
 
     async def watch() -> None:
-        while turn.concurrency:
+        while period.concurrency:
             await asyncio.sleep(1.0)
             look()
 
     watching = asyncio.create_task(watch())
     try:
-        outcome = await pool.run_turn(
-            turn,
+        outcome = await pool.run_period(
+            period,
             endpoint,
             settings=settings or LoadSettings(),
             answered={},

@@ -2,7 +2,7 @@
 """What simulated queues say of open loops and of the knee search; writes bench/queues.json.
 
 Services are first-come-first-served slots (`tests/builders/knee.py`), led up to as an open loop leads up.
-Two questions: how near the waits of a turn come to those of endless traffic, and how often the bracket of a
+Two questions: how near the waits of a period come to those of endless traffic, and how often the bracket of a
 whole search, taken by the code that takes every search, holds the true knee. Seeds are fixed. Minutes; with
 `--only waits` or `--only knees` the other part of the file stays.
 """
@@ -58,12 +58,12 @@ def main() -> int:
 
 
 def study_wait(lead_times: int, load: float) -> dict[str, float]:
-    """Return the mean wait in a turn as a share of that of endless traffic, four slots."""
+    """Return the mean wait in a period as a share of that of endless traffic, four slots."""
     lead.LEAD_TIMES = lead_times
     service = Service(slots=4)
     rps = load * service.slots
-    turns = [ask(service, rps, COUNTED, seed) for seed in range(TURNS)]
-    mean_s = float(np.mean([_wait_of(asked) for asked in turns]))
+    periods = [ask(service, rps, COUNTED, seed) for seed in range(TURNS)]
+    mean_s = float(np.mean([_wait_of(asked) for asked in periods]))
     lead_s = float(np.mean([Queue(service, seed).lead_up(rps, LEAD_MAX_S) for seed in range(TURNS)]))
     endless = _wait_of(ask(service, rps, ENDLESS, 1, is_led=False)[ENDLESS // 20 :])
     return {
@@ -112,22 +112,22 @@ def search(slots: int, deadline_s: float, knee: float, seed: int) -> list[tuple[
     return [(one.holds, one.fails) for one in result.arms] if result else []
 
 
-def find_knee(slots: int, deadline_s: float, halvings: int = 12, turns: int = 600) -> float:
-    """Return the load at which the share on time, over many turns of that length, is the target."""
+def find_knee(slots: int, deadline_s: float, halvings: int = 12, periods: int = 600) -> float:
+    """Return the load at which the share on time, over many periods of that length, is the target."""
     service = Service(slots=slots)
     low, high = 0.3 * service.slots, 1.2 * service.slots
     for _ in range(halvings):
         middle = (low + high) / 2
         shares = [
             np.mean([one.end_s - one.due_s <= deadline_s for one in ask(service, middle, REQUESTS, seed)])
-            for seed in range(turns)
+            for seed in range(periods)
         ]
         low, high = (middle, high) if np.mean(shares) > TARGET else (low, middle)
     return low
 
 
 def ask(service: Service, rps: float, count: int, seed: int, *, is_led: bool = True) -> list[Any]:
-    """Return the counted requests of one turn at a Poisson rate."""
+    """Return the counted requests of one period at a Poisson rate."""
     queue, rng = Queue(service, seed), np.random.default_rng((seed, 7))
     due_s = queue.lead_up(rps, LEAD_MAX_S) if is_led else 0.0
     before = len(queue.asked)

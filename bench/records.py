@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What a long run costs beside its measuring: journal, tables, verdict, report; writes bench/records.json.
 
-A run of known shape is made in memory turn by turn and given to the real journal; then the tables are
+A run of known shape is made in memory period by period and given to the real journal; then the tables are
 written, and the verdict and the report computed, as `draftproof run` does at its end. Every stage is a
 process of its own, so that its time holds its imports and its peak memory is its own. Only `append` counts as
 the journal's time: records are made before it. `cpu_s` is the stage's CPU time, of all its threads: on a
@@ -23,7 +23,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from records_run import Shape, make_directory, make_turns
+from records_run import Shape, make_directory, make_periods
 
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "bench" / "records.json"
@@ -86,16 +86,16 @@ def run_stage(stage: str, folder: Path, shape: Shape) -> dict[str, Any]:
 
 
 def write_journal(folder: Path, shape: Shape) -> dict[str, Any]:
-    """Append every record of the run, turn by turn, with the device's sync at the end of each."""
+    """Append every record of the run, period by period, with the device's sync at the end of each."""
     run, seconds, cpu_s, count = make_directory(folder, shape), 0.0, 0.0, 0
     journal = run.journal
-    for turn in make_turns(shape):
+    for period in make_periods(shape):
         started, cpu = time.perf_counter(), time.process_time()
-        for record in turn:
+        for record in period:
             journal.append(record)
         seconds += time.perf_counter() - started
         cpu_s += time.process_time() - cpu
-        count += len(turn) - 1
+        count += len(period) - 1
     run.close()
     size = sum(path.stat().st_size for path in (folder / "journal").iterdir())
     return {"seconds": seconds, "cpu_s": cpu_s, "records": count, "bytes": size}

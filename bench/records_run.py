@@ -14,7 +14,7 @@ import numpy as np
 from tests.builders.records import build_arm_manifest, build_contract, build_manifest
 
 from draftproof.core.records import BlockRecord, Chunk, RequestRecord, SpecCounts
-from draftproof.measure.load.period import Turn, turns_of
+from draftproof.measure.load.period import Period, periods_of
 from draftproof.plan.loading import parse_plan, plan_sha256, thresholds_sha256
 from draftproof.store import RunDirectory
 from draftproof.workload.blocks import plan_blocks, request_seed
@@ -108,16 +108,16 @@ def make_items(shape: Shape) -> tuple[Item, ...]:
     )
 
 
-def make_turns(shape: Shape) -> Iterator[list[RequestRecord | BlockRecord]]:
-    """Yield the records of every turn in the order of the run, the turn's own last."""
+def make_periods(shape: Shape) -> Iterator[list[RequestRecord | BlockRecord]]:
+    """Yield the records of every period in the order of the run, the period's own last."""
     plan, items = parse_plan(_plan_text(shape)), make_items(shape)
     by_id, rng, now_ns = {item.id: item for item in items}, np.random.default_rng(shape.records), 0
     texts = {item.id: _make_text(rng) for item in items}
     for block in plan_blocks(items, plan.load, ARMS, plan.seed, plan.workload.segment_by):
-        for turn in turns_of(block):
-            records = [*_make_records(turn, by_id, texts, rng, now_ns)]
+        for period in periods_of(block):
+            records = [*_make_records(period, by_id, texts, rng, now_ns)]
             ended_ns = max(record.end_ns for record in records)
-            yield [*records, _make_block(turn, now_ns, ended_ns)]
+            yield [*records, _make_block(period, now_ns, ended_ns)]
             now_ns = ended_ns + MS_NS
 
 
@@ -136,32 +136,34 @@ def _make_text(rng: np.random.Generator) -> str:
 
 
 def _make_records(
-    turn: Turn, items: dict[str, Item], texts: dict[str, str], rng: np.random.Generator, start_ns: int
+    period: Period, items: dict[str, Item], texts: dict[str, str], rng: np.random.Generator, start_ns: int
 ) -> Iterator[RequestRecord]:
-    """Yield one record for each prompt of a turn; `concurrency` of them lie side by side."""
-    count, slots = len(turn.item_ids), turn.concurrency or 1
-    slow = SPEED[turn.arm] * (1 + 0.1 * (slots - 1))
+    """Yield one record for each prompt of a period; `concurrency` of them lie side by side."""
+    count, slots = len(period.item_ids), period.concurrency or 1
+    slow = SPEED[period.arm] * (1 + 0.1 * (slots - 1))
     gaps = rng.gamma(8.0, slow * GAP_MS / 8.0, (count, CHUNKS)) * MS_NS
     gaps[:, 0] = rng.gamma(8.0, (1 + 0.1 * (slots - 1)) * TTFT_MS / 8.0, count) * MS_NS
     offsets = np.cumsum(gaps, axis=1).astype(np.int64).tolist()
     failed, differs = rng.random(count) < FAILURE_SHARE, rng.random(count) < 0.01
     free_ns = [start_ns] * slots
-    for order, item_id in enumerate(turn.item_ids):
+    for order, item_id in enumerate(period.item_ids):
         sent_ns = free_ns[order % slots] + 20_000
         ends = [sent_ns + offset for offset in offsets[order]]
         text = texts[item_id] + (" indeed" if differs[order] else "")
-        answer = _make_answer(turn.arm, text, ends) if not failed[order] else {"error": "no end within 120 s"}
+        answer = (
+            _make_answer(period.arm, text, ends) if not failed[order] else {"error": "no end within 120 s"}
+        )
         yield RequestRecord(
-            request_id=f"{turn.key}/{item_id}",
-            arm=turn.arm,
-            load=turn.load,
-            block=turn.block,
-            repeat=turn.repeat,
+            request_id=f"{period.key}/{item_id}",
+            arm=period.arm,
+            load=period.load,
+            block=period.block,
+            repeat=period.repeat,
             item_id=item_id,
             phase="measure",
             order_in_block=order,
             concurrency=slots,
-            seed=request_seed(items[item_id], turn.repeat),
+            seed=request_seed(items[item_id], period.repeat),
             scheduled_ns=sent_ns - 20_000,
             sent_ns=sent_ns,
             headers_ns=ends[0] - 1000,
@@ -188,12 +190,12 @@ def _make_answer(arm: str, text: str, ends: list[int]) -> dict[str, Any]:
     }
 
 
-def _make_block(turn: Turn, started_ns: int, ended_ns: int) -> BlockRecord:
+def _make_block(period: Period, started_ns: int, ended_ns: int) -> BlockRecord:
     return BlockRecord(
-        block=turn.block,
-        load=turn.load,
-        arm=turn.arm,
-        order=turn.order,
+        block=period.block,
+        load=period.load,
+        arm=period.arm,
+        order=period.order,
         started_ns=started_ns,
         ended_ns=ended_ns,
         completed=True,
@@ -201,6 +203,6 @@ def _make_block(turn: Turn, started_ns: int, ended_ns: int) -> BlockRecord:
         client_cpu_s=0.5,
         counted_from_ns=started_ns,
         lag_p99_ns=MS_NS,
-        connections=turn.concurrency,
-        in_flight_max=turn.concurrency,
+        connections=period.concurrency,
+        in_flight_max=period.concurrency,
     )

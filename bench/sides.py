@@ -192,8 +192,8 @@ def interleave(
             side(prompts[0], Limit(min(8, limit.max_tokens), limit.ignore_eos))
     calls: Calls = {name: [[] for _ in prompts] for name in names}
     for at, prompt in enumerate(prompts):
-        for turn in range(repeats):
-            first = (at + turn) % len(names)
+        for period in range(repeats):
+            first = (at + period) % len(names)
             for name in names[first:] + names[:first]:
                 calls[name][at].append(sides[name](prompt, limit))
     return calls

@@ -25,7 +25,7 @@ CONTEXT_TOKENS = 113
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """Which combinations are measured; `rounds` steps of each, in `passes` turns."""
+    """Which combinations are measured; `rounds` steps of each, in `passes` periods."""
 
     batches: tuple[int, ...] = (1, 2, 4, 8)
     draft_lengths: tuple[int, ...] = (0, 1, 2, 4, 8)

@@ -14,7 +14,7 @@ from draftproof.reference.types import SpeculationParams
 def measure_streams(engine: Engine, prompts: Sequence[Prompt], limit: Limit, repeats: int) -> dict[str, Any]:
     """Return the ratio of aggregate tokens per second, prefill included: all prompts at once over one by one.
 
-    Both do the same work, every prompt once to the same number of tokens; they take turns.
+    Both do the same work, every prompt once to the same number of tokens; they take periods.
     """
     alone = EngineSide(engine)
     _together_s(engine, prompts, limit)

@@ -28,7 +28,7 @@ from study_worlds_counting import COUNTING_WORLDS
 from study_worlds_periods import PERIOD_WORLDS
 from study_worlds_processes import PROCESS_WORLDS
 from study_worlds_stalls import STALL_WORLDS
-from tests.builders.runs import build_run, order_turns
+from tests.builders.runs import build_run, order_periods
 
 from draftproof.judge.decide.decision import DecidedRun, decide_run
 from draftproof.judge.decide.effects import derive_seed
@@ -115,7 +115,7 @@ def decide_one(world: World, index: int) -> DecidedRun:
     """Draw run number `index` of a world and decide it."""
     seed = derive_seed(SEED, world.name, str(index))
     rng = np.random.default_rng(seed)
-    orders = order_turns(world.layout, rng)
+    orders = order_periods(world.layout, rng)
     drawn = draw_requests(world, world.layout, orders, rng)
     run = build_run(world.layout, drawn, orders, seed=seed)
     return decide_run(run if world.rewrite is None else world.rewrite(run))

@@ -33,13 +33,12 @@ class World:
 
     `stalls`: share of the candidate's requests that take `stall_factor` times as long. `shorter`: factor of
     the candidate's answer lengths. `lost`: share of prompts, the slowest, that the candidate fails. `drift`:
-    log growth of all times over the run, with `turn_noise` shared by all requests of a turn. `heavy`: request
-    noise of Student's t with 3 degrees of freedom. `topic_spread`: log spread of the ratio between topics.
-    `is_wide`: its intervals cover more than they say, since the deciding metric is known within bounds, or as
-    many periods stall in every run.
-    `periods` shifts all times of a period, the first token's too.
-    `alter` changes an arm's drawn requests, and so what is true; `rewrite` changes how the records tell it,
-    and the true ratio by `truth_factor`; `unseen`: by how much more one run does, in its log.
+    log growth of all times over the run, with `period_noise` shared by all requests of a period. `heavy`:
+    request noise of Student's t with 3 degrees of freedom. `topic_spread`: log spread of the ratio between
+    topics. `is_wide`: its intervals cover more than they say, since the deciding metric is known within
+    bounds, or as many periods stall in every run. `periods` shifts all times of a period, the first token's
+    too. `alter` changes an arm's drawn requests, and so what is true; `rewrite` changes how the records tell
+    it, and the true ratio by `truth_factor`; `unseen`: by how much more one run does, in its log.
     """
 
     name: str
@@ -57,7 +56,7 @@ class World:
     shorter: float = 1.0
     lost: float = 0.0
     drift: float = 0.0
-    turn_noise: float = 0.0
+    period_noise: float = 0.0
     heavy: bool = False
     is_wide: bool = False
     periods: Periods | None = None
@@ -71,17 +70,17 @@ def draw_requests(
     world: World, layout: Layout, orders: Mapping[tuple[str, int], tuple[str, ...]], rng: np.random.Generator
 ) -> dict[tuple[str, str, str], Requests]:
     """Return the requests of every arm in every cell, shape (prompts,) each."""
-    turns = _draw_turns(world, layout, orders, rng)
+    periods = _draw_periods(world, layout, orders, rng)
     drawn: dict[tuple[str, str, str], Requests] = {}
     for segment in layout.segments:
         prompts = _draw_prompts(world, layout, rng)
         for load, _ in layout.loads:
             for arm in layout.arms:
                 effect = _log_effect(world, arm, (segment, load), prompts["effect"])
-                log_time = prompts["tpot"] + effect + turns[arm, load] + _noise(world, layout.prompts, rng)
+                log_time = prompts["tpot"] + effect + periods[arm, load] + _noise(world, layout.prompts, rng)
                 made = _make_requests(world, arm, log_time, prompts, rng)
                 if world.periods is not None:
-                    made = made._replace(ttft_ms=made.ttft_ms * np.exp(turns[arm, load]))
+                    made = made._replace(ttft_ms=made.ttft_ms * np.exp(periods[arm, load]))
                 drawn[arm, segment, load] = made if world.alter is None else world.alter(arm, made)
     return drawn
 
@@ -99,7 +98,7 @@ def true_ratio(world: World, cell: Cell, prompts: int = 400_000) -> float:
         arms=arms,
     )
     orders = {(cell[1], 0): arms}
-    still = World(**(vars(world) | {"turn_noise": 0.0, "drift": 0.0, "periods": None}))
+    still = World(**(vars(world) | {"period_noise": 0.0, "drift": 0.0, "periods": None}))
     drawn = draw_requests(still, layout, orders, np.random.default_rng(1))
     below, above = (drawn[arm, *cell] for arm in arms)
     kept = below.is_ok & above.is_ok
@@ -126,17 +125,17 @@ def _draw_prompts(world: World, layout: Layout, rng: np.random.Generator) -> dic
     }
 
 
-def _draw_turns(
+def _draw_periods(
     world: World, layout: Layout, orders: Mapping[tuple[str, int], tuple[str, ...]], rng: np.random.Generator
 ) -> dict[tuple[str, str], Floats]:
-    """Return the log shift of every prompt by the time of its turn, by arm and load."""
+    """Return the log shift of every prompt by the time of its period, by arm and load."""
     shifts: dict[tuple[str, str], Floats] = {}
-    turns = len(layout.loads) * layout.blocks * len(layout.arms)
+    periods = len(layout.loads) * layout.blocks * len(layout.arms)
     for place, (load, _) in enumerate(layout.loads):
         for arm in layout.arms:
             position = [orders[load, block].index(arm) for block in range(layout.blocks)]
             number = (place * layout.blocks + np.arange(layout.blocks)) * len(layout.arms) + position
-            shift = world.drift * number / turns + rng.normal(0, world.turn_noise, layout.blocks)
+            shift = world.drift * number / periods + rng.normal(0, world.period_noise, layout.blocks)
             if world.periods is not None:
                 shift = shift + world.periods(arm, load, layout.blocks, rng)
             shifts[arm, load] = shift[np.arange(layout.prompts) % layout.blocks]
@@ -273,18 +272,18 @@ WORLDS: tuple[World, ...] = (
     ),
     World(
         name="drift",
-        text="No effect; all times grow by half over the run, and each turn is off by 1 %.",
+        text="No effect; all times grow by half over the run, and each period is off by 1 %.",
         ratios=everywhere(1.0, STANDARD),
         layout=STANDARD,
         drift=0.4,
-        turn_noise=0.01,
+        period_noise=0.01,
     ),
     World(
-        name="noisy_turns",
-        text="No effect; each turn of an arm is off by 5 % for all its requests.",
+        name="noisy_periods",
+        text="No effect; each period of an arm is off by 5 % for all its requests.",
         ratios=everywhere(1.0, STANDARD),
         layout=STANDARD,
-        turn_noise=0.05,
+        period_noise=0.05,
     ),
     World(
         name="many_segments",

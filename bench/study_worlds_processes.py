@@ -17,12 +17,12 @@ from tests.builders.runs import TURN_NS, Layout
 
 from draftproof.core.records import BlockRecord, Chunk, RequestRecord
 from draftproof.judge.decide.effects import derive_seed
-from draftproof.judge.observe.observed import RunData, TurnKey
+from draftproof.judge.observe.observed import PeriodKey, RunData
 
 LUCK, CARRIED, PAUSE_NS = 0.08, 0.08, 5_000_000_000
 SIX = Layout(prompts=48, block_size=8, thresholds=THRESHOLDS, comparison=PLAN)
 TWELVE = Layout(prompts=48, block_size=4, thresholds=THRESHOLDS, comparison=PLAN)
-Shifts = Mapping[TurnKey, float]  # log of what a period takes of what it would take
+Shifts = Mapping[PeriodKey, float]  # log of what a period takes of what it would take
 
 
 def luck_of(run: RunData, arm: str, process: int) -> float:
@@ -35,7 +35,7 @@ def draw_luck(run: RunData, processes: int | None) -> RunData:
     """Give every process its luck: so many of each arm in turn; None: a new one for each block."""
     rank = _rank_blocks(run)
     blocks = 1 + max(rank.values())
-    shifts, told = dict[TurnKey, float](), list[BlockRecord]()
+    shifts, told = dict[PeriodKey, float](), list[BlockRecord]()
     for one in run.blocks:
         place = rank[one.load, one.block]
         # In a run the loads alternate, so that each of them meets every process.
@@ -107,7 +107,7 @@ def _stretch(one: RequestRecord, factor: float) -> RequestRecord:
     )
 
 
-def _key(one: BlockRecord) -> TurnKey:
+def _key(one: BlockRecord) -> PeriodKey:
     return (one.load, one.block, one.arm)
 
 

@@ -15,7 +15,7 @@ from tests.builders.disturbed import BUSY, QUIET, add_attempts, note_hosts
 from draftproof.core.records import BlockRecord, Chunk, HostUse, RequestRecord
 from draftproof.judge.decide.effects import derive_seed
 from draftproof.judge.observe.client_limits import LAGGED_TURNS_LIMIT
-from draftproof.judge.observe.observed import RunData, TurnKey
+from draftproof.judge.observe.observed import PeriodKey, RunData
 
 STALLED, FACTOR, GAIN = 0.1, 3.0, 0.85
 OWN_STALLED = 2  # of the candidate's periods at each load
@@ -50,13 +50,13 @@ def look_disturbed(run: RunData) -> RunData:
     return add_attempts(slow, note_hosts(run, {}), stalled)
 
 
-def _choose(run: RunData, share: float) -> set[TurnKey]:
+def _choose(run: RunData, share: float) -> set[PeriodKey]:
     """Draw periods; the same of one run, whoever asks."""
     rng = np.random.default_rng(derive_seed(run.plan.seed, "stalls"))
     return {_key(one) for one in run.blocks if rng.random() < share}
 
 
-def _choose_own(run: RunData, stalls: int = OWN_STALLED) -> set[TurnKey]:
+def _choose_own(run: RunData, stalls: int = OWN_STALLED) -> set[PeriodKey]:
     """Draw so many of the candidate's periods at each load."""
     rng = np.random.default_rng(derive_seed(run.plan.seed, "own stalls"))
     own = [_key(one) for one in run.blocks if one.arm == "candidate"]
@@ -64,9 +64,9 @@ def _choose_own(run: RunData, stalls: int = OWN_STALLED) -> set[TurnKey]:
     return {keys[place] for keys in drawn for place in rng.choice(len(keys), stalls, replace=False)}
 
 
-def _within_bound(run: RunData, stalled: set[TurnKey]) -> set[TurnKey]:
+def _within_bound(run: RunData, stalled: set[PeriodKey]) -> set[PeriodKey]:
     """Return the periods that a run measures once more: at most a fifth of a load's."""
-    kept: set[TurnKey] = set()
+    kept: set[PeriodKey] = set()
     for load in {key[0] for key in stalled}:
         planned = sum(one.load == load for one in run.blocks)
         in_order = [_key(one) for one in run.blocks if _key(one) in stalled and one.load == load]
@@ -74,7 +74,7 @@ def _within_bound(run: RunData, stalled: set[TurnKey]) -> set[TurnKey]:
     return kept
 
 
-def _stretch(run: RunData, periods: set[TurnKey]) -> RunData:
+def _stretch(run: RunData, periods: set[PeriodKey]) -> RunData:
     records = (_slow_down(one) if _key(one) in periods else one for one in run.records)
     return msgspec.structs.replace(run, records=tuple(records))
 
@@ -87,7 +87,7 @@ def _slow_down(one: RequestRecord) -> RequestRecord:
     return msgspec.structs.replace(one, chunks=chunks, end_ns=later(one.end_ns))
 
 
-def _key(line: RequestRecord | BlockRecord) -> TurnKey:
+def _key(line: RequestRecord | BlockRecord) -> PeriodKey:
     return (line.load, line.block, line.arm)
 
 

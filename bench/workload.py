@@ -1,4 +1,4 @@
-"""The prompts: English, single-turn items of the starter workload, which no drafter has seen."""
+"""The prompts: English, single-period items of the starter workload, which no drafter has seen."""
 
 import json
 from collections import defaultdict
@@ -17,12 +17,12 @@ def load_prompts(target: TargetModel) -> dict[str, list[Prompt]]:
     prompts: dict[str, list[Prompt]] = defaultdict(list)
     for line in text.splitlines():
         item = json.loads(line)
-        single = all(turn["role"] != "assistant" for turn in item["messages"])
+        single = all(period["role"] != "assistant" for period in item["messages"])
         if single and item["segments"]["language"] == "en" and item["segments"]["task"] in SEGMENTS:
             prompts[item["segments"]["task"]].append(_encode(target, item["messages"]))
     return dict(prompts)
 
 
-def _encode(target: TargetModel, turns: list[dict[str, str]]) -> Prompt:
-    text = target.tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+def _encode(target: TargetModel, periods: list[dict[str, str]]) -> Prompt:
+    text = target.tokenizer.apply_chat_template(periods, add_generation_prompt=True, tokenize=False)
     return tuple(target.tokenizer.encode(text, add_special_tokens=False))

@@ -15,7 +15,7 @@ from tests.builders.records import build_block_record, build_item, build_manifes
 
 from draftproof.core.records import RequestRecord
 from draftproof.judge.knee.search import replay
-from draftproof.judge.knee.trials import read_turns
+from draftproof.judge.knee.trials import read_periods
 from draftproof.judge.observe.levels import Look
 from draftproof.judge.observe.run_data import RunData
 from draftproof.measure.load.loops import Lead
@@ -45,7 +45,7 @@ high = 16
 class Service(msgspec.Struct, frozen=True, kw_only=True):
     """`slots` answers at once, `service_s` each on average with a coefficient of variation `cv`.
 
-    `fails` says of a load whether a request of it fails; `late_s` is the lag of the client in its turns.
+    `fails` says of a load whether a request of it fails; `late_s` is the lag of the client in its periods.
     """
 
     slots: int = 4
@@ -76,21 +76,21 @@ def start_run(plan: Plan, *, prompts: int = 40) -> RunData:
 
 def search_to_end(run: RunData, services: Mapping[str, Service], *, most: int = 200) -> RunData:
     """Return a run with every look of its search taken, at most so many."""
-    turns = read_turns(run)
+    periods = read_periods(run)
     for _ in range(most):
-        look = replay(run.plan, run.items, turns).next
+        look = replay(run.plan, run.items, periods).next
         if look is None:
             return run
         before = len(run.records), len(run.blocks)
         for order, arm in enumerate(look.block.arm_order):
-            run = answer_turn(run, look, arm, order, services[arm])
+            run = answer_period(run, look, arm, order, services[arm])
         added = msgspec.structs.replace(run, records=run.records[before[0] :], blocks=run.blocks[before[1] :])
-        turns = turns | read_turns(added)
+        periods = periods | read_periods(added)
     return run
 
 
-def answer_turn(run: RunData, look: Look, arm: str, order: int, service: Service) -> RunData:
-    """Return a run with one arm's turn of a look answered; the same each time for the same run."""
+def answer_period(run: RunData, look: Look, arm: str, order: int, service: Service) -> RunData:
+    """Return a run with one arm's period of a look answered; the same each time for the same run."""
     start_ns = max((block.ended_ns for block in run.blocks), default=0) + NS_PER_S
     records = tuple(_simulate(run.plan, look, arm, service, start_ns))
     block = build_block_record(
@@ -107,7 +107,7 @@ def answer_turn(run: RunData, look: Look, arm: str, order: int, service: Service
 
 
 def _simulate(plan: Plan, look: Look, arm: str, service: Service, start_ns: int) -> list[RequestRecord]:
-    """Return the records of a turn, those that lead up to it included."""
+    """Return the records of a period, those that lead up to it included."""
     queue = Queue(service, hash_number(plan.seed, arm, look.block.load, look.number))
     block = look.block
     base_s = 0.0 if block.concurrency is not None else queue.lead_up(look.load, plan.limits.lead_max_s)

@@ -1,15 +1,15 @@
-"""Runs one turn in this process, as the measuring loop does, with what a test wants otherwise."""
+"""Runs one period in this process, as the measuring loop does, with what a test wants otherwise."""
 
 from draftproof.measure.load.loops import run
 from draftproof.measure.load.request_runner import Performer
-from draftproof.measure.load.schedule import warmup_turn
+from draftproof.measure.load.schedule import warmup_period
 
 
-async def run_turn(turn, endpoint, items, *, stop=None, **options):
-    """Run a turn and return its record."""
-    return await run(Performer(turn, endpoint, items, **options), stop)
+async def run_period(period, endpoint, items, *, stop=None, **options):
+    """Run a period and return its record."""
+    return await run(Performer(period, endpoint, items, **options), stop)
 
 
-async def run_warmup(turn, endpoint, items, *, count, **options):
-    """Send `count` requests of phase `warmup` over the turn's items."""
-    return await run_turn(warmup_turn(turn, count), endpoint, items, phase="warmup", **options)
+async def run_warmup(period, endpoint, items, *, count, **options):
+    """Send `count` requests of phase `warmup` over the period's items."""
+    return await run_period(warmup_period(period, count), endpoint, items, phase="warmup", **options)

@@ -104,7 +104,7 @@ def count_rounds(rounds: Sequence[Round]) -> SpecCounts:
 
 
 def build_block_record(**fields: Any) -> BlockRecord:
-    """Return the record of a completed turn by a client that kept up."""
+    """Return the record of a completed period by a client that kept up."""
     values: dict[str, Any] = {
         "block": 0,
         "load": "low",

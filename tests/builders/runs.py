@@ -1,6 +1,6 @@
 """Runs of known truth, made from arrays of request times: fast enough for thousands of verdicts.
 
-Deterministic: the same arrays and order of turns give the same run. Nothing is measured; the records are
+Deterministic: the same arrays and order of periods give the same run. Nothing is measured; the records are
 those that a run of that shape would leave, with a few chunks each.
 """
 
@@ -26,7 +26,7 @@ MS_NS = 1_000_000
 PROMPT_TOKENS = 60
 ACCEPTED_PER_STEP, DRAFTED_PER_STEP = 2, 4
 TURN_NS = 10_000_000_000
-# What a client that kept up says of a turn of an open loop.
+# What a client that kept up says of a period of an open loop.
 _OPEN_LOOP: dict[str, Any] = {
     "lag_p99_ns": MS_NS // 2,
     "send_lag_p99_ns": MS_NS,
@@ -91,10 +91,10 @@ class Layout:
 
 
 Drawn = Mapping[tuple[str, str, str], Requests]  # by arm, segment, load
-Orders = Mapping[tuple[str, int], tuple[str, ...]]  # by load, block: the arms in the order of their turns
+Orders = Mapping[tuple[str, int], tuple[str, ...]]  # by load, block: the arms in the order of their periods
 
 
-def order_turns(layout: Layout, rng: np.random.Generator) -> dict[tuple[str, int], tuple[str, ...]]:
+def order_periods(layout: Layout, rng: np.random.Generator) -> dict[tuple[str, int], tuple[str, ...]]:
     """Return the order of the arms in every block, as a plan draws it; load after load."""
     places = [(load, block) for load, _ in layout.loads for block in range(layout.blocks)]
     drawn = draw_arm_orders([load for load, _ in places], layout.arms, int(rng.integers(2**31)))
@@ -129,22 +129,24 @@ def _build_records(layout: Layout, drawn: Drawn, orders: Orders) -> Iterator[Req
                 requests = drawn[arm, segment, load]
                 for prompt in range(layout.prompts):
                     block = prompt % layout.blocks
-                    turn = orders[load, block].index(arm)
-                    due_ns = _turn_start(layout, place, block, turn) + _due_ns(layout, size, segment, prompt)
+                    period = orders[load, block].index(arm)
+                    due_ns = _period_start(layout, place, block, period) + _due_ns(
+                        layout, size, segment, prompt
+                    )
                     yield _build_record(
                         _take(requests, prompt),
                         arm,
                         f"{segment}-{prompt}",
-                        Place(load, size if isinstance(size, int) else 1, block, turn, due_ns),
+                        Place(load, size if isinstance(size, int) else 1, block, period, due_ns),
                     )
 
 
-def _turn_start(layout: Layout, place: int, block: int, turn: int) -> int:
-    return ((place * layout.blocks + block) * len(layout.arms) + turn) * TURN_NS
+def _period_start(layout: Layout, place: int, block: int, period: int) -> int:
+    return ((place * layout.blocks + block) * len(layout.arms) + period) * TURN_NS
 
 
 def _due_ns(layout: Layout, size: Load, segment: str, prompt: int) -> int:
-    """Return when a request is due after the start of its turn: at once in a closed loop."""
+    """Return when a request is due after the start of its period: at once in a closed loop."""
     if isinstance(size, int):
         return 0
     rank = prompt // layout.blocks * len(layout.segments) + layout.segments.index(segment)
@@ -208,7 +210,7 @@ def _build_blocks(layout: Layout, orders: Orders) -> Iterator[BlockRecord]:
     sizes = dict(layout.loads)
     for (load, block), arms in orders.items():
         for order, arm in enumerate(arms):
-            start = _turn_start(layout, places[load], block, order)
+            start = _period_start(layout, places[load], block, order)
             yield BlockRecord(
                 block=block,
                 load=load,

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Literal, NamedTuple, Self, TypeVar
 
-from tests.builders.load import run_turn
+from tests.builders.load import run_period
 from tests.builders.playback import parse_head
 from tests.builders.records import build_item
 
@@ -21,7 +21,7 @@ from draftproof.core.records import RequestRecord
 from draftproof.measure.client.exchange import Exchange, ExchangeFold
 from draftproof.measure.client.transport import HttpTransport
 from draftproof.measure.client.wire import WireRequest
-from draftproof.measure.load.period import Endpoint, Turn
+from draftproof.measure.load.period import Endpoint, Period
 from draftproof.measure.load.request_runner import LoadSettings
 from draftproof.services.engines import adapter_for
 
@@ -241,7 +241,9 @@ def ask(
 ) -> list[RequestRecord]:
     """Return the records of so many measured requests in a row, sent as a run sends them."""
     items = {f"i{number}": build_item(f"i{number}") for number in range(requests)}
-    turn = Turn(block=0, load="low", concurrency=1, repeat=0, arm="baseline", order=0, item_ids=tuple(items))
+    period = Period(
+        block=0, load="low", concurrency=1, repeat=0, arm="baseline", order=0, item_ids=tuple(items)
+    )
     endpoint = Endpoint(url=url, served_model="m", engine=engine, headers=headers)
     settings = LoadSettings(request_timeout_s=timeout_s, failure_pause_s=0.0, stagger_s=0.0)
     records = _Records()
@@ -249,7 +251,7 @@ def ask(
     async def run() -> None:
         transport = HttpTransport()
         try:
-            await run_turn(turn, endpoint, items, transport=transport, sink=records, settings=settings)
+            await run_period(period, endpoint, items, transport=transport, sink=records, settings=settings)
         finally:
             await transport.close()
 

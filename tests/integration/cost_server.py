@@ -1,6 +1,6 @@
 """A process that stands for vLLM in tests of step costs: its steps take longer the more it drafts.
 
-    python cost_server.py --port N [--speculative-config JSON] [--idle] [--accepts] [--in-turn] [--refuses]
+    python cost_server.py --port N [--speculative-config JSON] [--idle] [--accepts] [--in-period] [--refuses]
 
 Every chunk is one token, as with drafts of which none is accepted.
 """
@@ -24,7 +24,7 @@ def build_script(options: argparse.Namespace, payload: dict[str, Any]) -> Script
     length = config.get("num_speculative_tokens", 0)
     tokens = payload["max_tokens"]
     gap_s = ORDINARY_S + length * (CHECK_S + (0 if config.get("method") == "ngram" else DRAFT_S))
-    waits = options.in_turn and "Number 12" in payload["messages"][0]["content"]
+    waits = options.in_period and "Number 12" in payload["messages"][0]["content"]
     drafted = 0 if options.idle else length * (tokens - 1)
     return Script(
         tokens_per_chunk=(1,) * tokens,
@@ -49,7 +49,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--speculative-config")
-    for flag in ("--idle", "--accepts", "--in-turn", "--refuses"):
+    for flag in ("--idle", "--accepts", "--in-period", "--refuses"):
         parser.add_argument(flag, action="store_true")
     options = parser.parse_args()
     if options.refuses and "synthetic" in str(options.speculative_config):

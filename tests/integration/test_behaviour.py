@@ -77,7 +77,7 @@ ITEMS = [
 
 
 def paced(behaviour):
-    """A service slow enough for the client to measure its own lag during a turn."""
+    """A service slow enough for the client to measure its own lag during a period."""
     return BehavingService(msgspec.structs.replace(behaviour or Behaviour(), gap_s=0.004))
 
 
@@ -115,12 +115,12 @@ def bench(tmp_path):
 
 
 def test_conversations_and_probes_of_a_run_are_on_record_and_equal_anywhere(bench):
-    """Every turn and probe is there with its answer, and a compacted copy gives the same bytes."""
+    """Every period and probe is there with its answer, and a compacted copy gives the same bytes."""
     results = bench.run()
     contents = bench.contents()
     talks = [one for one in contents.records if one.item_id == "talk" and one.phase == "measure"]
     assert sorted((one.arm, one.conversation_turn, one.outcome) for one in talks) == [
-        (arm, turn, "ok") for arm in ("baseline", "candidate") for turn in (0, 1)
+        (arm, period, "ok") for arm in ("baseline", "candidate") for period in (0, 1)
     ]
     assert {one.tool_calls[0].name for one in talks} == {"get_weather"}
     rows = {one.arm: one for one in results.conversations}
@@ -165,7 +165,7 @@ def test_a_service_without_tools_and_schemas_is_measured_all_the_same(bench):
     assert "behaviour_regression" not in {one.code for one in results.verdict.reasons}
     failed = [one for one in bench.contents().records if one.outcome != "ok" and one.phase == "measure"]
     assert sorted((one.arm, one.conversation_turn) for one in failed) == [
-        (arm, turn) for arm in ("baseline", "candidate") for turn in (0, 1)
+        (arm, period) for arm in ("baseline", "candidate") for period in (0, 1)
     ]
 
 
@@ -236,7 +236,7 @@ def test_checks_that_cannot_be_judged_stop_a_run_before_it_starts(bench, checks,
 
 
 def test_probes_that_were_begun_are_finished_by_a_resumed_run(bench, monkeypatch):
-    """Ctrl-C between two probes loses neither the measured turns nor the probes so far."""
+    """Ctrl-C between two probes loses neither the measured periods nor the probes so far."""
     from draftproof.measure.run import behaviour
 
     asked = []

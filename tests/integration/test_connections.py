@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 import uvloop
 from byte_server import CHAT, DIALECTS, ByteServer, Reply, ask, events, respond, send, with_transport
-from tests.builders.load import run_turn
+from tests.builders.load import run_period
 from tests.builders.records import build_item
 
 from draftproof.core.clock import monotonic_ns
 from draftproof.measure.client.transport import Dialler, HttpTransport, Origin, ResumingContext
-from draftproof.measure.load.period import Endpoint, Turn
+from draftproof.measure.load.period import Endpoint, Period
 from draftproof.measure.load.request_runner import MemorySink
 
 BODY = events(DIALECTS["generic"].frames)
@@ -237,11 +237,13 @@ def test_arrivals_that_the_client_stamps_itself_are_counted(monkeypatch, is_tls)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(CERTIFICATE)
     items = {name: build_item(name) for name in "abc"}
-    turn = Turn(block=1, load="l", concurrency=1, repeat=0, arm="baseline", order=0, item_ids=tuple(items))
+    period = Period(
+        block=1, load="l", concurrency=1, repeat=0, arm="baseline", order=0, item_ids=tuple(items)
+    )
 
     async def work(transport):
         endpoint = Endpoint(url=server.url, served_model="m", engine="generic")
-        return await run_turn(turn, endpoint, items, transport=transport, sink=MemorySink())
+        return await run_period(period, endpoint, items, transport=transport, sink=MemorySink())
 
     with ByteServer({CHAT: respond(BODY, framing="close")}, tls=context if is_tls else None) as server:
         block = with_transport(work)

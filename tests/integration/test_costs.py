@@ -91,7 +91,7 @@ def test_the_terminal_is_told_what_each_step_needs(stage, call):
     [
         ("--idle", "the drafter does not draft 2 tokens a step but 0.00 on average"),
         ("--accepts", "drafts although its synthetic mode must accept none"),
-        ("--in-turn", "the service never decoded 2 requests at once"),
+        ("--in-period", "the service never decoded 2 requests at once"),
         ("--refuses", "unexpected value 'synthetic'"),
     ],
 )

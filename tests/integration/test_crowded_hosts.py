@@ -33,7 +33,7 @@ class Watching(Progress):
 
     def __init__(self, host, *, busy_from=None, quiet_from=None):
         self.host, self.busy_from, self.quiet_from = host, busy_from, quiet_from
-        self.notices, self.turns, self.phases = [], [], []
+        self.notices, self.periods, self.phases = [], [], []
 
     def noticed(self, notice):
         self.notices.append(notice)
@@ -41,10 +41,10 @@ class Watching(Progress):
     def phase(self, text):
         self.phases.append(text)
 
-    def turn_ended(self, turn):
-        self.turns.append((turn.arm, turn.number))
-        self.host.foreign = 1.0 if len(self.turns) == self.busy_from else self.host.foreign
-        self.host.foreign = 0.0 if len(self.turns) == self.quiet_from else self.host.foreign
+    def period_ended(self, period):
+        self.periods.append((period.arm, period.number))
+        self.host.foreign = 1.0 if len(self.periods) == self.busy_from else self.host.foreign
+        self.host.foreign = 0.0 if len(self.periods) == self.quiet_from else self.host.foreign
 
 
 @pytest.fixture

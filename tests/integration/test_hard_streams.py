@@ -191,7 +191,7 @@ def call_piece(index, name=None, arguments=None, **fields):
 
 
 def test_tool_calls_of_a_character_each_are_whole():
-    """Two calls whose arguments come in turns, a character at a time, are told apart by their index."""
+    """Two calls whose arguments come in periods, a character at a time, are told apart by their index."""
     texts = ('{"q": "día"}', '{"n": [1, 2]}')
     pieces = [call_piece(0, name="find"), call_piece(1, name="count", arguments="")]
     pieces += [

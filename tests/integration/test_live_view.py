@@ -75,7 +75,7 @@ def test_on_a_narrow_terminal_no_line_is_wider_than_it(stage, monkeypatch):
     process.communicate(timeout=120)
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.close())
     drawn = [
-        line for line in re.split(r"[\r\n]+", plain) if re.match(r"(Arm|baseline|candidate|Turn) ", line)
+        line for line in re.split(r"[\r\n]+", plain) if re.match(r"(Arm|baseline|candidate|Period) ", line)
     ]
     assert drawn
     assert max(map(len, drawn)) <= 39

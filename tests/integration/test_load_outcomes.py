@@ -6,7 +6,7 @@ import socket
 import threading
 
 import pytest
-from tests.builders.load import run_turn
+from tests.builders.load import run_period
 from tests.builders.records import build_item
 from tests.builders.scripted_server import ScriptedServer
 from tests.builders.scripts import Script
@@ -14,7 +14,7 @@ from tests.builders.scripts import Script
 from draftproof.core.errors import UsageError
 from draftproof.core.records import RequestRecord, SpecCounts
 from draftproof.measure.client.transport import HttpTransport
-from draftproof.measure.load.period import Endpoint, Turn
+from draftproof.measure.load.period import Endpoint, Period
 from draftproof.measure.load.request_runner import LoadSettings
 
 ROUNDS = {
@@ -44,7 +44,9 @@ METRICS = {
 def ask(url, *, timeout_s=20.0, engine="reference", headers=(), requests=1, max_idle_s=2.0):
     """Return the records of one slot asking so many requests in a row."""
     items = {f"i{index}": build_item(f"i{index}") for index in range(requests)}
-    turn = Turn(block=0, load="low", concurrency=1, repeat=0, arm="baseline", order=0, item_ids=tuple(items))
+    period = Period(
+        block=0, load="low", concurrency=1, repeat=0, arm="baseline", order=0, item_ids=tuple(items)
+    )
     endpoint = Endpoint(url=url, served_model="scripted", engine=engine, headers=headers)
     records: list[RequestRecord] = []
 
@@ -52,7 +54,9 @@ def ask(url, *, timeout_s=20.0, engine="reference", headers=(), requests=1, max_
         transport = HttpTransport(max_idle_s=max_idle_s)
         settings = LoadSettings(request_timeout_s=timeout_s, failure_pause_s=0.0)
         try:
-            await run_turn(turn, endpoint, items, transport=transport, sink=_Sink(records), settings=settings)
+            await run_period(
+                period, endpoint, items, transport=transport, sink=_Sink(records), settings=settings
+            )
         finally:
             await transport.close()
 
@@ -278,12 +282,12 @@ def test_a_large_request_is_sent_whole():
     with ScriptedServer(Script()) as server:
         item = build_item("big", stop=tuple("x" * 1000 for _ in range(6000)))
         records: list[RequestRecord] = []
-        turn = Turn(block=0, load="l", concurrency=1, repeat=0, arm="a", order=0, item_ids=("big",))
+        period = Period(block=0, load="l", concurrency=1, repeat=0, arm="a", order=0, item_ids=("big",))
         endpoint = Endpoint(url=server.url, served_model="m", engine="generic")
 
         async def run():
             transport = HttpTransport()
-            await run_turn(turn, endpoint, {"big": item}, transport=transport, sink=_Sink(records))
+            await run_period(period, endpoint, {"big": item}, transport=transport, sink=_Sink(records))
             await transport.close()
 
         asyncio.run(run())

@@ -1,15 +1,15 @@
-"""A whole open-loop turn against the scripted server: due times kept, whatever the service does."""
+"""A whole open-loop period against the scripted server: due times kept, whatever the service does."""
 
 import asyncio
 
 import numpy as np
-from tests.builders.load import run_turn
+from tests.builders.load import run_period
 from tests.builders.records import build_item
 from tests.builders.scripted_server import ScriptedServer
 from tests.builders.scripts import Script
 
 from draftproof.measure.client.transport import HttpTransport
-from draftproof.measure.load.period import Endpoint, Turn
+from draftproof.measure.load.period import Endpoint, Period
 from draftproof.measure.load.request_runner import LoadSettings, MemorySink
 from draftproof.workload.arrivals import OpenLoop, Spacing, Steady, times_within
 
@@ -20,7 +20,7 @@ STEADY = OpenLoop(profile=Steady(rps=100.0), spacing=Spacing(kind="even"))
 def run(server, due_ns, *, lead=None, items=None, settings=QUICK, **options):
     names = [f"i{number:03}" for number in range(len(due_ns))]
     asked = items or {name: build_item(name) for name in names}
-    turn = Turn(
+    period = Period(
         block=1, load="peak", concurrency=None, repeat=0, arm="baseline", order=0,
         item_ids=tuple(names), due_ns=tuple(due_ns), lead=lead, **options,
     )  # fmt: skip
@@ -30,7 +30,9 @@ def run(server, due_ns, *, lead=None, items=None, settings=QUICK, **options):
     async def main():
         transport = HttpTransport()
         try:
-            return await run_turn(turn, endpoint, asked, transport=transport, sink=sink, settings=settings)
+            return await run_period(
+                period, endpoint, asked, transport=transport, sink=sink, settings=settings
+            )
         finally:
             await transport.close()
 
@@ -67,7 +69,7 @@ def test_a_slow_service_does_not_slow_the_arrivals():
 
 
 def test_what_is_held_back_keeps_its_schedule_and_is_told():
-    """Beyond `max_in_flight` a request waits at the client: its wait counts, and the turn says so."""
+    """Beyond `max_in_flight` a request waits at the client: its wait counts, and the period says so."""
     due_ns = [number * 1_000_000 for number in range(6)]
     with ScriptedServer(Script(ttft_s=0.1)) as server:
         records, block = run(server, due_ns, max_in_flight=2)
@@ -118,7 +120,7 @@ def test_a_lead_has_an_end_where_the_service_never_catches_up():
     assert counted.outcome == "timeout"
 
 
-def test_an_error_of_the_sink_ends_the_turn():
+def test_an_error_of_the_sink_ends_the_period():
     """It is raised as it is, nothing is left in flight."""
 
     class Full(MemorySink):
@@ -128,15 +130,17 @@ def test_an_error_of_the_sink_ends_the_turn():
             super().append(record)
 
     names = ("a", "b")
-    turn = Turn(block=1, load="l", concurrency=None, repeat=0, arm="baseline", order=0, item_ids=names,
+    period = Period(block=1, load="l", concurrency=None, repeat=0, arm="baseline", order=0, item_ids=names,
                 due_ns=(0, 1_000_000))  # fmt: skip
 
     async def main(url):
         transport = HttpTransport()
         endpoint = Endpoint(url=url, served_model="scripted", engine="generic")
         try:
-            await run_turn(turn, endpoint, {name: build_item(name) for name in names}, transport=transport,
-                           sink=Full(), settings=QUICK)  # fmt: skip
+            await run_period(
+                period, endpoint, {name: build_item(name) for name in names},
+                transport=transport, sink=Full(), settings=QUICK,
+            )  # fmt: skip
         except OSError as error:
             return error.errno
         finally:

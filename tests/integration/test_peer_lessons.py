@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.builders.load import run_turn
+from tests.builders.load import run_period
 from tests.builders.records import build_item
 from tests.builders.scripted_server import ScriptedServer
 from tests.builders.scripts import Script
@@ -18,7 +18,7 @@ from draftproof.judge.metrics.client_error import TrueAnswer, compute_client_err
 from draftproof.judge.metrics.request import compute_request_metrics, itl_arrival_ns
 from draftproof.measure.client.connection import HttpConnection
 from draftproof.measure.client.transport import HttpTransport
-from draftproof.measure.load.period import Endpoint, Turn
+from draftproof.measure.load.period import Endpoint, Period
 from draftproof.measure.load.request_runner import LoadSettings, MemorySink
 from draftproof.measure.selfcheck.client_fitness import PRECISION, judge_stretch
 from draftproof.measure.selfcheck.faults import FAULTS, run_fault_mix
@@ -28,9 +28,9 @@ STALL_NS = 10**12
 
 
 def ask(script, requests=1, concurrency=1, **settings):
-    """Return the records and the block record of one turn against a scripted server."""
+    """Return the records and the block record of one period against a scripted server."""
     items = {f"i{index}": build_item(f"i{index}") for index in range(requests)}
-    turn = Turn(
+    period = Period(
         block=0,
         load="low",
         concurrency=concurrency,
@@ -45,7 +45,7 @@ def ask(script, requests=1, concurrency=1, **settings):
         endpoint = Endpoint(url=url, served_model="scripted", engine="generic")
         chosen = LoadSettings(**{"failure_pause_s": 0.0} | settings)
         try:
-            block = await run_turn(turn, endpoint, items, transport=transport, sink=sink, settings=chosen)
+            block = await run_period(period, endpoint, items, transport=transport, sink=sink, settings=chosen)
         finally:
             await transport.close()
         return sink.records, block

@@ -54,11 +54,11 @@ def store_run(path, *, low: float, high: float, counts: SpecCounts = DRAFTED, it
                     )
                     run.journal.append(record)
                 for block in range(4 * place, 4 * place + 4):
-                    turn = (order + block // 2) % 2  # each arm follows itself as often as the other
-                    at_ns = (2 * block + turn) * 1000 * MS_NS
+                    period = (order + block // 2) % 2  # each arm follows itself as often as the other
+                    at_ns = (2 * block + period) * 1000 * MS_NS
                     times = {"started_ns": at_ns, "ended_ns": at_ns + 1000 * MS_NS}
                     run.journal.append(
-                        build_block_record(block=block, load=load, arm=arm, order=turn, **times)
+                        build_block_record(block=block, load=load, arm=arm, order=period, **times)
                     )
 
 
@@ -141,22 +141,22 @@ def test_init_writes_a_plan_that_is_valid_and_never_overwrites(tmp_path, call):
 
 
 def test_a_run_leaves_plain_lines_in_a_log_and_states_its_verdict_as_json(stage, call):
-    """A line for each phase, warm-up and turn, no control character; --json prints only the verdict."""
+    """A line for each phase, warm-up and period, no control character; --json prints only the verdict."""
     code, out, err = call("run", stage.plan(), "--out", stage.out, "--json")
     lines = err.splitlines()
     assert all(re.match(r"\d\d:\d\d:\d\d \S", line) for line in lines)
     assert all(line.isprintable() for line in lines)
     texts = [line[9:] for line in lines]
     host = ("Other programs ", "While ")  # a busy host is named, and tests share theirs
-    assert [text for text in texts if not text.startswith(("turn ", "warm-up ", *host))] == [
+    assert [text for text in texts if not text.startswith(("period ", "warm-up ", *host))] == [
         "Starting the arms",
         "Measuring",
         "Computing the verdict",
     ]
-    turns = [text for text in texts if text.startswith("turn ")]
-    assert [text.split()[1] for text in turns] == ["1/4", "2/4", "3/4", "4/4"]
-    assert all("4 requests, 0 failed, " in text and " ms per token" in text for text in turns)
-    assert all(" left" in text for text in turns[:-1])
+    periods = [text for text in texts if text.startswith("period ")]
+    assert [text.split()[1] for text in periods] == ["1/4", "2/4", "3/4", "4/4"]
+    assert all("4 requests, 0 failed, " in text and " ms per token" in text for text in periods)
+    assert all(" left" in text for text in periods[:-1])
     assert sum(text.startswith("warm-up single ") for text in texts) == 2
     verdict = json.loads(out)
     assert set(verdict) >= {"decision", "sentence", "reasons", "envelope"}

@@ -231,7 +231,7 @@ def test_a_finished_run_is_resumed_without_its_services(stage, call):
     assert {path: path.stat().st_mtime_ns for path in (stage.out / "logs").iterdir()} == logs
 
 
-def test_a_turn_that_lost_a_line_is_one_turn_in_the_count(stage):
+def test_a_period_that_lost_a_line_is_one_period_in_the_count(stage):
     """Its own line says that it ended and a request is missing: it is taken again, and not counted twice."""
     told = []
 
@@ -245,9 +245,9 @@ def test_a_turn_that_lost_a_line_is_one_turn_in_the_count(stage):
     last = max(number for number, line in enumerate(lines) if b'"phase":"measure"' in line)
     path.write_bytes(b"".join(lines[:last] + lines[last + 1 :]))
     resume_run(stage.out, stage.no_model, Telling())
-    turns = [one for one in told if one[2] == "measured" or ": " in one[2]]
-    assert turns[-1][0] == turns[-1][1]
-    assert [done for done, total, _ in turns] == [turns[-1][1] - 1, turns[-1][1]]
+    periods = [one for one in told if one[2] == "measured" or ": " in one[2]]
+    assert periods[-1][0] == periods[-1][1]
+    assert [done for done, total, _ in periods] == [periods[-1][1] - 1, periods[-1][1]]
 
 
 def test_two_programs_do_not_write_to_one_run(stage):

@@ -15,16 +15,18 @@ def finished(stage):
 
 
 def marks(samples: tuple[TelemetrySample, ...], arm: str) -> list[tuple[str | None, str | None]]:
-    return [(one.turn, one.mark) for one in samples if one.arm == arm and one.mark != "during"]
+    return [(one.period, one.mark) for one in samples if one.arm == arm and one.mark != "during"]
 
 
-def test_every_turn_is_sampled_and_a_compact_copy_gives_the_same_bytes(finished, tmp_path):
-    """Two turns of each arm are read at both ends; results and report of the copy are the run's own."""
+def test_every_period_is_sampled_and_a_compact_copy_gives_the_same_bytes(finished, tmp_path):
+    """Two periods of each arm are read at both ends; results and report of the copy are the run's own."""
     contents = RunDirectory.open(finished.out).load()
-    turns = {(one.arm, f"{one.load}/{one.block}") for one in contents.blocks}
+    periods = {(one.arm, f"{one.load}/{one.block}") for one in contents.blocks}
     for arm in ("baseline", "candidate"):
-        mine = [turn for name, turn in sorted(turns) if name == arm]
-        assert marks(contents.telemetry, arm) == [(turn, mark) for turn in mine for mark in ("start", "end")]
+        mine = [period for name, period in sorted(periods) if name == arm]
+        assert marks(contents.telemetry, arm) == [
+            (period, mark) for period in mine for mark in ("start", "end")
+        ]
     results = recompute(finished.out, write=False)
     assert all(use.resident_max_bytes and use.resident_max_bytes > 2**20 for use in results.services)
     assert {use.finished_requests for use in results.services} == {None}

@@ -34,7 +34,7 @@ def measured(stage):
 
 
 def assert_whole(stage):
-    """Every item has one counted request in every arm, and every turn is complete."""
+    """Every item has one counted request in every arm, and every period is complete."""
     records, blocks = measured(stage)
     asked = [(one.arm, one.item_id) for one in records]
     assert len(asked) == len(set(asked)) == 16
@@ -47,7 +47,7 @@ def assert_whole(stage):
 
 
 def test_a_run_over_two_workers_is_whole(shared):
-    """Results come of the workers' journals, turns tell of both, and no process stays behind."""
+    """Results come of the workers' journals, periods tell of both, and no process stays behind."""
     shared.run()
     shared.assert_no_orphans()
     assert_whole(shared)

@@ -27,6 +27,6 @@ def test_a_run_at_a_rate_says_what_its_client_did(stage):
         assert row.in_flight_max is not None
         assert row.in_flight_mean is not None
     assert results.economics is not None
-    fit = {(one.arm, one.load) for one in results.clients if one.unfit < one.turns}
+    fit = {(one.arm, one.load) for one in results.clients if one.unfit < one.periods}
     for use in results.economics.uses:
         assert (use.window_s is not None) == ((use.arm, use.load) in fit)

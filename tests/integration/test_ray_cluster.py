@@ -120,10 +120,12 @@ def ask(records):
 
 def due(records):
     """Return when each request was due, from the first of its arm and block on, in nanoseconds."""
-    turns = defaultdict(list)
+    periods = defaultdict(list)
     for one in records:
-        turns[one.block, one.arm].append((one.order_in_block, one.scheduled_ns))
-    return {turn: [at_ns - min(places)[1] for _, at_ns in sorted(places)] for turn, places in turns.items()}
+        periods[one.block, one.arm].append((one.order_in_block, one.scheduled_ns))
+    return {
+        period: [at_ns - min(places)[1] for _, at_ns in sorted(places)] for period, places in periods.items()
+    }
 
 
 @pytest.mark.parametrize(

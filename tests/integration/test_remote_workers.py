@@ -13,7 +13,7 @@ from tests.builders.scripts import Script
 
 from draftproof.core.clock import monotonic_ns
 from draftproof.core.errors import StoreError, UsageError
-from draftproof.measure.load.period import Endpoint, Turn
+from draftproof.measure.load.period import Endpoint, Period
 from draftproof.measure.load.ray.actor import LoadActor
 from draftproof.measure.load.ray.handle import RemoteWorker
 from draftproof.measure.load.ray.hosts import read_facts
@@ -34,11 +34,11 @@ AHEAD_NS = (HOUR_NS, -2 * HOUR_NS, 12_345_678)
 
 
 def closed():
-    return Turn(block=1, load="l", concurrency=6, repeat=0, arm="baseline", order=2, item_ids=NAMES)
+    return Period(block=1, load="l", concurrency=6, repeat=0, arm="baseline", order=2, item_ids=NAMES)
 
 
-def open_turn(lead=None):
-    return Turn(
+def open_period(lead=None):
+    return Period(
         block=1, load="l", concurrency=None, repeat=0, arm="baseline", order=0,
         item_ids=NAMES[: len(DUE_NS)], due_ns=tuple(DUE_NS), lead=lead,
     )  # fmt: skip
@@ -72,8 +72,8 @@ class Link:
         """Nothing is left of it to end."""
 
 
-def run(turn, server, folder, links, *, answered=None, meanwhile=None):
-    """Return what the journal here holds, and the turn's outcome; actors are closed whatever happens."""
+def run(period, server, folder, links, *, answered=None, meanwhile=None):
+    """Return what the journal here holds, and the period's outcome; actors are closed whatever happens."""
 
     async def main():
         made = iter(links := [link() for link in links_of])
@@ -87,8 +87,8 @@ def run(turn, server, folder, links, *, answered=None, meanwhile=None):
             url=server.url, served_model="scripted", engine="generic", headers=(("Authorization", SECRET),)
         )
         try:
-            return links, await pool.run_turn(
-                turn, endpoint, settings=QUICK, answered=answered or {}, stop=stop
+            return links, await pool.run_period(
+                period, endpoint, settings=QUICK, answered=answered or {}, stop=stop
             )
         finally:
             if helper is not None:
@@ -117,10 +117,10 @@ async def wait_until(holds):
             await asyncio.sleep(0.01)
 
 
-def test_three_clocks_make_one_turn(tmp_path):
+def test_three_clocks_make_one_period(tmp_path):
     """Hours apart, with uneven ways: due times are the plan's, and offsets are within their errors."""
     with ScriptedServer(Script(gaps_s=(0.002,))) as server:
-        records, outcome, _ = run(open_turn(), server, tmp_path, [far(one) for one in AHEAD_NS])
+        records, outcome, _ = run(open_period(), server, tmp_path, [far(one) for one in AHEAD_NS])
     block = outcome.block
     assert (outcome.error, block.completed, block.workers) == (None, True, 3)
     measured = counted(records)
@@ -139,7 +139,7 @@ def test_a_lead_has_one_end_on_all_clocks(tmp_path):
     """Fills of all workers keep the plan's pace, and counted due times have one base."""
     lead = OpenLoop(profile=Steady(rps=100.0), spacing=Spacing(kind="even"))
     with ScriptedServer(Script(ttft_s=0.05)) as server:
-        records, _, _ = run(open_turn(lead), server, tmp_path, [far(one) for one in AHEAD_NS])
+        records, _, _ = run(open_period(lead), server, tmp_path, [far(one) for one in AHEAD_NS])
     leads = sorted(one.scheduled_ns for one in records if "#lead" in one.request_id)
     assert set(np.diff(leads).tolist()) == {10_000_000}
     measured = counted(records)
@@ -148,7 +148,7 @@ def test_a_lead_has_one_end_on_all_clocks(tmp_path):
 
 
 def test_one_worker_elsewhere_is_the_whole(tmp_path):
-    """A single worker on another host runs a turn as this process would."""
+    """A single worker on another host runs a period as this process would."""
     with ScriptedServer(Script()) as server:
         records, outcome, _ = run(closed(), server, tmp_path, [far(HOUR_NS)])
     assert (outcome.block.completed, outcome.block.workers, len(outcome.block.clocks)) == (True, 1, 1)
@@ -168,7 +168,7 @@ def test_headers_and_secrets_travel_apart_and_are_masked(tmp_path):
 
 
 def test_a_cut_link_is_a_fault_of_the_client(tmp_path):
-    """No sign of life: no request fails for it, and a resumed turn asks exactly what is missing."""
+    """No sign of life: no request fails for it, and a resumed period asks exactly what is missing."""
 
     async def cut(links, _stop, _pool):
         await wait_until(lambda: any(path.stat().st_size > 2000 for path in tmp_path.glob("*w1.jsonl")))
@@ -190,14 +190,14 @@ def test_a_cut_link_is_a_fault_of_the_client(tmp_path):
     assert [one.order_in_block for one in counted(again)] == list(range(24))
 
 
-def test_a_worker_that_nobody_asks_ends_its_turn(tmp_path):
+def test_a_worker_that_nobody_asks_ends_its_period(tmp_path):
     """The program is gone: a worker that hears nothing stops asking the service."""
 
     async def cut(links, _stop, _pool):
         await wait_until(lambda: any(path.stat().st_size > 500 for path in tmp_path.glob("*w0.jsonl")))
         links[0].is_cut = True
         async with asyncio.timeout(20):
-            await asyncio.wait({links[0].actor._worker._turn})
+            await asyncio.wait({links[0].actor._worker._period})
 
     with ScriptedServer(Script(gaps_s=(0.02,) * 40)) as server:
         _, outcome, _ = run(closed(), server, tmp_path, [far(0, alone_s=0.4)], meanwhile=cut)
@@ -206,7 +206,7 @@ def test_a_worker_that_nobody_asks_ends_its_turn(tmp_path):
 
 
 def test_stopping_writes_down_what_was_in_flight(tmp_path):
-    """Interrupted requests of every worker come home before the turn's record does."""
+    """Interrupted requests of every worker come home before the period's record does."""
 
     async def stop_soon(_links, stop, _pool):
         await wait_until(lambda: len(list(tmp_path.glob("*.jsonl"))) == 2)
@@ -222,7 +222,7 @@ def test_stopping_writes_down_what_was_in_flight(tmp_path):
     assert by_time[-1] - by_time[0] < 10 * 10**9
 
 
-def test_a_journal_that_cannot_be_written_here_ends_the_turn(tmp_path):
+def test_a_journal_that_cannot_be_written_here_ends_the_period(tmp_path):
     """The disk that fills up is ours: one sentence of it, and whole lines in the file."""
 
     async def break_disk(_links, _stop, pool):

@@ -159,7 +159,7 @@ def failed(services) -> dict[str, str]:
 
 
 def test_a_service_that_comes_back_fails_what_it_left_and_is_warmed_up_anew(services):
-    """Its failures are its own, the turn says that it was gone, and the run goes on with a warm service."""
+    """Its failures are its own, the period says that it was gone, and the run goes on with a warm service."""
     services.serve(0)
     dying = services.serve(1, *DRAFTING, "--die-after", "6")
     returning = services.replace_when_dead(dying, *DRAFTING)
@@ -181,7 +181,7 @@ def test_a_service_that_comes_back_fails_what_it_left_and_is_warmed_up_anew(serv
 def test_a_service_that_is_back_before_the_next_request_is_warmed_up_anew_all_the_same(services):
     """The request that it took with it is enough: nobody has to meet a closed door."""
     services.serve(0)
-    dying = services.serve(1, *DRAFTING, "--die-after", "7")  # the last request of its second turn
+    dying = services.serve(1, *DRAFTING, "--die-after", "7")  # the last request of its second period
     returning = services.replace_when_dead(dying, *DRAFTING, after_s=0.0)
     services.run()
     returning.join()
@@ -194,7 +194,7 @@ def test_a_service_that_is_back_before_the_next_request_is_warmed_up_anew_all_th
 
 
 def test_a_service_that_stays_away_stops_the_run_and_not_its_arm(services):
-    """One turn fails, honestly; the others wait until it is there again."""
+    """One period fails, honestly; the others wait until it is there again."""
     services.serve(0)
     services.serve(1, *DRAFTING, "--die-after", "6")
     with pytest.raises(EngineError, match=r"candidate did not answer.*recorded as failures.*run --resume"):
@@ -222,26 +222,26 @@ def test_a_service_that_comes_back_as_another_one_is_refused(services):
 
 
 class Replacing(Progress):
-    """Puts another service in the candidate's place after so many of its turns, when nothing is in flight.
+    """Puts another service in the candidate's place after so many of its periods, when nothing is in flight.
 
     Args:
         services: those of the test.
-        after: turns of the candidate.
+        after: periods of the candidate.
         options: of the other service; None: all services end and none comes.
     """
 
     def __init__(self, services: Services, after: int, options: tuple[str, ...] | None) -> None:
         self._services, self._left, self._options = services, after, options
 
-    def turn_ended(self, turn) -> None:
-        self._left -= turn.arm == "candidate"
-        if self._left == 0 and turn.arm == "candidate":
+    def period_ended(self, period) -> None:
+        self._left -= period.arm == "candidate"
+        if self._left == 0 and period.arm == "candidate":
             self._services.replace(None if self._options is None else 1, *(self._options or ()))
 
 
 @pytest.mark.parametrize("after", [1, 2])
-def test_a_service_that_is_replaced_between_turns_is_found_out(services, after):
-    """No request was in flight and none failed: it is asked after each of its turns, the last too."""
+def test_a_service_that_is_replaced_between_periods_is_found_out(services, after):
+    """No request was in flight and none failed: it is asked after each of its periods, the last too."""
     known = ("--engine", "draftproof-reference", "--setting", "max_num_seqs=8")
     other = ("--engine", "draftproof-reference", "--setting", "max_num_seqs=16")
     services.serve(0, *known)
@@ -263,7 +263,7 @@ def test_a_service_that_is_replaced_between_turns_is_found_out(services, after):
         services.resume()
 
 
-def test_a_service_that_is_replaced_after_its_last_turn_is_not_probed(services):
+def test_a_service_that_is_replaced_after_its_last_period_is_not_probed(services):
     """What was measured stands; how the other one behaves is no fact of the arm."""
     known = ("--engine", "draftproof-reference", "--setting", "max_num_seqs=8")
     other = ("--engine", "draftproof-reference", "--setting", "max_num_seqs=16")
@@ -277,8 +277,8 @@ def test_a_service_that_is_replaced_after_its_last_turn_is_not_probed(services):
     assert "candidate" not in {one.arm for one in contents.behaviours}
 
 
-def test_a_service_that_is_silent_after_a_turn_is_asked_when_it_is_needed(services):
-    """Silence is no other answer: the next turn waits for it as ever, and none waits after the last."""
+def test_a_service_that_is_silent_after_a_period_is_asked_when_it_is_needed(services):
+    """Silence is no other answer: the next period waits for it as ever, and none waits after the last."""
     services.serve(0)
     services.serve(1, *DRAFTING)
     fleet = Fleet(services.load_plan(60.0, "generic")[0], None, services.folder, Progress(), asyncio.Event())

@@ -3,14 +3,14 @@
 import asyncio
 
 import pytest
-from tests.builders.load import run_turn
+from tests.builders.load import run_period
 from tests.builders.records import build_item
 from tests.builders.scripted_server import ScriptedServer
 from tests.builders.scripts import Script
 
 from draftproof.measure.client.transport import HttpTransport
 from draftproof.measure.load import request_runner as performing
-from draftproof.measure.load.period import Endpoint, Turn
+from draftproof.measure.load.period import Endpoint, Period
 from draftproof.measure.load.request_runner import LoadSettings, MemorySink
 from draftproof.workload.arrivals import think_time_ns
 from draftproof.workload.items import FollowUp
@@ -22,7 +22,7 @@ THINK_S = 0.05
 
 
 def run(url, arm, *, concurrency=None, due_ns=()):
-    turn = Turn(
+    period = Period(
         block=3, load="readers", concurrency=concurrency, repeat=1, arm=arm, order=0,
         item_ids=tuple(ITEMS), due_ns=due_ns, think_s=THINK_S,
     )  # fmt: skip
@@ -32,7 +32,7 @@ def run(url, arm, *, concurrency=None, due_ns=()):
         transport = HttpTransport()
         endpoint = Endpoint(url=url, served_model="scripted", engine="generic")
         try:
-            await run_turn(turn, endpoint, ITEMS, transport=transport, sink=sink, settings=QUICK)
+            await run_period(period, endpoint, ITEMS, transport=transport, sink=sink, settings=QUICK)
         finally:
             await transport.close()
 
@@ -61,19 +61,19 @@ def test_two_arms_think_alike(thoughts, load):
         arms = [run(fast.url, "baseline", **load), run(slow.url, "candidate", **load)]
     assert [len(arm) for arm in arms] == [9, 9]
     first = 0 if "concurrency" in load else 1
-    assert set(thoughts) == {("readers", 1, name, turn) for name in ITEMS for turn in range(first, 3)}
+    assert set(thoughts) == {("readers", 1, name, period) for name in ITEMS for period in range(first, 3)}
     # A fill behind the counted requests thinks as long as the one that it repeats.
     assert all(len(times) >= 2 and len(set(times)) == 1 for times in thoughts.values())
 
 
 def test_a_thought_lies_between_an_answer_and_the_schedule_of_the_next_request():
-    """The next turn is scheduled a thought after the last answer, so its latency has no thought in it."""
+    """The next period is scheduled a thought after the last answer, so its latency has no thought in it."""
     with ScriptedServer(Script()) as server:
         records = run(server.url, "baseline", due_ns=(0, 100_000_000, 200_000_000))
     for name in ITEMS:
-        for turn in (1, 2):
-            before, now = records[name, turn - 1], records[name, turn]
-            thought_ns = think_time_ns(THINK_S, "readers", 1, name, turn)
+        for period in (1, 2):
+            before, now = records[name, period - 1], records[name, period]
+            thought_ns = think_time_ns(THINK_S, "readers", 1, name, period)
             assert now.scheduled_ns - before.end_ns >= thought_ns
             assert now.scheduled_ns - before.end_ns - thought_ns < 1_000_000_000
             assert now.sent_ns >= now.scheduled_ns

@@ -11,14 +11,14 @@ import time
 import numpy as np
 import psutil
 import pytest
-from tests.builders.load import run_turn
+from tests.builders.load import run_period
 from tests.builders.records import build_item
 from tests.builders.scripted_server import ScriptedServer
 from tests.builders.scripts import Script
 
 from draftproof.core.errors import StoreError
 from draftproof.measure.client.transport import HttpTransport
-from draftproof.measure.load.period import Endpoint, Turn
+from draftproof.measure.load.period import Endpoint, Period
 from draftproof.measure.load.request_runner import LoadSettings, MemorySink
 from draftproof.measure.load.workers.messages import WorkerDiedError
 from draftproof.measure.load.workers.pool import WorkerPool
@@ -38,13 +38,13 @@ SECRET = "sk-very-secret"  # noqa: S105 - made up
 
 
 def closed(concurrency=6, *, block=1):
-    return Turn(
+    return Period(
         block=block, load="l", concurrency=concurrency, repeat=0, arm="baseline", order=2, item_ids=NAMES
     )
 
 
-def open_turn(lead=None, *, block=1):
-    return Turn(
+def open_period(lead=None, *, block=1):
+    return Period(
         block=block, load="l", concurrency=None, repeat=0, arm="baseline", order=0,
         item_ids=NAMES[: len(DUE_NS)], due_ns=tuple(DUE_NS), lead=lead,
     )  # fmt: skip
@@ -56,14 +56,14 @@ def endpoint(server):
     )
 
 
-def run_alone(turn, server, answered=None):
+def run_alone(period, server, answered=None):
     sink = MemorySink()
 
     async def main():
         transport = HttpTransport()
         try:
-            return await run_turn(
-                turn, endpoint(server), ITEMS, transport=transport, sink=sink, settings=QUICK,
+            return await run_period(
+                period, endpoint(server), ITEMS, transport=transport, sink=sink, settings=QUICK,
                 done=answered or {}, answered=answered,
             )  # fmt: skip
         finally:
@@ -72,16 +72,16 @@ def run_alone(turn, server, answered=None):
     return sink.records, asyncio.run(main())
 
 
-def run_shared(turn, server, folder, *, answered=None, meanwhile=None, at_once=False):
-    """Return the records of all workers, the turn's outcome, and the pool, which is closed."""
+def run_shared(period, server, folder, *, answered=None, meanwhile=None, at_once=False):
+    """Return the records of all workers, the period's outcome, and the pool, which is closed."""
     pool = WorkerPool(2, tuple(ITEMS.values()), journal=folder, secrets=(SECRET,))
 
     async def main():
         stop = asyncio.Event()
         helper = asyncio.create_task(meanwhile(pool, stop)) if meanwhile else None
         try:
-            return await pool.run_turn(
-                turn, endpoint(server), settings=QUICK, answered=answered or {}, stop=stop
+            return await pool.run_period(
+                period, endpoint(server), settings=QUICK, answered=answered or {}, stop=stop
             )
         finally:
             if helper is not None:
@@ -92,21 +92,21 @@ def run_shared(turn, server, folder, *, answered=None, meanwhile=None, at_once=F
     return list(load_journal(folder).records), outcome, pool
 
 
-def run_turns(workers, folder, *asked):
-    """Return the records, the outcome and the server of each turn, all of one pool, and the pool, closed.
+def run_periods(workers, folder, *asked):
+    """Return the records, the outcome and the server of each period, all of one pool, and the pool, closed.
 
-    `asked`: turns of different blocks, each with the script of its own server.
+    `asked`: periods of different blocks, each with the script of its own server.
     """
     pool, ended = WorkerPool(workers, tuple(ITEMS.values()), journal=folder, secrets=(SECRET,)), []
 
     async def main():
         try:
-            for turn, script in asked:
+            for period, script in asked:
                 with ScriptedServer(script) as server:
-                    outcome = await pool.run_turn(
-                        turn, endpoint(server), settings=QUICK, answered={}, stop=asyncio.Event()
+                    outcome = await pool.run_period(
+                        period, endpoint(server), settings=QUICK, answered={}, stop=asyncio.Event()
                     )
-                ended.append((turn.block, outcome, server))
+                ended.append((period.block, outcome, server))
         finally:
             await pool.close(at_once=False)
 
@@ -117,16 +117,16 @@ def run_turns(workers, folder, *asked):
 
 @pytest.fixture(scope="module")
 def conducted(tmp_path_factory):
-    """Four turns of one pool of two workers: what `run_turns` returns, by name; the pool; its folder."""
+    """Four periods of one pool of two workers: what `run_periods` returns, by name; the pool; its folder."""
     folder = tmp_path_factory.mktemp("journal")
     lead = OpenLoop(profile=Steady(rps=100.0), spacing=Spacing(kind="even"))
     asked = {
         "quick": (closed(), Script(gaps_s=(0.002,))),
         "slots": (closed(block=2), Script(ttft_s=0.05)),
-        "due": (open_turn(block=3), Script()),
-        "led": (open_turn(lead, block=4), Script(ttft_s=0.1)),
+        "due": (open_period(block=3), Script()),
+        "led": (open_period(lead, block=4), Script(ttft_s=0.1)),
     }
-    ended, pool = run_turns(2, folder, *asked.values())
+    ended, pool = run_periods(2, folder, *asked.values())
     return dict(zip(asked, ended, strict=True)), pool, folder
 
 
@@ -153,8 +153,8 @@ async def wait_for(holds, wait_s=20.0):
 
 def test_two_workers_ask_what_one_process_asks(conducted):
     """Each request is counted once, with the same id, place and seed, and a conversation has one worker."""
-    turns, pool, folder = conducted
-    shared, outcome, _ = turns["quick"]
+    periods, pool, folder = conducted
+    shared, outcome, _ = periods["quick"]
     with ScriptedServer(Script(gaps_s=(0.002,))) as server:
         alone, _ = run_alone(closed(), server)
     assert counted(shared) == counted(alone)
@@ -225,13 +225,13 @@ def test_a_lead_is_shared_and_ended_by_one_word(conducted):
     assert outcome.block.counted_from_ns > leads[0]
 
 
-def test_a_resumed_turn_asks_what_is_missing(tmp_path):
+def test_a_resumed_period_asks_what_is_missing(tmp_path):
     """Two workers that go on where one process was broken off ask each missing request and no other."""
     with ScriptedServer(Script()) as server:
         alone, _ = run_alone(closed(), server)
         done = {one.request_id: None for one in alone if one.phase == "measure" and one.order_in_block < 9}
         shared, outcome, _ = run_shared(closed(), server, tmp_path, answered=done)
-    blocked = {name for name, (_, turn, *_) in counted(shared).items() if turn}
+    blocked = {name for name, (_, period, *_) in counted(shared).items() if period}
     assert set(counted(shared)) == set(counted(alone)) - set(done)
     assert blocked
     assert outcome.block.completed
@@ -257,7 +257,7 @@ def test_secrets_are_masked_and_in_no_command_line(tmp_path):
 
 
 def test_a_killed_worker_is_a_fault_of_the_client(tmp_path):
-    """SIGKILL to one: no request fails for it, the turn is incomplete and says so, and it can be gone on."""
+    """SIGKILL to one: no request fails for it, the period is incomplete and says so, and it can go on."""
 
     async def kill(pool, _stop):
         await wait_for(lambda: any(path.stat().st_size > 3000 for path in tmp_path.glob("*w1.jsonl")))
@@ -313,8 +313,8 @@ def test_workers_end_with_their_program(tmp_path):
     assert_gone(pool)
 
 
-def test_a_full_disk_in_one_worker_ends_the_turn_in_one_sentence(tmp_path):
-    """The error is the disk's, the other worker's records are kept whole, and the turn is incomplete."""
+def test_a_full_disk_in_one_worker_ends_the_period_in_one_sentence(tmp_path):
+    """The error is the disk's, the other worker's records are kept whole, and the period is incomplete."""
 
     async def fill_up(pool, _stop):
         await wait_for(lambda: pool.workers[0].pid is not None)
@@ -331,11 +331,11 @@ def test_a_full_disk_in_one_worker_ends_the_turn_in_one_sentence(tmp_path):
     assert_gone(pool)
 
 
-def test_a_small_turn_leaves_workers_at_rest(tmp_path):
-    """A turn has at most as many parts as slots: none of them is empty, and one slot needs no ramp."""
+def test_a_small_period_leaves_workers_at_rest(tmp_path):
+    """A period has at most as many parts as slots: none of them is empty, and one slot needs no ramp."""
     slots = (1, 3)
-    turns, _ = run_turns(4, tmp_path, *((closed(count, block=count), Script()) for count in slots))
-    for count, (records, outcome, server) in zip(slots, turns, strict=True):
+    periods, _ = run_periods(4, tmp_path, *((closed(count, block=count), Script()) for count in slots))
+    for count, (records, outcome, server) in zip(slots, periods, strict=True):
         assert server.in_flight_max == count
         assert outcome.block.workers == count
         assert len(counted(records)) == 24 + 2 * 5

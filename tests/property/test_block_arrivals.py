@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from draftproof.core.clock import NS_PER_S
 from draftproof.core.errors import UsageError
-from draftproof.measure.load.period import turns_of
+from draftproof.measure.load.period import periods_of
 from draftproof.workload.arrivals import OnOff, OpenLoop, Ramp, Spacing, Steady, Steps
 from draftproof.workload.blocks import plan_blocks, request_seed
 from draftproof.workload.items import Item, Message
@@ -81,13 +81,16 @@ def test_every_item_of_an_open_loop_is_due_in_order(count, level, seed):
 @settings(max_examples=60, deadline=None)
 @given(counts, open_levels, seeds)
 def test_every_arm_meets_the_same_arrivals(count, level, seed):
-    """The turns of a block agree in items, order, due times and lead; requests agree in their seeds."""
+    """The periods of a block agree in items, order, due times and lead; requests agree in their seeds."""
     items = {item.id: item for item in map(make_item, range(count))}
     for block in plan(items.values(), level, seed):
-        turns = turns_of(block)
-        assert {turn.arm for turn in turns} == set(ARMS)
-        assert len({(turn.item_ids, turn.due_ns, repr(turn.lead), turn.repeat) for turn in turns}) == 1
-        assert len({tuple(request_seed(items[i], t.repeat) for i in t.item_ids) for t in turns}) == 1
+        periods = periods_of(block)
+        assert {period.arm for period in periods} == set(ARMS)
+        assert (
+            len({(period.item_ids, period.due_ns, repr(period.lead), period.repeat) for period in periods})
+            == 1
+        )
+        assert len({tuple(request_seed(items[i], t.repeat) for i in t.item_ids) for t in periods}) == 1
 
 
 @settings(max_examples=40, deadline=None)

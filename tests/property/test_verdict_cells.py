@@ -126,7 +126,7 @@ def test_every_grid_has_a_sentence(grid, is_complete, evidence):
 
 
 @given(figures(), st.floats(1.0, 1.5))
-def test_widening_an_interval_never_turns_one_claim_into_another(figure, factor):
+def test_widening_an_interval_never_periods_one_claim_into_another(figure, factor):
     """A wider interval keeps the claim or becomes inconclusive; it never makes a new claim."""
     if figure.value is None:
         assert decide_effect(figure, THRESHOLDS) == "inconclusive"

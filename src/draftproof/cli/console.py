@@ -4,7 +4,7 @@ What a package or a service says must not steer a terminal, and a character that
 end a finished run: text gets a replacement character, JSON an escape, so that it stays JSON.
 
 On a terminal progress is a bar, and while a run measures the live view. Where standard error is no terminal a
-run leaves plain lines, one for each phase and each turn; other commands say nothing.
+run leaves plain lines, one for each phase and each period; other commands say nothing.
 """
 
 import codecs
@@ -41,7 +41,7 @@ from draftproof.measure.run.progress import Interrupted, Progress
 if TYPE_CHECKING:
     from draftproof.cli.live import LiveView
     from draftproof.core.records import Notice, Warmup
-    from draftproof.measure.run.progress_model import Board, TurnView
+    from draftproof.measure.run.progress_model import Board, PeriodView
 
 INTERRUPTED_CODE = 130
 STEP_LINE_S = 30.0
@@ -109,7 +109,7 @@ def _print(text: str) -> None:
 
 
 class ConsoleProgress(Progress):
-    """A bar with the phase, the step and the time left; the live view instead while turns are measured."""
+    """A bar with the phase, the step and the time left; the live view instead while periods are measured."""
 
     def __init__(self, bars: Bars) -> None:
         self._bars = bars
@@ -160,7 +160,7 @@ class ConsoleProgress(Progress):
 
 
 class LineProgress(Progress):
-    """Plain lines with the time of day, for a log: phases, steps of long ones, warm-ups and turns.
+    """Plain lines with the time of day, for a log: phases, steps of long ones, warm-ups and periods.
 
     The `stream` gets no control character; the `clock`, in s, spaces the lines of a long phase.
     """
@@ -183,7 +183,7 @@ class LineProgress(Progress):
         self._write(text)
 
     def advance(self, done: int, total: int, text: str) -> None:
-        """Write a step where the last line is long ago; turns have lines of their own."""
+        """Write a step where the last line is long ago; periods have lines of their own."""
         if not self._is_watching and self._last_s is not None and self._clock() - self._last_s >= STEP_LINE_S:
             self._write(f"{done} of {total}: {text}")
 
@@ -194,7 +194,7 @@ class LineProgress(Progress):
         self.advance(done, total or 0, step)
 
     def watch(self, board: "Board") -> None:
-        """Turns follow."""
+        """Periods follow."""
         del board
         self._is_watching = True
 
@@ -204,11 +204,11 @@ class LineProgress(Progress):
 
         self._write(describe_warmup(warmup))
 
-    def turn_ended(self, turn: "TurnView") -> None:
-        """Write what a turn showed."""
-        from draftproof.cli.live import describe_turn  # noqa: PLC0415 - as above
+    def period_ended(self, period: "PeriodView") -> None:
+        """Write what a period showed."""
+        from draftproof.cli.live import describe_period  # noqa: PLC0415 - as above
 
-        self._write(describe_turn(turn))
+        self._write(describe_period(period))
 
     def noticed(self, notice: "Notice") -> None:
         """Write it."""
@@ -246,7 +246,7 @@ def console_progress(*, lines: bool = False, quiet: bool = False) -> Iterator[Pr
         TextColumn("left:"),
         TimeRemainingColumn(),
     )
-    # Turns last half a minute: the time left needs a memory of several of them.
+    # Periods last half a minute: the time left needs a memory of several of them.
     with Bars(*columns, console=Console(stderr=True), transient=True, speed_estimate_period=3600) as bars:
         display = ConsoleProgress(bars)
         try:
@@ -315,7 +315,7 @@ def _describe_stop(stopped: Interrupted, out: Path | None) -> str:
     if stopped.run is None:
         return "Stopped before this call measured anything.\n"
     return (
-        f"Stopped after {stopped.done} of {stopped.total} turns; everything measured is in {out}.\n"
+        f"Stopped after {stopped.done} of {stopped.total} periods; everything measured is in {out}.\n"
         f"Report of what is there: draftproof report {out}\n"
         f"Go on:                   draftproof run --resume {out}\n"
     )

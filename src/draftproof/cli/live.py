@@ -15,7 +15,7 @@ from rich.segment import Segment
 from rich.style import Style
 
 from draftproof.core.records import Notice, Warmup
-from draftproof.measure.run.progress_model import ArmView, Board, BoardView, TurnView, format_duration
+from draftproof.measure.run.progress_model import ArmView, Board, BoardView, PeriodView, format_duration
 
 INTERVAL_S = 0.5
 MISSING = "–"
@@ -102,33 +102,33 @@ def render_board(view: BoardView, width: int) -> list[Line]:
         if arm.failures:
             lines += _wrap([(f"{arm.arm}: {format_failures(arm.failures)}", "red")], width)
     if view.last is not None and view.last.client_faults:
-        told = (f"Times of the last turn ({view.last.arm}) do not count", *view.last.client_faults)
+        told = (f"Times of the last period ({view.last.arm}) do not count", *view.last.client_faults)
         lines += _wrap([(part, "bold yellow") for part in told], width)
     if view.is_stopping:
         lines += _wrap([("Stopping: the records of what is in flight are kept.", "bold yellow")], width)
     return lines
 
 
-def describe_turn(turn: TurnView) -> str:
-    """Return what an ended turn showed as one line of a log."""
+def describe_period(period: PeriodView) -> str:
+    """Return what an ended period showed as one line of a log."""
     parts = []
-    if turn.requests is not None:
-        parts.append(f"{turn.requests} request{'' if turn.requests == 1 else 's'}")
-    if turn.failures is not None:
-        failed = sum(turn.failures.values())
-        parts.append(f"{failed} failed" + (f" ({format_failures(turn.failures)})" if failed else ""))
-    if turn.tpot_ns is not None:
-        parts.append(f"{format_ms(turn.tpot_ns)} ms per token")
-    if turn.on_time_share is not None:
-        parts.append(f"on time {format_share(turn.on_time_share)}")
-    if turn.client_faults:
-        parts.append(f"times do not count ({'; '.join(turn.client_faults)})")
-    if not turn.completed:
+    if period.requests is not None:
+        parts.append(f"{period.requests} request{'' if period.requests == 1 else 's'}")
+    if period.failures is not None:
+        failed = sum(period.failures.values())
+        parts.append(f"{failed} failed" + (f" ({format_failures(period.failures)})" if failed else ""))
+    if period.tpot_ns is not None:
+        parts.append(f"{format_ms(period.tpot_ns)} ms per token")
+    if period.on_time_share is not None:
+        parts.append(f"on time {format_share(period.on_time_share)}")
+    if period.client_faults:
+        parts.append(f"times do not count ({'; '.join(period.client_faults)})")
+    if not period.completed:
         parts.append("not complete")
-    elif turn.left_s is not None and turn.number < turn.turns:
-        parts.append(f"about {format_duration(turn.left_s)} left")
-    place = f"{turn.number}/{turn.turns}{_say_again(turn.again)}"
-    return f"turn {place} {turn.load} {turn.arm}: {', '.join(parts)}"
+    elif period.left_s is not None and period.number < period.periods:
+        parts.append(f"about {format_duration(period.left_s)} left")
+    place = f"{period.number}/{period.periods}{_say_again(period.again)}"
+    return f"period {place} {period.load} {period.arm}: {', '.join(parts)}"
 
 
 def describe_warmup(warmup: Warmup) -> str:
@@ -149,22 +149,22 @@ def describe_notice(notice: Notice) -> str:
 
 
 def _describe_run(view: BoardView) -> list[str]:
-    level = f"turn {view.turn} of {view.turns}{_say_again(view.again)}"
+    level = f"period {view.period} of {view.periods}{_say_again(view.again)}"
     level += f", load {view.load}" if view.load else ""
     left = f"about {format_duration(view.left_s)} left" if view.left_s is not None else "time left: not known"
     return [level.capitalize(), f"{format_clock(view.elapsed_s)} elapsed", left]
 
 
 def _say_again(again: int) -> str:
-    """Say why there are more turns than the plan asks for."""
+    """Say why there are more periods than the plan asks for."""
     return f" ({again} of them once more)" if again else ""
 
 
-def _describe_client(last: TurnView | None) -> list[str]:
+def _describe_client(last: PeriodView | None) -> list[str]:
     if last is None:
         return []
     return [
-        f"Client in the last turn: lag {format_ms(last.lag_max_ns)} ms at most",
+        f"Client in the last period: lag {format_ms(last.lag_max_ns)} ms at most",
         f"{format_share(last.client_cpu_share)} of a core",
     ]
 

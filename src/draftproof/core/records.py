@@ -195,9 +195,9 @@ class TokenCounts(msgspec.Struct, frozen=True, kw_only=True):
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     """What a function or a judge model said of one answer, asked once after the run.
 
-    `check` is the index of the check among those of the turn. `attempt` numbers the passes of a judge model.
-    `source_sha256` is the hash of the function's code, or of the judge's model, prompt and rubric; `by` names
-    them. `answer_sha256` binds the judgement to the answer that was judged.
+    `check` is the index of the check among those of the period. `attempt` numbers the passes of a judge
+    model. `source_sha256` is the hash of the function's code, or of the judge's model, prompt and rubric;
+    `by` names them. `answer_sha256` binds the judgement to the answer that was judged.
     """
 
     request_id: str
@@ -216,7 +216,7 @@ ProbeStatus = Literal["passed", "failed", "unsupported", "unknown"]
 
 
 class BehaviourProbe(msgspec.Struct, frozen=True, kw_only=True):
-    """One question about an arm's behaviour, asked outside its measured turns, and what it showed.
+    """One question about an arm's behaviour, asked outside its measured periods, and what it showed.
 
     `unsupported`: the service refused the request. `unknown`: what came back does not tell.
     """
@@ -242,7 +242,7 @@ class WarmupGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Warmup(msgspec.Struct, frozen=True, kw_only=True):
-    """How an arm was warmed up at a load level after one of its starts, before the turn of `block`.
+    """How an arm was warmed up at a load level after one of its starts, before the period of `block`.
 
     `start` counts the arm's starts in the run from 1. `change` is the largest relative change of a median
     from the group before the last one to the last, None where they have nothing in common; `stable` says
@@ -312,7 +312,7 @@ class HostUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BlockRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One arm's turn inside one block: which requests it owned and how the client itself behaved.
+    """One arm's period inside one block: which requests it owned and how the client itself behaved.
 
     `counted_from_ns`: when the ramp was over and counted requests began. `lag_p99_ns`: 99th percentile of the
     event loop's lateness. `send_lag_p99_ns`, `send_lag_max_ns`: how long after its due time a request was
@@ -375,7 +375,8 @@ class TelemetrySample(msgspec.Struct, frozen=True, kw_only=True):
 
     `values` is series -> value, a series being a Prometheus sample name with its labels in order. `source`
     tells the engine's own metrics from those of the machine it runs on; of several replicas each is sampled
-    under its own number. `turn` is "load/block" of the arm's turn, `mark` where in the turn it was taken.
+    under its own number. `period` is "load/block" of the arm's period, `mark` where in the period it was
+    taken.
     """
 
     arm: str
@@ -383,7 +384,7 @@ class TelemetrySample(msgspec.Struct, frozen=True, kw_only=True):
     values: dict[str, float]
     source: Literal["engine", "host"] = "engine"
     replica: int = 0
-    turn: str | None = None
+    period: str | None = msgspec.field(default=None, name="turn")  # its name on disk
     mark: Literal["start", "during", "end"] | None = None
     attempt: int = 0
 

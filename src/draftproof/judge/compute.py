@@ -30,7 +30,7 @@ from draftproof.judge.inform.arm_cells import (
     compute_deliveries,
     compute_estimator_rows,
     compute_label_acceptance,
-    summarise_turns,
+    summarise_periods,
 )
 from draftproof.judge.inform.clients import summarise_clients, summarise_phases, warn_about_warmups
 from draftproof.judge.inform.diagnosis.remedies import compute_diagnoses
@@ -190,7 +190,7 @@ def _assemble(
         warnings=tuple(_warn(evidence, order, behaviour, agreements)),
         counts=_count(evidence),
         deliveries=compute_deliveries(prepared),
-        turns=summarise_turns(prepared),
+        periods=summarise_periods(prepared),
         phases=summarise_phases(prepared),
         label_acceptance=compute_label_acceptance(prepared),
         load_sizes=prepared.sizes,

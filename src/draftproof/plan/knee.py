@@ -49,7 +49,7 @@ class Knee(_Strict):
         description="Looks at a load, at most: so long as its on-time share is not told from the target.",
     )
     time_budget_s: Seconds = Field(
-        1800.0, description="No further load is begun once turns of the search have taken so long in all."
+        1800.0, description="No further load is begun once periods of the search have taken so long in all."
     )
     spacing: Literal["even", "poisson", "gamma"] = Field(
         "poisson", description="How arrivals lie, as in arrivals.spacing."

@@ -68,7 +68,7 @@ class BurstShape(_Strict):
 class Arrivals(_Strict):
     """Open loop: requests are due at times of their own, whether or not earlier ones have ended.
 
-    Exactly one of `rps`, `ramp`, `steps` and `bursts`. Each turn goes through the shape from its start.
+    Exactly one of `rps`, `ramp`, `steps` and `bursts`. Each period goes through the shape from its start.
     """
 
     rps: Rate | None = Field(None, description="A steady rate, requests per second.")
@@ -161,12 +161,13 @@ class LoadLevel(_Strict):
         le=MOST_IN_FLIGHT,
         strict=True,
         description="Open loop: requests that this client holds open at most. What is due beyond it waits, "
-        "which its times show, and the turn's client is invalid.",
+        "which its times show, and the period's client is invalid.",
     )
     repeats: Count = Field(1, description="How often each arm sees each item at this level.")
     block_size: Count | None = Field(
         None,
-        description="Items an arm answers before the next arm takes its turn. None: eight, or so many fewer "
+        description="Items an arm answers before the next arm takes its period. None: eight, or so "
+        "many fewer "
         "that the level has six blocks, the least that representative evidence credits a gain with.",
     )
 

@@ -106,7 +106,7 @@ def measure_sizes(
     """Return the size of every load level.
 
     `openings`: load, block, arm -> the counted requests that an arrival process made due. `blocks`: the
-    turns; arrivals count of those that ran in one go to their end.
+    periods; arrivals count of those that ran in one go to their end.
     """
     rates = _measure_rates(openings, blocks)
     return {level.name: _size_of(level, rates.get(level.name)) for level in levels}
@@ -164,7 +164,7 @@ def _add_shape(text: str, shape: str) -> str:
 def _measure_rates(
     openings: Mapping[tuple[str, int, str], Sequence[RequestRecord]], blocks: Iterable[BlockRecord]
 ) -> dict[str, float]:
-    """Return the mean rate of arrivals: of each turn one less than its arrivals, over the time they span."""
+    """Return the mean rate of arrivals: each period's arrivals but one, over the time they span."""
     parts: defaultdict[tuple[str, int, str], list[bool]] = defaultdict(list)
     for block in blocks:
         parts[block.load, block.block, block.arm].append(block.completed)

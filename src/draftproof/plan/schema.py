@@ -309,20 +309,21 @@ class Limits(_Strict):
         1.0,
         ge=0.001,
         le=1e9,
-        description="Time between two readings of a service's metrics during its turn.",
+        description="Time between two readings of a service's metrics during its period.",
     )
     client_lag_ms: Number = Field(
         50.0,
         gt=0,
         description="Lateness of the event loop, pause of garbage collection or lateness "
-        "of sending (99th percentile) beyond which a turn's client is unfit (invalid_client). It is "
+        "of sending (99th percentile) beyond which a period's client is unfit (invalid_client). It is "
         "unfit, too, where its lateness is in the measured time and beyond a fifth of minimum_gain of it.",
     )
     workers: Whole = Field(
         1,
         ge=1,
         le=64,
-        description="Load processes that share each turn; 1: the load runs in the program itself. More than "
+        description="Load processes that share each period; 1: the load runs in the program itself. "
+        "More than "
         "one where a single core is too little for the load (docs/workers.md).",
     )
     ray: str | None = Field(
@@ -333,7 +334,7 @@ class Limits(_Strict):
     )
     behaviour_probes: Flag = Field(
         True,
-        description="Ask each arm, outside its measured turns, a few requests that show stop strings, "
+        description="Ask each arm, outside its measured periods, a few requests that show stop strings, "
         "limits, tool calls, schemas, streaming and cancellation. "
         "A request that is refused counts as unsupported.",
     )
@@ -370,10 +371,10 @@ class Plan(_Strict):
 
     @property
     def last_arms(self) -> tuple[str, ...]:
-        """The arms whose turn in a block comes last: a null arm that asks the baseline's own service.
+        """The arms whose period in a block comes last: a null arm that asks the baseline's own service.
 
-        In the baseline's turns that service then knows of a block's prompts what the candidate's knows, and
-        not what the null arm has asked. One that is started for the null arm takes any turn.
+        In the baseline's periods that service then knows of a block's prompts what the candidate's knows, and
+        not what the null arm has asked. One that is started for the null arm takes any period.
         """
         is_shared = self.comparison.null_arm and self.arms.baseline.url is not None
         return ("baseline_null",) if is_shared else ()

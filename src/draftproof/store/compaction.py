@@ -73,7 +73,7 @@ def is_compacted(path: Path) -> bool:
 
 
 def load_requests(path: Path) -> JournalContents:
-    """Read the records and turns of a run: from its journal, or from its tables where it has none.
+    """Read the records and periods of a run: from its journal, or from its tables where it has none.
 
     Raises StoreError: a line or table that is not what it must be, or neither journal nor tables.
     """
@@ -102,7 +102,7 @@ def load_readings(path: Path) -> tuple[TelemetrySample, ...]:
 
 
 def write_tables(path: Path, out: Path) -> tuple[Path, Path, Path]:
-    """Write the tables of the run at `path` into `out`; return where records, turns and samples lie.
+    """Write the tables of the run at `path` into `out`; return where records, periods and samples lie.
 
     Raises StoreError: something cannot be read or written.
     """

@@ -166,7 +166,7 @@ class JournalContents(msgspec.Struct, frozen=True, kw_only=True):
     """All records of a run in their fixed order, and how many torn lines were left out.
 
     Requests are ordered by block, arm, place in the block and request id; two attempts at the same place
-    keep the order in which they were written. Turns are ordered by block, order and arm, judgements by
+    keep the order in which they were written. Periods are ordered by block, order and arm, judgements by
     request, check and attempt, probes by arm and time, warm-ups by block, arm and start; notices stand as
     they were written.
     """
@@ -183,8 +183,8 @@ class JournalContents(msgspec.Struct, frozen=True, kw_only=True):
 class Journal:
     """Appends records to one journal file.
 
-    Every record is with the kernel when `append` returns; at the end of each turn (BlockRecord) and on
-    `close` it is on the device. A power cut loses at most the turn in progress.
+    Every record is with the kernel when `append` returns; at the end of each period (BlockRecord) and on
+    `close` it is on the device. A power cut loses at most the period in progress.
     """
 
     def __init__(self, lines: LineFile) -> None:
@@ -246,10 +246,10 @@ def order_records(records: Iterable[Record], torn_lines: int) -> JournalContents
     for record in records:
         found[type(record)].append(record)
     requests = apply_counts(found[RequestRecord], found[TokenCounts])
-    turns, judgements, probes = found[BlockRecord], found[Judgement], found[BehaviourProbe]
+    periods, judgements, probes = found[BlockRecord], found[Judgement], found[BehaviourProbe]
     return JournalContents(
         records=tuple(sorted(requests, key=lambda r: (r.block, r.arm, r.order_in_block, r.request_id))),
-        blocks=tuple(sorted(turns, key=lambda turn: (turn.block, turn.order, turn.arm))),
+        blocks=tuple(sorted(periods, key=lambda period: (period.block, period.order, period.arm))),
         torn_lines=torn_lines,
         judgements=tuple(sorted(judgements, key=lambda one: (one.request_id, one.check, one.attempt))),
         behaviours=tuple(sorted(probes, key=lambda one: (one.arm, one.at_ns, one.probe))),
@@ -281,7 +281,7 @@ def order_samples(samples: Iterable[TelemetrySample]) -> tuple[TelemetrySample, 
 
 
 class JournalTail:
-    """Reads requests and turns as they come, from the end that the journal has when this is made.
+    """Reads requests and periods as they come, from the end that the journal has when this is made.
 
     Every file of the folder is followed, those of load workers that begin later too. A line without its end
     is left for the next time.

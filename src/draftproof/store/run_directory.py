@@ -3,7 +3,7 @@
     plan.toml          the plan as used
     manifest.json      facts of the run, written before the first request
     workload.jsonl     the chosen items
-    journal/*.jsonl    one request, turn, judgement, probe, warm-up, notice or count a line, append-only
+    journal/*.jsonl    one request, period, judgement, probe, warm-up, notice or count a line, append-only
     telemetry/*.jsonl  samples of the services' metrics
     logs/*.log         what the services wrote
     records.parquet, blocks.parquet, telemetry.parquet   journal and telemetry once more, compact

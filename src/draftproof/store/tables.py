@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 from msgspec import inspect
+from msgspec.structs import fields
 
 from draftproof.core.errors import StoreError
 from draftproof.store.lines import write_error
@@ -70,7 +71,7 @@ def table_schema(kind: type[msgspec.Struct]) -> dict[str, pl.DataType]:
     """Return the columns of a kind of record: name -> type."""
     found = inspect.type_info(kind)
     assert isinstance(found, inspect.StructType)  # noqa: S101 - of a struct it is one
-    return {field.name: _column_type(field.type) for field in found.fields}
+    return {field.encode_name: _column_type(field.type) for field in found.fields}
 
 
 def _column_type(annotated: inspect.Type) -> pl.DataType:
@@ -91,8 +92,9 @@ def _without_none(kind: inspect.Type) -> inspect.Type:
 
 
 def _build_frame(records: Sequence[Any], schema: dict[str, pl.DataType]) -> pl.DataFrame:
-    """Return one row for each record; a column is the attribute of its name."""
-    columns = ((name, [getattr(one, name) for one in records]) for name in schema)
+    """Return one row for each record; a column is the attribute that has its name on disk."""
+    attributes = {one.encode_name: one.name for kind in {*map(type, records)} for one in fields(kind)}
+    columns = ((name, [getattr(one, attributes[name]) for one in records]) for name in schema)
     return pl.DataFrame([_build_column(values, schema[name]).alias(name) for name, values in columns])
 
 

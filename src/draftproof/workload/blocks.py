@@ -35,7 +35,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     """One block: every arm of `arm_order` in turn answers `item_ids` in this order.
 
     Closed loop: `concurrency` requests are kept in flight. Open loop: that is None, and `due_ns` says for
-    each item when it is due, from the start of the counted part of a turn; the same in every arm. `lead` is
+    each item when it is due, from the start of the counted part of a period; the same in every arm. `lead` is
     the steady arrival process that leads up to it, None where nothing comes before.
     """
 
@@ -64,11 +64,11 @@ def plan_blocks(
     """Return the blocks of a run in the order in which they are run.
 
     Repeats come one after the other; inside a repeat the levels alternate, block by block, in a drawn order
-    that turns round each time. Blocks of one level and repeat differ in size by at most one item, and so does
-    each segment's share of them; blocks of a replay are windows of the trace. For the order of the arms see
-    `arm_orders.py`; those in `last` come last in every block. Raises UsageError: no items, no arms, arm names
-    that repeat, a replay of items without times, a class that no item has, or more requests or a longer turn
-    than anybody waits for.
+    that periods round each time. Blocks of one level and repeat differ in size by at most one item, and so
+    does each segment's share of them; blocks of a replay are windows of the trace. For the order of the arms
+    see `arm_orders.py`; those in `last` come last in every block. Raises UsageError: no items, no arms, arm
+    names that repeat, a replay of items without times, a class that no item has, or more requests or a longer
+    period than anybody waits for.
     """
     _check_inputs(items, arms)
     check_size(len(items), levels, len(arms))
@@ -245,8 +245,9 @@ def _find_due(own: Sequence[Item], level: "LoadLevel", salt: tuple[int, str, int
     due_ns = _list_due(own, level, salt)
     if due_ns and due_ns[-1] > LONGEST_TURN_S * NS_PER_S:
         raise UsageError(
-            f"the {len(own)} requests of a turn come over {due_ns[-1] / NS_PER_S / 86_400:,.0f} days, and a "
-            f"turn may last {LONGEST_TURN_S // 86_400}",
+            f"the {len(own)} requests of a period come over {due_ns[-1] / NS_PER_S / 86_400:,.0f} "
+            f"days, and a "
+            f"period may last {LONGEST_TURN_S // 86_400}",
             place=f"load level {level.name}",
             fix="raise the rate or the speed, or lower block_size.",
         )

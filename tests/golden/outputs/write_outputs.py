@@ -111,7 +111,7 @@ def _make_run(folder: Path) -> Path:
     """Write a run of four arms, two loads and four tasks, of requests that a seed draws."""
     shape = records_run.Shape(records=1536, items=96, block_size=24)
     with records_run.make_directory(folder, shape) as run:
-        for *requests, block in records_run.make_turns(shape):
+        for *requests, block in records_run.make_periods(shape):
             for record in (*sorted(requests, key=lambda one: one.end_ns), block):
                 run.journal.append(record)
     return folder
@@ -151,7 +151,7 @@ def _read_commands(folder: Path) -> Iterator[tuple[str, bytes]]:
 def _read_lines() -> dict[str, bytes]:
     """Return one journal line of each kind."""
     shape = records_run.Shape(records=16, items=2, block_size=2)
-    *requests, block = next(iter(records_run.make_turns(shape)))
+    *requests, block = next(iter(records_run.make_periods(shape)))
     request_id, digest = requests[0].request_id, "a" * 64
     records = (
         requests[0],

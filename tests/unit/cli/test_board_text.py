@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from draftproof.cli.live import describe_turn, describe_warmup, render_board
+from draftproof.cli.live import describe_period, describe_warmup, render_board
 from draftproof.core.records import Warmup, WarmupGroup
-from draftproof.measure.run.progress_model import ArmView, BoardView, TurnView, format_duration
+from draftproof.measure.run.progress_model import ArmView, BoardView, PeriodView, format_duration
 
 FRESH = ArmView(
     arm="baseline",
@@ -19,9 +19,9 @@ FRESH = ArmView(
     ttft_ns=None,
     failures={},
 )
-LAST = TurnView(
+LAST = PeriodView(
     number=3,
-    turns=16,
+    periods=16,
     load="busy",
     arm="candidate",
     completed=True,
@@ -60,8 +60,8 @@ BUSY = BoardView(
         msgspec.structs.replace(FRESH, arm="alternative", state="warming up"),
         arm("baseline_null", "waiting", done=1_234, planned=14_400, on_time_share=0.999),
     ),
-    turn=4,
-    turns=16,
+    period=4,
+    periods=16,
     load="busy",
     elapsed_s=133.9,
     left_s=424.0,
@@ -79,11 +79,11 @@ candidate      measuring        18/72       3     94 %      21.3       143
 alternative    warming up        0/72       0        –         –         –
 baseline_null  waiting     1234/14400       0     99 %      21.3       143
 
-Turn 4 of 16, load busy · 02:13 elapsed · about 7 min left
-Client in the last turn: lag 120 ms at most · 12 % of a core
+Period 4 of 16, load busy · 02:13 elapsed · about 7 min left
+Client in the last period: lag 120 ms at most · 12 % of a core
 candidate: 1 cut, 2 timeout
-Times of the last turn (candidate) do not count · the client itself was late · a load process filled its core
-"""
+Times of the last period (candidate) do not count · the client itself was late · a load process filled its core
+"""  # noqa: E501
 AT_69 = """\
 Arm           State            Done Failed On time ms/token First ms
 baseline      ended           72/72      0    94 %     21.3      143
@@ -91,10 +91,10 @@ candidate     measuring       18/72      3    94 %     21.3      143
 alternative   warming up       0/72      0       –        –        –
 baseline_null waiting    1234/14400      0    99 %     21.3      143
 
-Turn 4 of 16, load busy · 02:13 elapsed · about 7 min left
-Client in the last turn: lag 120 ms at most · 12 % of a core
+Period 4 of 16, load busy · 02:13 elapsed · about 7 min left
+Client in the last period: lag 120 ms at most · 12 % of a core
 candidate: 1 cut, 2 timeout
-Times of the last turn (candidate) do not count
+Times of the last period (candidate) do not count
 the client itself was late · a load process filled its core
 """
 AT_39 = """\
@@ -104,12 +104,12 @@ candidate          18/72     21.3
 alternative         0/72        –
 baseline_null 1234/14400     21.3
 
-Turn 4 of 16, load busy · 02:13 elapsed
+Period 4 of 16, load busy · 02:13 elapsed
 about 7 min left
-Client in the last turn: lag 120 ms at
+Client in the last period: lag 120 ms at
 most · 12 % of a core
 candidate: 1 cut, 2 timeout
-Times of the last turn (candidate) do
+Times of the last period (candidate) do
 not count · the client itself was late
 a load process filled its core
 """
@@ -132,16 +132,16 @@ def test_no_line_is_wider_than_the_terminal(width):
     assert max(map(len, text(stopping, width).splitlines())) <= width
 
 
-def test_before_the_first_turn_nothing_is_invented():
+def test_before_the_first_period_nothing_is_invented():
     """Dashes and "not known", no zero of a rate."""
     view = msgspec.structs.replace(
-        BUSY, arms=(FRESH,), turn=0, load=None, left_s=None, last=None, elapsed_s=3.0
+        BUSY, arms=(FRESH,), period=0, load=None, left_s=None, last=None, elapsed_s=3.0
     )
     assert text(view, 100).splitlines() == [
         "Arm       State    Done  Failed  On time  ms/token  First ms",
         "baseline  waiting  0/72       0        –         –         –",
         "",
-        "Turn 0 of 16 · 00:03 elapsed · time left: not known",
+        "Period 0 of 16 · 00:03 elapsed · time left: not known",
     ]
 
 
@@ -156,39 +156,39 @@ def test_a_stop_is_acknowledged():
         (
             {},
             (
-                "turn 3/16 busy candidate: 18 requests, 0 failed, 21.3 ms per token, on time 94 %, "
+                "period 3/16 busy candidate: 18 requests, 0 failed, 21.3 ms per token, on time 94 %, "
                 "about 2 min left"
             ),
         ),
         (
             {"failures": {"timeout": 2, "cut": 1}, "on_time_share": None, "left_s": None},
-            "turn 3/16 busy candidate: 18 requests, 3 failed (1 cut, 2 timeout), 21.3 ms per token",
+            "period 3/16 busy candidate: 18 requests, 3 failed (1 cut, 2 timeout), 21.3 ms per token",
         ),
         (
             {"completed": False, "requests": 1, "tpot_ns": None, "on_time_share": 0.0},
-            "turn 3/16 busy candidate: 1 request, 0 failed, on time 0 %, not complete",
+            "period 3/16 busy candidate: 1 request, 0 failed, on time 0 %, not complete",
         ),
         (
             {"client_faults": ("the client itself was late",), "number": 16},
             (
-                "turn 16/16 busy candidate: 18 requests, 0 failed, 21.3 ms per token, on time 94 %, "
+                "period 16/16 busy candidate: 18 requests, 0 failed, 21.3 ms per token, on time 94 %, "
                 "times do not count (the client itself was late)"
             ),
         ),
         (
             {"failures": None, "tpot_ns": None, "on_time_share": None, "left_s": 7_300.0},
-            "turn 3/16 busy candidate: 18 requests, about 2 h 2 min left",
+            "period 3/16 busy candidate: 18 requests, about 2 h 2 min left",
         ),
         (
-            {"turns": 20, "again": 4, "failures": None, "tpot_ns": None, "on_time_share": None},
-            "turn 3/20 (4 of them once more) busy candidate: 18 requests, about 2 min left",
+            {"periods": 20, "again": 4, "failures": None, "tpot_ns": None, "on_time_share": None},
+            "period 3/20 (4 of them once more) busy candidate: 18 requests, about 2 min left",
         ),
     ],
-    ids=["usual", "failures", "broken off", "late client", "worker processes", "turns added"],
+    ids=["usual", "failures", "broken off", "late client", "worker processes", "periods added"],
 )
-def test_a_turn_is_one_line_of_a_log(changes, expected):
+def test_a_period_is_one_line_of_a_log(changes, expected):
     """What is not known is left out, what went wrong is named."""
-    assert describe_turn(msgspec.structs.replace(LAST, **changes)) == expected
+    assert describe_period(msgspec.structs.replace(LAST, **changes)) == expected
 
 
 def test_a_warm_up_is_one_line_of_a_log():

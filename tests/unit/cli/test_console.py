@@ -18,12 +18,12 @@ from draftproof.cli.console import (
     replace_unencodable,
 )
 from draftproof.cli.live import LiveView
-from draftproof.measure.load.period import Turn
+from draftproof.measure.load.period import Period
 from draftproof.measure.run.progress import Progress
 from draftproof.measure.run.progress_model import Board
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
-TURN = Turn(block=0, load="busy", concurrency=1, repeat=0, arm="candidate", order=0, item_ids=("a",))
+TURN = Period(block=0, load="busy", concurrency=1, repeat=0, arm="candidate", order=0, item_ids=("a",))
 
 
 def make_board():
@@ -46,7 +46,7 @@ def log():
     return LineProgress(stream, clock=clock, time_of_day=lambda: "12:03:04"), stream, clock
 
 
-def test_a_log_gets_a_line_for_each_phase_and_each_turn(log):
+def test_a_log_gets_a_line_for_each_phase_and_each_period(log):
     """With the time of day, and no steps of a phase that moves on."""
     progress, stream, _ = log
     progress.phase("Starting the arms")
@@ -54,18 +54,18 @@ def test_a_log_gets_a_line_for_each_phase_and_each_turn(log):
     progress.phase("Measuring")
     board = make_board()
     progress.watch(board)
-    board.begin_turn(TURN)
+    board.begin_period(TURN)
     board.see(build_record(arm="candidate", load="busy", gap_ns=21 * MS_NS))
-    progress.turn_ended(board.end_turn(build_block_record(load="busy", arm="candidate")))
+    progress.period_ended(board.end_period(build_block_record(load="busy", arm="candidate")))
     assert stream.getvalue().splitlines() == [
         "12:03:04 Starting the arms",
         "12:03:04 Measuring",
-        "12:03:04 turn 1/1 busy candidate: 1 request, 0 failed, 21.0 ms per token",
+        "12:03:04 period 1/1 busy candidate: 1 request, 0 failed, 21.0 ms per token",
     ]
 
 
 def test_a_long_phase_says_where_it_is_every_half_minute(log):
-    """Models load for minutes, and a log that stands still looks dead; measuring has its turns."""
+    """Models load for minutes, and a log that stands still looks dead; measuring has its periods."""
     progress, stream, clock = log
     progress.phase("Starting the arms")
     for clock.now_s in (10.0, 29.0, 31.0, 40.0, 62.0):
@@ -146,12 +146,12 @@ class Screen:
 
 
 def drawn(screen: Screen | None = None, **options) -> str:
-    """What a live view writes while a turn goes on and ends."""
+    """What a live view writes while a period goes on and ends."""
     screen, board = screen or Screen(), make_board()
     console = Console(file=screen.file, force_terminal=True, width=80, **options)
     view = LiveView(board, console, interval_s=0.01)
     view.start()
-    board.begin_turn(TURN)
+    board.begin_period(TURN)
     wait_for(lambda: view.drawings > 1)
     view.stop()
     console.print("after")

@@ -7,7 +7,7 @@ import pytest
 
 from draftproof.cli.new_plan import METHODS, Wanted, render_new_plan
 from draftproof.measure.run.check import choose_items
-from draftproof.measure.run.measure import plan_turns
+from draftproof.measure.run.measure import plan_periods
 from draftproof.plan.loading import parse_plan
 
 SHAPES = ("ordinary", "bursts", "mixed", "readers", "replayed")
@@ -42,7 +42,7 @@ def test_every_offered_load_is_valid_once_its_marks_are_removed(text, name):
 
 
 def test_all_offered_loads_together_can_be_laid_out():
-    """Every level gets turns of every arm from the starter items, a replay from items with times."""
+    """Every level gets periods of every arm from the starter items, a replay from items with times."""
     text = render_new_plan(Wanted(engine="openai")).replace("FILL_IN", "filled-in")
     for name in SHAPES:
         text = uncomment(text, name)
@@ -51,8 +51,8 @@ def test_all_offered_loads_together_can_be_laid_out():
         msgspec.structs.replace(item, due_ns=place * 10**9)
         for place, item in enumerate(choose_items(plan)[1])
     )
-    turns = plan_turns(plan, items, ("baseline", "candidate"))
-    by_level = {turn.load: turn for turn in turns}
+    periods = plan_periods(plan, items, ("baseline", "candidate"))
+    by_level = {period.load: period for period in periods}
     assert set(by_level) == {"single", "busy", *SHAPES}
     assert by_level["ordinary"].due_ns
     assert by_level["replayed"].due_ns
@@ -66,8 +66,8 @@ def test_the_offered_classes_keep_their_shares():
     items = {item.id: item for item in choose_items(plan)[1]}
     asked = [
         items[item_id].segments["task"]
-        for turn in plan_turns(plan, tuple(items.values()), ("baseline",))
-        if turn.load == "mixed"
-        for item_id in turn.item_ids
+        for period in plan_periods(plan, tuple(items.values()), ("baseline",))
+        if period.load == "mixed"
+        for item_id in period.item_ids
     ]
     assert {task: asked.count(task) for task in set(asked)} == {"chat": 12, "grounded": 4}

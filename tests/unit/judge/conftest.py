@@ -151,8 +151,8 @@ class World:
         }
 
     def _blocks(self, cases: list[Case]) -> Iterator[BlockRecord]:
-        turns = {(self._block(case), case.arm): case for case in cases}
-        for (block, arm), case in turns.items():
+        periods = {(self._block(case), case.arm): case for case in cases}
+        for (block, arm), case in periods.items():
             lag, order = self.lag_ms(case), self._orders[block].index(arm)
             yield BlockRecord(
                 block=block,

@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 from tests.builders.records import build_record
-from tests.builders.runs import Layout, Requests, build_run, order_turns
+from tests.builders.runs import Layout, Requests, build_run, order_periods
 
 from draftproof.core.records import BlockRecord
 from draftproof.judge.compute import compute_results
@@ -99,7 +99,7 @@ def make_late(*, unstamped, tpot_ms=7.7, host=None):
     """A run whose client is 40 ms late in every baseline period and adds that to the baseline's times."""
     layout = Layout(segments=("chat",), loads=(("low", 1),), prompts=48, evidence="synthetic")
     rng = np.random.default_rng(2)
-    orders = order_turns(layout, rng)
+    orders = order_periods(layout, rng)
     late = {"baseline": 40.0 / 39, "baseline_null": 40.0 / 39}
     drawn = {
         (arm, "chat", "low"): Requests(
@@ -154,7 +154,7 @@ def test_a_rate_is_missed_beyond_half_a_per_cent_and_one_request(stretch, missed
     assert (kinds([make_block()], make_openings(stretch=stretch, late_ns=40 * MS)) == ["rate"]) == missed
 
 
-def test_a_short_turn_may_miss_one_request():
+def test_a_short_period_may_miss_one_request():
     """Of ten requests one late at the end is a tenth of the rate and says nothing about the client."""
     openings = make_openings(10)
     late = msgspec.structs.replace(openings[-1], sent_ns=openings[-1].sent_ns + 9 * MS)
@@ -171,15 +171,15 @@ def test_connecting_and_refused_requests_are_no_fault_of_the_client():
 
 
 @pytest.mark.parametrize("field", ["event_loop_lag_max_ns", "gc_pause_max_ns", "send_lag_p99_ns"])
-def test_a_resumed_turn_is_as_late_as_its_worst_part(field):
+def test_a_resumed_period_is_as_late_as_its_worst_part(field):
     """Whichever part that is."""
     late = make_block(**{field: 51 * MS})
     assert kinds([make_block(), late]) == kinds([late, make_block()]) == kinds([late])
     assert len(kinds([late])) == 1
 
 
-def test_a_resumed_turn_is_not_judged_by_its_rate():
-    """Between the parts of a turn nothing was due, so its rate says nothing about the client."""
+def test_a_resumed_period_is_not_judged_by_its_rate():
+    """Between the parts of a period nothing was due, so its rate says nothing about the client."""
     assert kinds([make_block(), make_block()], make_openings(stretch=2.0)) == []
 
 
@@ -190,8 +190,8 @@ def test_records_without_the_new_facts_are_judged_by_lag_alone():
     assert kinds([msgspec.structs.replace(old, event_loop_lag_max_ns=51 * MS)]) == ["lag"]
 
 
-def test_cpu_time_of_a_very_short_turn_tells_nothing():
-    """In less than a second starting and ending a turn takes what there is of a core."""
+def test_cpu_time_of_a_very_short_period_tells_nothing():
+    """In less than a second starting and ending a period takes what there is of a core."""
     assert kinds([make_block(ended_ns=S // 2, client_cpu_s=0.5)]) == []
 
 
@@ -208,14 +208,14 @@ def test_cpu_time_of_a_very_short_turn_tells_nothing():
     ],
 )
 def test_each_fault_has_a_sentence_with_amount_limit_and_fix(kind, amount, words):
-    """What happened, how much, what is allowed, in how many turns, and what to do."""
+    """What happened, how much, what is allowed, in how many periods, and what to do."""
     level = LoadLevel.model_validate({"name": "peak", "arrivals": {"rps": 12}, "max_in_flight": 64})
-    turns = [(ClientFault(kind=kind, amount=amount),), ()]
+    periods = [(ClientFault(kind=kind, amount=amount),), ()]
     (text,) = describe_client_faults(
-        level, LoadSize(offered_rps=12.0), turns, lag_limit_ms=LIMIT_MS, lag_share=0.01, unknown=0
+        level, LoadSize(offered_rps=12.0), periods, lag_limit_ms=LIMIT_MS, lag_share=0.01, unknown=0
     )
     assert text.startswith("At load peak ")
-    assert "in 1 of 2 turns of baseline and candidate" in text
+    assert "in 1 of 2 periods of baseline and candidate" in text
     assert [word for word in words if word not in text] == []
 
 
@@ -231,7 +231,7 @@ def build(**changes):
         )
         for arm in layout.arms
     }
-    run = build_run(layout, drawn, order_turns(layout, rng))
+    run = build_run(layout, drawn, order_periods(layout, rng))
     blocks = tuple(msgspec.structs.replace(one, **changes) for one in run.blocks)
     return msgspec.structs.replace(run, blocks=blocks)
 
@@ -252,7 +252,7 @@ def test_the_clients_rows_say_what_it_offered_and_sent():
     results = compute_results(build())
     assert [(one.arm, one.load) for one in results.clients] == [(arm, "peak") for arm in results.arms]
     row = results.clients[0]
-    assert (row.turns, row.unfit, row.workers) == (3, 0, 1)
+    assert (row.periods, row.unfit, row.workers) == (3, 0, 1)
     assert row.offered_rps == pytest.approx(6.0, rel=0.5)
     assert row.achieved_rps == row.offered_rps
     assert row.send_lag_p99_ns == MS

@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 from tests.builders.records import MS_NS, build_record
-from tests.builders.runs import Layout, Requests, build_run, order_turns
+from tests.builders.runs import Layout, Requests, build_run, order_periods
 
 from draftproof.judge.compute import compute_results
 from draftproof.judge.decide.counting import count_cold, find_cold_spells, warn_about_cold, withhold_for_cold
@@ -31,7 +31,7 @@ def drawn_run(cold, *, slower=4.0, gain=0.8):
         )
         for arm in LAYOUT.arms
     }
-    run = build_run(LAYOUT, drawn, order_turns(LAYOUT, rng))
+    run = build_run(LAYOUT, drawn, order_periods(LAYOUT, rng))
     blocks = tuple(msgspec.structs.replace(one, process=1) for one in run.blocks)
     run = msgspec.structs.replace(run, blocks=blocks)
     slow = set[str]()
@@ -95,15 +95,15 @@ def test_what_is_no_step_at_the_beginning_is_none(shape):
 
 
 def test_chance_is_rarely_taken_for_a_step():
-    """At most one arm in two hundred whose requests differ by a third, one in a hundred of uneven turns."""
+    """At most one arm in two hundred whose requests differ by a third, one in a hundred of uneven periods."""
     rng = np.random.default_rng(4)
     plain = sum(count_cold(rng.lognormal(0, 0.3, 96)) > 0 for _ in range(1000))
-    turns = sum(
+    periods = sum(
         count_cold(np.repeat(rng.lognormal(0, 0.1, 8), 12) * rng.lognormal(0, 0.1, 96)) > 0
         for _ in range(1000)
     )
     assert plain <= 5
-    assert turns <= 10
+    assert periods <= 10
 
 
 @pytest.mark.parametrize(("arm", "sign"), [("baseline", "-"), ("candidate", "+")])
@@ -115,7 +115,7 @@ def test_an_arm_that_was_cold_decides_nothing_whichever_it_is(arm, sign):
     assert [(one.arm, one.load, one.all_requests) for one in spells] == [(arm, "busy", 96)]
     assert abs(spells[0].requests - 24) <= 6
     (reason,) = withhold_for_cold(spells, run.plan.thresholds)["busy"]
-    assert reason.code == "cold_turns"
+    assert reason.code == "cold_periods"
     assert f"moves candidate / baseline by {sign}" in reason.text
     results = compute_results(run)
     assert {cell.status for cell in results.cells} == {"invalid"}
@@ -142,7 +142,7 @@ def test_a_steady_run_says_nothing_of_either():
 
 
 def test_leads_that_were_cut_and_prompts_that_were_known_are_told():
-    """By arm and number of turns; what the record of an earlier version does not tell is not guessed."""
+    """By arm and number of periods; what the record of an earlier version does not tell is not guessed."""
     run = drawn_run({})
     ends = {0: "cut", 1: "not_standing", 2: "whole"}
     blocks = tuple(
@@ -153,30 +153,30 @@ def test_leads_that_were_cut_and_prompts_that_were_known_are_told():
     )
     prepared = prepare_run(msgspec.structs.replace(run, blocks=blocks))
     empty, cut = warn_about_filling(prepared)
-    assert "candidate in 1 of 12 turns. Waits there are of a service still filling up" in empty
-    assert "candidate in 1 of 12 turns. An arm that is close to its capacity" in cut
+    assert "candidate in 1 of 12 periods. Waits there are of a service still filling up" in empty
+    assert "candidate in 1 of 12 periods. An arm that is close to its capacity" in cut
     (known,) = warn_about_known_prompts(prepared)
     assert "counted prompts" in known
 
 
-def turn_of(spans):
+def period_of(spans):
     return [
         build_record(scheduled_ns=start * MS_NS, sent_ns=start * MS_NS, end_ns=end * MS_NS)
         for start, end in spans
     ]
 
 
-def test_requests_in_flight_are_counted_by_halves_of_the_turn():
+def test_requests_in_flight_are_counted_by_halves_of_the_period():
     """One request over the first half, two over the second."""
-    assert measure_halves(turn_of([(0, 100), (50, 120), (100, 150)])) == (1.0, 2.0)
-    assert measure_halves(turn_of([(0, 100)])) is None
+    assert measure_halves(period_of([(0, 100), (50, 120), (100, 150)])) == (1.0, 2.0)
+    assert measure_halves(period_of([(0, 100)])) is None
 
 
-def test_a_queue_that_grows_in_every_turn_is_no_chance():
-    """By a tenth and by three standard errors; a queue that wanders is not named, nor are few turns."""
+def test_a_queue_that_grows_in_every_period_is_no_chance():
+    """By a tenth and by three standard errors; a queue that wanders is not named, nor are few periods."""
     grown = find_growth([(4.0, 6.0), (5.0, 6.5), (4.0, 7.0), (3.0, 5.0), (4.0, 6.0), (4.0, 5.5)])
     assert grown is not None
-    assert (grown.first, grown.second, grown.turns) == (4.0, 6.0, 6)
+    assert (grown.first, grown.second, grown.periods) == (4.0, 6.0, 6)
     assert find_growth([(4.0, 6.0), (6.0, 4.0)] * 4) is None
     assert find_growth([(4.0, 4.2)] * 8) is None
     assert find_growth([(4.0, 8.0)] * 3) is None

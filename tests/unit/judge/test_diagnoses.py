@@ -115,7 +115,7 @@ def test_the_golden_bound_carries_its_limits():
     assert found.level == pytest.approx(0.90)
 
 
-def test_a_slower_decode_turns_the_box_around():
+def test_a_slower_decode_periods_the_box_around():
     """Below 1 more decoding means more loss: the lowest corner is that of the largest share."""
     share = Figure(value=0.5, low=0.4, high=0.6, level=0.95)
     found = predict_gain(share, Figure(value=0.5, low=0.4, high=0.6, level=0.95))
@@ -138,7 +138,7 @@ def prepared_with_rounds(world, **parts):
         took = parts if one.arm == "candidate" else {"verify_ns": 20}
         zero = dict.fromkeys(("draft_ns", "verify_ns", "sample_ns", "schedule_ns"), 0)
         changed = zero | {name: value * MS for name, value in took.items()}
-        rounds = tuple(msgspec.structs.replace(turn, **changed) for turn in one.rounds)
+        rounds = tuple(msgspec.structs.replace(period, **changed) for period in one.rounds)
         return msgspec.structs.replace(one, rounds=rounds)
 
     return prepare_run(msgspec.structs.replace(run, records=tuple(map(split, run.records))))
@@ -198,7 +198,7 @@ def test_without_rounds_the_services_counters_tell_drafting(world):
     """2 s drafting beside 6 s verifying: a quarter, with the source named."""
     prepared = prepare_run(world(loads=(("low", 1),), items_per_segment=6, accepted=lambda _: None).run())
     use = ServiceUse(
-        arm="candidate", load="low", turns=1, turns_used=1, samples=2, seconds=1.0,
+        arm="candidate", load="low", periods=1, periods_used=1, samples=2, seconds=1.0,
         draft_seconds=2.0, verify_seconds=6.0, preemptions=3.0, finished_requests=60.0,
         running=Gauge(mean=1.0, maximum=1.0, samples=5),
     )  # fmt: skip

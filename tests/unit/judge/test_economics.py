@@ -133,7 +133,7 @@ def test_capacity_is_the_highest_load_that_is_on_time(world):
 
 
 def test_the_part_that_keeps_the_load_up_is_taken_off(simple):
-    """Behind the counted requests of each turn fills come for as long again: half of the window is theirs."""
+    """Behind each period's counted requests fills come for as long again: half of the window is theirs."""
     run = simple()
     fills = [
         msgspec.structs.replace(move(one, block.ended_ns), phase="fill", request_id=f"{one.request_id}#fill",
@@ -247,8 +247,8 @@ def test_metered_energy_enters_at_its_price(simple):
         ServiceUse(
             arm=arm,
             load="low",
-            turns=1,
-            turns_used=1,
+            periods=1,
+            periods_used=1,
             samples=2,
             seconds=1.0,
             energy_per_output_token_joules=3.6,
@@ -277,7 +277,7 @@ def test_the_alternative_is_judged_like_the_candidate(simple):
 
 
 def test_a_late_client_makes_no_economics(simple):
-    """Turns in which the client was late are left out, and then two arms no longer compare."""
+    """Periods in which the client was late are left out, and then two arms no longer compare."""
     run = simple(lag_ms=lambda case: 500.0 if case.arm == "candidate" and case.number == 0 else 1.0)
     found = worth_of(economics_of(run))
     assert found.good_ratio.value is None
@@ -309,7 +309,7 @@ def test_a_run_in_which_every_request_failed_has_reasons_instead_of_figures(simp
 
 
 def test_windows_of_no_length_give_no_device_time(simple):
-    """A record without times of its turns is not divided by."""
+    """A record without times of its periods is not divided by."""
     run = simple()
     still = tuple(msgspec.structs.replace(one, ended_ns=0) for one in run.blocks)
     times = measure_device_time(prepare_run(msgspec.structs.replace(run, blocks=still)))

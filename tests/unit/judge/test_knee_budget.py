@@ -15,7 +15,7 @@ from draftproof.judge.compute import compute_results
 from draftproof.judge.inform.unmeasured import CLOSED_ONLY, NO_KNEE
 from draftproof.judge.knee.compute import describe_outlook
 from draftproof.judge.knee.search import replay
-from draftproof.judge.knee.trials import read_turns
+from draftproof.judge.knee.trials import read_periods
 from draftproof.plan.loading import parse_plan
 
 
@@ -32,7 +32,7 @@ def test_the_time_budget_ends_a_search_with_what_is_known():
     assert arm(found, "baseline").reason == "no further look fits into the time budget"
     (note,) = [text for text in found.notes if text.startswith("The search ended")]
     assert f"{budget_s - found.spent_s:,.0f} s were left" in note
-    assert replay(run.plan, run.items, read_turns(run)).next is None
+    assert replay(run.plan, run.items, read_periods(run)).next is None
 
 
 @pytest.mark.parametrize("budget_s", [450, 640, 900, 1000])
@@ -55,7 +55,7 @@ def test_a_budget_below_the_first_look_measures_nothing_and_says_so():
 def test_a_look_that_was_begun_is_finished_whatever_it_costs():
     """Half a look in the journal is gone on with, although as a whole it does not fit any more."""
     run, found = find(time_budget_s=620)
-    look = found.turns // 2
+    look = found.periods // 2
     less = run.plan.knee.model_copy(update={"time_budget_s": 500.0})
     kept = [one for one in run.blocks if one.order == 0 or one.block < run.blocks[-1].block]
     part = msgspec.structs.replace(
@@ -66,7 +66,7 @@ def test_a_look_that_was_begun_is_finished_whatever_it_costs():
             one for one in run.records if (one.block, one.arm) in {(own.block, own.arm) for own in kept}
         ),
     )
-    search = replay(part.plan, part.items, read_turns(part))
+    search = replay(part.plan, part.items, read_periods(part))
     assert (len(search.looks), search.ended) == (look - 1, "unfinished")
     assert search.next is not None
 

@@ -8,14 +8,14 @@ from knee_searches import FAST, QUICK, SLOW, arm, find, knee_of
 from tests.builders.knee import (
     PLAN,
     Service,
-    answer_turn,
+    answer_period,
     make_plan,
     search_to_end,
     start_run,
 )
 
 from draftproof.judge.knee.search import replay
-from draftproof.judge.knee.trials import fell_behind, measure_slowing, read_turns
+from draftproof.judge.knee.trials import fell_behind, measure_slowing, read_periods
 from draftproof.judge.observe.levels import (
     choose_items,
     knee_levels,
@@ -54,11 +54,11 @@ def test_the_ratio_of_two_knees_covers_the_truth(searched):
 def test_every_arm_of_a_look_answers_the_same_prompts_due_at_the_same_times(searched):
     """Loads are compared on equal terms: items and arrival times are those of the block, in every arm."""
     run, _ = searched
-    by_turn: dict[tuple[str, int], dict[str, list[RequestRecord]]] = {}
+    by_period: dict[tuple[str, int], dict[str, list[RequestRecord]]] = {}
     for one in run.records:
         if one.phase == "measure":
-            by_turn.setdefault((one.load, one.block), {}).setdefault(one.arm, []).append(one)
-    shared = [arms for arms in by_turn.values() if len(arms) == 2]
+            by_period.setdefault((one.load, one.block), {}).setdefault(one.arm, []).append(one)
+    shared = [arms for arms in by_period.values() if len(arms) == 2]
     assert shared
     for arms in shared:
         first, second = ([one.item_id for one in own] for own in arms.values())
@@ -80,7 +80,7 @@ def test_a_null_arm_at_the_baselines_own_service_looks_last():
 
 
 def test_a_search_that_was_broken_off_goes_on_where_it_was(searched):
-    """From every prefix of its turns the search takes the same looks as it did without a break."""
+    """From every prefix of its periods the search takes the same looks as it did without a break."""
     run, found = searched
     order = {(one.block, one.arm): at for at, one in enumerate(run.blocks)}
     for kept in range(0, len(run.blocks), 3):
@@ -89,7 +89,7 @@ def test_a_search_that_was_broken_off_goes_on_where_it_was(searched):
             blocks=run.blocks[:kept],
             records=tuple(one for one in run.records if order[one.block, one.arm] < kept),
         )
-        look = replay(part.plan, part.items, read_turns(part)).next
+        look = replay(part.plan, part.items, read_periods(part)).next
         assert look is not None
         assert look.block.index == run.blocks[kept].block
         assert look.block.load == run.blocks[kept].load
@@ -97,14 +97,14 @@ def test_a_search_that_was_broken_off_goes_on_where_it_was(searched):
         if kept and run.blocks[kept - 1].block == look.block.index:
             done = run.blocks[kept - 1].arm
             left = next(name for name in look.block.arm_order if name != done)
-            part = answer_turn(part, look, left, 1, services[left])
+            part = answer_period(part, look, left, 1, services[left])
         assert msgspec.structs.replace(
             knee_of(search_to_end(part, services)), spent_s=0
         ) == msgspec.structs.replace(found, spent_s=0)
 
 
-def test_a_turn_of_which_something_is_missing_is_gone_on_with(searched):
-    """A look lacks a record, or its turn was broken off: it is the next one, and tells nothing before."""
+def test_a_period_of_which_something_is_missing_is_gone_on_with(searched):
+    """A look lacks a record, or its period was broken off: it is the next one, and tells nothing before."""
     run, _ = searched
     block = run.blocks[0]
     own = [one for one in run.records if (one.block, one.arm) == (block.block, block.arm)]
@@ -114,7 +114,7 @@ def test_a_turn_of_which_something_is_missing_is_gone_on_with(searched):
         run, blocks=(msgspec.structs.replace(block, completed=False), *run.blocks[1:])
     )
     for part in (lacking, broken):
-        found = replay(part.plan, part.items, read_turns(part))
+        found = replay(part.plan, part.items, read_periods(part))
         assert (found.ended, found.looks, found.points) == ("unfinished", (), {})
         assert found.next is not None
         assert found.next.block.index == block.block
@@ -139,8 +139,8 @@ def test_looks_that_another_version_chose_count(searched):
     )
     look = msgspec.structs.replace(look, block=msgspec.structs.replace(look.block, index=first + 1))
     for order, name in enumerate(look.block.arm_order):
-        begun = answer_turn(begun, look, name, order, FAST)
-    search = replay(begun.plan, begun.items, read_turns(begun))
+        begun = answer_period(begun, look, name, order, FAST)
+    search = replay(begun.plan, begun.items, read_periods(begun))
     assert [one.load for one in search.looks] == [0.5, 8.0]
     assert search.next is not None
     assert search.next.load == 16.0  # both hold 8, so nothing below it is left to tell
@@ -155,9 +155,9 @@ def test_a_look_without_one_arm_counts_once_the_journal_goes_on(searched):
         blocks=tuple(one for one in run.blocks if one is not gone),
         records=tuple(one for one in run.records if (one.block, one.arm) != (gone.block, gone.arm)),
     )
-    search = replay(kept.plan, kept.items, read_turns(kept))
+    search = replay(kept.plan, kept.items, read_periods(kept))
     assert len(search.looks) == len({one.block for one in run.blocks})
-    assert sum(len(one.turns) for one in search.points.values()) == found.turns - 1
+    assert sum(len(one.periods) for one in search.points.values()) == found.periods - 1
 
 
 def test_an_oversaturated_load_fails_at_once():
@@ -185,7 +185,7 @@ def test_requests_of_a_queue_without_end_take_longer_and_longer(searched):
     slowing = {}
     for index, point in enumerate((1, 4)):
         look = plan_look(run.plan, run.items, point=point, number=0, arms=("baseline",), index=index)
-        one = answer_turn(heavy, look, "baseline", 0, SLOW)
+        one = answer_period(heavy, look, "baseline", 0, SLOW)
         seen = [own for own in prepare_run(knee_only(one)).observations if own.record.phase == "measure"]
         slowing[point] = measure_slowing(
             sorted((own.record for own in seen), key=lambda own: own.scheduled_ns)
@@ -272,18 +272,18 @@ def test_figures_of_a_load_follow_from_its_requests(searched):
 def test_what_keeps_the_load_up_takes_its_part_of_the_window(searched):
     """Fills that end among the counted requests leave them the less of the time, the more there are."""
     run, _ = searched
-    before = read_turns(run)
-    key, turn = next((key, turn) for key, turn in before.items() if turn.saturated is None)
+    before = read_periods(run)
+    key, period = next((key, period) for key, period in before.items() if period.saturated is None)
     own = [one for one in run.records if (one.load, one.block, one.arm) == key]
     counted = [one for one in own if one.phase == "measure"]
-    ended = sum(turn.from_ns < one.end_ns <= turn.end_ns for one in own)
+    ended = sum(period.from_ns < one.end_ns <= period.end_ns for one in own)
     fills = [
         msgspec.structs.replace(one, phase="fill", request_id=f"{one.request_id}#{copy}")
         for copy, one in enumerate(counted)
     ]
-    after = read_turns(msgspec.structs.replace(run, records=(*run.records, *fills)))[key]
-    length_ns, n = turn.end_ns - turn.from_ns, len(counted)
-    assert turn.filled_ns == pytest.approx(length_ns * n / ended)
+    after = read_periods(msgspec.structs.replace(run, records=(*run.records, *fills)))[key]
+    length_ns, n = period.end_ns - period.from_ns, len(counted)
+    assert period.filled_ns == pytest.approx(length_ns * n / ended)
     assert after.filled_ns == pytest.approx(length_ns * n / (ended + n))
 
 
@@ -296,11 +296,11 @@ def test_devices_of_the_budget_divide_conversations():
 
 
 def test_nothing_of_the_search_enters_the_cells_of_the_verdict(searched):
-    """A verdict is computed from the plan's levels; the search leaves no record, turn or warning there."""
+    """A verdict is computed from the plan's levels; the search leaves no record, period or warning there."""
     run, _ = searched
     prepared = prepare_run(run)
     assert prepared.observations == ()
-    assert prepared.turns == {}
+    assert prepared.periods == {}
     assert prepared.warnings == ()
     assert not without_knee(run).records
 
@@ -337,7 +337,7 @@ def test_two_looks_ask_other_prompts_where_there_are_others(searched):
 def test_brackets_cover_the_true_knee_at_the_stated_confidence():
     """Of searches with other seeds at most one in twenty misses the knee of a service that is known.
 
-    The truth is the share of requests on time over very many turns of the same length.
+    The truth is the share of requests on time over very many periods of the same length.
     """
     missed = total = 0
     for seed in range(40):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tests.builders.runs import Layout, Requests, build_run, order_turns
+from tests.builders.runs import Layout, Requests, build_run, order_periods
 
 from draftproof.judge.decide.decision import decide_run
 from draftproof.judge.decide.effects import index_effects, null_difference_at
@@ -28,7 +28,7 @@ def decide(*, speed=1.0, stalled=None, failed=None, first=1.0, seed=1):
     `speed`: time per token of the candidate as a part of the baseline's; `first` that of its first token.
     """
     rng = np.random.default_rng(seed)
-    orders = order_turns(LAYOUT, rng)
+    orders = order_periods(LAYOUT, rng)
     base, in_period = np.exp(rng.normal(3.0, 0.1, PROMPTS)), np.arange(PROMPTS) % LAYOUT.blocks == 2
     drawn = {}
     for arm in LAYOUT.arms:
@@ -60,7 +60,7 @@ def test_a_stalled_period_of_the_null_arm_takes_no_gain_away():
 def test_a_null_that_differs_in_every_period_counts_in_full():
     """Two processes of one service 20 % apart, in every block alike: no gain of 15 % is credited."""
     rng = np.random.default_rng(3)
-    orders = order_turns(LAYOUT, rng)
+    orders = order_periods(LAYOUT, rng)
     factors = {"candidate": 0.85, "baseline_null": 1.2}
     drawn = {
         (arm, "chat", "low"): Requests(

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from tests.builders.runs import Layout, Requests, build_run, order_turns
+from tests.builders.runs import Layout, Requests, build_run, order_periods
 
 from draftproof.judge.compute import compute_results
 from draftproof.judge.decide.decision import decide_run
@@ -47,7 +47,7 @@ def make_run(loads, *, ratio=0.6, prompts=24, segments=("chat",), **changes):
         for load, _ in loads
         for arm in layout.arms
     }
-    return build_run(layout, drawn, order_turns(layout, rng))
+    return build_run(layout, drawn, order_periods(layout, rng))
 
 
 def make_cell(status, size, segment="task=chat", load=None):
@@ -115,8 +115,8 @@ def test_every_arm_tells_the_same_rate_of_a_shape():
     assert len(rates) == 1
 
 
-def test_a_shape_without_a_complete_turn_has_no_rate():
-    """A rate is never guessed: turns that were broken off tell none, and no limit covers such a load."""
+def test_a_shape_without_a_complete_period_has_no_rate():
+    """A rate is never guessed: periods that were broken off tell none, and no limit covers such a load."""
     run = make_run((("bursts", BURSTS),), prompts=24)
     broken = tuple(msgspec.structs.replace(one, completed=False) for one in run.blocks)
     size = prepare_run(msgspec.structs.replace(run, blocks=broken)).sizes["bursts"]

@@ -35,7 +35,9 @@ def with_prompts(run, text):
 
 
 def use(**changes):
-    return ServiceUse(arm="baseline", load="low", turns=1, turns_used=1, samples=9, seconds=1.0, **changes)
+    return ServiceUse(
+        arm="baseline", load="low", periods=1, periods_used=1, samples=9, seconds=1.0, **changes
+    )
 
 
 @pytest.fixture
@@ -204,7 +206,7 @@ def test_slow_drafting_points_to_a_cheaper_drafter(small, remedies_of):
         took = (
             {"draft_ns": 30 * MS, "verify_ns": 50 * MS} if one.arm == "candidate" else {"verify_ns": 20 * MS}
         )
-        rounds = tuple(msgspec.structs.replace(turn, **took) for turn in one.rounds)
+        rounds = tuple(msgspec.structs.replace(period, **took) for period in one.rounds)
         return msgspec.structs.replace(one, rounds=rounds)
 
     slow = msgspec.structs.replace(run, records=tuple(map(split, run.records)))

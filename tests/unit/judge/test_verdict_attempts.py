@@ -184,7 +184,7 @@ def test_first_tokens_of_a_second_attempt_are_left_out():
 def test_counters_of_an_attempt_that_does_not_count_are_left_out():
     """What a service counted meanwhile belongs to that attempt."""
     samples = tuple(
-        TelemetrySample(arm="candidate", at_ns=at, values={}, turn="low/0", attempt=at) for at in (0, 1)
+        TelemetrySample(arm="candidate", at_ns=at, values={}, period="low/0", attempt=at) for at in (0, 1)
     )
     kept = prepare_run(msgspec.structs.replace(twice(uses={FIRST: BUSY}), telemetry=samples)).run
     assert [one.attempt for one in kept.telemetry] == [1]

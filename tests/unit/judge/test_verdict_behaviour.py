@@ -87,7 +87,7 @@ def test_what_is_no_loss_does_not_block_and_is_said_where_it_is_a_fault(
 
 
 def test_of_several_answers_to_a_probe_the_worst_counts(fast_run):
-    """A resumed run that asked twice cannot turn a failure into a pass."""
+    """A resumed run that asked twice cannot period a failure into a pass."""
     twice = (*probes(baseline="passed", candidate="failed"), *probes(candidate="passed"))
     run = msgspec.structs.replace(fast_run, behaviours=twice)
     assert len(judge_probes(prepare_run(run))) == len(PROBES)
@@ -196,7 +196,7 @@ def test_passes_that_do_not_agree_are_counted_and_not_taken_for_either(fast_run)
 
 
 def converse(run, broken):
-    """Give every item a second turn, which is not answered where `broken` says so."""
+    """Give every item a second period, which is not answered where `broken` says so."""
     items = tuple(
         msgspec.structs.replace(item, follow_ups=(FollowUp(content="and?", checks=item.checks),))
         for item in run.items
@@ -214,7 +214,7 @@ def converse(run, broken):
     return msgspec.structs.replace(run, items=items, records=(*run.records, *later))
 
 
-def test_every_turn_of_a_conversation_is_paired_with_the_same_turn(fast_run):
+def test_every_period_of_a_conversation_is_paired_with_the_same_period(fast_run):
     """Twice the requests, twice the pairs, the same clusters; all conversations are completed."""
     results = compute_results(converse(fast_run, lambda _one: False))
     assert results.counts["pairs"] == 80
@@ -237,8 +237,8 @@ def test_conversations_that_break_off_are_counted_as_failures(fast_run):
     assert results.verdict.decision == "defer"
 
 
-def test_a_conversation_whose_later_turn_is_missing_is_neither_complete_nor_the_run(fast_run):
-    """A turn that was never asked is a gap of the run, not an answer."""
+def test_a_conversation_whose_later_period_is_missing_is_neither_complete_nor_the_run(fast_run):
+    """A period that was never asked is a gap of the run, not an answer."""
     run = converse(fast_run, lambda _one: False)
     cut = msgspec.structs.replace(
         run, records=tuple(one for one in run.records if one.request_id[-4:] != "te+1")

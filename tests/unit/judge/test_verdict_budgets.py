@@ -87,7 +87,7 @@ def test_an_alternative_that_is_better_by_device_time_beats_the_candidate(world)
 
 
 def test_device_time_without_an_interval_leaves_the_gain_open(world):
-    """Where turns say nothing of their times, nobody can tell what a device does."""
+    """Where periods say nothing of their times, nobody can tell what a device does."""
     made = decide(world, devices=(1, 2, 1), candidate_ms=5.0)
     assert made.cells[0].status == "gain"
     run = with_windows(

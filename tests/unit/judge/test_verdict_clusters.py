@@ -1,4 +1,4 @@
-"""What intervals resample by: prompts, or what the plan says groups them; and the turns they share."""
+"""What intervals resample by: prompts, or what the plan says groups them; and the periods they share."""
 
 import hashlib
 from dataclasses import replace
@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 from tests.builders.records import build_item
-from tests.builders.runs import Layout, Requests, build_run, order_turns
+from tests.builders.runs import Layout, Requests, build_run, order_periods
 
 from draftproof.core.errors import WorkloadError
 from draftproof.judge.compute import compute_results
@@ -20,15 +20,15 @@ from draftproof.workload.clusters import name_clusters
 from draftproof.workload.items import Message
 
 
-def draw(layout, *, topic=0.0, turn=0.0, seed=1):
+def draw(layout, *, topic=0.0, period=0.0, seed=1):
     rng = np.random.default_rng(seed)
-    orders, count = order_turns(layout, rng), layout.prompts
+    orders, count = order_periods(layout, rng), layout.prompts
     drawn = {}
     for segment in layout.segments:
         groups = np.arange(count) // (layout.prompts_per_topic or 1)
         effect = rng.normal(0, topic, count)[groups]
         for load, _ in layout.loads:
-            shift = rng.normal(0, turn, layout.blocks)[np.arange(count) % layout.blocks]
+            shift = rng.normal(0, period, layout.blocks)[np.arange(count) % layout.blocks]
             for arm in layout.arms:
                 moved = effect + shift if arm == "candidate" else 0.0
                 drawn[arm, segment, load] = Requests(
@@ -77,7 +77,7 @@ def cut_short(topics_failing, *, by=None):
         segments=("chat",), loads=(("low", 1),), prompts=48, prompts_per_topic=4,
         comparison={} if by is None else {"cluster_by": by},
     )  # fmt: skip
-    orders, ok = order_turns(layout, np.random.default_rng(1)), np.ones(48, dtype=bool)
+    orders, ok = order_periods(layout, np.random.default_rng(1)), np.ones(48, dtype=bool)
     drawn = {}
     for arm in layout.arms:
         answered = ~np.isin(np.arange(48) // 4, topics_failing) if arm == "candidate" else ok
@@ -148,10 +148,10 @@ def test_copies_of_a_prompt_widen_the_interval():
     assert width(draw(layout, topic=0.1))[0] > 1.5 * width(apart)[0]
 
 
-def test_turns_that_move_all_requests_widen_the_interval():
-    """Three blocks of eight prompts whose turns differ by 10 % make a claim that prompts alone would not."""
+def test_periods_that_move_all_requests_widen_the_interval():
+    """Three blocks of eight prompts whose periods differ by 10 % make a claim that prompts alone do not."""
     still, _ = width(draw(small(), topic=0.0))
-    shaken, _ = width(draw(small(), turn=0.1))
+    shaken, _ = width(draw(small(), period=0.1))
     assert shaken > 5 * still
 
 

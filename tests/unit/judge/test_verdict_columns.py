@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tests.builders.runs import Layout, Requests, build_run, order_turns
+from tests.builders.runs import Layout, Requests, build_run, order_periods
 
 from draftproof.judge.decide.counting import count_hidden
 from draftproof.judge.decide.effects import (
@@ -40,7 +40,7 @@ def prepared():
         for segment in layout.segments
         for load, _ in layout.loads
     }
-    return prepare_run(build_run(layout, drawn, order_turns(layout, rng)))
+    return prepare_run(build_run(layout, drawn, order_periods(layout, rng)))
 
 
 @pytest.mark.parametrize("metric", METRICS)

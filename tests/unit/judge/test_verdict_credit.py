@@ -3,7 +3,7 @@
 import msgspec
 import numpy as np
 import pytest
-from tests.builders.runs import Layout, Requests, build_run, order_turns
+from tests.builders.runs import Layout, Requests, build_run, order_periods
 
 from draftproof.judge.compute import compute_results
 from draftproof.judge.decide.decision import decide_run
@@ -124,7 +124,7 @@ def test_few_blocks_credit_no_gain(evidence, blocks, withheld):
         thresholds={"failure_margin": 0.1},
     )
     rng = np.random.default_rng(4)
-    orders = order_turns(layout, rng)
+    orders = order_periods(layout, rng)
     base = np.exp(rng.normal(3.0, 0.02, 60))
     drawn = {
         (arm, "chat", "low"): Requests(
@@ -136,7 +136,7 @@ def test_few_blocks_credit_no_gain(evidence, blocks, withheld):
         for arm in layout.arms
     }
     decided = decide_run(build_run(layout, drawn, orders))
-    assert ("turns_unmeasured" in codes_of(decided)) is withheld
+    assert ("periods_unmeasured" in codes_of(decided)) is withheld
     assert decided.decision == ("inconclusive" if withheld else "adopt")
 
 

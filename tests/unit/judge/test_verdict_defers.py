@@ -36,7 +36,7 @@ def disturb(prepared, periods):
     event = HostEvent(kind="foreign", amount=1.9)
     attempts = tuple(
         Attempts(load=load, block=block, arm=arm, first=(event,), second=None, counts=0)
-        for load, block, arm in list(prepared.turns)[:periods]
+        for load, block, arm in list(prepared.periods)[:periods]
     )
     return msgspec.structs.replace(prepared, attempts=attempts)
 

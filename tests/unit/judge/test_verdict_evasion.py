@@ -17,7 +17,7 @@ def fast(case):
 def half_fast(case):
     """Return a candidate that is twice as fast for some items and three times as slow for the others.
 
-    A block has a fast one and a slow one, so that items do not pass for turns.
+    A block has a fast one and a slow one, so that items do not pass for periods.
     """
     return 20.0 * ((3.0 if is_slow_item(case.item_id) else 0.5) if case.arm == "candidate" else 1.0)
 

@@ -137,7 +137,7 @@ def test_a_reason_of_the_services_leads_to_their_rows(world):
             arm=block.arm,
             at_ns=at,
             values={"draftproof:generation_tokens_total": value, "draftproof:request_success_total": value},
-            turn=f"{block.load}/{block.block}",
+            period=f"{block.load}/{block.block}",
             mark=mark,
         )
         for block in run.blocks
@@ -148,7 +148,7 @@ def test_a_reason_of_the_services_leads_to_their_rows(world):
     assert found
     rows = find_evidence(results, found[0])
     assert {row.table for row in rows} == {"services"}
-    assert {row.row.load for row in rows} == {found[0].evidence.partition("turn ")[2].partition("/")[0]}
+    assert {row.row.load for row in rows} == {found[0].evidence.partition("period ")[2].partition("/")[0]}
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +182,7 @@ def test_a_reference_leads_to_exactly_the_row_that_it_names(judged):
         "differences nonsense: candidate / baseline, all × high",
         "nothing: candidate, all loads",
         "acceptance: candidate, load nowhere",
-        "telemetry: turn nowhere/3",
+        "telemetry: period nowhere/3",
         "run_name",
         "",
     ],

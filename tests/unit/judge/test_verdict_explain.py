@@ -88,7 +88,7 @@ def test_a_request_whose_period_is_left_out_says_so(told):
     first = run.blocks[0]
     run = note_hosts(run, {(first.load, first.block, first.arm): BUSY})
     text = render_explanation(explain(run, results, {}, f"chat@{first.load}"))
-    assert "no ratio, the client was late in its turn, or the host disturbed it" in text
+    assert "no ratio, the client was late in its period, or the host disturbed it" in text
     assert "client late or host disturbed: times not used" in text
 
 

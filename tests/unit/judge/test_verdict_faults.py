@@ -38,8 +38,8 @@ def test_undisclosed_counters_warn_and_do_not_invalidate(world):
     assert results.arm_cells[0].acceptance is None
 
 
-def test_a_client_late_in_many_turns_makes_the_load_invalid(world):
-    """Lag in a third of the turns of one load invalidates that load and leaves the other alone."""
+def test_a_client_late_in_many_periods_makes_the_load_invalid(world):
+    """Lag in a third of the periods of one load invalidates that load and leaves the other alone."""
     late = world(
         tpot_ms=fast, lag_ms=lambda case: 80.0 if case.load == "low" and case.number % 3 == 0 else 1.0
     )
@@ -49,8 +49,8 @@ def test_a_client_late_in_many_turns_makes_the_load_invalid(world):
     assert [one.bound for one in results.diagnosis] == ["client-bound", "decode-bound"]
 
 
-def test_a_client_late_in_one_turn_loses_that_turn_only(world, lookup):
-    """One late turn of twenty is left out of the pairs, and the cell still decides."""
+def test_a_client_late_in_one_period_loses_that_period_only(world, lookup):
+    """One late period of twenty is left out of the pairs, and the cell still decides."""
 
     def lag_ms(case):
         return 80.0 if (case.load, case.number, case.arm) == ("low", 3, "candidate") else 1.0
@@ -60,19 +60,19 @@ def test_a_client_late_in_one_turn_loses_that_turn_only(world, lookup):
     assert effect.pairs == 19
     assert lookup.cell(results, "rewriting", "low").status == "gain"
     assert (
-        "Left out of all times, because the client itself was late there: turn low/3 of candidate."
+        "Left out of all times, because the client itself was late there: period low/3 of candidate."
         in results.warnings
     )
 
 
 def test_unknown_lag_is_said(world):
-    """Turns whose lag was not measured warn and decide nothing: nobody can tell if the client was late."""
+    """Periods whose lag was not measured warn and decide nothing: nobody can tell if the client was late."""
     results = compute_results(world(tpot_ms=fast, lag_ms=lambda _: None).run())
-    assert any("lag is unknown in 80 turns" in text for text in results.warnings)
+    assert any("lag is unknown in 80 periods" in text for text in results.warnings)
     assert results.verdict.decision == "invalid"
 
 
-def test_a_run_without_records_of_its_turns_is_invalid(world):
+def test_a_run_without_records_of_its_periods_is_invalid(world):
     """Fast answers convince nobody where the records that show the client's own lateness are gone."""
     run = msgspec.structs.replace(world(tpot_ms=fast).run(), blocks=())
     assert compute_results(run).verdict.decision == "invalid"
@@ -87,7 +87,7 @@ def test_an_incomplete_run_is_at_most_inconclusive(world):
     assert any("was asked 32 of 40 planned requests at load high" in text for text in results.warnings)
 
 
-def test_a_missing_turn_of_the_null_only_warns(world):
+def test_a_missing_period_of_the_null_only_warns(world):
     """Lost requests of an arm that decides nothing leave the decision and are said."""
     cut = world(
         arms=world.ALL_ARMS,
@@ -137,13 +137,13 @@ def test_a_run_of_one_arm_alone_is_refused_and_says_which_is_missing(world, lost
     assert results.verdict.envelope == ()
 
 
-def test_a_missing_arm_says_how_far_its_turns_got(world):
-    """Turns that were begun and never ended are told apart from turns that never began."""
+def test_a_missing_arm_says_how_far_its_periods_got(world):
+    """Periods that were begun and never ended are told apart from periods that never began."""
     run = world(tpot_ms=fast).run()
     broken = tuple(msgspec.structs.replace(block, completed=block.arm != "candidate") for block in run.blocks)
     records = tuple(record for record in run.records if record.arm != "candidate")
     results = compute_results(msgspec.structs.replace(run, records=records, blocks=broken))
-    assert "40 turns were begun, 0 ended" in results.verdict.sentence
+    assert "40 periods were begun, 0 ended" in results.verdict.sentence
 
 
 def test_warm_up_and_fill_requests_never_enter(world):
@@ -235,7 +235,7 @@ def test_fallbacks_are_said(world):
     assert any("candidate fell back to ordinary decoding 32 times" in text for text in results.warnings)
 
 
-def test_times_of_a_turn_without_a_record_do_not_count(world):
+def test_times_of_a_period_without_a_record_do_not_count(world):
     """Nobody knows how the client fared: taking a late turn away must not make its times good ones."""
     run = world(items_per_segment=8).run()
     gone = run.blocks[0]

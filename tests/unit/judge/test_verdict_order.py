@@ -15,7 +15,7 @@ ARMS = ("baseline", "candidate", "baseline_null")
 
 
 def timed(run, place=lambda block, arm, arms: (arms.index(arm) + block) % len(arms)):
-    """Return the run with a start for every turn, a minute apart, the arms rotating through the places."""
+    """Return the run with a start for every period, a minute apart, the arms rotating through the places."""
     arms = sorted({one.arm for one in run.blocks})
     blocks = []
     for one in run.blocks:
@@ -27,10 +27,10 @@ def timed(run, place=lambda block, arm, arms: (arms.index(arm) + block) % len(ar
 
 def slowed(run, factor):
     """Return the run with every time multiplied by what `factor` says of (block, arm, place)."""
-    turns = {(one.block, one.arm): one for one in run.blocks}
+    periods = {(one.block, one.arm): one for one in run.blocks}
 
     def slow(record):
-        times = factor(record.block, record.arm, turns[record.block, record.arm].order)
+        times = factor(record.block, record.arm, periods[record.block, record.arm].order)
         start = record.scheduled_ns
         chunks = tuple(
             msgspec.structs.replace(one, arrival_ns=start + round((one.arrival_ns - start) * times))
@@ -65,7 +65,7 @@ def tpot_noise(results: Results) -> NoiseRow:
 
 
 def test_a_machine_that_slows_down_shows_in_every_arm_and_in_no_effect(world):
-    """Every turn slower by 1 % of the last: each arm drifts, the paired effect does not."""
+    """Every period slower by 1 % of the last: each arm drifts, the paired effect does not."""
     run = timed(world(**ONE).run())
     results = compute_results(slowed(run, lambda block, _arm, _place: 1.01**block))
     hours = 23 * 2 / 60
@@ -186,7 +186,7 @@ def test_without_a_null_arm_there_is_no_floor(world):
 
 
 def test_points_are_the_ratio_of_each_block(world):
-    """Every block has one point per compared arm, in order, at half past its two turns."""
+    """Every block has one point per compared arm, in order, at half past its two periods."""
     results = compute_results(
         timed(world(noise=0.0, tpot_ms=lambda c: 12.0 if c.arm == "candidate" else 20.0, **ONE).run())
     )
@@ -196,8 +196,8 @@ def test_points_are_the_ratio_of_each_block(world):
     assert points[1].hours - points[0].hours == pytest.approx(2 / 60)
 
 
-def test_a_resumed_turn_keeps_its_first_start(world):
-    """A second record of the same turn moves neither its start nor its place."""
+def test_a_resumed_period_keeps_its_first_start(world):
+    """A second record of the same period moves neither its start nor its place."""
     run = timed(world(**ONE).run())
     again = msgspec.structs.replace(run.blocks[0], started_ns=run.blocks[0].started_ns + 7 * MINUTE, order=1)
     resumed = msgspec.structs.replace(run, blocks=(again, *run.blocks))

@@ -45,7 +45,7 @@ def row(run, arm="candidate", **changes):
 def test_a_run_that_says_nothing_of_its_phases_has_rows_without_figures(run):
     """None and no warning: an older run was not badly warmed up, it did not say."""
     told = row(run)
-    assert (told.warmups, told.warmup_requests, told.turns) == (0, 0, 0)
+    assert (told.warmups, told.warmup_requests, told.periods) == (0, 0, 0)
     assert (told.warmup_s, told.warmup_change, told.ramp_ns, told.steady_ns, told.drain_ns) == (None,) * 5
     assert told.warm_ttft_ns is not None
     assert not any("warm-up" in text for text in compute_results(run).warnings)
@@ -77,17 +77,17 @@ def test_warm_ups_of_several_starts_are_summed_up(run):
     assert row(run, "baseline", warmups=(warmup(),)).warmups == 0
 
 
-def test_the_phases_of_turns_are_taken_from_those_that_ended_in_one_piece(run):
-    """A resumed turn is two records of the same turn: what lies between them is no phase."""
+def test_the_phases_of_periods_are_taken_from_those_that_ended_in_one_piece(run):
+    """A resumed period is two records of the same period: what lies between them is no phase."""
     blocks = tuple(
         msgspec.structs.replace(one, counted_from_ns=one.started_ns + 5 * MS_NS) for one in run.blocks
     )
     own = [one for one in blocks if one.arm == "candidate"]
     told = row(run, blocks=blocks)
-    assert (told.turns, told.ramp_ns) == (len(own), 5 * MS_NS)
+    assert (told.periods, told.ramp_ns) == (len(own), 5 * MS_NS)
     assert told.steady_ns is not None
     broken = msgspec.structs.replace(own[0], completed=False)
-    assert row(run, blocks=(*blocks, broken)).turns == len(own) - 1
+    assert row(run, blocks=(*blocks, broken)).periods == len(own) - 1
 
 
 def test_a_warm_up_that_did_not_become_stable_is_a_warning_of_the_run(run):

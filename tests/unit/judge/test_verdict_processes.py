@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from tests.builders.runs import TURN_NS, Layout, Requests, build_run, order_turns
+from tests.builders.runs import TURN_NS, Layout, Requests, build_run, order_periods
 
 from draftproof.core.records import RequestRecord, TelemetrySample, Warmup
 from draftproof.judge.compute import compute_results
@@ -44,7 +44,7 @@ def draw_run(ratio=0.6, *, layout=LAYOUT, fails=0.0) -> RunData:
         )
         for arm in layout.arms
     }
-    return build_run(layout, drawn, order_turns(layout, rng))
+    return build_run(layout, drawn, order_periods(layout, rng))
 
 
 def with_processes(run: RunData, count: int | None) -> RunData:
@@ -176,7 +176,7 @@ def test_an_attached_service_is_as_many_processes_as_its_metrics_say():
     assert (status, "few_processes" in codes) == ("inconclusive", True)
     samples = tuple(
         TelemetrySample(
-            arm=one.arm, at_ns=one.started_ns, turn=f"low/{one.block}", mark="start",
+            arm=one.arm, at_ns=one.started_ns, period=f"low/{one.block}", mark="start",
             values={BEGAN: 1000.0 + one.block // 2},
         )
         for one in run.blocks

@@ -40,13 +40,13 @@ def count(records):
 
 
 def sampled(run, change=lambda _key, _gained: None, *, extra=(), during=None):
-    """Return the run with samples at both ends of every turn; `change` may alter what a turn gained."""
-    turns = defaultdict(list)
+    """Return the run with samples at both ends of every period; `change` may alter what a period gained."""
+    periods = defaultdict(list)
     for record in run.records:
-        turns[record.load, record.block, record.arm].append(record)
+        periods[record.load, record.block, record.arm].append(record)
     samples: list[TelemetrySample] = []
     totals: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
-    for key, records in sorted(turns.items(), key=lambda one: (one[0][1], one[0][2])):
+    for key, records in sorted(periods.items(), key=lambda one: (one[0][1], one[0][2])):
         gained = count(records)
         change(key, gained)
         total, at_ns = totals[key[2]], key[1] * 100 * SECOND
@@ -61,7 +61,9 @@ def sampled(run, change=lambda _key, _gained: None, *, extra=(), during=None):
 
 def sample(key, at_ns, mark, values, **options):
     load, block, arm = key
-    return TelemetrySample(arm=arm, at_ns=at_ns, values=values, turn=f"{load}/{block}", mark=mark, **options)
+    return TelemetrySample(
+        arm=arm, at_ns=at_ns, values=values, period=f"{load}/{block}", mark=mark, **options
+    )
 
 
 def use(results, arm="candidate", load="low"):
@@ -93,7 +95,7 @@ def test_honest_counters_change_no_decision(world, honest):
 def test_figures_of_a_service_are_those_of_its_counters(honest):
     """Two segments of 20 answers with 40 tokens: 1600 tokens; 13 steps of 4 drafts, 2 kept, in each."""
     found = use(honest)
-    assert (found.turns, found.turns_used, found.seconds) == (20, 20, 80.0)
+    assert (found.periods, found.periods_used, found.seconds) == (20, 20, 80.0)
     assert (found.generation_tokens, found.finished_requests) == (1600.0, 40.0)
     assert (found.num_spec_steps, found.num_draft_tokens) == (520.0, 2080.0)
     assert found.draft_acceptance_rate == 0.5
@@ -146,8 +148,8 @@ def test_a_service_that_counts_less_is_warned_about(world):
     assert results.verdict.decision == "adopt"
 
 
-def test_foreign_traffic_in_a_deciding_turn_makes_its_load_invalid(world):
-    """Three requests too many in one turn of the candidate: what was measured at that load is not ours."""
+def test_foreign_traffic_in_a_deciding_period_makes_its_load_invalid(world):
+    """Three requests too many in one period of the candidate: what was measured at that load is not ours."""
 
     def change(key, gained):
         gained[FINISHED] += 3 if key == ("low", 4, "candidate") else 0
@@ -156,7 +158,7 @@ def test_foreign_traffic_in_a_deciding_turn_makes_its_load_invalid(world):
     assert {(cell.load, cell.status) for cell in results.cells} == {("low", "invalid"), ("high", "gain")}
     assert codes(results, "low") == {"foreign_traffic"}
     (text,) = {reason.text for reason in results.cells[0].reasons}
-    assert "candidate in turn low/4: 5 requests finished and 2 sent" in text
+    assert "candidate in period low/4: 5 requests finished and 2 sent" in text
     assert [one.bound for one in results.diagnosis] == ["decode-bound", "decode-bound"]
 
 
@@ -203,19 +205,19 @@ def test_requests_that_were_broken_off_are_not_foreign(world):
     results = compute_results(sampled(msgspec.structs.replace(run, records=records), change))
     assert "foreign_traffic" not in codes(results, "low")
     found = row(results, "output_tokens")
-    assert (found.standing, "over 19 of 20 turns" in found.text) == ("exact", True)
+    assert (found.standing, "over 19 of 20 periods" in found.text) == ("exact", True)
 
 
-def test_a_restart_in_mid_turn_makes_its_load_invalid(world):
-    """A counter that falls between two samples of a turn is a restart, and the counter is named."""
+def test_a_restart_in_mid_period_makes_its_load_invalid(world):
+    """A counter that falls between two samples of a period is a restart, and the counter is named."""
     run = sampled(world(tpot_ms=fast).run())
     fallen = sample(("high", 21, "baseline"), 21 * 100 * SECOND + SECOND, "during", {TOKENS: 0.0})
     results = compute_results(msgspec.structs.replace(run, telemetry=(*run.telemetry, fallen)))
     assert {(cell.load, cell.status) for cell in results.cells} == {("low", "gain"), ("high", "invalid")}
     assert codes(results, "high") == {"counter_reset"}
     found = use(results, "baseline", "high")
-    assert (found.turns, found.turns_used) == (20, 19)
-    assert "turn high/21" in found.unused[0]
+    assert (found.periods, found.periods_used) == (20, 19)
+    assert "period high/21" in found.unused[0]
 
 
 def idle_at_high(case):
@@ -333,21 +335,21 @@ def test_a_baseline_that_drafts_by_its_counters_makes_the_run_invalid(world):
     assert "baseline_speculates" in {reason.code for reason in results.verdict.reasons}
 
 
-def test_turns_that_were_not_sampled_prove_no_idleness(world):
-    """No drafts in the turns that were read, and others unread: that is unknown and no fault."""
+def test_periods_that_were_not_sampled_prove_no_idleness(world):
+    """No drafts in the periods that were read, and others unread: that is unknown and no fault."""
 
     def change(key, gained):
         made = 30.0 if (key[0], key[2]) == ("low", "candidate") else 0.0
         gained |= dict.fromkeys((STEPS, DRAFTED, ACCEPTED), made)
 
     run = sampled(silent(world), change)
-    kept = tuple(one for one in run.telemetry if (one.turn, one.mark) != ("high/25", "end"))
+    kept = tuple(one for one in run.telemetry if (one.period, one.mark) != ("high/25", "end"))
     results = compute_results(msgspec.structs.replace(run, telemetry=kept))
     assert "speculation_idle" not in codes(results, "high")
 
 
 def test_replicas_are_added_up(world):
-    """A second replica with 100 tokens a turn more than doubles nothing: 1600 + 20 × 100."""
+    """A second replica with 100 tokens a period more than doubles nothing: 1600 + 20 × 100."""
     run = sampled(world(tpot_ms=fast).run())
     more = [
         msgspec.structs.replace(one, replica=1, values={TOKENS: 100.0 * (one.mark == "end")})
@@ -369,7 +371,7 @@ def test_an_address_that_never_answers_is_warned_about(world):
 
 
 def test_drafts_of_requests_broken_off_explain_a_difference(world):
-    """Where every turn has a broken-off request, more drafts on the service are explained, fewer not."""
+    """Where every period has a broken-off request, more drafts on the service are explained, fewer not."""
     run = world(tpot_ms=fast, outcome=lambda case: "cancelled" if case.segment == "chat" else "ok").run()
 
     def change(key, gained):
@@ -383,7 +385,7 @@ def test_drafts_of_requests_broken_off_explain_a_difference(world):
 
 
 def test_energy_is_divided_by_the_clients_tokens(world):
-    """8 J of GPUs and 2 J of processors a turn, over 80 tokens: an eighth of a joule per token."""
+    """8 J of GPUs and 2 J of processors a period, over 80 tokens: an eighth of a joule per token."""
     run = sampled(world(tpot_ms=fast).run())
 
     def machine(one):

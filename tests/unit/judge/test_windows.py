@@ -1,11 +1,11 @@
-"""Device time by Little's law: simulated turns of which everybody knows what the counted requests filled."""
+"""Device time by Little's law: simulated periods with known shares of counted requests."""
 
 import itertools
 
 import msgspec
 import numpy as np
 import pytest
-from tests.builders.runs import Layout, Requests, build_run, order_turns
+from tests.builders.runs import Layout, Requests, build_run, order_periods
 
 from draftproof.judge.decide.device_time import measure_device_time
 from draftproof.judge.inform.economics import compute_economics
@@ -33,7 +33,7 @@ def skeleton(load):
         )
         for arm in layout.arms
     }
-    run = build_run(layout, drawn, order_turns(layout, rng))
+    run = build_run(layout, drawn, order_periods(layout, rng))
     level = run.plan.load[0].model_copy(update=load)
     return msgspec.structs.replace(run, plan=run.plan.model_copy(update={"load": (level,)}))
 
@@ -157,8 +157,8 @@ def test_a_full_closed_loop_counts_from_where_counting_began():
     assert (found.measured_share, found.window_s) == (1.0, 0.9)
 
 
-def test_a_resumed_turn_counts_each_part_by_itself():
-    """The time between two parts of a turn, in which nothing ran, is in no window."""
+def test_a_resumed_period_counts_each_part_by_itself():
+    """The time between two parts of a period, in which nothing ran, is in no window."""
     gap = 100 * MS
     first, second = evenly(0, 6, gap, gap), evenly(3_600_000 * MS, 6, gap, gap)
     run = place(skeleton({}), [*first, *second], [])
@@ -173,7 +173,7 @@ def test_a_resumed_turn_counts_each_part_by_itself():
     assert found["baseline", "load"].window_s == pytest.approx(2 * 0.6)
 
 
-def test_conversations_per_device_need_every_turn_to_be_good():
+def test_conversations_per_device_need_every_period_to_be_good():
     """A single failed request takes its conversation away; without follow-ups each request is one."""
     gap = 100 * MS
     run = place(skeleton({}), evenly(0, COUNTED, gap, gap), [])

@@ -1,4 +1,4 @@
-"""Invented runs whose turns have times: requests one after the other, which fill their turn."""
+"""Invented runs whose periods have times: requests one after the other, which fill their period."""
 
 import msgspec
 

@@ -57,7 +57,7 @@ def test_one_slip_is_one_error():
     [
         (
             "block_size = 8\narrivals = { rps = 2e-6 }",
-            "load level l: the 8 requests of a turn come over .* days",
+            "load level l: the 8 requests of a period come over .* days",
         ),
         ("concurrency = 1\nrepeats = 1000000000", "load level l: 8 items, 1000000000 times"),
     ],

@@ -102,10 +102,10 @@ def test_generated_answers_are_the_engines_greedy_ones_with_a_state_for_each_tok
         assert answer.prompt_tokens == len(prompt)
 
 
-def test_a_conversation_answers_the_turn_it_made_up(target) -> None:
+def test_a_conversation_answers_the_period_it_made_up(target) -> None:
     """When the user's turn ends, the reply's opening follows, and only what comes then is the answer's."""
     eos = next(iter(target.eos_ids))
-    ends_at_once = frozenset(range(target.vocab_size))  # whatever comes first ends the turn, and the answer
+    ends_at_once = frozenset(range(target.vocab_size))  # whatever comes first ends the period, and the answer
     task = Task((1, 2), 0.0, reply_ids=(7, 8, 9), opening_temperature=1.0)
     (answer,) = generate(
         decoder_of(target), target.cache_shape, [task], eos_ids=ends_at_once, taps=(1,), max_tokens=4

@@ -57,7 +57,7 @@ def request(number: int = 0, **changes) -> RequestRecord:
     return msgspec.structs.replace(record, **changes)
 
 
-def turn(block: int = 0, arm: str = "baseline", *, completed: bool = True) -> BlockRecord:
+def period(block: int = 0, arm: str = "baseline", *, completed: bool = True) -> BlockRecord:
     return BlockRecord(
         block=block,
         load="single",

@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from run_builders import create_run, request, turn
+from run_builders import create_run, period, request
 
 from draftproof.core.errors import StoreError
 from draftproof.core.records import BehaviourProbe, Judgement
@@ -38,7 +38,7 @@ PROBES = (probe(), probe(arm="candidate", status="unsupported", http_status=400)
 def run(tmp_path):
     with create_run(tmp_path / "run") as run:
         run.journal.append(request())
-        run.journal.append(turn())
+        run.journal.append(period())
         for one in reversed(JUDGEMENTS):
             run.append_beside(one)
         for one in reversed(PROBES):
@@ -52,7 +52,7 @@ def test_judgements_and_probes_come_back_in_their_own_order(run):
     assert contents.judgements == JUDGEMENTS
     assert contents.behaviours == PROBES
     assert contents.records == (request(),)
-    assert contents.blocks == (turn(),)
+    assert contents.blocks == (period(),)
 
 
 def test_a_compacted_run_keeps_them(run, tmp_path):
@@ -95,7 +95,7 @@ def test_a_line_that_is_no_judgement_is_named_by_file_and_line(run):
         run.load()
 
 
-def test_the_turn_of_a_conversation_survives_compaction(tmp_path):
+def test_the_period_of_a_conversation_survives_compaction(tmp_path):
     """A later turn stays a later turn."""
     with create_run(tmp_path / "run") as run:
         run.journal.append(request(conversation_turn=2))

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from run_builders import create_run, request, requests, turn
+from run_builders import create_run, period, request, requests
 
 from draftproof.core.errors import StoreError
 from draftproof.core.records import TelemetrySample
@@ -115,13 +115,13 @@ def test_damage_at_the_end_is_left_out_counted_and_set_aside(tmp_path, tail):
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_bytes_at_the_end_leave_the_lines_before_them(tmp_path, tail):
     """Opening for writing after any garbage keeps every sound line and never joins one with the garbage."""
-    path = write(tmp_path, request(0), turn(), tail=tail)
+    path = write(tmp_path, request(0), period(), tail=tail)
     torn_path(path).unlink(missing_ok=True)
     journal = Journal(open_sound_lines(path))
     journal.append(request(1))
     journal.close()
     lines = [line for line in path.read_bytes().split(b"\n") if b'"crc"' in line]
-    assert lines == [encode_line(request(0)), encode_line(turn()), encode_line(request(1))]
+    assert lines == [encode_line(request(0)), encode_line(period()), encode_line(request(1))]
 
 
 @pytest.mark.parametrize("bit", [700, 3000])
@@ -183,7 +183,7 @@ def test_a_device_that_fails_is_one_sentence_and_the_rest_is_closed(tmp_path):
     """EIO at a sync names the file and says how to go on; closing twice is harmless."""
     journal = Journal(LineFile(tmp_path / "records.jsonl", fsync=fail_sync))
     journal.append(request(0))
-    for act in (lambda: journal.append(turn()), journal.close):
+    for act in (lambda: journal.append(period()), journal.close):
         with pytest.raises(StoreError, match=r"records\.jsonl: the device refused.*--resume"):
             act()
     journal.close()

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from run_builders import create_run, request, turn
+from run_builders import create_run, period, request
 
 from draftproof.core.errors import StoreError
 from draftproof.core.records import RequestRecord, SpecCounts, TelemetrySample
@@ -28,15 +28,15 @@ NAMES = {
 
 def sample(at_ns=5, mark="start", **changes):
     values = {'tokens_total{model="m"}': 0.1 + at_ns, "running": 3.0}
-    known = {"arm": "baseline", "at_ns": at_ns, "values": values, "turn": "single/0", "mark": mark}
+    known = {"arm": "baseline", "at_ns": at_ns, "values": values, "period": "single/0", "mark": mark}
     return TelemetrySample(**(known | changes))
 
 
 @pytest.fixture
 def run(tmp_path):
-    """Return a run with two answers, a turn and three samples."""
+    """Return a run with two answers, a period and three samples."""
     with create_run(tmp_path / "run") as made:
-        for record in (request(0), request(1, arm="candidate", decode_steps=3), turn()):
+        for record in (request(0), request(1, arm="candidate", decode_steps=3), period()):
             made.journal.append(record)
         for one in (sample(), sample(9, "end"), sample(2, "during", arm="candidate", replica=1)):
             made.append_telemetry(one.arm, one)
@@ -44,7 +44,7 @@ def run(tmp_path):
 
 
 def test_a_compacted_run_reads_as_the_run_it_was_made_from(run, tmp_path):
-    """Records, turns, samples, plan, manifest and items are the same, and nothing else is kept."""
+    """Records, periods, samples, plan, manifest and items are the same, and nothing else is kept."""
     out = save_compacted(run.path, tmp_path / "small")
     assert {one.name for one in out.iterdir()} == NAMES
     assert RunDirectory.open(out).load() == run.load()
@@ -108,11 +108,11 @@ def test_a_broken_line_of_telemetry_is_named(run):
 
 
 def test_samples_of_an_older_release_load(run):
-    """A line without source, replica, turn and mark is an engine's sample outside any turn."""
+    """A line without source, replica, period and mark is an engine's sample outside any period."""
     path = run.path / "telemetry" / "baseline.jsonl"
     path.write_bytes(b'{"arm":"baseline","at_ns":1,"values":{"a_total":2.0},"counting":["a_total"]}\n')
     found = run.load().telemetry[0]
-    assert (found.source, found.replica, found.turn, found.mark) == ("engine", 0, None, None)
+    assert (found.source, found.replica, found.period, found.mark) == ("engine", 0, None, None)
 
 
 def test_tables_of_an_older_release_load(tmp_path):
@@ -148,7 +148,7 @@ def test_a_table_of_something_else_is_refused(tmp_path):
             ),
             source=st.sampled_from(["engine", "host"]),
             replica=st.integers(0, 9),
-            turn=st.none() | st.text(max_size=9),
+            period=st.none() | st.text(max_size=9),
             mark=st.none() | st.sampled_from(["start", "during", "end"]),
         ),
         max_size=4,

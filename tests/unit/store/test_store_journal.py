@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from run_builders import request, requests, turn
+from run_builders import period, request, requests
 
 from draftproof.core.errors import StoreError
 from draftproof.store.journal import Journal, encode_line, load_journal
@@ -33,10 +33,10 @@ def write(folder: Path, *records) -> None:
 
 def test_records_read_back_equal(tmp_path):
     """What is appended is what is loaded, requests and turns apart."""
-    write(tmp_path, request(0), request(1), turn())
+    write(tmp_path, request(0), request(1), period())
     contents = load_journal(tmp_path)
     assert contents.records == (request(0), request(1))
-    assert contents.blocks == (turn(),)
+    assert contents.blocks == (period(),)
     assert contents.torn_lines == 0
 
 

@@ -1,7 +1,7 @@
 """Reading what was added to a journal: each record once, whole lines only, new files too."""
 
 import pytest
-from run_builders import request, turn
+from run_builders import period, request
 
 from draftproof.core.errors import StoreError
 from draftproof.core.records import RequestRecord
@@ -22,8 +22,8 @@ def test_only_what_was_added_is_read_and_only_once(tmp_path, journal):
     tail = JournalTail(tmp_path)
     assert tail.read() == []
     journal.append(request(2))
-    journal.append(turn())
-    assert tail.read() == [request(2), turn()]
+    journal.append(period())
+    assert tail.read() == [request(2), period()]
     assert tail.read() == []
 
 

@@ -3,7 +3,7 @@
 import msgspec
 import polars as pl
 import pytest
-from run_builders import create_run, request, turn
+from run_builders import create_run, period, request
 
 from draftproof.core.errors import StoreError
 from draftproof.store import save_compacted
@@ -12,15 +12,15 @@ from draftproof.store.compaction import locate_requests
 
 @pytest.fixture
 def run(tmp_path):
-    """Return a run of three requests, one of them asked twice, with a turn between."""
+    """Return a run of three requests, one of them asked twice, with a period between."""
     with create_run(tmp_path / "run") as made:
-        for record in (request(0), turn(), request(1), request(0, outcome="cut"), request(2)):
+        for record in (request(0), period(), request(1), request(0, outcome="cut"), request(2)):
             made.journal.append(record)
     return made
 
 
 def test_a_place_is_the_line_of_the_record(run):
-    """File and line lead to the request's own line; turns count as lines and have no place."""
+    """File and line lead to the request's own line; periods count as lines and have no place."""
     found = locate_requests(run.path)
     assert found == {
         "r0": ("journal/records.jsonl:1", "journal/records.jsonl:4"),

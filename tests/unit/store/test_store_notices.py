@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from run_builders import create_run, request, turn
+from run_builders import create_run, period, request
 
 from draftproof.core.records import AcceleratorUse, BlockRecord, HostUse, Notice, RequestRecord
 from draftproof.store import RunDirectory, save_compacted
@@ -24,9 +24,9 @@ NOTICES = (
     Notice(code="host_busy", severity="cannot_end_well", text="no core is left", remedy="stop it", at_ns=3),
 )
 AGAIN = msgspec.structs.replace(
-    turn(), order=4, attempt=1, host=msgspec.structs.replace(HOST, own_s=60.0, accelerators=())
+    period(), order=4, attempt=1, host=msgspec.structs.replace(HOST, own_s=60.0, accelerators=())
 )
-FIRST = msgspec.structs.replace(turn(), host=HOST)
+FIRST = msgspec.structs.replace(period(), host=HOST)
 
 
 @pytest.fixture
@@ -65,14 +65,14 @@ def test_a_package_of_a_compacted_run_holds_them(run, tmp_path):
 
 def test_a_period_measured_once_more_is_in_order():
     """The second attempt of a period has lines of its own behind its block; it is no line that was moved."""
-    lines = [request(), turn(), request(1, attempt=1, end_ns=turn().ended_ns + 1), AGAIN]
-    lines[-1] = msgspec.structs.replace(AGAIN, ended_ns=turn().ended_ns + 2)
+    lines = [request(), period(), request(1, attempt=1, end_ns=period().ended_ns + 1), AGAIN]
+    lines[-1] = msgspec.structs.replace(AGAIN, ended_ns=period().ended_ns + 2)
     assert check_records(lines) == ([], [])
 
 
 @pytest.mark.parametrize("kind", [RequestRecord, BlockRecord])
 def test_a_line_of_an_older_run_is_the_first_attempt(kind):
     """Records from before there were attempts load, and are the first."""
-    whole = msgspec.to_builtins(request() if kind is RequestRecord else turn())
+    whole = msgspec.to_builtins(request() if kind is RequestRecord else period())
     old = {key: value for key, value in whole.items() if key not in ("attempt", "host")}
     assert msgspec.convert(old, kind).attempt == 0

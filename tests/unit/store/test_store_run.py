@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from run_builders import ITEMS, PLAN_TEXT, create_run, manifest, request, requests, turn
+from run_builders import ITEMS, PLAN_TEXT, create_run, manifest, period, request, requests
 
 from draftproof.core.errors import InvalidRunError, StoreError
 from draftproof.core.records import BlockRecord, RequestRecord, TelemetrySample
@@ -32,7 +32,7 @@ def test_run_reads_back_what_it_was_made_of(tmp_path):
     with create_run(tmp_path / "run") as run:
         run.journal.append(request(1))
         run.journal.append(request(0))
-        run.journal.append(turn())
+        run.journal.append(period())
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
     contents = RunDirectory.open(tmp_path / "copy").load()
     assert (tmp_path / "copy" / "plan.toml").read_text(encoding="utf-8") == PLAN_TEXT
@@ -40,7 +40,7 @@ def test_run_reads_back_what_it_was_made_of(tmp_path):
     assert contents.manifest == manifest()
     assert contents.items == ITEMS
     assert contents.records == (request(0), request(1))
-    assert contents.blocks == (turn(),)
+    assert contents.blocks == (period(),)
 
 
 def test_folder_in_use_is_refused(tmp_path):
@@ -180,7 +180,7 @@ def test_telemetry_samples_are_lines(tmp_path):
 def test_compaction_keeps_content_and_order(tmp_path):
     """The Parquet tables hold exactly the journal's records in its order, and the journal stays."""
     with create_run(tmp_path) as run:
-        for record in (request(1), request(0, rounds=None, speculation=None, token_ids=()), turn()):
+        for record in (request(1), request(0, rounds=None, speculation=None, token_ids=()), period()):
             run.journal.append(record)
     records_path, blocks_path, _ = run.compact()
     assert load_table(records_path, RequestRecord) == run.load().records

@@ -1,7 +1,7 @@
 """Tokens counted after the run: kept beside the requests, part of them in every form of a run."""
 
 import pytest
-from run_builders import create_run, request, turn
+from run_builders import create_run, period, request
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -32,7 +32,7 @@ def model(tmp_path):
 def run(tmp_path, model):
     with create_run(tmp_path / "run") as run:
         run.journal.append(request(**UNCOUNTED))
-        run.journal.append(turn())
+        run.journal.append(period())
         count_answers(run, run.load(), model)
     return RunDirectory.open(tmp_path / "run")
 

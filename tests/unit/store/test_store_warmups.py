@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from run_builders import create_run, request, turn
+from run_builders import create_run, period, request
 
 from draftproof.core.records import Warmup, WarmupGroup
 from draftproof.store import RunDirectory, save_compacted
@@ -40,7 +40,7 @@ WARMUPS = (
 def run(tmp_path):
     with create_run(tmp_path / "run") as run:
         run.journal.append(request())
-        run.journal.append(turn())
+        run.journal.append(period())
         for one in reversed(WARMUPS):
             run.append_beside(one)
     return RunDirectory.open(tmp_path / "run")
@@ -51,7 +51,7 @@ def test_warm_ups_come_back_in_their_own_order(run):
     contents = run.load()
     assert contents.warmups == WARMUPS
     assert contents.records == (request(),)
-    assert contents.blocks == (turn(),)
+    assert contents.blocks == (period(),)
 
 
 def test_a_compacted_run_keeps_them(run, tmp_path):

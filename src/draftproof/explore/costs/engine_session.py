@@ -20,7 +20,7 @@ from draftproof.explore.costs.schedule import Start, build_items
 from draftproof.measure.client.exchange import Exchange, ExchangeFold
 from draftproof.measure.client.transport import HttpTransport
 from draftproof.measure.client.wire import Ending, WireRequest
-from draftproof.measure.load.period import Endpoint, Job, Turn, make_record
+from draftproof.measure.load.period import Endpoint, Job, Period, make_record
 from draftproof.measure.run.engine_session import Contact, RunningArm
 from draftproof.plan.environment import mask_struct
 from draftproof.plan.schema import Arm, Plan
@@ -104,7 +104,7 @@ async def send_wave(
 ) -> Wave:
     """Send `batch` requests at once and return what was heard, with the counters before and after."""
     items = build_items(batch, answer_tokens)
-    turn = Turn(
+    period = Period(
         block=start.index,
         load=f"{start.draft_length}-{start.drafting}",
         concurrency=batch,
@@ -114,11 +114,11 @@ async def send_wave(
         item_ids=tuple(item.id for item in items),
     )
     jobs = [
-        Job(request_id=f"{turn.key}/{item.id}", item=item, phase=phase, order_in_block=slot, seed=slot + 1)
+        Job(request_id=f"{period.key}/{item.id}", item=item, phase=phase, order_in_block=slot, seed=slot + 1)
         for slot, item in enumerate(items)
     ]
     before = await station.scrape()
-    records = await asyncio.gather(*(_ask(station, turn, job, timeout_s) for job in jobs))
+    records = await asyncio.gather(*(_ask(station, period, job, timeout_s) for job in jobs))
     return Wave(
         start=start.index,
         draft_length=start.draft_length,
@@ -130,9 +130,9 @@ async def send_wave(
     )
 
 
-async def _ask(station: Station, turn: Turn, job: Job, timeout_s: float) -> RequestRecord:
+async def _ask(station: Station, period: Period, job: Job, timeout_s: float) -> RequestRecord:
     scheduled_ns = monotonic_ns()
-    record = make_record(turn, job, scheduled_ns, await _exchange(station, job, timeout_s))
+    record = make_record(period, job, scheduled_ns, await _exchange(station, job, timeout_s))
     return mask_struct(record, station.secrets) if station.secrets else record
 
 

@@ -33,7 +33,7 @@ from draftproof.judge.stats.bootstrap import (
     paired_ratio,
 )
 from draftproof.judge.stats.multiplicity import bonferroni_level
-from draftproof.judge.stats.periods import turn_spread, widen_by_turns
+from draftproof.judge.stats.periods import period_spread, widen_by_periods
 from draftproof.judge.stats.resampling import Ints, index_labels
 from draftproof.judge.stats.shares import paired_share_difference
 
@@ -234,8 +234,8 @@ def _estimate(
         minimum_clusters=choice.minimum_prompts,
     )
     for blocks in _list_periods([pair for pair, _, _ in both]):
-        spread = turn_spread(np.log(above / below), blocks, segments)
-        estimate = widen_by_turns(estimate, spread, blocks)
+        spread = period_spread(np.log(above / below), blocks, segments)
+        estimate = widen_by_periods(estimate, spread, blocks)
     return estimate
 
 

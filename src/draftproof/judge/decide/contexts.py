@@ -14,7 +14,7 @@ from draftproof.judge.decide.cells import decide_effect
 from draftproof.judge.decide.effects import (
     CellKey,
     EffectIndex,
-    PeriodSpread,
+    LoadSpread,
     estimate_ratio,
     null_difference_at,
     spread_at,
@@ -123,7 +123,7 @@ def _judge_band(
     contexts: Mapping[str, int],
     *,
     pairs: Pairs,
-    spread: PeriodSpread,
+    spread: LoadSpread,
     null: float,
 ) -> ContextBand:
     number, bands = place

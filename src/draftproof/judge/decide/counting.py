@@ -2,9 +2,9 @@
 
 Equal greedy texts must have equal counts, else a time per token compares nothing. A warm-up ends when two
 groups of requests agree, and two that are equally slow do: so each arm's counted requests are looked at once
-more, in the order of their turns. Of a pair whose answers differ in length both are read up to the last token
-of the shorter one. An arm that answers slow requests in a way that hides their times would look fast on the
-rest.
+more, in the order of their periods. Of a pair whose answers differ in length both are read up to the last
+token of the shorter one. An arm that answers slow requests in a way that hides their times would look fast on
+the rest.
 """
 
 import math
@@ -214,7 +214,7 @@ def withhold_for_cold(spells: Sequence[ColdSpell], thresholds: Thresholds) -> di
                 f"{told}. That alone moves candidate / baseline by {math.expm1(moved):+.1%}, so nothing is "
                 "concluded there. Raise limits.warmup_requests above that number and measure again."
             )
-            found[load] = (Reason(code="cold_turns", text=text, evidence=f"turns: load {load}"),)
+            found[load] = (Reason(code="cold_periods", text=text, evidence=f"periods: load {load}"),)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Device time per output token: the wall time of an arm's turns times its devices.
+"""Device time per output token: the wall time of an arm's periods times its devices.
 
 Eight devices answer faster than one, which is no gain of a method: for arms with other numbers of devices it
 decides beside the time of answers.
@@ -18,7 +18,7 @@ from draftproof.judge.decide.effects import CellKey
 from draftproof.judge.decide.guardrails import Finding, Standing
 from draftproof.judge.observe.pairs import group_conversations
 from draftproof.judge.observe.run_data import PreparedRun
-from draftproof.judge.observe.windows import TurnWindow, measure_windows
+from draftproof.judge.observe.windows import PeriodWindow, measure_windows
 from draftproof.judge.results.figure import Figure, as_figure, describe
 from draftproof.judge.results.run import CellStatus, Difference, Reason
 from draftproof.judge.results.services import ServiceUse
@@ -31,7 +31,7 @@ from draftproof.plan.schema import Arm
 from draftproof.plan.tables import Prices
 
 Place = tuple[str, str]  # arm, load
-NO_WINDOW = "no turn of it has a recorded time and a client that kept up"
+NO_WINDOW = "no period of it has a recorded time and a client that kept up"
 
 
 class DeviceTime(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,8 +39,8 @@ class DeviceTime(msgspec.Struct, frozen=True, kw_only=True):
 
     `tokens`, `good` and `conversations` have residence ns above and what came of it below, by prompt.
 
-    `is_whole` is False where turns are left out, since their times do not count. `seconds_per_ns` turns
-    residence into device seconds, None where the turns' times are not known.
+    `is_whole` is False where periods are left out, since their times do not count. `seconds_per_ns` periods
+    residence into device seconds, None where the periods' times are not known.
     """
 
     devices: int
@@ -61,16 +61,16 @@ class DeviceTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measure_device_time(
-    prepared: PreparedRun, windows: Sequence[TurnWindow] | None = None
+    prepared: PreparedRun, windows: Sequence[PeriodWindow] | None = None
 ) -> dict[Place, DeviceTime]:
-    """Return every arm at every load; turns whose times do not count are left out with their time.
+    """Return every arm at every load; periods whose times do not count are left out with their time.
 
     Args:
         prepared: the run.
-        windows: the counted stretches of its turns; None: they are measured here.
+        windows: the counted stretches of its periods; None: they are measured here.
     """
     kept = _group_windows(prepared, measure_windows(prepared) if windows is None else windows)
-    partly = {(turn.arm, turn.load) for turn in prepared.turns.values() if not turn.is_timed}
+    partly = {(period.arm, period.load) for period in prepared.periods.values() if not period.is_timed}
     return {
         (arm, load): _measure(
             prepared,
@@ -86,7 +86,7 @@ def measure_device_time(
 def _measure(
     prepared: PreparedRun,
     place: Place,
-    windows: Sequence[TurnWindow],
+    windows: Sequence[PeriodWindow],
     *,
     is_whole: bool,
 ) -> DeviceTime:
@@ -127,21 +127,23 @@ def _measure(
     )
 
 
-def _measured_share(windows: Sequence[TurnWindow]) -> float | None:
+def _measured_share(windows: Sequence[PeriodWindow]) -> float | None:
     """Return the part of the windows that the counted requests fill, at most 1."""
     length_ns = _sum_lengths(windows)
     return min(sum(one.filled_ns for one in windows) / length_ns, 1.0) if length_ns else None
 
 
-def _sum_lengths(windows: Sequence[TurnWindow]) -> int:
+def _sum_lengths(windows: Sequence[PeriodWindow]) -> int:
     return sum(one.length_ns for one in windows)
 
 
-def _group_windows(prepared: PreparedRun, windows: Sequence[TurnWindow]) -> Mapping[Place, list[TurnWindow]]:
-    found: defaultdict[Place, list[TurnWindow]] = defaultdict(list)
+def _group_windows(
+    prepared: PreparedRun, windows: Sequence[PeriodWindow]
+) -> Mapping[Place, list[PeriodWindow]]:
+    found: defaultdict[Place, list[PeriodWindow]] = defaultdict(list)
     for one in windows:
-        turn = prepared.turns.get((one.load, one.block, one.arm))
-        if turn is not None and turn.is_timed:
+        period = prepared.periods.get((one.load, one.block, one.arm))
+        if period is not None and period.is_timed:
             found[one.arm, one.load].append(one)
     return found
 
@@ -153,7 +155,8 @@ def _arm_of(prepared: PreparedRun, arm: str) -> Arm:
 
 
 LATE = (
-    "the load client was late in turns of one of the arms, or the host disturbed them, so they do not compare"
+    "the load client was late in periods of one of the arms, or the host disturbed them, so they "
+    "do not compare"
 )
 
 

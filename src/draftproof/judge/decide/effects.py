@@ -1,7 +1,7 @@
 """Effects: ratios of two arms by cell, with the interval of one comparison and the simultaneous one.
 
-Pure. Pairs enter only if both requests are ok, both turns were on time and both have the metric. What is left
-out here is counted by the failure guardrail, so a failure never makes an arm look faster.
+Pure. Pairs enter only if both requests are ok, both periods were on time and both have the metric. What is
+left out here is counted by the failure guardrail, so a failure never makes an arm look faster.
 """
 
 import hashlib
@@ -20,11 +20,11 @@ from draftproof.judge.results.run import Effect, Figure
 from draftproof.judge.stats.bootstrap import RatioEstimate, Statistic, null_difference, paired_ratio
 from draftproof.judge.stats.multiplicity import simultaneous_intervals
 from draftproof.judge.stats.periods import (
+    PeriodSpread,
     ProcessSpread,
-    TurnSpread,
-    turn_spread,
+    period_spread,
+    widen_by_periods,
     widen_by_processes,
-    widen_by_turns,
 )
 from draftproof.judge.stats.resampling import Floats, Ints
 
@@ -35,10 +35,10 @@ CellKey = tuple[str, str]  # segment, load
 EffectIndex = Mapping[tuple[str, str, str, str, str], Effect]
 
 
-class PeriodSpread(NamedTuple):
+class LoadSpread(NamedTuple):
     """How far the blocks of a load lie apart in a log ratio, and the processes of an arm; None: not known."""
 
-    blocks: TurnSpread | None
+    blocks: PeriodSpread | None
     processes: ProcessSpread | None
 
 
@@ -132,11 +132,11 @@ def compare_arms(
     cells = [(name, load) for load in prepared.loads for name in (ALL_SEGMENTS, *prepared.segments)]
     samples = {cell: _sample(prepared, pairs.cell(*cell), values) for cell in cells}
     luck = spread_processes(prepared, values)
-    spreads = {load: _spread_periods(samples[ALL_SEGMENTS, load], luck) for load in prepared.loads}
+    spreads = {load: _spread_at_load(samples[ALL_SEGMENTS, load], luck) for load in prepared.loads}
     estimates = {}
     for cell in cells:
         estimate = _estimate(prepared, samples[cell], comparison, metric, cell)
-        estimates[cell] = _widen_by_periods(estimate, spreads[cell[1]], samples[cell])
+        estimates[cell] = _widen(estimate, spreads[cell[1]], samples[cell])
     family = {cell: one for cell, one in estimates.items() if cell[0] != ALL_SEGMENTS}
     joint = widen(family, prepared.plan.comparison.confidence)
     return [
@@ -153,7 +153,7 @@ def estimate_ratio(
     cell: CellKey,
     *,
     values: Floats,
-    spread: PeriodSpread | None = None,
+    spread: LoadSpread | None = None,
 ) -> RatioEstimate:
     """Return the ratio of a metric over some pairs, periods counted in; by `spread`, else by their own.
 
@@ -161,13 +161,13 @@ def estimate_ratio(
     fixed. `values`, shape (observations,).
     """
     sample = _sample(prepared, pairs, values)
-    spread = spread or _spread_periods(sample, spread_processes(prepared, values))
-    return _widen_by_periods(_estimate(prepared, sample, comparison, metric, cell), spread, sample)
+    spread = spread or _spread_at_load(sample, spread_processes(prepared, values))
+    return _widen(_estimate(prepared, sample, comparison, metric, cell), spread, sample)
 
 
-def _widen_by_periods(estimate: RatioEstimate, spread: PeriodSpread, sample: _Sample) -> RatioEstimate:
+def _widen(estimate: RatioEstimate, spread: LoadSpread, sample: _Sample) -> RatioEstimate:
     """Return an estimate whose error takes in that of its blocks and that of its processes."""
-    wider = widen_by_turns(estimate, spread.blocks, sample.blocks)
+    wider = widen_by_periods(estimate, spread.blocks, sample.blocks)
     is_in_blocks = spread.blocks is not None and not spread.blocks.is_within
     blocks = sample.blocks if is_in_blocks else None
     return widen_by_processes(wider, spread.processes, sample.mine, sample.theirs, blocks)
@@ -201,9 +201,9 @@ def estimate_null(prepared: PreparedRun, pairs: PairTable, metric: str, load: st
     return estimate_ratio(prepared, pairs[NULL].cell(*cell), NULL, metric, cell, values=values)
 
 
-def spread_at(prepared: PreparedRun, pairs: Pairs, values: Floats) -> PeriodSpread:
+def spread_at(prepared: PreparedRun, pairs: Pairs, values: Floats) -> LoadSpread:
     """Return how far the blocks and the processes of some pairs lie apart in the log ratio of a value."""
-    return _spread_periods(_sample(prepared, pairs, values), spread_processes(prepared, values))
+    return _spread_at_load(_sample(prepared, pairs, values), spread_processes(prepared, values))
 
 
 def _estimate(
@@ -223,11 +223,11 @@ def _estimate(
     )
 
 
-def _spread_periods(sample: _Sample, luck: ProcessSpread | None) -> PeriodSpread:
+def _spread_at_load(sample: _Sample, luck: ProcessSpread | None) -> LoadSpread:
     """Return how far blocks lie apart beyond what their prompts explain, segments pooled, and processes."""
     processes = number_rows(sample.mine, sample.theirs) if luck and len(sample.mine) else None
     logs = np.log(sample.above / sample.below)
-    return PeriodSpread(turn_spread(logs, sample.blocks, sample.segments, processes), luck)
+    return LoadSpread(period_spread(logs, sample.blocks, sample.segments, processes), luck)
 
 
 def widen(family: Mapping[CellKey, RatioEstimate], confidence: float) -> dict[CellKey, Figure]:

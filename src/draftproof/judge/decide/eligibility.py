@@ -196,7 +196,7 @@ def _find_by_attempts(prepared: PreparedRun, effects: EffectIndex) -> Iterable[t
 
     A candidate that stalls by itself may have let the host look disturbed: its first attempts count then too.
     """
-    arms = [turn.arm for turn in prepared.turns.values()]
+    arms = [period.arm for period in prepared.periods.values()]
     if not may_disturb_itself(prepared.attempts, arms, "candidate"):
         return
     count, words = sum(one.arm == "candidate" for one in prepared.attempts), _words(prepared)
@@ -252,8 +252,10 @@ def _find_late_by_itself(prepared: PreparedRun) -> Iterable[tuple[CellKey, Findi
     candidate's, no other program was in the way.
     """
     for load in prepared.loads:
-        turns = (turn for turn in prepared.turns.values() if (turn.load, turn.arm) == (load, "candidate"))
-        if count := sum(turn.late_by_itself for turn in turns):
+        periods = (
+            period for period in prepared.periods.values() if (period.load, period.arm) == (load, "candidate")
+        )
+        if count := sum(period.late_by_itself for period in periods):
             text = (
                 f"At load {load} the client was late in {count} of the candidate's periods while the run's "
                 "own processes filled the host: the candidate may have made it late, and its times there are "
@@ -265,7 +267,7 @@ def _find_late_by_itself(prepared: PreparedRun) -> Iterable[tuple[CellKey, Findi
 def _find_few_blocks(prepared: PreparedRun, pairs: Pairs, least: int) -> Iterable[tuple[CellKey, Finding]]:
     """Find loads with so few blocks that what a period does to all of its prompts is in no interval."""
     for load, text in find_few_blocks(prepared, pairs, least):
-        yield from _open_load(prepared, load, "turns_unmeasured", text)
+        yield from _open_load(prepared, load, "periods_unmeasured", text)
 
 
 def _open_load(prepared: PreparedRun, load: str, code: str, text: str) -> Iterable[tuple[CellKey, Finding]]:

@@ -44,7 +44,7 @@ _QUIET = "Stop other work on this machine and run again."
 _SHARED = "Raise limits.workers, or lower the load, and run again."
 _AWAKE = "Keep this machine from sleeping and run again."
 _ROOM = "Raise max_in_flight of this level, or lower its rate where the service cannot keep up with it."
-# The same in a few words, for turns that are left out of a load that is judged.
+# The same in a few words, for periods that are left out of a load that is judged.
 FAULT_WORDS: dict[FaultKind, str] = {
     "lag": "the client itself was late",
     "lag_share": "the client was late for times so short",
@@ -54,7 +54,7 @@ FAULT_WORDS: dict[FaultKind, str] = {
     "rate": "the client sent fewer requests than were due",
     "core": "a load process filled its core",
 }
-# What happened, in how many turns comes after it, and what to do about it.
+# What happened, in how many periods comes after it, and what to do about it.
 _SENTENCES: dict[FaultKind, tuple[str, str]] = {
     "lag": ("the load client itself was late by more than {limit:g} ms", _QUIET),
     "lag_share": (
@@ -94,7 +94,7 @@ _SENTENCES: dict[FaultKind, tuple[str, str]] = {
 def describe_client_faults(
     level: LoadLevel,
     size: LoadSize,
-    turns: Sequence[Sequence[ClientFault]],
+    periods: Sequence[Sequence[ClientFault]],
     *,
     lag_limit_ms: float,
     lag_share: float,
@@ -102,15 +102,15 @@ def describe_client_faults(
 ) -> Iterator[str]:
     """Yield a sentence for each limit that the client broke; where it broke none, one on what is not known.
 
-    `turns`: what the client did in each turn of baseline and candidate, of which in `unknown` its lateness is
-    not known; `lag_share`: the limit as a share of what is measured.
+    `periods`: what the client did in each period of baseline and candidate, of which in `unknown` its
+    lateness is not known; `lag_share`: the limit as a share of what is measured.
     """
     amounts: defaultdict[FaultKind, list[float]] = defaultdict(list)
-    for fault in (fault for faults in turns for fault in faults):
+    for fault in (fault for faults in periods for fault in faults):
         amounts[fault.kind].append(fault.amount)
     if not amounts:
         what = f"the load client itself is not known to have kept within {lag_limit_ms:g} ms"
-        yield _render(level.name, what, unknown, len(turns), _QUIET)
+        yield _render(level.name, what, unknown, len(periods), _QUIET)
     for kind, found in amounts.items():
         words, fix = _SENTENCES[kind]
         what = words.format(
@@ -125,12 +125,13 @@ def describe_client_faults(
             core=100 * max(found),
             most_core=100 * CORE_SHARE,
         )
-        yield _render(level.name, what, len(found), len(turns), fix)
+        yield _render(level.name, what, len(found), len(periods), fix)
 
 
-def _render(load: str, what: str, count: int, turns: int, fix: str) -> str:
+def _render(load: str, what: str, count: int, periods: int, fix: str) -> str:
     return (
-        f"At load {load} {what} in {count} of {turns} turns of baseline and candidate; times measured there "
+        f"At load {load} {what} in {count} of {periods} periods of baseline and candidate; times "
+        f"measured there "
         f"say nothing about the service. {fix}"
     )
 
@@ -216,14 +217,18 @@ def _find_missing_arms(prepared: PreparedRun) -> Iterator[Reason]:
     """Find a baseline or candidate of which no measured request was kept: there is nothing to compare."""
     for arm in ("baseline", "candidate"):
         if not prepared.of_arm(arm):
-            turns = [turn for turn in prepared.turns.values() if turn.arm == arm]
-            ended = sum(turn.completed for turn in turns)
-            what = f"{len(turns)} turns were begun, {ended} ended" if turns else "none of its turns was begun"
+            periods = [period for period in prepared.periods.values() if period.arm == arm]
+            ended = sum(period.completed for period in periods)
+            what = (
+                f"{len(periods)} periods were begun, {ended} ended"
+                if periods
+                else "none of its periods was begun"
+            )
             text = (
                 f"The arm {arm} left no measured request, so there is nothing to compare: {what}. "
                 "Continue the run or measure again."
             )
-            yield Reason(code="arm_missing", text=text, evidence=f"turns: {arm}, all loads")
+            yield Reason(code="arm_missing", text=text, evidence=f"periods: {arm}, all loads")
 
 
 def _steps_of_arm(prepared: PreparedRun, readings: ServiceReadings, arm: str) -> int | None:
@@ -235,25 +240,25 @@ def _steps_of_arm(prepared: PreparedRun, readings: ServiceReadings, arm: str) ->
 
 def _find_unfit_client(prepared: PreparedRun, load: str) -> Iterator[Reason]:
     """Find a client that was beyond its limits, or of which nobody can tell: neither may judge a service."""
-    turns = [
-        turn
-        for turn in prepared.turns.values()
-        if turn.load == load and turn.arm in ("baseline", "candidate")
+    periods = [
+        period
+        for period in prepared.periods.values()
+        if period.load == load and period.arm in ("baseline", "candidate")
     ]
-    # A turn that was broken off has no lag to its end: the run is incomplete there, and says so.
-    turns = [turn for turn in turns if turn.completed or turn.lag_max_ns is not None] or turns
-    unfit = sum(turn.lagged or turn.lag_max_ns is None for turn in turns)
+    # A period that was broken off has no lag to its end: the run is incomplete there, and says so.
+    periods = [period for period in periods if period.completed or period.lag_max_ns is not None] or periods
+    unfit = sum(period.lagged or period.lag_max_ns is None for period in periods)
     asked = any(prepared.of_arm(arm, load) for arm in ("baseline", "candidate"))
-    if (not turns and asked) or (turns and unfit / len(turns) > LAGGED_TURNS_LIMIT):
+    if (not periods and asked) or (periods and unfit / len(periods) > LAGGED_TURNS_LIMIT):
         yield from (
-            Reason(code=CLIENT_LATE, text=text, evidence=f"turns: load {load}")
+            Reason(code=CLIENT_LATE, text=text, evidence=f"periods: load {load}")
             for text in describe_client_faults(
                 prepared.level(load),
                 prepared.sizes[load],
-                [turn.faults for turn in turns],
+                [period.faults for period in periods],
                 lag_limit_ms=prepared.plan.limits.client_lag_ms,
                 lag_share=LAG_PART * prepared.plan.thresholds.minimum_gain,
-                unknown=sum(turn.lag_max_ns is None for turn in turns),
+                unknown=sum(period.lag_max_ns is None for period in periods),
             )
         )
 
@@ -267,7 +272,7 @@ def _find_incomplete(prepared: PreparedRun) -> Iterator[tuple[CellKey, Reason]]:
             if min(got.values()) < expected:
                 made = ", ".join(f"{count} ({arm})" for arm, count in got.items())
                 asked = {arm: _count_asked(prepared, arm, load, segment) for arm in arms}
-                where = "" if asked == got else " in turns with a record that they ended"
+                where = "" if asked == got else " in periods with a record that they ended"
                 text = (
                     f"Of {expected} requests of {segment} at load {load} only these were made{where}: {made}."
                 )
@@ -287,10 +292,10 @@ def summarise_incomplete(incomplete: Mapping[CellKey, Reason], cells: int) -> tu
 
 
 def _count_asked(prepared: PreparedRun, arm: str, load: str, segment: str, *, ended: bool = False) -> int:
-    """Count the requests that were made; `ended`: of turns whose own record says that they ended.
+    """Count the requests that were made; `ended`: of periods whose own record says that they ended.
 
-    A turn without such a record is not measured: what it would say of the client, and so whether its times
-    are the service's, is known to nobody, and whoever takes records away could choose which turns decide.
+    A period without such a record is not measured: what it would say of the client, and so whether its times
+    are the service's, is known to nobody, and whoever takes records away could choose which periods decide.
     """
     places = prepared.places_of(arm, load, segment)
     if ended:
@@ -299,7 +304,7 @@ def _count_asked(prepared: PreparedRun, arm: str, load: str, segment: str, *, en
 
 
 def _warn(prepared: PreparedRun, pairs: PairTable, readings: ServiceReadings) -> Iterator[str]:
-    yield from _warn_about_turns(prepared)
+    yield from _warn_about_periods(prepared)
     yield from (f"{text}." for text in prepared.disturbed_more.values())
     yield from _warn_about_missing(prepared)
     yield from _warn_about_hidden_failures(prepared, pairs)
@@ -307,22 +312,24 @@ def _warn(prepared: PreparedRun, pairs: PairTable, readings: ServiceReadings) ->
     yield from _warn_about_records(prepared)
 
 
-def _warn_about_turns(prepared: PreparedRun) -> Iterator[str]:
-    turns = prepared.turns.values()
+def _warn_about_periods(prepared: PreparedRun) -> Iterator[str]:
+    periods = prepared.periods.values()
     seen = prepared.asked_turns
     counts = {
-        "{n} turns were not finished.": sum(not turn.completed for turn in turns),
-        "{n} turns have requests but no record of the turn itself.": len(seen - set(prepared.turns)),
-        "The client's lag is unknown in {n} turns.": sum(turn.lag_max_ns is None for turn in turns),
+        "{n} periods were not finished.": sum(not period.completed for period in periods),
+        "{n} periods have requests but no record of the period itself.": len(seen - set(prepared.periods)),
+        "The client's lag is unknown in {n} periods.": sum(period.lag_max_ns is None for period in periods),
         "{n} requests were sent later than the client's limit after they were due.": _count_late(prepared),
     }
     yield from (text.format(n=n) for text, n in counts.items() if n)
     for kind, words in FAULT_WORDS.items():
-        found = [turn for turn in turns if any(fault.kind == kind for fault in turn.faults)]
+        found = [period for period in periods if any(fault.kind == kind for fault in period.faults)]
         if found:
-            shown = ", ".join(f"{turn.load}/{turn.block} of {turn.arm}" for turn in found[:_TURNS_NAMED])
+            shown = ", ".join(
+                f"{period.load}/{period.block} of {period.arm}" for period in found[:_TURNS_NAMED]
+            )
             more = f" and {len(found) - _TURNS_NAMED} more" if len(found) > _TURNS_NAMED else ""
-            yield f"Left out of all times, because {words} there: turn {shown}{more}."
+            yield f"Left out of all times, because {words} there: period {shown}{more}."
 
 
 def _warn_about_missing(prepared: PreparedRun) -> Iterator[str]:

@@ -248,9 +248,9 @@ def _describe(load: str, blocks: int, least: int, why: str) -> str:
 def _explain(prepared: PreparedRun, level: LoadLevel, asked: int) -> str:
     """Say what happened to the blocks of a load that a plan has enough of."""
     planned = count_blocks(level, asked)
-    own = {block for load, block, _ in prepared.turns if load == level.name}
-    turns = {block: [prepared.turns.get((level.name, block, arm)) for arm in DECISIVE] for block in own}
-    whole = {block: pair for block, pair in turns.items() if all(one and one.completed for one in pair)}
+    own = {block for load, block, _ in prepared.periods if load == level.name}
+    periods = {block: [prepared.periods.get((level.name, block, arm)) for arm in DECISIVE] for block in own}
+    whole = {block: pair for block, pair in periods.items() if all(one and one.completed for one in pair)}
     if len(whole) < planned:
         return f"{planned - len(whole)} of the plan's {planned} were not measured; go on with --resume"
     late = sum(any(one and not one.is_timed for one in pair) for pair in whole.values())

@@ -15,7 +15,7 @@ from draftproof.judge.observe.observed import RunData
 from draftproof.judge.observe.pairs import Pairs
 from draftproof.judge.observe.run_data import PreparedRun
 from draftproof.judge.stats.bootstrap import MINIMUM_CLUSTERS
-from draftproof.judge.stats.periods import turn_spread
+from draftproof.judge.stats.periods import period_spread
 from draftproof.workload.clusters import find_near_copies, name_clusters
 from draftproof.workload.items import Item
 
@@ -118,7 +118,7 @@ def _measure_correlation(prepared: PreparedRun, pairs: Pairs, groups: Mapping[st
     labels = [groups[names[place]] for place in met.tolist()]
     segments = np.zeros(len(counts), dtype=np.intp)
     segments[clusters] = columns.segments[mine]
-    spread = turn_spread(ratios, labels, segments[met])
+    spread = period_spread(ratios, labels, segments[met])
     if spread is None:
         return None
     means = {kind: ratios[segments[met] == kind].mean() for kind in np.unique(segments[met]).tolist()}

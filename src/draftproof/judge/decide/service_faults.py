@@ -10,7 +10,7 @@ import msgspec
 
 from draftproof.judge.metrics.acceptance import count_speculation
 from draftproof.judge.observe.run_data import PreparedRun
-from draftproof.judge.observe.services import ServiceReadings, ServiceTurn
+from draftproof.judge.observe.services import ServicePeriod, ServiceReadings
 from draftproof.judge.results.run import Reason
 from draftproof.services.engines import adapter_for
 
@@ -75,14 +75,14 @@ def list_paused(prepared: PreparedRun, readings: ServiceReadings) -> dict[str, R
     }
 
 
-def is_foreign(turn: ServiceTurn) -> bool:
-    """Return whether a service did more in a turn than the client asked of it.
+def is_foreign(period: ServicePeriod) -> bool:
+    """Return whether a service did more in a period than the client asked of it.
 
     More than 1 % and two requests beyond what was sent, or more than 1 % and two answers' worth of tokens
     beyond what was delivered and what requests without an end may have cost.
     """
-    gains, client = turn.gains.gains, turn.client
-    if turn.gains.unused is not None:
+    gains, client = period.gains.gains, period.client
+    if period.gains.unused is not None:
         return False
     extra = gains.get("finished_requests", 0.0) - client.sent
     if extra > max(FOREIGN_REQUESTS, FOREIGN_SHARE * client.sent):
@@ -95,38 +95,38 @@ def is_foreign(turn: ServiceTurn) -> bool:
 
 
 def _find_foreign(prepared: PreparedRun, readings: ServiceReadings, load: str) -> Iterator[Reason]:
-    turns = _deciding(prepared, readings, load)
-    foreign = [one for one in turns if is_foreign(one)]
+    periods = _deciding(prepared, readings, load)
+    foreign = [one for one in periods if is_foreign(one)]
     if foreign:
         first = foreign[0]
         text = (
             f"At load {load} services did work that this run did not ask for, in {len(foreign)} of "
-            f"{len(turns)} turns: {_describe(first)}. Keep other clients away and run again."
+            f"{len(periods)} periods: {_describe(first)}. Keep other clients away and run again."
         )
-        yield Reason(code="foreign_traffic", text=text, evidence=f"telemetry: turn {first.samples.name}")
+        yield Reason(code="foreign_traffic", text=text, evidence=f"telemetry: period {first.samples.name}")
 
 
-def _describe(turn: ServiceTurn) -> str:
-    gains, client = turn.gains.gains, turn.client
+def _describe(period: ServicePeriod) -> str:
+    gains, client = period.gains.gains, period.client
     parts = []
     if "finished_requests" in gains:
         parts.append(f"{gains['finished_requests']:g} requests finished and {client.sent} sent")
     if "generation_tokens" in gains and client.tokens is not None:
         parts.append(f"{gains['generation_tokens']:g} tokens generated and {client.tokens} delivered")
-    return f"{turn.samples.arm} in turn {turn.samples.name}: {', '.join(parts)}"
+    return f"{period.samples.arm} in period {period.samples.name}: {', '.join(parts)}"
 
 
 def _find_resets(prepared: PreparedRun, readings: ServiceReadings, load: str) -> Iterator[Reason]:
-    turns = _deciding(prepared, readings, load)
-    fallen = [one for one in turns if one.gains.resets]
+    periods = _deciding(prepared, readings, load)
+    fallen = [one for one in periods if one.gains.resets]
     if fallen:
         first = fallen[0]
         text = (
-            f"At load {load} counters of services fell in {len(fallen)} of {len(turns)} turns "
-            f"({first.samples.arm}, turn {first.samples.name}: {first.gains.resets[0]}): a service was "
+            f"At load {load} counters of services fell in {len(fallen)} of {len(periods)} periods "
+            f"({first.samples.arm}, period {first.samples.name}: {first.gains.resets[0]}): a service was "
             "restarted while it was measured, or several replicas answer at one metrics address."
         )
-        yield Reason(code="counter_reset", text=text, evidence=f"telemetry: turn {first.samples.name}")
+        yield Reason(code="counter_reset", text=text, evidence=f"telemetry: period {first.samples.name}")
 
 
 def _find_idle(prepared: PreparedRun, readings: ServiceReadings, load: str) -> Iterator[Reason]:
@@ -163,10 +163,10 @@ def _drafts(prepared: PreparedRun, readings: ServiceReadings, load: str) -> bool
 
 
 def _see_counters(readings: ServiceReadings, arm: str, load: str) -> SpeculationSeen | None:
-    """Read the counters, of drafts where steps are not counted; 0 in a part of the turns tells nothing."""
-    turns = readings.usable(arm, load)
+    """Read the counters, of drafts where steps are not counted; 0 in a part of the periods tells nothing."""
+    periods = readings.usable(arm, load)
     gains = {
-        name: readings.gain(arm, turns, name) for name in ("spec_steps", "draft_tokens", "accepted_tokens")
+        name: readings.gain(arm, periods, name) for name in ("spec_steps", "draft_tokens", "accepted_tokens")
     }
     steps = gains["spec_steps"] if gains["spec_steps"] is not None else gains["draft_tokens"]
     if steps is None and gains["accepted_tokens"]:
@@ -174,7 +174,7 @@ def _see_counters(readings: ServiceReadings, arm: str, load: str) -> Speculation
         return SpeculationSeen(
             steps=1, drafted=None, accepted=_whole(gains["accepted_tokens"]), source="telemetry"
         )
-    if steps is None or (steps == 0 and len(turns) < len(readings.of(arm, load))):
+    if steps is None or (steps == 0 and len(periods) < len(readings.of(arm, load))):
         return None
     return SpeculationSeen(
         steps=round(steps),
@@ -184,8 +184,8 @@ def _see_counters(readings: ServiceReadings, arm: str, load: str) -> Speculation
     )
 
 
-def _deciding(prepared: PreparedRun, readings: ServiceReadings, load: str) -> Sequence[ServiceTurn]:
-    """Return the turns of the arms that decide: all but the second baseline."""
+def _deciding(prepared: PreparedRun, readings: ServiceReadings, load: str) -> Sequence[ServicePeriod]:
+    """Return the periods of the arms that decide: all but the second baseline."""
     arms = [arm for arm in prepared.arms if arm != "baseline_null"]
     return [one for arm in arms for one in readings.of(arm, load)]
 

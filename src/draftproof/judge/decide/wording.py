@@ -37,7 +37,7 @@ WITHHELD_WORDS = {
     "gain_by_length": "the length of answers makes the gain",
     "gain_by_counting": "how tokens are counted",
     "contradicted_end_to_end": "end-to-end time contradicts time per token",
-    "turns_unmeasured": "too few blocks",
+    "periods_unmeasured": "too few blocks",
     "late_by_itself": "periods in which the candidate may have made the client late",
     "disturbed_more": "the host disturbed the candidate more often than the other arms",
     "gain_by_attempts": "disturbed periods that are mostly the candidate's",

@@ -1,6 +1,6 @@
-"""One arm in one cell: outcomes, percentiles with failures counted, acceptance, checks, delivery, turns.
+"""One arm in one cell: outcomes, percentiles with failures counted, acceptance, checks, delivery, periods.
 
-Times of turns in which the client was late are left out; outcomes and checks are not. Also how far the ways
+Times of periods in which the client was late are left out; outcomes and checks are not. Also how far the ways
 in which other tools compute "inter-token latency" disagree on this very run.
 """
 
@@ -20,7 +20,7 @@ from draftproof.judge.metrics.request import name_outcome
 from draftproof.judge.metrics.service import percentile
 from draftproof.judge.observe.columns import ASSUMED, Columns
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, Observation, PreparedRun
-from draftproof.judge.results.decision import LabelAcceptance, TurnSummary
+from draftproof.judge.results.decision import LabelAcceptance, PeriodSummary
 from draftproof.judge.results.figure import as_figure, share_figure
 from draftproof.judge.results.run import (
     ArmCell,
@@ -204,21 +204,21 @@ def _to_delivery(arm: str, load: str, mechanism: str | None, records: Iterable[R
     return msgspec.convert(msgspec.structs.asdict(summary) | told | hint, Delivery)
 
 
-def summarise_turns(prepared: PreparedRun) -> tuple[TurnSummary, ...]:
-    """Return one row per load and arm, those without a single turn included."""
+def summarise_periods(prepared: PreparedRun) -> tuple[PeriodSummary, ...]:
+    """Return one row per load and arm, those without a single period included."""
     return tuple(_summarise(prepared, arm, load) for load in prepared.loads for arm in prepared.arms)
 
 
-def _summarise(prepared: PreparedRun, arm: str, load: str) -> TurnSummary:
-    turns = [turn for turn in prepared.turns.values() if (turn.arm, turn.load) == (arm, load)]
-    lags = [turn.lag_max_ns for turn in turns if turn.lag_max_ns is not None]
-    return TurnSummary(
+def _summarise(prepared: PreparedRun, arm: str, load: str) -> PeriodSummary:
+    periods = [period for period in prepared.periods.values() if (period.arm, period.load) == (arm, load)]
+    lags = [period.lag_max_ns for period in periods if period.lag_max_ns is not None]
+    return PeriodSummary(
         arm=arm,
         load=load,
-        turns=len(turns),
-        completed=sum(turn.completed for turn in turns),
-        lagged=sum(turn.lagged for turn in turns),
-        lag_unknown=len(turns) - len(lags),
+        periods=len(periods),
+        completed=sum(period.completed for period in periods),
+        lagged=sum(period.lagged for period in periods),
+        lag_unknown=len(periods) - len(lags),
         lag_max_ns=max(lags, default=None),
     )
 

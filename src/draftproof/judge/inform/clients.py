@@ -11,35 +11,35 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from draftproof.core.records import BlockRecord, RequestRecord, Warmup
-from draftproof.judge.metrics.phases import TurnPhases, split_turn
+from draftproof.judge.metrics.phases import PeriodPhases, split_period
 from draftproof.judge.metrics.service import percentile
 from draftproof.judge.observe.client_limits import Pace, measure_pace, pool_paces, share_of_core
-from draftproof.judge.observe.run_data import Observation, PreparedRun, TurnKey
-from draftproof.judge.observe.windows import UNCOUNTED, TurnWindow
+from draftproof.judge.observe.run_data import Observation, PeriodKey, PreparedRun
+from draftproof.judge.observe.windows import UNCOUNTED, PeriodWindow
 from draftproof.judge.results.economics import ArmUse
 from draftproof.judge.results.services import ClientUse, PhaseSummary
 
 
 class _Sources(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of one arm at one load; `connects` are of all its turns' requests, in ns."""
+    """What is known of one arm at one load; `connects` are of all its periods' requests, in ns."""
 
     arm: str
     load: str
     seen: list[Observation]
     blocks: list[BlockRecord]
-    windows: list[TurnWindow]
+    windows: list[PeriodWindow]
     connects: list[int]
     use: ArmUse | None
 
 
 def summarise_clients(
-    prepared: PreparedRun, windows: Iterable[TurnWindow], uses: Iterable[ArmUse]
+    prepared: PreparedRun, windows: Iterable[PeriodWindow], uses: Iterable[ArmUse]
 ) -> tuple[ClientUse, ...]:
-    """Return one row for every arm and load that has a turn."""
+    """Return one row for every arm and load that has a period."""
     blocks: defaultdict[tuple[str, str], list[BlockRecord]] = defaultdict(list)
     for block in prepared.run.blocks:
         blocks[block.arm, block.load].append(block)
-    stretches: defaultdict[tuple[str, str], list[TurnWindow]] = defaultdict(list)
+    stretches: defaultdict[tuple[str, str], list[PeriodWindow]] = defaultdict(list)
     for window in windows:
         stretches[window.arm, window.load].append(window)
     connects, by_place = _collect_connects(prepared), {(one.arm, one.load): one for one in uses}
@@ -71,14 +71,14 @@ def _collect_connects(prepared: PreparedRun) -> defaultdict[tuple[str, str], lis
 
 
 def _summarise(prepared: PreparedRun, known: _Sources) -> ClientUse:
-    turns = [one for one in prepared.turns.values() if (one.arm, one.load) == (known.arm, known.load)]
+    periods = [one for one in prepared.periods.values() if (one.arm, one.load) == (known.arm, known.load)]
     shares = [share for one in known.blocks if (share := share_of_core(one)) is not None]
     pace = _measure_pace(prepared, known)
     return ClientUse(
         arm=known.arm,
         load=known.load,
-        turns=len(turns),
-        unfit=sum(turn.lagged for turn in turns),
+        periods=len(periods),
+        unfit=sum(period.lagged for period in periods),
         offered_rps=pace.offered_rps if pace else prepared.sizes[known.load].offered_rps,
         achieved_rps=pace.achieved_rps if pace else None,
         on_time_share=known.use.on_time_share if known.use else None,
@@ -97,18 +97,18 @@ def _summarise(prepared: PreparedRun, known: _Sources) -> ClientUse:
 
 
 def _measure_pace(prepared: PreparedRun, known: _Sources) -> Pace | None:
-    """Return the pace over the counted part of turns that ran in one go, None in a closed loop."""
+    """Return the pace over the counted part of periods that ran in one go, None in a closed loop."""
     if prepared.sizes[known.load].axis != "rate":
         return None
-    parts: defaultdict[TurnKey, int] = defaultdict(int)
+    parts: defaultdict[PeriodKey, int] = defaultdict(int)
     for block in known.blocks:
         parts[block.load, block.block, block.arm] += 1
-    turns: defaultdict[TurnKey, list[Observation]] = defaultdict(list)
+    periods: defaultdict[PeriodKey, list[Observation]] = defaultdict(list)
     for one in known.seen:
         key = (one.record.load, one.record.block, one.record.arm)
         if one.record.conversation_turn == 0 and parts.get(key) == 1:
-            turns[key].append(one)
-    paces = [measure_pace(one.record for one in seen) for seen in turns.values()]
+            periods[key].append(one)
+    paces = [measure_pace(one.record for one in seen) for seen in periods.values()]
     return pool_paces(pace for pace in paces if pace is not None)
 
 
@@ -126,7 +126,7 @@ def _goodput_rps(known: _Sources, pace: Pace | None) -> float | None:
     return use.good * pace.offered_rps / openings if openings else None
 
 
-def _mean_in_flight(windows: Sequence[TurnWindow]) -> float | None:
+def _mean_in_flight(windows: Sequence[PeriodWindow]) -> float | None:
     length_ns = sum(one.length_ns for one in windows)
     return sum(one.all_ns for one in windows) / length_ns if length_ns else None
 
@@ -154,9 +154,9 @@ def summarise_phases(prepared: PreparedRun) -> tuple[PhaseSummary, ...]:
     for record in prepared.run.records:
         if record.phase == "warmup":
             asked[record.load, record.arm] += 1
-    turns = _split_turns(prepared)
+    periods = _split_periods(prepared)
     return tuple(
-        _summarise_place(prepared, (load, arm), warmups[load, arm], asked[load, arm], turns[load, arm])
+        _summarise_place(prepared, (load, arm), warmups[load, arm], asked[load, arm], periods[load, arm])
         for load in prepared.loads
         for arm in prepared.arms
     )
@@ -191,7 +191,7 @@ def _summarise_place(
     place: _Place,
     warmups: Sequence[Warmup],
     asked: int,
-    turns: Sequence[TurnPhases],
+    periods: Sequence[PeriodPhases],
 ) -> PhaseSummary:
     load, arm = place
     told = next((one for one in prepared.run.manifest.arms if one.arm == arm), None)
@@ -209,25 +209,25 @@ def _summarise_place(
         warmup_change=max(changes, default=None),
         warmup_first_ttft_ns=_median(one.groups[0].ttft_ns for one in warmups if one.groups),
         warmup_last_ttft_ns=_median(one.groups[-1].ttft_ns for one in warmups if one.groups),
-        turns=len(turns),
-        ramp_ns=_median(one.ramp_ns for one in turns),
-        steady_ns=sum(one.steady_ns for one in turns) if turns else None,
-        drain_ns=_median(one.drain_ns for one in turns),
+        periods=len(periods),
+        ramp_ns=_median(one.ramp_ns for one in periods),
+        steady_ns=sum(one.steady_ns for one in periods) if periods else None,
+        drain_ns=_median(one.drain_ns for one in periods),
         warm_ttft_ns=_median(warm),
     )
 
 
-def _split_turns(prepared: PreparedRun) -> defaultdict[_Place, list[TurnPhases]]:
-    """Split the turns that ended in one piece: what a resumed one did between its parts is no phase."""
+def _split_periods(prepared: PreparedRun) -> defaultdict[_Place, list[PeriodPhases]]:
+    """Split the periods that ended in one piece: what a resumed one did between its parts is no phase."""
     parts = defaultdict[tuple[str, int, str], list[BlockRecord]](list)
     for block in prepared.run.blocks:
         parts[block.load, block.block, block.arm].append(block)
     counted = defaultdict[tuple[str, int, str], list[RequestRecord]](list)
     for seen in prepared.observations:
         counted[seen.record.load, seen.record.block, seen.record.arm].append(seen.record)
-    found = defaultdict[_Place, list[TurnPhases]](list)
+    found = defaultdict[_Place, list[PeriodPhases]](list)
     for (load, number, arm), pieces in parts.items():
-        phases = split_turn(pieces[0], counted[load, number, arm])
+        phases = split_period(pieces[0], counted[load, number, arm])
         if len(pieces) == 1 and phases is not None:
             found[load, arm].append(phases)
     return found

@@ -33,7 +33,7 @@ from draftproof.judge.inform.money import (
 )
 from draftproof.judge.observe.pairs import COMPARISONS
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
-from draftproof.judge.observe.windows import TurnWindow
+from draftproof.judge.observe.windows import PeriodWindow
 from draftproof.judge.results.economics import (
     ArmUse,
     Capacity,
@@ -57,7 +57,7 @@ def compute_economics(
     prepared: PreparedRun,
     services: Sequence[ServiceUse],
     differences: Sequence[Difference],
-    windows: Sequence[TurnWindow] | None = None,
+    windows: Sequence[PeriodWindow] | None = None,
     faults: Faults | None = None,
 ) -> Economics:
     """Return use of every arm at every load, capacities, and what each arm costs against another.

@@ -1,7 +1,7 @@
 """What a reason points to: the written reference of its evidence, read back as rows of the results.
 
 Pure. The written form is `TABLE [QUANTITY][: [QUANTITY] ARM[ / VERSUS][, PLACE]]`, with PLACE one of
-`SEGMENT × LOAD`, `load LOAD`, `turn LOAD/BLOCK` and `all loads`, such as
+`SEGMENT × LOAD`, `load LOAD`, `period LOAD/BLOCK` and `all loads`, such as
 "effects: tpot_ns candidate / baseline, task=chat × busy". A reference that says anything that no row bears
 out leads to no row at all: it is wrong, and a test finds it.
 """
@@ -137,9 +137,9 @@ def _split_place(results: Results, text: str) -> tuple[str, dict[str, str | None
                 return text.removesuffix(place).removesuffix(", "), {"segment": segment, "load": load}
         if text.endswith(place := f"load {load}"):
             return text.removesuffix(place).removesuffix(", "), {"load": load}
-        if text.startswith(place := f"turn {load}/"):
+        if text.startswith(place := f"period {load}/"):
             return "", {"load": load}
-    return text, None if "×" in text or text.startswith(("load ", "turn ")) else {}
+    return text, None if "×" in text or text.startswith(("load ", "period ")) else {}
 
 
 def _matches(reference: Reference, row: Any) -> bool:

@@ -196,7 +196,7 @@ def _explain_absence(requests: Sequence[RequestView]) -> str:
     if len({one.arm for one in requests}) < len(DECISIVE):
         return f"asked of {requests[0].arm} alone"
     if any(not one.timed for one in requests):
-        return "the client was late in its turn, or the host disturbed it"
+        return "the client was late in its period, or the host disturbed it"
     return "the metric is not known in both arms"
 
 

@@ -1,9 +1,9 @@
 """Open loops that met a service still filling up, or one that could not take their rate. Pure.
 
-Behind a lead that its bound ended, or where the requests in flight grow within the turns of an arm, waits are
-those of a queue that has not reached its mean: the arm that is closer to its capacity looks better than it
-is. Where a queue grew as long as a turn went on, by the rule of the knee search, waits are those of the
-turn's length and say little of two arms.
+Behind a lead that its bound ended, or where the requests in flight grow within the periods of an arm, waits
+are those of a queue that has not reached its mean: the arm that is closer to its capacity looks better than
+it is. Where a queue grew as long as a period went on, by the rule of the knee search, waits are those of the
+period's length and say little of two arms.
 """
 
 import itertools
@@ -16,25 +16,26 @@ import msgspec
 
 from draftproof.core.records import BlockRecord, RequestRecord
 from draftproof.judge.knee.trials import count_in_flight, fell_behind, measure_slowing
-from draftproof.judge.observe.run_data import PreparedRun, TurnKey
+from draftproof.judge.observe.run_data import PeriodKey, PreparedRun
 from draftproof.workload.arrivals import Steady
 
 
 def warn_about_overload(prepared: PreparedRun) -> Iterator[str]:
     """Yield a sentence for every arm and load of steady rate at which the arm fell behind.
 
-    A turn that was broken off and gone on with has no one window, and is not looked at.
+    A period that was broken off and gone on with has no one window, and is not looked at.
     """
     loads = {level.name for level in prepared.plan.load if is_steady(level.open_loop)}
-    turns = group_whole_turns(prepared, loads) if loads else {}
-    for load, arm in sorted({(load, arm) for load, _, arm in turns}):
-        own = [records for key, records in turns.items() if (key[0], key[2]) == (load, arm)]
+    periods = group_whole_periods(prepared, loads) if loads else {}
+    for load, arm in sorted({(load, arm) for load, _, arm in periods}):
+        own = [records for key, records in periods.items() if (key[0], key[2]) == (load, arm)]
         grown = [ends for records in own if (ends := _find_growth(records)) is not None]
         if grown:
             first, last = max(grown, key=lambda ends: ends[1] - ends[0])
             yield (
-                f"At load {load} the arm {arm} fell behind in {len(grown)} of {len(own)} turns (requests in "
-                f"flight grew from {first} to {last}): its times grow with the length of a turn. Compare "
+                f"At load {load} the arm {arm} fell behind in {len(grown)} of {len(own)} periods "
+                f"(requests in "
+                f"flight grew from {first} to {last}): its times grow with the length of a period. Compare "
                 "arms at a lower rate, or look for their capacity with [knee]."
             )
 
@@ -44,12 +45,12 @@ def is_steady(process: object) -> bool:
     return isinstance(getattr(process, "profile", None), Steady)
 
 
-def group_whole_turns(prepared: PreparedRun, loads: set[str]) -> dict[TurnKey, list[RequestRecord]]:
-    """Return every request of the turns of some loads that went through in one piece."""
-    parts: defaultdict[TurnKey, int] = defaultdict(int)
+def group_whole_periods(prepared: PreparedRun, loads: set[str]) -> dict[PeriodKey, list[RequestRecord]]:
+    """Return every request of the periods of some loads that went through in one piece."""
+    parts: defaultdict[PeriodKey, int] = defaultdict(int)
     for block in prepared.run.blocks:
         parts[block.load, block.block, block.arm] += block.load in loads
-    found: defaultdict[TurnKey, list[RequestRecord]] = defaultdict(list)
+    found: defaultdict[PeriodKey, list[RequestRecord]] = defaultdict(list)
     for one in prepared.run.records:
         if parts.get((one.load, one.block, one.arm)) == 1:
             found[one.load, one.block, one.arm].append(one)
@@ -57,7 +58,7 @@ def group_whole_turns(prepared: PreparedRun, loads: set[str]) -> dict[TurnKey, l
 
 
 def _find_growth(every: Sequence[RequestRecord]) -> tuple[int, int] | None:
-    """Return the requests in flight at the first and at the last due time of a turn that fell behind."""
+    """Return the requests in flight at the first and at the last due time of a period that fell behind."""
     counted = [one for one in every if one.phase == "measure"]
     ordered = sorted(counted, key=lambda one: one.scheduled_ns)
     due_ns = [one.scheduled_ns for one in ordered if one.conversation_turn == 0]
@@ -76,44 +77,45 @@ LEAST_T = 3.0
 
 
 class Growth(msgspec.Struct, frozen=True, kw_only=True):
-    """Mean requests in flight in the first and in the second half of the turns of an arm."""
+    """Mean requests in flight in the first and in the second half of the periods of an arm."""
 
     first: float
     second: float
-    turns: int
+    periods: int
 
 
 def warn_about_filling(prepared: PreparedRun) -> Iterator[str]:
-    """Yield a sentence for each load whose leads were cut, and for each arm whose queue grew in its turns."""
+    """Yield a sentence for each load whose leads were cut and each arm whose queue grew in its periods."""
     yield from _warn_about_leads(prepared)
     loads = {level.name for level in prepared.plan.load if is_steady(level.open_loop)}
     by_place = defaultdict[tuple[str, str], list[tuple[float, float]]](list)
-    for (load, _, arm), records in (group_whole_turns(prepared, loads) if loads else {}).items():
+    for (load, _, arm), records in (group_whole_periods(prepared, loads) if loads else {}).items():
         if (halves := measure_halves(records)) is not None:
             by_place[load, arm].append(halves)
-    for (load, arm), turns in sorted(by_place.items()):
-        if (grown := find_growth(turns)) is not None:
+    for (load, arm), periods in sorted(by_place.items()):
+        if (grown := find_growth(periods)) is not None:
             yield (
-                f"At load {load} the requests in flight of {arm} grew within its {grown.turns} turns, from "
+                f"At load {load} the requests in flight of {arm} grew within its {grown.periods} "
+                f"periods, from "
                 f"{grown.first:.1f} on average in their first halves to {grown.second:.1f} in their second: "
                 "its waits are those of a service still filling up, and longer ones follow. Use longer "
                 "blocks or a longer lead (limits.lead_max_s), or a lower rate."
             )
 
 
-def find_growth(turns: Sequence[tuple[float, float]]) -> Growth | None:
+def find_growth(periods: Sequence[tuple[float, float]]) -> Growth | None:
     """Return how far the requests in flight grew, None where they did not or chance explains it.
 
-    Grown by a tenth, and by three standard errors of the difference from turn to turn. `turns` are the mean
-    requests in flight in both halves of each turn.
+    Grown by a tenth, and by three standard errors of the difference from period to period. `periods` are the
+    mean requests in flight in both halves of each period.
     """
-    if len(turns) < LEAST_TURNS:
+    if len(periods) < LEAST_TURNS:
         return None
-    differences = [second - first for first, second in turns]
-    first, second = (statistics.fmean(values) for values in zip(*turns, strict=True))
-    error = statistics.stdev(differences) / math.sqrt(len(turns))
+    differences = [second - first for first, second in periods]
+    first, second = (statistics.fmean(values) for values in zip(*periods, strict=True))
+    error = statistics.stdev(differences) / math.sqrt(len(periods))
     is_grown = second > GROWN * first and statistics.fmean(differences) > LEAST_T * error
-    return Growth(first=first, second=second, turns=len(turns)) if is_grown else None
+    return Growth(first=first, second=second, periods=len(periods)) if is_grown else None
 
 
 def measure_halves(every: Sequence[RequestRecord]) -> tuple[float, float] | None:
@@ -153,13 +155,13 @@ def _warn_about_leads(prepared: PreparedRun) -> Iterator[str]:
             )
 
 
-def _count(turns: Sequence[BlockRecord], end: str) -> str:
-    """Return "candidate in 3 of 8 turns" for each arm that had such turns."""
+def _count(periods: Sequence[BlockRecord], end: str) -> str:
+    """Return "candidate in 3 of 8 periods" for each arm that had such periods."""
     found = []
-    for arm in dict.fromkeys(sorted(one.arm for one in turns)):
-        own = [one.lead_end == end for one in turns if one.arm == arm]
+    for arm in dict.fromkeys(sorted(one.arm for one in periods)):
+        own = [one.lead_end == end for one in periods if one.arm == arm]
         if any(own):
-            found.append(f"{arm} in {sum(own)} of {len(own)} turns")
+            found.append(f"{arm} in {sum(own)} of {len(own)} periods")
     return ", ".join(found)
 
 
@@ -169,7 +171,7 @@ def warn_about_known_prompts(prepared: PreparedRun) -> Iterator[str]:
     loads = [load for load in loads if load in prepared.loads]
     if loads:
         yield (
-            f"At load {', '.join(loads)} a turn asks every item of the workload, so that its lead asked "
+            f"At load {', '.join(loads)} a period asks every item of the workload, so that its lead asked "
             "counted prompts: a service that keeps prompts knew them, and first tokens are too early. Set "
             "block_size below the number of items, or switch prompt caching off in every arm."
         )

@@ -1,7 +1,7 @@
 """Whether the client's figures and the service's own agree, quantity by quantity, and why where they do not.
 
-Pure. Turns in which every request was answered come first: of a request that was broken off the service made
-tokens that the client never saw. Where no turn is such, all turns are compared and the text says so.
+Pure. Periods in which every request was answered come first: of a request that was broken off the service
+made tokens that the client never saw. Where no period is such, all periods are compared and the text says so.
 """
 
 import math
@@ -15,7 +15,7 @@ from draftproof.judge.metrics.acceptance import (
     tokens_per_step_from_fields,
 )
 from draftproof.judge.observe.run_data import PreparedRun
-from draftproof.judge.observe.services import ServiceReadings, ServiceTurn
+from draftproof.judge.observe.services import ServicePeriod, ServiceReadings
 from draftproof.judge.results.services import AgreementStanding, ServiceAgreement
 
 CLOSE = 0.01
@@ -31,9 +31,9 @@ STEPS = "tokens_per_decode_step"
 
 
 class _Ground(msgspec.Struct, frozen=True, kw_only=True):
-    """The turns that are compared: how many, of how many, and the requests in them left unanswered."""
+    """The periods that are compared: how many, of how many, and the requests in them left unanswered."""
 
-    turns: tuple[ServiceTurn, ...]
+    periods: tuple[ServicePeriod, ...]
     of: int
     unanswered: int
     open_tokens: int
@@ -52,7 +52,7 @@ class _Ground(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        over = f"over {len(self.turns)} of {self.of} turns"
+        over = f"over {len(self.periods)} of {self.of} periods"
         if not self.unanswered:
             return f"{over}, in which every request was answered"
         return (
@@ -90,22 +90,22 @@ def list_disagreements(rows: Iterable[ServiceAgreement]) -> Iterator[str]:
 
 
 def _compare_counts(readings: ServiceReadings, arm: str, load: str) -> Iterator[ServiceAgreement]:
-    ground = _choose_turns(readings.usable(arm, load), len(readings.of(arm, load)))
-    if not ground.turns:
+    ground = _choose_periods(readings.usable(arm, load), len(readings.of(arm, load)))
+    if not ground.periods:
         return
     for quantity, counter, attribute in COUNTED:
-        service = readings.gain(arm, ground.turns, counter)
-        client = _sum_client([one.client for one in ground.turns], attribute)
+        service = readings.gain(arm, ground.periods, counter)
+        client = _sum_client([one.client for one in ground.periods], attribute)
         if service is not None or (client is not None and quantity == "output_tokens"):
             allowed = ground.allowance(quantity)
             yield _row((arm, load, quantity), client, service, ground.text, allowed=allowed)
 
 
-def _choose_turns(usable: list[ServiceTurn], of: int) -> _Ground:
+def _choose_periods(usable: list[ServicePeriod], of: int) -> _Ground:
     whole = [one for one in usable if not one.client.unanswered]
     chosen = whole or usable
     return _Ground(
-        turns=tuple(chosen),
+        periods=tuple(chosen),
         of=of,
         unanswered=sum(one.client.unanswered for one in chosen),
         open_tokens=sum(one.client.open_tokens for one in chosen),
@@ -167,6 +167,6 @@ def _judge(client: float | None, service: float | None, allowed: tuple[float, fl
 
 
 def _sum_client(tallies: list[ClientTally], attribute: str) -> float | None:
-    """Return a figure of the client over turns, None where one of them does not have it."""
+    """Return a figure of the client over periods, None where one of them does not have it."""
     values = [getattr(one, attribute) for one in tallies]
     return None if None in values else float(sum(values))

@@ -11,7 +11,7 @@ import msgspec
 
 from draftproof.core.clock import NS_PER_S
 from draftproof.judge.knee.search import PointSeen, Search, replay
-from draftproof.judge.knee.trials import read_turns
+from draftproof.judge.knee.trials import read_periods
 from draftproof.judge.observe.levels import list_arms
 from draftproof.judge.observe.pairs import COMPARISONS
 from draftproof.judge.observe.run_data import RunData
@@ -30,7 +30,7 @@ def compute_knee(run: RunData) -> KneeSearch | None:
     plan, knee = run.plan, run.plan.knee
     if knee is None:
         return None
-    search = replay(plan, run.items, read_turns(run))
+    search = replay(plan, run.items, read_periods(run))
     points = tuple(
         _describe_point(plan, knee, arm, point, search.points[arm, point])
         for arm in list_arms(plan)
@@ -48,7 +48,7 @@ def compute_knee(run: RunData) -> KneeSearch | None:
         look_level=knee.look_level(plan.comparison.confidence),
         budget_s=knee.time_budget_s,
         spent_s=search.spent_s,
-        turns=sum(len(look.block.arm_order) for look in search.looks),
+        periods=sum(len(look.block.arm_order) for look in search.looks),
         ended=search.ended,
         points=points,
         arms=arms,
@@ -61,19 +61,19 @@ def compute_knee(run: RunData) -> KneeSearch | None:
 
 def _describe_point(plan: Plan, knee: Knee, arm: str, point: int, seen: PointSeen) -> KneePoint:
     level, valid, share = knee.look_level(plan.comparison.confidence), seen.valid, seen.share
-    good, done = sum(turn.good for turn in valid), sum(turn.conversations for turn in valid)
+    good, done = sum(period.good for period in valid), sum(period.conversations for period in valid)
     # Of the wait for the last answers the counted requests fill a part alone: the load goes on behind them.
-    window_s = sum(turn.filled_ns for turn in valid) / NS_PER_S or None
-    due_s = sum(turn.due_ns - turn.from_ns for turn in valid) / NS_PER_S
-    in_flight = [sum(turn.in_flight[end] for turn in valid) / max(len(valid), 1) for end in (0, 1)]
+    window_s = sum(period.filled_ns for period in valid) / NS_PER_S or None
+    due_s = sum(period.due_ns - period.from_ns for period in valid) / NS_PER_S
+    in_flight = [sum(period.in_flight[end] for period in valid) / max(len(valid), 1) for end in (0, 1)]
     needed = _requests_needed(knee, seen, level) if seen.standing == "open" else None
     if share is None:
-        why = "no request of a valid turn can be judged"
+        why = "no request of a valid period can be judged"
         figure = Figure(value=None, level=level, needed=needed, reason=why)
     else:
         low, high = share.low, share.high
         figure = Figure(value=share.value, low=low, high=high, level=level, n=share.n, needed=needed)
-    per_device = Figure(value=None, reason="no valid turn")
+    per_device = Figure(value=None, reason="no valid period")
     if window_s is not None and share is not None:
         # The interval is that of the on-time share: the pace at which conversations come is known.
         rate = done / window_s * _HOUR_S / _devices(plan, arm)
@@ -86,10 +86,10 @@ def _describe_point(plan: Plan, knee: Knee, arm: str, point: int, seen: PointSee
         load=knee.grid[point],
         level=name_level(knee.grid[point]),
         standing=seen.standing,
-        looks=len(seen.turns),
-        invalid_looks=len(seen.turns) - len(valid),
-        attempted=sum(len(turn.on_time) for turn in valid),
-        unjudged=sum(turn.on_time.count(None) for turn in valid),
+        looks=len(seen.periods),
+        invalid_looks=len(seen.periods) - len(valid),
+        attempted=sum(len(period.on_time) for period in valid),
+        unjudged=sum(period.on_time.count(None) for period in valid),
         prompts=seen.prompts,
         share=figure,
         effective=share.effective if share else None,
@@ -103,7 +103,7 @@ def _describe_point(plan: Plan, knee: Knee, arm: str, point: int, seen: PointSee
         good=good,
         window_s=window_s,
         goodput_rps=good / window_s if window_s else None,
-        completed_rps=sum(turn.completed for turn in valid) / due_s if due_s > 0 else None,
+        completed_rps=sum(period.completed for period in valid) / due_s if due_s > 0 else None,
         in_flight=(in_flight[0], in_flight[1]) if valid else None,
         conversations_per_device_hour=per_device,
     )
@@ -127,7 +127,9 @@ def _requests_needed(knee: Knee, seen: PointSeen, level: float) -> int | None:
 
 def _find_knee(plan: Plan, knee: Knee, search: Search, arm: str, points: Sequence[KneePoint]) -> ArmKnee:
     own = {point: seen for (name, point), seen in search.points.items() if name == arm}
-    bracket = find_bracket({point: Seen(seen.standing, None, len(seen.turns)) for point, seen in own.items()})
+    bracket = find_bracket(
+        {point: Seen(seen.standing, None, len(seen.periods)) for point, seen in own.items()}
+    )
     holds, fails = (None if at is None else knee.grid[at] for at in (bracket.holds, bracket.fails))
     fewest = trials_to_show(knee.on_time_share, knee.look_level(plan.comparison.confidence))
     row = next((one for one in points if (one.arm, one.load) == (arm, holds)), None)

@@ -10,9 +10,9 @@ from typing import Literal
 
 import msgspec
 
-from draftproof.judge.knee.trials import Place, TurnSeen, estimate_look_s
+from draftproof.judge.knee.trials import PeriodSeen, Place, estimate_look_s
 from draftproof.judge.observe.levels import Look, count_blocks, list_arms, list_items, plan_look
-from draftproof.judge.observe.run_data import TurnKey
+from draftproof.judge.observe.run_data import PeriodKey
 from draftproof.judge.stats.knee import Rules, Seen, Standing, Step, choose_step, judge_share
 from draftproof.judge.stats.shares import (
     ClusteredShare,
@@ -30,13 +30,13 @@ Ending = Literal["settled", "budget", "unfinished"]
 
 
 class PointSeen(msgspec.Struct, frozen=True, kw_only=True):
-    """What one arm showed at one point: its turns, the share of all valid ones, and where it stands.
+    """What one arm showed at one point: its periods, the share of all valid ones, and where it stands.
 
     `own_time` is the correlation time that its own requests show, `correlation` the one by which its share is
     judged, see `judge_arm`.
     """
 
-    turns: tuple[TurnSeen, ...]
+    periods: tuple[PeriodSeen, ...]
     share: ClusteredShare | None
     own_time: float
     correlation: float
@@ -45,9 +45,9 @@ class PointSeen(msgspec.Struct, frozen=True, kw_only=True):
     prompts: int
 
     @property
-    def valid(self) -> tuple[TurnSeen, ...]:
-        """The turns in which the client kept its own limits."""
-        return tuple(turn for turn in self.turns if turn.is_valid)
+    def valid(self) -> tuple[PeriodSeen, ...]:
+        """The periods in which the client kept its own limits."""
+        return tuple(period for period in self.periods if period.is_valid)
 
 
 class Search(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,8 +64,8 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
     next_s: float | None = None
 
 
-def replay(plan: Plan, items: Sequence[Item], turns: Mapping[TurnKey, TurnSeen]) -> Search:
-    """Return how far a search is, from what was seen of it (`read_turns`).
+def replay(plan: Plan, items: Sequence[Item], periods: Mapping[PeriodKey, PeriodSeen]) -> Search:
+    """Return how far a search is, from what was seen of it (`read_periods`).
 
     A look that is in the journal was taken, and counts even where this version would have taken another.
     """
@@ -73,7 +73,7 @@ def replay(plan: Plan, items: Sequence[Item], turns: Mapping[TurnKey, TurnSeen])
     assert knee is not None  # noqa: S101 - who asks for the search has one
     sizes = {item.id: item.turns for item in list_items(plan, items)}
     rules = Rules(len(knee.grid), knee.points_per_doubling, knee.looks, knee.on_time_share)
-    begun = _find_begun(knee, arms, turns)
+    begun = _find_begun(knee, arms, periods)
     points: dict[Place, PointSeen] = {}
     looks: list[Look] = []
     spent_s, first = 0.0, count_blocks(plan, items)
@@ -89,32 +89,32 @@ def replay(plan: Plan, items: Sequence[Item], turns: Mapping[TurnKey, TurnSeen])
         step = _find_step(chosen, begun.get(index), is_over=index + 1 in begun)
         if step is None:
             return stop("settled")
-        look_s = estimate_look_s(knee, step, {place: one.turns for place, one in points.items()})
+        look_s = estimate_look_s(knee, step, {place: one.periods for place, one in points.items()})
         if index not in begun and spent_s + look_s > knee.time_budget_s:
             return stop("budget", next_s=look_s)
         number = sum(look.point == step.point for look in looks)
         look = plan_look(plan, items, point=step.point, number=number, arms=step.arms, index=index)
-        taken = _find_taken(look, turns, sizes)
+        taken = _find_taken(look, periods, sizes)
         if len(taken) < len(step.arms):
             return stop("unfinished", look)
         looks.append(look)
-        for arm, turn in taken.items():
-            points |= judge_arm(plan, arm, points, step.point, turn)
-            spent_s += turn.turn_s
+        for arm, period in taken.items():
+            points |= judge_arm(plan, arm, points, step.point, period)
+            spent_s += period.period_s
 
 
 def judge_arm(
-    plan: Plan, arm: str, points: Mapping[Place, PointSeen], point: int, turn: TurnSeen
+    plan: Plan, arm: str, points: Mapping[Place, PointSeen], point: int, period: PeriodSeen
 ) -> dict[Place, PointSeen]:
-    """Return what an arm's points show after one more turn at one of them.
+    """Return what an arm's points show after one more period at one of them.
 
     In an open loop the correlation times of its loads are taken together as one curve that rises: a single
     look tells too little of its own, so that a lucky one would pass for many independent requests.
     """
     before = points.get((arm, point))
-    turns = (*(before.turns if before else ()), turn)
-    own = {at: (one.turns, one.own_time) for (name, at), one in points.items() if name == arm}
-    own[point] = turns, _own_time(turns)
+    periods = (*(before.periods if before else ()), period)
+    own = {at: (one.periods, one.own_time) for (name, at), one in points.items() if name == arm}
+    own[point] = periods, _own_time(periods)
     times = {at: time for at, (_, time) in own.items()} | _fit_times(plan, own)
     return {
         (arm, at): judge_point(plan, seen, time, times[at])
@@ -123,12 +123,12 @@ def judge_arm(
     }
 
 
-def judge_point(plan: Plan, turns: Sequence[TurnSeen], own_time: float, correlation: float) -> PointSeen:
-    """Return what an arm's turns at one load show together, at a correlation time."""
+def judge_point(plan: Plan, periods: Sequence[PeriodSeen], own_time: float, correlation: float) -> PointSeen:
+    """Return what an arm's periods at one load show together, at a correlation time."""
     knee = plan.knee
     assert knee is not None  # noqa: S101 - as in `replay`
-    valid = [turn for turn in turns if turn.is_valid]
-    told = [one for turn in valid for one in _told(turn)]
+    valid = [period for period in periods if period.is_valid]
+    told = [one for period in valid for one in _told(period)]
     prompts = [prompt for _, _, prompt in told]
     share = clustered_share(
         [float(fine) for fine, _, _ in told],
@@ -136,10 +136,10 @@ def judge_point(plan: Plan, turns: Sequence[TurnSeen], own_time: float, correlat
         knee.look_level(plan.comparison.confidence),
         correlation_time=correlation,
     )
-    saturated = _find_saturated(turns)
+    saturated = _find_saturated(periods)
     enough = len(set(prompts)) >= plan.comparison.minimum_prompts
     return PointSeen(
-        turns=tuple(turns),
+        periods=tuple(periods),
         share=share,
         own_time=own_time,
         correlation=correlation,
@@ -149,22 +149,22 @@ def judge_point(plan: Plan, turns: Sequence[TurnSeen], own_time: float, correlat
     )
 
 
-def _told(turn: TurnSeen) -> list[tuple[bool, float, str]]:
+def _told(period: PeriodSeen) -> list[tuple[bool, float, str]]:
     """Return of each request that can be judged whether it was on time, its use of a deadline, its prompt."""
     return [
         (fine, use, prompt)
-        for fine, use, prompt in zip(turn.on_time, turn.use, turn.prompts, strict=True)
+        for fine, use, prompt in zip(period.on_time, period.use, period.prompts, strict=True)
         if fine is not None
     ]
 
 
-def _own_time(turns: Sequence[TurnSeen]) -> float:
+def _own_time(periods: Sequence[PeriodSeen]) -> float:
     return correlation_time(
-        [[max(use, FAR_USE) for _, use, _ in _told(turn)] for turn in turns if turn.is_valid]
+        [[max(use, FAR_USE) for _, use, _ in _told(period)] for period in periods if period.is_valid]
     )
 
 
-def _fit_times(plan: Plan, own: Mapping[int, tuple[Sequence[TurnSeen], float]]) -> dict[int, float]:
+def _fit_times(plan: Plan, own: Mapping[int, tuple[Sequence[PeriodSeen], float]]) -> dict[int, float]:
     """Return the correlation times of an arm's loads as a rising curve, of those that one queue explains.
 
     A load that the service does not keep up with, or at which failures alone break the target, tells nothing
@@ -179,23 +179,23 @@ def _fit_times(plan: Plan, own: Mapping[int, tuple[Sequence[TurnSeen], float]]) 
     return dict(zip(fit, rising_times([own[at][1] for at in fit], [counts[at] for at in fit]), strict=True))
 
 
-def _count_told(turns: Sequence[TurnSeen], most_failures: float) -> int:
-    """Return the judged requests of a load's valid turns, 0 where they show no ordinary queue."""
-    told = [one for turn in turns if turn.is_valid for one in _told(turn)]
+def _count_told(periods: Sequence[PeriodSeen], most_failures: float) -> int:
+    """Return the judged requests of a load's valid periods, 0 where they show no ordinary queue."""
+    told = [one for period in periods if period.is_valid for one in _told(period)]
     failures = sum(math.isinf(use) for _, use, _ in told)
-    return 0 if _find_saturated(turns) or failures > most_failures * len(told) else len(told)
+    return 0 if _find_saturated(periods) or failures > most_failures * len(told) else len(told)
 
 
-def _find_saturated(turns: Iterable[TurnSeen]) -> str | None:
-    return next((turn.saturated for turn in turns if turn.is_valid and turn.saturated), None)
+def _find_saturated(periods: Iterable[PeriodSeen]) -> str | None:
+    return next((period.saturated for period in periods if period.is_valid and period.saturated), None)
 
 
-def _find_begun(knee: Knee, arms: Sequence[str], turns: Mapping[TurnKey, TurnSeen]) -> dict[int, Step]:
+def _find_begun(knee: Knee, arms: Sequence[str], periods: Mapping[PeriodKey, PeriodSeen]) -> dict[int, Step]:
     """Return block -> the look that the journal has of it, with the arms that are in it."""
     at = {name_level(load): point for point, load in enumerate(knee.grid)}
     return {
-        block: Step(at[load], tuple(arm for arm in arms if (load, block, arm) in turns))
-        for load, block, _ in turns
+        block: Step(at[load], tuple(arm for arm in arms if (load, block, arm) in periods))
+        for load, block, _ in periods
         if load in at
     }
 
@@ -217,18 +217,18 @@ def _standings(arms: Sequence[str], points: Mapping[Place, PointSeen]) -> dict[s
     found: dict[str, dict[int, Seen]] = {arm: {} for arm in arms}
     for (arm, point), seen in points.items():
         value = seen.share.value if seen.share else None
-        found[arm][point] = Seen(seen.standing, value, len(seen.turns))
+        found[arm][point] = Seen(seen.standing, value, len(seen.periods))
     return found
 
 
 def _find_taken(
-    look: Look, turns: Mapping[TurnKey, TurnSeen], sizes: Mapping[str, int]
-) -> dict[str, TurnSeen]:
-    """Return the arms whose turn is over with every request of it recorded."""
+    look: Look, periods: Mapping[PeriodKey, PeriodSeen], sizes: Mapping[str, int]
+) -> dict[str, PeriodSeen]:
+    """Return the arms whose period is over with every request of it recorded."""
     wanted = sum(sizes[item_id] for item_id in look.block.item_ids)
     keys = {arm: (look.block.load, look.block.index, arm) for arm in look.block.arm_order}
     return {
-        arm: turns[key]
+        arm: periods[key]
         for arm, key in keys.items()
-        if key in turns and turns[key].is_complete and len(turns[key].on_time) >= wanted
+        if key in periods and periods[key].is_complete and len(periods[key].on_time) >= wanted
     }

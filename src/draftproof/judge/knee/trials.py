@@ -1,4 +1,4 @@
-"""What one arm's turn at one load of the search showed, and how long the next look may take.
+"""What one arm's period at one load of the search showed, and how long the next look may take.
 
 Whether requests were on time, in the order in which they were due; how close each came to its deadlines; and
 whether the service kept up.
@@ -14,7 +14,7 @@ from draftproof.core.clock import NS_PER_MS, NS_PER_S
 from draftproof.core.records import BlockRecord, RequestRecord
 from draftproof.judge.metrics.service import is_on_time
 from draftproof.judge.observe.levels import knee_only, prompt_of
-from draftproof.judge.observe.run_data import Observation, RunData, TurnKey, prepare_run
+from draftproof.judge.observe.run_data import Observation, PeriodKey, RunData, prepare_run
 from draftproof.judge.stats.knee import Step
 from draftproof.plan.knee import Knee
 from draftproof.plan.schema import Objectives, Plan
@@ -24,23 +24,23 @@ Row = TypeVar("Row")
 MOST_FAILURES = 0.5
 QUEUE_GROWTH = 2.0
 LEAST_BEHIND = 0.1
-# A queue that the lead has already made long cannot double in the turn: it grows by that share of what comes,
-# and each request takes by that share of the time between them longer than one before.
+# A queue that the lead has already made long cannot double in the period: it grows by that share of what
+# comes, and each request takes by that share of the time between them longer than one before.
 STEADY_GROWTH = 0.25
 SLOWING = 0.2
 # A queue with as much coming as going wanders by about the root of what came: twice that is no chance.
 CHANCE_BEHIND = 2.0
 
 
-class TurnSeen(NamedTuple):
-    """One arm's turn.
+class PeriodSeen(NamedTuple):
+    """One arm's period.
 
     `on_time` has one entry for each counted request in the order in which they were due, None where it cannot
     be told; `use` is the share of its tightest deadline that each took, infinite for a failed one; `prompts`
     are their cluster labels. `good`: on time and no check failed; `conversations` those of which all turns
     are good, `attempted_conversations` all of them. Times of one clock in ns: the counted part begins, its
     last request is due, its last request ends. `filled_ns` is what the counted requests filled of the time
-    from the first to the last of these. `turn_s` is how long the whole turn took. `saturated` says why
+    from the first to the last of these. `period_s` is how long the whole period took. `saturated` says why
     the service did not keep up, None where it did. `is_valid` is False where the client itself was late.
     """
 
@@ -53,7 +53,7 @@ class TurnSeen(NamedTuple):
     due_ns: int
     end_ns: int
     filled_ns: float
-    turn_s: float
+    period_s: float
     completed: int
     in_flight: tuple[int, int]
     saturated: str | None
@@ -61,22 +61,27 @@ class TurnSeen(NamedTuple):
     is_complete: bool
 
 
-def read_turns(run: RunData) -> dict[TurnKey, TurnSeen]:
-    """Return every turn of the search of a run, finished or not."""
+def read_periods(run: RunData) -> dict[PeriodKey, PeriodSeen]:
+    """Return every period of the search of a run, finished or not."""
     prepared = prepare_run(knee_only(run))
     seen = _group(prepared.observations, lambda one: _key(one.record))
     every, blocks = _group(prepared.run.records, _key), _group(prepared.run.blocks, _key)
     names = name_clusters(run.items, run.plan.comparison.cluster_by)
     return {
-        key: _read_turn(
-            run.plan, seen[key], every[key], blocks[key], names=names, is_valid=not prepared.turns[key].lagged
+        key: _read_period(
+            run.plan,
+            seen[key],
+            every[key],
+            blocks[key],
+            names=names,
+            is_valid=not prepared.periods[key].lagged,
         )
         for key in sorted(blocks)
         if seen.get(key)
     }
 
 
-def _read_turn(
+def _read_period(
     plan: Plan,
     seen: Sequence[Observation],
     every: Sequence[RequestRecord],
@@ -84,7 +89,7 @@ def _read_turn(
     *,
     names: Mapping[str, str],
     is_valid: bool,
-) -> TurnSeen:
+) -> PeriodSeen:
     ordered = sorted(seen, key=lambda one: (one.record.scheduled_ns, one.record.request_id))
     objectives = plan.objectives
     on_time = tuple(one.is_ok and is_on_time(one.record, one.metrics, objectives) for one in ordered)
@@ -96,7 +101,7 @@ def _read_turn(
     completed = sum(from_ns < one.end_ns <= due_ns and one.outcome == "ok" for one in every)
     end_ns = max(one.record.end_ns for one in ordered)
     ended = sum(from_ns < one.end_ns <= end_ns for one in every if one.phase in ("measure", "fill"))
-    return TurnSeen(
+    return PeriodSeen(
         on_time=on_time,
         use=tuple(_deadline_use(one, objectives) for one in ordered),
         prompts=tuple(names[prompt_of(one.record.item_id)] for one in ordered),
@@ -106,7 +111,7 @@ def _read_turn(
         due_ns=due_ns,
         end_ns=end_ns,
         filled_ns=(end_ns - from_ns) * len(ordered) / max(ended, len(ordered)),
-        turn_s=sum(one.ended_ns - one.started_ns for one in blocks) / NS_PER_S,
+        period_s=sum(one.ended_ns - one.started_ns for one in blocks) / NS_PER_S,
         completed=completed,
         in_flight=in_flight,
         saturated=_find_saturation(
@@ -125,9 +130,9 @@ def _find_saturation(
     is_open: bool,
     is_whole: bool,
 ) -> str | None:
-    """Say why a service did not keep up with its turn, None where it did.
+    """Say why a service did not keep up with its period, None where it did.
 
-    A turn that was broken off and gone on with has no one window: of it only failures are looked at.
+    A period that was broken off and gone on with has no one window: of it only failures are looked at.
     """
     failures = sum(not one.is_ok for one in ordered)
     if failures > MOST_FAILURES * len(ordered):
@@ -206,50 +211,51 @@ def count_in_flight(every: Iterable[RequestRecord], at_ns: int) -> int:
     return sum(one.scheduled_ns < at_ns < one.end_ns for one in every if one.phase in ("measure", "fill"))
 
 
-def _group(rows: Iterable[Row], key_of: Callable[[Row], TurnKey]) -> dict[TurnKey, list[Row]]:
-    found: defaultdict[TurnKey, list[Row]] = defaultdict(list)
+def _group(rows: Iterable[Row], key_of: Callable[[Row], PeriodKey]) -> dict[PeriodKey, list[Row]]:
+    found: defaultdict[PeriodKey, list[Row]] = defaultdict(list)
     for one in rows:
         found[key_of(one)].append(one)
     return found
 
 
-def _key(record: RequestRecord | BlockRecord) -> TurnKey:
+def _key(record: RequestRecord | BlockRecord) -> PeriodKey:
     return (record.load, record.block, record.arm)
 
 
 Place = tuple[str, int]  # arm, point of the grid
-Seen = Mapping[Place, Sequence[TurnSeen]]
+Seen = Mapping[Place, Sequence[PeriodSeen]]
 
 
 def estimate_look_s(knee: Knee, step: Step, seen: Seen) -> float:
-    """Return about how many seconds the turns of a look take, one arm after the other.
+    """Return about how many seconds the periods of a look take, one arm after the other.
 
-    An arm that was at this load takes as long as its longest turn there. Else its requests come over the time
-    that the load says, and what a turn takes beside that is as long as at the nearest loads that it was at.
+    An arm that was at this load takes as long as its longest period there. Else its requests come over the
+    time that the load says, and what a period takes beside that is as long as at the nearest loads that it
+    was at.
     """
-    return sum(_turn_s(knee, arm, step.point, seen) for arm in step.arms)
+    return sum(_period_s(knee, arm, step.point, seen) for arm in step.arms)
 
 
-def _turn_s(knee: Knee, arm: str, point: int, seen: Seen) -> float:
+def _period_s(knee: Knee, arm: str, point: int, seen: Seen) -> float:
     if here := seen.get((arm, point)):
-        return max(turn.turn_s for turn in here)
+        return max(period.period_s for period in here)
     load, near = knee.grid[point], _nearest(arm, point, seen)
     requests = knee.count_requests(load)
     if knee.axis == "concurrency":
-        return requests * max((turn.turn_s / len(turn.on_time) for turn in near), default=0.0)
-    return requests / load + max((_beside_s(turn) for turn in near), default=0.0)
+        return requests * max((period.period_s / len(period.on_time) for period in near), default=0.0)
+    return requests / load + max((_beside_s(period) for period in near), default=0.0)
 
 
-def _nearest(arm: str, point: int, seen: Seen) -> list[TurnSeen]:
-    """Return an arm's turns at the nearest loads below and above a point."""
+def _nearest(arm: str, point: int, seen: Seen) -> list[PeriodSeen]:
+    """Return an arm's periods at the nearest loads below and above a point."""
     at = [place for name, place in seen if name == arm]
     near = (
         max((one for one in at if one < point), default=None),
         min((one for one in at if one > point), default=None),
     )
-    return [turn for one in near if one is not None for turn in seen[arm, one]]
+    return [period for one in near if one is not None for period in seen[arm, one]]
 
 
-def _beside_s(turn: TurnSeen) -> float:
-    """Return what a turn took beside the time over which its requests came."""
-    return max(turn.turn_s - (turn.due_ns - turn.from_ns) / NS_PER_S, 0.0)
+def _beside_s(period: PeriodSeen) -> float:
+    """Return what a period took beside the time over which its requests came."""
+    return max(period.period_s - (period.due_ns - period.from_ns) / NS_PER_S, 0.0)

@@ -69,12 +69,12 @@ def count_speculation(record: RequestRecord) -> SpecCounts:
     """Return the record's counters: summed from its rounds, else as the server states them, else zeros."""
     if record.rounds is None:
         return record.speculation or SpecCounts(0, 0, 0)
-    checked = [turn for turn in record.rounds if turn.proposed > 0]
+    checked = [period for period in record.rounds if period.proposed > 0]
     return SpecCounts(
         num_spec_steps=len(checked),
-        num_draft_tokens=sum(turn.proposed for turn in checked),
-        num_accepted_draft_tokens=sum(turn.accepted for turn in checked),
-        acceptance_histogram=_tally(turn.accepted for turn in checked),
+        num_draft_tokens=sum(period.proposed for period in checked),
+        num_accepted_draft_tokens=sum(period.accepted for period in checked),
+        acceptance_histogram=_tally(period.accepted for period in checked),
     )
 
 
@@ -85,7 +85,7 @@ def count_decode_steps(record: RequestRecord) -> tuple[int, int] | None:
     the fewest that they allow: (N − 1) − accepted steps committed N − 1 tokens.
     """
     if record.rounds is not None:
-        return len(record.rounds), sum(turn.committed for turn in record.rounds)
+        return len(record.rounds), sum(period.committed for period in record.rounds)
     tokens, counts = count_output_tokens(record), record.speculation
     if tokens is None or tokens < 1:
         return None
@@ -137,7 +137,7 @@ def position_acceptance(steps: Iterable[Step]) -> tuple[float | None, ...]:
 def list_steps(record: RequestRecord) -> tuple[Step, ...] | None:
     """Return (drafted, accepted) of a request's verification steps, None where they are not told singly."""
     if record.rounds is not None:
-        return tuple((turn.proposed, turn.accepted) for turn in record.rounds if turn.proposed > 0)
+        return tuple((period.proposed, period.accepted) for period in record.rounds if period.proposed > 0)
     counts = record.speculation
     if counts is None or len(counts.per_step_drafted) != len(counts.per_step_accepted):
         return None
@@ -204,18 +204,18 @@ def committed_progress(rounds: Iterable[Round]) -> ProgressSummary | None:
     The choice of tokens is part of verification in the formula and is shown apart. A round's duration is
     that of its whole batch: the result is what one sequence waits, not the throughput of the server.
     """
-    turns = tuple(rounds)
-    if not turns:
+    periods = tuple(rounds)
+    if not periods:
         return None
-    committed = sum(turn.committed for turn in turns)
+    committed = sum(period.committed for period in periods)
     return ProgressSummary(
-        time_per_committed_token_ns=_per_token(sum(turn.round_ns for turn in turns), committed),
-        draft_ns=_per_token(sum(turn.draft_ns for turn in turns), committed),
-        verify_ns=_per_token(sum(turn.verify_ns for turn in turns), committed),
-        sample_ns=_per_token(sum(turn.sample_ns for turn in turns), committed),
-        schedule_ns=_per_token(sum(turn.schedule_ns for turn in turns), committed),
+        time_per_committed_token_ns=_per_token(sum(period.round_ns for period in periods), committed),
+        draft_ns=_per_token(sum(period.draft_ns for period in periods), committed),
+        verify_ns=_per_token(sum(period.verify_ns for period in periods), committed),
+        sample_ns=_per_token(sum(period.sample_ns for period in periods), committed),
+        schedule_ns=_per_token(sum(period.schedule_ns for period in periods), committed),
         committed_tokens=committed,
-        rounds=len(turns),
+        rounds=len(periods),
     )
 
 
@@ -274,7 +274,7 @@ def break_even_draft_ns(tokens_per_step: float, ordinary_ns: float, verified_ns:
 
 
 class ClientTally(msgspec.Struct, frozen=True, kw_only=True):
-    """Requests and tokens of some turns as the client saw them.
+    """Requests and tokens of some periods as the client saw them.
 
     `tokens` are those of answers and of what is known of unanswered requests, None where an answer has no
     count; `partial_tokens` are the latter alone. `open_tokens` is the most that the service may have made for

@@ -103,7 +103,7 @@ def gaps_over_run_acceptance(answers: Answers) -> Sample:
 
 
 def arrival_gaps_per_token(answers: Answers) -> Sample:
-    """Zero inside a chunk and the full gap between chunks: the median turns 0 under speculation."""
+    """Zero inside a chunk and the full gap between chunks: the median periods 0 under speculation."""
     streams = answers.streams
     chunks_of = np.repeat(np.arange(len(streams.sizes)), streams.sizes)
     bearing = np.flatnonzero((streams.tokens > 0) & streams.counted[chunks_of])

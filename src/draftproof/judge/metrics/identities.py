@@ -72,17 +72,17 @@ def _histogram_faults(counts: SpecCounts) -> Iterator[str]:
 
 
 def _round_faults(rounds: tuple[Round, ...]) -> Iterator[str]:
-    for index, turn in enumerate(rounds):
-        if not 0 <= turn.accepted <= turn.proposed:
-            yield f"round {index} accepted {turn.accepted} drafts of {turn.proposed}"
-        if not 0 <= turn.committed <= turn.accepted + 1:
-            yield f"round {index} committed {turn.committed} tokens after {turn.accepted} accepted drafts"
-        if min(turn.draft_ns, turn.verify_ns, turn.sample_ns, turn.schedule_ns) < 0:
+    for index, period in enumerate(rounds):
+        if not 0 <= period.accepted <= period.proposed:
+            yield f"round {index} accepted {period.accepted} drafts of {period.proposed}"
+        if not 0 <= period.committed <= period.accepted + 1:
+            yield f"round {index} committed {period.committed} tokens after {period.accepted} accepted drafts"
+        if min(period.draft_ns, period.verify_ns, period.sample_ns, period.schedule_ns) < 0:
             yield f"round {index} has a negative duration"
 
 
 def _committed_faults(record: RequestRecord, rounds: tuple[Round, ...]) -> Iterator[str]:
-    committed, total = sum(turn.committed for turn in rounds), count_output_tokens(record)
+    committed, total = sum(period.committed for period in rounds), count_output_tokens(record)
     if record.outcome == "ok" and total is not None and committed > total:
         yield f"rounds committed {committed} tokens, the answer has {total}"
 

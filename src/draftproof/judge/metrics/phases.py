@@ -1,4 +1,4 @@
-"""The parts of one arm's turn (ramp, steady window, drain), and when a service is warm. Times in ns.
+"""The parts of one arm's period (ramp, steady window, drain), and when a service is warm. Times in ns.
 
 A service is warm once two successive groups of requests take as long as each other, by the medians of time
 per token and of first token; what the client itself cannot tell apart is no difference.
@@ -14,10 +14,10 @@ from draftproof.core.records import BlockRecord, RequestRecord, WarmupGroup
 from draftproof.judge.metrics.request import compute_request_metrics, is_answered
 
 
-class TurnPhases(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a turn brought its load up, kept it, and waited for its last answers.
+class PeriodPhases(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a period brought its load up, kept it, and waited for its last answers.
 
-    The three add up to the turn.
+    The three add up to the period.
     """
 
     ramp_ns: int
@@ -25,17 +25,17 @@ class TurnPhases(msgspec.Struct, frozen=True, kw_only=True):
     drain_ns: int
 
 
-def split_turn(block: BlockRecord, counted: Iterable[RequestRecord]) -> TurnPhases | None:
-    """Split a turn at the time from which requests counted and at that when the last of them was due.
+def split_period(block: BlockRecord, counted: Iterable[RequestRecord]) -> PeriodPhases | None:
+    """Split a period at the time from which requests counted and at that when the last of them was due.
 
-    None of a turn that was not completed, does not say when counting began, or has no counted request.
+    None of a period that was not completed, does not say when counting began, or has no counted request.
     """
     last_ns = max((one.scheduled_ns for one in counted), default=None)
     if last_ns is None or block.counted_from_ns is None or not block.completed:
         return None
     # A request that was due while the ramp ended counts from there on.
     last_ns = min(max(last_ns, block.counted_from_ns), block.ended_ns)
-    return TurnPhases(
+    return PeriodPhases(
         ramp_ns=block.counted_from_ns - block.started_ns,
         steady_ns=last_ns - block.counted_from_ns,
         drain_ns=block.ended_ns - last_ns,

@@ -1,7 +1,7 @@
-"""What a service's counters gained over a turn, and its gauges, from samples at its ends and during it.
+"""What a service's counters gained over a period, and its gauges, from samples at its ends and during it.
 
-A turn's counters are used only if every replica was sampled at both ends and none fell in between. Means of
-gauges rest on the samples taken during a turn, because nothing runs at its ends; maxima rest on all. What
+A period's counters are used only if every replica was sampled at both ends and none fell in between. Means of
+gauges rest on the samples taken during a period, because nothing runs at its ends; maxima rest on all. What
 cannot be told is None (docs/metrics.md, "What the services say of themselves").
 """
 
@@ -17,7 +17,7 @@ from draftproof.judge.metrics import host_series as host
 from draftproof.services.engines.facts import Series
 from draftproof.services.engines.values import list_facts, parse_series, sum_by_label, sum_series
 
-TurnKey = tuple[str, int, str]  # load, block, arm
+PeriodKey = tuple[str, int, str]  # load, block, arm
 Values = Mapping[str, float]
 
 # Counters that a `Series` names by quantity; the first name that is present counts.
@@ -45,7 +45,7 @@ class Stretch(msgspec.Struct, frozen=True):
 
     @property
     def is_whole(self) -> bool:
-        """Whether it was sampled at both ends of the turn."""
+        """Whether it was sampled at both ends of the period."""
         return self.samples[0].mark == "start" and self.samples[-1].mark == "end"
 
     @property
@@ -54,8 +54,8 @@ class Stretch(msgspec.Struct, frozen=True):
         return (self.samples[-1].at_ns - self.samples[0].at_ns) / 1e9
 
 
-class TurnSamples(msgspec.Struct, frozen=True, kw_only=True):
-    """All samples of one arm's turn: replica -> its stretches. A resumed turn has several."""
+class PeriodSamples(msgspec.Struct, frozen=True, kw_only=True):
+    """All samples of one arm's period: replica -> its stretches. A resumed period has several."""
 
     load: str
     block: int
@@ -65,12 +65,12 @@ class TurnSamples(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """The turn as a sample names it: "load/block"."""
+        """The period as a sample names it: "load/block"."""
         return f"{self.load}/{self.block}"
 
     @property
     def seconds(self) -> float | None:
-        """Time between its first and its last sample, without the pause of a resumed turn."""
+        """Time between its first and its last sample, without the pause of a resumed period."""
         longest = [
             sum(stretch.seconds for stretch in stretches)
             for stretches in (*self.engine.values(), *self.host.values())
@@ -78,11 +78,11 @@ class TurnSamples(msgspec.Struct, frozen=True, kw_only=True):
         return max(longest, default=None)
 
 
-class TurnGains(msgspec.Struct, frozen=True, kw_only=True):
-    """What a service's counters gained over one turn, summed over replicas.
+class PeriodGains(msgspec.Struct, frozen=True, kw_only=True):
+    """What a service's counters gained over one period, summed over replicas.
 
-    `gains` has the quantities of `Series` that any sample of the turn shows. `positions` is
-    quantity -> draft position -> gain. `resets` names the counters that fell; `unused` says why the turn
+    `gains` has the quantities of `Series` that any sample of the period shows. `positions` is
+    quantity -> draft position -> gain. `resets` names the counters that fell; `unused` says why the period
     cannot be used, None where it can.
     """
 
@@ -92,28 +92,28 @@ class TurnGains(msgspec.Struct, frozen=True, kw_only=True):
     unused: str | None = None
 
 
-def collect_turns(samples: Iterable[TelemetrySample]) -> dict[TurnKey, TurnSamples]:
-    """Return the samples by turn, in a fixed order; samples outside a turn are left out."""
-    parts: defaultdict[TurnKey, dict[tuple[str, int], list[TelemetrySample]]] = defaultdict(dict)
+def collect_periods(samples: Iterable[TelemetrySample]) -> dict[PeriodKey, PeriodSamples]:
+    """Return the samples by period, in a fixed order; samples outside a period are left out."""
+    parts: defaultdict[PeriodKey, dict[tuple[str, int], list[TelemetrySample]]] = defaultdict(dict)
     for sample in samples:
-        key = _turn_of(sample)
+        key = _period_of(sample)
         if key is not None:
             parts[key].setdefault((sample.source, sample.replica), []).append(sample)
     return {key: _join(key, parts[key]) for key in sorted(parts)}
 
 
-def read_gains(turn: TurnSamples, series: Series, replicas: Iterable[int]) -> TurnGains:
-    """Return what the counters of a turn gained; one that lacks a replica of the arm cannot be used."""
-    resets = tuple(sorted({name for stretch in _stretches(turn) for name in find_resets(stretch, series)}))
-    unused = _why_unused(turn, tuple(replicas), resets)
+def read_gains(period: PeriodSamples, series: Series, replicas: Iterable[int]) -> PeriodGains:
+    """Return what the counters of a period gained; one that lacks a replica of the arm cannot be used."""
+    resets = tuple(sorted({name for stretch in _stretches(period) for name in find_resets(stretch, series)}))
+    unused = _why_unused(period, tuple(replicas), resets)
     if unused is not None:
-        return TurnGains(resets=resets, unused=unused)
-    ends = [(one.samples[0].values, one.samples[-1].values) for one in _stretches(turn)]
+        return PeriodGains(resets=resets, unused=unused)
+    ends = [(one.samples[0].values, one.samples[-1].values) for one in _stretches(period)]
     gains = {name: _sum_known(gain_of(*pair, getattr(series, name)) for pair in ends) for name in COUNTED}
     gains |= {
         name: _sum_known(gain_of_parts(*pair, getattr(series, name)) for pair in ends) for name in SUMMED
     }
-    return TurnGains(
+    return PeriodGains(
         gains={name: gain for name, gain in gains.items() if gain is not None},
         positions={name: found for name in BY_POSITION if (found := _gain_by_position(ends, series, name))},
     )
@@ -167,19 +167,19 @@ def _gain_by_position(ends: Sequence[tuple[Values, Values]], series: Series, nam
     return dict(sorted(total.items()))
 
 
-def _why_unused(turn: TurnSamples, replicas: Sequence[int], resets: Sequence[str]) -> str | None:
+def _why_unused(period: PeriodSamples, replicas: Sequence[int], resets: Sequence[str]) -> str | None:
     if resets:
         return f"{resets[0]} fell during it"
-    missing = [one for one in replicas if one not in turn.engine]
+    missing = [one for one in replicas if one not in period.engine]
     if missing or not replicas:
         return "its service's metrics were not read" + (f" (replica {missing[0]})" if missing else "")
-    if not all(stretch.is_whole for stretch in _stretches(turn)):
+    if not all(stretch.is_whole for stretch in _stretches(period)):
         return "its service's metrics were not read at both ends"
     return None
 
 
-def _stretches(turn: TurnSamples) -> list[Stretch]:
-    return [stretch for replica in sorted(turn.engine) for stretch in turn.engine[replica]]
+def _stretches(period: PeriodSamples) -> list[Stretch]:
+    return [stretch for replica in sorted(period.engine) for stretch in period.engine[replica]]
 
 
 def _sum_known(values: Iterable[float | None]) -> float | None:
@@ -187,21 +187,21 @@ def _sum_known(values: Iterable[float | None]) -> float | None:
     return sum(known) if known else None
 
 
-def _turn_of(sample: TelemetrySample) -> TurnKey | None:
-    load, slash, block = (sample.turn or "").rpartition("/")
+def _period_of(sample: TelemetrySample) -> PeriodKey | None:
+    load, slash, block = (sample.period or "").rpartition("/")
     return (load, int(block), sample.arm) if slash and block.isdecimal() else None
 
 
-def _join(key: TurnKey, parts: Mapping[tuple[str, int], list[TelemetrySample]]) -> TurnSamples:
+def _join(key: PeriodKey, parts: Mapping[tuple[str, int], list[TelemetrySample]]) -> PeriodSamples:
     def of(source: str) -> dict[int, tuple[Stretch, ...]]:
         found = {replica: samples for (kind, replica), samples in sorted(parts.items()) if kind == source}
         return {replica: tuple(_split(samples)) for replica, samples in found.items()}
 
-    return TurnSamples(load=key[0], block=key[1], arm=key[2], engine=of("engine"), host=of("host"))
+    return PeriodSamples(load=key[0], block=key[1], arm=key[2], engine=of("engine"), host=of("host"))
 
 
 def _split(samples: Iterable[TelemetrySample]) -> Iterator[Stretch]:
-    """Cut at every mark "start": a resumed turn is sampled from its start again."""
+    """Cut at every mark "start": a resumed period is sampled from its start again."""
     part: list[TelemetrySample] = []
     for sample in sorted(samples, key=lambda one: one.at_ns):
         if sample.mark == "start" and part:
@@ -216,7 +216,7 @@ LONGEST_LINE = 60
 
 
 class GaugeSummary(msgspec.Struct, frozen=True):
-    """A gauge over turns: mean over samples taken during them, maximum over all, and how many samples."""
+    """A gauge over periods: mean over samples taken during them, maximum over all, and how many samples."""
 
     mean: float | None
     maximum: float
@@ -224,7 +224,7 @@ class GaugeSummary(msgspec.Struct, frozen=True):
 
 
 class Line(msgspec.Struct, frozen=True):
-    """A gauge over an arm's own time at a load, its turns laid end to end: seconds and values."""
+    """A gauge over an arm's own time at a load, its periods laid end to end: seconds and values."""
 
     times_s: tuple[float, ...]
     values: tuple[float, ...]
@@ -261,13 +261,13 @@ def scaled(
 
 
 def summarise_gauge(
-    turns: Iterable[TurnSamples], read: Read, *, source: str = "engine", is_share: bool = False
+    periods: Iterable[PeriodSamples], read: Read, *, source: str = "engine", is_share: bool = False
 ) -> GaugeSummary | None:
-    """Return mean and maximum of a gauge over turns, None where no sample has it.
+    """Return mean and maximum of a gauge over periods, None where no sample has it.
 
     Over replicas counts are added up and shares averaged; the maximum of a share is that of any replica.
     """
-    tracks = [track for turn in turns for track in _tracks(turn, source)]
+    tracks = [track for period in periods for track in _tracks(period, source)]
     pooled = [point for track in tracks for point in _pool(track, read, is_share=is_share)]
     if not pooled:
         return None
@@ -279,11 +279,11 @@ def summarise_gauge(
     )
 
 
-def gain_of_counter(turn: TurnSamples, name: str) -> float | None:
-    """Return what a counter of the machine gained over a turn, None where it is absent or fell."""
+def gain_of_counter(period: PeriodSamples, name: str) -> float | None:
+    """Return what a counter of the machine gained over a period, None where it is absent or fell."""
     total = 0.0
     found = False
-    for stretches in turn.host.values():
+    for stretches in period.host.values():
         for stretch in stretches:
             values = [scaled(one.values, name, sum_series) for one in stretch.samples]
             if values[0] is None or values[-1] is None:
@@ -294,11 +294,11 @@ def gain_of_counter(turn: TurnSamples, name: str) -> float | None:
     return total if found else None
 
 
-def integrate_power(turn: TurnSamples, name: str) -> float | None:
-    """Return the energy of a turn in joules from samples of power, by trapezoids; None below two."""
+def integrate_power(period: PeriodSamples, name: str) -> float | None:
+    """Return the energy of a period in joules from samples of power, by trapezoids; None below two."""
     total = 0.0
     found = False
-    for stretches in turn.host.values():
+    for stretches in period.host.values():
         for stretch in stretches:
             points = [(one.at_ns, scaled(one.values, name, sum_series)) for one in stretch.samples]
             known = [(at_ns, watts) for at_ns, watts in points if watts is not None]
@@ -310,13 +310,13 @@ def integrate_power(turn: TurnSamples, name: str) -> float | None:
 
 
 def draw_line(
-    turns: Iterable[TurnSamples], read: Read, *, source: str = "engine", is_share: bool = False
+    periods: Iterable[PeriodSamples], read: Read, *, source: str = "engine", is_share: bool = False
 ) -> Line | None:
     """Return a gauge over time, at most `LONGEST_LINE` points, each the mean of its neighbours."""
     points: list[tuple[float, float]] = []
     offset_s = 0.0
-    for turn in turns:
-        for track in _tracks(turn, source):
+    for period in periods:
+        for track in _tracks(period, source):
             times = [sample.at_ns for stretch in track for sample in stretch.samples]
             points += [
                 (offset_s + (point.at_ns - min(times)) / 1e9, point.value)
@@ -326,7 +326,7 @@ def draw_line(
     return _thin(points) if points else None
 
 
-Track = tuple[Stretch, ...]  # one stretch of each replica, of the same pass over a turn
+Track = tuple[Stretch, ...]  # one stretch of each replica, of the same pass over a period
 
 
 class _Point(msgspec.Struct, frozen=True):
@@ -338,9 +338,9 @@ class _Point(msgspec.Struct, frozen=True):
     highest: float
 
 
-def _tracks(turn: TurnSamples, source: str) -> list[Track]:
-    """Return the passes over a turn: the first stretches of all replicas, then the second ones."""
-    replicas = list((turn.engine if source == "engine" else turn.host).values())
+def _tracks(period: PeriodSamples, source: str) -> list[Track]:
+    """Return the passes over a period: the first stretches of all replicas, then the second ones."""
+    replicas = list((period.engine if source == "engine" else period.host).values())
     longest = max((len(one) for one in replicas), default=0)
     return [tuple(one[index] for one in replicas if index < len(one)) for index in range(longest)]
 

@@ -25,7 +25,7 @@ from draftproof.judge.metrics.host_use import (
     taken_cores,
 )
 from draftproof.judge.observe.client_limits import LAGGED_TURNS_LIMIT
-from draftproof.judge.observe.observed import RunData, TurnKey
+from draftproof.judge.observe.observed import PeriodKey, RunData
 from draftproof.judge.stats.multiplicity import holm_adjusted
 
 _LEAST_NAMED_CORES = 0.05  # beside what others took, less is written as none
@@ -106,7 +106,7 @@ class Attempts(msgspec.Struct, frozen=True, kw_only=True):
     is_left_out: bool = False
 
     @property
-    def key(self) -> TurnKey:
+    def key(self) -> PeriodKey:
         """Load, block and arm."""
         return self.load, self.block, self.arm
 
@@ -124,7 +124,9 @@ def find_attempts(run: RunData) -> tuple[Attempts, ...]:
     stood still.
     """
     loads, limits = {level.name for level in run.plan.load}, run.plan.limits
-    parts: defaultdict[TurnKey, defaultdict[int, list[BlockRecord]]] = defaultdict(lambda: defaultdict(list))
+    parts: defaultdict[PeriodKey, defaultdict[int, list[BlockRecord]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
     for block in run.blocks:
         if block.load in loads:
             parts[block.load, block.block, block.arm][block.attempt].append(block)
@@ -265,10 +267,10 @@ def _test_each(disturbed: Mapping[str, int], periods: Mapping[str, int]) -> list
     ]
 
 
-def _is_of(sample: TelemetrySample, second: Collection[TurnKey]) -> bool:
-    load, _, block = (sample.turn or "").rpartition("/")
+def _is_of(sample: TelemetrySample, second: Collection[PeriodKey]) -> bool:
+    load, _, block = (sample.period or "").rpartition("/")
     is_second = block.isdecimal() and (load, int(block), sample.arm) in second
-    return sample.turn is None or sample.attempt == int(is_second)
+    return sample.period is None or sample.attempt == int(is_second)
 
 
 def _count(number: int) -> str:

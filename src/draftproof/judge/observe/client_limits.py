@@ -1,4 +1,4 @@
-"""Whether the load client itself was fit to judge a turn: what it did beyond its limits, and how far. Pure.
+"""Whether the load client itself was fit to judge a period: what it did beyond its limits, and how far. Pure.
 
 A client that is late, stands still, holds requests back, sends fewer than are due or fills its core measures
 itself and not the service. Facts that records of earlier versions lack are not judged.
@@ -12,11 +12,11 @@ import msgspec
 from draftproof.core.clock import NS_PER_MS, NS_PER_S
 from draftproof.core.records import BlockRecord, RequestRecord
 
-RATE_SHORTFALL = 0.005  # and one request: the first and the last of a turn may each be a little late
+RATE_SHORTFALL = 0.005  # and one request: the first and the last of a period may each be a little late
 CORE_SHARE = 0.9
 # Of a load's periods of baseline and candidate; with more of an unfit client nothing is concluded there.
 LAGGED_TURNS_LIMIT = 0.2
-# Over less than this, CPU time tells of the start and the end of a turn and not of its load.
+# Over less than this, CPU time tells of the start and the end of a period and not of its load.
 CORE_WINDOW_S = 1.0
 
 # A lag that is no larger than a fifth of the smallest gain cannot be what is credited.
@@ -26,7 +26,7 @@ FaultKind = Literal["lag", "lag_share", "gc_pause", "send_lag", "held_back", "ra
 
 
 class ClientFault(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that a client did beyond its limit in a turn.
+    """One thing that a client did beyond its limit in a period.
 
     `amount`: ms late (lag, gc_pause, send_lag), share of the measured time (lag_share), requests (held_back),
     share of the offered rate that was sent (rate), share of a core (core), seconds for which the host slept
@@ -38,7 +38,7 @@ class ClientFault(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LagBound(msgspec.Struct, frozen=True, kw_only=True):
-    """How late a client may be for what a turn measures: mean of the deciding time, and the share of it.
+    """How late a client may be for what a period measures: mean of the deciding time, and the share of it.
 
     `reads`: its lateness in reading is in the time, since the kernel stamps no arrival. `sends`: its lateness
     in sending is, since the time counts from the schedule.
@@ -81,10 +81,10 @@ def find_client_faults(
     is_open: bool,
     bound: LagBound | None = None,
 ) -> tuple[ClientFault, ...]:
-    """Return what a client did beyond its limits in one turn.
+    """Return what a client did beyond its limits in one period.
 
     `parts`: its records, several where it was resumed. `openings`: its counted requests that an arrival
-    process made due (`is_open`). `bound`: how late the client may be for what the turn measures, None where
+    process made due (`is_open`). `bound`: how late the client may be for what the period measures, None where
     that is not known.
     """
     return (
@@ -98,7 +98,7 @@ def find_client_faults(
 
 
 def measure_pace(openings: Iterable[RequestRecord]) -> Pace | None:
-    """Return the rates of one uninterrupted turn, None where fewer than two requests at two times were sent.
+    """Return the rates of one uninterrupted period, None where fewer than two times of sending are known.
 
     Connecting is the service's part, so a request counts as sent when the client began it; one that the
     service never took is in neither rate.
@@ -116,7 +116,7 @@ def measure_pace(openings: Iterable[RequestRecord]) -> Pace | None:
 
 
 def pool_paces(paces: Iterable[Pace]) -> Pace | None:
-    """Return the pace of several turns together, None of none."""
+    """Return the pace of several periods together, None of none."""
     found = list(paces)
     if not found:
         return None
@@ -168,7 +168,7 @@ def _find_held_back(parts: Sequence[BlockRecord]) -> Iterator[ClientFault]:
 
 
 def _find_missed(parts: Sequence[BlockRecord], openings: Sequence[RequestRecord]) -> Iterator[ClientFault]:
-    """A turn that was resumed is not judged: between its parts nothing was due."""
+    """A period that was resumed is not judged: between its parts nothing was due."""
     pace = measure_pace(openings) if len(parts) == 1 else None
     if pace is not None and pace.is_missed:
         yield ClientFault(kind="rate", amount=pace.achieved_rps / pace.offered_rps)

@@ -56,7 +56,7 @@ def _named(name: str) -> "cached_property[Ints]":
 class Columns:
     """Columns of some observations, each made when it is asked for."""
 
-    timed = _flags("timed")  # whether the client was on time in the request's turn
+    timed = _flags("timed")  # whether the client was on time in the request's period
     in_order = _flags("in_order")  # whether the record's times run forwards
     segments = _named("segment")  # places of names among the sorted names
     arms = _named("record.arm")
@@ -121,8 +121,8 @@ class Columns:
         return number_rows(self.items, self._whole("repeat"), self.turns)
 
     @cached_property
-    def turn_numbers(self) -> Ints:
-        """A number for the turn that a request was made in: load, block and arm."""
+    def period_numbers(self) -> Ints:
+        """A number for the period that a request was made in: load, block and arm."""
         return number_rows(self.loads, self.blocks, self.arms)
 
     @cached_property

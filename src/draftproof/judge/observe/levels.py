@@ -112,7 +112,7 @@ def without_knee(run: RunData) -> RunData:
         telemetry=tuple(
             one
             for one in run.telemetry
-            if (None if one.turn is None else one.turn.rpartition("/")[0]) not in levels
+            if (None if one.period is None else one.period.rpartition("/")[0]) not in levels
         ),
     )
 

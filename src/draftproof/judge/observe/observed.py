@@ -1,11 +1,11 @@
 """What a run directory holds for a verdict, and one request of it as every later step sees it.
 
-What a journal holds twice (copied by a tool that joined files, or by hand) counts once. Turns are put on one
-axis of time: within one start of the host its monotonic clock orders them, between two starts the wall clock
-of their first turn does. Where the kernel stamps arrivals the client's lateness in reading is in no time;
-elsewhere it is in each, and its limit is a share of the deciding time. The process that answered a period is
-known by the number of its start, of an attached service by its address and the time at which it began.
-Notices are what a run said of its own chances while it was measured.
+What a journal holds twice (copied by a tool that joined files, or by hand) counts once. Periods are put on
+one axis of time: within one start of the host its monotonic clock orders them, between two starts the wall
+clock of their first period does. Where the kernel stamps arrivals the client's lateness in reading is in no
+time; elsewhere it is in each, and its limit is a share of the deciding time. The process that answered a
+period is known by the number of its start, of an attached service by its address and the time at which it
+began. Notices are what a run said of its own chances while it was measured.
 """
 
 from collections import defaultdict
@@ -34,7 +34,7 @@ from draftproof.workload.checks import CheckResult
 from draftproof.workload.conversation import checks_at_turn
 from draftproof.workload.items import Check, Item
 
-TurnKey = tuple[str, int, str]  # load, block, arm
+PeriodKey = tuple[str, int, str]  # load, block, arm
 PairKey = tuple[str, int, int, str, int]  # load, block, repeat, item, turn of the conversation
 
 
@@ -57,12 +57,12 @@ class RunData(msgspec.Struct, frozen=True, kw_only=True):
     torn_lines: int = 0
 
 
-class Turn(msgspec.Struct, frozen=True, kw_only=True):
-    """One arm's turn in one block: whether it was finished, and how the client itself behaved in it.
+class Period(msgspec.Struct, frozen=True, kw_only=True):
+    """One arm's period in one block: whether it was finished, and how the client itself behaved in it.
 
     `lag_max_ns` is the worst lateness of the client's event loop. `lagged`: the client did something beyond
-    its limits, so that the turn's times are not the service's; `faults` say what. `late_by_itself`: it did so
-    while the run's own processes filled the host. `left_out`: the host disturbed every attempt at it.
+    its limits, so that the period's times are not the service's; `faults` say what. `late_by_itself`: it did
+    so while the run's own processes filled the host. `left_out`: the host disturbed every attempt at it.
     """
 
     load: str
@@ -84,8 +84,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 class Observation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One measured request with its item, segment, metrics and judged checks.
 
-    `timed` is False where the client itself was too late in that turn or the host disturbed it, or where a
-    run that records its turns has no record of this one: its outcome counts, its times do not.
+    `timed` is False where the client itself was too late in that period or the host disturbed it, or where a
+    run that records its periods has no record of this one: its outcome counts, its times do not.
     `in_order` is False where the record's times run backwards.
     """
 
@@ -119,7 +119,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def wanted_checks(self) -> tuple[Check, ...]:
-        """The checks of the turn that was asked."""
+        """The checks of the period that was asked."""
         return checks_at_turn(self.item, self.record.conversation_turn)
 
 
@@ -132,7 +132,7 @@ _Line = TypeVar("_Line", RequestRecord, BlockRecord)
 
 
 def without_repeats(run: RunData) -> RunData:
-    """Return a run in which every counted request, every other request and every turn's line is once.
+    """Return a run in which every counted request, every other request and every period's line is once.
 
     Of counted requests with one id the one that ended first is kept, whatever the order on disk; equal ends
     are told apart by content.
@@ -152,14 +152,16 @@ def warn_about_lines(before: RunData, after: RunData) -> tuple[str, ...]:
     """Say how many lines beside those of counted requests, which have a count of their own, were left out."""
     uncounted = [len(run.records) - count_counted(run.records) + len(run.blocks) for run in (before, after)]
     lost = uncounted[0] - uncounted[1]
-    return (f"{lost} lines of turns or uncounted requests repeat another; each counts once.",) if lost else ()
+    return (
+        (f"{lost} lines of periods or uncounted requests repeat another; each counts once.",) if lost else ()
+    )
 
 
 def identify(line: RequestRecord | BlockRecord) -> Hashable:
     """Return what no two lines of a run share.
 
-    A request that was stopped is asked again under its id; its own record says when it was asked. A turn that
-    was broken off and gone on with has several lines, each with its own times.
+    A request that was stopped is asked again under its id; its own record says when it was asked. A period
+    that was broken off and gone on with has several lines, each with its own times.
     """
     if isinstance(line, BlockRecord):
         own = (line.attempt, line.boot, line.started_ns, line.ended_ns, line.completed)
@@ -184,37 +186,37 @@ def _rank(line: RequestRecord | BlockRecord) -> tuple[int, bytes]:
     return ended_ns, msgspec.json.encode(line)
 
 
-def place_in_time(turns: Iterable[BlockRecord], *, anchor_offset_ns: int) -> list[tuple[int, BlockRecord]]:
-    """Return (when it began in ns, turn), by time; turns of one start of the host keep their own times.
+def place_in_time(periods: Iterable[BlockRecord], *, anchor_offset_ns: int) -> list[tuple[int, BlockRecord]]:
+    """Return (when it began in ns, period), by time; periods of one start of the host keep their own times.
 
-    `anchor_offset_ns`: wall clock less monotonic clock as the run was made, for turns without an anchor.
+    `anchor_offset_ns`: wall clock less monotonic clock as the run was made, for periods without an anchor.
     """
     by_boot: defaultdict[str | None, list[BlockRecord]] = defaultdict(list)
-    for turn in turns:
-        by_boot[turn.boot].append(turn)
+    for period in periods:
+        by_boot[period.boot].append(period)
     offsets = {boot: _offset_ns(own, anchor_offset_ns) for boot, own in by_boot.items()}
     begun = [(_first_start(own).started_ns + offsets[boot], offsets[boot]) for boot, own in by_boot.items()]
     first = min(begun, default=(0, 0))[1]
     placed = [
-        (turn.started_ns + offsets[boot] - first, turn) for boot, own in by_boot.items() for turn in own
+        (period.started_ns + offsets[boot] - first, period) for boot, own in by_boot.items() for period in own
     ]
     return sorted(placed, key=lambda one: (one[0], one[1].ended_ns, one[1].order))
 
 
-def _offset_ns(turns: list[BlockRecord], otherwise_ns: int) -> int:
-    start = _first_start(turns)
+def _offset_ns(periods: list[BlockRecord], otherwise_ns: int) -> int:
+    start = _first_start(periods)
     return otherwise_ns if start.started_wall_ns is None else start.started_wall_ns - start.started_ns
 
 
-def _first_start(turns: list[BlockRecord]) -> BlockRecord:
-    return min(turns, key=lambda turn: turn.started_ns)
+def _first_start(periods: list[BlockRecord]) -> BlockRecord:
+    return min(periods, key=lambda period: period.started_ns)
 
 
 PER_TOKEN = "tpot_ns"  # noqa: S105 - the name of a metric
 
 
 class Spans:
-    """The deciding times of one turn's answers, and how late a client may be for them; of a run's plan."""
+    """The deciding times of one period's answers, and how late a client may be for them; of a run's plan."""
 
     def __init__(self, plan: Plan) -> None:
         self._from_schedule = plan.comparison.metric != PER_TOKEN
@@ -239,10 +241,10 @@ class Spans:
         )
 
 
-def bound_lags(run: RunData, records: Iterable[RequestRecord]) -> dict[TurnKey, LagBound]:
-    """Return the bound of every turn in which the client's lateness is in the deciding time."""
+def bound_lags(run: RunData, records: Iterable[RequestRecord]) -> dict[PeriodKey, LagBound]:
+    """Return the bound of every period in which the client's lateness is in the deciding time."""
     reads = {(one.load, one.block, one.arm): _reads_late(run, one) for one in run.blocks}
-    spans: defaultdict[TurnKey, Spans] = defaultdict(lambda: Spans(run.plan))
+    spans: defaultdict[PeriodKey, Spans] = defaultdict(lambda: Spans(run.plan))
     for one in records:
         spans[one.load, one.block, one.arm].add(one)
     bounds = {key: own.bound(reads=reads.get(key, False)) for key, own in spans.items()}
@@ -323,7 +325,7 @@ def _lower(text: str) -> str:
     return f"{text[:1].lower()}{text[1:]}"
 
 
-Labels = Mapping[TurnKey, str | None]
+Labels = Mapping[PeriodKey, str | None]
 
 
 def label_processes(run: RunData) -> Labels:
@@ -364,11 +366,11 @@ def _list_starts(run: RunData, period: BlockRecord) -> Iterator[int]:
             yield one.start
 
 
-def _read_begins(telemetry: Sequence[TelemetrySample]) -> dict[TurnKey, tuple[float, ...]]:
+def _read_begins(telemetry: Sequence[TelemetrySample]) -> dict[PeriodKey, tuple[float, ...]]:
     """Return when the processes of each period's service began, replica by replica, where it says so."""
-    found: defaultdict[TurnKey, dict[tuple[int, str], float]] = defaultdict(dict)
+    found: defaultdict[PeriodKey, dict[tuple[int, str], float]] = defaultdict(dict)
     for one in telemetry:
-        load, _, block = (one.turn or "").rpartition("/")
+        load, _, block = (one.period or "").rpartition("/")
         if one.source == "engine" and block.isdecimal():
             for series, value in one.values.items():
                 if series.startswith(START_TIME) and parse_series(series)[0] == START_TIME:

@@ -37,7 +37,7 @@ class Pair(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def timed(self) -> bool:
-        """Whether the client was on time in both turns."""
+        """Whether the client was on time in both periods."""
         return self.arm.timed and self.versus.timed
 
     @property
@@ -200,7 +200,7 @@ class Conversations(NamedTuple):
     """The conversations of some requests of one arm at one load.
 
     `owners`, shape (requests,): whose turn each is. `first`, shape (conversations,): the place among all
-    observations of one of its turns. `is_completed`: every turn was asked and answered.
+    observations of one of its periods. `is_completed`: every period was asked and answered.
     """
 
     owners: Ints

@@ -34,9 +34,9 @@ from draftproof.judge.observe.observed import (
     Labels,
     Observation,
     PairKey,
+    Period,
+    PeriodKey,
     RunData,
-    Turn,
-    TurnKey,
     bound_lags,
     count_counted,
     find_place,
@@ -59,10 +59,10 @@ __all__ = [
     "ARM_ORDER",
     "Observation",
     "PairKey",
+    "Period",
+    "PeriodKey",
     "PreparedRun",
     "RunData",
-    "Turn",
-    "TurnKey",
     "index_judgements",
     "judge_answer",
     "prepare_run",
@@ -76,14 +76,14 @@ ARM_ORDER = ("baseline", "candidate", "alternative", "baseline_null")
 
 
 class PreparedRun(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """A run in order: observations sorted, turns by key, the names of segments, loads and arms.
+    """A run in order: observations sorted, periods by key, the names of segments, loads and arms.
 
     `every` has the lines of all attempts, `run` those of the attempts that count.
     """
 
     run: RunData
     observations: tuple[Observation, ...]
-    turns: dict[TurnKey, Turn]
+    periods: dict[PeriodKey, Period]
     segments: tuple[str, ...]
     loads: tuple[str, ...]
     arms: tuple[str, ...]
@@ -103,9 +103,9 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return [self.observations[place] for place in self.places_of(arm, load, segment).tolist()]
 
     def has_ended(self, record: RequestRecord) -> bool:
-        """Tell whether the turn of a request has a record of its own that says it ended."""
-        turn = self.turns.get((record.load, record.block, record.arm))
-        return turn is not None and turn.completed
+        """Tell whether the period of a request has a record of its own that says it ended."""
+        period = self.periods.get((record.load, record.block, record.arm))
+        return period is not None and period.completed
 
     @cached_property
     def process_labels(self) -> Labels:
@@ -117,7 +117,7 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """The number of the process that answered each observation, −1 where that is not known."""
         known = sorted({label for label in self.process_labels.values() if label is not None})
         numbers = {label: number for number, label in enumerate(known)}
-        _, first, owners = np.unique(self.columns.turn_numbers, return_index=True, return_inverse=True)
+        _, first, owners = np.unique(self.columns.period_numbers, return_index=True, return_inverse=True)
         records = [self.observations[place].record for place in first.tolist()]
         labels = [self.process_labels.get((one.load, one.block, one.arm)) for one in records]
         found = [-1 if label is None else numbers[label] for label in labels]
@@ -126,19 +126,19 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def disturbed_more(self) -> dict[str, str]:
         """The arms that the host disturbed more often than the others, and by how much."""
-        return describe_disturbed_more(self.attempts, (turn.arm for turn in self.turns.values()))
+        return describe_disturbed_more(self.attempts, (period.arm for period in self.periods.values()))
 
     @cached_property
     def ended(self) -> Bools:
-        """Whether each observation's turn has a record that says it ended, see `has_ended`."""
-        _, first, owners = np.unique(self.columns.turn_numbers, return_index=True, return_inverse=True)
+        """Whether each observation's period has a record that says it ended, see `has_ended`."""
+        _, first, owners = np.unique(self.columns.period_numbers, return_index=True, return_inverse=True)
         states = [self.has_ended(self.observations[place].record) for place in first.tolist()]
         return np.array(states, dtype=np.bool_)[owners.reshape(-1)]
 
     @cached_property
-    def asked_turns(self) -> set[TurnKey]:
-        """The turns that have requests."""
-        first = np.unique(self.columns.turn_numbers, return_index=True)[1].tolist()
+    def asked_turns(self) -> set[PeriodKey]:
+        """The periods that have requests."""
+        first = np.unique(self.columns.period_numbers, return_index=True)[1].tolist()
         records = [self.observations[place].record for place in first]
         return {(one.load, one.block, one.arm) for one in records}
 
@@ -199,10 +199,10 @@ def prepare_run(run: RunData) -> PreparedRun:
     loads = {level.name for level in run.plan.load}
     known = [record for record in distinct if _is_known(record, items, loads)]
     openings = _group_openings(known, run.plan)
-    turns = _mark_left_out(_collect_turns(run, openings, bound_lags(run, known)), attempts)
+    periods = _mark_left_out(_collect_periods(run, openings, bound_lags(run, known)), attempts)
     sizes = measure_sizes(run.plan.load, openings, run.blocks)
     judged, ordered = index_judgements(run.judgements), _sorted(known, run.plan)
-    observer = _Observer(items, turns, run.plan)
+    observer = _Observer(items, periods, run.plan)
     counts = {
         "records": len(written.records),
         "not_measured_phase": len(written.records) - measured,
@@ -213,13 +213,13 @@ def prepare_run(run: RunData) -> PreparedRun:
             for one, other in pairwise(ordered)
         ),
         "measured": len(known),
-        "turns": len(turns),
-        "turns_lagged": sum(turn.lagged for turn in turns.values()),
+        "periods": len(periods),
+        "periods_lagged": sum(period.lagged for period in periods.values()),
     } | ({"superseded": asked - len(distinct)} if asked > len(distinct) else {})
     return PreparedRun(
         run=run,
         observations=tuple(observer.observe(record, judged.get(record.request_id)) for record in ordered),
-        turns=turns,
+        periods=periods,
         segments=tuple(dict.fromkeys(segment_key(item, run.plan.workload.segment_by) for item in run.items)),
         loads=tuple(sorted((level.name for level in run.plan.load), key=lambda name: sizes[name].order)),
         arms=_order_arms(run),
@@ -258,17 +258,17 @@ def _sorted(records: Iterable[RequestRecord], plan: Plan) -> list[RequestRecord]
     )
 
 
-def _collect_turns(
-    run: RunData, openings: Mapping[TurnKey, Sequence[RequestRecord]], bounds: Mapping[TurnKey, LagBound]
-) -> dict[TurnKey, Turn]:
-    """Join the records of one turn: a resumed turn is finished if any was, and as late as its worst part."""
+def _collect_periods(
+    run: RunData, openings: Mapping[PeriodKey, Sequence[RequestRecord]], bounds: Mapping[PeriodKey, LagBound]
+) -> dict[PeriodKey, Period]:
+    """Join the records of one period: a resumed one is finished if any part was, and as late as its worst."""
     open_loads = _open_loads(run.plan)
-    parts: defaultdict[TurnKey, list[BlockRecord]] = defaultdict(list)
+    parts: defaultdict[PeriodKey, list[BlockRecord]] = defaultdict(list)
     for block in run.blocks:
         parts[(block.load, block.block, block.arm)].append(block)
     limit_ms = run.plan.limits.client_lag_ms
     return {
-        key: _join_turn(
+        key: _join_period(
             key,
             parts[key],
             find_client_faults(
@@ -283,18 +283,18 @@ def _collect_turns(
     }
 
 
-def _mark_left_out(turns: dict[TurnKey, Turn], attempts: Iterable[Attempts]) -> dict[TurnKey, Turn]:
+def _mark_left_out(periods: dict[PeriodKey, Period], attempts: Iterable[Attempts]) -> dict[PeriodKey, Period]:
     left_out = {one.key for one in attempts if one.is_left_out}
     return {
-        key: msgspec.structs.replace(turn, left_out=key in left_out) if left_out else turn
-        for key, turn in turns.items()
+        key: msgspec.structs.replace(period, left_out=key in left_out) if left_out else period
+        for key, period in periods.items()
     }
 
 
-def _group_openings(records: Iterable[RequestRecord], plan: Plan) -> dict[TurnKey, list[RequestRecord]]:
+def _group_openings(records: Iterable[RequestRecord], plan: Plan) -> dict[PeriodKey, list[RequestRecord]]:
     """Return the requests of open loops that an arrival process made due: the first of each conversation."""
     loads = _open_loads(plan)
-    found: defaultdict[TurnKey, list[RequestRecord]] = defaultdict(list)
+    found: defaultdict[PeriodKey, list[RequestRecord]] = defaultdict(list)
     if loads:
         for one in records:
             if one.load in loads and one.conversation_turn == 0:
@@ -306,10 +306,10 @@ def _open_loads(plan: Plan) -> frozenset[str]:
     return frozenset(level.name for level in plan.load if level.concurrency is None)
 
 
-def _join_turn(key: TurnKey, parts: Sequence[BlockRecord], faults: tuple[ClientFault, ...]) -> Turn:
+def _join_period(key: PeriodKey, parts: Sequence[BlockRecord], faults: tuple[ClientFault, ...]) -> Period:
     use = join_uses([part.host for part in parts if part.host is not None])
     lags = [part.event_loop_lag_max_ns for part in parts if part.event_loop_lag_max_ns is not None]
-    return Turn(
+    return Period(
         load=key[0],
         block=key[1],
         arm=key[2],
@@ -334,8 +334,8 @@ def index_judgements(judgements: Iterable[Judgement]) -> dict[str, dict[int, tup
 class _Observer:
     """Makes observations; equal answers to one prompt are judged once and share their results."""
 
-    def __init__(self, items: Mapping[str, Item], turns: Mapping[TurnKey, Turn], plan: Plan) -> None:
-        self._items, self._turns = items, turns
+    def __init__(self, items: Mapping[str, Item], periods: Mapping[PeriodKey, Period], plan: Plan) -> None:
+        self._items, self._periods = items, periods
         self._segments = {name: segment_key(item, plan.workload.segment_by) for name, item in items.items()}
         self._stall_ns = round(plan.limits.stall_ms * 1e6)
         self._judged: dict[tuple[object, ...], tuple[CheckResult, ...]] = {}
@@ -344,14 +344,14 @@ class _Observer:
         self, record: RequestRecord, judgements: Mapping[int, tuple[Judgement, ...]] | None
     ) -> Observation:
         """Return a record with all that is read off it."""
-        turn = self._turns.get((record.load, record.block, record.arm))
+        period = self._periods.get((record.load, record.block, record.arm))
         return Observation(
             record=record,
             item=self._items[record.item_id],
             segment=self._segments[record.item_id],
             metrics=compute_request_metrics(record, self._stall_ns),
             checks=self._judge(record, judgements),
-            timed=not self._turns if turn is None else turn.is_timed,
+            timed=not self._periods if period is None else period.is_timed,
             in_order=not timeline_faults(record),
         )
 

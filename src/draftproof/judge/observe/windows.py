@@ -1,4 +1,4 @@
-"""The stretch of each turn in which its requests counted, and how much of it they filled.
+"""The stretch of each period in which its requests counted, and how much of it they filled.
 
 Requests that only keep the load up take a part. In a full closed loop the counted ones filled what they are
 of the time that all spent in the service; in any other loop what they are of all requests that ended in the
@@ -12,15 +12,15 @@ import msgspec
 import numpy as np
 
 from draftproof.core.records import BlockRecord, RequestRecord
-from draftproof.judge.observe.run_data import PreparedRun, TurnKey
+from draftproof.judge.observe.run_data import PeriodKey, PreparedRun
 
 UNCOUNTED = frozenset({"fill", "interrupted"})
 
 
-class TurnWindow(msgspec.Struct, frozen=True, kw_only=True):
-    """The counted stretch of one turn, or of one part of a turn that was resumed; times in ns.
+class PeriodWindow(msgspec.Struct, frozen=True, kw_only=True):
+    """The counted stretch of one period, or of one part of a period that was resumed; times in ns.
 
-    `share` of it was filled by the counted requests. `all_ns` is what all requests of the turn spent in the
+    `share` of it was filled by the counted requests. `all_ns` is what all requests of the period spent in the
     service inside the stretch.
     """
 
@@ -43,10 +43,10 @@ class TurnWindow(msgspec.Struct, frozen=True, kw_only=True):
         return self.length_ns * self.share
 
 
-def measure_windows(prepared: PreparedRun) -> tuple[TurnWindow, ...]:
-    """Return the window of every turn of the plan's loads; none of a part in which nothing counted."""
+def measure_windows(prepared: PreparedRun) -> tuple[PeriodWindow, ...]:
+    """Return the window of every period of the plan's loads; none of a part in which nothing counted."""
     loads = set(prepared.loads)
-    parts: defaultdict[TurnKey, list[BlockRecord]] = defaultdict(list)
+    parts: defaultdict[PeriodKey, list[BlockRecord]] = defaultdict(list)
     for block in prepared.run.blocks:
         if block.load in loads:
             parts[block.load, block.block, block.arm].append(block)
@@ -62,16 +62,16 @@ def measure_windows(prepared: PreparedRun) -> tuple[TurnWindow, ...]:
     return tuple(one for one in found if one is not None)
 
 
-def _is_full(prepared: PreparedRun, key: TurnKey) -> bool:
+def _is_full(prepared: PreparedRun, key: PeriodKey) -> bool:
     """Return whether a load keeps its number of requests in flight all the time."""
     level = prepared.level(key[0])
     return level.concurrency is not None and not level.think_s
 
 
 def _group(
-    parts: dict[TurnKey, list[BlockRecord]], records: Iterable[RequestRecord]
-) -> dict[tuple[TurnKey, int], list[RequestRecord]]:
-    found: defaultdict[tuple[TurnKey, int], list[RequestRecord]] = defaultdict(list)
+    parts: dict[PeriodKey, list[BlockRecord]], records: Iterable[RequestRecord]
+) -> dict[tuple[PeriodKey, int], list[RequestRecord]]:
+    found: defaultdict[tuple[PeriodKey, int], list[RequestRecord]] = defaultdict(list)
     for record in records:
         key = (record.load, record.block, record.arm)
         index = _find_part(parts.get(key, ()), record)
@@ -91,7 +91,7 @@ def _find_part(parts: Sequence[BlockRecord], record: RequestRecord) -> int | Non
 
 def _measure(
     part: BlockRecord, counted: Sequence[RequestRecord], others: Sequence[RequestRecord], *, is_full: bool
-) -> TurnWindow | None:
+) -> PeriodWindow | None:
     """Return the window of a part: of a full loop its counting time, else what counted requests span."""
     if not counted and not is_full:
         return None
@@ -106,7 +106,7 @@ def _measure(
     inside_ns = np.maximum(np.minimum(ends_ns, end_ns) - np.maximum(begun_ns, start_ns), 0)
     all_ns, counted_ns = int(inside_ns.sum()), int(inside_ns[: len(counted)].sum())
     ended = int(((start_ns < ends_ns) & (ends_ns <= end_ns)).sum())
-    return TurnWindow(
+    return PeriodWindow(
         load=part.load,
         block=part.block,
         arm=part.arm,

@@ -24,15 +24,15 @@ class GuardrailStanding(msgspec.Struct, frozen=True, kw_only=True):
     evidence: str
 
 
-class TurnSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """The turns of one arm at one load: how many, how many ended, and how late the client itself was.
+class PeriodSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """The periods of one arm at one load: how many, how many ended, and how late the client itself was.
 
     `lag_max_ns` is the longest stall of the client's event loop in any of them, None where none was read.
     """
 
     arm: str
     load: str
-    turns: int
+    periods: int
     completed: int
     lagged: int
     lag_unknown: int
@@ -95,7 +95,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What one probe showed of one arm, outside its measured turns (docs/checks.md)."""
+    """What one probe showed of one arm, outside its measured periods (docs/checks.md)."""
 
     arm: str
     probe: str

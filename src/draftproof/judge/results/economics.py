@@ -19,14 +19,14 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArmUse(msgspec.Struct, frozen=True, kw_only=True):
-    """What one arm took at one load, over whole turns, failures included.
+    """What one arm took at one load, over whole periods, failures included.
 
-    `window_s` is the part of its turns' wall time that the counted requests filled, `measured_share` of it:
+    `window_s` is the part of its periods' wall time that the counted requests filled, `measured_share` of it:
     the rest went to requests that only keep the load up. `good` requests are answered, within every
     objective and fail no check; `unchecked` of them had no check that was judged. Device time is window ×
     devices. `completed_conversations_per_device`: conversations whose turns are all good, per hour and
-    device; without follow-ups each request is one. Intervals are over prompts; what differs from turn to turn
-    shows in the row of the second baseline.
+    device; without follow-ups each request is one. Intervals are over prompts; what differs from period to
+    period shows in the row of the second baseline.
     """
 
     arm: str

@@ -84,7 +84,7 @@ class KneeSearch(msgspec.Struct, frozen=True, kw_only=True):
     look_level: float
     budget_s: float
     spent_s: float
-    turns: int
+    periods: int
     ended: Literal["settled", "budget", "unfinished"]
     points: tuple[KneePoint, ...]
     arms: tuple[ArmKnee, ...]

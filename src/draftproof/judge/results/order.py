@@ -12,7 +12,7 @@ from draftproof.judge.results.figure import Figure
 class PlaceRow(msgspec.Struct, frozen=True, kw_only=True):
     """How the places in a block differ at one load: one factor per place, first place first.
 
-    `arm` is "all" for the comparison over all arms (Friedman), else one arm's own turns (Kruskal & Wallis).
+    `arm` is "all" for the comparison over all arms (Friedman), else one arm's own periods (Kruskal & Wallis).
     """
 
     arm: str

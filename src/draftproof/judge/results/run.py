@@ -18,9 +18,9 @@ from draftproof.judge.results.decision import (
     JudgeAgreement,
     LabelAcceptance,
     OutputEquivalence,
+    PeriodSummary,
     ProbeResult,
     Question,
-    TurnSummary,
 )
 from draftproof.judge.results.diagnosis import Diagnoses
 from draftproof.judge.results.economics import Economics
@@ -324,7 +324,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     equivalence: tuple[OutputEquivalence, ...] = ()
     tail_effects: tuple[Effect, ...] = ()
     order: OrderSummary | None = None
-    turns: tuple[TurnSummary, ...] = ()
+    periods: tuple[PeriodSummary, ...] = ()
     context_bands: tuple[ContextBand, ...] = ()
     label_acceptance: tuple[LabelAcceptance, ...] = ()
     questions: tuple[Question, ...] = ()

@@ -8,7 +8,7 @@ AgreementStanding = Literal["exact", "close", "explained", "differs", "unknown"]
 
 
 class Gauge(msgspec.Struct, frozen=True, kw_only=True):
-    """A gauge over turns: its mean during them, its maximum, and the samples the mean rests on."""
+    """A gauge over periods: its mean during them, its maximum, and the samples the mean rests on."""
 
     mean: float | None
     maximum: float
@@ -18,17 +18,17 @@ class Gauge(msgspec.Struct, frozen=True, kw_only=True):
 class ServiceUse(msgspec.Struct, frozen=True, kw_only=True):
     """One arm's service at one load, by its own counters and by readings of its machine.
 
-    Counts are gains over the `turns_used`, in which every replica was sampled at both ends; `unused` says why
-    the others were not used. `accepted_by_position` and `drafted_by_position` are counts by draft position,
-    from the first on. Of the prompt tokens looked up in a prefix cache (`prefix_queries`) `prefix_hits` were
-    found. `cpu_seconds` and energy are over `machine_seconds`, the turns in which the machine was
-    read at both ends; energy is that of the GPUs and processors of the whole machine.
+    Counts are gains over the `periods_used`, in which every replica was sampled at both ends; `unused` says
+    why the others were not used. `accepted_by_position` and `drafted_by_position` are counts by draft
+    position, from the first on. Of the prompt tokens looked up in a prefix cache (`prefix_queries`)
+    `prefix_hits` were found. `cpu_seconds` and energy are over `machine_seconds`, the periods in which the
+    machine was read at both ends; energy is that of the GPUs and processors of the whole machine.
     """
 
     arm: str
     load: str
-    turns: int
-    turns_used: int
+    periods: int
+    periods_used: int
     samples: int
     seconds: float
     unused: tuple[str, ...] = ()
@@ -74,7 +74,7 @@ class ServiceStart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServiceLine(msgspec.Struct, frozen=True, kw_only=True):
-    """A gauge over one arm's own time at a load, its turns laid end to end."""
+    """A gauge over one arm's own time at a load, its periods laid end to end."""
 
     arm: str
     load: str
@@ -84,7 +84,7 @@ class ServiceLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServiceAgreement(msgspec.Struct, frozen=True, kw_only=True):
-    """One quantity that two sources tell over the same turns: the client's own figure and the service's.
+    """One quantity that two sources tell over the same periods: the client's own figure and the service's.
 
     `difference` is service − client. "exact" is equal, "close" within 1 %, "explained" no more than what
     requests that were broken off may have made, "unknown" where one is missing.
@@ -101,13 +101,13 @@ class ServiceAgreement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PhaseSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """One arm at one load: cold start, warm-up, and the parts of its turns. None is what is not known.
+    """One arm at one load: cold start, warm-up, and the parts of its periods. None is what is not known.
 
     `cold_ttft_ns`: first token of the first request after the start. `warmups`: warm-ups that say how they
     went, `warmups_stable` of them until two groups agreed; `warmup_requests`: requests of all warm-ups.
     `warmup_change`: the largest of their last changes. `warmup_first_ttft_ns` and `warmup_last_ttft_ns`:
     median first token of the first and of the last group, medians over the warm-ups. `ramp_ns` and `drain_ns`
-    are medians over `turns` turns that ended in one piece, `steady_ns` is the sum. `warm_ttft_ns`: median
+    are medians over `periods` periods that ended in one piece, `steady_ns` is the sum. `warm_ttft_ns`: median
     first token of the counted answers, from the time of sending, as the cold one.
     """
 
@@ -122,7 +122,7 @@ class PhaseSummary(msgspec.Struct, frozen=True, kw_only=True):
     warmup_change: float | None
     warmup_first_ttft_ns: float | None
     warmup_last_ttft_ns: float | None
-    turns: int
+    periods: int
     ramp_ns: float | None
     steady_ns: int | None
     drain_ns: float | None
@@ -130,21 +130,21 @@ class PhaseSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClientUse(msgspec.Struct, frozen=True, kw_only=True):
-    """What the client did in one arm's turns at one load, over counted requests; times in ns.
+    """What the client did in one arm's periods at one load, over counted requests; times in ns.
 
     `offered_rps` is the rate at which requests were due, `achieved_rps` that at which the client sent them; a
     closed loop has none. `goodput_rps`: requests in time with passing checks, per second of the time over
     which the counted ones came, failures included; in a closed loop of the time that they filled.
     `in_flight_mean` is by Little's law over the counted
     stretches, fill requests included. `send_lag_p99_ns`: from a request's due time to its sending,
-    connecting left out. `connections` were opened in all turns; `connect_p50_ns` and `connect_max_ns` are
-    what they took. `core_share`: the largest part of one core that a load process used. `unfit` turns had a
+    connecting left out. `connections` were opened in all periods; `connect_p50_ns` and `connect_max_ns` are
+    what they took. `core_share`: the largest part of one core that a load process used. `unfit` periods had a
     client beyond its limits. None is not known.
     """
 
     arm: str
     load: str
-    turns: int
+    periods: int
     unfit: int
     offered_rps: float | None
     achieved_rps: float | None

@@ -133,7 +133,7 @@ def compare_places(values: npt.ArrayLike, positions: npt.ArrayLike) -> PlaceEffe
             ratios=None,
             p=None,
             n=len(logs),
-            reason=f"{fewest} of at least {MINIMUM_TURNS} turns in a place",
+            reason=f"{fewest} of at least {MINIMUM_TURNS} periods in a place",
             needed=MINIMUM_TURNS - fewest,
         )
     means = np.bincount(index, weights=logs) / sizes

@@ -25,7 +25,7 @@ MINIMUM_BLOCKS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class TurnSpread:
+class PeriodSpread:
     """Variance between blocks of the log ratio of two arms beyond what prompts explain; never negative.
 
     `blocks` is one more than its degrees of freedom. `is_within`: what processes do to blocks is taken out.
@@ -36,12 +36,12 @@ class TurnSpread:
     is_within: bool = False
 
 
-def turn_spread(
+def period_spread(
     log_ratios: npt.ArrayLike,
     blocks: npt.ArrayLike,
     groups: npt.ArrayLike,
     processes: npt.ArrayLike | None = None,
-) -> TurnSpread | None:
+) -> PeriodSpread | None:
     """Return how far blocks lie apart beyond chance, None below three blocks or without spare pairs.
 
     Shape (n,) each: log of arm / other of each pair; its block; `groups` whose means are taken out first
@@ -68,8 +68,8 @@ def turn_spread(
     return _to_spread(between, within, sizes, strata, is_within=is_within)
 
 
-def count_spread(counts: Floats, blocks: Ints, sizes: Floats) -> TurnSpread | None:
-    """Return how far the means of a count lie apart between blocks beyond chance; None as `turn_spread`.
+def count_spread(counts: Floats, blocks: Ints, sizes: Floats) -> PeriodSpread | None:
+    """Return how far the means of a count lie apart between blocks beyond chance; None as `period_spread`.
 
     `counts`, shape (n,), are those that are not 0, such as +1 where one arm alone failed, and `blocks`
     theirs, from 0. `sizes`, shape (blocks,): how many there are in each block, those of count 0 included.
@@ -83,16 +83,16 @@ def count_spread(counts: Floats, blocks: Ints, sizes: Floats) -> TurnSpread | No
     return _to_spread(between, max(0.0, within), sizes, np.zeros(len(sizes), dtype=np.intp))
 
 
-def widen_count(variance: float, spread: TurnSpread | None, sizes: Floats, tail: float) -> float:
+def widen_count(variance: float, spread: PeriodSpread | None, sizes: Floats, tail: float) -> float:
     """Return the variance of a summed count with that of its periods, for a normal quantile at `tail`.
 
     `variance` is over prompts alone; `spread` and `sizes`, shape (blocks,), are as in `count_spread`.
     """
     if spread is None or spread.variance == 0.0:
         return variance
-    turns = spread.variance * float((sizes**2).sum())
-    reach = _reach_beyond(turns, variance, spread.blocks - 1, float(sizes.sum()) - 1.0, tail)
-    return (turns + variance) * reach**2
+    periods = spread.variance * float((sizes**2).sum())
+    reach = _reach_beyond(periods, variance, spread.blocks - 1, float(sizes.sum()) - 1.0, tail)
+    return (periods + variance) * reach**2
 
 
 def stretch_for_periods(
@@ -118,9 +118,9 @@ def stretch_for_periods(
     return replace(estimate, low=stretch(estimate.low), high=high)
 
 
-def _reach_beyond(turns: float, prompts: float, blocks: float, clusters: float, tail: float) -> float:
+def _reach_beyond(periods: float, prompts: float, blocks: float, clusters: float, tail: float) -> float:
     """Return t / z beyond `tail` at the degrees of freedom of two added variances."""
-    return student_quantile(tail, _join_degrees(turns, prompts, blocks, clusters)) / normal_quantile(tail)
+    return student_quantile(tail, _join_degrees(periods, prompts, blocks, clusters)) / normal_quantile(tail)
 
 
 def scale_to_median(square: float, degrees: int) -> float:
@@ -130,13 +130,13 @@ def scale_to_median(square: float, degrees: int) -> float:
 
 def _to_spread(
     between: float, within: float, sizes: Floats, strata: Ints, *, is_within: bool = False
-) -> TurnSpread:
+) -> PeriodSpread:
     """Return the variance component of two mean squares, that between blocks right in the median."""
     totals = np.bincount(strata, weights=sizes)
     degrees = len(sizes) - len(totals)
     size = float((totals - np.bincount(strata, weights=sizes**2) / totals).sum()) / degrees
     excess = scale_to_median(between, degrees) - within
-    return TurnSpread(variance=max(0.0, excess / size), blocks=degrees + 1, is_within=is_within)
+    return PeriodSpread(variance=max(0.0, excess / size), blocks=degrees + 1, is_within=is_within)
 
 
 def _choose_strata(rows: Ints, processes: npt.ArrayLike | None) -> tuple[Ints, bool]:
@@ -149,8 +149,8 @@ def _choose_strata(rows: Ints, processes: npt.ArrayLike | None) -> tuple[Ints, b
     return np.zeros(len(first), dtype=np.intp), False
 
 
-def widen_by_turns(
-    estimate: RatioEstimate, spread: TurnSpread | None, blocks: npt.ArrayLike
+def widen_by_periods(
+    estimate: RatioEstimate, spread: PeriodSpread | None, blocks: npt.ArrayLike
 ) -> RatioEstimate:
     """Return an estimate whose error takes in that of its periods; itself where nothing is known of them.
 

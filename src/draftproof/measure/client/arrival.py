@@ -167,7 +167,7 @@ class _ArrivalPoll:
         return rest_ns if rest_ns > _SHORTEST_REST_NS else 0
 
     def _find_most(self) -> int:
-        """Return how many streams to read before whatever else is ready has its turn."""
+        """Return how many streams to read before whatever else is ready has its period."""
         return _FEW_READY if self._loop in _AWAKE else _MOST_READY
 
     def _look(self, most: int) -> None:

@@ -1,4 +1,4 @@
-"""The two loops by which a turn is run; `run` chooses the one that its load level asks for.
+"""The two loops by which a period is run; `run` chooses the one that its load level asks for.
 
 The closed loop: a stated number of slots, each of which sends its next request when its last has ended. A
 request is scheduled when its slot becomes free, later turns of a conversation when its thought is over. The
@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 from draftproof.core.clock import NS_PER_S
 from draftproof.core.records import BlockRecord, LeadEnd
-from draftproof.measure.load.period import Job, Turn
+from draftproof.measure.load.period import Job, Period
 from draftproof.measure.load.request_runner import Performer, Tasks, run_watched
 from draftproof.measure.load.timer import WaitUntil, open_alarm, sleep_until
 from draftproof.workload.arm_orders import hash_number
@@ -29,18 +29,18 @@ _TAIL_GAPS = 16
 
 
 async def run(performer: Performer, stop: asyncio.Event | None = None) -> BlockRecord:
-    """Run a turn, or a part of one, until every counted request has ended or `stop` is set."""
-    is_open = performer.turn.concurrency is None
+    """Run a period, or a part of one, until every counted request has ended or `stop` is set."""
+    is_open = performer.period.concurrency is None
     loop = OpenLoopRunner(performer) if is_open else ClosedLoop(performer)
     return await run_watched(performer, loop.start, stop or asyncio.Event())
 
 
 class ClosedLoop:
-    """Runs one turn; used once."""
+    """Runs one period; used once."""
 
     def __init__(self, performer: Performer) -> None:
         self._performer = performer
-        self._slots = performer.turn.concurrency or 1
+        self._slots = performer.period.concurrency or 1
 
     def start(self, started_ns: int) -> Tasks:
         """Start this part's slots; each begins at the time that its number among all slots gives it."""
@@ -115,11 +115,11 @@ class Lead:
 
 
 class OpenLoopRunner:
-    """Runs one turn; used once."""
+    """Runs one period; used once."""
 
     def __init__(self, performer: Performer) -> None:
         self._performer, self._share = performer, performer.part.share
-        self._max_in_flight = self._share.own_limit(performer.turn.max_in_flight)
+        self._max_in_flight = self._share.own_limit(performer.period.max_in_flight)
         performer.room = asyncio.Semaphore(self._max_in_flight)
 
     def start(self, started_ns: int) -> Tasks:
@@ -134,7 +134,7 @@ class OpenLoopRunner:
                     self._performer.begin_counting()
                     last_ns = await self._send_counted(requests, wait_until, base_ns)
                     await self._follow_up(requests, wait_until, last_ns)
-                await asyncio.Event().wait()  # the turn ends when the last counted request has
+                await asyncio.Event().wait()  # the period ends when the last counted request has
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
@@ -144,13 +144,13 @@ class OpenLoopRunner:
         That is at a time of its own and not at the arrival that would come next: the gap over a time that is
         chosen first is longer than others, and a queue met behind it shorter.
         """
-        performer, pace = self._performer, self._performer.turn.lead
+        performer, pace = self._performer, self._performer.period.lead
         if pace is None:
             return started_ns
         if not self._share.is_whole:
             return await self._lead_until_told(requests, pace, started_ns)
         lead = Lead(round(performer.settings.lead_s * NS_PER_S))
-        for offset_ns in _times_ns(performer.turn, pace, "lead"):
+        for offset_ns in _times_ns(performer.period, pace, "lead"):
             await wait_until(started_ns + min(offset_ns, lead.length_ns))
             standing = {"ended": performer.ended, "in_flight": performer.in_flight}
             if offset_ns >= lead.see(offset_ns, **standing, ended_ns=performer.ended_ns):
@@ -169,7 +169,7 @@ class OpenLoopRunner:
 
     async def _send_leads(self, requests: asyncio.TaskGroup, lead: OpenLoop, started_ns: int) -> None:
         with open_alarm(self._performer.clock) as wait_until:
-            for number, offset_ns in enumerate(_times_ns(self._performer.turn, lead, "lead")):
+            for number, offset_ns in enumerate(_times_ns(self._performer.period, lead, "lead")):
                 if self._share.owns(number):
                     await wait_until(started_ns + offset_ns)
                     self._send(requests, self._performer.schedule.lead_job(1.0), started_ns + offset_ns)
@@ -177,7 +177,7 @@ class OpenLoopRunner:
     async def _send_counted(self, requests: asyncio.TaskGroup, wait_until: WaitUntil, base_ns: int) -> int:
         """Send every counted request when it is due; return when the last one of all parts is."""
         schedule = self._performer.schedule
-        times = find_due_ns(self._performer.turn, schedule.missing_orders, base_ns)
+        times = find_due_ns(self._performer.period, schedule.missing_orders, base_ns)
         while schedule.has_waiting and (job := schedule.next_job()) is not None:
             due_ns = times[job.order_in_block]
             await wait_until(due_ns)
@@ -188,7 +188,7 @@ class OpenLoopRunner:
         performer, tail = self._performer, self._tail()
         if tail is None:
             return
-        for number, offset_ns in enumerate(_times_ns(performer.turn, tail, "tail")):
+        for number, offset_ns in enumerate(_times_ns(performer.period, tail, "tail")):
             if not self._share.owns(number):
                 continue
             await wait_until(last_ns + offset_ns)
@@ -198,10 +198,10 @@ class OpenLoopRunner:
 
     def _tail(self) -> OpenLoop | None:
         """Return the pace of the last counted requests, by which the load is kept up behind them."""
-        last = self._performer.turn.due_ns[-_TAIL_GAPS - 1 :]
+        last = self._performer.period.due_ns[-_TAIL_GAPS - 1 :]
         span_ns = last[-1] - last[0] if last else 0
         if span_ns <= 0:
-            return self._performer.turn.lead
+            return self._performer.period.lead
         return OpenLoop(profile=Steady(rps=(len(last) - 1) * NS_PER_S / span_ns), spacing=Spacing())
 
     def _send(self, requests: asyncio.TaskGroup, job: Job, due_ns: int) -> None:
@@ -213,16 +213,16 @@ class OpenLoopRunner:
         self._performer.ended_ns += max(free_ns - due_ns, 0)
 
 
-def find_due_ns(turn: Turn, missing: tuple[int, ...], base_ns: int) -> dict[int, int]:
+def find_due_ns(period: Period, missing: tuple[int, ...], base_ns: int) -> dict[int, int]:
     """Return when each missing request is due, by its place in the block.
 
-    A turn that goes on does not wait for what is over: its first missing request is due at `base_ns`.
+    A period that goes on does not wait for what is over: its first missing request is due at `base_ns`.
     """
-    skipped_ns = turn.due_ns[missing[0]] if missing and missing[0] else 0
-    return {place: base_ns + turn.due_ns[place] - skipped_ns for place in missing}
+    skipped_ns = period.due_ns[missing[0]] if missing and missing[0] else 0
+    return {place: base_ns + period.due_ns[place] - skipped_ns for place in missing}
 
 
-def _times_ns(turn: Turn, process: OpenLoop, purpose: str) -> Iterator[int]:
+def _times_ns(period: Period, process: OpenLoop, purpose: str) -> Iterator[int]:
     """Return when the requests before or behind the counted ones are due, in ns from there, without end."""
-    seed = hash_number(purpose, turn.load, turn.block, turn.repeat) % 2**31
+    seed = hash_number(purpose, period.load, period.block, period.repeat) % 2**31
     return arrival_times_ns(process.profile, process.spacing, seed)

@@ -1,7 +1,7 @@
-"""What one arm does in its turn of a block: the order, the requests, and the facts a record is made of.
+"""What one arm does in its period of a block: the order, the requests, and the facts a record is made of.
 
 Pure. Request ids are `load/block/repeat/arm/item`, with `+1` and so on for the later turns of a conversation,
-`arm~1` where the turn is taken once more, and a suffix for requests that are not counted.
+`arm~1` where the period is taken once more, and a suffix for requests that are not counted.
 """
 
 from typing import Any, Protocol
@@ -58,12 +58,12 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
         return asked | self.request
 
 
-class Turn(msgspec.Struct, frozen=True, kw_only=True):
-    """One arm's turn: every item of `item_ids` once.
+class Period(msgspec.Struct, frozen=True, kw_only=True):
+    """One arm's period: every item of `item_ids` once.
 
     Closed loop: with `concurrency` requests in flight. Open loop: `concurrency` is None and each item is due
     at `due_ns`, after a lead at the rate of `lead`; at most `max_in_flight` requests are open. `think_s`:
-    mean time of thought before the next request of a slot or a conversation. `attempt`: 1 where the turn is
+    mean time of thought before the next request of a slot or a conversation. `attempt`: 1 where the period is
     taken once more, because the host disturbed it.
     """
 
@@ -82,7 +82,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """The part that all request ids of this turn share."""
+        """The part that all request ids of this period share."""
         again = f"~{self.attempt}" if self.attempt else ""
         return f"{self.load}/{self.block}/{self.repeat}/{self.arm}{again}"
 
@@ -106,22 +106,22 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def asked(self) -> Item:
-        """The item as it is asked at this turn."""
+        """The item as it is asked at this period."""
         return item_at_turn(self.item, self.answers)
 
 
 class Sink(Protocol):
-    """Takes every record as its request ends. What it raises ends the turn."""
+    """Takes every record as its request ends. What it raises ends the period."""
 
     def append(self, record: RequestRecord) -> None:
         """Keep one record."""
         ...
 
 
-def turns_of(block: Block, *, think_s: float = 0.0, max_in_flight: int = 4096) -> tuple[Turn, ...]:
-    """Return the turns of a block in the order in which its arms take them."""
+def periods_of(block: Block, *, think_s: float = 0.0, max_in_flight: int = 4096) -> tuple[Period, ...]:
+    """Return the periods of a block in the order in which its arms take them."""
     return tuple(
-        Turn(
+        Period(
             block=block.index,
             load=block.load,
             concurrency=block.concurrency,
@@ -139,25 +139,25 @@ def turns_of(block: Block, *, think_s: float = 0.0, max_in_flight: int = 4096) -
 
 
 def make_record(
-    turn: Turn, job: Job, scheduled_ns: int, exchange: Exchange, in_flight: int = 1
+    period: Period, job: Job, scheduled_ns: int, exchange: Exchange, in_flight: int = 1
 ) -> RequestRecord:
     """Return the record of one attempted request; `in_flight` were open as it was sent, itself included."""
     said = {name: getattr(exchange.answer, name) for name in _OF_ANSWER}
     said |= {name: getattr(exchange, name) for name in _OF_EXCHANGE}
     return RequestRecord(
         request_id=job.request_id,
-        arm=turn.arm,
-        load=turn.load,
-        block=turn.block,
-        repeat=turn.repeat,
+        arm=period.arm,
+        load=period.load,
+        block=period.block,
+        repeat=period.repeat,
         item_id=job.item.id,
         phase=job.phase,
         order_in_block=job.order_in_block,
-        concurrency=in_flight if turn.concurrency is None else turn.concurrency,
+        concurrency=in_flight if period.concurrency is None else period.concurrency,
         seed=job.seed,
         scheduled_ns=scheduled_ns,
         conversation_turn=job.conversation_turn,
-        attempt=turn.attempt,
+        attempt=period.attempt,
         **said,
     )
 

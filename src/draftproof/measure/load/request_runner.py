@@ -1,4 +1,4 @@
-"""Sending one job and keeping its record, whichever loop decided when; and the watch over a whole turn.
+"""Sending one job and keeping its record, whichever loop decided when; and the watch over a whole period.
 
 After a failure a slot rests for a moment: a service that refuses at once must not be flooded by the very
 client that measures it.
@@ -19,7 +19,15 @@ from draftproof.core.records import BlockRecord, LeadEnd, RequestRecord
 from draftproof.judge.metrics.service import percentile
 from draftproof.measure.client.exchange import Exchange, ExchangeFold
 from draftproof.measure.client.wire import Ending, Transport, WireRequest
-from draftproof.measure.load.period import Endpoint, Job, Sink, Turn, make_record, make_unsent, view_exchange
+from draftproof.measure.load.period import (
+    Endpoint,
+    Job,
+    Period,
+    Sink,
+    make_record,
+    make_unsent,
+    view_exchange,
+)
 from draftproof.measure.load.schedule import Part, Schedule, SeedOf
 from draftproof.measure.load.timer import sleep_until
 from draftproof.plan.environment import mask_struct
@@ -32,7 +40,7 @@ LAG_INTERVAL_S = 0.02
 # New objects before garbage is looked for among them, seven times as many as usual: most are gone by then, so
 # that a search costs little more, a fraction of a millisecond, and comes that much more seldom.
 _NEW_OBJECTS = 5_000
-# What a turn's record takes over from its runner under the same name.
+# What a period's record takes over from its runner under the same name.
 _COUNTED = (
     "counted_from_ns", "end_lag_max_ns", "connections", "in_flight_max", "unreached", "broken", "unstamped",
     "held_back", "lead_end",
@@ -40,7 +48,7 @@ _COUNTED = (
 
 
 class HealthReading(msgspec.Struct, frozen=True, kw_only=True):
-    """What was seen over one turn, as in `BlockRecord`; None where nothing was sampled."""
+    """What was seen over one period, as in `BlockRecord`; None where nothing was sampled."""
 
     event_loop_lag_max_ns: int | None
     lag_p99_ns: int | None
@@ -58,7 +66,7 @@ class ClientHealth:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._lags = array("q")  # eight bytes each: a turn may take hours
+        self._lags = array("q")  # eight bytes each: a period may take hours
         self._pauses: list[int] = []
         self._collecting_since_ns: int | None = None
         self._cpu_at_start_s = 0.0
@@ -67,7 +75,7 @@ class ClientHealth:
     async def watch(self) -> AsyncIterator["ClientHealth"]:
         """Sample until the block ends."""
         self._cpu_at_start_s = time.process_time()
-        gc.freeze()  # what the program has loaded by now is not searched for garbage during the turn
+        gc.freeze()  # what the program has loaded by now is not searched for garbage during the period
         thresholds = gc.get_threshold()
         gc.set_threshold(_NEW_OBJECTS, *thresholds[1:])
         gc.callbacks.append(self._on_collection)
@@ -160,17 +168,17 @@ class LoadSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Performer:
-    """Asks the jobs of one turn, or of a part of one, and counts what the client did meanwhile.
+    """Asks the jobs of one period, or of a part of one, and counts what the client did meanwhile.
 
-    `turn`: which items, at which concurrency. `items`: the workload's items by id. `sink`: takes each record
-    as its request ends; what it raises ends the turn. `settings`: patience and pace; None: the defaults.
-    `clock`: source of every time in the records. `part`: which part of the turn, and what whoever conducts it
-    says of it; None: all of it, alone.
+    `period`: which items, at which concurrency. `items`: the workload's items by id. `sink`: takes each
+    record as its request ends; what it raises ends the period. `settings`: patience and pace; None: the
+    defaults. `clock`: source of every time in the records. `part`: which part of the period, and what whoever
+    conducts it says of it; None: all of it, alone.
     """
 
     def __init__(
         self,
-        turn: Turn,
+        period: Period,
         endpoint: Endpoint,
         items: Mapping[str, Item],
         *,
@@ -184,11 +192,11 @@ class Performer:
         part: Part | None = None,
         phase: Literal["measure", "warmup"] = "measure",
     ) -> None:
-        self.turn, self.settings, self.clock = turn, settings or LoadSettings(), clock
+        self.period, self.settings, self.clock = period, settings or LoadSettings(), clock
         self._endpoint, self._transport, self._sink = endpoint, transport, sink
         self.part = part or Part()
         self.schedule = Schedule(
-            turn, items, done=done, seed_of=seed_of, phase=phase, answered=answered, share=self.part.share
+            period, items, done=done, seed_of=seed_of, phase=phase, answered=answered, share=self.part.share
         )
         self.counted_over = asyncio.Event()
         self.room: asyncio.Semaphore | None = None  # of an open loop, for requests and not for thoughts
@@ -197,11 +205,11 @@ class Performer:
         self.unreached = self.broken = self.unstamped = self.ended_ns = 0
         self.end_lag_max_ns: int | None = None
         self.lead_end: LeadEnd | None = None
-        self.send_lags_ns = array("q")  # eight bytes each: a turn may have millions
+        self.send_lags_ns = array("q")  # eight bytes each: a period may have millions
         self._late = set["asyncio.Task[Any]"]()  # requests that met their limit
         self._note_over()
         if not self.schedule.missing_orders:
-            self.part.turn_over.set()
+            self.part.period_over.set()
 
     def begin_counting(self) -> None:
         """The ramp is over: from now on requests count."""
@@ -233,8 +241,10 @@ class Performer:
 
     async def think(self, job: Job, free_ns: int) -> int:
         """Wait for the time of thought before a job, the same in every arm; return when it is over."""
-        turn = self.turn
-        thought_ns = think_time_ns(turn.think_s, turn.load, turn.repeat, job.item.id, job.conversation_turn)
+        period = self.period
+        thought_ns = think_time_ns(
+            period.think_s, period.load, period.repeat, job.item.id, job.conversation_turn
+        )
         due_ns = free_ns + thought_ns
         if thought_ns:
             await sleep_until(due_ns, self.clock)
@@ -287,11 +297,11 @@ class Performer:
         task.cancel()
 
     def _note_over(self) -> None:
-        """A part's own end is told; the turn goes on until that of all parts, for a whole one the same."""
+        """A part's own end is told; the period goes on until that of all parts, for a whole one the same."""
         if self.schedule.is_over:
             self.counted_over.set()
             if self.part.share.is_whole:
-                self.part.turn_over.set()
+                self.part.period_over.set()
 
     def _render(self, job: Job) -> WireRequest:
         asked, cap = job.asked, self.settings.max_tokens
@@ -310,14 +320,14 @@ class Performer:
             lag_ns = exchange.sent_ns - scheduled_ns - (exchange.connect_ns or 0)
             self.send_lags_ns.append(max(lag_ns, 0))
         self.end_lag_max_ns = max(self.clock() - exchange.end_ns, self.end_lag_max_ns or 0)
-        self._sink.append(make_record(self.turn, job, scheduled_ns, exchange, in_flight))
+        self._sink.append(make_record(self.period, job, scheduled_ns, exchange, in_flight))
         return exchange
 
 
 async def run_watched(
     performer: Performer, start: Callable[[int], Tasks], stop: asyncio.Event
 ) -> BlockRecord:
-    """Run the tasks that `start` makes until the turn is over or `stop` is set, and return how it went.
+    """Run the tasks that `start` makes until the period is over or `stop` is set, and return how it went.
 
     With `stop` requests in flight are cancelled and recorded, counted ones as `interrupted`.
     """
@@ -325,24 +335,26 @@ async def run_watched(
     started_ns = performer.clock() if part.start_ns is None else part.start_ns
     async with ClientHealth(performer.clock).watch() as health:
         readings = list[HealthReading]()
-        if not part.turn_over.is_set():
+        if not part.period_over.is_set():
             # Read before what is in flight is cancelled: the work of that is late for nobody.
-            await _run_tasks(start(started_ns), part.turn_over, stop, lambda: readings.append(health.read()))
+            await _run_tasks(
+                start(started_ns), part.period_over, stop, lambda: readings.append(health.read())
+            )
         reading = readings[0] if readings else health.read()
     return _describe(performer, started_ns, reading)
 
 
 def _describe(performer: Performer, started_ns: int, health: HealthReading) -> BlockRecord:
-    turn, is_over = performer.turn, performer.schedule.is_over
+    period, is_over = performer.period, performer.schedule.is_over
     notes = [] if is_over else ["stopped before every counted request had ended"]
     if performer.held_back:
-        notes.append(f"{performer.held_back} requests were held back: {turn.max_in_flight} were in flight")
+        notes.append(f"{performer.held_back} requests were held back: {period.max_in_flight} were in flight")
     return BlockRecord(
-        block=turn.block,
-        load=turn.load,
-        arm=turn.arm,
-        order=turn.order,
-        attempt=turn.attempt,
+        block=period.block,
+        load=period.load,
+        arm=period.arm,
+        order=period.order,
+        attempt=period.attempt,
         started_ns=started_ns,
         ended_ns=performer.clock(),
         completed=is_over,

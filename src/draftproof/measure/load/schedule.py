@@ -1,8 +1,8 @@
-"""Which request a free slot takes next, and how one turn is dealt to several load workers. Pure.
+"""Which request a free slot takes next, and how one period is dealt to several load workers. Pure.
 
 Until `open_counting` only fill requests are handed out: they bring the load up, outside what is counted, and
-ask other items than the turn counts, for a fast service gets through more of them than a slow one. Then come
-the counted ones in block order. While some of them are still in flight and none is left to start, free
+ask other items than the period counts, for a fast service gets through more of them than a slow one. Then
+come the counted ones in block order. While some of them are still in flight and none is left to start, free
 slots take fill requests again, so that the last counted ones meet the same load as the first. A slot that has
 begun a conversation asks its later turns before anything else.
 
@@ -19,7 +19,7 @@ from typing import Literal
 import msgspec
 
 from draftproof.core.records import Phase
-from draftproof.measure.load.period import Job, Turn
+from draftproof.measure.load.period import Job, Period
 from draftproof.workload.arm_orders import order_by_seed
 from draftproof.workload.conversation import AnswerView
 from draftproof.workload.items import Item
@@ -49,21 +49,21 @@ class Share(msgspec.Struct, frozen=True):
         return len(self.own_slots(limit))
 
 
-def count_parts(turn: Turn, workers: int) -> int:
-    """Return into how many parts a turn is dealt: never more than requests may be open, so none is idle."""
-    return max(1, min(workers, turn.max_in_flight if turn.concurrency is None else turn.concurrency))
+def count_parts(period: Period, workers: int) -> int:
+    """Return into how many parts a period is dealt: never more than requests may be open, so none is idle."""
+    return max(1, min(workers, period.max_in_flight if period.concurrency is None else period.concurrency))
 
 
-def deal_items(turn: Turn, share: Share) -> frozenset[int]:
+def deal_items(period: Period, share: Share) -> frozenset[int]:
     """Return the places in the block whose items are in a part.
 
     In a closed loop a part has as many items as its slots are of all slots, within one a slot.
     """
     if share.is_whole:
-        return frozenset(range(len(turn.item_ids)))
-    places = {item_id: place for place, item_id in enumerate(turn.item_ids)}
-    drawn = order_by_seed(places, "worker", turn.load, turn.block, turn.repeat)
-    slots = turn.concurrency or share.of
+        return frozenset(range(len(period.item_ids)))
+    places = {item_id: place for place, item_id in enumerate(period.item_ids)}
+    drawn = order_by_seed(places, "worker", period.load, period.block, period.repeat)
+    slots = period.concurrency or share.of
     return frozenset(places[item_id] for rank, item_id in enumerate(drawn) if share.owns(rank % slots))
 
 
@@ -71,20 +71,20 @@ SeedOf = Callable[[Item, int], int | None]
 
 
 class Schedule:
-    """Hands out the jobs of one turn.
+    """Hands out the jobs of one period.
 
     `items`: the workload's items by id. `done`: request ids that an earlier run has already recorded; counted
     ones are not asked again. `seed_of`: seed of an item at a repeat, the same for every arm. `phase`:
     `measure`, or `warmup`: the same items, never counted and never followed by fill requests; of a
     conversation only its opening. `answered`: request id -> answer of what an earlier run has recorded, None
     for a failure. A conversation that was broken off goes on from the answers it had: its turns are in the
-    journal and count, and asking them once more would count them twice. `share`: the part of the turn that is
-    handed out; the parts of all workers are the whole turn, and no two of them share a request id.
+    journal and count, and asking them once more would count them twice. `share`: the part of the period that
+    is handed out; the parts of all workers are the whole period, and no two of them share a request id.
     """
 
     def __init__(
         self,
-        turn: Turn,
+        period: Period,
         items: Mapping[str, Item],
         *,
         done: Collection[str],
@@ -93,24 +93,26 @@ class Schedule:
         answered: Mapping[str, AnswerView | None] | None = None,
         share: Share | None = None,
     ) -> None:
-        self._turn, self._items, self._done, self._seed_of = turn, items, done, seed_of
+        self._period, self._items, self._done, self._seed_of = period, items, done, seed_of
         self._phase: Phase = phase
         self._answered, self._share = answered or {}, share or Share()
         missing = list(self._missing_jobs())
         self.missing_orders = tuple(job.order_in_block for job in missing)
-        own: Collection[int] = deal_items(turn, self._share)
+        own: Collection[int] = deal_items(period, self._share)
         if phase == "warmup":
-            own = self._share.own_slots(len(turn.item_ids))
+            own = self._share.own_slots(len(period.item_ids))
         self._waiting = deque(job for job in missing if job.order_in_block in own)
         self._outstanding = sum(map(self._count_missing, self._waiting))
         self._fills = self._make_fills()
-        counted = set(turn.item_ids)
+        counted = set(period.item_ids)
         others = [item_id for item_id in items if item_id not in counted]
         self._has_others = bool(others)
-        self._lead_ids = order_by_seed(others or turn.item_ids, "lead", turn.load, turn.block, turn.repeat)
+        self._lead_ids = order_by_seed(
+            others or period.item_ids, "lead", period.load, period.block, period.repeat
+        )
         self._leads = 0
         # True once counted requests are handed out; from the start where a single slot needs no ramp.
-        self.is_counting = phase != "measure" or turn.concurrency == 1
+        self.is_counting = phase != "measure" or period.concurrency == 1
 
     @property
     def is_over(self) -> bool:
@@ -140,14 +142,14 @@ class Schedule:
         """Return the next job for a free slot, None when the slot may rest for good."""
         if self._waiting and self.is_counting:
             return self._waiting.popleft()
-        if not self.is_filling or self._turn.concurrency == 1:
+        if not self.is_filling or self._period.concurrency == 1:
             return None
         return next(self._fills) if self.is_counting else self.lead_job(1.0, "ramp")
 
     def lead_job(self, token_share: float, mark: str = "lead") -> Job:
         """Return a request that leads up to the counted ones and asks for a part of its tokens.
 
-        Of an item that the turn does not count, where there is one: a service that keeps prompts must not
+        Of an item that the period does not count, where there is one: a service that keeps prompts must not
         know a counted one from its lead.
         """
         number = self._share.index + self._leads * self._share.of
@@ -190,7 +192,7 @@ class Schedule:
         return self._free_job(job.item.id, job.order_in_block, "interrupted", job.conversation_turn)
 
     def _missing_jobs(self) -> Iterator[Job]:
-        for order, item_id in enumerate(self._turn.item_ids):
+        for order, item_id in enumerate(self._period.item_ids):
             if self._phase == "warmup":
                 yield self._free_job(item_id, order, "warmup")
             elif (job := self._pass_recorded(self._job(item_id, order, "measure"))) is not None:
@@ -212,9 +214,9 @@ class Schedule:
         return self.follow(job, self._answered.get(job.request_id))
 
     def _make_fills(self) -> Iterator[Job]:
-        order = len(self._turn.item_ids)
+        order = len(self._period.item_ids)
         while True:
-            for item_id in self._turn.item_ids:
+            for item_id in self._period.item_ids:
                 if self._share.owns(order):
                     yield self._free_job(item_id, order, "fill")
                 order += 1
@@ -235,21 +237,21 @@ class Schedule:
         item = self._items[item_id]
         later = f"+{turn}" if turn else ""
         return Job(
-            request_id=f"{self._turn.key}/{item_id}{later}{suffix}",
+            request_id=f"{self._period.key}/{item_id}{later}{suffix}",
             conversation_turn=turn,
             item=item,
             phase=phase,
             order_in_block=order,
-            seed=self._seed_of(item, self._turn.repeat),
+            seed=self._seed_of(item, self._period.repeat),
         )
 
 
-def warmup_turn(turn: Turn, count: int) -> Turn:
-    """Return a turn of `count` requests cycling over the items of `turn`."""
-    ids = turn.item_ids
+def warmup_period(period: Period, count: int) -> Period:
+    """Return a period of `count` requests cycling over the items of `period`."""
+    ids = period.item_ids
     return msgspec.structs.replace(
-        turn,
-        concurrency=min(turn.concurrency or count, max(count, 1)),
+        period,
+        concurrency=min(period.concurrency or count, max(count, 1)),
         item_ids=tuple(ids[index % len(ids)] for index in range(count)) if ids else (),
         due_ns=(),
         lead=None,
@@ -258,16 +260,16 @@ def warmup_turn(turn: Turn, count: int) -> Turn:
 
 
 class Part:
-    """What a loop owns of a turn, and what whoever conducts the turn has said of it so far.
+    """What a loop owns of a period, and what whoever conducts the period has said of it so far.
 
-    A turn that one loop runs alone is a part that is the whole: it decides by itself when its lead is over,
-    and it ends with its last counted request. `start_ns`: when the turn begins, the same for all parts; None:
-    at once.
+    A period that one loop runs alone is a part that is the whole: it decides by itself when its lead is over,
+    and it ends with its last counted request. `start_ns`: when the period begins, the same for all parts;
+    None: at once.
     """
 
     def __init__(self, share: Share | None = None, start_ns: int | None = None) -> None:
         self.share, self.start_ns = share or Share(), start_ns
-        self.turn_over = asyncio.Event()  # every counted request of every part has ended
+        self.period_over = asyncio.Event()  # every counted request of every part has ended
         self._base_told = asyncio.Event()
         self._base_ns = 0
 

@@ -1,4 +1,4 @@
-"""Warming arms up before their turns: groups of requests until two successive ones agree.
+"""Warming arms up before their periods: groups of requests until two successive ones agree.
 
 Once at each load level after each start. Owns who is warm, which items are asked and what is written down;
 the rule is `WarmupRule`'s.
@@ -14,9 +14,9 @@ from draftproof.core.records import RequestRecord, Warmup, WarmupGroup
 from draftproof.judge.metrics.phases import WarmupRule, last_change, summarise_group
 from draftproof.measure.client.wire import Transport
 from draftproof.measure.load.loops import run
-from draftproof.measure.load.period import Endpoint, Sink, Turn
+from draftproof.measure.load.period import Endpoint, Period, Sink
 from draftproof.measure.load.request_runner import LoadSettings, MemorySink, Performer
-from draftproof.measure.load.schedule import warmup_turn
+from draftproof.measure.load.schedule import warmup_period
 from draftproof.measure.load.sockets import find_warmup_slots, read_limits
 from draftproof.plan.schema import Limits
 from draftproof.workload.arm_orders import order_by_seed
@@ -35,22 +35,22 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     stop: asyncio.Event
 
 
-def lay_out_group(turn: Turn, items: Mapping[str, Item], size: int) -> Turn:
-    """Return the turn whose items one group of a warm-up asks, the same in every group and every arm.
+def lay_out_group(period: Period, items: Mapping[str, Item], size: int) -> Period:
+    """Return the period whose items one group of a warm-up asks, the same in every group and every arm.
 
     The same in every group, since the times of two groups that ask other prompts differ by the prompts. Of
-    items that the turn does not count, where there are any: a service that keeps prompts must not know a
+    items that the period does not count, where there are any: a service that keeps prompts must not know a
     counted one from its warm-up. Different ones as far as they go, so that no answer is read from a cache
     before the second group.
     """
-    own = set(turn.item_ids)
-    others = [item_id for item_id in items if item_id not in own] or list(turn.item_ids)
-    chosen = order_by_seed(others, "warmup", turn.load, turn.block, turn.repeat)[:size]
-    return msgspec.structs.replace(turn, item_ids=tuple(chosen))
+    own = set(period.item_ids)
+    others = [item_id for item_id in items if item_id not in own] or list(period.item_ids)
+    chosen = order_by_seed(others, "warmup", period.load, period.block, period.repeat)[:size]
+    return msgspec.structs.replace(period, item_ids=tuple(chosen))
 
 
 async def warm_up(
-    turn: Turn,
+    period: Period,
     ask_group: AskGroup,
     rule: WarmupRule,
     *,
@@ -60,8 +60,8 @@ async def warm_up(
 ) -> Warmup | None:
     """Ask groups until the rule says that it is enough; None where the user stopped it before.
 
-    `turn`: the turn that the warm-up comes before. `ask_group`: asks one group, numbered from 0, and returns
-    its records. `rule`: when it is enough. `start`: number of the arm's start in the run, from 1.
+    `period`: the period that the warm-up comes before. `ask_group`: asks one group, numbered from 0, and
+    returns its records. `rule`: when it is enough. `start`: number of the arm's start in the run, from 1.
     `is_stopped`: tells whether the user wants to leave; what a group shows then is of no use. `clock`: source
     of both times.
     """
@@ -73,9 +73,9 @@ async def warm_up(
             return None
         groups.append(summarise_group(records))
     return Warmup(
-        arm=turn.arm,
-        load=turn.load,
-        block=turn.block,
+        arm=period.arm,
+        load=period.load,
+        block=period.block,
         start=start,
         started_ns=started_ns,
         ended_ns=clock(),
@@ -117,23 +117,24 @@ class Warmer:
         """An arm has been started anew: it is cold at every level."""
         self._warm.pop(arm, None)
 
-    def needs(self, turn: Turn) -> bool:
-        """Tell whether the arm is still to be warmed up for a turn."""
-        return bool(self._rule.requests) and turn.load not in self._warm.get(turn.arm, ())
+    def needs(self, period: Period) -> bool:
+        """Tell whether the arm is still to be warmed up for a period."""
+        return bool(self._rule.requests) and period.load not in self._warm.get(period.arm, ())
 
-    async def warm(self, turn: Turn, endpoint: Endpoint) -> None:
-        """Warm the turn's arm up; its requests are recorded and never counted.
+    async def warm(self, period: Period, endpoint: Endpoint) -> None:
+        """Warm the period's arm up; its requests are recorded and never counted.
 
-        At the whole level, whoever shares the turn afterwards: a service compiles and captures for the batch
-        that it meets, and one that has only met a worker's part of it does so in its first counted turn.
+        At the whole level, whoever shares the period afterwards: a service compiles and captures for the
+        batch that it meets, and one that has only met a worker's part of it does so in its first counted
+        period.
         """
-        if turn.concurrency is not None:
-            slots = find_warmup_slots(turn.concurrency, read_limits())
-            turn = msgspec.structs.replace(turn, concurrency=slots)
-        if turn.arm not in self._warm:
-            self._starts[turn.arm] = self._starts.get(turn.arm, 0) + 1
-        route, size = self._route, self._rule.group_size(turn.concurrency)
-        group = warmup_turn(lay_out_group(turn, route.items, size), size)
+        if period.concurrency is not None:
+            slots = find_warmup_slots(period.concurrency, read_limits())
+            period = msgspec.structs.replace(period, concurrency=slots)
+        if period.arm not in self._warm:
+            self._starts[period.arm] = self._starts.get(period.arm, 0) + 1
+        route, size = self._route, self._rule.group_size(period.concurrency)
+        group = warmup_period(lay_out_group(period, route.items, size), size)
         end_lags_ns = list[int]()
 
         async def ask(_: int) -> Collection[RequestRecord]:
@@ -153,8 +154,8 @@ class Warmer:
             end_lags_ns.append(block.end_lag_max_ns or 0)
             return sink.records
 
-        start = self._starts[turn.arm]
-        warmup = await warm_up(turn, ask, self._rule, start=start, is_stopped=route.stop.is_set)
+        start = self._starts[period.arm]
+        warmup = await warm_up(period, ask, self._rule, start=start, is_stopped=route.stop.is_set)
         if warmup is not None:
-            self._warm.setdefault(turn.arm, set()).add(turn.load)
+            self._warm.setdefault(period.arm, set()).add(period.load)
             self._keep(msgspec.structs.replace(warmup, end_lag_max_ns=max(end_lags_ns, default=None)))

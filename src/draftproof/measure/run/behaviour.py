@@ -1,6 +1,6 @@
 """The probes of behaviour within a run: when they are asked, of which arms, and where their answers go.
 
-They are asked when an arm has no measured turn left, so that nothing they leave behind meets a measurement.
+They are asked when an arm has no measured period left, so that nothing they leave behind meets a measurement.
 Whatever goes wrong in them is a finding about the arm and never ends the run.
 """
 

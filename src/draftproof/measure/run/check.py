@@ -14,7 +14,7 @@ from draftproof.judge.decide.order.preceding import LEAST_PROCESSES
 from draftproof.judge.decide.samples.compute import default_question, plan_samples
 from draftproof.judge.decide.samples.missing import describe_blocked
 from draftproof.judge.knee.compute import describe_outlook
-from draftproof.measure.load.period import Turn
+from draftproof.measure.load.period import Period
 from draftproof.measure.load.sockets import prepare_descriptors
 from draftproof.measure.run.answer_judging import check_judging
 from draftproof.measure.run.load_findings import (
@@ -25,7 +25,7 @@ from draftproof.measure.run.load_findings import (
     list_notes,
     list_outlooks,
 )
-from draftproof.measure.run.measure import plan_turns
+from draftproof.measure.run.measure import plan_periods
 from draftproof.measure.run.period_runner import check_cluster
 from draftproof.measure.run.progress import Progress, stop_on_signal
 from draftproof.measure.run.second_attempts import SHARE, choose_blocks, list_boundaries
@@ -44,7 +44,7 @@ from draftproof.workload.recordings import Window
 from draftproof.workload.segments import check_dimensions, compute_coverage, select
 
 
-def describe_processes(plan: Plan, periods: Sequence[Turn], start_s: float | None) -> tuple[str, ...]:
+def describe_processes(plan: Plan, periods: Sequence[Period], start_s: float | None) -> tuple[str, ...]:
     """Say how many processes each arm will have and what starting them takes, of attached ones apart. Pure.
 
     `periods`: every measurement period, in order. `start_s`: how long all arms that the run starts took to
@@ -56,7 +56,7 @@ def describe_processes(plan: Plan, periods: Sequence[Turn], start_s: float | Non
     return (*told, *([_describe_attached(plan, attached)] if attached else []))
 
 
-def _describe_started(plan: Plan, periods: Sequence[Turn], start_s: float | None) -> str:
+def _describe_started(plan: Plan, periods: Sequence[Period], start_s: float | None) -> str:
     if plan.placement == "one_at_a_time":
         return "processes: each arm is started anew for its periods"
     boundaries, wanted = len(list_boundaries(periods)), plan.limits.restarts
@@ -253,7 +253,7 @@ def _report(prepared: Prepared, fleet: Fleet) -> CheckReport:
         load_findings=(*prepared.findings, *find_beyond_service(plan, manifests.values())),
         outlooks=list_outlooks(plan, items),
         workers=prepared.workers,
-        processes=describe_processes(plan, plan_turns(plan, items, fleet.arms), fleet.start_s),
+        processes=describe_processes(plan, plan_periods(plan, items, fleet.arms), fleet.start_s),
         near_copies=tuple(foresee_near_copies(items, plan.comparison.cluster_by)),
         counting={name: one.counting.text for name, one in manifests.items() if one.counting},
     )

@@ -24,7 +24,7 @@ from draftproof.judge.metrics.host_use import (
 )
 from draftproof.measure.run.early_warning import PeriodSeen, RunSeen, find_notices
 from draftproof.measure.run.progress import Patience, Progress, unless_stopped
-from draftproof.measure.run.progress_model import TurnView
+from draftproof.measure.run.progress_model import PeriodView
 from draftproof.services.telemetry.host import HostCounters, HostLoadReader, subtract
 
 # Slices in which the host is read: the kernel adds up waiting every two seconds.
@@ -129,7 +129,7 @@ class HostWatch:
             raise ended
         await self._consider()
 
-    async def period_ended(self, record: BlockRecord, view: TurnView) -> None:
+    async def period_ended(self, record: BlockRecord, view: PeriodView) -> None:
         """Take in a period that has ended, and what is left by the forecast."""
         period = PeriodSeen(record=record, faults=view.client_faults, tpot_ns=view.tpot_ns)
         self._seen = msgspec.structs.replace(

@@ -12,13 +12,13 @@ import msgspec
 from draftproof.core.records import BlockRecord, RequestRecord
 from draftproof.judge.knee.compute import name_arm, write_load
 from draftproof.judge.knee.search import Search, replay
-from draftproof.judge.knee.trials import read_turns
+from draftproof.judge.knee.trials import read_periods
 from draftproof.judge.observe.levels import Look, knee_levels, list_items
 from draftproof.judge.observe.observed import RunData
-from draftproof.measure.load.period import turns_of
+from draftproof.measure.load.period import periods_of
 from draftproof.measure.run.answer_judging import count_answers
 from draftproof.measure.run.host_watch import HostWatch
-from draftproof.measure.run.measure import run_turns
+from draftproof.measure.run.measure import run_periods
 from draftproof.measure.run.period_runner import open_pool
 from draftproof.measure.run.progress import Interrupted, Progress
 from draftproof.measure.run.service_group import Fleet
@@ -33,16 +33,16 @@ async def search_knee(run: RunDirectory, fleet: Fleet, progress: Progress, watch
     """
     tail = JournalTail(run.path / "journal")
     contents = count_answers(run, _keep_knee(run.load()), fleet.tokenizer)
-    plan, turns = contents.plan, read_turns(contents)
-    search, every = replay(plan, contents.items, turns), list_items(plan, contents.items)
+    plan, periods = contents.plan, read_periods(contents)
+    search, every = replay(plan, contents.items, periods), list_items(plan, contents.items)
     pool = None if search.next is None else open_pool(run, fleet, every)
     try:
         while (look := search.next) is not None and not watch.halt.is_set():
             progress.phase(describe_look(contents, look))
-            await run_turns(
+            await run_periods(
                 run,
                 fleet,
-                turns_of(look.block),
+                periods_of(look.block),
                 items=every,
                 contents=contents,
                 progress=progress,
@@ -51,22 +51,22 @@ async def search_knee(run: RunDirectory, fleet: Fleet, progress: Progress, watch
             )
             contents = _extend(_keep_look(contents, look), tail.read())
             contents = await asyncio.to_thread(count_answers, run, contents, fleet.tokenizer)
-            turns = turns | read_turns(contents)
-            search = replay(plan, contents.items, turns)
+            periods = periods | read_periods(contents)
+            search = replay(plan, contents.items, periods)
     except Interrupted as stopped:
-        raise Interrupted(run.path, *_count_turns(search)) from stopped
+        raise Interrupted(run.path, *_count_periods(search)) from stopped
     finally:
         if pool is not None:
             await pool.close()
     if search.next is not None:
-        raise Interrupted(run.path, *_count_turns(search))
+        raise Interrupted(run.path, *_count_periods(search))
     progress.phase(f"Knee search: over after {len(search.looks)} looks")
 
 
 def is_over(contents: RunData) -> bool:
     """Tell whether the search of a run has ended."""
-    turns = read_turns(_keep_knee(contents))
-    return replay(contents.plan, contents.items, turns).next is None
+    periods = read_periods(_keep_knee(contents))
+    return replay(contents.plan, contents.items, periods).next is None
 
 
 def describe_look(contents: RunData, look: Look) -> str:
@@ -111,8 +111,8 @@ def _extend(contents: RunData, added: Iterable[RequestRecord | BlockRecord]) -> 
     )
 
 
-def _count_turns(search: Search) -> tuple[int, int]:
-    """Return how many turns are done and how many are known of: of all there is no number before the end."""
+def _count_periods(search: Search) -> tuple[int, int]:
+    """Return how many periods are done and how many are known of; the sum is not known before the end."""
     done = sum(len(look.block.arm_order) for look in search.looks)
     left = len(search.next.block.arm_order) if search.next else 0
     return done, done + left

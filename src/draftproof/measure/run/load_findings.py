@@ -12,8 +12,8 @@ import msgspec
 
 from draftproof.core.clock import NS_PER_S
 from draftproof.core.manifests import ArmManifest
-from draftproof.measure.load.period import Turn
-from draftproof.measure.run.measure import plan_turns
+from draftproof.measure.load.period import Period
+from draftproof.measure.run.measure import plan_periods
 from draftproof.plan.load import LoadLevel
 from draftproof.plan.schema import Plan
 from draftproof.services.arms.launch import list_arms
@@ -22,7 +22,7 @@ from draftproof.workload.items import Item, Workload
 from draftproof.workload.recordings import has_filler
 
 LoadCode = Literal[
-    "shape_cut", "turn_long", "replay_of_one", "classes_leave_out", "beyond_service", "prompts_invented",
+    "shape_cut", "period_long", "replay_of_one", "classes_leave_out", "beyond_service", "prompts_invented",
     "answers_capped", "turns_untimed", "one_over_tls", "lead_asks_counted",
     "null_asks_again", "line_changed",
 ]  # fmt: skip
@@ -59,32 +59,32 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     """How long a level takes at least, by the times at which its requests are due; None: a closed loop."""
 
     load: str
-    turns: int
-    requests_of_a_turn: int
+    periods: int
+    requests_of_a_period: int
     at_least_s: float | None
 
     def __str__(self) -> str:
-        most = f"{self.turns} turns of up to {self.requests_of_a_turn} requests"
+        most = f"{self.periods} periods of up to {self.requests_of_a_period} requests"
         if self.at_least_s is None:
             return f"{self.load}: {most}, as long as the service takes"
         return f"{self.load}: {most}, {_duration(self.at_least_s)} at least by their due times"
 
 
 def list_outlooks(plan: Plan, items: tuple[Item, ...]) -> tuple[Outlook, ...]:
-    """Return how long each level takes at least: the due times of its turns, without their leads and tails.
+    """Return how long each level takes at least: the due times of its periods, without their leads and tails.
 
-    Raises UsageError: as `plan_turns`.
+    Raises UsageError: as `plan_periods`.
     """
-    turns = sorted(plan_turns(plan, items, list_arms(plan)), key=lambda turn: turn.load)
-    by_load = {load: tuple(own) for load, own in groupby(turns, key=lambda turn: turn.load)}
+    periods = sorted(plan_periods(plan, items, list_arms(plan)), key=lambda period: period.load)
+    by_load = {load: tuple(own) for load, own in groupby(periods, key=lambda period: period.load)}
     return tuple(
         Outlook(
             load=level.name,
-            turns=len(own),
-            requests_of_a_turn=max(len(turn.item_ids) for turn in own),
+            periods=len(own),
+            requests_of_a_period=max(len(period.item_ids) for period in own),
             at_least_s=None
             if level.concurrency is not None
-            else sum(turn.due_ns[-1] for turn in own) / NS_PER_S,
+            else sum(period.due_ns[-1] for period in own) / NS_PER_S,
         )
         for level in plan.load
         if (own := by_load.get(level.name))
@@ -99,14 +99,14 @@ def list_notes(workload: Workload) -> tuple[LoadFinding, ...]:
 def find_load_findings(plan: Plan, items: tuple[Item, ...]) -> tuple[LoadFinding, ...]:
     """Return what is to be known of the levels of a plan before they are run.
 
-    Raises UsageError: as `plan_turns`.
+    Raises UsageError: as `plan_periods`.
     """
-    turns = plan_turns(plan, items, list_arms(plan))
+    periods = plan_periods(plan, items, list_arms(plan))
     found = [*_judge_addresses(plan), *_judge_null(plan), *_judge_recording(plan, items)]
     for level in plan.load:
-        own = [turn for turn in turns if turn.load == level.name]
-        sizes = [len(turn.item_ids) for turn in own]
-        last_s = [turn.due_ns[-1] / NS_PER_S for turn in own if turn.due_ns]
+        own = [period for period in periods if period.load == level.name]
+        sizes = [len(period.item_ids) for period in own]
+        last_s = [period.due_ns[-1] / NS_PER_S for period in own if period.due_ns]
         found += _judge_level(plan, level, items, sizes, last_s)
         found += _judge_leads(level, items, own)
     return tuple(found)
@@ -147,7 +147,7 @@ def _judge_null(plan: Plan) -> Iterator[LoadFinding]:
         yield LoadFinding(
             code="null_asks_again",
             load=None,
-            text="the null arm asks the baseline's own service, in the last turn of each block, what the "
+            text="the null arm asks the baseline's own service, in the last period of each block, what the "
             "baseline asked: a service that keeps prompts knows them, and the null arm's first tokens come "
             "early; switch prompt caching off in every arm, or set comparison.null_arm = false.",
         )
@@ -186,13 +186,13 @@ def _judge_level(
     longest_s = max(last_s, default=0.0)
     if longest_s > LONG_TURN_S:
         text = (
-            f"a turn lasts {_duration(longest_s)}, so the arms of a block lie that far apart and drift of "
+            f"a period lasts {_duration(longest_s)}, so the arms of a block lie that far apart and drift of "
             "the machine meets them unlike; a smaller block_size brings them together."
         )
-        yield LoadFinding(code="turn_long", load=level.name, text=text)
+        yield LoadFinding(code="period_long", load=level.name, text=text)
     if level.replay is not None and max(sizes, default=0) == 1:
         text = (
-            "each turn is one request: nothing of the recorded arrivals is left; set block_size to the "
+            "each period is one request: nothing of the recorded arrivals is left; set block_size to the "
             "requests of some minutes."
         )
         yield LoadFinding(code="replay_of_one", load=level.name, text=text)
@@ -204,19 +204,19 @@ def _judge_level(
         yield LoadFinding(code="turns_untimed", load=level.name, text=text)
 
 
-def _judge_leads(level: LoadLevel, items: Sequence[Item], turns: Sequence[Turn]) -> Iterator[LoadFinding]:
+def _judge_leads(level: LoadLevel, items: Sequence[Item], periods: Sequence[Period]) -> Iterator[LoadFinding]:
     """Before counted requests others are asked, of which a service must not know the counted ones."""
-    led = [turn for turn in turns if turn.lead is not None or (turn.concurrency or 0) > 1]
-    if any(len(turn.item_ids) >= len(items) for turn in led):
+    led = [period for period in periods if period.lead is not None or (period.concurrency or 0) > 1]
+    if any(len(period.item_ids) >= len(items) for period in led):
         text = (
-            "a turn asks every item, so what leads up to the counted requests asks counted ones: a service "
+            "a period asks every item, so what leads up to the counted requests asks counted ones: a service "
             "that keeps prompts knows them, and first tokens come early; lower block_size or add items."
         )
         yield LoadFinding(code="lead_asks_counted", load=level.name, text=text)
 
 
 def _judge_shape(level: LoadLevel, process: OpenLoop, arrivals: int) -> Iterator[LoadFinding]:
-    """A turn goes through the shape from its start: with few arrivals it sees the beginning only."""
+    """A period goes through the shape from its start: with few arrivals it sees the beginning only."""
     match process.profile:
         case Steady():
             return
@@ -232,9 +232,9 @@ def _judge_shape(level: LoadLevel, process: OpenLoop, arrivals: int) -> Iterator
     yield LoadFinding(
         code="shape_cut",
         load=level.name,
-        text=f"{name} of {_duration(duration_s)} take {needed} arrivals on average, and a turn has "
+        text=f"{name} of {_duration(duration_s)} take {needed} arrivals on average, and a period has "
         f"{arrivals}: it ends before the shape does; it takes block_size = {needed} and a multiple of so "
-        "many items, since the turns of a level are equally long.",
+        "many items, since the periods of a level are equally long.",
     )
 
 

@@ -15,16 +15,16 @@ from draftproof.core.records import BlockRecord, Warmup
 from draftproof.judge.inform.unmeasured import note_change
 from draftproof.judge.observe.observed import RunData, Spans
 from draftproof.measure.client.transport import HttpTransport
-from draftproof.measure.load.period import Turn, turns_of
+from draftproof.measure.load.period import Period, periods_of
 from draftproof.measure.load.request_runner import LoadSettings, MaskingSink
 from draftproof.measure.load.warmup import Route, Warmer
 from draftproof.measure.load.workers.pool import WorkerPool
 from draftproof.measure.run.behaviour import list_unprobed, probe_arm
 from draftproof.measure.run.host_watch import HostWatch
-from draftproof.measure.run.period_runner import TurnRunner
+from draftproof.measure.run.period_runner import PeriodRunner
 from draftproof.measure.run.progress import Interrupted, Progress
 from draftproof.measure.run.progress_model import Board, WatchedSink
-from draftproof.measure.run.second_attempts import Restarts, list_missing_turns, list_repeats
+from draftproof.measure.run.second_attempts import Restarts, list_missing_periods, list_repeats
 from draftproof.measure.run.service_group import Fleet
 from draftproof.plan.schema import Plan
 from draftproof.services.telemetry.host import HostReader
@@ -35,16 +35,16 @@ from draftproof.workload.conversation import view_answer
 from draftproof.workload.items import Item
 
 
-def plan_turns(plan: Plan, items: tuple[Item, ...], arms: Collection[str]) -> tuple[Turn, ...]:
-    """Return every turn of a run in order: a pure function of plan, items and seed."""
+def plan_periods(plan: Plan, items: tuple[Item, ...], arms: Collection[str]) -> tuple[Period, ...]:
+    """Return every period of a run in order: a pure function of plan, items and seed."""
     blocks = plan_blocks(
         items, plan.load, tuple(arms), plan.seed, plan.workload.segment_by, last=plan.last_arms
     )
     levels = {level.name: level for level in plan.load}
     return tuple(
-        turn
+        period
         for block in blocks
-        for turn in turns_of(
+        for period in periods_of(
             block,
             think_s=levels[block.load].think_s,
             max_in_flight=levels[block.load].max_in_flight,
@@ -55,45 +55,45 @@ def plan_turns(plan: Plan, items: tuple[Item, ...], arms: Collection[str]) -> tu
 async def measure(
     run: RunDirectory, fleet: Fleet, items: tuple[Item, ...], progress: Progress, watch: HostWatch
 ) -> tuple[int, int]:
-    """Run what is missing of a run; return how many of all turns are complete.
+    """Run what is missing of a run; return how many of all periods are complete.
 
     Ends early where the watch halts the run. Raises EngineError: an arm's service ended; its unanswered
     requests are recorded as failures; IncompatibleError: it came back as another one; StoreError: the journal
     cannot be written; Interrupted: stopped while an arm started or was probed.
     """
-    turns = plan_turns(fleet.plan, items, fleet.arms)
-    loop = _Loop(run, fleet, turns, items, contents=run.load(), progress=progress, watch=watch)
+    periods = plan_periods(fleet.plan, items, fleet.arms)
+    loop = _Loop(run, fleet, periods, items, contents=run.load(), progress=progress, watch=watch)
     stop = watch.halt
-    last_of = {turn.arm: turn for turn in loop.missing}
-    done = len(turns) - len(loop.missing)
+    last_of = {period.arm: period for period in loop.missing}
+    done = len(periods) - len(loop.missing)
     progress.watch(loop.board)
     try:
-        for turn in loop.list_left(turns):
+        for period in loop.list_left(periods):
             if stop.is_set():
                 break
-            progress.advance(*loop.board.count_turns(), f"{turn.load}: {turn.arm}")
-            is_complete = await loop.take(turn)
-            done += is_complete and not turn.attempt
-            if fleet.takes_turns and turn is last_of[turn.arm]:
-                await _probe(run, fleet, (turn.arm,), progress, stop)
+            progress.advance(*loop.board.count_periods(), f"{period.load}: {period.arm}")
+            is_complete = await loop.take(period)
+            done += is_complete and not period.attempt
+            if fleet.takes_turns and period is last_of[period.arm]:
+                await _probe(run, fleet, (period.arm,), progress, stop)
                 progress.phase("Measuring")
                 progress.watch(loop.board)
-        if done == len(turns):
+        if done == len(periods):
             loop.check_repeated()
             await _probe(run, fleet, fleet.arms, progress, stop)
     except Interrupted as stopped:
-        raise Interrupted(run.path, *loop.board.count_turns()) from stopped
+        raise Interrupted(run.path, *loop.board.count_periods()) from stopped
     finally:
         await loop.close()
-    ended, total = loop.board.count_turns()
+    ended, total = loop.board.count_periods()
     progress.advance(ended, total, "measured" if ended == total else "stopped")
     return ended, total
 
 
-async def run_turns(
+async def run_periods(
     run: RunDirectory,
     fleet: Fleet,
-    turns: Collection[Turn],
+    periods: Collection[Period],
     *,
     items: Collection[Item],
     contents: RunData,
@@ -101,34 +101,34 @@ async def run_turns(
     watch: HostWatch,
     pool: WorkerPool | None = None,
 ) -> None:
-    """Run what is missing of some turns that are not of the plan's levels.
+    """Run what is missing of some periods that are not of the plan's levels.
 
-    `turns`: the turns, in order. `items`: every item that they ask. `contents`: what the run holds of turns
-    of this kind. `progress`: told how the turns go. `watch`: sees what the host does, and halts the run.
-    `pool`: load workers that go on after these turns; None: those of the plan, for these turns alone. Raises
-    DraftproofError: as `measure`; Interrupted: stopped while an arm started.
+    `periods`: the periods, in order. `items`: every item that they ask. `contents`: what the run holds of
+    periods of this kind. `progress`: told how the periods go. `watch`: sees what the host does, and halts the
+    run. `pool`: load workers that go on after these periods; None: those of the plan, for these periods
+    alone. Raises DraftproofError: as `measure`; Interrupted: stopped while an arm started.
     """
-    loop = _Loop(run, fleet, turns, items, contents=contents, progress=progress, watch=watch, pool=pool)
+    loop = _Loop(run, fleet, periods, items, contents=contents, progress=progress, watch=watch, pool=pool)
     progress.watch(loop.board)
     try:
-        for turn in loop.missing:
+        for period in loop.missing:
             if not watch.halt.is_set():
-                await loop.take(turn)
+                await loop.take(period)
     finally:
         await loop.close()
 
 
 def _make_board(
-    turns: Collection[Turn],
+    periods: Collection[Period],
     items: Mapping[str, Item],
     contents: RunData,
-    finished: Collection[Turn],
+    finished: Collection[Period],
     stop: asyncio.Event,
 ) -> Board:
     plan = contents.plan
     has_objectives = any(limit is not None for limit in plan.objectives.model_dump().values())
     return Board(
-        turns,
+        periods,
         items,
         finished={(one.block, one.arm, one.attempt) for one in finished},
         recorded=Counter(
@@ -159,16 +159,16 @@ async def _probe(
 
 
 class _Loop:
-    """Carries what all turns share: transport, journal, items, who is warm, and who watches.
+    """Carries what all periods share: transport, journal, items, who is warm, and who watches.
 
-    `missing` are the turns, of those given, that the contents of the run do not have yet.
+    `missing` are the periods, of those given, that the contents of the run do not have yet.
     """
 
     def __init__(
         self,
         run: RunDirectory,
         fleet: Fleet,
-        turns: Collection[Turn],
+        periods: Collection[Period],
         items: Collection[Item],
         *,
         contents: RunData,
@@ -181,10 +181,10 @@ class _Loop:
         answered = {
             one.request_id: view_answer(one) if one.outcome == "ok" else None for one in contents.records
         }
-        self.missing = list_missing_turns(turns, by_id, contents.blocks, answered)
-        lacking = {turn.key for turn in self.missing}
-        finished = [turn for turn in turns if turn.key not in lacking]
-        self.board = board = _make_board(turns, by_id, contents, finished, stop)
+        self.missing = list_missing_periods(periods, by_id, contents.blocks, answered)
+        lacking = {period.key for period in self.missing}
+        finished = [period for period in periods if period.key not in lacking]
+        self.board = board = _make_board(periods, by_id, contents, finished, stop)
         watch.follow(board.estimate_left_s)
         self._run, self._fleet, self._stop, self._progress, self._watch = run, fleet, stop, progress, watch
         self._transport = HttpTransport()
@@ -204,21 +204,21 @@ class _Loop:
             lead_s=plan.limits.lead_max_s,
         )
         route = Route(items=by_id, transport=self._transport, sink=self._sink, settings=settings, stop=stop)
-        self._runner = TurnRunner(run, fleet, route, answered, pool=pool)
+        self._runner = PeriodRunner(run, fleet, route, answered, pool=pool)
         self._warmer = Warmer(
             plan.limits, route, self._keep_warmup, before=contents.warmups, known_ids=answered
         )
-        self._restarts = Restarts(plan.limits.restarts, tuple(turns), fleet.start_s)
-        self._repeats = list_repeats(fleet.plan, turns, contents.blocks)
+        self._restarts = Restarts(plan.limits.restarts, tuple(periods), fleet.start_s)
+        self._repeats = list_repeats(fleet.plan, periods, contents.blocks)
 
-    def list_left(self, turns: Iterable[Turn]) -> Iterator[Turn]:
-        """Yield what is missing of some turns, and after each block those of it that are taken once more."""
-        missing = {turn.key for turn in self.missing}
-        for _, block in groupby(turns, key=lambda turn: turn.block):
+    def list_left(self, periods: Iterable[Period]) -> Iterator[Period]:
+        """Yield what is missing of some periods, and after each block what of it is measured once more."""
+        missing = {period.key for period in self.missing}
+        for _, block in groupby(periods, key=lambda period: period.block):
             own = tuple(block)
-            yield from (turn for turn in own if turn.key in missing)
+            yield from (period for period in own if period.key in missing)
             again = self._repeats.list_due(own)
-            self.board.add_turns(again)
+            self.board.add_periods(again)
             yield from again
 
     def check_repeated(self) -> None:
@@ -229,31 +229,31 @@ class _Loop:
         if any(self._repeats.list_all_due()):
             raise Interrupted
 
-    async def take(self, turn: Turn) -> bool:
-        """Run one turn and return whether it was completed."""
-        await self._start(turn)
-        await self._warm_up(turn)
-        self.board.begin_turn(turn)
-        async with self._sampler.turn(self._target(turn), f"{turn.load}/{turn.block}", self._stop):
+    async def take(self, period: Period) -> bool:
+        """Run one period and return whether it was completed."""
+        await self._start(period)
+        await self._warm_up(period)
+        self.board.begin_period(period)
+        async with self._sampler.period(self._target(period), f"{period.load}/{period.block}", self._stop):
             before = read_clocks()
             async with self._watch.span() as span:
-                outcome = await self._runner.run(turn, self._stop)
+                outcome = await self._runner.run(period, self._stop)
             block = note_clocks(outcome.block, before, read_clocks())
-        block = msgspec.structs.replace(block, process=self._fleet.process(turn.arm), host=span.use)
+        block = msgspec.structs.replace(block, process=self._fleet.process(period.arm), host=span.use)
         self._restarts.count_period((block.ended_ns - block.started_ns) / NS_PER_S)
         change = await self._find_change(block)
         if change is not None:
             block = msgspec.structs.replace(block, completed=False, note=note_change(change.message))
         self._run.journal.append(block)
         self._repeats.note(block)
-        view = self.board.end_turn(block)
-        self._progress.turn_ended(view)
+        view = self.board.end_period(block)
+        self._progress.period_ended(view)
         await self._watch.period_ended(block, view)
         self._runner.raise_error(outcome)
         if change is not None:
             raise change
         if not self._stop.is_set():
-            await self._check_there(turn.arm, block)
+            await self._check_there(period.arm, block)
         return block.completed
 
     async def close(self) -> None:
@@ -263,17 +263,17 @@ class _Loop:
         await self._session.close()
         self._host.close()
 
-    async def _start(self, turn: Turn) -> None:
-        """Let the turn's arm run, and all arms as new processes where they are due."""
-        self.board.set_state(turn.arm, "starting")
-        if await self._fleet.ensure(turn.arm):
-            self._warmer.forget(turn.arm)
-        if not self._restarts.is_due(turn) or self._stop.is_set():
+    async def _start(self, period: Period) -> None:
+        """Let the period's arm run, and all arms as new processes where they are due."""
+        self.board.set_state(period.arm, "starting")
+        if await self._fleet.ensure(period.arm):
+            self._warmer.forget(period.arm)
+        if not self._restarts.is_due(period) or self._stop.is_set():
             return
         began_ns = monotonic_ns()
         for arm in await self._restart_arms():
             self._warmer.forget(arm)
-        self._restarts.count_start(turn.load, (monotonic_ns() - began_ns) / NS_PER_S)
+        self._restarts.count_start(period.load, (monotonic_ns() - began_ns) / NS_PER_S)
 
     async def _restart_arms(self) -> tuple[str, ...]:
         """Start anew what this run has started.
@@ -289,12 +289,12 @@ class _Loop:
             )
             raise
 
-    async def _warm_up(self, turn: Turn) -> None:
+    async def _warm_up(self, period: Period) -> None:
         """Warm an arm up at a level once per start; warm-up requests are recorded and never counted."""
-        if self._warmer.needs(turn) and not self._stop.is_set():
-            self.board.set_state(turn.arm, "warming up")
+        if self._warmer.needs(period) and not self._stop.is_set():
+            self.board.set_state(period.arm, "warming up")
             async with self._watch.span():
-                await self._warmer.warm(turn, self._fleet.contacts[turn.arm].endpoint)
+                await self._warmer.warm(period, self._fleet.contacts[period.arm].endpoint)
 
     def _keep_warmup(self, warmup: Warmup) -> None:
         if self._fleet.process(warmup.arm) is not None:
@@ -303,17 +303,17 @@ class _Loop:
         self._progress.warmed_up(warmup)
 
     async def _find_change(self, block: BlockRecord) -> IncompatibleError | None:
-        """Ask an arm that somebody else runs what it is, once its turn ended and nothing waits for it.
+        """Ask an arm that somebody else runs what it is, once its period ended and nothing waits for it.
 
-        It may have been replaced while no request was in flight. The turn's record then says so, and that the
-        turn did not end, so that no later start of this program takes it for measured.
+        It may have been replaced while no request was in flight. The period's record then says so, and that
+        the period did not end, so that no later start of this program takes it for measured.
         """
         if not block.completed or self._stop.is_set():
             return None
         return await self._fleet.find_change(block.arm)
 
     async def _check_there(self, arm: str, block: BlockRecord) -> None:
-        """Go on only with a service that is there: one that is switched off would fail turn after turn."""
+        """Go on only with a service that is there: one that is off would fail every period."""
         try:
             self._fleet.check_alive(arm)
             if block.unreached or (block.broken and self._fleet.pid(arm) is None):
@@ -335,28 +335,28 @@ class _Loop:
             if block.unreached or not await self._fleet.is_there(arm):
                 raise
 
-    def _target(self, turn: Turn) -> Target:
-        """Return what is sampled of a turn's arm as it runs now."""
-        service = self._fleet.contacts[turn.arm].service
+    def _target(self, period: Period) -> Target:
+        """Return what is sampled of a period's arm as it runs now."""
+        service = self._fleet.contacts[period.arm].service
         return Target(
-            arm=turn.arm,
-            attempt=turn.attempt,
+            arm=period.arm,
+            attempt=period.attempt,
             urls=service.metrics_urls,
             series=service.adapter.facts.series,
             headers=service.headers,
-            pid=self._fleet.pid(turn.arm),
+            pid=self._fleet.pid(period.arm),
         )
 
 
-def note_clocks(turn: BlockRecord, before: ClockReading, after: ClockReading) -> BlockRecord:
-    """Return a turn's record with its wall-clock anchor and with what befell the clocks.
+def note_clocks(period: BlockRecord, before: ClockReading, after: ClockReading) -> BlockRecord:
+    """Return a period's record with its wall-clock anchor and with what befell the clocks.
 
-    `before`: the clocks as the turn began. `after`: the clocks as it ended.
+    `before`: the clocks as the period began. `after`: the clocks as it ended.
     """
     change = compare_clocks(before, after)
     return msgspec.structs.replace(
-        turn,
-        started_wall_ns=before.wall_ns + turn.started_ns - before.monotonic_ns,
+        period,
+        started_wall_ns=before.wall_ns + period.started_ns - before.monotonic_ns,
         boot=before.boot,
         wall_step_ns=change.wall_step_ns,
         suspended_ns=change.slept_ns,

@@ -1,4 +1,4 @@
-"""Runs a turn as the plan asks: in this process, or dealt to load workers here or on a cluster.
+"""Runs a period as the plan asks: in this process, or dealt to load workers here or on a cluster.
 
 With workers this process sends no counted request: it conducts, samples the service's metrics and rests. What
 reaches workers on other hosts is imported only where a plan asks for them.
@@ -11,11 +11,11 @@ import msgspec
 
 from draftproof.core.errors import DraftproofError
 from draftproof.measure.load.loops import run
-from draftproof.measure.load.period import Turn
+from draftproof.measure.load.period import Period
 from draftproof.measure.load.request_runner import Performer
 from draftproof.measure.load.warmup import Route
 from draftproof.measure.load.workers.messages import WorkerDiedError
-from draftproof.measure.load.workers.pool import MakeWorker, Outcome, WorkerPool, index_by_turn
+from draftproof.measure.load.workers.pool import MakeWorker, Outcome, WorkerPool, index_by_period
 from draftproof.measure.run.service_group import Fleet
 from draftproof.plan.schema import Plan
 from draftproof.services.arms.launch import LOOPBACK, list_arms
@@ -24,8 +24,8 @@ from draftproof.workload.conversation import AnswerView
 from draftproof.workload.items import Item
 
 
-class TurnRunner:
-    """Runs one turn after the other.
+class PeriodRunner:
+    """Runs one period after the other.
 
     `fleet`: the arms, and the plan that says how many workers there are. `route`: what requests of this
     process travel by. `answered`: request id -> answer of what an earlier part of the run has recorded.
@@ -42,20 +42,20 @@ class TurnRunner:
         pool: WorkerPool | None = None,
     ) -> None:
         self._run, self._fleet, self._route, self._answered = run, fleet, route, answered
-        self._by_turn = index_by_turn(answered)
+        self._by_period = index_by_period(answered)
         self._own_pool = open_pool(run, fleet, route.items.values()) if pool is None else None
         self._pool = self._own_pool if pool is None else pool
 
-    async def run(self, turn: Turn, stop: asyncio.Event) -> Outcome:
-        """Run one turn; what it measured is in the journal, its own record is not yet."""
-        endpoint, route = self._fleet.contacts[turn.arm].endpoint, self._route
+    async def run(self, period: Period, stop: asyncio.Event) -> Outcome:
+        """Run one period; what it measured is in the journal, its own record is not yet."""
+        endpoint, route = self._fleet.contacts[period.arm].endpoint, self._route
         if self._pool is not None:
-            answered = self._by_turn.get(turn.key, {})
-            return await self._pool.run_turn(
-                turn, endpoint, settings=route.settings, answered=answered, stop=stop
+            answered = self._by_period.get(period.key, {})
+            return await self._pool.run_period(
+                period, endpoint, settings=route.settings, answered=answered, stop=stop
             )
         performer = Performer(
-            turn,
+            period,
             endpoint,
             route.items,
             transport=route.transport,
@@ -69,7 +69,7 @@ class TurnRunner:
     def raise_error(self, outcome: Outcome) -> None:
         """Do nothing if no worker failed.
 
-        Raises DraftproofError: why the turn ended before its end, and how the run goes on.
+        Raises DraftproofError: why the period ended before its end, and how the run goes on.
         """
         if isinstance(outcome.error, WorkerDiedError):
             raise WorkerDiedError(
@@ -90,7 +90,7 @@ class TurnRunner:
 def open_pool(run: RunDirectory, fleet: Fleet, items: Collection[Item]) -> WorkerPool | None:
     """Return the load workers that a plan asks for, None where this process sends itself.
 
-    The first turn starts them. `fleet`: the arms, and the plan. `items`: every item that they will be asked
+    The first period starts them. `fleet`: the arms, and the plan. `items`: every item that they will be asked
     for.
     """
     limits = fleet.plan.limits

@@ -13,7 +13,7 @@ import msgspec
 
 if TYPE_CHECKING:  # a terminal need not wait for the statistics
     from draftproof.core.records import Notice, Warmup
-    from draftproof.measure.run.progress_model import Board, TurnView
+    from draftproof.measure.run.progress_model import Board, PeriodView
 
 
 class Patience(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,13 +24,13 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Interrupted(Exception):  # noqa: N818 - not an error: the user stopped the run
-    """The run was stopped before its end; `done` of `total` turns are complete.
+    """The run was stopped before its end; `done` of `total` periods are complete.
 
     `run` is None where the run had not begun to measure.
     """
 
     def __init__(self, run: Path | None = None, done: int = 0, total: int = 0) -> None:
-        super().__init__(f"stopped after {done} of {total} turns")
+        super().__init__(f"stopped after {done} of {total} periods")
         self.run, self.done, self.total = run, done, total
 
 
@@ -47,13 +47,13 @@ class Progress:
         """A fetch is so far; the form that the reference engine reports in."""
 
     def watch(self, board: "Board") -> None:
-        """Turns are measured from now on, until the next phase; the board may be read at any time."""
+        """Periods are measured from now on, until the next phase; the board may be read at any time."""
 
     def warmed_up(self, warmup: "Warmup") -> None:
         """An arm was warmed up at a level."""
 
-    def turn_ended(self, turn: "TurnView") -> None:
-        """An arm's turn of a block has ended."""
+    def period_ended(self, period: "PeriodView") -> None:
+        """An arm's period of a block has ended."""
 
     def noticed(self, notice: "Notice") -> None:
         """The run has something to say of its own chances."""
@@ -65,7 +65,7 @@ _ONCE = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def stop_on_signal() -> Iterator[asyncio.Event]:
-    """Turn the first SIGINT, SIGTERM or SIGHUP into a set event.
+    """Period the first SIGINT, SIGTERM or SIGHUP into a set event.
 
     SIGINT is Ctrl-C, SIGTERM what a supervisor sends, SIGHUP a terminal that was closed. A second SIGINT or
     SIGTERM has its usual effect, at once. A shell may send SIGHUP twice, so a second one of those changes

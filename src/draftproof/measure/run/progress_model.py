@@ -18,12 +18,12 @@ from draftproof.judge.metrics.request import RequestMetrics, compute_clocks, nam
 from draftproof.judge.metrics.service import Objectives, is_on_time
 from draftproof.judge.observe.client_limits import find_client_faults
 from draftproof.judge.observe.observed import Spans
-from draftproof.measure.load.period import Sink, Turn
+from draftproof.measure.load.period import Period, Sink
 from draftproof.workload.items import Item
 
 Place = tuple[str, str]  # load, arm
 ArmState = Literal["waiting", "starting", "warming up", "measuring", "ended"]
-TurnKey = tuple[int, str, int]  # block, arm, attempt
+PeriodKey = tuple[int, str, int]  # block, arm, attempt
 _STEPS = 100  # buckets of a median for each factor of e: it is right within half a per cent
 
 
@@ -35,7 +35,7 @@ class LevelFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pace:
-    """Adds up turns that have ended and prices what is left. Pure.
+    """Adds up periods that have ended and prices what is left. Pure.
 
     A level that has not been run yet is priced by its own due times (open loop), or by the requests per
     second of another closed loop, in proportion to the requests in flight. Starts, warm-ups and probes are
@@ -48,7 +48,7 @@ class Pace:
         self._seconds: defaultdict[Place, float] = defaultdict(float)
 
     def add(self, load: str, arm: str, requests: int, seconds: float) -> None:
-        """Count a turn that has ended."""
+        """Count a period that has ended."""
         self._requests[load, arm] += requests
         self._seconds[load, arm] += seconds
 
@@ -156,15 +156,15 @@ class ArmView(msgspec.Struct, frozen=True, kw_only=True):
     failures: dict[str, int]
 
 
-class TurnView(msgspec.Struct, frozen=True, kw_only=True):
-    """A turn that has ended: what it showed, and how the client itself did.
+class PeriodView(msgspec.Struct, frozen=True, kw_only=True):
+    """A period that has ended: what it showed, and how the client itself did.
 
-    `turns` counts those that are measured once more too, of which there are `again`. `client_faults` are
-    words for what the client did beyond its limits: the turn's times then do not count.
+    `periods` counts those that are measured once more too, of which there are `again`. `client_faults` are
+    words for what the client did beyond its limits: the period's times then do not count.
     """
 
     number: int
-    turns: int
+    periods: int
     load: str
     arm: str
     completed: bool
@@ -180,18 +180,18 @@ class TurnView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BoardView(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole run as it stands; `turns` and `again` as in `TurnView`.
+    """The whole run as it stands; `periods` and `again` as in `PeriodView`.
 
-    `turn` counts from 1, 0 before the first; `left_s` is None until known.
+    `period` counts from 1, 0 before the first; `left_s` is None until known.
     """
 
     arms: tuple[ArmView, ...]
-    turn: int
-    turns: int
+    period: int
+    periods: int
     load: str | None
     elapsed_s: float
     left_s: float | None
-    last: TurnView | None
+    last: PeriodView | None
     is_stopping: bool
     again: int = 0
 
@@ -199,21 +199,21 @@ class BoardView(msgspec.Struct, frozen=True, kw_only=True):
 class Board:
     """Keeps the counts of a run.
 
-    `turns`: every turn of the run, in order. `items`: the workload's items by id; a conversation counts as
-    many requests as it has turns. `finished`: turns that were complete before. `recorded`: counted requests
-    of a turn that an earlier part of the run has recorded. `objectives`: deadlines, None where the plan
-    states none. `client_lag_ms`: how late the client may be before a turn's times do not count. `make_spans`:
-    makes what holds a turn's lateness against its times; None: that is not judged. `is_stopping`: tells
-    whether the user wants to leave. `clock`: source of the elapsed time.
+    `periods`: every period of the run, in order. `items`: the workload's items by id; a conversation counts
+    as many requests as it has turns. `finished`: periods that were complete before. `recorded`: counted
+    requests of a period that an earlier part of the run has recorded. `objectives`: deadlines, None where the
+    plan states none. `client_lag_ms`: how late the client may be before a period's times do not count.
+    `make_spans`: makes what holds a period's lateness against its times; None: that is not judged.
+    `is_stopping`: tells whether the user wants to leave. `clock`: source of the elapsed time.
     """
 
     def __init__(
         self,
-        turns: Collection[Turn],
+        periods: Collection[Period],
         items: Mapping[str, Item],
         *,
-        finished: Collection[TurnKey] = (),
-        recorded: Mapping[TurnKey, int] | None = None,
+        finished: Collection[PeriodKey] = (),
+        recorded: Mapping[PeriodKey, int] | None = None,
         objectives: Objectives | None = None,
         client_lag_ms: float = math.inf,
         make_spans: Callable[[], Spans] | None = None,
@@ -223,7 +223,7 @@ class Board:
         self._items, self._objectives, self._lag_ms = items, objectives, client_lag_ms
         self._make_spans, self._spans = make_spans, make_spans() if make_spans else None
         self._is_stopping, self._clock, self._began_ns = is_stopping, clock, clock()
-        self._turns = self._again = self._ended = 0
+        self._periods = self._again = self._ended = 0
         self._left: Counter[Place] = Counter()
         self._planned: Counter[str] = Counter()
         self._levels: dict[str, LevelFacts] = {}
@@ -231,27 +231,27 @@ class Board:
         self._uncounted: Counter[str] = Counter()
         self._states: dict[str, ArmState] = {}
         self._pace = Pace(self._levels)
-        self._turn: Turn | None = None
+        self._period: Period | None = None
         self._own = Tally()
-        self._last: TurnView | None = None
+        self._last: PeriodView | None = None
         self.version = 0
         self._recorded = dict(recorded or {})
-        self.add_turns(turns, finished)
+        self.add_periods(periods, finished)
 
-    def add_turns(self, turns: Iterable[Turn], finished: Collection[TurnKey] = ()) -> None:
-        """Plan further turns."""
-        for turn in turns:
-            is_over = (turn.block, turn.arm, turn.attempt) in finished
-            left = 0 if is_over else self._count_open(turn)
-            self._turns += 1
-            self._again += turn.attempt > 0
+    def add_periods(self, periods: Iterable[Period], finished: Collection[PeriodKey] = ()) -> None:
+        """Plan further periods."""
+        for period in periods:
+            is_over = (period.block, period.arm, period.attempt) in finished
+            left = 0 if is_over else self._count_open(period)
+            self._periods += 1
+            self._again += period.attempt > 0
             self._ended += is_over
-            self._tallies.setdefault(turn.arm, Tally())
-            self._states.setdefault(turn.arm, "waiting")
-            self._levels.setdefault(turn.load, _facts(turn))
-            self._planned[turn.arm] += self._count(turn)
-            self._uncounted[turn.arm] += self._count(turn) - left
-            self._left[turn.load, turn.arm] += left
+            self._tallies.setdefault(period.arm, Tally())
+            self._states.setdefault(period.arm, "waiting")
+            self._levels.setdefault(period.load, _facts(period))
+            self._planned[period.arm] += self._count(period)
+            self._uncounted[period.arm] += self._count(period) - left
+            self._left[period.load, period.arm] += left
         self.version += 1
 
     def set_state(self, arm: str, state: ArmState) -> None:
@@ -259,15 +259,15 @@ class Board:
         self._states[arm] = state
         self.version += 1
 
-    def begin_turn(self, turn: Turn) -> None:
-        """A turn begins: its counted requests come now."""
-        self._turn, self._own = turn, Tally()
+    def begin_period(self, period: Period) -> None:
+        """A period begins: its counted requests come now."""
+        self._period, self._own = period, Tally()
         self._spans = self._make_spans() if self._make_spans else None
-        self.set_state(turn.arm, "measuring")
+        self.set_state(period.arm, "measuring")
 
     def see(self, record: RequestRecord) -> None:
         """Count a request that has ended, if it is a counted one."""
-        if record.phase != "measure" or self._turn is None:
+        if record.phase != "measure" or self._period is None:
             return
         clocks = compute_clocks(record)
         for tally in (self._own, self._tallies[record.arm]):
@@ -277,27 +277,27 @@ class Board:
         self._left[record.load, record.arm] -= 1
         self.version += 1
 
-    def end_turn(self, block: BlockRecord) -> TurnView:
-        """Close a turn and return what it showed."""
-        turn, own = self._turn, self._own
-        assert turn is not None  # noqa: S101 - a turn ends after it has begun
+    def end_period(self, block: BlockRecord) -> PeriodView:
+        """Close a period and return what it showed."""
+        period, own = self._period, self._own
+        assert period is not None  # noqa: S101 - a period ends after it has begun
         window_s = (block.ended_ns - block.started_ns) / NS_PER_S
-        # Requests of worker processes pass this board by: of them only the end of their turn is known.
-        unseen = max(self._count_open(turn) - own.done, 0) if block.completed else 0
+        # Requests of worker processes pass this board by: of them only the end of their period is known.
+        unseen = max(self._count_open(period) - own.done, 0) if block.completed else 0
         is_unseen = block.workers > 1 or block.conductor_cpu_s is not None
-        self._turn = None
+        self._period = None
         self._ended += block.completed
-        self._uncounted[turn.arm] += unseen
-        self._left[turn.load, turn.arm] -= unseen
-        self._pace.add(turn.load, turn.arm, own.done + unseen, window_s)
-        left = sum(requests for (_, arm), requests in self._left.items() if arm == turn.arm)
-        self.set_state(turn.arm, "ended" if left <= 0 else "waiting")
+        self._uncounted[period.arm] += unseen
+        self._left[period.load, period.arm] -= unseen
+        self._pace.add(period.load, period.arm, own.done + unseen, window_s)
+        left = sum(requests for (_, arm), requests in self._left.items() if arm == period.arm)
+        self.set_state(period.arm, "ended" if left <= 0 else "waiting")
         cpu_s = block.client_cpu_s
-        self._last = TurnView(
+        self._last = PeriodView(
             number=self._ended + (not block.completed),
-            turns=self._turns,
-            load=turn.load,
-            arm=turn.arm,
+            periods=self._periods,
+            load=period.load,
+            arm=period.arm,
             completed=block.completed,
             requests=None if is_unseen and not block.completed else own.done + unseen,
             failures=None if is_unseen else dict(own.failures),
@@ -305,15 +305,15 @@ class Board:
             tpot_ns=own.tpot_ns.read(),
             lag_max_ns=block.event_loop_lag_max_ns,
             client_cpu_share=None if cpu_s is None or window_s <= 0 else cpu_s / window_s / block.workers,
-            client_faults=self._find_faults(turn, block),
+            client_faults=self._find_faults(period, block),
             left_s=self.estimate_left_s(),
             again=self._again,
         )
         return self._last
 
-    def count_turns(self) -> tuple[int, int]:
-        """Return how many turns have ended, and how many there are."""
-        return self._ended, self._turns
+    def count_periods(self) -> tuple[int, int]:
+        """Return how many periods have ended, and how many there are."""
+        return self._ended, self._periods
 
     def estimate_left_s(self) -> float | None:
         """Return the forecast of the seconds left, None until known."""
@@ -321,12 +321,12 @@ class Board:
 
     def view(self) -> BoardView:
         """Return everything as it stands."""
-        turn = self._turn
+        period = self._period
         return BoardView(
             arms=tuple(self._view_arm(arm) for arm in tuple(self._planned)),
-            turn=self._ended + (turn is not None),
-            turns=self._turns,
-            load=turn.load if turn else None,
+            period=self._ended + (period is not None),
+            periods=self._periods,
+            load=period.load if period else None,
             elapsed_s=(self._clock() - self._began_ns) / NS_PER_S,
             left_s=self.estimate_left_s(),
             last=self._last,
@@ -347,18 +347,20 @@ class Board:
             failures=dict(tally.failures),
         )
 
-    def _find_faults(self, turn: Turn, block: BlockRecord) -> tuple[str, ...]:
-        """Return what the record of the turn alone shows; the rate is judged from its requests, later."""
+    def _find_faults(self, period: Period, block: BlockRecord) -> tuple[str, ...]:
+        """Return what the record of the period alone shows; the rate is judged from its requests, later."""
         bound = self._spans.bound(reads=bool(block.unstamped)) if self._spans else None
-        faults = find_client_faults([block], (), self._lag_ms, is_open=turn.concurrency is None, bound=bound)
+        faults = find_client_faults(
+            [block], (), self._lag_ms, is_open=period.concurrency is None, bound=bound
+        )
         return tuple(FAULT_WORDS.get(one.kind, one.kind) for one in faults)
 
-    def _count_open(self, turn: Turn) -> int:
-        """Return the counted requests of a turn that no earlier part of the run has recorded."""
-        return max(self._count(turn) - self._recorded.get((turn.block, turn.arm, turn.attempt), 0), 0)
+    def _count_open(self, period: Period) -> int:
+        """Return the counted requests of a period that no earlier part of the run has recorded."""
+        return max(self._count(period) - self._recorded.get((period.block, period.arm, period.attempt), 0), 0)
 
-    def _count(self, turn: Turn) -> int:
-        return sum(self._items[item_id].turns for item_id in turn.item_ids)
+    def _count(self, period: Period) -> int:
+        return sum(self._items[item_id].turns for item_id in period.item_ids)
 
 
 class WatchedSink:
@@ -373,9 +375,9 @@ class WatchedSink:
         self._board.see(record)
 
 
-def _facts(turn: Turn) -> LevelFacts:
-    span_s = (turn.due_ns[-1] - turn.due_ns[0]) / NS_PER_S if len(turn.due_ns) > 1 else None
+def _facts(period: Period) -> LevelFacts:
+    span_s = (period.due_ns[-1] - period.due_ns[0]) / NS_PER_S if len(period.due_ns) > 1 else None
     return LevelFacts(
-        concurrency=turn.concurrency,
-        due_s_per_request=span_s / len(turn.due_ns) if span_s else None,
+        concurrency=period.concurrency,
+        due_s_per_request=span_s / len(period.due_ns) if span_s else None,
     )

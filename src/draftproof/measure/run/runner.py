@@ -28,14 +28,14 @@ from draftproof.measure.run.behaviour import list_unprobed
 from draftproof.measure.run.check import ModelResolver, Prepared, preflight, prepare, resolve_target
 from draftproof.measure.run.host_watch import HostWatch
 from draftproof.measure.run.load_findings import find_beyond_service
-from draftproof.measure.run.measure import measure, plan_turns
+from draftproof.measure.run.measure import measure, plan_periods
 from draftproof.measure.run.period_runner import check_cluster
 from draftproof.measure.run.progress import Interrupted, Patience, Progress, stop_on_signal
 from draftproof.measure.run.reporting import recompute
 from draftproof.measure.run.second_attempts import (
     count_starts,
     has_other_blocks,
-    list_missing_turns,
+    list_missing_periods,
     list_repeats,
 )
 from draftproof.measure.run.service_group import Fleet, check_same
@@ -99,23 +99,23 @@ def resume_run(
 
 
 def _is_measured(contents: RunData) -> bool:
-    """Tell whether no turn is missing, so that a run whose end alone was lost needs no service.
+    """Tell whether no period is missing, so that a run whose end alone was lost needs no service.
 
     Probes of behaviour that were begun must be finished; a run from before there were any needs none.
     """
     arms = list_arms(contents.plan)
-    turns = plan_turns(contents.plan, contents.items, arms)
-    if has_other_blocks(turns, contents.blocks):
-        return _is_measured_otherwise(contents, len(turns))
+    periods = plan_periods(contents.plan, contents.items, arms)
+    if has_other_blocks(periods, contents.blocks):
+        return _is_measured_otherwise(contents, len(periods))
     items, recorded = {item.id: item for item in contents.items}, {one.request_id for one in contents.records}
-    if list_missing_turns(turns, items, contents.blocks, recorded):
+    if list_missing_periods(periods, items, contents.blocks, recorded):
         return False
     if contents.plan.knee is not None:  # the statistics are imported only for a search
         from draftproof.measure.run.knee import is_over  # noqa: PLC0415
 
         if not is_over(contents):
             return False
-    if any(list_repeats(contents.plan, turns, contents.blocks).list_all_due()):
+    if any(list_repeats(contents.plan, periods, contents.blocks).list_all_due()):
         return False
     return not contents.behaviours or not list_unprobed(contents.plan, arms, contents.behaviours)
 

@@ -5,9 +5,9 @@ arms of the block. At most a fifth of a load's periods: where the host disturbs 
 
 What an interrupted run still lacks. Pure.
 
-A turn is finished if its own line says so and every request of it is recorded. The second is no repetition of
-the first: a power cut may spare the line of a turn and take a line of one of its requests, which may lie in
-another file, and somebody may have taken a damaged line out.
+A period is finished if its own line says so and every request of it is recorded. The second is no repetition
+of the first: a power cut may spare the line of a period and take a line of one of its requests, which may lie
+in another file, and somebody may have taken a damaged line out.
 
 When the arms are started anew between blocks, so that no process answers for all of a run. Pure.
 
@@ -27,7 +27,7 @@ import msgspec
 from draftproof.core.records import BlockRecord, Warmup
 from draftproof.judge.observe.attempts import find_host_events
 from draftproof.judge.observe.client_limits import LAGGED_TURNS_LIMIT
-from draftproof.measure.load.period import Turn
+from draftproof.measure.load.period import Period
 from draftproof.plan.schema import Plan
 from draftproof.workload.items import Item
 
@@ -35,22 +35,22 @@ from draftproof.workload.items import Item
 class Repeats:
     """Says after each block which of its periods are measured once more.
 
-    `turns`: every period of the run, in order. `records`: of the periods that an earlier part of the run has
-    had. `lag_limit_ms`: how late the client may be.
+    `periods`: every period of the run, in order. `records`: of the periods that an earlier part of the run
+    has had. `lag_limit_ms`: how late the client may be.
     """
 
     def __init__(
         self,
-        turns: Collection[Turn],
+        periods: Collection[Period],
         records: Iterable[BlockRecord] = (),
         *,
         lag_limit_ms: float,
         is_wanted: bool = True,
     ) -> None:
-        self._turns, self._lag_limit_ms, self._is_wanted = tuple(turns), lag_limit_ms, is_wanted
+        self._periods, self._lag_limit_ms, self._is_wanted = tuple(periods), lag_limit_ms, is_wanted
         self._room = {
             load: max(1, int(LAGGED_TURNS_LIMIT * planned))
-            for load, planned in Counter(turn.load for turn in turns).items()
+            for load, planned in Counter(period.load for period in periods).items()
         }
         self._parts: defaultdict[tuple[str, int, str, int], list[BlockRecord]] = defaultdict(list)
         for record in records:
@@ -63,60 +63,60 @@ class Repeats:
             self._room[record.load] -= 1
         self._parts[key].append(record)
 
-    def list_due(self, block: Sequence[Turn]) -> tuple[Turn, ...]:
+    def list_due(self, block: Sequence[Period]) -> tuple[Period, ...]:
         """Return the second attempts that a block still lacks."""
-        wanted = [turn for turn in block if self._is_disturbed(turn)] if self._is_wanted else []
-        lacking = [turn for turn in wanted if not self._is_whole(turn, 1)]
-        begun = [turn for turn in lacking if _key(turn, 1) in self._parts]
-        fresh = [turn for turn in lacking if _key(turn, 1) not in self._parts]
+        wanted = [period for period in block if self._is_disturbed(period)] if self._is_wanted else []
+        lacking = [period for period in wanted if not self._is_whole(period, 1)]
+        begun = [period for period in lacking if _key(period, 1) in self._parts]
+        fresh = [period for period in lacking if _key(period, 1) not in self._parts]
         chosen = (*begun, *(fresh[: max(self._room[fresh[0].load], 0)] if fresh else ()))
         return tuple(
-            msgspec.structs.replace(turn, attempt=1, order=len(block) + turn.order)
-            for turn in block
-            if turn in chosen
+            msgspec.structs.replace(period, attempt=1, order=len(block) + period.order)
+            for period in block
+            if period in chosen
         )
 
-    def list_all_due(self) -> Iterator[Turn]:
+    def list_all_due(self) -> Iterator[Period]:
         """Yield the second attempts that a run lacks which is over otherwise."""
-        for _, block in groupby(self._turns, key=lambda turn: turn.block):
+        for _, block in groupby(self._periods, key=lambda period: period.block):
             yield from self.list_due(tuple(block))
 
-    def _is_whole(self, turn: Turn, attempt: int) -> bool:
-        return any(one.completed for one in self._parts.get(_key(turn, attempt), ()))
+    def _is_whole(self, period: Period, attempt: int) -> bool:
+        return any(one.completed for one in self._parts.get(_key(period, attempt), ()))
 
-    def _is_disturbed(self, turn: Turn) -> bool:
-        if not self._is_whole(turn, 0):
+    def _is_disturbed(self, period: Period) -> bool:
+        if not self._is_whole(period, 0):
             return False
-        return bool(find_host_events(self._parts[_key(turn, 0)], self._lag_limit_ms))
+        return bool(find_host_events(self._parts[_key(period, 0)], self._lag_limit_ms))
 
 
-def _key(turn: Turn, attempt: int) -> tuple[str, int, str, int]:
-    return (turn.load, turn.block, turn.arm, attempt)
+def _key(period: Period, attempt: int) -> tuple[str, int, str, int]:
+    return (period.load, period.block, period.arm, attempt)
 
 
-def list_repeats(plan: Plan, turns: Collection[Turn], records: Iterable[BlockRecord]) -> Repeats:
+def list_repeats(plan: Plan, periods: Collection[Period], records: Iterable[BlockRecord]) -> Repeats:
     """Return what says which periods of a run are measured once more, as its plan asks."""
     limits = plan.limits
-    return Repeats(turns, records, lag_limit_ms=limits.client_lag_ms, is_wanted=limits.repeat_disturbed)
+    return Repeats(periods, records, lag_limit_ms=limits.client_lag_ms, is_wanted=limits.repeat_disturbed)
 
 
-def list_missing_turns(
-    turns: Iterable[Turn],
+def list_missing_periods(
+    periods: Iterable[Period],
     items: Mapping[str, Item],
     blocks: Iterable[BlockRecord],
     recorded: Collection[str],
-) -> list[Turn]:
-    """Return the turns that are not finished, in their order.
+) -> list[Period]:
+    """Return the periods that are not finished, in their order.
 
-    `turns`: every turn of the run. `items`: the workload's items by id. `blocks`: the records of turns,
+    `periods`: every period of the run. `items`: the workload's items by id. `blocks`: the records of periods,
     finished or not. `recorded`: ids of the requests that are recorded.
     """
     ended = {(one.block, one.arm, one.attempt) for one in blocks if one.completed}
     return [
-        turn
-        for turn in turns
-        if (turn.block, turn.arm, turn.attempt) not in ended
-        or any(name not in recorded for name in list_request_ids(turn, items))
+        period
+        for period in periods
+        if (period.block, period.arm, period.attempt) not in ended
+        or any(name not in recorded for name in list_request_ids(period, items))
     ]
 
 
@@ -131,21 +131,21 @@ def count_starts(blocks: Iterable[BlockRecord], warmups: Iterable[Warmup]) -> di
     return found
 
 
-def has_other_blocks(turns: Iterable[Turn], blocks: Iterable[BlockRecord]) -> bool:
+def has_other_blocks(periods: Iterable[Period], blocks: Iterable[BlockRecord]) -> bool:
     """Tell whether periods were measured that the plan's order of blocks does not have.
 
     An earlier version ran all blocks of a level before those of the next: its numbers mean other items.
     """
-    planned = {(turn.load, turn.block, turn.arm) for turn in turns}
+    planned = {(period.load, period.block, period.arm) for period in periods}
     loads = {load for load, _, _ in planned}
     return any((one.load, one.block, one.arm) not in planned for one in blocks if one.load in loads)
 
 
-def list_request_ids(turn: Turn, items: Mapping[str, Item]) -> list[str]:
-    """Return the ids of every counted request of a turn, those of later turns of conversations included."""
+def list_request_ids(period: Period, items: Mapping[str, Item]) -> list[str]:
+    """Return the ids of every counted request of a period, those of later turns of conversations included."""
     return [
-        f"{turn.key}/{item_id}" + (f"+{number}" if number else "")
-        for item_id in turn.item_ids
+        f"{period.key}/{item_id}" + (f"+{number}" if number else "")
+        for item_id in period.item_ids
         for number in range(items[item_id].turns)
     ]
 
@@ -160,7 +160,9 @@ class Restarts:
     where there is none that the run starts.
     """
 
-    def __init__(self, wanted: int | Literal["auto"], periods: Sequence[Turn], first_s: float | None) -> None:
+    def __init__(
+        self, wanted: int | Literal["auto"], periods: Sequence[Period], first_s: float | None
+    ) -> None:
         self._wanted, self._start_s = wanted, first_s
         self._chosen = set() if wanted == "auto" else choose_blocks(periods, wanted)
         self._answered = set[str]()
@@ -168,7 +170,7 @@ class Restarts:
         self._measured_s, self._spent_s, self._warm_s, self._last_warm_s = 0.0, 0.0, 0.0, 0.0
         self._is_first = True
 
-    def is_due(self, period: Turn) -> bool:
+    def is_due(self, period: Period) -> bool:
         """Tell whether the arms are to be started anew before a period; call it once for each, in order."""
         if self._start_s is None or period.block == self._block:
             return False
@@ -197,7 +199,7 @@ class Restarts:
         self._measured_s += seconds
 
 
-def list_boundaries(periods: Sequence[Turn]) -> list[int]:
+def list_boundaries(periods: Sequence[Period]) -> list[int]:
     """Return the blocks before which the arms can be started anew: of a load that was answered since."""
     found, answered, block = list[int](), set[str](), None
     for period in periods:
@@ -210,7 +212,7 @@ def list_boundaries(periods: Sequence[Turn]) -> list[int]:
     return found
 
 
-def choose_blocks(periods: Sequence[Turn], count: int) -> set[int]:
+def choose_blocks(periods: Sequence[Period], count: int) -> set[int]:
     """Return `count` blocks before which the arms are started anew, evenly spread; fewer if there are."""
     blocks = list_boundaries(periods)
     if count >= len(blocks):

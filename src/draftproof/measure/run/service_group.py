@@ -23,9 +23,9 @@ class Fleet:
 
     Arms start one after the other, so that one's load time is not another's burden. Each is asked what it is
     and probed before the next one starts. Placed one at a time, an arm is stopped after that and runs again
-    only in its turns. `model`: the target's folder or file, for arms that this run starts; None for attached
-    services. `log_folder`: where each arm's output goes. `progress`: told which arm is being waited for.
-    `stop`: set when the user wants to leave; ends the wait for arms that start. `environment`: what
+    only in its periods. `model`: the target's folder or file, for arms that this run starts; None for
+    attached services. `log_folder`: where each arm's output goes. `progress`: told which arm is being waited
+    for. `stop`: set when the user wants to leave; ends the wait for arms that start. `environment`: what
     references in the plan are taken from; None is this program's own. `started_before`: how often an earlier
     part of the run has started each arm.
     """

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from draftproof.core.errors import InvalidRunError
 from draftproof.measure.run.early_warning import DECIDING
 from draftproof.measure.run.host_watch import HostWatch, OwnWork, wait_until_quiet
-from draftproof.measure.run.measure import plan_turns
+from draftproof.measure.run.measure import plan_periods
 from draftproof.measure.run.progress import Interrupted, Patience, Progress
 from draftproof.measure.run.service_group import Fleet
 from draftproof.plan.schema import Plan
@@ -69,7 +69,7 @@ async def go_on(watch: HostWatch, stop: asyncio.Event) -> None:
 def make_watch(plan: Plan, items: tuple[Item, ...], progress: Progress, patience: Patience) -> HostWatch:
     """Return what watches the host of a run."""
     arms = list_arms(plan)
-    deciding = [turn.load for turn in plan_turns(plan, items, arms) if turn.arm in DECIDING]
+    deciding = [period.load for period in plan_periods(plan, items, arms) if period.arm in DECIDING]
     launched = [arm for arm in arms.values() if arm.url is None]
     # A service that is waited for may be loading its model on these cores: whose it is shows when it answers.
     is_told = all(arm.url is None and not is_by_daemon(arm.command or ()) for arm in arms.values())

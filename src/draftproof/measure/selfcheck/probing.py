@@ -32,7 +32,7 @@ from draftproof.judge.metrics.client_error import ErrorSpread, TrueAnswer
 from draftproof.judge.metrics.service import percentile
 from draftproof.measure.client.transport import HttpTransport
 from draftproof.measure.load.loops import run
-from draftproof.measure.load.period import Endpoint, Turn
+from draftproof.measure.load.period import Endpoint, Period
 from draftproof.measure.load.request_runner import LoadSettings, MemorySink, Performer
 from draftproof.measure.selfcheck.client_fitness import Stretch, make_stretch
 from draftproof.measure.selfcheck.paced_server import Pace
@@ -126,14 +126,14 @@ def run_profile(profile: Profile) -> Stretch:
 async def ask_all(
     load: str, url: str, names: Sequence[str], concurrency: int, settings: LoadSettings
 ) -> tuple[list[RequestRecord], BlockRecord]:
-    """Ask each name, by which the server's answer is found again, in one turn of a closed loop."""
+    """Ask each name, by which the server's answer is found again, in one period of a closed loop."""
     items = {
         name: Item(
             id=name, messages=(Message(role="user", content=name),), segments={}, max_tokens=_MOST_TOKENS
         )
         for name in names
     }
-    turn = Turn(
+    period = Period(
         block=0,
         load=load,
         concurrency=concurrency,
@@ -145,7 +145,9 @@ async def ask_all(
     endpoint = Endpoint(url=url, served_model="paced", engine="generic")
     transport, sink = HttpTransport(), MemorySink()
     try:
-        block = await run(Performer(turn, endpoint, items, transport=transport, sink=sink, settings=settings))
+        block = await run(
+            Performer(period, endpoint, items, transport=transport, sink=sink, settings=settings)
+        )
         return sink.records, block
     finally:
         await transport.close()

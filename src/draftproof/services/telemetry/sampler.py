@@ -1,8 +1,9 @@
-"""Samples an arm's services and their machine around and during its turn, in a task of its own.
+"""Samples an arm's services and their machine around and during its period, in a task of its own.
 
-A metrics address that is slow, dead or no metrics at all never fails a turn. The turn waits only for the two
-readings at its ends, at most `EDGE_S` each, and not for an address that let the last reading down. Readings
-during a turn are due at fixed times from its start; what does not answer by the next one is left out.
+A metrics address that is slow, dead or no metrics at all never fails a period. The period waits only for the
+two readings at its ends, at most `EDGE_S` each, and not for an address that let the last reading down.
+Readings during a period are due at fixed times from its start; what does not answer by the next one is left
+out.
 """
 
 import asyncio
@@ -46,11 +47,11 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sampler:
-    """Takes the samples of one turn after the other.
+    """Takes the samples of one period after the other.
 
-    `write`: keeps a sample; what it raises is raised at the end of the turn. `interval_s`: time between
-    readings during a turn. `host`: reads the machine of launched arms; None leaves it out. `clock`: source of
-    the times in samples. `pause`: waits so many seconds.
+    `write`: keeps a sample; what it raises is raised at the end of the period. `interval_s`: time between
+    readings during a period. `host`: reads the machine of launched arms; None leaves it out. `clock`: source
+    of the times in samples. `pause`: waits so many seconds.
     """
 
     def __init__(
@@ -65,13 +66,15 @@ class Sampler:
     ) -> None:
         self.session, self.write, self.interval_s = session, write, interval_s
         self.host, self.clock, self.pause = host, clock, pause
-        self._let_down: set[str] = set()  # addresses that did not answer at the last end of a turn
+        self._let_down: set[str] = set()  # addresses that did not answer at the last end of a period
         self._answered: set[str] = set()  # addresses that ever did
         self._failures: Counter[str] = Counter()
 
     @contextlib.asynccontextmanager
-    async def turn(self, target: Target, name: str, stop: asyncio.Event | None = None) -> AsyncIterator[None]:
-        """Sample around and during the body, which is the turn `name` ("load/block").
+    async def period(
+        self, target: Target, name: str, stop: asyncio.Event | None = None
+    ) -> AsyncIterator[None]:
+        """Sample around and during the body, which is the period `name` ("load/block").
 
         Once `stop` is set the reading at the end is left out: who wants to leave is not kept waiting. Raises
         StoreError: a sample cannot be kept.
@@ -90,7 +93,7 @@ class Sampler:
             raise ended
 
     def note(self, url: str, *, answered: bool, at_edge: bool) -> None:
-        """Remember whether an address answered; what let a turn's end down is forgiven once it answers."""
+        """Remember whether an address answered; what let a period's end down is forgiven once it answers."""
         if answered:
             self._answered.add(url)
             self._let_down.discard(url)
@@ -99,13 +102,13 @@ class Sampler:
             self._let_down |= {url} if at_edge else set()
 
     def is_worth_asking(self, url: str, *, at_edge: bool) -> bool:
-        """Tell whether an address may yet answer, and at an end of a turn whether it is worth the wait."""
+        """Tell whether an address may yet answer, and at an end of a period whether it is worth the wait."""
         hopeless = url not in self._answered and self._failures[url] >= MOST_TRIES
         return not hopeless and not (at_edge and url in self._let_down)
 
 
 class _Watch:
-    """One turn of one arm."""
+    """One period of one arm."""
 
     def __init__(self, sampler: Sampler, target: Target, name: str) -> None:
         self._of, self._target, self._name = sampler, target, name
@@ -113,7 +116,7 @@ class _Watch:
         self._family: tuple[Any, ...] = ()
 
     async def read_edge(self, mark: str) -> None:
-        """Read at an end of the turn what did not let the last reading down."""
+        """Read at an end of the period what did not let the last reading down."""
         if self._target.pid is not None and self._of.host is not None:
             self._family = await asyncio.to_thread(find_family, self._target.pid)
         await self._read(mark, self._settle, EDGE_S)

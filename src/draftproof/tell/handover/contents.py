@@ -16,7 +16,7 @@ from draftproof.judge.compute import compute_results
 from draftproof.judge.decide.envelope import build_envelope
 from draftproof.judge.observe.observed import RunData
 from draftproof.judge.results.run import Results, Verdict
-from draftproof.measure.run.measure import plan_turns
+from draftproof.measure.run.measure import plan_periods
 from draftproof.services.arms.launch import list_arms
 from draftproof.store import RunDirectory
 from draftproof.store.run_directory import (
@@ -122,10 +122,10 @@ def render_documents(
     return documents | _render_monitoring(contents, results)
 
 
-def count_missing_turns(contents: RunData) -> tuple[int, int]:
-    """Return how many turns that the plan asks for have no record that they ended, and how many there are."""
+def count_missing_periods(contents: RunData) -> tuple[int, int]:
+    """Return how many of the plan's periods have no record that they ended, and how many there are."""
     arms = list_arms(contents.plan)
-    wanted = {(one.block, one.arm) for one in plan_turns(contents.plan, contents.items, arms)}
+    wanted = {(one.block, one.arm) for one in plan_periods(contents.plan, contents.items, arms)}
     return len(wanted - {(one.block, one.arm) for one in contents.blocks if one.completed}), len(wanted)
 
 

@@ -35,7 +35,7 @@ from draftproof.tell.handover.contents import (
     BOM_NAME,
     can_render_bom,
     compute,
-    count_missing_turns,
+    count_missing_periods,
     list_raw,
     render_documents,
 )
@@ -193,7 +193,7 @@ def _open(path: Path, entries: tuple[Entry, ...], checks: list[Check]) -> Opened
             stated = "plan and thresholds are those hashed before the first request"
             checks.append(_passed("thresholds", stated))
             results = compute(folder)[1]
-            checks += [*_check_turns(contents), *_check_build(contents)]
+            checks += [*_check_periods(contents), *_check_build(contents)]
             checks += _check_documents(folder, entries, listing, contents, results)
         except _FailedCheck:
             raise
@@ -224,7 +224,7 @@ def _check_journal(folder: Path, listing: Listing) -> Check:
         raise _FailedCheck("journal order", _join(list(order.faults)))
     if order.restarts != listing.clock_restarts:
         raise _FailedCheck("journal order", "the clock begins anew at other places than the package states")
-    said = "every line is there once and ended after the one above it, turn after turn"
+    said = "every line is there once and ended after the one above it, period after period"
     if order.restarts:
         places = ", ".join(order.restarts)
         said = f"as written; the clock began anew at {places}, as the package states"
@@ -244,13 +244,14 @@ def _load_checked(folder: Path, listing: Listing) -> RunData:
     return contents
 
 
-def _check_turns(contents: RunData) -> Iterator[Check]:
+def _check_periods(contents: RunData) -> Iterator[Check]:
     """Say how much of what the plan asks for is not there; a run that is not whole may be packed."""
-    missing, planned = count_missing_turns(contents)
+    missing, planned = count_missing_periods(contents)
     if missing:
         yield _unchecked(
-            "turns",
-            f"{missing} of {planned} turns that the plan asks for have no record that they ended: the run is "
+            "periods",
+            f"{missing} of {planned} periods that the plan asks for have no record that they ended: "
+            f"the run is "
             "incomplete, or lines were taken out of its journal",
         )
 

@@ -80,7 +80,7 @@ def build_economics(results: Results) -> EconomicsSection | None:
 def _sentence(found: Economics) -> str:
     deadline = "within every deadline" if found.has_deadline else "in time (the plan sets no deadline)"
     return (
-        f"A good request is answered, {deadline}, and fails no check. Device time is the turns' wall time "
+        f"A good request is answered, {deadline}, and fails no check. Device time is the periods' wall time "
         "filled by the counted requests, failures included, times the devices in the arm's budget. Energy, "
         "where it is known, is that of the whole machine."
     )

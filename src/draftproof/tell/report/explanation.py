@@ -299,8 +299,8 @@ def _list_plain(row: object) -> list[str]:
     progress = getattr(row, "progress", None)
     if progress is not None and progress.rounds:
         told += _list_step(progress)
-    if hasattr(row, "turns") and hasattr(row, "completed"):
-        told.append(f"{row.turns} turns, {row.completed} ended, {row.lagged} with a late client")  # type: ignore[attr-defined]
+    if hasattr(row, "periods") and hasattr(row, "completed"):
+        told.append(f"{row.periods} periods, {row.completed} ended, {row.lagged} with a late client")  # type: ignore[attr-defined]
     return told
 
 

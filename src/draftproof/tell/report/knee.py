@@ -88,7 +88,7 @@ def _describe_method(found: KneeSearch) -> str:
         f"On-time share of all attempted requests by load ({axis}, logarithmic), with intervals at "
         f"{write.share(found.look_level)}. A load holds if its whole interval lies at "
         f"{write.share(found.target)} or above, and fails if it lies below or the service falls behind. "
-        f"{looks} turns took {found.spent_s / 60:.1f} min of {write.number(found.budget_s / 60)}; "
+        f"{looks} periods took {found.spent_s / 60:.1f} min of {write.number(found.budget_s / 60)}; "
         f"the search ended because {ENDINGS[found.ended]}."
     )
 

@@ -103,7 +103,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def build_model(results: Results, manifest: Manifest | None) -> SimpleNamespace:
-    """Turn results, and the manifest where there is one, into what the page shows: `SECTIONS` by name."""
+    """Period results, and the manifest where there is one, into what the page shows: `SECTIONS` by name."""
     return SimpleNamespace(
         results=results,
         head=build_head(results, manifest),

@@ -77,7 +77,7 @@ def _joules(use: ServiceUse) -> str:
 
 
 USE_ROWS: tuple[tuple[str, Callable[[ServiceUse], str]], ...] = (
-    ("Turns used", lambda use: f"{use.turns_used} of {use.turns}"),
+    ("Periods used", lambda use: f"{use.periods_used} of {use.periods}"),
     ("Queue, mean", lambda use: _mean_and_most(use.waiting, write.number)),
     ("Running requests, mean", lambda use: _mean_and_most(use.running, write.number)),
     ("Cache in use, mean", lambda use: _mean_and_most(use.cache_usage, write.share)),
@@ -157,7 +157,7 @@ def service_sentence(results: Results) -> str:
 
 
 def service_notes(results: Results) -> tuple[str, ...]:
-    """Return which turns' counters were not used, and why, one line for each arm and load."""
+    """Return which periods' counters were not used, and why, one line for each arm and load."""
     return tuple(
         f"{words.arm(use.arm)} at {kit.load_title(results, use.load)}: {_shorten(use.unused)}."
         for use in results.services
@@ -166,7 +166,7 @@ def service_notes(results: Results) -> tuple[str, ...]:
 
 
 def _shorten(unused: Sequence[str]) -> str:
-    return unused[0] if len(unused) == 1 else f"{unused[0]}, and {len(unused) - 1} more turns"
+    return unused[0] if len(unused) == 1 else f"{unused[0]}, and {len(unused) - 1} more periods"
 
 
 def list_agreements(results: Results) -> list[ServiceAgreement]:
@@ -325,16 +325,16 @@ _PHASES: tuple[Column[PhaseSummary], ...] = (
     kit.right("Time (s)", lambda one: write.number(one.warmup_s), "Warm-up"),
     kit.right("First token (ms), first → last group", _first_tokens, "Warm-up"),
     kit.right("Stable", _stable, "Warm-up"),
-    kit.right("Ramp (s)", lambda one: _write_ns(one.ramp_ns), "Turns"),
-    kit.right("Steady (s)", lambda one: _write_ns(one.steady_ns), "Turns"),
-    kit.right("Drain (s)", lambda one: _write_ns(one.drain_ns), "Turns"),
+    kit.right("Ramp (s)", lambda one: _write_ns(one.ramp_ns), "Periods"),
+    kit.right("Steady (s)", lambda one: _write_ns(one.steady_ns), "Periods"),
+    kit.right("Drain (s)", lambda one: _write_ns(one.drain_ns), "Periods"),
     kit.right("First token (ms)", lambda one: write.ms(one.warm_ttft_ns), "Counted"),
 )
 
 
 def build_phases(results: Results) -> Spoken:
     """Lay out the phases of every arm at every load."""
-    told = [one for one in results.phases if one.turns or one.warmups or one.warmup_requests]
+    told = [one for one in results.phases if one.periods or one.warmups or one.warmup_requests]
     table = kit.table("How each arm got to its steady state", _PHASES, kit.by_load(results, told))
     return Spoken(sentence=phases_sentence(results), table=table)
 
@@ -380,8 +380,8 @@ _CLIENT: tuple[Column[ClientUse], ...] = (
     kit.right("garbage pause", lambda one: write.ms(one.gc_pause_max_ns), "At most (ms)"),
     kit.right("Of a core", _core),
     kit.right(
-        "Turns beyond a limit",
-        lambda one: kit.text(f"{one.unfit} of {one.turns}", "bad" if one.unfit else ""),
+        "Periods beyond a limit",
+        lambda one: kit.text(f"{one.unfit} of {one.periods}", "bad" if one.unfit else ""),
     ),
 )
 
@@ -391,11 +391,12 @@ def build_clients(results: Results) -> Spoken:
     is_rated = any(one.offered_rps is not None for one in results.clients)
     columns = (kit.ARM, *(_RATES if is_rated else ()), *_CLIENT)
     table = kit.table("What the client did", columns, kit.by_load(results, results.clients))
-    turns, unfit = (sum(getattr(one, name) for one in results.clients) for name in ("turns", "unfit"))
-    sentence = f"The client kept within its own limits in all {turns:,} turns."
+    periods, unfit = (sum(getattr(one, name) for one in results.clients) for name in ("periods", "unfit"))
+    sentence = f"The client kept within its own limits in all {periods:,} periods."
     if unfit:
         sentence = (
-            f"In {unfit:,} of {turns:,} turns the client itself was beyond a limit of its own: the times of "
-            "such turns are left out, and the warnings say which limit it was."
+            f"In {unfit:,} of {periods:,} periods the client itself was beyond a limit of its own: "
+            f"the times of "
+            "such periods are left out, and the warnings say which limit it was."
         )
     return Spoken(sentence=sentence, table=table)

@@ -44,8 +44,8 @@ COUNTS: dict[str, str] = {
     "unknown": "Unknown items",
     "superseded": "First attempts that gave way",
     "repeated": "Measured more than once",
-    "turns": "Turns that count",
-    "turns_lagged": "Of these with a late client",
+    "periods": "Periods that count",
+    "periods_lagged": "Of these with a late client",
     "pairs_ok": "Pairs answered",
 }
 

@@ -1,4 +1,4 @@
-"""What the client got over a turn, to be held against the service's counters."""
+"""What the client got over a period, to be held against the service's counters."""
 
 import msgspec
 from tests.builders.records import build_failure, build_record, build_round
@@ -12,7 +12,7 @@ from draftproof.judge.metrics.acceptance import (
 
 
 def test_every_phase_but_the_warm_up_counts():
-    """A turn's first sample comes after the warm-up, and the fill is work that the service does."""
+    """A period's first sample comes after the warm-up, and the fill is work that the service does."""
     records = [
         build_record(phase=phase, request_id=phase) for phase in ("measure", "fill", "interrupted", "warmup")
     ]
@@ -40,7 +40,7 @@ def test_an_answer_without_a_count_leaves_the_tokens_unknown():
 
 
 def test_drafts_are_known_only_if_every_answer_tells_them():
-    """Counts of some answers are not the counts of the turn."""
+    """Counts of some answers are not the counts of the period."""
     told = build_record(speculation=SpecCounts(2, 8, 3))
     assert tally_client([told], {}).num_accepted_draft_tokens == 3
     assert tally_client([told, build_record(request_id="b")], {}).num_draft_tokens is None

@@ -71,7 +71,7 @@ def test_pause_of_one_stream(gaps, pause):
     assert found == (pause if pause is not None or not gaps else 0.0)
 
 
-def test_one_stalled_answer_does_not_turn_ordinary_gaps_into_bursts():
+def test_one_stalled_answer_does_not_period_ordinary_gaps_into_bursts():
     """A stall of ten seconds in one answer of five leaves the bound where it is."""
     even = [build_record(item_id=f"item-{n}", tokens_per_chunk=(1,) * 6) for n in range(4)]
     stalled = build_record(item_id="item-9", gap_ns=(20 * MS_NS, 10_000 * MS_NS, 20 * MS_NS))

@@ -1,9 +1,9 @@
-"""Counters become gains over turns, and what cannot be told stays unknown."""
+"""Counters become gains over periods, and what cannot be told stays unknown."""
 
 import pytest
 
 from draftproof.core.records import TelemetrySample
-from draftproof.judge.metrics.telemetry import collect_turns, find_resets, read_gains
+from draftproof.judge.metrics.telemetry import collect_periods, find_resets, read_gains
 from draftproof.services.engines.facts import Series
 
 SERIES = Series(
@@ -16,20 +16,20 @@ SERIES = Series(
 )
 
 
-def sample(at_s, mark, *, replica=0, turn="low/3", **values):
+def sample(at_s, mark, *, replica=0, period="low/3", **values):
     return TelemetrySample(
         arm="candidate", at_ns=round(at_s * 1e9), values=values.pop("values", values),
-        replica=replica, turn=turn, mark=mark,
+        replica=replica, period=period, mark=mark,
     )  # fmt: skip
 
 
 def gains(*samples, replicas=(0,), series=SERIES):
-    (turn,) = collect_turns(samples).values()
-    return read_gains(turn, series, replicas)
+    (period,) = collect_periods(samples).values()
+    return read_gains(period, series, replicas)
 
 
 def test_a_gain_is_the_end_less_the_start():
-    """What happened before the first sample of a turn is not counted in it."""
+    """What happened before the first sample of a period is not counted in it."""
     found = gains(sample(0, "start", tokens_total=100), sample(9, "end", tokens_total=340))
     assert found.gains == {"generation_tokens": 240.0}
     assert found.unused is None
@@ -46,7 +46,7 @@ def test_the_gains_of_replicas_are_added_up():
     assert found.gains["generation_tokens"] == 35.0
 
 
-def test_a_replica_without_samples_makes_the_turn_unusable():
+def test_a_replica_without_samples_makes_the_period_unusable():
     """Half of the replicas is not the service: nothing is summed over those that happened to answer."""
     found = gains(sample(0, "start", tokens_total=5), sample(9, "end", tokens_total=15), replicas=(0, 1))
     assert found.gains == {}
@@ -54,14 +54,14 @@ def test_a_replica_without_samples_makes_the_turn_unusable():
 
 
 @pytest.mark.parametrize("marks", [("start", "during"), ("during", "end"), ("end",), ("start",)])
-def test_a_turn_without_both_ends_is_not_used(marks):
+def test_a_period_without_both_ends_is_not_used(marks):
     """A gain needs the sample before the first request and the one after the last."""
     found = gains(*(sample(place, mark, tokens_total=place) for place, mark in enumerate(marks)))
     assert (found.gains, found.unused) == ({}, "its service's metrics were not read at both ends")
 
 
-def test_a_resumed_turn_adds_its_parts_and_not_the_pause():
-    """Tokens made between two passes over a turn belong to nobody, and a new process may begin at 0."""
+def test_a_resumed_period_adds_its_parts_and_not_the_pause():
+    """Tokens made between two passes over a period belong to nobody, and a new process may begin at 0."""
     found = gains(
         sample(0, "start", tokens_total=100),
         sample(5, "end", tokens_total=110),
@@ -71,8 +71,8 @@ def test_a_resumed_turn_adds_its_parts_and_not_the_pause():
     assert (found.gains["generation_tokens"], found.resets) == (30.0, ())
 
 
-def test_a_counter_that_fell_is_named_and_the_turn_is_not_used():
-    """A restart inside a turn shows as a counter that falls between two samples, even if it ends higher."""
+def test_a_counter_that_fell_is_named_and_the_period_is_not_used():
+    """A restart inside a period shows as a counter that falls between two samples, even if it ends higher."""
     found = gains(
         sample(0, "start", tokens_total=100, running=3),
         sample(4, "during", tokens_total=20, running=0),
@@ -84,10 +84,10 @@ def test_a_counter_that_fell_is_named_and_the_turn_is_not_used():
 
 def test_a_gauge_may_fall():
     """Only counters tell of a restart."""
-    (turn,) = collect_turns(
+    (period,) = collect_periods(
         [sample(0, "start", running=3, tokens_total=1), sample(9, "end", running=0, tokens_total=1)]
     ).values()
-    assert list(find_resets(turn.engine[0][0], SERIES)) == []
+    assert list(find_resets(period.engine[0][0], SERIES)) == []
 
 
 def test_a_counter_that_vanished_or_a_new_start_time_is_a_restart():
@@ -155,6 +155,6 @@ def test_positions_are_counted_one_by_one():
     assert found.positions == {"accepted_by_position": {0: 20.0, 1: 7.0}}
 
 
-def test_samples_of_no_turn_are_left_out():
-    """A sample of an older release, which names no turn, says nothing of any."""
-    assert collect_turns([sample(0, None, turn=None), sample(1, "start", turn="odd")]) == {}
+def test_samples_of_no_period_are_left_out():
+    """A sample of an older release, which names no period, says nothing of any."""
+    assert collect_periods([sample(0, None, period=None), sample(1, "start", period="odd")]) == {}

@@ -81,7 +81,7 @@ def test_the_order_of_rows_is_of_no_account():
 
 
 def test_the_arms_mirror_each_other():
-    """Swapping them turns the interval into its reciprocal."""
+    """Swapping them periods the interval into its reciprocal."""
     above, below, prompts = draw_pairs(5)
     forward = paired_quantile_ratio(above, below, prompts, q=0.95)
     back = paired_quantile_ratio(below, above, prompts, q=0.95)

@@ -1,4 +1,4 @@
-"""The error that the requests of a turn share: found where it is, nought where it is not."""
+"""The error that the requests of a period share: found where it is, nought where it is not."""
 
 import math
 from dataclasses import replace
@@ -9,25 +9,25 @@ from scipy import stats
 
 from draftproof.judge.stats.bootstrap import paired_ratio
 from draftproof.judge.stats.periods import (
-    TurnSpread,
+    PeriodSpread,
     count_spread,
+    period_spread,
     stretch_for_periods,
-    turn_spread,
-    widen_by_turns,
+    widen_by_periods,
     widen_count,
 )
 
 
-def draw_ratios(seed, *, turn, blocks=40, prompts=8, prompt=0.1):
+def draw_ratios(seed, *, period, blocks=40, prompts=8, prompt=0.1):
     rng = np.random.default_rng(seed)
     labels = np.repeat(np.arange(blocks), prompts)
-    return rng.normal(0, turn, blocks)[labels] + rng.normal(0, prompt, len(labels)), labels
+    return rng.normal(0, period, blocks)[labels] + rng.normal(0, prompt, len(labels)), labels
 
 
 def test_the_variance_component_is_that_of_a_balanced_analysis_of_variance():
     """By hand: means 1, 3, 5 of two values each; MSW = 2, MSB = 8, its median right by 2/(2 ln 2)."""
     values, blocks = [0.0, 2.0, 2.0, 4.0, 4.0, 6.0], [1, 1, 2, 2, 3, 3]
-    found = turn_spread(values, blocks, ["a"] * 6)
+    found = period_spread(values, blocks, ["a"] * 6)
     assert found is not None
     assert found.variance == pytest.approx((8.0 / math.log(2.0) - 2.0) / 2.0)
     assert found.blocks == 3
@@ -40,7 +40,7 @@ def test_a_count_spreads_as_the_same_values_written_out():
     values = (rng.random(60) < 0.2).astype(float) - (rng.random(60) < 0.1)
     told = values != 0
     listed = count_spread(values[told], blocks[told], np.full(6, 10.0))
-    whole = turn_spread(values, blocks, blocks * 0)
+    whole = period_spread(values, blocks, blocks * 0)
     assert listed is not None
     assert whole is not None
     assert listed.variance == pytest.approx(whole.variance)
@@ -74,24 +74,24 @@ def test_halves_of_an_interval_are_stretched_by_the_variance_of_periods():
     assert stretch_for_periods(plain, 0.0, error, degrees=5) is plain
 
 
-def test_the_spread_between_turns_is_given_back():
+def test_the_spread_between_periods_is_given_back():
     """With 400 blocks the estimate is the variance that was drawn; without one it is near nought."""
-    values, blocks = draw_ratios(1, turn=0.05, blocks=400)
-    drawn = turn_spread(values, blocks, blocks * 0)
+    values, blocks = draw_ratios(1, period=0.05, blocks=400)
+    drawn = period_spread(values, blocks, blocks * 0)
     assert drawn is not None
     assert drawn.variance == pytest.approx(0.0025, rel=0.2)
-    values, blocks = draw_ratios(2, turn=0.0, blocks=400)
-    without = turn_spread(values, blocks, blocks * 0)
+    values, blocks = draw_ratios(2, period=0.0, blocks=400)
+    without = period_spread(values, blocks, blocks * 0)
     assert without is not None
     assert without.variance < 0.0003
 
 
-def test_segments_of_different_effect_are_no_turns():
+def test_segments_of_different_effect_are_no_periods():
     """A segment that gains and one that loses, both in every block, leave nothing between blocks."""
-    values, blocks = draw_ratios(3, turn=0.0)
+    values, blocks = draw_ratios(3, period=0.0)
     segments = np.where(np.arange(len(values)) % 2 == 0, "a", "b")
     shifted = values + np.where(segments == "a", -1.0, 1.0)
-    plain, moved = (turn_spread(one, blocks, segments) for one in (values, shifted))
+    plain, moved = (period_spread(one, blocks, segments) for one in (values, shifted))
     assert plain is not None
     assert moved is not None
     assert moved.variance == pytest.approx(plain.variance, abs=1e-12)
@@ -99,52 +99,52 @@ def test_segments_of_different_effect_are_no_turns():
 
 @pytest.mark.parametrize(("blocks", "prompts"), [(2, 8), (8, 1)])
 def test_too_few_blocks_or_no_repeats_tell_nothing(blocks, prompts):
-    """Two blocks, or blocks of one pair, cannot tell turns from prompts: None, not nought."""
-    values, labels = draw_ratios(4, turn=0.1, blocks=blocks, prompts=prompts)
-    assert turn_spread(values, labels, labels * 0) is None
+    """Two blocks, or blocks of one pair, cannot tell periods from prompts: None, not nought."""
+    values, labels = draw_ratios(4, period=0.1, blocks=blocks, prompts=prompts)
+    assert period_spread(values, labels, labels * 0) is None
 
 
 def test_labels_that_do_not_fit_are_refused():
     """One block and one group per pair."""
     with pytest.raises(ValueError, match="one label per pair"):
-        turn_spread([1.0, 2.0], [1], [1, 1])
+        period_spread([1.0, 2.0], [1], [1, 1])
 
 
-def test_an_estimate_is_widened_by_the_turns_it_rests_on():
+def test_an_estimate_is_widened_by_the_periods_it_rests_on():
     """Variances add: 0.01 between blocks over four equal blocks is 0.0025, with Satterthwaite's degrees."""
     rng = np.random.default_rng(5)
     below = np.exp(rng.normal(0, 0.1, 40))
     plain = paired_ratio(below * np.exp(rng.normal(0, 0.2, 40)), below, np.arange(40))
-    wide = widen_by_turns(plain, TurnSpread(variance=0.01, blocks=4), np.repeat(np.arange(4), 10))
+    wide = widen_by_periods(plain, PeriodSpread(variance=0.01, blocks=4), np.repeat(np.arange(4), 10))
     assert plain.standard_error is not None
     assert wide.standard_error is not None
-    prompts, turns = plain.standard_error**2, 0.0025
-    assert wide.standard_error**2 == pytest.approx(prompts + turns)
-    wanted = (prompts + turns) ** 2 / (prompts**2 / plain.degrees_of_freedom + turns**2 / 3)
+    prompts, periods = plain.standard_error**2, 0.0025
+    assert wide.standard_error**2 == pytest.approx(prompts + periods)
+    wanted = (prompts + periods) ** 2 / (prompts**2 / plain.degrees_of_freedom + periods**2 / 3)
     assert wide.degrees_of_freedom == pytest.approx(wanted)
     ends = [wide.low, plain.low, plain.value, plain.high, wide.high]
     assert wide.value == plain.value
     assert ends == sorted({end for end in ends if end is not None})
 
 
-def test_without_turns_an_estimate_stays_as_it_is():
-    """Nothing known of turns, nothing between them, or no estimate: the same object comes back."""
+def test_without_periods_an_estimate_stays_as_it_is():
+    """Nothing known of periods, nothing between them, or no estimate: the same object comes back."""
     plain = paired_ratio(np.exp(np.arange(6) / 10), np.ones(6), np.arange(6))
     refused = paired_ratio([1.0], [1.0], [1])
-    assert widen_by_turns(plain, None, np.arange(6)) is plain
-    assert widen_by_turns(plain, TurnSpread(variance=0.0, blocks=6), np.arange(6)) is plain
-    assert widen_by_turns(refused, TurnSpread(variance=0.1, blocks=6), [1]) is refused
+    assert widen_by_periods(plain, None, np.arange(6)) is plain
+    assert widen_by_periods(plain, PeriodSpread(variance=0.0, blocks=6), np.arange(6)) is plain
+    assert widen_by_periods(refused, PeriodSpread(variance=0.1, blocks=6), [1]) is refused
 
 
-def test_the_widened_interval_covers_where_turns_move_all_requests():
-    """300 runs of 10 blocks: the interval of prompts alone covers too rarely, with the turns about 95 %."""
-    rng, hits = np.random.default_rng(6), {"prompts": 0, "turns": 0}
+def test_the_widened_interval_covers_where_periods_move_all_requests():
+    """300 runs of 10 blocks: the interval of prompts alone covers too rarely, with the periods about 95 %."""
+    rng, hits = np.random.default_rng(6), {"prompts": 0, "periods": 0}
     for seed in range(300):
-        values, blocks = draw_ratios(rng.integers(1 << 30), turn=0.04, blocks=10)
+        values, blocks = draw_ratios(rng.integers(1 << 30), period=0.04, blocks=10)
         plain = paired_ratio(np.exp(values), np.ones(80), np.arange(80), resamples=200, seed=seed)
-        wide = widen_by_turns(plain, turn_spread(values, blocks, blocks * 0), blocks)
+        wide = widen_by_periods(plain, period_spread(values, blocks, blocks * 0), blocks)
         truth = np.exp((0.04**2 + 0.1**2) / 2)
         hits["prompts"] += plain.low <= truth <= plain.high
-        hits["turns"] += wide.low <= truth <= wide.high
+        hits["periods"] += wide.low <= truth <= wide.high
     assert hits["prompts"] / 300 < 0.88
-    assert 0.91 < hits["turns"] / 300 < 0.98
+    assert 0.91 < hits["periods"] / 300 < 0.98

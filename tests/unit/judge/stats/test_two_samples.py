@@ -23,7 +23,7 @@ def test_values_are_those_of_the_medians():
     assert median_ratio(first, second).n == 6
 
 
-def test_turning_a_ratio_around_turns_its_interval_around():
+def test_turning_a_ratio_around_periods_its_interval_around():
     """A ratio and its inverse are mirror images on the log scale."""
     rng = np.random.default_rng(1)
     first, second = rng.lognormal(size=6), rng.lognormal(size=6)

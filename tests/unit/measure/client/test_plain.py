@@ -18,13 +18,13 @@ from draftproof.measure.client.connection import HttpConnection
 from draftproof.measure.client.exchange import ExchangeFold
 from draftproof.measure.client.sse import SseDecoder, ends_plain, take_frames
 from draftproof.measure.client.wire import Ending
-from draftproof.measure.load.period import Job, Turn, make_record
+from draftproof.measure.load.period import Job, Period, make_record
 from draftproof.services.engines import ADAPTERS, GENERIC
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 END = b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
 PAYLOADS = sorted((Path(__file__).parents[3] / "fixtures" / "payloads").glob("*/*.sse"))
-TURN = Turn(block=0, load="low", concurrency=1, repeat=0, arm="baseline", order=0, item_ids=("i",))
+TURN = Period(block=0, load="low", concurrency=1, repeat=0, arm="baseline", order=0, item_ids=("i",))
 JOB = Job(request_id="r", item=build_item("i"), phase="measure", order_in_block=0, seed=None)
 PLAIN = b'{"choices":[{"index":0,"delta":{"content":"%d"},"finish_reason":null}]}'
 

@@ -4,11 +4,11 @@ import asyncio
 
 import msgspec
 import pytest
-from tests.builders.load import run_turn
+from tests.builders.load import run_period
 from tests.builders.records import build_item
 from tests.builders.transport import FakeTransport, Story
 
-from draftproof.measure.load.period import EARLIER_FAILED, Endpoint, Turn
+from draftproof.measure.load.period import EARLIER_FAILED, Endpoint, Period
 from draftproof.measure.load.request_runner import LoadSettings
 from draftproof.measure.load.schedule import Schedule
 from draftproof.workload.conversation import AnswerView
@@ -24,7 +24,9 @@ QUICK = LoadSettings(stagger_s=0.0, failure_pause_s=0.0)
 
 
 def turn(*ids, concurrency=1):
-    return Turn(block=0, load="low", concurrency=concurrency, repeat=0, arm="baseline", order=0, item_ids=ids)
+    return Period(
+        block=0, load="low", concurrency=concurrency, repeat=0, arm="baseline", order=0, item_ids=ids
+    )
 
 
 def schedule(*ids, done=(), answered=None, concurrency=1):
@@ -58,7 +60,7 @@ class Sink:
 def converse(story, *ids, **options):
     sink, transport = Sink(), FakeTransport(story)
     block = asyncio.run(
-        run_turn(turn(*ids), ENDPOINT, ITEMS, transport=transport, sink=sink, settings=QUICK, **options)
+        run_period(turn(*ids), ENDPOINT, ITEMS, transport=transport, sink=sink, settings=QUICK, **options)
     )
     asked = [msgspec.json.decode(one.body)["messages"] for one in transport.requests]
     return sink.records, block, asked

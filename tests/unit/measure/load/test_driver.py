@@ -1,4 +1,4 @@
-"""A turn over a transport that plays a script: every time and field of the record is known."""
+"""A period over a transport that plays a script: every time and field of the record is known."""
 
 import asyncio
 import gc
@@ -6,17 +6,17 @@ import time
 
 import msgspec
 import pytest
-from tests.builders.load import run_turn
+from tests.builders.load import run_period
 from tests.builders.records import build_item
 from tests.builders.transport import FakeTransport, Story
 
 from draftproof.core.records import Chunk, RequestRecord, ToolCall
 from draftproof.measure.client.wire import WireRequest
-from draftproof.measure.load.period import Endpoint, Turn
+from draftproof.measure.load.period import Endpoint, Period
 from draftproof.measure.load.request_runner import ClientHealth, LoadSettings, Performer
 
 ENDPOINT = Endpoint(url="http://h:1", served_model="m", engine="reference", headers=(("X", "y"),))
-TURN = Turn(block=4, load="peak", concurrency=1, repeat=2, arm="candidate", order=1, item_ids=("a",))
+TURN = Period(block=4, load="peak", concurrency=1, repeat=2, arm="candidate", order=1, item_ids=("a",))
 CALL = b'"tool_calls":[{"index":0,"function":{"name":"find","arguments":"{}"}}]'
 STREAM = Story(
     sent_ns=5,
@@ -44,8 +44,8 @@ class Sink:
 def run(story, *, settings=None, stop=None):
     sink, transport = Sink(), FakeTransport(story, start_ns=1000)
     items = {"a": build_item("a", max_tokens=40)}
-    turn = run_turn(TURN, ENDPOINT, items, transport=transport, sink=sink, settings=settings, stop=stop)
-    block = asyncio.run(turn)
+    period = run_period(TURN, ENDPOINT, items, transport=transport, sink=sink, settings=settings, stop=stop)
+    block = asyncio.run(period)
     return sink.records, block, transport.requests
 
 
@@ -68,10 +68,10 @@ def test_a_record_holds_what_the_stream_said_and_when():
     assert b'"max_tokens":30' in request.body
 
 
-def test_a_turn_notes_how_long_after_its_end_a_request_was_written():
+def test_a_period_notes_how_long_after_its_end_a_request_was_written():
     """The journal's order is judged by it: here the client comes to it 450 ns after the kernel had it."""
     items = {"a": build_item("a")}
-    turn = run_turn(
+    period = run_period(
         TURN,
         ENDPOINT,
         items,
@@ -79,7 +79,7 @@ def test_a_turn_notes_how_long_after_its_end_a_request_was_written():
         sink=Sink(),
         clock=lambda: 1500,
     )
-    assert asyncio.run(turn).end_lag_max_ns == 450
+    assert asyncio.run(period).end_lag_max_ns == 450
 
 
 @pytest.mark.parametrize("end", ["unreachable", "broken"])
@@ -99,8 +99,8 @@ def test_a_hanging_service_is_a_timeout():
     assert (record.outcome, record.error) == ("timeout", "no end within 0.01 s")
 
 
-def test_a_request_that_is_late_as_its_turn_is_stopped_is_stopped(monkeypatch):
-    """The limit and a stop meet in one pass of the loop: the turn ends, and no slot goes on."""
+def test_a_request_that_is_late_as_its_period_is_stopped_is_stopped(monkeypatch):
+    """The limit and a stop meet in one pass of the loop: the period ends, and no slot goes on."""
 
     async def main():
         stop, sink, transport = asyncio.Event(), Sink(), FakeTransport(Story(hangs=True))
@@ -113,14 +113,14 @@ def test_a_request_that_is_late_as_its_turn_is_stopped_is_stopped(monkeypatch):
 
         monkeypatch.setattr(Performer, "_cancel_late", cancel_both)
         items, settings = {"a": build_item("a")}, LoadSettings(request_timeout_s=0.01)
-        await run_turn(TURN, ENDPOINT, items, transport=transport, sink=sink, settings=settings, stop=stop)
+        await run_period(TURN, ENDPOINT, items, transport=transport, sink=sink, settings=settings, stop=stop)
         return sink.records
 
     (record,) = asyncio.run(main())
     assert (record.outcome, record.phase) == ("cancelled", "interrupted")
 
 
-def test_a_turn_stopped_before_it_began_sends_nothing_more():
+def test_a_period_stopped_before_it_began_sends_nothing_more():
     """With the stop already set nothing counts as done."""
 
     async def main():
@@ -128,7 +128,7 @@ def test_a_turn_stopped_before_it_began_sends_nothing_more():
         stop.set()
         sink, transport = Sink(), FakeTransport(Story(hangs=True))
         items = {"a": build_item("a")}
-        block = await run_turn(TURN, ENDPOINT, items, transport=transport, sink=sink, stop=stop)
+        block = await run_period(TURN, ENDPOINT, items, transport=transport, sink=sink, stop=stop)
         return sink.records, block
 
     records, block = asyncio.run(main())
@@ -171,8 +171,8 @@ def test_a_pause_of_garbage_collection_is_told():
     assert gc.callbacks == callbacks
 
 
-def test_what_was_spent_before_a_turn_is_not_spent_in_it(monkeypatch):
-    """CPU time is that of the turn and not of the process, which may have run for hours."""
+def test_what_was_spent_before_a_period_is_not_spent_in_it(monkeypatch):
+    """CPU time is that of the period and not of the process, which may have run for hours."""
     spent_s = iter([1000.0, 1000.25])
     monkeypatch.setattr(time, "process_time", lambda: next(spent_s))
 
@@ -183,8 +183,8 @@ def test_what_was_spent_before_a_turn_is_not_spent_in_it(monkeypatch):
     assert asyncio.run(main()) == 0.25
 
 
-def test_garbage_that_was_set_aside_for_a_turn_is_searched_again_after_it():
-    """What is frozen while a turn is watched is given back, and garbage is looked for as often as before."""
+def test_garbage_that_was_set_aside_for_a_period_is_searched_again_after_it():
+    """What is frozen while a period is watched is given back; garbage is collected as often as before."""
 
     async def main():
         async with ClientHealth(time.monotonic_ns).watch():
@@ -208,10 +208,10 @@ def test_a_timer_that_ends_early_never_makes_a_request_leave_before_it_is_due():
     async def run_until_both_hang():
         stop = asyncio.Event()
         transport = FakeTransport(Story(hangs=True, sent_ns=None))
-        turn = msgspec.structs.replace(TURN, concurrency=2, item_ids=("a", "b"))
+        period = msgspec.structs.replace(TURN, concurrency=2, item_ids=("a", "b"))
         asyncio.get_running_loop().call_later(0.5, stop.set)
-        return await run_turn(
-            turn,
+        return await run_period(
+            period,
             ENDPOINT,
             items,
             transport=transport,

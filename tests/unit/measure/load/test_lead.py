@@ -1,4 +1,4 @@
-"""How long an open loop leads up: numbers in, a length out, and the queue that a turn then meets."""
+"""How long an open loop leads up: numbers in, a length out, and the queue that a period then meets."""
 
 import numpy as np
 import pytest

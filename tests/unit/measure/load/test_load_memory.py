@@ -5,11 +5,11 @@ import gc
 
 import psutil
 import pytest
-from tests.builders.load import run_turn
+from tests.builders.load import run_period
 from tests.builders.records import build_item
 
 from draftproof.measure.client.wire import Ending, Listener, WireRequest
-from draftproof.measure.load.period import Endpoint, Turn
+from draftproof.measure.load.period import Endpoint, Period
 from draftproof.measure.load.request_runner import LoadSettings
 from draftproof.store.journal import Journal
 from draftproof.store.lines import LineFile
@@ -40,7 +40,7 @@ def resident_mib() -> float:
 
 
 @pytest.mark.slow
-def test_memory_is_flat_while_turns_go_on(tmp_path):
+def test_memory_is_flat_while_periods_go_on(tmp_path):
     """After a fifth of 60,000 requests through loop, fold and journal, the rest adds next to nothing."""
     items = {f"item-{number}": build_item(f"item-{number}") for number in range(600)}
     endpoint = Endpoint(url="http://127.0.0.1", served_model="m", engine="generic")
@@ -49,11 +49,16 @@ def test_memory_is_flat_while_turns_go_on(tmp_path):
 
     async def run():
         for block in range(100):
-            turn = Turn(
+            period = Period(
                 block=block, load="l", concurrency=8, repeat=0, arm="baseline", order=0, item_ids=tuple(items)
             )
-            done = await run_turn(
-                turn, endpoint, items, transport=Prompt(), sink=journal, settings=LoadSettings(stagger_s=0.0)
+            done = await run_period(
+                period,
+                endpoint,
+                items,
+                transport=Prompt(),
+                sink=journal,
+                settings=LoadSettings(stagger_s=0.0),
             )
             assert done.completed
             journal.append(done)

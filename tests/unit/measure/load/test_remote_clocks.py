@@ -57,7 +57,7 @@ def test_even_ways_show_the_offset_itself():
     offset_ns=OFFSETS, drift_ns=st.integers(-(10**8), 10**8), before=WAYS, after=WAYS,
     share=st.floats(0.0, 1.0),
 )  # fmt: skip
-def test_drift_during_a_turn_is_within_the_error_at_every_moment(offset_ns, drift_ns, before, after, share):
+def test_drift_during_a_period_is_within_the_error_at_every_moment(offset_ns, drift_ns, before, after, share):
     """A clock that runs faster or slower by a steady rate is never further off than the error says."""
     (there_ns, back_ns), (later_there_ns, later_back_ns) = before, after
     first = estimate_offset([ping(0, there_ns, back_ns, offset_ns)])

@@ -2,18 +2,18 @@
 
 from tests.builders.records import build_item
 
-from draftproof.measure.load.period import Endpoint, Turn, turns_of
-from draftproof.measure.load.schedule import Schedule, warmup_turn
+from draftproof.measure.load.period import Endpoint, Period, periods_of
+from draftproof.measure.load.schedule import Schedule, warmup_period
 from draftproof.workload.blocks import Block
 
 ITEMS = {name: build_item(name) for name in ("a", "b")}
 
 
 def schedule(concurrency=2, done=(), phase="measure"):
-    turn = Turn(
+    period = Period(
         block=3, load="peak", concurrency=concurrency, repeat=1, arm="candidate", order=0, item_ids=("a", "b")
     )
-    plan = Schedule(turn, ITEMS, done=done, seed_of=lambda item, repeat: ord(item.id) + repeat, phase=phase)
+    plan = Schedule(period, ITEMS, done=done, seed_of=lambda item, repeat: ord(item.id) + repeat, phase=phase)
     plan.open_counting()
     return plan
 
@@ -46,9 +46,9 @@ def test_fill_requests_follow_until_the_last_counted_one_ends():
 
 
 def test_nothing_is_counted_before_counting_is_opened():
-    """What is handed out until then are fills of items that the turn does not count, where there are any."""
-    turn = Turn(block=3, load="peak", concurrency=2, repeat=1, arm="candidate", order=0, item_ids=("a",))
-    plan = Schedule(turn, ITEMS, done=(), seed_of=lambda _item, _repeat: 1)
+    """Until then fills are handed out, of items that the period does not count where there are any."""
+    period = Period(block=3, load="peak", concurrency=2, repeat=1, arm="candidate", order=0, item_ids=("a",))
+    plan = Schedule(period, ITEMS, done=(), seed_of=lambda _item, _repeat: 1)
     leads = [plan.lead_job(share) for share in (0.25, 0.5)]
     assert [(job.request_id, job.phase, job.token_share) for job in leads] == [
         ("peak/3/1/candidate/b#lead1", "fill", 0.25), ("peak/3/1/candidate/b#lead2", "fill", 0.5),
@@ -65,8 +65,8 @@ def test_nothing_is_counted_before_counting_is_opened():
 
 def test_a_single_slot_counts_from_the_start():
     """There is no ramp of one request."""
-    turn = Turn(block=3, load="low", concurrency=1, repeat=1, arm="candidate", order=0, item_ids=("a",))
-    assert Schedule(turn, ITEMS, done=(), seed_of=lambda _item, _repeat: 1).is_counting
+    period = Period(block=3, load="low", concurrency=1, repeat=1, arm="candidate", order=0, item_ids=("a",))
+    assert Schedule(period, ITEMS, done=(), seed_of=lambda _item, _repeat: 1).is_counting
 
 
 def test_a_single_slot_needs_no_fill():
@@ -78,13 +78,13 @@ def test_a_single_slot_needs_no_fill():
 
 
 def test_what_is_done_is_not_asked_again():
-    """A resumed turn asks only what is missing, and its fills reuse no recorded id."""
+    """A resumed period asks only what is missing, and its fills reuse no recorded id."""
     plan = schedule(done={"peak/3/1/candidate/a", "peak/3/1/candidate/a#fill2"})
     assert plan.next_job().request_id == "peak/3/1/candidate/b"
     assert plan.next_job().request_id == "peak/3/1/candidate/a#fill2.1"
 
 
-def test_a_turn_that_is_all_done_is_over():
+def test_a_period_that_is_all_done_is_over():
     """Nothing is left to ask."""
     plan = schedule(done={"peak/3/1/candidate/a", "peak/3/1/candidate/b"})
     assert plan.is_over
@@ -103,8 +103,8 @@ def test_an_interrupted_counted_request_does_not_claim_its_id():
 
 def test_warm_up_cycles_over_the_items_and_is_never_filled():
     """The asked number of requests, all of phase warmup, at no more slots than requests."""
-    turn = Turn(block=0, load="l", concurrency=4, repeat=0, arm="baseline", order=1, item_ids=("a", "b"))
-    warmup = warmup_turn(turn, 3)
+    period = Period(block=0, load="l", concurrency=4, repeat=0, arm="baseline", order=1, item_ids=("a", "b"))
+    warmup = warmup_period(period, 3)
     plan = Schedule(warmup, ITEMS, done=(), seed_of=lambda _item, _repeat: 1, phase="warmup")
     jobs = [job for _ in range(3) if (job := plan.next_job()) is not None]
     assert warmup.concurrency == 3
@@ -117,13 +117,16 @@ def test_warm_up_cycles_over_the_items_and_is_never_filled():
     assert plan.is_over
 
 
-def test_a_block_gives_one_turn_an_arm_in_its_order():
-    """Turns carry the block's facts and the arm's place."""
+def test_a_block_gives_one_period_an_arm_in_its_order():
+    """Periods carry the block's facts and the arm's place."""
     block = Block(
         index=5, load="l", concurrency=2, repeat=1, item_ids=("a",), arm_order=("candidate", "baseline")
     )
-    turns = turns_of(block)
-    assert [(turn.arm, turn.order, turn.block) for turn in turns] == [("candidate", 0, 5), ("baseline", 1, 5)]
+    periods = periods_of(block)
+    assert [(period.arm, period.order, period.block) for period in periods] == [
+        ("candidate", 0, 5),
+        ("baseline", 1, 5),
+    ]
 
 
 def test_the_chat_address_is_the_same_with_and_without_version():
@@ -133,11 +136,11 @@ def test_the_chat_address_is_the_same_with_and_without_version():
     assert {endpoint.chat_url for endpoint in endpoints} == {"http://h:1/v1/chat/completions"}
 
 
-def test_a_turn_knows_whether_it_led_up_with_counted_prompts():
+def test_a_period_knows_whether_it_led_up_with_counted_prompts():
     """None before anything led up; where the workload holds no other item it did."""
-    turn = Turn(block=3, load="peak", concurrency=2, repeat=1, arm="candidate", order=0, item_ids=("a",))
+    period = Period(block=3, load="peak", concurrency=2, repeat=1, arm="candidate", order=0, item_ids=("a",))
     for items, asked in ((ITEMS, False), ({"a": ITEMS["a"]}, True)):
-        plan = Schedule(turn, items, done=(), seed_of=lambda _item, _repeat: 1)
+        plan = Schedule(period, items, done=(), seed_of=lambda _item, _repeat: 1)
         assert plan.leads_ask_counted is None
         plan.lead_job(0.5)
         assert plan.leads_ask_counted is asked

@@ -6,10 +6,10 @@ from tests.builders.records import MS_NS, build_item, build_record
 
 from draftproof.core.records import Warmup
 from draftproof.judge.metrics.phases import WarmupRule
-from draftproof.measure.load.period import Turn
+from draftproof.measure.load.period import Period
 from draftproof.measure.load.warmup import lay_out_group, warm_up
 
-TURN = Turn(block=3, load="busy", concurrency=2, repeat=0, arm="candidate", order=1, item_ids=("a", "b"))
+TURN = Period(block=3, load="busy", concurrency=2, repeat=0, arm="candidate", order=1, item_ids=("a", "b"))
 RULE = WarmupRule(requests=2, most_groups=4)
 
 
@@ -65,13 +65,13 @@ def test_a_user_who_leaves_meanwhile_gets_no_record():
     assert run(100, 100, stop_after=1) == (None, [0, 1])
 
 
-def test_groups_ask_items_that_the_turn_does_not_count():
+def test_groups_ask_items_that_the_period_does_not_count():
     """The same ones in every group and for every arm, each once."""
     group = lay_out_group(TURN, items("a", "b", "c", "d", "e"), 2)
     assert len(set(group.item_ids)) == 2
     assert not set(group.item_ids) & {"a", "b"}
     assert group == lay_out_group(TURN, items("e", "d", "c", "b", "a"), 2)
-    other = Turn(**{name: getattr(TURN, name) for name in TURN.__struct_fields__} | {"arm": "baseline"})
+    other = Period(**{name: getattr(TURN, name) for name in TURN.__struct_fields__} | {"arm": "baseline"})
     assert lay_out_group(other, items("a", "b", "c", "d", "e"), 2).item_ids == group.item_ids
 
 

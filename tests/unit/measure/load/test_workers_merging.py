@@ -1,4 +1,4 @@
-"""Dealing a turn to workers, its base time, and one record of it from those of the parts. Pure."""
+"""Dealing a period to workers, its base time, and one record of it from those of the parts. Pure."""
 
 import asyncio
 from typing import Any
@@ -12,7 +12,7 @@ from tests.builders.records import build_block_record, build_item
 from draftproof.core.errors import DraftproofError, StoreError
 from draftproof.core.records import WorkerClock
 from draftproof.measure.load.loops import Lead, find_due_ns
-from draftproof.measure.load.period import Endpoint, Turn
+from draftproof.measure.load.period import Endpoint, Period
 from draftproof.measure.load.request_runner import LoadSettings
 from draftproof.measure.load.schedule import Part, Schedule, Share, count_parts, deal_items
 from draftproof.measure.load.workers.messages import (
@@ -20,9 +20,9 @@ from draftproof.measure.load.workers.messages import (
     WORDS,
     Done,
     Failed,
+    PeriodOrder,
     Setup,
     Standing,
-    TurnOrder,
     Unframer,
     WorkerDiedError,
     encode_message,
@@ -30,7 +30,7 @@ from draftproof.measure.load.workers.messages import (
 from draftproof.measure.load.workers.pool import (
     choose_error,
     find_base_ns,
-    index_by_turn,
+    index_by_period,
     make_error,
     merge_parts,
 )
@@ -41,8 +41,8 @@ from draftproof.workload.items import FollowUp
 MS = 1_000_000
 
 
-def turn(items=20, concurrency=6, **fields):
-    return Turn(
+def period(items=20, concurrency=6, **fields):
+    return Period(
         block=3, load="peak", concurrency=concurrency, repeat=1, arm="candidate", order=2,
         item_ids=tuple(f"i{number}" for number in range(items)), **fields,
     )  # fmt: skip
@@ -66,7 +66,7 @@ def jobs_of(schedule, fills):
 )
 def test_the_parts_are_the_whole_and_share_nothing(items, concurrency, workers, done):
     """Counted requests of all parts are those of one process, and no two requests have one id."""
-    whole = turn(items, concurrency, due_ns=tuple(range(items)) if concurrency is None else ())
+    whole = period(items, concurrency, due_ns=tuple(range(items)) if concurrency is None else ())
     by_id = {name: build_item(name) for name in (*whole.item_ids, "x", "y")}
     recorded = {f"{whole.key}/i{number}" for number in done}
 
@@ -89,7 +89,7 @@ def test_the_parts_are_the_whole_and_share_nothing(items, concurrency, workers, 
 @given(items=st.integers(1, 60), concurrency=st.integers(1, 20), workers=st.integers(1, 8))
 def test_items_are_dealt_as_slots_are(items, concurrency, workers):
     """A part has as many items for each of its slots as any other, within one."""
-    whole = turn(items, concurrency)
+    whole = period(items, concurrency)
     parts = count_parts(whole, workers)
     shares = [Share(index, parts) for index in range(parts)]
     dealt = [deal_items(whole, share) for share in shares]
@@ -104,16 +104,16 @@ def test_items_are_dealt_as_slots_are(items, concurrency, workers):
 def test_the_deal_is_the_same_in_every_arm_and_differs_from_block_to_block():
     """An item meets the same worker in both arms of a block, and not always the same one."""
     share = Share(0, 2)
-    baseline = msgspec.structs.replace(turn(), arm="baseline", order=0)
-    assert deal_items(turn(), share) == deal_items(baseline, share)
-    others = {deal_items(msgspec.structs.replace(turn(), block=block), share) for block in range(6)}
+    baseline = msgspec.structs.replace(period(), arm="baseline", order=0)
+    assert deal_items(period(), share) == deal_items(baseline, share)
+    others = {deal_items(msgspec.structs.replace(period(), block=block), share) for block in range(6)}
     assert len(others) > 1
 
 
 def test_a_conversation_stays_in_its_part_and_blocks_nothing_elsewhere():
     """Later turns come from the part that opened it; the others are over without them."""
     talk = {"i0": build_item("i0", follow_ups=(FollowUp(content="more"),)), "i1": build_item("i1")}
-    whole = turn(2, 2)
+    whole = period(2, 2)
     parts = [Schedule(whole, talk, done=(), seed_of=lambda *_: 1, share=Share(k, 2)) for k in range(2)]
     for part in parts:
         part.open_counting()
@@ -133,9 +133,9 @@ def _is_over(schedule):
     return schedule.is_over
 
 
-def test_due_times_of_a_turn_that_goes_on_begin_with_its_first_missing_request():
+def test_due_times_of_a_period_that_goes_on_begin_with_its_first_missing_request():
     """All parts skip the same time, whichever of them has the first missing request."""
-    whole = turn(4, None, due_ns=(5, 10, 20, 40))
+    whole = period(4, None, due_ns=(5, 10, 20, 40))
     assert find_due_ns(whole, (0, 1, 2, 3), 100) == {0: 105, 1: 110, 2: 120, 3: 140}
     assert find_due_ns(whole, (2, 3), 100) == {2: 100, 3: 120}
     assert find_due_ns(whole, (), 100) == {}
@@ -155,7 +155,7 @@ def part(**fields):
     return build_block_record(block=3, load="peak", arm="candidate", order=2, **fields)
 
 
-def test_a_turn_is_as_late_as_its_worst_part_and_costs_the_sum():
+def test_a_period_is_as_late_as_its_worst_part_and_costs_the_sum():
     """Lags are maxima, work and pauses sums, counting began with the first part."""
     first = part(
         event_loop_lag_max_ns=2 * MS, client_cpu_s=0.5, counted_from_ns=70, lag_p99_ns=1, send_lag_p99_ns=9,
@@ -168,7 +168,7 @@ def test_a_turn_is_as_late_as_its_worst_part_and_costs_the_sum():
         in_flight_max=4, unreached=2, broken=3, held_back=5, clocks=(WorkerClock("w1", -7, 2),),
     )  # fmt: skip
     merged = merge_parts(
-        turn(), {"w0": first, "w1": second}, workers=2, started_ns=50, ended_ns=90, conductor_cpu_s=0.125
+        period(), {"w0": first, "w1": second}, workers=2, started_ns=50, ended_ns=90, conductor_cpu_s=0.125
     )
     assert (merged.started_ns, merged.ended_ns, merged.completed, merged.note) == (50, 90, True, None)
     assert (merged.event_loop_lag_max_ns, merged.lag_p99_ns) == (2 * MS, 1)
@@ -181,8 +181,8 @@ def test_a_turn_is_as_late_as_its_worst_part_and_costs_the_sum():
     assert [clock.worker for clock in merged.clocks] == ["w0", "w1"]
 
 
-def test_whatever_a_part_counted_is_in_the_turn():
-    """No fact that a part alone can tell is dropped: with one worker it is the turn's."""
+def test_whatever_a_part_counted_is_in_the_period():
+    """No fact that a part alone can tell is dropped: with one worker it is the period's."""
     alone = part(
         event_loop_lag_max_ns=1, client_cpu_s=2.0, note="n", counted_from_ns=3, lag_p99_ns=4,
         send_lag_p99_ns=5, send_lag_max_ns=6, gc_pause_max_ns=7, gc_pause_total_ns=8, connections=9,
@@ -190,7 +190,7 @@ def test_whatever_a_part_counted_is_in_the_turn():
         clocks=(WorkerClock("w0", 14, 15),),
         started_ns=16, ended_ns=17, completed=True, workers=1,
     )  # fmt: skip
-    merged = merge_parts(turn(), {"w0": alone}, workers=1, started_ns=16, ended_ns=17)
+    merged = merge_parts(period(), {"w0": alone}, workers=1, started_ns=16, ended_ns=17)
     said = {name: getattr(merged, name) for name in alone.__struct_fields__}
     of_the_conductor = {"note": "w0: n", "client_cpu_max_s": 2.0}
     assert said == msgspec.structs.asdict(alone) | of_the_conductor
@@ -204,16 +204,16 @@ def test_whatever_a_part_counted_is_in_the_turn():
         ({"w0": part(completed=True), "w1": part(completed=True)}, ("w1 was ended by SIGKILL",)),
     ],
 )
-def test_a_turn_is_complete_only_with_all_its_parts(parts, faults):
+def test_a_period_is_complete_only_with_all_its_parts(parts, faults):
     """A part that is missing, stopped or failed leaves it incomplete, and the note says which."""
-    merged = merge_parts(turn(), parts, workers=2, started_ns=0, ended_ns=1, faults=faults)
+    merged = merge_parts(period(), parts, workers=2, started_ns=0, ended_ns=1, faults=faults)
     assert not merged.completed
     assert merged.note in {None, "w1: stopped", "w1 was ended by SIGKILL"}
 
 
 def test_nothing_known_is_none():
-    """A turn all of whose workers died says nothing of the client's lag."""
-    merged = merge_parts(turn(), {}, workers=2, started_ns=0, ended_ns=1, faults=("both died",))
+    """A period all of whose workers died says nothing of the client's lag."""
+    merged = merge_parts(period(), {}, workers=2, started_ns=0, ended_ns=1, faults=("both died",))
     assert (merged.event_loop_lag_max_ns, merged.client_cpu_s, merged.connections) == (None, None, None)
 
 
@@ -222,8 +222,8 @@ def test_messages_survive_any_cut_of_the_pipe(size):
     """Words and replies come out as they went in, in order, wherever the bytes are cut."""
     words = [
         Setup(index=1, items=(build_item("a"),), journal="j", secrets=("s",)),
-        TurnOrder(
-            turn=turn(2, None, due_ns=(1, 2), lead=OpenLoop(profile=Steady(rps=2.0))),
+        PeriodOrder(
+            period=period(2, None, due_ns=(1, 2), lead=OpenLoop(profile=Steady(rps=2.0))),
             endpoint=Endpoint(engine="generic", url="u", served_model="m", request={"n": 1, "t": 0.5}),
             settings=LoadSettings(),
             share=Share(1, 2),
@@ -253,9 +253,9 @@ def test_an_error_of_a_worker_is_what_it_was():
     assert type(make_error(Failed(kind="KeyError", message="KeyError: 'a'"))) is DraftproofError
 
 
-def test_answers_are_told_to_the_turn_they_belong_to():
-    """Item ids may hold slashes; the turn is what stands before them."""
-    found = index_by_turn({"l/1/0/a/x/y": None, "l/1/0/a/z+1": None, "l/2/0/a/x": None})
+def test_answers_are_told_to_the_period_they_belong_to():
+    """Item ids may hold slashes; the period is what stands before them."""
+    found = index_by_period({"l/1/0/a/x/y": None, "l/1/0/a/z+1": None, "l/2/0/a/x": None})
     assert found == {"l/1/0/a": {"l/1/0/a/x/y": None, "l/1/0/a/z+1": None}, "l/2/0/a": {"l/2/0/a/x": None}}
 
 
@@ -274,7 +274,7 @@ def test_the_first_word_about_the_base_stands():
 def test_how_a_lead_ended_is_the_conductors_word_and_one_part_that_asked_counted_prompts_is_enough():
     """A part decides nothing about its lead; parts without a lead tell nothing."""
     parts = {"w0": part(lead_asks_counted=None), "w1": part(lead_asks_counted=True)}
-    merged = merge_parts(turn(), parts, workers=2, started_ns=0, ended_ns=1, lead_end="cut")
+    merged = merge_parts(period(), parts, workers=2, started_ns=0, ended_ns=1, lead_end="cut")
     assert (merged.lead_end, merged.lead_asks_counted) == ("cut", True)
-    merged = merge_parts(turn(), {"w0": part()}, workers=1, started_ns=0, ended_ns=1)
+    merged = merge_parts(period(), {"w0": part()}, workers=1, started_ns=0, ended_ns=1)
     assert (merged.lead_end, merged.lead_asks_counted) == (None, None)

@@ -15,7 +15,7 @@ from tests.builders.records import (
 )
 
 from draftproof.judge.observe.observed import Spans
-from draftproof.measure.load.period import Turn
+from draftproof.measure.load.period import Period
 from draftproof.measure.run.progress_model import Board, Median, WatchedSink
 from draftproof.plan.loading import parse_plan
 from draftproof.plan.schema import Objectives
@@ -35,14 +35,14 @@ metric = "{metric}"
 ITEMS = {"a": build_item("a"), "b": build_item("b", follow_ups=(FollowUp(content="And then?"),))}
 
 
-def turn(arm="baseline", block=0, **fields):
+def period(arm="baseline", block=0, **fields):
     known: dict[str, Any] = {"load": "low", "concurrency": 1, "repeat": 0, "order": 0, "item_ids": ("a", "b")}
-    return Turn(arm=arm, block=block, **(known | fields))
+    return Period(arm=arm, block=block, **(known | fields))
 
 
-def board(*turns, **options):
+def board(*periods, **options):
     now = [0]
-    told = Board(turns or (turn(), turn("candidate")), ITEMS, clock=lambda: now[0], **options)
+    told = Board(periods or (period(), period("candidate")), ITEMS, clock=lambda: now[0], **options)
     return told, now
 
 
@@ -51,7 +51,7 @@ def arm_of(told, arm="baseline"):
 
 
 def ended(told, **fields):
-    return told.end_turn(build_block_record(**({"load": "low", "ended_ns": 1_000 * MS_NS} | fields)))
+    return told.end_period(build_block_record(**({"load": "low", "ended_ns": 1_000 * MS_NS} | fields)))
 
 
 def test_a_run_begins_with_everything_planned_and_nothing_known():
@@ -61,13 +61,13 @@ def test_a_run_begins_with_everything_planned_and_nothing_known():
     assert (one.state, one.done, one.planned) == ("waiting", 0, 3)
     assert (one.on_time_share, one.tpot_ns, one.ttft_ns) == (None,) * 3
     view = told.view()
-    assert (view.turn, view.turns, view.left_s, view.last, view.load) == (0, 2, None, None, None)
+    assert (view.period, view.periods, view.left_s, view.last, view.load) == (0, 2, None, None, None)
 
 
 def test_counted_requests_are_counted_and_no_others():
     """Warm-up and fill leave no trace."""
     told, now = board(objectives=Objectives(ttft_ms=60))
-    told.begin_turn(turn())
+    told.begin_period(period())
     told.see(build_record(ttft_ns=50 * MS_NS, gap_ns=20 * MS_NS))
     told.see(build_record(ttft_ns=70 * MS_NS, gap_ns=20 * MS_NS))
     told.see(build_record(phase="fill"))
@@ -77,49 +77,49 @@ def test_counted_requests_are_counted_and_no_others():
     assert (one.state, one.done, one.on_time_share, one.failures) == ("measuring", 2, 0.5, {})
     assert one.tpot_ns == pytest.approx(20 * MS_NS, rel=0.01)
     assert one.ttft_ns == pytest.approx(50 * MS_NS, rel=0.01)
-    assert (told.view().turn, told.view().load) == (1, "low")
+    assert (told.view().period, told.view().load) == (1, "low")
 
 
 def test_failures_are_late_and_counted_by_outcome():
     """They give no time per token."""
     told, _ = board(objectives=Objectives(ttft_ms=60))
-    told.begin_turn(turn())
+    told.begin_period(period())
     for outcome in ("timeout", "cut", "timeout"):
         told.see(build_failure(outcome))
     one = arm_of(told)
     assert (one.failures, one.on_time_share, one.tpot_ns) == ({"timeout": 2, "cut": 1}, 0.0, None)
 
 
-def test_an_ended_turn_is_told_and_prices_what_is_left():
+def test_an_ended_period_is_told_and_prices_what_is_left():
     """Three requests in a second leave a second for the other arm, which has not been on."""
     told, _ = board(client_lag_ms=50.0)
-    told.begin_turn(turn())
+    told.begin_period(period())
     for _ in range(3):
         told.see(build_record(gap_ns=20 * MS_NS))
     view = ended(told)
-    assert (view.number, view.turns, view.requests, view.failures, view.completed) == (1, 2, 3, {}, True)
+    assert (view.number, view.periods, view.requests, view.failures, view.completed) == (1, 2, 3, {}, True)
     assert view.left_s == pytest.approx(1.0)
     assert (view.client_cpu_share, view.lag_max_ns, view.client_faults) == (0.05, 1 * MS_NS, ())
     assert [one.state for one in told.view().arms] == ["ended", "waiting"]
 
 
-def test_turns_that_are_measured_once_more_are_in_one_total():
+def test_periods_that_are_measured_once_more_are_in_one_total():
     """Ended of all, and how many of all were added: the log, the view and the last word count alike."""
     told, _ = board()
-    told.add_turns([msgspec.structs.replace(turn(), attempt=1)])
-    told.begin_turn(turn())
+    told.add_periods([msgspec.structs.replace(period(), attempt=1)])
+    told.begin_period(period())
     view = ended(told)
-    assert (view.number, view.turns, view.again) == (1, 3, 1)
-    assert (told.view().turn, told.view().turns, told.view().again) == (1, 3, 1)
-    assert told.count_turns() == (1, 3)
+    assert (view.number, view.periods, view.again) == (1, 3, 1)
+    assert (told.view().period, told.view().periods, told.view().again) == (1, 3, 1)
+    assert told.count_periods() == (1, 3)
 
 
 def test_a_client_that_was_late_is_said_to_be():
     """Beyond the plan's limit, and only then."""
     told, _ = board(client_lag_ms=50.0)
-    told.begin_turn(turn())
+    told.begin_period(period())
     assert ended(told, event_loop_lag_max_ns=51 * MS_NS).client_faults == ("the client itself was late",)
-    told.begin_turn(turn("candidate"))
+    told.begin_period(period("candidate"))
     assert ended(told, event_loop_lag_max_ns=None).client_faults == ()
 
 
@@ -134,51 +134,51 @@ def test_a_client_that_was_late_is_said_to_be():
     ids=["read late", "a little late", "stamped by the kernel", "sent late"],
 )
 def test_a_client_is_held_against_what_is_measured_as_in_the_verdict(fields, metric, is_late):
-    """Two of 40 ms are more than a fifth of the smallest gain of 5 %; what another turn took is no matter."""
+    """Two of 40 ms are more than a fifth of the smallest gain of 5 %; another period's do not matter."""
     plan = parse_plan(PLAN.format(metric=metric))
-    told, _ = board(turn("candidate"), turn(), client_lag_ms=50.0, make_spans=partial(Spans, plan))
-    told.begin_turn(turn("candidate"))
+    told, _ = board(period("candidate"), period(), client_lag_ms=50.0, make_spans=partial(Spans, plan))
+    told.begin_period(period("candidate"))
     told.see(build_record(arm="candidate", gap_ns=10_000 * MS_NS))
     assert ended(told, **fields).client_faults == ()
-    told.begin_turn(turn())
+    told.begin_period(period())
     told.see(build_record(ttft_ns=MS_NS, gap_ns=20 * MS_NS))
     expected = ("the client was late for times so short",) if is_late else ()
     assert ended(told, **fields).client_faults == expected
 
 
 def test_a_resumed_run_begins_where_it_was():
-    """Finished turns are done; of a broken one what was recorded is."""
+    """Finished periods are done; of a broken one what was recorded is."""
     told, _ = board(finished={(0, "baseline", 0)}, recorded={(0, "baseline", 0): 3, (0, "candidate", 0): 1})
     assert [(one.done, one.planned) for one in told.view().arms] == [(3, 3), (1, 3)]
-    told.begin_turn(turn("candidate"))
+    told.begin_period(period("candidate"))
     told.see(build_record(arm="candidate"))
     assert arm_of(told, "candidate").done == 2
-    assert told.view().turn == 2
+    assert told.view().period == 2
 
 
-def test_requests_of_worker_processes_are_counted_when_their_turn_ends():
+def test_requests_of_worker_processes_are_counted_when_their_period_ends():
     """They pass the board by: their number is known, their outcomes are not."""
     told, _ = board()
-    told.begin_turn(turn())
+    told.begin_period(period())
     view = ended(told, workers=2)
     assert (view.requests, view.failures, view.left_s) == (3, None, pytest.approx(1.0))
     assert arm_of(told).done == 3
 
 
-def test_a_turn_that_was_broken_off_leaves_its_requests_open():
+def test_a_period_that_was_broken_off_leaves_its_requests_open():
     """It is neither done nor ended."""
     told, _ = board()
-    told.begin_turn(turn())
+    told.begin_period(period())
     told.see(build_record())
     assert not ended(told, completed=False).completed
-    assert (arm_of(told).state, arm_of(told).done, told.view().turn) == ("waiting", 1, 0)
+    assert (arm_of(told).state, arm_of(told).done, told.view().period) == ("waiting", 1, 0)
 
 
-def test_turns_can_be_added_on_the_way():
+def test_periods_can_be_added_on_the_way():
     """A search plans its points as it goes."""
-    told, _ = board(turn())
-    told.add_turns([turn(block=1, load="knee-2")])
-    assert (arm_of(told).planned, told.view().turns) == (6, 2)
+    told, _ = board(period())
+    told.add_periods([period(block=1, load="knee-2")])
+    assert (arm_of(told).planned, told.view().periods) == (6, 2)
 
 
 @pytest.mark.parametrize("values", [[5.0], [1.0, 100.0, 3.0], [10.0] * 9 + [1e9] * 8])
@@ -199,7 +199,7 @@ def test_only_what_was_kept_is_shown():
             raise OSError(28, "no space")
 
     told, _ = board()
-    told.begin_turn(turn())
+    told.begin_period(period())
     with pytest.raises(OSError, match="no space"):
         WatchedSink(Full(), told).append(build_record())
     assert arm_of(told).done == 0
@@ -208,7 +208,7 @@ def test_only_what_was_kept_is_shown():
 def test_a_board_can_be_read_while_it_is_written():
     """A display in another thread never meets a half-made count."""
     told, _ = board(objectives=Objectives(ttft_ms=60))
-    told.begin_turn(turn())
+    told.begin_period(period())
     over, errors = threading.Event(), []
 
     def read():

@@ -7,7 +7,7 @@ import pytest
 from tests.builders.host import ScriptedHost
 from tests.builders.records import build_block_record, build_item
 
-from draftproof.measure.load.period import Turn
+from draftproof.measure.load.period import Period
 from draftproof.measure.run.host_watch import SLICE_S, HostWatch, OwnWork, wait_until_quiet
 from draftproof.measure.run.progress import Interrupted, Patience, Progress
 from draftproof.measure.run.progress_model import Board
@@ -63,17 +63,17 @@ async def busy_for(watch, slices):
 
 async def measure_late(watch):
     """Measure three periods of the baseline in which the client was late."""
-    turns = [
-        Turn(block=block, load="low", concurrency=1, repeat=0, arm="baseline", order=0, item_ids=("a",))
+    periods = [
+        Period(block=block, load="low", concurrency=1, repeat=0, arm="baseline", order=0, item_ids=("a",))
         for block in range(3)
     ]
-    board = Board(turns, {"a": build_item("a")}, client_lag_ms=50.0)
-    for turn in turns:
-        board.begin_turn(turn)
+    board = Board(periods, {"a": build_item("a")}, client_lag_ms=50.0)
+    for period in periods:
+        board.begin_period(period)
         record = build_block_record(
-            load="low", block=turn.block, event_loop_lag_max_ns=80_000_000, arm="baseline"
+            load="low", block=period.block, event_loop_lag_max_ns=80_000_000, arm="baseline"
         )
-        await watch.period_ended(record, board.end_turn(record))
+        await watch.period_ended(record, board.end_period(record))
 
 
 def test_a_period_keeps_what_its_host_did(made):

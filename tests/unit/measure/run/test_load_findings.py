@@ -14,7 +14,7 @@ from draftproof.measure.run.load_findings import (
     list_notes,
     list_outlooks,
 )
-from draftproof.measure.run.measure import plan_turns
+from draftproof.measure.run.measure import plan_periods
 from draftproof.plan.loading import parse_plan
 from draftproof.services.arms.launch import list_arms
 from draftproof.workload.items import FollowUp
@@ -48,7 +48,7 @@ def make_items(count, *, gap_s=None, **fields):
 
 
 def find_others(plan, items):
-    """Every finding but that a turn asks the whole workload, as those of small tests do."""
+    """Every finding but that a period asks the whole workload, as those of small tests do."""
     return [one for one in find_load_findings(plan, items) if one.code != "lead_asks_counted"]
 
 
@@ -64,7 +64,7 @@ def codes(plan, items):
         ("arrivals = { bursts = { on_rps = 9, on_s = 1, off_rps = 1, off_s = 3 } }", 12, "a burst and"),
     ],
 )
-def test_a_turn_that_ends_before_its_shape_is_named_with_what_it_takes(load, needed, words):
+def test_a_period_that_ends_before_its_shape_is_named_with_what_it_takes(load, needed, words):
     """One arrival too few is a finding with the number that is enough; that number is none."""
     items = make_items(needed)
     (found,) = find_others(make_plan(f"{load}\nblock_size = {needed - 1}"), items)
@@ -80,11 +80,11 @@ def test_a_steady_rate_has_no_shape_to_cut():
     assert codes(make_plan("arrivals = { rps = 2 }\nblock_size = 1"), make_items(3)) == []
 
 
-def test_a_long_turn_sets_the_arms_far_apart():
-    """A turn beyond fifteen minutes is named with its duration."""
+def test_a_long_period_sets_the_arms_far_apart():
+    """A period beyond fifteen minutes is named with its duration."""
     load = 'arrivals = {{ rps = 0.01, spacing = "even" }}\nblock_size = {size}'
     (found,) = find_others(make_plan(load.format(size=12)), make_items(12))
-    assert (found.code, "19 min" in found.text) == ("turn_long", True)
+    assert (found.code, "19 min" in found.text) == ("period_long", True)
     assert codes(make_plan(load.format(size=9)), make_items(9)) == []
 
 
@@ -95,7 +95,7 @@ def test_a_replay_of_single_requests_replays_nothing():
     assert codes(make_plan("replay = {}\nblock_size = 2"), items) == []
 
 
-def test_later_turns_of_a_replay_are_not_recorded():
+def test_later_periods_of_a_replay_are_not_recorded():
     """A conversation's later turns come after their answers, which a replay says."""
     items = make_items(4, gap_s=1, follow_ups=(FollowUp(content="more"),))
     (found,) = find_others(make_plan("replay = {}\nblock_size = 4"), items)
@@ -166,12 +166,12 @@ def test_a_closed_loop_beyond_what_a_service_computes_at_once_is_told(settings, 
     assert find_beyond_service(make_plan("arrivals = { rps = 99 }"), arms) == ()
 
 
-def test_the_outlook_sums_the_due_times_of_all_turns():
+def test_the_outlook_sums_the_due_times_of_all_periods():
     """Two blocks of five seconds, two arms; half of it at twice the speed; a closed loop has no such time."""
     items = make_items(12, gap_s=1)
     (one,) = list_outlooks(make_plan("replay = {}\nblock_size = 6"), items)
-    assert one == Outlook(load="peak", turns=4, requests_of_a_turn=6, at_least_s=20.0)
-    assert str(one) == "peak: 4 turns of up to 6 requests, 20 s at least by their due times"
+    assert one == Outlook(load="peak", periods=4, requests_of_a_period=6, at_least_s=20.0)
+    assert str(one) == "peak: 4 periods of up to 6 requests, 20 s at least by their due times"
     (fast,) = list_outlooks(make_plan("replay = { speed = 2.0 }\nblock_size = 6"), items)
     assert fast.at_least_s == 10.0
     (closed,) = list_outlooks(make_plan("concurrency = 1\nblock_size = 6"), items)
@@ -208,7 +208,7 @@ def test_arms_of_which_one_is_behind_tls_are_named(addresses, found):
         ("arrivals = { ramp = { from_rps = 0, to_rps = 4, over_s = 2 } }\nblock_size = 8", 8, False),
     ],
 )
-def test_a_turn_that_asks_every_item_leads_up_with_counted_ones(load, count, is_told):
+def test_a_period_that_asks_every_item_leads_up_with_counted_ones(load, count, is_told):
     """Unless nothing comes before its counted requests."""
     found = [one.code for one in find_load_findings(make_plan(load), make_items(count))]
     assert ("lead_asks_counted" in found) is is_told
@@ -237,9 +237,9 @@ def test_a_null_arm_at_the_baselines_own_service_asks_last_and_is_told():
     """Before it no arm's service knows a prompt of the block; the others keep their balanced places."""
     plan, items = parse_plan(ATTACHED), make_items(24)
     blocks: dict[int, list[str]] = {}
-    for turn in plan_turns(plan, items, list_arms(plan)):
-        assert turn.order == len(blocks.setdefault(turn.block, []))
-        blocks[turn.block].append(turn.arm)
+    for period in plan_periods(plan, items, list_arms(plan)):
+        assert period.order == len(blocks.setdefault(period.block, []))
+        blocks[period.block].append(period.arm)
     assert {arms[-1] for arms in blocks.values()} == {"baseline_null"}
     assert Counter(arms[0] for arms in blocks.values()) == {"baseline": 4, "candidate": 4, "alternative": 4}
     assert "null_asks_again" in codes(plan, items)
@@ -248,8 +248,8 @@ def test_a_null_arm_at_the_baselines_own_service_asks_last_and_is_told():
 def test_a_null_arm_with_a_service_of_its_own_takes_every_place():
     plan = make_plan("concurrency = 1\nblock_size = 2")
     plan = plan.model_copy(update={"comparison": plan.comparison.model_copy(update={"null_arm": True})})
-    turns = plan_turns(plan, make_items(24), list_arms(plan))
-    assert {turn.order for turn in turns if turn.arm == "baseline_null"} == {0, 1, 2}
+    periods = plan_periods(plan, make_items(24), list_arms(plan))
+    assert {period.order for period in periods if period.arm == "baseline_null"} == {0, 1, 2}
     assert "null_asks_again" not in codes(plan, make_items(24))
 
 

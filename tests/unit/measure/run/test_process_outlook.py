@@ -2,7 +2,7 @@
 
 import pytest
 
-from draftproof.measure.load.period import Turn
+from draftproof.measure.load.period import Period
 from draftproof.measure.run.check import describe_processes
 from draftproof.plan.schema import Plan
 
@@ -21,9 +21,9 @@ def make_plan(restarts="auto", *, placement="together", evidence="synthetic", **
     )
 
 
-def periods(blocks: int) -> list[Turn]:
+def periods(blocks: int) -> list[Period]:
     return [
-        Turn(block=block, load="low", concurrency=1, repeat=0, arm=arm, order=0, item_ids=("a",))
+        Period(block=block, load="low", concurrency=1, repeat=0, arm=arm, order=0, item_ids=("a",))
         for block in range(blocks)
         for arm in ("baseline", "candidate")
     ]

@@ -179,8 +179,10 @@ async def measure(run: RunDirectory, fleet: Any) -> tuple[int, int]:
 
 def wanted_ids() -> list[str]:
     """Return the id of every counted request of a whole run."""
-    turns = measuring.plan_turns(parse_plan(PLAN.format(warmup=0)), ITEMS, ARMS)
-    return [name for turn in turns for name in list_request_ids(turn, {item.id: item for item in ITEMS})]
+    periods = measuring.plan_periods(parse_plan(PLAN.format(warmup=0)), ITEMS, ARMS)
+    return [
+        name for period in periods for name in list_request_ids(period, {item.id: item for item in ITEMS})
+    ]
 
 
 def counted(path: Path) -> list[RequestRecord]:
@@ -328,9 +330,9 @@ def test_a_run_that_is_cut_again_and_again_is_still_whole(whole, place):
 
 
 def test_two_journals_are_cut_apart_from_each_other(whole, place):
-    """Records of two workers and the lines of turns lie in files of their own, each cut where it likes.
+    """Records of two workers and the lines of periods lie in files of their own, each cut where it likes.
 
-    A turn whose line survived a power cut that took a request of it is not taken as finished.
+    A period whose line survived a power cut that took a request of it is not taken as finished.
     """
     lines = (whole / JOURNAL).read_bytes().splitlines(keepends=True)
     parts: dict[str, list[bytes]] = {"records": [], "records-w0": [], "records-w1": []}

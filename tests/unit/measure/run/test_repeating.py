@@ -4,12 +4,12 @@ import msgspec
 from tests.builders.disturbed import BUSY, QUIET
 from tests.builders.records import build_block_record
 
-from draftproof.measure.load.period import Turn
+from draftproof.measure.load.period import Period
 from draftproof.measure.run.second_attempts import Repeats
 
 ARMS = ("baseline", "candidate")
 TURNS = tuple(
-    Turn(block=block, load="low", concurrency=1, repeat=0, arm=arm, order=order, item_ids=("a",))
+    Period(block=block, load="low", concurrency=1, repeat=0, arm=arm, order=order, item_ids=("a",))
     for block in range(5)
     for order, arm in enumerate(ARMS)
 )
@@ -20,8 +20,8 @@ def record(block, arm, host=QUIET, **fields):
 
 
 def due(repeats, block):
-    own = [turn for turn in TURNS if turn.block == block]
-    return [(turn.arm, turn.attempt, turn.order) for turn in repeats.list_due(own)]
+    own = [period for period in TURNS if period.block == block]
+    return [(period.arm, period.attempt, period.order) for period in repeats.list_due(own)]
 
 
 def repeats(*records, **options):
@@ -32,9 +32,9 @@ def test_a_disturbed_period_is_due_again_after_its_block():
     """The same items, under a number of its own behind the block; quiet ones stay as they are."""
     found = repeats(record(0, "baseline"), record(0, "candidate", BUSY))
     assert due(found, 0) == [("candidate", 1, 3)]
-    (turn,) = found.list_due(TURNS[:2])
-    assert turn.key == "low/0/0/candidate~1"
-    assert msgspec.structs.replace(turn, attempt=0, order=1) == TURNS[1]
+    (period,) = found.list_due(TURNS[:2])
+    assert period.key == "low/0/0/candidate~1"
+    assert msgspec.structs.replace(period, attempt=0, order=1) == TURNS[1]
 
 
 def test_a_second_attempt_is_the_last():

@@ -2,15 +2,15 @@
 
 import pytest
 
-from draftproof.measure.load.period import Turn
+from draftproof.measure.load.period import Period
 from draftproof.measure.run.second_attempts import Restarts, choose_blocks, list_boundaries
 
 
-def make_period(block: int, load: str) -> Turn:
-    return Turn(block=block, load=load, concurrency=1, repeat=0, arm="baseline", order=0, item_ids=())
+def make_period(block: int, load: str) -> Period:
+    return Period(block=block, load=load, concurrency=1, repeat=0, arm="baseline", order=0, item_ids=())
 
 
-def lay_out(*loads: str, arms: int = 3) -> tuple[Turn, ...]:
+def lay_out(*loads: str, arms: int = 3) -> tuple[Period, ...]:
     return tuple(make_period(block, load) for block, load in enumerate(loads) for _ in range(arms))
 
 

@@ -1,21 +1,21 @@
-"""Which turns of an interrupted run are gone on with: those not said to be over, and those that lack one."""
+"""Which periods of an interrupted run are gone on with: those not over, and those that lack one."""
 
 import msgspec
 import pytest
 from tests.builders.records import build_block_record, build_item
 
-from draftproof.measure.load.period import Turn
+from draftproof.measure.load.period import Period
 from draftproof.measure.run.second_attempts import (
     count_starts,
     has_other_blocks,
-    list_missing_turns,
+    list_missing_periods,
     list_request_ids,
 )
 from draftproof.workload.items import FollowUp
 
 ITEMS = {"a": build_item("a"), "b": build_item("b", follow_ups=(FollowUp(content="more"),))}
 TURNS = tuple(
-    Turn(block=block, load="low", concurrency=1, repeat=0, arm=arm, order=0, item_ids=("a", "b"))
+    Period(block=block, load="low", concurrency=1, repeat=0, arm=arm, order=0, item_ids=("a", "b"))
     for block in (0, 1)
     for arm in ("baseline", "candidate")
 )
@@ -24,21 +24,21 @@ RECORDED = frozenset(name for one in TURNS for name in list_request_ids(one, ITE
 
 
 def missing(lines=LINES, recorded=RECORDED):
-    found = list_missing_turns(TURNS, ITEMS, lines, recorded)
+    found = list_missing_periods(TURNS, ITEMS, lines, recorded)
     return [(one.block, one.arm) for one in found]
 
 
-def test_a_run_whose_turns_are_whole_and_said_to_be_over_lacks_nothing():
-    """Every turn has its line and every request its record."""
+def test_a_run_whose_periods_are_whole_and_said_to_be_over_lacks_nothing():
+    """Every period has its line and every request its record."""
     assert missing() == []
 
 
-def test_a_turn_whose_requests_are_all_there_but_whose_own_line_is_not_is_gone_on_with():
+def test_a_period_whose_requests_are_all_there_but_whose_own_line_is_not_is_gone_on_with():
     """Without the line nothing tells how the client behaved, so that its times would be worth nothing."""
     assert missing(lines=LINES[:1] + LINES[2:]) == [(0, "candidate")]
 
 
-def test_a_turn_that_was_broken_off_is_not_over():
+def test_a_period_that_was_broken_off_is_not_over():
     """Its line says so, whatever is recorded; a later line that says otherwise ends it."""
     broken = msgspec.structs.replace(LINES[2], completed=False)
     assert missing(lines=(*LINES[:2], broken, LINES[3])) == [(1, "baseline")]
@@ -46,13 +46,13 @@ def test_a_turn_that_was_broken_off_is_not_over():
 
 
 @pytest.mark.parametrize("lost", ["low/1/0/candidate/a", "low/1/0/candidate/b", "low/1/0/candidate/b+1"])
-def test_a_turn_that_lacks_a_request_is_gone_on_with_whatever_its_line_says(lost):
+def test_a_period_that_lacks_a_request_is_gone_on_with_whatever_its_line_says(lost):
     """A power cut may spare the line and take a request, also that of a conversation's later turn."""
     assert lost in RECORDED
     assert missing(recorded=RECORDED - {lost}) == [(1, "candidate")]
 
 
-def test_turns_are_asked_in_their_order():
+def test_periods_are_asked_in_their_order():
     """Nothing recorded: all of them, as the plan has them."""
     assert missing(lines=(), recorded=frozenset()) == [(one.block, one.arm) for one in TURNS]
 

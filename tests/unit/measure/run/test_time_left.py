@@ -11,20 +11,20 @@ LEVELS = {
 }
 
 
-def pace(*turns):
+def pace(*periods):
     told = Pace(LEVELS)
-    for turn in turns:
-        told.add(*turn)
+    for period in periods:
+        told.add(*period)
     return told
 
 
-def test_nothing_is_known_before_the_first_turn_has_ended():
+def test_nothing_is_known_before_the_first_period_has_ended():
     """None, not zero; with nothing left it is zero."""
     assert pace().estimate_s({("single", "baseline"): 4}) is None
     assert pace().estimate_s({("single", "baseline"): 0}) == 0.0
 
 
-def test_each_arm_is_priced_by_its_own_turns():
+def test_each_arm_is_priced_by_its_own_periods():
     """Ten requests in 20 s leave five times 2 s."""
     told = pace(("single", "baseline", 10, 20.0), ("single", "candidate", 10, 10.0))
     assert told.estimate_s({("single", "baseline"): 5, ("single", "candidate"): 5}) == 15.0

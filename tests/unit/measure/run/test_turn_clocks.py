@@ -40,7 +40,7 @@ def test_a_clock_that_is_set_is_told_with_its_size(step_ns):
 
 @pytest.mark.parametrize(("elapsed_s", "drift_ns"), [(1, LEAST_STEP_NS), (600, S // 2), (86_400, 60 * S)])
 def test_a_clock_that_is_steered_is_not_suspected(elapsed_s, drift_ns):
-    """What a time service does within its limits, however long the turn, is no step."""
+    """What a time service does within its limits, however long the period, is no step."""
     for sign in (1, -1):
         change = compare_clocks(BEFORE, later(elapsed_s * S, step_ns=sign * drift_ns))
         assert change.wall_step_ns == 0
@@ -63,17 +63,17 @@ def test_the_clocks_of_this_host_do_nothing_in_between():
     assert not change.slept_ns
 
 
-def test_a_turn_keeps_its_times_and_gets_an_anchor():
-    """No duration of a turn changes by what is noted of the clocks; its own start gets a date."""
-    turn = BlockRecord(
+def test_a_period_keeps_its_times_and_gets_an_anchor():
+    """No duration of a period changes by what is noted of the clocks; its own start gets a date."""
+    period = BlockRecord(
         block=0, load="low", arm="baseline", order=0, started_ns=52 * S, ended_ns=60 * S, completed=True,
         event_loop_lag_max_ns=0, client_cpu_s=0.1,
     )  # fmt: skip
-    noted = note_clocks(turn, BEFORE, later(11 * S, step_ns=-7 * S, slept_ns=3 * S))
+    noted = note_clocks(period, BEFORE, later(11 * S, step_ns=-7 * S, slept_ns=3 * S))
     changed = {
         name: value
         for name, value in json.loads(msgspec.json.encode(noted)).items()
-        if value != json.loads(msgspec.json.encode(turn))[name]
+        if value != json.loads(msgspec.json.encode(period))[name]
     }
     assert changed == {
         "started_wall_ns": BEFORE.wall_ns + 2 * S,

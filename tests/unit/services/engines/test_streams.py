@@ -12,13 +12,13 @@ from draftproof.judge.metrics.acceptance import count_decode_steps, pool_accepta
 from draftproof.judge.metrics.request import compute_request_metrics, count_output_tokens
 from draftproof.measure.client.exchange import Exchange, ExchangeFold
 from draftproof.measure.client.wire import Ending
-from draftproof.measure.load.period import Job, Turn, make_record
+from draftproof.measure.load.period import Job, Period, make_record
 from draftproof.services.engines import ADAPTERS
 
 MS = 1_000_000
 STREAMS = Path(__file__).parents[3] / "fixtures" / "streams"
 EVERY = sorted(ADAPTERS)
-_TURN = Turn(block=0, load="low", concurrency=1, repeat=0, arm="baseline", order=0, item_ids=("i",))
+_TURN = Period(block=0, load="low", concurrency=1, repeat=0, arm="baseline", order=0, item_ids=("i",))
 
 
 def load(name: str) -> list[tuple[float, str]]:

@@ -1,4 +1,4 @@
-"""A turn is sampled around and during it, whatever the metrics address does."""
+"""A period is sampled around and during it, whatever the metrics address does."""
 
 import asyncio
 import gzip
@@ -88,19 +88,19 @@ async def started(*paths, **options):
             await server.wait_closed()
 
 
-def test_a_turn_is_sampled_at_its_ends_and_in_between():
-    """The first sample is from before the body, the last from after it, all under the turn's name."""
+def test_a_period_is_sampled_at_its_ends_and_in_between():
+    """The first sample is from before the body, the last from after it, all under the period's name."""
 
     async def scenario():
         async with started("/ok") as (service, samples, sampler, target):
-            async with sampler.turn(target, "low/7"):
+            async with sampler.period(target, "low/7"):
                 service.tokens = 40
                 await samples.wait("during", 2)
             return samples, service
 
     samples, service = asyncio.run(scenario())
     assert [one.mark for one in samples if one.mark != "during"] == ["start", "end"]
-    assert {(one.arm, one.turn, one.replica, one.source) for one in samples} == {
+    assert {(one.arm, one.period, one.replica, one.source) for one in samples} == {
         ("candidate", "low/7", 0, "engine")
     }
     assert samples[0].values == {"tokens_total": 0.0, "running": 1.0}
@@ -114,7 +114,7 @@ def test_replicas_are_sampled_under_their_numbers():
 
     async def scenario():
         async with started("/ok", "/other") as (_, samples, sampler, target):
-            async with sampler.turn(target, "low/0"):
+            async with sampler.period(target, "low/0"):
                 pass
             return samples
 
@@ -133,7 +133,7 @@ def test_a_compressed_answer_is_unpacked():
 
     async def scenario():
         async with started("/gzip") as (_, samples, sampler, target):
-            async with sampler.turn(target, "low/0"):
+            async with sampler.period(target, "low/0"):
                 pass
             return samples
 
@@ -146,7 +146,7 @@ def test_an_address_without_metrics_leaves_no_sample_and_no_error(path):
 
     async def scenario():
         async with started(path, "/ok") as (_, samples, sampler, target):
-            async with sampler.turn(target, "low/0"):
+            async with sampler.period(target, "low/0"):
                 await samples.wait("during", 1)
             return samples
 
@@ -154,7 +154,7 @@ def test_an_address_without_metrics_leaves_no_sample_and_no_error(path):
 
 
 def test_a_hanging_address_delays_only_the_first_edge(monkeypatch):
-    """It is given up at the start, asked again during the turn, and not waited for at the end."""
+    """It is given up at the start, asked again during the period, and not waited for at the end."""
     monkeypatch.setattr(module, "EDGE_S", 1.5)
     waits = []
     wait = asyncio.wait
@@ -167,7 +167,7 @@ def test_a_hanging_address_delays_only_the_first_edge(monkeypatch):
                 return await wait(tasks, **options)
 
             monkeypatch.setattr(asyncio, "wait", recorded)
-            async with sampler.turn(target, "low/0"):
+            async with sampler.period(target, "low/0"):
                 await samples.wait("during", 1)
             return samples
 
@@ -183,7 +183,7 @@ def test_a_dead_address_is_not_asked_for_ever():
 
     async def scenario():
         async with started("/denied", "/ok") as (service, samples, sampler, target):
-            async with sampler.turn(target, "low/0"):
+            async with sampler.period(target, "low/0"):
                 await samples.wait("during", MOST_TRIES + 3)
             return service.asked
 
@@ -215,7 +215,7 @@ def test_a_gpu_exporter_among_the_addresses_is_the_machine():
 
     async def scenario():
         async with started("/ok", "/gpu") as (_, samples, sampler, target):
-            async with sampler.turn(target, "low/0"):
+            async with sampler.period(target, "low/0"):
                 pass
             return samples
 
@@ -238,7 +238,7 @@ def test_the_machine_is_read_for_launched_arms_only():
     async def scenario(pid):
         machine = Machine()
         async with started(pid=pid, host=machine) as (_, samples, sampler, target):
-            async with sampler.turn(target, "low/0"):
+            async with sampler.period(target, "low/0"):
                 pass
             return samples, machine.families
 
@@ -254,15 +254,15 @@ def test_whoever_wants_to_leave_is_not_kept():
     async def scenario():
         stop = asyncio.Event()
         async with started("/ok") as (_, samples, sampler, target):
-            async with sampler.turn(target, "low/0", stop):
+            async with sampler.period(target, "low/0", stop):
                 stop.set()
             return samples.of("end")
 
     assert asyncio.run(scenario()) == []
 
 
-def test_a_full_disk_is_told_after_the_turn():
-    """A sample that cannot be kept does not end the turn, and is not hidden either."""
+def test_a_full_disk_is_told_after_the_period():
+    """A sample that cannot be kept does not end the period, and is not hidden either."""
     done = []
 
     async def scenario():
@@ -275,27 +275,27 @@ def test_a_full_disk_is_told_after_the_turn():
 
         async with (
             started("/ok", write=fail) as (_, _samples, sampler, target),
-            sampler.turn(target, "low/0"),
+            sampler.period(target, "low/0"),
         ):
             await asyncio.wait_for(failed.wait(), 30)
-            done.append("the turn")
+            done.append("the period")
 
     with pytest.raises(StoreError, match="disk is full"):
         asyncio.run(scenario())
-    assert done == ["the turn"]
+    assert done == ["the period"]
 
 
-def test_an_error_of_the_turn_is_raised_as_it_is():
-    """What ends a turn is not replaced by anything of the sampling."""
+def test_an_error_of_the_period_is_raised_as_it_is():
+    """What ends a period is not replaced by anything of the sampling."""
 
     async def scenario():
         async with started("/ok") as (_, samples, sampler, target):
-            with pytest.raises(RuntimeError, match="the turn failed"):
-                await fail_in(sampler.turn(target, "low/0"))
+            with pytest.raises(RuntimeError, match="the period failed"):
+                await fail_in(sampler.period(target, "low/0"))
             return samples.of("end")
 
-    async def fail_in(turn):
-        async with turn:
-            raise RuntimeError("the turn failed")
+    async def fail_in(period):
+        async with period:
+            raise RuntimeError("the period failed")
 
     assert asyncio.run(scenario()) == []

@@ -151,7 +151,7 @@ def test_a_line_that_is_there_twice_is_found_and_not_packed(package, tmp_path, r
         pack_run(run, tmp_path / "b.tar", PackOptions())
 
 
-def test_a_package_without_a_turn_of_the_plan_says_so(package, tmp_path, run_path):
+def test_a_package_without_a_period_of_the_plan_says_so(package, tmp_path, run_path):
     """Taken out with the requests, and all computed anew: whole in itself, and known to be incomplete."""
     lines = unpack(package)[JOURNAL].splitlines(keepends=True)
     run = shutil.copytree(run_path, tmp_path / "run")
@@ -160,11 +160,11 @@ def test_a_package_without_a_turn_of_the_plan_says_so(package, tmp_path, run_pat
     packed = pack_run(run, tmp_path / "a.tar", PackOptions())
     report, _ = verify_package(packed.archive)
     found = {one.name: (one.status, one.detail) for one in report.checks}
-    assert found["turns"][0] == "not_checked"
-    assert found["turns"][1].startswith("1 of 3 turns that the plan asks for have no record")
+    assert found["periods"][0] == "not_checked"
+    assert found["periods"][1].startswith("1 of 3 periods that the plan asks for have no record")
     assert report.decision == "invalid"
     whole, _ = verify_package(package)
-    assert "turns" not in {one.name for one in whole.checks}
+    assert "periods" not in {one.name for one in whole.checks}
 
 
 def test_a_dropped_or_changed_record_is_found_even_with_new_hashes(package, tmp_path):

@@ -169,7 +169,7 @@ def test_a_function_is_named_by_the_hash_of_its_code_alone():
     assert WITHHOLDER.judgement(Judgement(kind="judge", by="m", **fields)).by == "m"
 
 
-def test_every_kind_of_check_and_turn_can_be_withheld():
+def test_every_kind_of_check_and_period_can_be_withheld():
     """No check, tool, schema or later turn keeps a word of the workload."""
     word = "confidential"
     checks: list[dict[str, Any]] = [

@@ -37,7 +37,7 @@ def conversation(arm, load, turns):
     )
 
 
-def results(*, lost=(), turns=3, **size):
+def results(*, lost=(), periods=3, **size):
     bare = build_results(**size)
     loads = [load for load, _ in bare.loads]
     return msgspec.structs.replace(
@@ -55,7 +55,7 @@ def results(*, lost=(), turns=3, **size):
         ),
         judges=(JudgeAgreement(by="judge-model", answers=10, agreed=9),),
         conversations=tuple(
-            conversation(arm, load, turns) for load in loads for arm in ("baseline", "candidate")
+            conversation(arm, load, periods) for load in loads for arm in ("baseline", "candidate")
         ),
     )
 
@@ -92,7 +92,7 @@ def test_without_probes_judgements_and_conversations_the_page_says_so():
 
 def test_a_workload_of_single_turns_shows_no_table_of_conversations():
     """Such conversations are the requests themselves."""
-    section = build_behaviour(results(turns=1))
+    section = build_behaviour(results(periods=1))
     assert section.conversations.groups == ()
     assert section.conversations_sentence == "The workload has no conversation of several turns."
 

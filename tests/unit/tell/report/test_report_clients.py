@@ -14,7 +14,7 @@ def make_row(**changes):
     row = ClientUse(
         arm="candidate",
         load="full",
-        turns=4,
+        periods=4,
         unfit=0,
         offered_rps=12.0,
         achieved_rps=11.98,
@@ -54,7 +54,7 @@ def test_a_row_has_rates_flight_lateness_and_connections():
             *("3.00", "0", "21.0%", "0 of 4"),
         ]
     ]
-    assert "all 4 turns" in section.sentence
+    assert "all 4 periods" in section.sentence
 
 
 def test_closed_loops_alone_have_no_column_of_rates():
@@ -66,9 +66,9 @@ def test_closed_loops_alone_have_no_column_of_rates():
 
 
 def test_an_unfit_client_is_said_and_marked():
-    """How many turns were left out stands in the sentence and in the row."""
+    """How many periods were left out stands in the sentence and in the row."""
     section = build_clients(make_results(make_row(unfit=1)))
-    assert "In 1 of 4 turns" in section.sentence
+    assert "In 1 of 4 periods" in section.sentence
     assert section.table.groups[0].rows[0].cells[-1].tone == "bad"
 
 

@@ -32,7 +32,7 @@ FOUND = KneeSearch(
     look_level=0.98,
     budget_s=600.0,
     spent_s=120.0,
-    turns=6,
+    periods=6,
     ended="settled",
     points=(
         point("baseline", 1.0, "holds", (1.0, 0.97, 1.0)),

@@ -21,7 +21,7 @@ BASELINE = PhaseSummary(
     warmup_change=0.043,
     warmup_first_ttft_ns=400.0 * MS_NS,
     warmup_last_ttft_ns=100.0 * MS_NS,
-    turns=6,
+    periods=6,
     ramp_ns=250.0 * MS_NS,
     steady_ns=61_000 * MS_NS,
     drain_ns=1_500.0 * MS_NS,
@@ -48,7 +48,7 @@ SILENT = PhaseSummary(
     warmup_change=None,
     warmup_first_ttft_ns=None,
     warmup_last_ttft_ns=None,
-    turns=0,
+    periods=0,
     ramp_ns=None,
     steady_ns=None,
     drain_ns=None,
@@ -67,7 +67,7 @@ def rows(results, *phases):
 
 
 def test_every_phase_of_an_arm_is_one_row(results):
-    """Cold start, warm-up, turns, and the first token of each."""
+    """Cold start, warm-up, periods, and the first token of each."""
     assert rows(results, BASELINE) == [
         ["Baseline", "9.50", "1,234", "4", "4.20", "400 → 100", "yes", "0.250", "61.0", "1.50", "98.0"]
     ]

@@ -19,11 +19,11 @@ from draftproof.tell.report.services import build_services
 USE = ServiceUse(
     arm="candidate",
     load="alone",
-    turns=20,
-    turns_used=19,
+    periods=20,
+    periods_used=19,
     samples=90,
     seconds=50.0,
-    unused=("turn alone/3: tokens_total fell during it",),
+    unused=("period alone/3: tokens_total fell during it",),
     generation_tokens=1600.0,
     tokens_per_engine_step=2.5,
     mean_acceptance_length=3.0,
@@ -36,15 +36,15 @@ USE = ServiceUse(
     cpu_seconds=75.0,
     energy_per_output_token_joules=0.125,
 )
-PLAIN = ServiceUse(arm="baseline", load="alone", turns=20, turns_used=20, samples=40, seconds=80.0)
+PLAIN = ServiceUse(arm="baseline", load="alone", periods=20, periods_used=20, samples=40, seconds=80.0)
 ROWS = (
     ServiceAgreement(
         arm="candidate", load="alone", quantity="output_tokens", client=1600.0, service=1600.0,
-        difference=0.0, standing="exact", text="over 19 of 20 turns",
+        difference=0.0, standing="exact", text="over 19 of 20 periods",
     ),
     ServiceAgreement(
         arm="candidate", load="alone", quantity="num_draft_tokens", client=900.0, service=1000.0,
-        difference=100.0, standing="differs", text="over 19 of 20 turns",
+        difference=100.0, standing="differs", text="over 19 of 20 periods",
     ),
 )  # fmt: skip
 LINES = (
@@ -86,7 +86,7 @@ def test_quantities_are_rows_and_arms_columns(told):
     (panel,) = build_services(told).use
     found = rows(panel.table)
     assert [column.label for column in panel.table.columns] == ["Quantity", "Baseline", "Candidate"]
-    assert found["Turns used"] == ["20 of 20", "19 of 20"]
+    assert found["Periods used"] == ["20 of 20", "19 of 20"]
     assert found["Queue, mean"] == ["—", "0.500, at most 4.00"]
     assert found["Cache in use, mean"] == ["—", "25.0%, at most 50.0%"]
     assert found["Processor time"] == ["—", "75.0 s (1.5 cores)"]
@@ -113,16 +113,16 @@ def test_agreement_gives_both_sides_and_the_difference(told):
     found = rows(panel.table)
     assert found["Output tokens"] == ["1,600", "1,600", "0", "the same"]
     assert found["Drafted tokens"] == ["900", "1,000", "+100", "differs"]
-    assert panel.table.notes == (("a", "over 19 of 20 turns"),)
+    assert panel.table.notes == (("a", "over 19 of 20 periods"),)
     assert build_services(told).sentence.startswith(
         "Of 2 figures that client and service both tell, 1 are the"
     )
 
 
-def test_turns_whose_counters_were_not_used_are_named(told):
-    """The reader sees which arm lost a turn and why."""
+def test_periods_whose_counters_were_not_used_are_named(told):
+    """The reader sees which arm lost a period and why."""
     (note,) = build_services(told).notes
-    assert note.startswith("Candidate at alone, 1 in flight: turn alone/3: tokens_total fell")
+    assert note.startswith("Candidate at alone, 1 in flight: period alone/3: tokens_total fell")
 
 
 def test_lines_share_the_axes_of_their_plot(told):
@@ -172,5 +172,5 @@ def test_the_terminal_shows_agreement_and_what_each_load_tells(told):
     _, _, part = text.partition("What the services say of themselves\n")
     part = part.partition("\n\n")[0]
     assert "Drafted tokens 900 by the client, 1,000 by the service" in " ".join(part.split())
-    assert re.search(r"Turns used\s+20 of 20\s+19 of 20", part)
+    assert re.search(r"Periods used\s+20 of 20\s+19 of 20", part)
     assert max(map(len, part.splitlines())) <= 100

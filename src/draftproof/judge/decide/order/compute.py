@@ -1,7 +1,7 @@
 """Order and drift in a run: places in a block, change over the blocks, the null as a noise floor.
 
-The value of a turn is the geometric mean of the deciding metric over its usable requests, because requests of
-a turn share what happened to the machine in it. Nothing here decides a cell.
+The value of a period is the geometric mean of the deciding metric over its usable requests, because requests
+of a period share what happened to the machine in it. Nothing here decides a cell.
 """
 
 import math
@@ -69,20 +69,20 @@ NS_PER_HOUR = 3.6e12
 
 
 class Start(msgspec.Struct, frozen=True):
-    """When a turn began, ns, and in which place of its block, 0 first."""
+    """When a period began, ns, and in which place of its block, 0 first."""
 
     started_ns: int
     place: int
 
 
 Starts = Mapping[tuple[str, int, str], Start]
-Turns = Mapping[tuple[int, str], float]  # (block, arm) -> mean of the logarithms
+Periods = Mapping[tuple[int, str], float]  # (block, arm) -> mean of the logarithms
 
 
 def compute_order(prepared: PreparedRun, pairs: PairTable, effects: EffectIndex) -> OrderSummary:
-    """Return what the order of turns and the hours of the run did to the deciding metric."""
+    """Return what the order of periods and the hours of the run did to the deciding metric."""
     starts = find_starts(prepared)
-    turns = {load: _average_turns(prepared, load) for load in prepared.loads}
+    periods = {load: _average_periods(prepared, load) for load in prepared.loads}
     compared = [one for one in pairs if one[1] == "baseline"]
     points = tuple(
         point
@@ -90,8 +90,12 @@ def compute_order(prepared: PreparedRun, pairs: PairTable, effects: EffectIndex)
         for load in prepared.loads
         for point in _list_points(prepared, pairs[comparison], (comparison, load), starts)
     )
-    places = [row for load in prepared.loads for row in _compare_places(prepared, load, turns[load], starts)]
-    of_arms = [row for load in prepared.loads for row in _drift_of_arms(prepared, load, turns[load], starts)]
+    places = [
+        row for load in prepared.loads for row in _compare_places(prepared, load, periods[load], starts)
+    ]
+    of_arms = [
+        row for load in prepared.loads for row in _drift_of_arms(prepared, load, periods[load], starts)
+    ]
     of_effects = [
         _drift_of_effect(prepared, one, load, points) for one in compared for load in prepared.loads
     ]
@@ -119,17 +123,17 @@ def _correct(
 
 
 def find_starts(prepared: PreparedRun) -> Starts:
-    """Return when each turn began first: a resumed turn keeps its first start and place."""
+    """Return when each period began first: a resumed period keeps its first start and place."""
     manifest = prepared.run.manifest
     anchor_offset_ns = manifest.anchor_wall_ns - manifest.anchor_monotonic_ns
     starts: dict[tuple[str, int, str], Start] = {}
-    for started_ns, turn in place_in_time(prepared.run.blocks, anchor_offset_ns=anchor_offset_ns):
-        starts.setdefault((turn.load, turn.block, turn.arm), Start(started_ns, turn.order))
+    for started_ns, period in place_in_time(prepared.run.blocks, anchor_offset_ns=anchor_offset_ns):
+        starts.setdefault((period.load, period.block, period.arm), Start(started_ns, period.order))
     return starts
 
 
-def _average_turns(prepared: PreparedRun, load: str) -> Turns:
-    """Return the mean logarithm of the deciding metric in every turn that has a usable request."""
+def _average_periods(prepared: PreparedRun, load: str) -> Periods:
+    """Return the mean logarithm of the deciding metric in every period that has a usable request."""
     columns, found = prepared.columns, {}
     values = columns.metric(prepared.plan.comparison.metric)
     usable = columns.timed & columns.in_order & (values > 0)
@@ -148,9 +152,9 @@ def _split_by_block(blocks: Ints, values: Floats) -> Iterator[tuple[int, Floats]
     yield from zip(names.tolist(), np.split(values[order], starts[1:]), strict=True) if len(names) else ()
 
 
-def _compare_places(prepared: PreparedRun, load: str, turns: Turns, starts: Starts) -> Iterator[PlaceRow]:
+def _compare_places(prepared: PreparedRun, load: str, periods: Periods, starts: Starts) -> Iterator[PlaceRow]:
     """Yield the comparison of places over all arms, then that of each arm."""
-    free = _free_of_blocks_and_arms(turns)
+    free = _free_of_blocks_and_arms(periods)
     # A period that was measured once more came after its block, in no place of it.
     known = [
         key
@@ -177,11 +181,11 @@ def _compare_places(prepared: PreparedRun, load: str, turns: Turns, starts: Star
         )
 
 
-def _free_of_blocks_and_arms(turns: Turns) -> dict[tuple[int, str], float]:
+def _free_of_blocks_and_arms(periods: Periods) -> dict[tuple[int, str], float]:
     """Take off each block's mean, then each arm's, over the blocks in which every arm has a value."""
-    arms = {arm for _, arm in turns}
+    arms = {arm for _, arm in periods}
     by_block: defaultdict[int, dict[str, float]] = defaultdict(dict)
-    for (block, arm), value in turns.items():
+    for (block, arm), value in periods.items():
         by_block[block][arm] = value
     whole = {block: values for block, values in by_block.items() if set(values) == arms}
     centred = {
@@ -196,7 +200,7 @@ def _free_of_blocks_and_arms(turns: Turns) -> dict[tuple[int, str], float]:
 def _list_points(
     prepared: PreparedRun, pairs: Pairs, compared: tuple[Comparison, str], starts: Starts
 ) -> Iterator[BlockPoint]:
-    """Yield the ratio of each block in which both turns have a start, of two arms at a load."""
+    """Yield the ratio of each block in which both periods have a start, of two arms at a load."""
     (arm, versus), load = compared
     values = prepared.columns.metric(prepared.plan.comparison.metric)
     usable = find_usable(prepared, pairs.cell(ALL_SEGMENTS, load), values)
@@ -217,14 +221,14 @@ def _list_points(
             )
 
 
-def _drift_of_arms(prepared: PreparedRun, load: str, turns: Turns, starts: Starts) -> Iterator[DriftRow]:
+def _drift_of_arms(prepared: PreparedRun, load: str, periods: Periods, starts: Starts) -> Iterator[DriftRow]:
     for arm in prepared.arms:
-        known = sorted(block for block, who in turns if who == arm and (load, block, arm) in starts)
+        known = sorted(block for block, who in periods if who == arm and (load, block, arm) in starts)
         yield _to_drift(
             prepared,
             (arm, None),
             load,
-            values=[math.exp(turns[block, arm]) for block in known],
+            values=[math.exp(periods[block, arm]) for block in known],
             times_ns=[float(starts[load, block, arm].started_ns) for block in known],
         )
 

@@ -19,7 +19,7 @@ from draftproof.core.records import BlockRecord, Warmup
 from draftproof.judge.decide.cells import CellEvidence, decide_effect
 from draftproof.judge.decide.order.processes import EQUAL_ARMS, PeriodTable, number_kinds, tabulate_periods
 from draftproof.judge.decide.tails import TAIL_CODES
-from draftproof.judge.observe.observed import TurnKey, list_processes, place_in_time
+from draftproof.judge.observe.observed import PeriodKey, list_processes, place_in_time
 from draftproof.judge.observe.pairs import DECISIVE
 from draftproof.judge.observe.run_data import PreparedRun
 from draftproof.judge.results.order import PrecedingRow
@@ -69,7 +69,7 @@ class Imbalance(msgspec.Struct, frozen=True, kw_only=True):
     bias: Bias
 
 
-def find_preceding(prepared: PreparedRun) -> dict[TurnKey, Preceding]:
+def find_preceding(prepared: PreparedRun) -> dict[PeriodKey, Preceding]:
     """Return what came before each period but the first; of one measured in several parts, before its first.
 
     The host is idle from the end of one period to the beginning of the next, but for the warm-up in between.
@@ -78,7 +78,7 @@ def find_preceding(prepared: PreparedRun) -> dict[TurnKey, Preceding]:
     offset_ns = manifest.anchor_wall_ns - manifest.anchor_monotonic_ns
     placed = place_in_time(prepared.every.blocks, anchor_offset_ns=offset_ns)
     warmed = _sum_warmups(prepared.run.warmups)
-    found: dict[TurnKey, Preceding] = {}
+    found: dict[PeriodKey, Preceding] = {}
     for (began_ns, before), (next_ns, period) in pairwise(placed):
         gap_ns = next_ns - began_ns - (before.ended_ns - before.started_ns)
         idle_ns = gap_ns - warmed.get(_key(period), 0)
@@ -115,7 +115,7 @@ def find_imbalances(prepared: PreparedRun, values: Floats) -> dict[str, Imbalanc
 
 
 def _find_imbalance(
-    prepared: PreparedRun, table: PeriodTable, preceding: Mapping[TurnKey, Preceding]
+    prepared: PreparedRun, table: PeriodTable, preceding: Mapping[PeriodKey, Preceding]
 ) -> Imbalance | None:
     known = [all((table.load, block, arm) in preceding for arm in table.arms) for block in table.blocks]
     blocks = [block for block, is_known in zip(table.blocks, known, strict=True) if is_known]
@@ -173,15 +173,15 @@ def _summarise(load: str, arm: str, found: Sequence[Preceding]) -> PrecedingRow:
     )
 
 
-def _sum_warmups(warmups: Sequence[Warmup]) -> dict[TurnKey, int]:
+def _sum_warmups(warmups: Sequence[Warmup]) -> dict[PeriodKey, int]:
     """Return how long the warm-ups before each period took, ns."""
-    found: Counter[TurnKey] = Counter()
+    found: Counter[PeriodKey] = Counter()
     for one in warmups:
         found[one.load, one.block, one.arm] += one.ended_ns - one.started_ns
     return found
 
 
-def _key(period: BlockRecord) -> TurnKey:
+def _key(period: BlockRecord) -> PeriodKey:
     return (period.load, period.block, period.arm)
 
 
@@ -310,7 +310,7 @@ def _count(count: int | None) -> str:
 
 
 def _reason(code: str, text: str, load: str) -> Reason:
-    return Reason(code=code, text=text, evidence=f"turns: load {load}")
+    return Reason(code=code, text=text, evidence=f"periods: load {load}")
 
 
 def warn_about_preceding(doubts: Mapping[str, Sequence[Doubt]]) -> Iterator[str]:

@@ -41,7 +41,7 @@ def list_obstacles(found: SamplePlan, cells: Collection[CellKey]) -> list[Obstac
     loads = dict.fromkeys(one.load for one in (*impossible, *short) if one.aim == "gain")
     return [
         *(
-            Obstacle(found.disturbed[load], f"turns: load {load}")
+            Obstacle(found.disturbed[load], f"periods: load {load}")
             for load in loads
             if load in found.disturbed
         ),

@@ -55,7 +55,7 @@ class Earlier(msgspec.Struct, frozen=True, kw_only=True):
         """Where so many periods were disturbed by the host that their times count, by load, in words."""
         prepared = self.prepared
         loud = Counter(one.load for one in prepared.attempts if one.events and not one.is_left_out)
-        periods = Counter(load for load, _, _ in prepared.turns)
+        periods = Counter(load for load, _, _ in prepared.periods)
         return {
             load: f"The host disturbed {count} of {periods[load]} periods at load {load}, and their times "
             "count, since they are more than a fifth: measure on a quiet host."

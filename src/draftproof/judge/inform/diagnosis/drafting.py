@@ -94,7 +94,7 @@ def _list_compute(known: _Sources) -> Iterator[_Row]:
 
 
 def _list_memory(known: _Sources) -> Iterator[_Row]:
-    resident, source = known.of_uses("resident_max_bytes"), "machine, highest in turns"
+    resident, source = known.of_uses("resident_max_bytes"), "machine, highest in periods"
     if None in resident:
         resident, source = _read(known.manifests, "resident_bytes"), "machine, after the start"
     yield "resident_memory", "bytes", resident, source, "the services' processes were not read"
@@ -299,7 +299,7 @@ def suggest_separate_prefill(known: Known) -> Remedy | None:
     Where the alternative is the baseline with another chunk, what that did end to end stands beside it.
     """
     seen = {
-        load: [(turn.round_ns, turn.prefill_tokens > 0) for _, turn in owned]
+        load: [(period.round_ns, period.prefill_tokens > 0) for _, period in owned]
         for load in known.prepared.loads
         if (owned := known.rounds.get(("baseline", ALL_SEGMENTS, load)))
     }

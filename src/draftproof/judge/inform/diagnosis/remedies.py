@@ -256,7 +256,7 @@ def _typical_first_token(known: Known, load: str) -> float | None:
 
 
 def _hit_rate(known: Known) -> float | None:
-    """Return cached / looked-up prompt tokens over the baseline's turns, None where nothing counts them."""
+    """Return cached / looked-up prompt tokens over the baseline's periods, None where nothing counts them."""
     uses = [one for (arm, _), one in known.services.items() if arm == "baseline"]
     counted = [
         (one.prefix_hits, one.prefix_queries)

@@ -124,13 +124,13 @@ def compute_step_ns(progress: ProgressSummary | None) -> float | None:
 
 
 def collect_rounds(prepared: PreparedRun) -> RoundTable:
-    """Return the rounds of answered requests with sound counters, in turns with a client on time."""
+    """Return the rounds of answered requests with sound counters, in periods with a client on time."""
     found: defaultdict[tuple[str, str, str], list[tuple[str, Round]]] = defaultdict(list)
     names = prepared.columns.cluster_names(None)
     for one in prepared.observations:
         record = one.record
         if one.is_ok and one.timed and record.rounds and not acceptance_faults(record):
-            owned = [(names[record.item_id], turn) for turn in record.rounds]
+            owned = [(names[record.item_id], period) for period in record.rounds]
             for segment in (ALL_SEGMENTS, one.segment):
                 found[record.arm, segment, record.load] += owned
     return found
@@ -142,7 +142,7 @@ def average_rounds(owned: Owned) -> StepMeans | None:
         return None
 
     def mean(name: str) -> float:
-        return float(sum(getattr(turn, name) for _, turn in owned)) / len(owned)
+        return float(sum(getattr(period, name) for _, period in owned)) / len(owned)
 
     return StepMeans(
         step_ns=mean("round_ns"),
@@ -169,8 +169,11 @@ def _break_even(prepared: PreparedRun, segment: str, load: str, table: RoundTabl
     means, ordinary = average_rounds(candidate), average_rounds(baseline)
     assert means is not None  # noqa: S101 - cells without rounds are left out
     ordinary_ns = ordinary.step_ns if ordinary and ordinary.step_ns > 0 else None
-    drafted = [turn for _, turn in candidate if turn.proposed > 0]
-    proposed, accepted = sum(turn.proposed for turn in drafted), sum(turn.accepted for turn in drafted)
+    drafted = [period for _, period in candidate if period.proposed > 0]
+    proposed, accepted = (
+        sum(period.proposed for period in drafted),
+        sum(period.accepted for period in drafted),
+    )
     # The draft length nearest to the mean over drafted rounds.
     length = max(round(proposed / len(drafted)), 1) if drafted else None
     acceptance, acceptance_reason = _needed_acceptance(drafted, length, ordinary_ns)
@@ -200,7 +203,7 @@ def _margin(prepared: PreparedRun, candidate: Owned, baseline: Owned) -> Figure:
         return Figure(value=None, reason=NO_ORDINARY)
     choice = prepared.plan.comparison
     found = ratio_of_ratios(
-        _totals(candidate, [turn.committed for _, turn in candidate]),
+        _totals(candidate, [period.committed for _, period in candidate]),
         _totals(baseline, [1] * len(baseline)),
         level=choice.confidence,
         minimum_clusters=choice.minimum_prompts,
@@ -209,7 +212,7 @@ def _margin(prepared: PreparedRun, candidate: Owned, baseline: Owned) -> Figure:
 
 
 def _totals(owned: Owned, counted: Sequence[int]) -> Totals:
-    return sum_by_cluster(counted, [turn.round_ns for _, turn in owned], [prompt for prompt, _ in owned])
+    return sum_by_cluster(counted, [period.round_ns for _, period in owned], [prompt for prompt, _ in owned])
 
 
 def _needed_acceptance(
@@ -219,7 +222,7 @@ def _needed_acceptance(
         return None, NO_DRAFT
     if ordinary_ns is None:
         return None, NO_ORDINARY
-    ratio = sum(turn.round_ns for turn in drafted) / len(drafted) / ordinary_ns
+    ratio = sum(period.round_ns for period in drafted) / len(drafted) / ordinary_ns
     needed = break_even_acceptance(ratio, length)
     return needed, None if needed is not None else NONE_PAYS
 

@@ -1,6 +1,6 @@
 """Where the time of every arm goes in every cell, with intervals over prompts, and what decoding can give.
 
-Pure. Shares are ratios of sums over answered requests of turns in which the client was on time; each part
+Pure. Shares are ratios of sums over answered requests of periods in which the client was on time; each part
 rests on the requests that disclose it. Definitions: docs/diagnosis.md.
 """
 
@@ -39,7 +39,7 @@ NOT_MEASURED = (
     ("tool-bound", "not measured: tool calls are recorded without the time of their execution"),
 )
 _UNTOLD = "the engine does not disclose it"
-_NO_ANSWER = "no request was answered in a turn in which the client was on time"
+_NO_ANSWER = "no request was answered in a period in which the client was on time"
 _BY_CLIENT = "told from the client's clock only, which cannot tell queueing from prefill"
 
 

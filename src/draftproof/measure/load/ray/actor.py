@@ -1,8 +1,8 @@
 """The worker's end: a `LoadWorker` as an object whose methods a cluster calls from another host.
 
 It is asked for news again and again, and each answer brings the lines of records that ended since. Where
-nobody asks any more, the program that started it is gone or cannot be reached: the turn ends then, so that no
-load goes on that nobody counts.
+nobody asks any more, the program that started it is gone or cannot be reached: the period ends then, so that
+no load goes on that nobody counts.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from draftproof.measure.client.transport import HttpTransport
 from draftproof.measure.load.ray.hosts import block_to_our_time, record_to_our_time, to_worker_time
 from draftproof.measure.load.request_runner import MaskingSink
 from draftproof.measure.load.workers.core import LoadWorker
-from draftproof.measure.load.workers.messages import WORDS, Done, Failed, Reply, Standing, TurnOrder
+from draftproof.measure.load.workers.messages import WORDS, Done, Failed, PeriodOrder, Reply, Standing
 from draftproof.store.journal import encode_line
 from draftproof.store.lines import write_error
 from draftproof.workload.items import Item
@@ -84,7 +84,7 @@ class Spool:
 class LoadActor:
     """One worker of a cluster, which calls its public methods, `set_up` first.
 
-    `alone_s`: after so long without a question the turn ends.
+    `alone_s`: after so long without a question the period ends.
     """
 
     def __init__(self, clock: Clock = monotonic_ns, alone_s: float = ALONE_S) -> None:
@@ -96,7 +96,7 @@ class LoadActor:
         self._watch: asyncio.Task[None]
 
     async def set_up(self, items: bytes, secrets: tuple[str, ...], descriptors: int = 0) -> None:
-        """Take what holds for all turns.
+        """Take what holds for all periods.
 
         `secrets`: values masked in every record before it leaves this process. `descriptors`: how many open
         files this process has to be allowed.
@@ -118,14 +118,14 @@ class LoadActor:
         """Do what a word says.
 
         `body`: the word; its times are by the clock of whoever says it. `headers`: those of the requests of a
-        turn, kept apart from its order since they hold keys. `offset_ns`: this host's clock less that one,
+        period, kept apart from its order since they hold keys. `offset_ns`: this host's clock less that one,
         from now on.
         """
         self._asked_s = time.monotonic()
         word = WORDS.decode(body)
         if offset_ns is not None:
             self._offset_ns = offset_ns
-        if isinstance(word, TurnOrder):
+        if isinstance(word, PeriodOrder):
             endpoint = msgspec.structs.replace(word.endpoint, headers=headers)
             word = msgspec.structs.replace(word, endpoint=endpoint)
         self._worker.take(to_worker_time(word, self._offset_ns))
@@ -149,7 +149,7 @@ class LoadActor:
         return lines, tuple(msgspec.msgpack.encode(one) for one in told)
 
     async def close(self) -> None:
-        """End the turn and let go of everything."""
+        """End the period and let go of everything."""
         self._watch.cancel()
         await self._worker.close()
         await self._transport.close()

@@ -88,7 +88,7 @@ class Cluster:
     ) -> tuple[str, ...]:
         """Place so many workers, look at them, let them go; return what there is, one line a host.
 
-        `workers`: how many workers share a turn. `urls`: an arm's name -> the address by which it is asked.
+        `workers`: how many workers share a period. `urls`: an arm's name -> the address by which it is asked.
         `wait_s`: longest wait for their processes. Raises UsageError: the cluster is too small, or a worker
         there could not do its part.
         """
@@ -139,7 +139,7 @@ class Cluster:
 class ActorRemote:
     """The way to an actor; see `Remote`.
 
-    `items`: a reference to the workload in the cluster's memory. `workers`: how many workers share a turn.
+    `items`: a reference to the workload in the cluster's memory. `workers`: how many workers share a period.
     `silent_s`: a call that takes longer, beside what it waits for itself, says that the worker is gone.
     """
 
@@ -157,7 +157,7 @@ class ActorRemote:
         self._levels, self._workers, self._silent_s = levels, workers, silent_s
 
     async def set_up(self, secrets: tuple[str, ...]) -> HostFacts:
-        """Hand over what holds for all turns; return what the worker is.
+        """Hand over what holds for all periods; return what the worker is.
 
         Raises WorkerDiedError: it is gone, or could not be placed; UsageError: it cannot do its part.
         """

@@ -28,10 +28,10 @@ from draftproof.measure.load.workers.messages import (
     REPLIES,
     Done,
     Failed,
+    PeriodOrder,
     Reply,
     Setup,
     Stop,
-    TurnOrder,
     Word,
     WorkerDiedError,
 )
@@ -45,7 +45,7 @@ class Remote(Protocol):
     """The way to a `LoadActor`; raises WorkerDiedError where the worker, its host or the way is gone."""
 
     async def set_up(self, secrets: tuple[str, ...]) -> HostFacts:
-        """Hand over what holds for all turns; return what the worker is."""
+        """Hand over what holds for all periods; return what the worker is."""
         ...
 
     async def call(self, method: str, *arguments: Any, wait_s: float = 0.0) -> Any:
@@ -80,7 +80,7 @@ class RemoteWorker:
         return f"load worker {self._setup.index}{at}"
 
     async def start(self) -> None:
-        """Hand over what holds for all turns.
+        """Hand over what holds for all periods.
 
         Raises WorkerDiedError: it is gone; StoreError: its journal cannot be opened.
         """
@@ -92,10 +92,10 @@ class RemoteWorker:
     def tell(self, word: Word) -> None:
         """Send a word, after those before it.
 
-        Raises UsageError: the arm of a turn answers where this worker cannot reach it.
+        Raises UsageError: the arm of a period answers where this worker cannot reach it.
         """
-        if isinstance(word, TurnOrder) and self._facts is not None:
-            check_reachable({word.turn.arm: word.endpoint.url}, read_facts(), [self._facts])
+        if isinstance(word, PeriodOrder) and self._facts is not None:
+            check_reachable({word.period.arm: word.endpoint.url}, read_facts(), [self._facts])
             self._is_busy = True
         self._words.put_nowait(word)
 
@@ -115,7 +115,7 @@ class RemoteWorker:
         return self._heard.pop(0)
 
     async def close(self, *, at_once: bool = False) -> None:
-        """End the worker; what it has of a turn in progress is written down first unless `at_once`."""
+        """End the worker; what it has of a period in progress is written down first unless `at_once`."""
         try:
             if not at_once and self._facts is not None:
                 async with asyncio.timeout(CLOSE_S):
@@ -142,7 +142,7 @@ class RemoteWorker:
             while True:
                 word = await self._words.get()
                 beside: tuple[Any, ...] = ()
-                if isinstance(word, TurnOrder):
+                if isinstance(word, PeriodOrder):
                     self._offset = await self._compare_clocks()
                     beside = (word.endpoint.headers, self._offset.offset_ns)
                     endpoint = msgspec.structs.replace(word.endpoint, headers=())

@@ -82,7 +82,7 @@ def check_same_program(own: HostFacts, workers: Sequence[HostFacts]) -> None:
         ):
             if theirs != ours:
                 raise UsageError(
-                    f"it runs {name} {theirs}, and this program {name} {ours}; all must deal a turn alike",
+                    f"it runs {name} {theirs}, and this program {name} {ours}; all must deal a period alike",
                     place=f"load worker host {one.host}",
                     fix=f"install {name} {ours} on every node of the cluster.",
                 )
@@ -173,9 +173,9 @@ def estimate_offset(pings: Sequence[Ping]) -> Offset:
 
 
 def widen_error(before: Offset, after: Offset) -> Offset:
-    """Return the offset that a turn was run with, its error wide enough for what the clocks did meanwhile.
+    """Return the offset that a period was run with, its error wide enough for what the clocks did meanwhile.
 
-    `before`: estimated before the turn; times are converted by it. `after`: estimated after the turn.
+    `before`: estimated before the period; times are converted by it. `after`: estimated after the period.
     """
     moved_ns = abs(after.offset_ns - before.offset_ns) + after.error_ns
     return Offset(before.offset_ns, max(before.error_ns, moved_ns))

@@ -1,1 +1,1 @@
-"""Load workers: processes that share a turn, each with a loop, connections and journal of its own."""
+"""Load workers: processes that share a period, each with a loop, connections and journal of its own."""

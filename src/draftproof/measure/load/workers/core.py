@@ -1,7 +1,7 @@
-"""A load worker apart from any process: it takes words, runs its part of each turn, and replies.
+"""A load worker apart from any process: it takes words, runs its part of each period, and replies.
 
 It knows no pipe and no file. Whatever carries words to it (a pipe's reader, an actor of a cluster) calls
-`take` on the loop that runs its turns.
+`take` on the loop that runs its periods.
 """
 
 import asyncio
@@ -20,12 +20,12 @@ from draftproof.measure.load.workers.messages import (
     Done,
     Failed,
     Finish,
+    PeriodOrder,
     Prepared,
     Reply,
     Standing,
     Start,
     Stop,
-    TurnOrder,
     Word,
 )
 from draftproof.workload.items import Item
@@ -34,7 +34,7 @@ REPORT_S = 0.05
 
 
 class LoadWorker:
-    """Runs its part of one turn after the other, as it is told.
+    """Runs its part of one period after the other, as it is told.
 
     `sync`: makes the records of a part as safe as they have to be before `Done` is said. `clock`: the clock
     that all workers of a host share.
@@ -55,26 +55,26 @@ class LoadWorker:
         self._reply, self._sync = reply, sync
         self._performer: Performer
         self._stop = asyncio.Event()
-        self._turn: asyncio.Task[None] | None = None
+        self._period: asyncio.Task[None] | None = None
 
     def take(self, word: Word) -> None:
-        """Do what a word says; the first is a turn's order."""
+        """Do what a word says; the first is a period's order."""
         match word:
-            case TurnOrder():
+            case PeriodOrder():
                 with self._told_errors():
                     self._prepare(word)
                     self._reply(Prepared())
             case Start():
-                self._turn = asyncio.create_task(self._run(word.start_ns))
+                self._period = asyncio.create_task(self._run(word.start_ns))
             case Count():
                 self._performer.part.begin_counting(word.base_ns)
             case Finish():
-                self._performer.part.turn_over.set()
+                self._performer.part.period_over.set()
             case Stop():
                 self.end()
 
     def end(self) -> None:
-        """End the turn now, as `Stop` does."""
+        """End the period now, as `Stop` does."""
         self._stop.set()
 
     def standing(self) -> Standing:
@@ -83,16 +83,16 @@ class LoadWorker:
         return Standing(performer.ended, performer.in_flight, performer.schedule.is_over, performer.ended_ns)
 
     async def close(self) -> None:
-        """End the turn and wait until it has."""
+        """End the period and wait until it has."""
         self.end()
-        if self._turn is not None:
-            await asyncio.wait({self._turn})
+        if self._period is not None:
+            await asyncio.wait({self._period})
 
-    def _prepare(self, order: TurnOrder) -> None:
-        """Make the schedule of a turn, so that its start costs no time."""
+    def _prepare(self, order: PeriodOrder) -> None:
+        """Make the schedule of a period, so that its start costs no time."""
         self._stop = asyncio.Event()
         self._performer = Performer(
-            order.turn,
+            order.period,
             order.endpoint,
             self._items,
             transport=self._transport,
@@ -110,7 +110,7 @@ class LoadWorker:
             with self._told_errors():
                 self._performer.part.start_ns = start_ns
                 block = await run(self._performer, self._stop)
-                # Who reads that a turn is done must find its records after a power cut.
+                # Who reads that a period is done must find its records after a power cut.
                 self._sync()
                 self._reply(Done(block))
         finally:

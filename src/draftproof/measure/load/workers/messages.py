@@ -12,7 +12,7 @@ import msgspec
 
 from draftproof.core.errors import DraftproofError
 from draftproof.core.records import BlockRecord
-from draftproof.measure.load.period import Endpoint, Turn
+from draftproof.measure.load.period import Endpoint, Period
 from draftproof.measure.load.request_runner import LoadSettings
 from draftproof.measure.load.schedule import Share
 from draftproof.workload.conversation import AnswerView
@@ -22,7 +22,7 @@ _LENGTH = struct.Struct(">I")
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
-    """What holds for all turns of a worker; secrets come this way and no other."""
+    """What holds for all periods of a worker; secrets come this way and no other."""
 
     index: int
     items: tuple[Item, ...]
@@ -30,13 +30,13 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True, tag="setup"):
     secrets: tuple[str, ...] = ()
 
 
-class TurnOrder(msgspec.Struct, frozen=True, kw_only=True, tag="turn"):
-    """A turn and the part of it that is this worker's.
+class PeriodOrder(msgspec.Struct, frozen=True, kw_only=True, tag="period"):
+    """A period and the part of it that is this worker's.
 
-    `answered`: request id -> answer of what is recorded of the turn already, None for a failure.
+    `answered`: request id -> answer of what is recorded of the period already, None for a failure.
     """
 
-    turn: Turn
+    period: Period
     endpoint: Endpoint
     settings: LoadSettings
     share: Share
@@ -60,11 +60,11 @@ class Finish(msgspec.Struct, frozen=True, tag="finish"):
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
-    """End the turn now; what is in flight is interrupted."""
+    """End the period now; what is in flight is interrupted."""
 
 
 class Prepared(msgspec.Struct, frozen=True, tag="prepared"):
-    """The schedule is made: the turn may start."""
+    """The schedule is made: the period may start."""
 
 
 class Standing(msgspec.Struct, frozen=True, tag="standing"):
@@ -94,7 +94,7 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
     fix: str | None = None
 
 
-Word = Setup | TurnOrder | Start | Count | Finish | Stop
+Word = Setup | PeriodOrder | Start | Count | Finish | Stop
 Reply = Prepared | Standing | Done | Failed
 WORDS = msgspec.msgpack.Decoder(Word)
 REPLIES = msgspec.msgpack.Decoder(Reply)
@@ -137,7 +137,7 @@ class Worker(Protocol):
         ...
 
     async def start(self) -> None:
-        """Make it ready for its first turn. Raises DraftproofError: it cannot be had."""
+        """Make it ready for its first period. Raises DraftproofError: it cannot be had."""
         ...
 
     def tell(self, word: Word) -> None:

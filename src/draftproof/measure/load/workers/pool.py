@@ -1,8 +1,8 @@
-"""The load workers of a run: started at the first turn, told of one turn after the other, ended together.
+"""The load workers of a run: started at the first period, told of one period after the other, ended together.
 
-One turn over several workers has one start, one base time and one end. The conductor sends no request and
+One period over several workers has one start, one base time and one end. The conductor sends no request and
 sees no answer. It says when all begin, decides when the load stands (so that due times of all workers count
-from one time), and ends the turn when every worker's counted requests are over; until then each keeps its
+from one time), and ends the period when every worker's counted requests are over; until then each keeps its
 part of the load up.
 """
 
@@ -20,7 +20,7 @@ from draftproof.core.clock import NS_PER_S, Clock, monotonic_ns
 from draftproof.core.errors import DraftproofError
 from draftproof.core.records import BlockRecord, LeadEnd
 from draftproof.measure.load.loops import Lead
-from draftproof.measure.load.period import Endpoint, Turn
+from draftproof.measure.load.period import Endpoint, Period
 from draftproof.measure.load.request_runner import LoadSettings
 from draftproof.measure.load.schedule import Share, count_parts
 from draftproof.measure.load.workers.messages import (
@@ -28,13 +28,13 @@ from draftproof.measure.load.workers.messages import (
     Done,
     Failed,
     Finish,
+    PeriodOrder,
     Prepared,
     Reply,
     Setup,
     Standing,
     Start,
     Stop,
-    TurnOrder,
     Worker,
     WorkerDiedError,
 )
@@ -42,8 +42,8 @@ from draftproof.measure.load.workers.process import ProcessWorker
 from draftproof.workload.conversation import AnswerView
 from draftproof.workload.items import Item
 
-# Of the records of a turn's parts: times in which the client was late are those of the worst worker, work is
-# the sum of all.
+# Of the records of a period's parts: times in which the client was late are those of the worst worker, work
+# is the sum of all.
 _WORST = (
     "event_loop_lag_max_ns", "lag_p99_ns", "send_lag_p99_ns", "send_lag_max_ns", "end_lag_max_ns",
     "gc_pause_max_ns", "lead_asks_counted",
@@ -55,7 +55,7 @@ _SUMMED = (
 
 
 def merge_parts(
-    turn: Turn,
+    period: Period,
     parts: Mapping[str, BlockRecord],
     *,
     workers: int,
@@ -65,22 +65,22 @@ def merge_parts(
     conductor_cpu_s: float | None = None,
     lead_end: LeadEnd | None = None,
 ) -> BlockRecord:
-    """Return the record of a turn from those of its parts. Pure.
+    """Return the record of a period from those of its parts. Pure.
 
     It is complete if every part is: a part whose worker died leaves it incomplete, whatever the others did.
     `parts`: a worker's name -> the record of its part; a worker that died has none. `workers`: into how many
-    parts the turn was dealt. `started_ns`: when the parts began. `ended_ns`: when the last one ended.
+    parts the period was dealt. `started_ns`: when the parts began. `ended_ns`: when the last one ended.
     `faults`: what befell workers, each a phrase. `conductor_cpu_s`: CPU time of the process that conducted
     them. `lead_end`: how the lead ended, which the conductor decides.
     """
     blocks = list(parts.values())
     notes = [*faults, *(f"{name}: {one.note}" for name, one in parts.items() if one.note)]
     return BlockRecord(
-        block=turn.block,
-        load=turn.load,
-        arm=turn.arm,
-        order=turn.order,
-        attempt=turn.attempt,
+        block=period.block,
+        load=period.load,
+        arm=period.arm,
+        order=period.order,
+        attempt=period.attempt,
         started_ns=started_ns,
         ended_ns=ended_ns,
         completed=len(blocks) == workers and not faults and all(one.completed for one in blocks),
@@ -106,14 +106,14 @@ MARGIN_NS = 50_000_000  # between a word and the time it speaks of: it reaches e
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """A conducted turn, and the error that ended it before its end, if any."""
+    """A conducted period, and the error that ended it before its end, if any."""
 
     block: BlockRecord
     error: DraftproofError | None = None
 
 
 class Conductor:
-    """Conducts one turn; used once.
+    """Conducts one period; used once.
 
     `orders`: each worker and its part, in the order of the parts. `lead_s`: longest time that an open loop
     leads up to its counted requests. `clock`: the clock that workers and conductor share.
@@ -121,24 +121,24 @@ class Conductor:
 
     def __init__(
         self,
-        turn: Turn,
-        orders: Sequence[tuple[Worker, TurnOrder]],
+        period: Period,
+        orders: Sequence[tuple[Worker, PeriodOrder]],
         *,
         lead_s: float,
         clock: Clock = monotonic_ns,
     ) -> None:
-        self._turn, self._orders, self._lead = turn, orders, Lead(round(lead_s * NS_PER_S))
+        self._period, self._orders, self._lead = period, orders, Lead(round(lead_s * NS_PER_S))
         self._clock = clock
         self._standings = [Standing() for _ in orders]
         self._blocks: dict[int, BlockRecord] = {}
         self._errors: dict[int, DraftproofError] = {}
         self._started_ns = 0
-        self._is_led = turn.concurrency is None and turn.lead is not None
+        self._is_led = period.concurrency is None and period.lead is not None
         self._lead_end: LeadEnd | None = None
         self._is_ending = False
 
     async def run(self, stop: asyncio.Event) -> Outcome:
-        """Run the turn until every worker has ended its part, or is gone."""
+        """Run the period until every worker has ended its part, or is gone."""
         cpu_s = time.process_time()
         replies: asyncio.Queue[tuple[int, Reply | DraftproofError]] = asyncio.Queue()
         tasks = {asyncio.create_task(self._listen(place, replies)) for place in range(len(self._orders))}
@@ -170,7 +170,7 @@ class Conductor:
         self._end(Stop())
 
     async def _start(self, replies: asyncio.Queue[tuple[int, Reply | DraftproofError]]) -> None:
-        """Wait until every worker is prepared; a turn whose worker fails before does not start."""
+        """Wait until every worker is prepared; a period whose worker fails before does not start."""
         waiting = set(range(len(self._orders)))
         while waiting and not self._errors:
             place, reply = await replies.get()
@@ -213,7 +213,7 @@ class Conductor:
                 self._tell(Count(base_ns))
 
     def _fail(self, place: int, error: DraftproofError) -> None:
-        """Without one of its workers a turn is not the load that was asked for: it ends."""
+        """Without one of its workers a period is not the load that was asked for: it ends."""
         self._errors[place] = error
         self._end(Stop())
 
@@ -238,7 +238,7 @@ class Conductor:
             for place, error in sorted(self._errors.items())
         ]
         block = merge_parts(
-            self._turn,
+            self._period,
             {names[place]: block for place, block in sorted(self._blocks.items())},
             workers=len(self._orders),
             started_ns=self._started_ns,
@@ -276,7 +276,7 @@ MakeWorker = Callable[[Setup], Worker]
 
 
 class WorkerPool:
-    """Workers that share turns between them: child processes unless `make` makes others.
+    """Workers that share periods between them: child processes unless `make` makes others.
 
     `journal`: folder in which worker k writes records-w<k>.jsonl. `secrets`: values masked in every record.
     `inherited`: descriptors that a worker keeps open as long as it lives, such as the run's lock. `make`:
@@ -309,40 +309,40 @@ class WorkerPool:
             for index in range(count)
         ]
 
-    async def run_turn(
+    async def run_period(
         self,
-        turn: Turn,
+        period: Period,
         endpoint: Endpoint,
         *,
         settings: LoadSettings,
         answered: Answered,
         stop: asyncio.Event,
     ) -> Outcome:
-        """Run one turn; workers that it is too small for rest.
+        """Run one period; workers that it is too small for rest.
 
-        `answered`: what is recorded of this turn already, see `TurnOrder`. `stop`: set by whoever wants the
-        turn to end.
+        `answered`: what is recorded of this period already, see `PeriodOrder`. `stop`: set by whoever wants
+        the period to end.
         """
         if not self._is_started:
             self._is_started = True
             await asyncio.gather(*(worker.start() for worker in self.workers))
-        parts, kept = count_parts(turn, len(self.workers)), dict(answered)
+        parts, kept = count_parts(period, len(self.workers)), dict(answered)
         orders = [
-            TurnOrder(
-                turn=turn, endpoint=endpoint, settings=settings, share=Share(index, parts), answered=kept
+            PeriodOrder(
+                period=period, endpoint=endpoint, settings=settings, share=Share(index, parts), answered=kept
             )
             for index in range(parts)
         ]
         told = list(zip(self.workers, orders, strict=False))
-        return await Conductor(turn, told, lead_s=settings.lead_s, clock=self._clock).run(stop)
+        return await Conductor(period, told, lead_s=settings.lead_s, clock=self._clock).run(stop)
 
     async def close(self, *, at_once: bool = False) -> None:
         """End every worker; what they have is on the device then, unless `at_once`."""
         await asyncio.gather(*(worker.close(at_once=at_once) for worker in self.workers))
 
 
-def index_by_turn(answered: Answered) -> dict[str, dict[str, AnswerView | None]]:
-    """Return turn key -> what is recorded of that turn: a worker is told of its turn and no more."""
+def index_by_period(answered: Answered) -> dict[str, dict[str, AnswerView | None]]:
+    """Return period key -> what is recorded of that period: a worker is told of its period and no more."""
     found: defaultdict[str, dict[str, AnswerView | None]] = defaultdict(dict)
     for request_id, answer in answered.items():
         found["/".join(request_id.split("/", 4)[:4])][request_id] = answer

@@ -5,7 +5,7 @@ import pytest
 from tests.builders.knee import Service, make_plan, search_to_end, start_run
 from tests.builders.records import build_record
 
-from draftproof.judge.knee.trials import count_in_flight, read_turns
+from draftproof.judge.knee.trials import count_in_flight, read_periods
 from draftproof.workload.items import FollowUp
 
 # Four slots of a second each fall behind at 8 requests/s.
@@ -19,10 +19,10 @@ def run():
 
 
 def pick(run, *, is_saturated):
-    """Return the key of a turn that the service kept up with, or of one that it did not."""
-    turns = read_turns(run)
+    """Return the key of a period that the service kept up with, or of one that it did not."""
+    periods = read_periods(run)
     return next(
-        key for key, one in sorted(turns.items()) if one.completed and bool(one.saturated) is is_saturated
+        key for key, one in sorted(periods.items()) if one.completed and bool(one.saturated) is is_saturated
     )
 
 
@@ -39,31 +39,31 @@ def test_what_keeps_the_load_up_is_in_flight_too():
     assert (count_in_flight(records, 0), count_in_flight(records, 10)) == (0, 0)
 
 
-def test_a_turn_that_was_broken_off_has_no_one_window_to_fall_behind_in(run):
+def test_a_period_that_was_broken_off_has_no_one_window_to_fall_behind_in(run):
     """The queue of its second part is not that of its first: it is judged by its requests alone."""
     key = pick(run, is_saturated=True)
-    assert "requests in flight grew" in str(read_turns(run)[key].saturated)
+    assert "requests in flight grew" in str(read_periods(run)[key].saturated)
     (whole,) = [one for one in run.blocks if key_of(one) == key]
     first = msgspec.structs.replace(whole, completed=False)
     resumed = msgspec.structs.replace(run, blocks=(*run.blocks, first))
-    turn = read_turns(resumed)[key]
-    assert (turn.saturated, turn.is_complete) == (None, True)
+    period = read_periods(resumed)[key]
+    assert (period.saturated, period.is_complete) == (None, True)
 
 
-def test_a_conversation_is_good_if_all_its_turns_are(run):
-    """A first turn that failed spoils it, however well it went on."""
+def test_a_conversation_is_good_if_all_its_periods_are(run):
+    """A first period that failed spoils it, however well it went on."""
     more = (FollowUp(content="more"),)
     run = msgspec.structs.replace(
         run, items=tuple(msgspec.structs.replace(item, follow_ups=more) for item in run.items)
     )
     key = pick(run, is_saturated=False)
-    before = read_turns(run)[key]
+    before = read_periods(run)[key]
     opening = next(
         one for one in run.records if key_of(one) == key and one.phase == "measure" and one.outcome == "ok"
     )
     failed = msgspec.structs.replace(opening, outcome="http_error")
     later = msgspec.structs.replace(opening, request_id=f"{opening.request_id}+1", conversation_turn=1)
     records = tuple(failed if one is opening else one for one in run.records)
-    after = read_turns(msgspec.structs.replace(run, records=(*records, later)))[key]
+    after = read_periods(msgspec.structs.replace(run, records=(*records, later)))[key]
     assert (len(after.on_time), after.good) == (len(before.on_time) + 1, before.good)
     assert after.conversations == before.conversations - 1

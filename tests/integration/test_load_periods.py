@@ -1,4 +1,4 @@
-"""A whole turn against the scripted server: load kept up, resume, warm-up, stopping, a full disk."""
+"""A whole period against the scripted server: load kept up, resume, warm-up, stopping, a full disk."""
 
 import asyncio
 import collections
@@ -8,7 +8,7 @@ import time
 
 import msgspec
 import pytest
-from tests.builders.load import run_turn, run_warmup
+from tests.builders.load import run_period, run_warmup
 from tests.builders.records import build_item
 from tests.builders.scripted_server import ScriptedServer
 from tests.builders.scripts import Script
@@ -16,7 +16,7 @@ from tests.builders.transport import FakeTransport, Story
 
 from draftproof.core.errors import StoreError
 from draftproof.measure.client.transport import HttpTransport
-from draftproof.measure.load.period import Endpoint, Turn
+from draftproof.measure.load.period import Endpoint, Period
 from draftproof.measure.load.request_runner import LoadSettings
 from draftproof.services.engines import ADAPTERS, REFERENCE
 
@@ -38,8 +38,8 @@ class ListSink:
         self.records.append(record)
 
 
-def turn(concurrency=3, item_ids=NAMES):
-    return Turn(
+def period(concurrency=3, item_ids=NAMES):
+    return Period(
         block=1, load="l", concurrency=concurrency, repeat=0, arm="baseline", order=2, item_ids=item_ids
     )
 
@@ -59,12 +59,12 @@ def slow_for(*names):
     return script_for
 
 
-def run(server, sink, *, runner=run_turn, this_turn=None, **options):
+def run(server, sink, *, runner=run_period, this_period=None, **options):
     async def main():
         transport = HttpTransport()
         try:
             return await runner(
-                this_turn or turn(), endpoint(server.url), ITEMS,
+                this_period or period(), endpoint(server.url), ITEMS,
                 **{"transport": transport, "sink": sink, "settings": QUICK} | options,
             )  # fmt: skip
         finally:
@@ -131,7 +131,7 @@ def test_one_slot_runs_one_request_at_a_time_without_fill():
     """At concurrency 1 each request is scheduled after the one before it has ended."""
     sink = ListSink()
     with ScriptedServer(Script()) as server:
-        run(server, sink, this_turn=turn(concurrency=1))
+        run(server, sink, this_period=period(concurrency=1))
     assert [record.request_id for record in sink.records] == [f"l/1/0/baseline/{name}" for name in NAMES]
     for before, after in zip(sink.records, sink.records[1:], strict=False):
         assert before.end_ns <= after.scheduled_ns <= after.sent_ns
@@ -141,7 +141,7 @@ def test_a_slot_is_free_when_its_answer_ended_not_when_the_client_noticed():
     """What the client takes between two requests counts from the answer's end, so none of it is lost."""
     sink = ListSink()
     with ScriptedServer(Script()) as server:
-        run(server, sink, this_turn=turn(concurrency=1))
+        run(server, sink, this_period=period(concurrency=1))
     ends = [record.end_ns for record in sink.records]
     assert [record.scheduled_ns for record in sink.records[1:]] == ends[:-1]
 
@@ -150,7 +150,7 @@ def test_the_first_wave_is_spread_out():
     """Slots start one stagger apart, and the schedule says so whatever the loop did."""
     sink = ListSink()
     with ScriptedServer(Script(ttft_s=0.2)) as server:
-        block = run(server, sink, this_turn=turn(concurrency=3, item_ids=("a", "b", "c")))
+        block = run(server, sink, this_period=period(concurrency=3, item_ids=("a", "b", "c")))
     leads = sorted(
         record.scheduled_ns - block.started_ns for record in sink.records if "#lead" in record.request_id
     )
@@ -165,7 +165,7 @@ def test_the_burst_of_a_start_is_in_no_counted_first_token():
     """
     sink = ListSink()
     with ScriptedServer(Script(tokens_per_chunk=(1,) * 12, gaps_s=(0.01,))) as server:
-        block = run(server, sink, this_turn=turn(concurrency=5), settings=LoadSettings(stagger_s=0.004))
+        block = run(server, sink, this_period=period(concurrency=5), settings=LoadSettings(stagger_s=0.004))
     leads = [record for record in sink.records if "#lead" in record.request_id]
     assert len(leads) == 5
     assert {record.phase for record in leads} == {"fill"}
@@ -184,29 +184,34 @@ def test_every_item_has_its_seed_and_it_is_sent():
     """The seed in the record is the one the service got, and does not depend on the arm."""
     sink = ListSink()
     with ScriptedServer(Script()) as server:
-        run(server, sink, this_turn=turn(concurrency=1), seed_of=lambda item, repeat: ord(item.id) + repeat)
+        run(
+            server,
+            sink,
+            this_period=period(concurrency=1),
+            seed_of=lambda item, repeat: ord(item.id) + repeat,
+        )
         assert [(served.payload or {})["seed"] for served in server.served] == [97, 98, 99, 100, 101]
     assert [record.seed for record in sink.records] == [97, 98, 99, 100, 101]
 
 
-def test_a_resumed_turn_asks_only_what_is_missing():
+def test_a_resumed_period_asks_only_what_is_missing():
     """Ids that are done are not sent again."""
     sink = ListSink()
     done = {f"l/1/0/baseline/{name}" for name in ("a", "c", "d")}
     with ScriptedServer(Script()) as server:
-        block = run(server, sink, this_turn=turn(concurrency=1), done=done)
+        block = run(server, sink, this_period=period(concurrency=1), done=done)
         assert len(server.served) == 2
     assert [record.item_id for record in sink.records] == ["b", "e"]
     assert block.completed
 
 
-def test_a_turn_that_is_done_sends_nothing():
-    """Resuming behind a finished turn costs no request."""
+def test_a_period_that_is_done_sends_nothing():
+    """Resuming behind a finished period costs no request."""
     sink = ListSink()
     transport = FakeTransport(Story())
     done = {f"l/1/0/baseline/{name}" for name in NAMES}
     block = asyncio.run(
-        run_turn(turn(), endpoint("http://h"), ITEMS, transport=transport, sink=sink, done=done)
+        run_period(period(), endpoint("http://h"), ITEMS, transport=transport, sink=sink, done=done)
     )
     assert (transport.requests, sink.records, block.completed) == ([], [], True)
 
@@ -225,7 +230,7 @@ def test_no_warm_up_sends_nothing():
     """A count of zero is allowed."""
     sink = ListSink()
     transport = FakeTransport(Story())
-    asyncio.run(run_warmup(turn(), endpoint("http://h"), ITEMS, count=0, transport=transport, sink=sink))
+    asyncio.run(run_warmup(period(), endpoint("http://h"), ITEMS, count=0, transport=transport, sink=sink))
     assert sink.records == []
 
 
@@ -237,8 +242,8 @@ def test_stopping_keeps_what_is_done_and_marks_what_was_in_flight():
         stop = asyncio.Event()
         sink._on_append = lambda record: stop.set() if record.phase == "measure" else None
         transport = HttpTransport()
-        block = await run_turn(
-            turn(), endpoint(url), ITEMS, transport=transport, sink=sink, settings=QUICK, stop=stop
+        block = await run_period(
+            period(), endpoint(url), ITEMS, transport=transport, sink=sink, settings=QUICK, stop=stop
         )
         await transport.close()
         return block
@@ -259,14 +264,14 @@ def test_stopping_keeps_what_is_done_and_marks_what_was_in_flight():
     assert (block.completed, block.note) == (False, "stopped before every counted request had ended")
 
 
-def test_cancelling_the_turn_records_what_was_in_flight():
-    """Cancelled from outside, the turn raises on, and no request is lost without a record."""
+def test_cancelling_the_period_records_what_was_in_flight():
+    """Cancelled from outside, the period raises on, and no request is lost without a record."""
     sink = ListSink()
 
     async def main(url, server):
         transport = HttpTransport()
         task = asyncio.create_task(
-            run_turn(turn(), endpoint(url), ITEMS, transport=transport, sink=sink, settings=QUICK)
+            run_period(period(), endpoint(url), ITEMS, transport=transport, sink=sink, settings=QUICK)
         )
         await asyncio.to_thread(wait_for_writes, server, 3)
         task.cancel()
@@ -286,7 +291,7 @@ def test_cancelling_the_turn_records_what_was_in_flight():
 
 
 @pytest.mark.parametrize("fault", [OSError(errno.ENOSPC, "no space left"), StoreError("the journal is full")])
-def test_a_sink_that_cannot_write_ends_the_turn(fault):
+def test_a_sink_that_cannot_write_ends_the_period(fault):
     """The sink's error is raised as it is, and nothing is left in flight."""
 
     def fail(record):
@@ -340,7 +345,7 @@ def test_an_error_of_our_own_is_not_booked_as_the_service_s(monkeypatch):
         transport = HttpTransport()
         broken = Endpoint(url=url, served_model="m", engine="broken")
         try:
-            await run_turn(turn(), broken, ITEMS, transport=transport, sink=ListSink(), settings=QUICK)
+            await run_period(period(), broken, ITEMS, transport=transport, sink=ListSink(), settings=QUICK)
         finally:
             await transport.close()
 
