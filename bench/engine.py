@@ -2,7 +2,7 @@
 """How fast the reference engine is on this machine, beside what else runs the same weights; writes JSON.
 
 One process, the demo's model, greedy decoding of prompts no drafter has seen. Everything is warmed up; what
-is compared takes periods prompt by prompt, several times. A figure is the median over prompts of the ratio of
+is compared takes turns prompt by prompt, several times. A figure is the median over prompts of the ratio of
 two sides, each the median of its repeats on that prompt, given with its quartiles. Times are those of whole
 calls, from token ids to token ids, prefill included on both sides; `decode` beside a figure leaves the
 prefill out on both. Ratios matter, not milliseconds; run it on a machine that does nothing else.

@@ -14,7 +14,7 @@ from tests.builders.disturbed import BUSY, QUIET, add_attempts, note_hosts
 
 from draftproof.core.records import BlockRecord, Chunk, HostUse, RequestRecord
 from draftproof.judge.decide.effects import derive_seed
-from draftproof.judge.observe.client_limits import LAGGED_TURNS_LIMIT
+from draftproof.judge.observe.client_limits import LAGGED_PERIODS_LIMIT
 from draftproof.judge.observe.observed import PeriodKey, RunData
 
 STALLED, FACTOR, GAIN = 0.1, 3.0, 0.85
@@ -70,7 +70,7 @@ def _within_bound(run: RunData, stalled: set[PeriodKey]) -> set[PeriodKey]:
     for load in {key[0] for key in stalled}:
         planned = sum(one.load == load for one in run.blocks)
         in_order = [_key(one) for one in run.blocks if _key(one) in stalled and one.load == load]
-        kept |= set(in_order[: int(LAGGED_TURNS_LIMIT * planned)])
+        kept |= set(in_order[: int(LAGGED_PERIODS_LIMIT * planned)])
     return kept
 
 

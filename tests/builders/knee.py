@@ -1,6 +1,6 @@
 """Knee searches against made-up services whose knee is known: a queue with a number of slots.
 
-Each look of a search is answered by a simulation of first-come-first-served slots with service times drawn
+Each trial of a search is answered by a simulation of first-come-first-served slots with service times drawn
 from a gamma distribution, led up to as an open loop does. No clock and no socket: a whole search takes part
 of a second.
 """
@@ -16,7 +16,7 @@ from tests.builders.records import build_block_record, build_item, build_manifes
 from draftproof.core.records import RequestRecord
 from draftproof.judge.knee.search import replay
 from draftproof.judge.knee.trials import read_periods
-from draftproof.judge.observe.levels import Look
+from draftproof.judge.observe.levels import Trial
 from draftproof.judge.observe.run_data import RunData
 from draftproof.measure.load.loops import Lead
 from draftproof.plan.loading import parse_plan
@@ -75,27 +75,27 @@ def start_run(plan: Plan, *, prompts: int = 40) -> RunData:
 
 
 def search_to_end(run: RunData, services: Mapping[str, Service], *, most: int = 200) -> RunData:
-    """Return a run with every look of its search taken, at most so many."""
+    """Return a run with every trial of its search taken, at most so many."""
     periods = read_periods(run)
     for _ in range(most):
-        look = replay(run.plan, run.items, periods).next
-        if look is None:
+        trial = replay(run.plan, run.items, periods).next
+        if trial is None:
             return run
         before = len(run.records), len(run.blocks)
-        for order, arm in enumerate(look.block.arm_order):
-            run = answer_period(run, look, arm, order, services[arm])
+        for order, arm in enumerate(trial.block.arm_order):
+            run = answer_period(run, trial, arm, order, services[arm])
         added = msgspec.structs.replace(run, records=run.records[before[0] :], blocks=run.blocks[before[1] :])
         periods = periods | read_periods(added)
     return run
 
 
-def answer_period(run: RunData, look: Look, arm: str, order: int, service: Service) -> RunData:
-    """Return a run with one arm's period of a look answered; the same each time for the same run."""
+def answer_period(run: RunData, trial: Trial, arm: str, order: int, service: Service) -> RunData:
+    """Return a run with one arm's period of a trial answered; the same each time for the same run."""
     start_ns = max((block.ended_ns for block in run.blocks), default=0) + NS_PER_S
-    records = tuple(_simulate(run.plan, look, arm, service, start_ns))
+    records = tuple(_simulate(run.plan, trial, arm, service, start_ns))
     block = build_block_record(
-        block=look.block.index,
-        load=look.block.load,
+        block=trial.block.index,
+        load=trial.block.load,
         arm=arm,
         order=order,
         started_ns=start_ns,
@@ -106,18 +106,18 @@ def answer_period(run: RunData, look: Look, arm: str, order: int, service: Servi
     return msgspec.structs.replace(run, records=(*run.records, *records), blocks=(*run.blocks, block))
 
 
-def _simulate(plan: Plan, look: Look, arm: str, service: Service, start_ns: int) -> list[RequestRecord]:
+def _simulate(plan: Plan, trial: Trial, arm: str, service: Service, start_ns: int) -> list[RequestRecord]:
     """Return the records of a period, those that lead up to it included."""
-    queue = Queue(service, hash_number(plan.seed, arm, look.block.load, look.number))
-    block = look.block
-    base_s = 0.0 if block.concurrency is not None else queue.lead_up(look.load, plan.limits.lead_max_s)
+    queue = Queue(service, hash_number(plan.seed, arm, trial.block.load, trial.number))
+    block = trial.block
+    base_s = 0.0 if block.concurrency is not None else queue.lead_up(trial.load, plan.limits.ramp_up_max_s)
     client = [0.0] * (block.concurrency or 0)
     for order, item_id in enumerate(block.item_ids):
         due_s = base_s + block.due_ns[order] / NS_PER_S if block.due_ns else heapq.heappop(client)
         end_s = queue.ask(due_s, item_id)
         heapq.heappush(client, end_s)
     return [
-        _record(look, arm, start_ns, number, request, fails=service.fails(look.load))
+        _record(trial, arm, start_ns, number, request, fails=service.fails(trial.load))
         for number, request in enumerate(queue.asked)
     ]
 
@@ -166,9 +166,9 @@ class Queue:
 
 
 def _record(
-    look: Look, arm: str, start_ns: int, number: int, request: Asked, *, fails: bool
+    trial: Trial, arm: str, start_ns: int, number: int, request: Asked, *, fails: bool
 ) -> RequestRecord:
-    block, phase = look.block, "fill" if request.item_id is None else "measure"
+    block, phase = trial.block, "fill" if request.item_id is None else "measure"
     begins_ns, end_ns = (start_ns + round(at * 1e9) for at in (request.begins_s, request.end_s))
     due_ns = start_ns + round(request.due_s * 1e9)
     gap_ns = max((end_ns - begins_ns) // 4, 1)

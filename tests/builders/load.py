@@ -1,13 +1,13 @@
 """Runs one period in this process, as the measuring loop does, with what a test wants otherwise."""
 
 from draftproof.measure.load.loops import run
-from draftproof.measure.load.request_runner import Performer
+from draftproof.measure.load.request_runner import RequestRunner
 from draftproof.measure.load.schedule import warmup_period
 
 
 async def run_period(period, endpoint, items, *, stop=None, **options):
     """Run a period and return its record."""
-    return await run(Performer(period, endpoint, items, **options), stop)
+    return await run(RequestRunner(period, endpoint, items, **options), stop)
 
 
 async def run_warmup(period, endpoint, items, *, count, **options):

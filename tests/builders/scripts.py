@@ -1,6 +1,6 @@
 """What the scripted server does with one request: its timing, tokens and faults. Pure.
 
-Periods a script into the steps the server walks through. Pure.
+Turns a script into the steps the server walks through. Pure.
 """
 
 import itertools

@@ -241,11 +241,11 @@ def test_probes_that_were_begun_are_finished_by_a_resumed_run(bench, monkeypatch
 
     asked = []
 
-    async def stop_midway(run, fleet, arm, _stop):
+    async def stop_midway(run, service_group, arm, _stop):
         asked.append(arm)
         if arm == "candidate":
             raise Interrupted
-        await behaviour._probe_arm(run, fleet, arm)
+        await behaviour._probe_arm(run, service_group, arm)
 
     with monkeypatch.context() as patch:
         patch.setattr(sys.modules["draftproof.measure.run.measure"], "probe_arm", stop_midway)

@@ -28,7 +28,7 @@ points_per_doubling = 1
 on_time_share = 0.9
 requests = 30
 window_s = 1.5
-looks = 2
+trials = 2
 time_budget_s = 120
 spacing = "{spacing}"
 """
@@ -83,7 +83,7 @@ def test_a_run_searches_after_its_levels_and_reports_what_it_found(stage, search
 
 
 def test_a_search_that_was_cut_off_is_finished_without_asking_anything_twice(stage, searched):
-    """From a journal that ends inside a look the run goes on: same looks, each request recorded once."""
+    """From a journal that ends inside a trial the run goes on: same trials, each request recorded once."""
     journal = stage.out / "journal" / "records.jsonl"
     lines = journal.read_bytes().splitlines(keepends=True)
     records = [json.loads(line)["record"] for line in lines]
@@ -94,8 +94,8 @@ def test_a_search_that_was_cut_off_is_finished_without_asking_anything_twice(sta
     again = finish(stage)
     ids = [one["request_id"] for one in stage.measured()]
     assert len(ids) == len(set(ids))
-    assert [(one.arm, one.load, one.looks) for one in again.knee.points] == [
-        (one.arm, one.load, one.looks) for one in searched.knee.points
+    assert [(one.arm, one.load, one.trials) for one in again.knee.points] == [
+        (one.arm, one.load, one.trials) for one in searched.knee.points
     ]
     assert again.knee.ended == "settled"
 
@@ -120,8 +120,8 @@ def test_a_compacted_run_and_a_withheld_package_have_the_same_knee(stage, search
     assert opened.results.knee == searched.knee
 
 
-def test_load_workers_are_started_once_for_all_looks(stage, monkeypatch):
-    """Two for the levels and two for the search, however many looks it takes; none stays behind."""
+def test_load_workers_are_started_once_for_all_trials(stage, monkeypatch):
+    """Two for the levels and two for the search, however many trials it takes; none stays behind."""
     started, start = [], ProcessWorker.start
 
     async def count(worker):

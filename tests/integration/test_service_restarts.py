@@ -17,7 +17,7 @@ from draftproof.core.errors import EngineError, IncompatibleError
 from draftproof.measure.run.progress import Progress
 from draftproof.measure.run.reporting import recompute
 from draftproof.measure.run.runner import resume_run, run_plan
-from draftproof.measure.run.service_group import Fleet
+from draftproof.measure.run.service_group import ServiceGroup
 from draftproof.plan.loading import load_plan, parse_plan
 from draftproof.store import RunDirectory
 
@@ -281,13 +281,15 @@ def test_a_service_that_is_silent_after_a_period_is_asked_when_it_is_needed(serv
     """Silence is no other answer: the next period waits for it as ever, and none waits after the last."""
     services.serve(0)
     services.serve(1, *DRAFTING)
-    fleet = Fleet(services.load_plan(60.0, "generic")[0], None, services.folder, Progress(), asyncio.Event())
+    service_group = ServiceGroup(
+        services.load_plan(60.0, "generic")[0], None, services.folder, Progress(), asyncio.Event()
+    )
 
     async def ask() -> tuple[object, object]:
-        async with fleet:
-            before = await fleet.find_change("candidate")
+        async with service_group:
+            before = await service_group.find_change("candidate")
             services.replace(None)
-            return before, await fleet.find_change("candidate")
+            return before, await service_group.find_change("candidate")
 
     assert asyncio.run(ask()) == (None, None)
 
@@ -308,10 +310,10 @@ def test_an_address_that_cannot_tell_just_now_is_no_other_answer(tmp_path, path,
     async def ask(url: str) -> IncompatibleError | None:
         ports = dict.fromkeys(("baseline", "candidate"), url.rpartition(":")[2])
         plan = parse_plan(PLAN.format(engine="vllm", ready_s=5.0, **ports))
-        async with Fleet(plan, None, tmp_path, Progress(), asyncio.Event()) as fleet:
-            assert await fleet.find_change("candidate") is None
+        async with ServiceGroup(plan, None, tmp_path, Progress(), asyncio.Event()) as service_group:
+            assert await service_group.find_change("candidate") is None
             ill.append(path)
-            return await fleet.find_change("candidate")
+            return await service_group.find_change("candidate")
 
     with ByteServer({CHAT: answer, "/health": respond("", kind=TEXT), **dict.fromkeys(told, tell)}) as server:
         found = asyncio.run(ask(server.url))

@@ -5,6 +5,7 @@ by runs on the reference engine.
 """
 
 import sys
+import warnings
 from collections.abc import Iterable
 from itertools import pairwise
 from typing import Annotated, Any
@@ -110,6 +111,7 @@ def root(
 def main() -> int:
     """Run the command line and return its exit code; every error a user can cause is one sentence."""
     replace_unencodable()
+    warnings.showwarning = _note  # type: ignore[assignment] # only the sentence is shown
     try:
         app()
     except DraftproofError as error:
@@ -121,6 +123,10 @@ def main() -> int:
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else 0
     return 0
+
+
+def _note(message: Warning | str, *_: object) -> None:
+    sys.stderr.write(f"draftproof: note: {make_printable(str(message))}\n")
 
 
 def _say(text: str, code: int) -> int:

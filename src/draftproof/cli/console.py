@@ -41,7 +41,7 @@ from draftproof.measure.run.progress import Interrupted, Progress
 if TYPE_CHECKING:
     from draftproof.cli.live import LiveView
     from draftproof.core.records import Notice, Warmup
-    from draftproof.measure.run.progress_model import Board, PeriodView
+    from draftproof.measure.run.progress_model import PeriodView, ProgressModel
 
 INTERRUPTED_CODE = 130
 STEP_LINE_S = 30.0
@@ -136,7 +136,7 @@ class ConsoleProgress(Progress):
         if self._task is not None:
             self._bars.update(self._task, completed=done, total=total, description=step)
 
-    def watch(self, board: "Board") -> None:
+    def watch(self, board: "ProgressModel") -> None:
         """Show the board instead of the bar until the next phase."""
         from draftproof.cli.live import LiveView  # noqa: PLC0415 - the qualification takes a second to import
 
@@ -193,7 +193,7 @@ class LineProgress(Progress):
             self._write("Preparing the model")
         self.advance(done, total or 0, step)
 
-    def watch(self, board: "Board") -> None:
+    def watch(self, board: "ProgressModel") -> None:
         """Periods follow."""
         del board
         self._is_watching = True

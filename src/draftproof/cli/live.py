@@ -15,7 +15,13 @@ from rich.segment import Segment
 from rich.style import Style
 
 from draftproof.core.records import Notice, Warmup
-from draftproof.measure.run.progress_model import ArmView, Board, BoardView, PeriodView, format_duration
+from draftproof.measure.run.progress_model import (
+    ArmView,
+    PeriodView,
+    ProgressModel,
+    ProgressView,
+    format_duration,
+)
 
 INTERVAL_S = 0.5
 MISSING = "–"
@@ -90,7 +96,7 @@ _COLUMNS = (
 )
 
 
-def render_board(view: BoardView, width: int) -> list[Line]:
+def render_progress(view: ProgressView, width: int) -> list[Line]:
     """Return the lines of the live view; none is wider than `width` characters."""
     lines = [
         *_render_table(view.arms, width),
@@ -148,7 +154,7 @@ def describe_notice(notice: Notice) -> str:
     return f"{notice.text}{over} What helps: {notice.remedy}."
 
 
-def _describe_run(view: BoardView) -> list[str]:
+def _describe_run(view: ProgressView) -> list[str]:
     level = f"period {view.period} of {view.periods}{_say_again(view.again)}"
     level += f", load {view.load}" if view.load else ""
     left = f"about {format_duration(view.left_s)} left" if view.left_s is not None else "time left: not known"
@@ -232,25 +238,25 @@ def _cut(line: Line, width: int) -> Line:
     return tuple(span for span in kept if span[0])
 
 
-class DrawnBoard:
+class DrawnProgress:
     """A view of a board as the terminal library draws it, at the width that it has at that moment."""
 
-    def __init__(self, view: BoardView) -> None:
+    def __init__(self, view: ProgressView) -> None:
         self._view = view
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the lines; the last column stays free, where some terminals wrap."""
-        yield from _segments(render_board(self._view, max(options.max_width - 1, 1)))
+        yield from _segments(render_progress(self._view, max(options.max_width - 1, 1)))
 
 
 class LiveView:
     """Shows a board from `start` until `stop`, a look every `interval_s`; the terminal is then as it was."""
 
-    def __init__(self, board: Board, console: Console, *, interval_s: float = INTERVAL_S) -> None:
+    def __init__(self, board: ProgressModel, console: Console, *, interval_s: float = INTERVAL_S) -> None:
         self._board, self._interval_s = board, interval_s
         self.looks = self.drawings = 0
         self._live = Live(
-            DrawnBoard(board.view()),
+            DrawnProgress(board.view()),
             console=console,
             auto_refresh=False,
             transient=True,
@@ -280,7 +286,7 @@ class LiveView:
             if state != shown:
                 shown = state
                 self.drawings += 1
-                self._live.update(DrawnBoard(view), refresh=True)
+                self._live.update(DrawnProgress(view), refresh=True)
 
 
 def _segments(lines: Iterable[Line]) -> Iterable[Segment]:

@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 
 import draftproof
-from draftproof.core.records import SCHEMA_VERSION
 from draftproof.core.rounding import round_figures
 from draftproof.judge.decide.behaviour import Behaviour, describe_behaviour
 from draftproof.judge.decide.cells import is_null_at_odds
@@ -68,7 +67,7 @@ from draftproof.judge.observe.services import (
 from draftproof.judge.observe.windows import measure_windows
 from draftproof.judge.results.figure import describe
 from draftproof.judge.results.order import OrderSummary
-from draftproof.judge.results.run import ArmCell, Cell, Reason, Results, Verdict
+from draftproof.judge.results.run import RESULTS_SCHEMA_VERSION, ArmCell, Cell, Reason, Results, Verdict
 from draftproof.judge.results.services import ServiceAgreement, ServiceUse
 
 
@@ -157,7 +156,7 @@ def _assemble(
     if knee is not None and knee.points:  # the search answers what the run's own loads leave open
         not_measured = without_searched(not_measured, is_open=knee.axis == "rps")
     return Results(
-        schema_version=SCHEMA_VERSION,
+        schema_version=RESULTS_SCHEMA_VERSION,
         draftproof_version=draftproof.__version__,
         run_name=manifest.run_name,
         question=plan.question,

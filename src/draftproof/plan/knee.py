@@ -15,7 +15,7 @@ from draftproof.plan.tables import Strict as _Strict
 PREFIX = "knee-"
 MOST_POINTS = 200
 REQUESTS_PER_SLOT = 10  # of a closed loop: with fewer its start and end are most of what is measured
-MOST_OF_A_LOOK = 1_000_000
+MOST_OF_A_TRIAL = 1_000_000
 LONGEST_LOOK_S = 86_400.0
 Load = Annotated[float, Field(ge=SLOWEST_RPS, le=100_000, allow_inf_nan=False, strict=True)]
 
@@ -35,18 +35,19 @@ class Knee(_Strict):
         0.95, description="A load holds if at least this share of all attempted requests is on time."
     )
     requests: Whole = Field(
-        200, ge=20, le=100_000, description="Requests of an arm in one look at a load, at least."
+        200, ge=20, le=100_000, description="Requests of an arm in one trial at a load, at least."
     )
     window_s: Seconds = Field(
         20.0,
-        description="Open loop: requests of a look come over so long, at least. Above its capacity a service "
+        description="Open loop: requests of a trial come over so long, at least. Above its capacity "
+        "a service "
         "falls behind slowly: a window of a few deadlines may be over before it shows.",
     )
-    looks: Whole = Field(
+    trials: Whole = Field(
         3,
         ge=1,
         le=20,
-        description="Looks at a load, at most: so long as its on-time share is not told from the target.",
+        description="Trials at a load, at most: as long as its on-time share is undetermined.",
     )
     time_budget_s: Seconds = Field(
         1800.0, description="No further load is begun once periods of the search have taken so long in all."
@@ -74,15 +75,16 @@ class Knee(_Strict):
         return self
 
     @model_validator(mode="after")
-    def _has_looks_that_end(self) -> Self:
-        if (most := self.count_requests(self.high)) > MOST_OF_A_LOOK:
+    def _has_trials_that_end(self) -> Self:
+        if (most := self.count_requests(self.high)) > MOST_OF_A_TRIAL:
             raise ValueError(
-                f"a look at high = {self.high:g} takes {most:,} requests, at most {MOST_OF_A_LOOK:,} are "
+                f"a trial at high = {self.high:g} takes {most:,} requests, at most {MOST_OF_A_TRIAL:,} are "
                 "allowed; lower high or window_s"
             )
         if self.axis == "rps" and self.requests / self.low > LONGEST_LOOK_S:
             raise ValueError(
-                f"the {self.requests} requests of a look at low = {self.low:g} take longer than a day; raise "
+                f"the {self.requests} requests of a trial at low = {self.low:g} take longer than a "
+                f"day; raise "
                 "low or lower requests"
             )
         return self
@@ -97,17 +99,17 @@ class Knee(_Strict):
         """What a load counts, for a reader."""
         return "requests/s" if self.axis == "rps" else "in flight"
 
-    def look_level(self, confidence: float) -> float:
-        """Return the confidence of one look, so that all looks at a load together have `confidence`."""
-        return 1.0 - (1.0 - confidence) / self.looks
+    def trial_level(self, confidence: float) -> float:
+        """Return the confidence of one trial, so that all trials at a load together have `confidence`."""
+        return 1.0 - (1.0 - confidence) / self.trials
 
     def count_requests(self, load: float) -> int:
-        """Return the requests of one look at a load."""
+        """Return the requests of one trial at a load."""
         least = load * self.window_s if self.axis == "rps" else load * REQUESTS_PER_SLOT
         return max(self.requests, -int(-least // 1))
 
     def level(self, load: float, repeats: int = 1) -> LoadLevel:
-        """Return a load as a level like any other, its whole look in one block."""
+        """Return a load as a level like any other, its whole trial in one block."""
         is_open = self.axis == "rps"
         return LoadLevel(
             name=name_level(load),
@@ -129,12 +131,12 @@ class Knee(_Strict):
             )
         if taken := [name for name in levels if name.startswith(PREFIX)]:
             raise ValueError(f"load level {taken[0]!r} has a name of the knee search: rename it")
-        needed = trials_to_show(self.on_time_share, self.look_level(confidence))
-        if self.requests * self.looks < needed:
+        needed = trials_to_show(self.on_time_share, self.trial_level(confidence))
+        if self.requests * self.trials < needed:
             raise ValueError(
-                f"knee.requests = {self.requests} in {self.looks} looks cannot show an on-time share of "
+                f"knee.requests = {self.requests} in {self.trials} trials cannot show an on-time share of "
                 f"{self.on_time_share:g} even if every request is on time: set requests to "
-                f"{-(-needed // self.looks)} at least"
+                f"{-(-needed // self.trials)} at least"
             )
 
 

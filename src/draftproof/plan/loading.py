@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 import tomllib
+import warnings
 from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
@@ -30,6 +31,8 @@ LATER_KEYS = (
     ("comparison", "forced_by_method"),
     ("comparison", "unequal_budgets"),
 )
+# Keys that have another name now: (table, old) -> new. Plans of earlier releases and their runs keep loading.
+RENAMED_KEYS = {("knee", "looks"): "trials", ("limits", "lead_max_s"): "ramp_up_max_s"}
 _DRAFTER_SETTING = "drafter"
 _BARE_KEY = re.compile(r"^[A-Za-z0-9_-]+$")
 _TOML_POSITION = re.compile(
@@ -45,12 +48,17 @@ def load_plan(path: Path | str) -> tuple[Plan, str]:
     byte for byte, unless it has a path to resolve: then it is written anew with absolute ones, so that it
     means the same wherever a run keeps it. `path`: a TOML file, or "builtin:demo". Raises PlanError: no such
     file, not TOML (with the line), an unknown key or a value out of range.
+
+    Warns (FutureWarning) of a key that has another name now.
     """
     if str(path).startswith(BUILTIN_PREFIX):
         return load_builtin_plan(str(path).removeprefix(BUILTIN_PREFIX))
     path = Path(path)
     text = _read_text(path)
     written = parse_plan(text, source=str(path))
+    for table, old in _rename_keys(_parse_toml(text, str(path)), str(path)):
+        new = RENAMED_KEYS[table, old]
+        warnings.warn(f"{path}: {table}.{old} is called {table}.{new} now.", FutureWarning, stacklevel=2)
     plan = _resolve_paths(written, path.parent)
     return plan, text if plan == written else render_plan(plan)
 
@@ -82,10 +90,27 @@ def parse_plan(text: str, source: str = "plan") -> Plan:
     """
     values = _parse_toml(text, source)
     _flatten_settings(values)
+    _rename_keys(values, source)
     try:
         return Plan.model_validate(values)
     except ValidationError as error:
         raise describe_faults(error, values, source) from None
+
+
+def _rename_keys(values: dict[str, Any], source: str) -> list[tuple[str, str]]:
+    """Give keys that were renamed their new names in place; return which there were."""
+    found = []
+    for (table, old), new in RENAMED_KEYS.items():
+        part = values.get(table)
+        if not isinstance(part, dict) or old not in part:
+            continue
+        if new in part:
+            raise PlanError(
+                f"{table}.{old} is the old name of {table}.{new}.", place=source, fix=f"remove {old}."
+            )
+        part[new] = part.pop(old)
+        found.append((table, old))
+    return found
 
 
 def plan_sha256(text: str) -> str:

@@ -226,7 +226,7 @@ class Thresholds(_Strict):
     )
     e2e_margin: Ratio = Field(0.10, description="End-to-end time may grow by at most this share.")
     tail_quantile: Literal["p90", "p95", "p99"] = Field(
-        "p95", description="The quantile over requests that stands for the tail."
+        "p95", description="The quantile over requests that defines the tail."
     )
     tail_margin: Annotated[Number, Field(gt=0.0, le=5.0)] = Field(
         0.25,
@@ -297,11 +297,11 @@ class Limits(_Strict):
         "programs, stolen time, a late client, sleep, throttling; never the arm's own times): at most a "
         "fifth of a load's periods. Times without a quiet attempt are left out, if no more are such.",
     )
-    lead_max_s: Number = Field(
+    ramp_up_max_s: Number = Field(
         30.0,
         gt=0,
         le=1e9,
-        description="Longest time for which an open loop leads up to its counted requests. 16 mean times of "
+        description="Longest ramp-up of an open loop to its counted requests. 16 mean times of "
         "a request are wanted; where this cuts them short, the report warns.",
     )
     stall_ms: Number = Field(200.0, gt=0, description="A gap between chunks above this is a stall.")

@@ -64,7 +64,7 @@ def plan_blocks(
     """Return the blocks of a run in the order in which they are run.
 
     Repeats come one after the other; inside a repeat the levels alternate, block by block, in a drawn order
-    that periods round each time. Blocks of one level and repeat differ in size by at most one item, and so
+    that turns round each time. Blocks of one level and repeat differ in size by at most one item, and so
     does each segment's share of them; blocks of a replay are windows of the trace. For the order of the arms
     see `arm_orders.py`; those in `last` come last in every block. Raises UsageError: no items, no arms, arm
     names that repeat, a replay of items without times, a class that no item has, or more requests or a longer

@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from draftproof.cli.live import describe_period, describe_warmup, render_board
+from draftproof.cli.live import describe_period, describe_warmup, render_progress
 from draftproof.core.records import Warmup, WarmupGroup
-from draftproof.measure.run.progress_model import ArmView, BoardView, PeriodView, format_duration
+from draftproof.measure.run.progress_model import ArmView, PeriodView, ProgressView, format_duration
 
 FRESH = ArmView(
     arm="baseline",
@@ -53,7 +53,7 @@ def arm(name: str, state: str, **fields: Any) -> ArmView:
     return msgspec.structs.replace(FRESH, arm=name, state=state, **(known | fields))
 
 
-BUSY = BoardView(
+BUSY = ProgressView(
     arms=(
         arm("baseline", "ended", done=72),
         arm("candidate", "measuring", done=18, failures={"timeout": 2, "cut": 1}),
@@ -82,8 +82,9 @@ baseline_null  waiting     1234/14400       0     99 %      21.3       143
 Period 4 of 16, load busy · 02:13 elapsed · about 7 min left
 Client in the last period: lag 120 ms at most · 12 % of a core
 candidate: 1 cut, 2 timeout
-Times of the last period (candidate) do not count · the client itself was late · a load process filled its core
-"""  # noqa: E501
+Times of the last period (candidate) do not count · the client itself was late
+a load process filled its core
+"""
 AT_69 = """\
 Arm           State            Done Failed On time ms/token First ms
 baseline      ended           72/72      0    94 %     21.3      143
@@ -104,10 +105,10 @@ candidate          18/72     21.3
 alternative         0/72        –
 baseline_null 1234/14400     21.3
 
-Period 4 of 16, load busy · 02:13 elapsed
-about 7 min left
-Client in the last period: lag 120 ms at
-most · 12 % of a core
+Period 4 of 16, load busy
+02:13 elapsed · about 7 min left
+Client in the last period: lag 120 ms
+at most · 12 % of a core
 candidate: 1 cut, 2 timeout
 Times of the last period (candidate) do
 not count · the client itself was late
@@ -115,8 +116,8 @@ a load process filled its core
 """
 
 
-def text(view: BoardView, width: int) -> str:
-    return "".join("".join(piece for piece, _ in line) + "\n" for line in render_board(view, width))
+def text(view: ProgressView, width: int) -> str:
+    return "".join("".join(piece for piece, _ in line) + "\n" for line in render_progress(view, width))
 
 
 @pytest.mark.parametrize(("width", "expected"), [(110, AT_110), (69, AT_69), (39, AT_39)])

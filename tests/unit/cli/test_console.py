@@ -20,14 +20,14 @@ from draftproof.cli.console import (
 from draftproof.cli.live import LiveView
 from draftproof.measure.load.period import Period
 from draftproof.measure.run.progress import Progress
-from draftproof.measure.run.progress_model import Board
+from draftproof.measure.run.progress_model import ProgressModel
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 TURN = Period(block=0, load="busy", concurrency=1, repeat=0, arm="candidate", order=0, item_ids=("a",))
 
 
 def make_board():
-    return Board([TURN], {"a": build_item("a")})
+    return ProgressModel([TURN], {"a": build_item("a")})
 
 
 class Seconds:
@@ -189,7 +189,7 @@ def test_nothing_is_drawn_while_nothing_changes():
     """A board that stands still costs a look, not a drawing; the second that passes is a change."""
     screen = Screen()
     now = [0]
-    board = Board([TURN], {"a": build_item("a")}, clock=lambda: now[0])
+    board = ProgressModel([TURN], {"a": build_item("a")}, clock=lambda: now[0])
     view = LiveView(board, Console(file=screen.file, force_terminal=True, width=80), interval_s=0.01)
     view.start()
     wait_for(lambda: view.looks >= 5)

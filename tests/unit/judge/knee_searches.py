@@ -11,7 +11,7 @@ SLOW = Service(slots=4, service_s=1.0)
 FAST = Service(slots=4, service_s=0.25)
 QUICK: dict[str, Any] = {
     "requests": 100,
-    "looks": 2,
+    "trials": 2,
     "points_per_doubling": 1,
     "time_budget_s": 80_000,
     "window_s": 20,

@@ -14,7 +14,7 @@ SERVICES = {name: Service(slots=4, service_s=1.0) for name in ("baseline", "cand
 
 @pytest.fixture(scope="module")
 def run():
-    plan = make_plan(requests=100, looks=1, points_per_doubling=1, time_budget_s=80_000, window_s=20)
+    plan = make_plan(requests=100, trials=1, points_per_doubling=1, time_budget_s=80_000, window_s=20)
     return search_to_end(start_run(plan), SERVICES)
 
 

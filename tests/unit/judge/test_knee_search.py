@@ -20,7 +20,7 @@ from draftproof.judge.observe.levels import (
     choose_items,
     knee_levels,
     knee_only,
-    plan_look,
+    plan_trial,
     prompt_of,
     without_knee,
 )
@@ -51,7 +51,7 @@ def test_the_ratio_of_two_knees_covers_the_truth(searched):
     assert ratio.low <= 4.5 <= (ratio.high or 100)
 
 
-def test_every_arm_of_a_look_answers_the_same_prompts_due_at_the_same_times(searched):
+def test_every_arm_of_a_trial_answers_the_same_prompts_due_at_the_same_times(searched):
     """Loads are compared on equal terms: items and arrival times are those of the block, in every arm."""
     run, _ = searched
     by_period: dict[tuple[str, int], dict[str, list[RequestRecord]]] = {}
@@ -65,22 +65,22 @@ def test_every_arm_of_a_look_answers_the_same_prompts_due_at_the_same_times(sear
         assert first == second
 
 
-def test_a_null_arm_at_the_baselines_own_service_looks_last():
-    """Before it nobody has asked that service what a look asks."""
+def test_a_null_arm_at_the_baselines_own_service_trials_last():
+    """Before it nobody has asked that service what a trial asks."""
     attached = PLAN.replace(
         "[arms.baseline]", '[arms.baseline]\nengine = "generic"\nurl = "http://127.0.0.1:1"'
     )
     plan = make_plan(attached.replace("null_arm = false", "null_arm = true"))
     run = start_run(plan)
     arms = ("baseline", "candidate", "baseline_null")
-    looks = [
-        plan_look(plan, run.items, point=0, number=number, arms=arms, index=number) for number in range(3)
+    trials = [
+        plan_trial(plan, run.items, point=0, number=number, arms=arms, index=number) for number in range(3)
     ]
-    assert {look.block.arm_order[-1] for look in looks} == {"baseline_null"}
+    assert {trial.block.arm_order[-1] for trial in trials} == {"baseline_null"}
 
 
 def test_a_search_that_was_broken_off_goes_on_where_it_was(searched):
-    """From every prefix of its periods the search takes the same looks as it did without a break."""
+    """From every prefix of its periods the search takes the same trials as it did without a break."""
     run, found = searched
     order = {(one.block, one.arm): at for at, one in enumerate(run.blocks)}
     for kept in range(0, len(run.blocks), 3):
@@ -89,22 +89,22 @@ def test_a_search_that_was_broken_off_goes_on_where_it_was(searched):
             blocks=run.blocks[:kept],
             records=tuple(one for one in run.records if order[one.block, one.arm] < kept),
         )
-        look = replay(part.plan, part.items, read_periods(part)).next
-        assert look is not None
-        assert look.block.index == run.blocks[kept].block
-        assert look.block.load == run.blocks[kept].load
+        trial = replay(part.plan, part.items, read_periods(part)).next
+        assert trial is not None
+        assert trial.block.index == run.blocks[kept].block
+        assert trial.block.load == run.blocks[kept].load
         services = {"baseline": SLOW, "candidate": FAST}
-        if kept and run.blocks[kept - 1].block == look.block.index:
+        if kept and run.blocks[kept - 1].block == trial.block.index:
             done = run.blocks[kept - 1].arm
-            left = next(name for name in look.block.arm_order if name != done)
-            part = answer_period(part, look, left, 1, services[left])
+            left = next(name for name in trial.block.arm_order if name != done)
+            part = answer_period(part, trial, left, 1, services[left])
         assert msgspec.structs.replace(
             knee_of(search_to_end(part, services)), spent_s=0
         ) == msgspec.structs.replace(found, spent_s=0)
 
 
 def test_a_period_of_which_something_is_missing_is_gone_on_with(searched):
-    """A look lacks a record, or its period was broken off: it is the next one, and tells nothing before."""
+    """A trial lacks a record, or its period was broken off: it is the next one, and tells nothing before."""
     run, _ = searched
     block = run.blocks[0]
     own = [one for one in run.records if (one.block, one.arm) == (block.block, block.arm)]
@@ -115,7 +115,7 @@ def test_a_period_of_which_something_is_missing_is_gone_on_with(searched):
     )
     for part in (lacking, broken):
         found = replay(part.plan, part.items, read_periods(part))
-        assert (found.ended, found.looks, found.points) == ("unfinished", (), {})
+        assert (found.ended, found.trials, found.points) == ("unfinished", (), {})
         assert found.next is not None
         assert found.next.block.index == block.block
 
@@ -127,27 +127,27 @@ def test_the_order_of_records_does_not_matter(searched):
     assert knee_of(backwards) == found
 
 
-def test_looks_that_another_version_chose_count(searched):
-    """A journal whose second look is at a load that the search would not take now is read to its end."""
+def test_trials_that_another_version_chose_count(searched):
+    """A journal whose second trial is at a load that the search would not take now is read to its end."""
     run, _ = searched
-    look = plan_look(run.plan, run.items, point=4, number=0, arms=("baseline", "candidate"), index=1)
+    trial = plan_trial(run.plan, run.items, point=4, number=0, arms=("baseline", "candidate"), index=1)
     first = run.blocks[0].block
     begun = msgspec.structs.replace(
         run,
         blocks=tuple(one for one in run.blocks if one.block == first),
         records=tuple(one for one in run.records if one.block == first),
     )
-    look = msgspec.structs.replace(look, block=msgspec.structs.replace(look.block, index=first + 1))
-    for order, name in enumerate(look.block.arm_order):
-        begun = answer_period(begun, look, name, order, FAST)
+    trial = msgspec.structs.replace(trial, block=msgspec.structs.replace(trial.block, index=first + 1))
+    for order, name in enumerate(trial.block.arm_order):
+        begun = answer_period(begun, trial, name, order, FAST)
     search = replay(begun.plan, begun.items, read_periods(begun))
-    assert [one.load for one in search.looks] == [0.5, 8.0]
+    assert [one.load for one in search.trials] == [0.5, 8.0]
     assert search.next is not None
     assert search.next.load == 16.0  # both hold 8, so nothing below it is left to tell
 
 
-def test_a_look_without_one_arm_counts_once_the_journal_goes_on(searched):
-    """Where a version before asked fewer arms at a load, its later looks are read all the same."""
+def test_a_trial_without_one_arm_counts_once_the_journal_goes_on(searched):
+    """Where a version before asked fewer arms at a load, its later trials are read all the same."""
     run, found = searched
     gone = next(one for one in run.blocks if one.order == 1)
     kept = msgspec.structs.replace(
@@ -156,17 +156,17 @@ def test_a_look_without_one_arm_counts_once_the_journal_goes_on(searched):
         records=tuple(one for one in run.records if (one.block, one.arm) != (gone.block, gone.arm)),
     )
     search = replay(kept.plan, kept.items, read_periods(kept))
-    assert len(search.looks) == len({one.block for one in run.blocks})
+    assert len(search.trials) == len({one.block for one in run.blocks})
     assert sum(len(one.periods) for one in search.points.values()) == found.periods - 1
 
 
 def test_an_oversaturated_load_fails_at_once():
-    """A deadline that no queue of one look reaches does not hide that the service falls behind."""
+    """A deadline that no queue of one trial reaches does not hide that the service falls behind."""
     plan = make_plan(PLAN.replace("e2e_ms = 3000", "e2e_ms = 3000000"), **QUICK)
     _, found = find(plan=plan)
     failed = [one for one in found.points if one.arm == "baseline" and one.standing == "fails"]
     assert failed
-    assert all(one.looks == 1 and "grew" in one.saturated for one in failed)
+    assert all(one.trials == 1 and "grew" in one.saturated for one in failed)
     assert min(one.load for one in failed) >= 4
 
 
@@ -184,8 +184,8 @@ def test_requests_of_a_queue_without_end_take_longer_and_longer(searched):
     heavy = msgspec.structs.replace(run, records=(), blocks=())
     slowing = {}
     for index, point in enumerate((1, 4)):
-        look = plan_look(run.plan, run.items, point=point, number=0, arms=("baseline",), index=index)
-        one = answer_period(heavy, look, "baseline", 0, SLOW)
+        trial = plan_trial(run.plan, run.items, point=point, number=0, arms=("baseline",), index=index)
+        one = answer_period(heavy, trial, "baseline", 0, SLOW)
         seen = [own for own in prepare_run(knee_only(one)).observations if own.record.phase == "measure"]
         slowing[point] = measure_slowing(
             sorted((own.record for own in seen), key=lambda own: own.scheduled_ns)
@@ -211,7 +211,7 @@ def test_a_curve_that_is_not_monotone_counts_up_to_its_lowest_failure():
     assert (arm(found, "baseline").holds, arm(found, "baseline").fails) == (0.5, 1.0)
 
 
-def test_no_load_that_holds_says_to_look_lower_and_none_that_fails_to_look_higher():
+def test_no_load_that_holds_says_to_trial_lower_and_none_that_fails_to_trial_higher():
     """Both ends of the grid give the reason and the fix, and no number."""
     _, found = find({"baseline": Service(service_s=9.0), "candidate": Service(slots=64, service_s=0.1)})
     slow, fast = arm(found, "baseline"), arm(found, "candidate")
@@ -222,13 +222,13 @@ def test_no_load_that_holds_says_to_look_lower_and_none_that_fails_to_look_highe
     assert slow.conversations_per_device_hour.value is None
 
 
-def test_looks_of_a_late_client_count_for_nothing():
+def test_trials_of_a_late_client_count_for_nothing():
     """Where the client itself was late nothing is known of the service, and the notes say so."""
     late = Service(slots=4, service_s=0.25, late_s=9.0)
     _, found = find({"baseline": SLOW, "candidate": late})
     rows = [one for one in found.points if one.arm == "candidate"]
     assert all(
-        one.standing == "open" and one.invalid_looks == one.looks and one.attempted == 0 for one in rows
+        one.standing == "open" and one.invalid_trials == one.trials and one.attempted == 0 for one in rows
     )
     assert arm(found, "candidate").holds is None
     assert any("client itself" in note for note in found.notes)
@@ -314,8 +314,8 @@ def test_a_plan_without_a_search_keeps_every_record(searched):
     assert knee_levels(plan) == frozenset()
 
 
-def test_a_look_asks_each_prompt_about_equally_often(searched):
-    """A look of more requests than prompts repeats them under names of their own."""
+def test_a_trial_asks_each_prompt_about_equally_often(searched):
+    """A trial of more requests than prompts repeats them under names of their own."""
     run, _ = searched
     chosen = choose_items(run.items, 1, 100, seed=1)
     times: dict[str, int] = {}
@@ -326,8 +326,8 @@ def test_a_look_asks_each_prompt_about_equally_often(searched):
     assert set(times.values()) == {2, 3}
 
 
-def test_two_looks_ask_other_prompts_where_there_are_others(searched):
-    """The second look goes on in the drawn order where the first one ended."""
+def test_two_trials_ask_other_prompts_where_there_are_others(searched):
+    """The second trial goes on in the drawn order where the first one ended."""
     run, _ = searched
     first, second = (choose_items(run.items, number, 20, seed=1) for number in (0, 1))
     assert not {prompt_of(one.id) for one in first} & {prompt_of(one.id) for one in second}
@@ -341,7 +341,7 @@ def test_brackets_cover_the_true_knee_at_the_stated_confidence():
     """
     missed = total = 0
     for seed in range(40):
-        plan = make_plan(seed=seed, requests=200, looks=2, low=0.55, high=18, time_budget_s=80_000)
+        plan = make_plan(seed=seed, requests=200, trials=2, low=0.55, high=18, time_budget_s=80_000)
         _, found = find({"baseline": SLOW, "candidate": SLOW}, plan=plan)
         for one in found.arms:
             total += 1

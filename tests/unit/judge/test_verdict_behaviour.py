@@ -87,7 +87,7 @@ def test_what_is_no_loss_does_not_block_and_is_said_where_it_is_a_fault(
 
 
 def test_of_several_answers_to_a_probe_the_worst_counts(fast_run):
-    """A resumed run that asked twice cannot period a failure into a pass."""
+    """A resumed run that asked twice cannot turn a failure into a pass."""
     twice = (*probes(baseline="passed", candidate="failed"), *probes(candidate="passed"))
     run = msgspec.structs.replace(fast_run, behaviours=twice)
     assert len(judge_probes(prepare_run(run))) == len(PROBES)

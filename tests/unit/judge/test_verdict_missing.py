@@ -66,7 +66,7 @@ def test_what_no_prompts_mend_is_said_first(world):
     said = "No item has a check"
     assert said in compute_results(run).verdict.sentence
     assert plan_of(run, earlier=True).sentence.startswith(said)
-    assert check_ending(run).startswith("It can run, but no gain can be credited. First: " + said)
+    assert check_ending(run).startswith("It can run, but no gain can be claimed. First: " + said)
 
 
 def test_a_plan_with_enough_is_ready(world):

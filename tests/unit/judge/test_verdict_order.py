@@ -1,4 +1,4 @@
-"""Order, drift and the noise floor: what a known disturbance of the run must show, and what must not."""
+"""Order, drift and the null difference: what a known disturbance of the run must show, and what must not."""
 
 import msgspec
 import pytest
@@ -99,7 +99,7 @@ def test_a_place_that_is_slower_shows_over_all_arms(world):
     assert len(ratios) == 3
     assert ratios[0] / ratios[1] == pytest.approx(1.2, rel=0.02)
     assert adjusted_p < 0.001
-    assert any("the place in a block matters to every arm" in text for text in results.warnings)
+    assert any("the position in a block matters to every arm" in text for text in results.warnings)
     effect = next(
         e for e in results.effects if (e.metric, e.arm, e.segment) == ("tpot_ns", "candidate", "all")
     )

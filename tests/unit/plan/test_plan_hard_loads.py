@@ -78,6 +78,6 @@ def test_a_plan_of_months_or_of_billions_is_refused_before_it_is_made(level, sai
     ],
 )
 def test_a_knee_search_that_cannot_be_made_is_refused(knee, said):
-    """Before the search, not at the look that would be it."""
+    """Before the search, not at the trial that would be it."""
     with pytest.raises(PlanError, match=said):
         parse("concurrency = 1", f"[knee]\n{knee}\n")

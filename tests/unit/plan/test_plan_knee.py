@@ -34,7 +34,7 @@ def test_a_search_that_cannot_find_anything_is_refused_with_the_fix(changes, wor
     assert words in str(error.value)
 
 
-def test_a_load_is_a_level_whose_look_is_one_block():
+def test_a_load_is_a_level_whose_trial_is_one_block():
     """4 requests/s over 100 s are 400 requests in one block; the level's name is a name of a plan."""
     knee = parse("window_s = 100\n").knee
     level = knee.level(4.0, repeats=2)
@@ -44,15 +44,15 @@ def test_a_load_is_a_level_whose_look_is_one_block():
 
 
 def test_a_closed_loop_asks_enough_for_its_slots():
-    """With 64 in flight a look has ten requests for each slot."""
+    """With 64 in flight a trial has ten requests for each slot."""
     knee = parse('axis = "concurrency"\n', ends="low = 1\nhigh = 64\n").knee
     level = knee.level(64.0)
     assert (level.concurrency, level.arrivals, level.block_size) == (64, None, 640)
 
 
-def test_all_looks_together_have_the_plans_confidence():
-    """The error that the plan allows is shared among the looks at a load."""
-    assert parse("looks = 5\n").knee.look_level(0.95) == pytest.approx(0.99)
+def test_all_trials_together_have_the_plans_confidence():
+    """The error that the plan allows is shared among the trials at a load."""
+    assert parse("trials = 5\n").knee.trial_level(0.95) == pytest.approx(0.99)
 
 
 def test_a_search_reads_back_and_leaves_the_deciding_hash_alone():

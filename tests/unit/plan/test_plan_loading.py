@@ -310,3 +310,20 @@ def test_rendered_plan_reads_back_equal_with_awkward_text():
     plan, _ = load_builtin_plan("demo")
     awkward = plan.model_copy(update={"question": 'a "b" \\ \n\t\x7f\x01 سؤال 问'})
     assert parse_plan(render_plan(awkward)) == awkward
+
+
+def test_a_key_that_was_renamed_is_read_and_said(tmp_path):
+    """A plan of an earlier release means what it meant; its file's reader hears the new name."""
+    text = MINIMAL + "[limits]\nlead_max_s = 12\n"
+    assert parse_plan(text).limits.ramp_up_max_s == 12
+    path = tmp_path / "plan.toml"
+    path.write_text(text)
+    with pytest.warns(FutureWarning, match=r"limits.lead_max_s is called limits.ramp_up_max_s now"):
+        plan, kept = load_plan(path)
+    assert (plan.limits.ramp_up_max_s, kept) == (12, text)
+
+
+def test_a_renamed_key_beside_its_new_name_is_refused():
+    """Nobody can tell which of two values is meant."""
+    error = fault(MINIMAL + "[limits]\nlead_max_s = 12\nramp_up_max_s = 13\n")
+    assert "limits.lead_max_s is the old name of limits.ramp_up_max_s" in str(error)

@@ -63,7 +63,7 @@ def test_a_value_of_another_type_is_refused(table, name, wrong):
 
 
 @pytest.mark.parametrize(
-    "limits", ["lead_max_s = 1e300", "sample_s = 1e300", "sample_s = 5e-324", "sample_s = 1e-6"]
+    "limits", ["ramp_up_max_s = 1e300", "sample_s = 1e300", "sample_s = 5e-324", "sample_s = 1e-6"]
 )
 def test_times_that_no_clock_counts_are_refused(limits):
     """In nanoseconds they would be infinite or nothing, in mid-run."""

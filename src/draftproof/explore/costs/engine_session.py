@@ -29,7 +29,7 @@ from draftproof.services.arms.service import fetch_totals
 ARM = "candidate"
 
 
-class Station:
+class EngineSession:
     """One start of the engine. Use as an async context manager; leaving it stops the process tree.
 
     `arm`: the arm as varied for this start. `plan`: the plan; its limits say how long to wait. `model`: the
@@ -92,7 +92,7 @@ class Station:
 
 
 async def send_wave(
-    station: Station,
+    session: EngineSession,
     start: Start,
     number: int,
     batch: int,
@@ -117,8 +117,8 @@ async def send_wave(
         Job(request_id=f"{period.key}/{item.id}", item=item, phase=phase, order_in_block=slot, seed=slot + 1)
         for slot, item in enumerate(items)
     ]
-    before = await station.scrape()
-    records = await asyncio.gather(*(_ask(station, period, job, timeout_s) for job in jobs))
+    before = await session.scrape()
+    records = await asyncio.gather(*(_ask(session, period, job, timeout_s) for job in jobs))
     return Wave(
         start=start.index,
         draft_length=start.draft_length,
@@ -126,18 +126,18 @@ async def send_wave(
         synthetic=synthetic,
         records=tuple(records),
         before=before,
-        after=await station.scrape(),
+        after=await session.scrape(),
     )
 
 
-async def _ask(station: Station, period: Period, job: Job, timeout_s: float) -> RequestRecord:
+async def _ask(session: EngineSession, period: Period, job: Job, timeout_s: float) -> RequestRecord:
     scheduled_ns = monotonic_ns()
-    record = make_record(period, job, scheduled_ns, await _exchange(station, job, timeout_s))
-    return mask_struct(record, station.secrets) if station.secrets else record
+    record = make_record(period, job, scheduled_ns, await _exchange(session, job, timeout_s))
+    return mask_struct(record, session.secrets) if session.secrets else record
 
 
-async def _exchange(station: Station, job: Job, timeout_s: float) -> Exchange:
-    endpoint = station.endpoint
+async def _exchange(session: EngineSession, job: Job, timeout_s: float) -> Exchange:
+    endpoint = session.endpoint
     request = WireRequest(
         url=endpoint.chat_url,
         body=msgspec.json.encode(endpoint.build_payload(job.item, seed=job.seed)),
@@ -146,7 +146,7 @@ async def _exchange(station: Station, job: Job, timeout_s: float) -> Exchange:
     fold = ExchangeFold(endpoint.adapter.start_fold())
     try:
         async with asyncio.timeout(timeout_s):
-            return fold.close(await station.transport.send(request, fold))
+            return fold.close(await session.transport.send(request, fold))
     except TimeoutError:
         return fold.close(
             Ending(kind="timeout", at_ns=monotonic_ns(), detail=f"no end within {timeout_s:g} s")

@@ -17,7 +17,7 @@ from draftproof.core.clock import wall_anchor
 from draftproof.core.errors import EngineError, UsageError
 from draftproof.core.rounding import round_figures
 from draftproof.explore.costs.batches import Wave, WaveCost, cost_wave
-from draftproof.explore.costs.engine_session import ARM, Station, send_wave
+from draftproof.explore.costs.engine_session import ARM, EngineSession, send_wave
 from draftproof.explore.costs.estimate import (
     WaveSet,
     compare_run,
@@ -170,38 +170,38 @@ class _Measuring:
         job = self._job
         log = job.out / LOG_FOLDER / f"start-{start.index}-{start.draft_length}-{start.drafting}.log"
         self._tell(f"starting: {start.title}")
-        station = Station(varied.arm, job.plan, job.model, log, stop)
+        session = EngineSession(varied.arm, job.plan, job.model, log, stop)
         try:
-            await self._measure_start(station, start, lines, stop)
+            await self._measure_start(session, start, lines, stop)
         except Interrupted as stopped:
             raise Interrupted(job.out, len(self.costs), self._total) from stopped
 
     async def _measure_start(
-        self, station: Station, start: Start, lines: LineFile, stop: asyncio.Event
+        self, session: EngineSession, start: Start, lines: LineFile, stop: asyncio.Event
     ) -> None:
         async with contextlib.AsyncExitStack() as running:
             try:
-                await running.enter_async_context(station)
+                await running.enter_async_context(session)
             except EngineError as error:
-                raise _explain(error, start, station.log_path, synthetic=self._job.grid.synthetic) from error
-            self.manifests.append(station.manifest)
+                raise _explain(error, start, session.log_path, synthetic=self._job.grid.synthetic) from error
+            self.manifests.append(session.manifest)
             for number, batch in enumerate(dict.fromkeys(start.batches)):
                 self._tell(f"{start.title}: warming up batch {batch}")
-                await self._send(station, start, -1 - number, batch, stop)
+                await self._send(session, start, -1 - number, batch, stop)
             for number, batch in enumerate(start.batches):
                 self._tell(f"{start.title}: batch {batch}")
-                wave = await self._send(station, start, number, batch, stop)
+                wave = await self._send(session, start, number, batch, stop)
                 lines.append(msgspec.json.encode(wave))
-                station.check_alive()
-                self.costs.append(cost_wave(wave, station.adapter.facts.series))
+                session.check_alive()
+                self.costs.append(cost_wave(wave, session.adapter.facts.series))
 
     async def _send(
-        self, station: Station, start: Start, number: int, batch: int, stop: asyncio.Event
+        self, session: EngineSession, start: Start, number: int, batch: int, stop: asyncio.Event
     ) -> Wave:
         """Send a wave; one with a negative number warms up, is short, and is not kept."""
         is_warm_up = number < 0
         sending = send_wave(
-            station,
+            session,
             start,
             number,
             batch,

@@ -152,7 +152,7 @@ def list_unresolved(prepared: PreparedRun, bands: Iterable[ContextBand]) -> tupl
         return ()
     floor = 2 * prepared.plan.comparison.minimum_prompts
     which = "any segment" if len(names) == len(prepared.segments) else ", ".join(names)
-    needs = f"{floor} prompts of differing lengths in a segment, and a service that tells its tokens"
+    needs = f"{floor} prompts of differing lengths in a segment, and a service that reports its tokens"
     return (f"Whether long contexts fare like short ones in {which}: that needs {needs}.",)
 
 

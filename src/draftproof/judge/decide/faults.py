@@ -28,7 +28,7 @@ from draftproof.judge.metrics.request import is_empty, name_outcome
 from draftproof.judge.observe.client_limits import (
     CORE_SHARE,
     LAG_PART,
-    LAGGED_TURNS_LIMIT,
+    LAGGED_PERIODS_LIMIT,
     RATE_SHORTFALL,
     ClientFault,
     FaultKind,
@@ -249,7 +249,7 @@ def _find_unfit_client(prepared: PreparedRun, load: str) -> Iterator[Reason]:
     periods = [period for period in periods if period.completed or period.lag_max_ns is not None] or periods
     unfit = sum(period.lagged or period.lag_max_ns is None for period in periods)
     asked = any(prepared.of_arm(arm, load) for arm in ("baseline", "candidate"))
-    if (not periods and asked) or (periods and unfit / len(periods) > LAGGED_TURNS_LIMIT):
+    if (not periods and asked) or (periods and unfit / len(periods) > LAGGED_PERIODS_LIMIT):
         yield from (
             Reason(code=CLIENT_LATE, text=text, evidence=f"periods: load {load}")
             for text in describe_client_faults(

@@ -117,7 +117,7 @@ def _too_short_a_tail(plan: Plan, items: Sequence[Item], asked: Iterable[_Asked]
     if len(items) < floor:
         text = (
             f"{len(items)} prompts cannot show {quantile} to be within tail_margin at any load: at least "
-            f"{floor - len(items)} more are needed, so no gain can be credited."
+            f"{floor - len(items)} more are needed, so no gain can be claimed."
         )
         yield Shortfall(text=text, segment=ALL, load=ALL, more=floor - len(items))
         return
@@ -149,14 +149,14 @@ def _too_few_processes(plan: Plan) -> Iterator[Shortfall]:
     if attached:
         text = (
             f"The run only attaches to {' and '.join(attached)}, and the luck of one process is not told "
-            f"from what the arm does: no gain can be credited unless {LEAST_PROCESSES} of each arm answer; "
+            f"from what the arm does: no gain can be claimed unless {LEAST_PROCESSES} of each arm answer; "
             "give commands, or start it anew between parts of the run (Ctrl-C, then --resume)."
         )
         yield Shortfall(text=text, segment=ALL, load=ALL, evidence="plan: arms")
     elif plan.placement == "together" and wanted != "auto" and wanted + 1 < LEAST_PROCESSES:
         text = (
-            f"With limits.restarts = {wanted} the luck of a start is not told from what the arm does: no "
-            f"gain can be credited with fewer than {LEAST_PROCESSES} processes of each arm, so set "
+            f"With limits.restarts = {wanted} the luck of a start cannot be separated from the arm: no "
+            f"gain can be claimed with fewer than {LEAST_PROCESSES} processes of each arm, so set "
             f"{LEAST_PROCESSES - 1} or more, or auto."
         )
         yield Shortfall(text=text, segment=ALL, load=ALL, evidence="plan: limits")
@@ -165,14 +165,14 @@ def _too_few_processes(plan: Plan) -> Iterator[Shortfall]:
 def _too_few_pairs(plan: Plan, items: Sequence[Item], asked: Iterable[_Asked]) -> Iterator[Shortfall]:
     checked = any(item.checks for item in items)
     if not checked:
-        text = "No item has a check: quality cannot be compared, so no gain can be credited."
+        text = "No item has a check: quality cannot be compared, so no gain can be claimed."
         yield Shortfall(text=text, segment=ALL, load=ALL)
     for one in asked:
         if checked and not one.checked:
             yield _at_load(
                 one,
                 f"At load {one.level.name} no item that the shares of its classes leave has a check: quality "
-                "cannot be compared there, so no gain can be credited.",
+                "cannot be compared there, so no gain can be claimed.",
             )
         yield from _pairs_missing(plan, one)
 
@@ -191,7 +191,7 @@ def _pairs_missing(plan: Plan, asked: _Asked) -> Iterator[Shortfall]:
             yield _at_load(
                 asked,
                 f"At load {asked.level.name} {count} prompts cannot show {name} = {margin:g}, even without "
-                f"one difference: {needed - count} more are needed, so no gain can be credited.",
+                f"one difference: {needed - count} more are needed, so no gain can be claimed.",
                 needed - count,
             )
 
@@ -241,7 +241,7 @@ def find_few_blocks(prepared: PreparedRun, pairs: Pairs, least: int) -> Iterator
 def _describe(load: str, blocks: int, least: int, why: str) -> str:
     return (
         f"Load {load} has {blocks} of at least {least} blocks, so what a period did to all of its prompts "
-        f"cannot be told from an effect, and no gain can be credited: {why}."
+        f"cannot be separated from an effect, and no gain can be claimed: {why}."
     )
 
 

@@ -15,7 +15,7 @@ from draftproof.core.records import RequestRecord
 from draftproof.judge.decide.effects import derive_seed
 from draftproof.judge.metrics.acceptance import committed_progress, pool_acceptance
 from draftproof.judge.metrics.delivery import describe_hint, find_hint, summarise_delivery
-from draftproof.judge.metrics.estimators import EstimatorValue, rival_estimators
+from draftproof.judge.metrics.estimators import EstimatorValue, other_estimators
 from draftproof.judge.metrics.request import name_outcome
 from draftproof.judge.metrics.service import percentile
 from draftproof.judge.observe.columns import ASSUMED, Columns
@@ -276,7 +276,7 @@ def _compute_rows(prepared: PreparedRun, load: str) -> list[EstimatorRow]:
 
 def _estimate(prepared: PreparedRun, arm: str, load: str) -> dict[str, EstimatorValue]:
     records = [one.record for one in prepared.of_arm(arm, load) if one.is_ok and one.timed]
-    return {value.estimator: value for value in rival_estimators(records)}
+    return {value.estimator: value for value in other_estimators(records)}
 
 
 def _to_row(

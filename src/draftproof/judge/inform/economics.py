@@ -272,7 +272,7 @@ def _left_out(books: Books, place: Place, other: Place, work: Work) -> tuple[str
     elif None in (_joules(books, place, of_good=False), _joules(books, other, of_good=False)):
         found.append("energy (not metered in both arms)")
     if null_of_loads(books, (place[1], other[1])) is None:
-        found.append("noise between two equal arms (not measured)")
+        found.append("difference between two equal arms (not measured)")
     hours = (work.one_off_hours, work.recurring_hours_per_month)
     if all(one in (None, (0.0, 0.0)) for one in hours):
         found.append("work (no hours)")

@@ -1,6 +1,6 @@
 """Open loops that met a service still filling up, or one that could not take their rate. Pure.
 
-Behind a lead that its bound ended, or where the requests in flight grow within the periods of an arm, waits
+After a ramp-up that its bound ended, or where the requests in flight grow within the periods of an arm, waits
 are those of a queue that has not reached its mean: the arm that is closer to its capacity looks better than
 it is. Where a queue grew as long as a period went on, by the rule of the knee search, waits are those of the
 period's length and say little of two arms.
@@ -85,7 +85,7 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def warn_about_filling(prepared: PreparedRun) -> Iterator[str]:
-    """Yield a sentence for each load whose leads were cut and each arm whose queue grew in its periods."""
+    """Yield a sentence for each load whose ramp-ups were cut and each arm whose queue grew in its periods."""
     yield from _warn_about_leads(prepared)
     loads = {level.name for level in prepared.plan.load if is_steady(level.open_loop)}
     by_place = defaultdict[tuple[str, str], list[tuple[float, float]]](list)
@@ -99,7 +99,7 @@ def warn_about_filling(prepared: PreparedRun) -> Iterator[str]:
                 f"periods, from "
                 f"{grown.first:.1f} on average in their first halves to {grown.second:.1f} in their second: "
                 "its waits are those of a service still filling up, and longer ones follow. Use longer "
-                "blocks or a longer lead (limits.lead_max_s), or a lower rate."
+                "blocks or a longer ramp-up (limits.ramp_up_max_s), or a lower rate."
             )
 
 
@@ -137,21 +137,22 @@ def measure_halves(every: Sequence[RequestRecord]) -> tuple[float, float] | None
 
 
 def _warn_about_leads(prepared: PreparedRun) -> Iterator[str]:
-    bound_s = prepared.plan.limits.lead_max_s
+    bound_s = prepared.plan.limits.ramp_up_max_s
     for load in prepared.loads:
         own = [one for one in prepared.run.blocks if one.load == load and one.lead_end is not None]
         empty = _count(own, "not_standing")
         if empty:
             yield (
-                f"At load {load} the lead reached its bound of {bound_s:g} s before as many requests had "
+                f"At load {load} the ramp-up reached its bound of {bound_s:g} s before as many requests had "
                 f"ended as were in flight: {empty}. Waits there are of a service still filling up. Raise "
-                "limits.lead_max_s, or lower the rate."
+                "limits.ramp_up_max_s, or lower the rate."
             )
         if cut := _count(own, "cut"):
             yield (
-                f"At load {load} the lead was cut at its bound of {bound_s:g} s, short of 16 mean times of a "
+                f"At load {load} the ramp-up was cut at its bound of {bound_s:g} s, short of 16 mean "
+                f"times of a "
                 f"request: {cut}. An arm that is close to its capacity may still have been filling up, and "
-                "then its waits are too short. Raise limits.lead_max_s."
+                "then its waits are too short. Raise limits.ramp_up_max_s."
             )
 
 
@@ -171,7 +172,7 @@ def warn_about_known_prompts(prepared: PreparedRun) -> Iterator[str]:
     loads = [load for load in loads if load in prepared.loads]
     if loads:
         yield (
-            f"At load {', '.join(loads)} a period asks every item of the workload, so that its lead asked "
+            f"At load {', '.join(loads)} a period asks every item of the workload, so that its ramp-up asked "
             "counted prompts: a service that keeps prompts knew them, and first tokens are too early. Set "
             "block_size below the number of items, or switch prompt caching off in every arm."
         )

@@ -45,10 +45,10 @@ def compute_knee(run: RunData) -> KneeSearch | None:
         grid=knee.grid,
         target=knee.on_time_share,
         confidence=plan.comparison.confidence,
-        look_level=knee.look_level(plan.comparison.confidence),
+        trial_level=knee.trial_level(plan.comparison.confidence),
         budget_s=knee.time_budget_s,
         spent_s=search.spent_s,
-        periods=sum(len(look.block.arm_order) for look in search.looks),
+        periods=sum(len(trial.block.arm_order) for trial in search.trials),
         ended=search.ended,
         points=points,
         arms=arms,
@@ -60,7 +60,7 @@ def compute_knee(run: RunData) -> KneeSearch | None:
 
 
 def _describe_point(plan: Plan, knee: Knee, arm: str, point: int, seen: PointSeen) -> KneePoint:
-    level, valid, share = knee.look_level(plan.comparison.confidence), seen.valid, seen.share
+    level, valid, share = knee.trial_level(plan.comparison.confidence), seen.valid, seen.share
     good, done = sum(period.good for period in valid), sum(period.conversations for period in valid)
     # Of the wait for the last answers the counted requests fill a part alone: the load goes on behind them.
     window_s = sum(period.filled_ns for period in valid) / NS_PER_S or None
@@ -86,8 +86,8 @@ def _describe_point(plan: Plan, knee: Knee, arm: str, point: int, seen: PointSee
         load=knee.grid[point],
         level=name_level(knee.grid[point]),
         standing=seen.standing,
-        looks=len(seen.periods),
-        invalid_looks=len(seen.periods) - len(valid),
+        trials=len(seen.periods),
+        invalid_trials=len(seen.periods) - len(valid),
         attempted=sum(len(period.on_time) for period in valid),
         unjudged=sum(period.on_time.count(None) for period in valid),
         prompts=seen.prompts,
@@ -131,7 +131,7 @@ def _find_knee(plan: Plan, knee: Knee, search: Search, arm: str, points: Sequenc
         {point: Seen(seen.standing, None, len(seen.periods)) for point, seen in own.items()}
     )
     holds, fails = (None if at is None else knee.grid[at] for at in (bracket.holds, bracket.fails))
-    fewest = trials_to_show(knee.on_time_share, knee.look_level(plan.comparison.confidence))
+    fewest = trials_to_show(knee.on_time_share, knee.trial_level(plan.comparison.confidence))
     row = next((one for one in points if (one.arm, one.load) == (arm, holds)), None)
     found = ArmKnee(
         arm=arm,
@@ -195,40 +195,42 @@ def _describe(plan: Plan, knee: Knee) -> str:
         ladder = [grid[point] for point in list_ladder(len(grid), knee.points_per_doubling)]
         climb_s = arms * sum(knee.count_requests(load) / load for load in ladder)
         text += f"; once up the doublings takes at least {_minutes(climb_s)} if every load holds"
-    return f"{text}; no look is begun that by the estimate would end after {_minutes(knee.time_budget_s)}."
+    return f"{text}; no trial is begun that by the estimate would end after {_minutes(knee.time_budget_s)}."
 
 
 def _warn(plan: Plan, knee: Knee, items: Sequence[Item]) -> Iterator[str]:
-    yield from _warn_of_looks(plan, knee)
+    yield from _warn_of_trials(plan, knee)
     yield from _warn_of_prompts(plan, knee, items)
     yield from _warn_of_times(plan, knee)
 
 
-def _warn_of_looks(plan: Plan, knee: Knee) -> Iterator[str]:
-    """Say where a look shows nothing although every request is on time, and what would be enough."""
-    wanted = trials_to_show(knee.on_time_share, knee.look_level(plan.comparison.confidence))
+def _warn_of_trials(plan: Plan, knee: Knee) -> Iterator[str]:
+    """Say where a trial shows nothing although every request is on time, and what would be enough."""
+    wanted = trials_to_show(knee.on_time_share, knee.trial_level(plan.comparison.confidence))
     short = [load for load in knee.grid if knee.count_requests(load) < wanted]
     if not short:
         return
     fewest = knee.count_requests(short[0])
-    looks = -(-wanted // fewest)
+    trials = -(-wanted // fewest)
     yield (
         f"knee: {wanted:,} requests, each independent of the others and on time, are the fewest that show an "
-        f"on-time share of {100 * knee.on_time_share:g}%, and one look at {write_load(short[0])} {knee.unit} "
-        f"has {fewest:,}: that load does not hold before look {looks} of {knee.looks}. All looks together "
-        f"have {knee.looks * fewest:,} requests, which are worth fewer where late ones come in runs: "
+        f"on-time share of {100 * knee.on_time_share:g}%, and one trial at {write_load(short[0])} "
+        f"{knee.unit} "
+        f"has {fewest:,}: that load does not hold before trial {trials} of {knee.trials}. All trials "
+        f"together "
+        f"have {knee.trials * fewest:,} requests, which are worth fewer where late ones come in runs: "
         f"set knee.requests = {wanted:,} at least, several times as many for loads close to the knee."
     )
 
 
 def _warn_of_prompts(plan: Plan, knee: Knee, items: Sequence[Item]) -> Iterator[str]:
-    """Say where all looks at a load ask too few prompts for any load to be judged."""
+    """Say where all trials at a load ask too few prompts for any load to be judged."""
     named, floor = plan.comparison.cluster_by, plan.comparison.minimum_prompts
     labels = {item.segments.get(named, item.id) if named else item.id for item in items}
-    most = min(len(labels), knee.looks * knee.count_requests(knee.grid[-1]))
+    most = min(len(labels), knee.trials * knee.count_requests(knee.grid[-1]))
     if most < floor:
         yield (
-            f"knee: looks ask {most} different prompts, and a load is judged from {floor} on "
+            f"knee: trials ask {most} different prompts, and a load is judged from {floor} on "
             "(comparison.minimum_prompts): no load can hold; choose more items."
         )
 
@@ -239,7 +241,7 @@ def _warn_of_times(plan: Plan, knee: Knee) -> Iterator[str]:
     first_s = len(list_arms(plan)) * knee.count_requests(knee.grid[0]) / knee.grid[0]
     if first_s > knee.time_budget_s:
         yield (
-            f"knee.time_budget_s = {knee.time_budget_s:g} is less than the first look takes, {first_s:,.0f} "
+            f"knee.time_budget_s = {knee.time_budget_s:g} is less than the first trial takes, {first_s:,.0f} "
             "s at least in all arms: nothing is measured; raise it, or knee.low."
         )
     objectives = plan.objectives
@@ -247,7 +249,8 @@ def _warn_of_times(plan: Plan, knee: Knee) -> Iterator[str]:
     if knee.window_s < FEW_DEADLINES * deadline_s:
         yield (
             f"knee.window_s = {knee.window_s:g} is less than {FEW_DEADLINES:g} times the deadline of "
-            f"{deadline_s:g} s: at a high load a look may be over before a service that falls behind is late."
+            f"{deadline_s:g} s: at a high load a trial may be over before a service that falls behind "
+            f"is late."
         )
 
 
@@ -257,7 +260,7 @@ def _minutes(seconds: float) -> str:
 
 ENDINGS = {
     "settled": "nothing more was left to tell",
-    "budget": "no further look fits into the time budget",
+    "budget": "no further trial fits into the time budget",
     "unfinished": "the run was broken off before the search ended",
 }
 _NAMES = {"baseline_null": "the second baseline"}
@@ -267,7 +270,7 @@ def describe_search(found: KneeSearch) -> str:
     """Say every arm's knee in one sentence, with what it means."""
     if not found.points:
         if found.ended == "budget":
-            return "The time budget of the knee search is too small for its first look."
+            return "The time budget of the knee search is too small for its first trial."
         return "The knee search has not been run yet."
     arms = "; ".join(one.text for one in found.arms)
     ratio = next((f" {one.text}." for one in found.ratios if one.arm == "candidate"), "")
@@ -306,7 +309,7 @@ def explain_point(seen: PointSeen, minimum_prompts: int, target: float, wanted: 
     if seen.saturated is not None:
         return seen.saturated
     if not seen.valid:
-        return "in every look the client itself was beyond its limits, so nothing is known of the service"
+        return "in every trial the client itself was beyond its limits, so nothing is known of the service"
     if seen.prompts < minimum_prompts:
         return f"{seen.prompts} prompts, at least {minimum_prompts} are needed"
     share = seen.share if seen.standing == "open" else None
@@ -337,12 +340,12 @@ def _explain_grid(knee: Knee, bracket: Bracket) -> str | None:
 
 
 def _explain_end(knee: Knee, points: Sequence[KneePoint], ended: str, wanted: int) -> str:
-    """Say why looks told no more: none were taken, too few requests were in them, or chance is as large."""
+    """Say why trials told no more: none were taken, too few requests were in them, or chance is as large."""
     if ended != "settled":
         return ENDINGS[ended]
     if weak := _find_weak(points, knee.on_time_share, wanted):
         told = _too_few(weak.share.n or 0, weak.effective or 0.0, knee.on_time_share, wanted)
-        return f"at {write_load(weak.load)} {knee.unit} {told}: set more requests or looks"
+        return f"at {write_load(weak.load)} {knee.unit} {told}: set more requests or trials"
     opened = any(one.standing == "open" for one in points)
     return "so many requests tell no further load from the target" if opened else ENDINGS[ended]
 
@@ -355,7 +358,7 @@ def _find_weak(points: Sequence[KneePoint], target: float, wanted: int) -> KneeP
 
 def _too_few(n: int, effective: float, target: float, wanted: int) -> str:
     return (
-        f"its {n:,} requests are worth {effective:,.0f} independent ones, and {wanted:,} are the fewest that "
+        f"its {n:,} requests count as {effective:,.0f} independent ones, and {wanted:,} are the fewest that "
         f"show {_percent(target)}, even with all of them on time"
     )
 
@@ -377,16 +380,16 @@ def _notes(found: KneeSearch) -> Iterator[str]:
                 f"{name_arm(one.arm).capitalize()} held a load above one that it failed; only loads below "
                 "its lowest failure count as held."
             )
-    late = sum(one.invalid_looks for one in found.points)
+    late = sum(one.invalid_trials for one in found.points)
     if late:
-        yield f"{late} looks do not count, since the client itself was beyond its limits in them."
+        yield f"{late} trials do not count, since the client itself was beyond its limits in them."
     unjudged = sum(one.unjudged for one in found.points)
     if unjudged:
         yield f"Of {unjudged:,} requests it cannot be told whether they were on time; they are in no share."
 
 
 def _left(found: KneeSearch) -> str:
-    """Return the time that was left, where the search knows how long the next look would have taken."""
+    """Return the time that was left, where the search knows how long the next trial would have taken."""
     if found.next_s is None:
         return ""
     left_s = max(found.budget_s - found.spent_s, 0.0)

@@ -1,4 +1,4 @@
-"""The search as the journal tells it: which looks were taken, what they showed, and what comes next.
+"""The search as the journal tells it: which trials were taken, what they showed, and what comes next.
 
 Pure. The search is replayed from its beginning, and each step is chosen from the steps before it alone, so a
 run that was broken off goes on where it was, and a report finds the same steps as the run did.
@@ -10,8 +10,8 @@ from typing import Literal
 
 import msgspec
 
-from draftproof.judge.knee.trials import PeriodSeen, Place, estimate_look_s
-from draftproof.judge.observe.levels import Look, count_blocks, list_arms, list_items, plan_look
+from draftproof.judge.knee.trials import PeriodSeen, Place, estimate_trial_s
+from draftproof.judge.observe.levels import Trial, count_blocks, list_arms, list_items, plan_trial
 from draftproof.judge.observe.run_data import PeriodKey
 from draftproof.judge.stats.knee import Rules, Seen, Standing, Step, choose_step, judge_share
 from draftproof.judge.stats.shares import (
@@ -51,14 +51,14 @@ class PointSeen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Search(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a search is. `next` is the look to be taken or finished, None at the end.
+    """How far a search is. `next` is the trial to be taken or finished, None at the end.
 
-    `next_s` is how long the look would take that did not fit into the time budget, None where none did not.
+    `next_s` is how long the trial would take that did not fit into the time budget, None where none did not.
     """
 
-    looks: tuple[Look, ...]
+    trials: tuple[Trial, ...]
     points: dict[Place, PointSeen]
-    next: Look | None
+    next: Trial | None
     spent_s: float
     ended: Ending
     next_s: float | None = None
@@ -67,37 +67,37 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
 def replay(plan: Plan, items: Sequence[Item], periods: Mapping[PeriodKey, PeriodSeen]) -> Search:
     """Return how far a search is, from what was seen of it (`read_periods`).
 
-    A look that is in the journal was taken, and counts even where this version would have taken another.
+    A trial that is in the journal was taken, and counts even where this version would have taken another.
     """
     knee, arms = plan.knee, list_arms(plan)
     assert knee is not None  # noqa: S101 - who asks for the search has one
     sizes = {item.id: item.turns for item in list_items(plan, items)}
-    rules = Rules(len(knee.grid), knee.points_per_doubling, knee.looks, knee.on_time_share)
+    rules = Rules(len(knee.grid), knee.points_per_doubling, knee.trials, knee.on_time_share)
     begun = _find_begun(knee, arms, periods)
     points: dict[Place, PointSeen] = {}
-    looks: list[Look] = []
+    trials: list[Trial] = []
     spent_s, first = 0.0, count_blocks(plan, items)
 
-    def stop(ended: Ending, look: Look | None = None, next_s: float | None = None) -> Search:
+    def stop(ended: Ending, trial: Trial | None = None, next_s: float | None = None) -> Search:
         return Search(
-            looks=tuple(looks), points=points, next=look, spent_s=spent_s, ended=ended, next_s=next_s
+            trials=tuple(trials), points=points, next=trial, spent_s=spent_s, ended=ended, next_s=next_s
         )
 
     while True:
-        index = first + len(looks)
+        index = first + len(trials)
         chosen = choose_step(_standings(arms, points), rules)
         step = _find_step(chosen, begun.get(index), is_over=index + 1 in begun)
         if step is None:
             return stop("settled")
-        look_s = estimate_look_s(knee, step, {place: one.periods for place, one in points.items()})
-        if index not in begun and spent_s + look_s > knee.time_budget_s:
-            return stop("budget", next_s=look_s)
-        number = sum(look.point == step.point for look in looks)
-        look = plan_look(plan, items, point=step.point, number=number, arms=step.arms, index=index)
-        taken = _find_taken(look, periods, sizes)
+        trial_s = estimate_trial_s(knee, step, {place: one.periods for place, one in points.items()})
+        if index not in begun and spent_s + trial_s > knee.time_budget_s:
+            return stop("budget", next_s=trial_s)
+        number = sum(trial.point == step.point for trial in trials)
+        trial = plan_trial(plan, items, point=step.point, number=number, arms=step.arms, index=index)
+        taken = _find_taken(trial, periods, sizes)
         if len(taken) < len(step.arms):
-            return stop("unfinished", look)
-        looks.append(look)
+            return stop("unfinished", trial)
+        trials.append(trial)
         for arm, period in taken.items():
             points |= judge_arm(plan, arm, points, step.point, period)
             spent_s += period.period_s
@@ -109,7 +109,7 @@ def judge_arm(
     """Return what an arm's points show after one more period at one of them.
 
     In an open loop the correlation times of its loads are taken together as one curve that rises: a single
-    look tells too little of its own, so that a lucky one would pass for many independent requests.
+    trial tells too little of its own, so that a lucky one would pass for many independent requests.
     """
     before = points.get((arm, point))
     periods = (*(before.periods if before else ()), period)
@@ -133,7 +133,7 @@ def judge_point(plan: Plan, periods: Sequence[PeriodSeen], own_time: float, corr
     share = clustered_share(
         [float(fine) for fine, _, _ in told],
         prompts,
-        knee.look_level(plan.comparison.confidence),
+        knee.trial_level(plan.comparison.confidence),
         correlation_time=correlation,
     )
     saturated = _find_saturated(periods)
@@ -191,7 +191,7 @@ def _find_saturated(periods: Iterable[PeriodSeen]) -> str | None:
 
 
 def _find_begun(knee: Knee, arms: Sequence[str], periods: Mapping[PeriodKey, PeriodSeen]) -> dict[int, Step]:
-    """Return block -> the look that the journal has of it, with the arms that are in it."""
+    """Return block -> the trial that the journal has of it, with the arms that are in it."""
     at = {name_level(load): point for point, load in enumerate(knee.grid)}
     return {
         block: Step(at[load], tuple(arm for arm in arms if (load, block, arm) in periods))
@@ -201,7 +201,7 @@ def _find_begun(knee: Knee, arms: Sequence[str], periods: Mapping[PeriodKey, Per
 
 
 def _find_step(chosen: Step | None, begun: Step | None, *, is_over: bool) -> Step | None:
-    """Return the look of a block: the one chosen, unless the journal has another one or goes on after it."""
+    """Return the trial of a block: the one chosen, unless the journal has another one or goes on after it."""
     if begun is None or (chosen is not None and chosen.point == begun.point and not is_over):
         return chosen
     return begun
@@ -222,11 +222,11 @@ def _standings(arms: Sequence[str], points: Mapping[Place, PointSeen]) -> dict[s
 
 
 def _find_taken(
-    look: Look, periods: Mapping[PeriodKey, PeriodSeen], sizes: Mapping[str, int]
+    trial: Trial, periods: Mapping[PeriodKey, PeriodSeen], sizes: Mapping[str, int]
 ) -> dict[str, PeriodSeen]:
     """Return the arms whose period is over with every request of it recorded."""
-    wanted = sum(sizes[item_id] for item_id in look.block.item_ids)
-    keys = {arm: (look.block.load, look.block.index, arm) for arm in look.block.arm_order}
+    wanted = sum(sizes[item_id] for item_id in trial.block.item_ids)
+    keys = {arm: (trial.block.load, trial.block.index, arm) for arm in trial.block.arm_order}
     return {
         arm: periods[key]
         for arm, key in keys.items()

@@ -1,4 +1,4 @@
-"""What one arm's period at one load of the search showed, and how long the next look may take.
+"""What one arm's period at one load of the search showed, and how long the next trial may take.
 
 Whether requests were on time, in the order in which they were due; how close each came to its deadlines; and
 whether the service kept up.
@@ -226,8 +226,8 @@ Place = tuple[str, int]  # arm, point of the grid
 Seen = Mapping[Place, Sequence[PeriodSeen]]
 
 
-def estimate_look_s(knee: Knee, step: Step, seen: Seen) -> float:
-    """Return about how many seconds the periods of a look take, one arm after the other.
+def estimate_trial_s(knee: Knee, step: Step, seen: Seen) -> float:
+    """Return about how many seconds the periods of a trial take, one arm after the other.
 
     An arm that was at this load takes as long as its longest period there. Else its requests come over the
     time that the load says, and what a period takes beside that is as long as at the nearest loads that it

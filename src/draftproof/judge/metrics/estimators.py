@@ -76,7 +76,7 @@ class Answers:
         return np.fromiter(map(read, self.records), np.float64, len(self.records))
 
 
-def rival_estimators(records: Iterable[RequestRecord]) -> tuple[EstimatorValue, ...]:
+def other_estimators(records: Iterable[RequestRecord]) -> tuple[EstimatorValue, ...]:
     """Return every estimator on the successful requests among `records`, always in the same order."""
     answers = Answers([record for record in records if record.outcome == "ok" and record.chunks])
     return tuple(_summarise(name, used_by, sample(answers)) for name, used_by, sample in ESTIMATORS)

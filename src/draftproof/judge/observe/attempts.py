@@ -24,7 +24,7 @@ from draftproof.judge.metrics.host_use import (
     stolen_cores,
     taken_cores,
 )
-from draftproof.judge.observe.client_limits import LAGGED_TURNS_LIMIT
+from draftproof.judge.observe.client_limits import LAGGED_PERIODS_LIMIT
 from draftproof.judge.observe.observed import PeriodKey, RunData
 from draftproof.judge.stats.multiplicity import holm_adjusted
 
@@ -150,7 +150,7 @@ def find_attempts(run: RunData) -> tuple[Attempts, ...]:
 
 def _leave_out(found: Sequence[Attempts], periods: Mapping[str, int]) -> tuple[Attempts, ...]:
     loud = Counter(one.load for one in found if one.events)
-    few = {load for load, count in loud.items() if count <= LAGGED_TURNS_LIMIT * periods.get(load, 0)}
+    few = {load for load, count in loud.items() if count <= LAGGED_PERIODS_LIMIT * periods.get(load, 0)}
 
     def is_left_out(one: Attempts) -> bool:
         is_client = any(event.kind in ("late", "slept") for event in one.events)

@@ -15,7 +15,7 @@ from draftproof.core.records import BlockRecord, RequestRecord
 RATE_SHORTFALL = 0.005  # and one request: the first and the last of a period may each be a little late
 CORE_SHARE = 0.9
 # Of a load's periods of baseline and candidate; with more of an unfit client nothing is concluded there.
-LAGGED_TURNS_LIMIT = 0.2
+LAGGED_PERIODS_LIMIT = 0.2
 # Over less than this, CPU time tells of the start and the end of a period and not of its load.
 CORE_WINDOW_S = 1.0
 

@@ -18,8 +18,8 @@ from draftproof.workload.items import Item
 _MARK = "~"
 
 
-class Look(msgspec.Struct, frozen=True, kw_only=True):
-    """One look at a load by the arms of `block.arm_order`; `number` counts the looks at it from 0."""
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """One look at a load by the arms of `block.arm_order`; `number` counts the trials at it from 0."""
 
     point: int
     load: float
@@ -38,19 +38,19 @@ def count_blocks(plan: Plan, items: Sequence[Item]) -> int:
     return len(plan_blocks(items, plan.load, list_arms(plan), plan.seed, plan.workload.segment_by))
 
 
-def plan_look(
+def plan_trial(
     plan: Plan, items: Sequence[Item], *, point: int, number: int, arms: Sequence[str], index: int
-) -> Look:
-    """Return a look at a point of the grid, asked `number` times before, as block `index` of the run."""
+) -> Trial:
+    """Return a trial at a point of the grid, asked `number` times before, as block `index` of the run."""
     knee = plan.knee
-    assert knee is not None  # noqa: S101 - who asks for a look has a search
+    assert knee is not None  # noqa: S101 - who asks for a trial has a search
     load = knee.grid[point]
     level = knee.level(load, repeats=number + 1)
     chosen = choose_items(items, number, knee.count_requests(load), plan.seed)
     blocks = plan_blocks(
         chosen, [level], tuple(arms), plan.seed, plan.workload.segment_by, last=plan.last_arms
     )
-    return Look(
+    return Trial(
         point=point,
         load=load,
         number=number,
@@ -62,7 +62,7 @@ def choose_items(items: Sequence[Item], number: int, count: int, seed: int) -> t
     """Return `count` items: the next ones of a drawn order, over and over, each time under another name.
 
     At every load the same, so that two loads differ in nothing but the load; another stretch of the order in
-    every look.
+    every trial.
     """
     by_id = {item.id: item for item in items}
     order = order_by_seed(by_id, "knee", seed)
@@ -76,7 +76,7 @@ def choose_items(items: Sequence[Item], number: int, count: int, seed: int) -> t
 
 
 def list_items(plan: Plan, items: Sequence[Item]) -> tuple[Item, ...]:
-    """Return every item that a look of this plan may ask, under all its names."""
+    """Return every item that a trial of this plan may ask, under all its names."""
     if plan.knee is None:
         return ()
     most = plan.knee.count_requests(plan.knee.grid[-1])
@@ -85,7 +85,7 @@ def list_items(plan: Plan, items: Sequence[Item]) -> tuple[Item, ...]:
 
 
 def rename(item: Item, copy: int) -> Item:
-    """Return an item as it is asked for the `copy`-th time in one look."""
+    """Return an item as it is asked for the `copy`-th time in one trial."""
     return msgspec.structs.replace(item, id=f"{item.id}{_MARK}{copy}")
 
 

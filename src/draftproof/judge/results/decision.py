@@ -194,7 +194,7 @@ class EquivalenceTest(msgspec.Struct, frozen=True, kw_only=True):
     """One statistic of the outputs in two arms.
 
     `difference` is arm − baseline where the statistic is a number, its interval over prompts. `units` are
-    what the p-value rests on: prompts, or paired draws. `p` and `adjusted_p` (Holm over the tests of the
+    what the p-value based on: prompts, or paired draws. `p` and `adjusted_p` (Holm over the tests of the
     scope at all loads, times the number of scopes) are None where the reason of `difference` says why.
     `differs` is None where no outcome could have shown a difference.
     """

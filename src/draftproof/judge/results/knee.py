@@ -14,16 +14,16 @@ class KneePoint(msgspec.Struct, frozen=True, kw_only=True):
     `share` is the on-time share of all attempted requests, `unjudged` are those of which it cannot be told
     and which are in neither count. `effective` is the number of independent requests that they are worth.
     `saturated` says why the service cannot keep up, None where it can. `in_flight` are those in flight at
-    the start and at the end of the counted part, on average over the looks. `window_s` is what the
-    counted requests of all looks filled of the time from the first one due to the last end.
+    the start and at the end of the counted part, on average over the trials. `window_s` is what the
+    counted requests of all trials filled of the time from the first one due to the last end.
     """
 
     arm: str
     load: float
     level: str
     standing: Standing
-    looks: int
-    invalid_looks: int
+    trials: int
+    invalid_trials: int
     attempted: int
     unjudged: int
     prompts: int
@@ -71,9 +71,9 @@ class KneeRatio(msgspec.Struct, frozen=True, kw_only=True):
 class KneeSearch(msgspec.Struct, frozen=True, kw_only=True):
     """The search over all arms on one grid.
 
-    `confidence` is that of an arm's knee, `look_level` the one at which a single look is judged. `ended` says
-    why the search stopped: nothing was left to tell, the time budget, or the run was broken off. `next_s` is
-    about how long the look would have taken that did not fit into the budget.
+    `confidence` is that of an arm's knee, `trial_level` the one at which a single trial is judged. `ended`
+    says why the search stopped: nothing was left to tell, the time budget, or the run was broken off.
+    `next_s` is about how long the trial would have taken that did not fit into the budget.
     """
 
     axis: Literal["rps", "concurrency"]
@@ -81,7 +81,7 @@ class KneeSearch(msgspec.Struct, frozen=True, kw_only=True):
     grid: tuple[float, ...]
     target: float
     confidence: float
-    look_level: float
+    trial_level: float
     budget_s: float
     spent_s: float
     periods: int

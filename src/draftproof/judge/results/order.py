@@ -1,4 +1,4 @@
-"""The rows of `results.json` on order, drift and the noise floor. Pure data, a part of `results.Results`.
+"""The rows of `results.json` on order, drift and the null difference. Pure data, a part of `results.Results`.
 
 A figure that cannot be told is None with the reason and, below the sample floor, how many more are `needed`.
 `adjusted_p` is Holm's over every test of place and drift in the run.
@@ -10,7 +10,7 @@ from draftproof.judge.results.figure import Figure
 
 
 class PlaceRow(msgspec.Struct, frozen=True, kw_only=True):
-    """How the places in a block differ at one load: one factor per place, first place first.
+    """How the places in a block differ at one load: one factor per place, first position first.
 
     `arm` is "all" for the comparison over all arms (Friedman), else one arm's own periods (Kruskal & Wallis).
     """
@@ -108,7 +108,7 @@ class ProcessSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OrderSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """Order and drift of the deciding metric, the noise floor of every metric, and the blocks themselves."""
+    """Order and drift of the deciding metric, and the null difference of every metric."""
 
     places: tuple[PlaceRow, ...]
     drifts: tuple[DriftRow, ...]

@@ -284,6 +284,9 @@ class Delivery(DeliverySummary, frozen=True, kw_only=True):
     hint_text: str
 
 
+RESULTS_SCHEMA_VERSION = 2  # 1 said turn for period, look for trial
+
+
 class Results(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a report shows, a pure function of the run directory.
 

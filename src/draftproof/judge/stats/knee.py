@@ -13,11 +13,11 @@ Standing = Literal["holds", "fails", "open"]
 
 
 class Seen(NamedTuple):
-    """What an arm showed at a point: `share` leans it one way where it is open; `looks` were taken."""
+    """What an arm showed at a point: `share` leans it one way where it is open; `trials` were taken."""
 
     standing: Standing
     share: float | None
-    looks: int
+    trials: int
 
 
 class Step(NamedTuple):
@@ -32,7 +32,7 @@ class Rules(NamedTuple):
 
     points: int
     per_doubling: int
-    looks: int
+    trials: int
     target: float
 
 
@@ -125,7 +125,7 @@ def _next_point(points: Points, rules: Rules) -> int | None:
             return climb
     fresh = (_halve(_lean(points, inside, rules.target), points), _halve(inside, points))
     found = next((at for at in fresh if at is not None), None)
-    return found if found is not None else _look_again(points, inside, rules.looks)
+    return found if found is not None else _trial_again(points, inside, rules.trials)
 
 
 def _inside(bracket: Bracket, rules: Rules) -> range:
@@ -154,9 +154,9 @@ def _halve(inside: range, points: Points) -> int | None:
     return fresh[(len(fresh) - 1) // 2] if fresh else None
 
 
-def _look_again(points: Points, inside: range, looks: int) -> int | None:
+def _trial_again(points: Points, inside: range, trials: int) -> int | None:
     """Return the open point that was looked at least, the lowest of several."""
-    left = [(points[at].looks, at) for at in inside if at in points and points[at].looks < looks]
+    left = [(points[at].trials, at) for at in inside if at in points and points[at].trials < trials]
     return min(left)[1] if left else None
 
 
@@ -164,4 +164,4 @@ def _may_tell(points: Points, point: int, rules: Rules) -> bool:
     one = points.get(point)
     if point not in _inside(find_bracket(points), rules):
         return False
-    return one is None or (one.standing == "open" and one.looks < rules.looks)
+    return one is None or (one.standing == "open" and one.trials < rules.trials)

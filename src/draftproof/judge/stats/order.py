@@ -48,7 +48,7 @@ class Drift:
 
 
 def position_effect(values: npt.ArrayLike, positions: npt.ArrayLike, blocks: npt.ArrayLike) -> PlaceEffect:
-    """Return the effect of the place in a block on positive values.
+    """Return the effect of the position in a block on positive values.
 
     Friedman's test, of two places the sign test. Shape (n,) each: one mean latency per block and place,
     divided by its arm's mean so that arms do not pass for places, with its place and block. Blocks that lack
@@ -57,7 +57,7 @@ def position_effect(values: npt.ArrayLike, positions: npt.ArrayLike, blocks: npt
     table = _tabulate(np.log(np.asarray(values, dtype=np.float64)), positions, blocks)
     complete, places = table.shape
     if places < 2:
-        return PlaceEffect(ratios=None, p=None, n=complete, reason="there is one place only")
+        return PlaceEffect(ratios=None, p=None, n=complete, reason="there is one position only")
     if complete < MINIMUM_BLOCKS:
         return PlaceEffect(
             ratios=None,
@@ -126,14 +126,14 @@ def compare_places(values: npt.ArrayLike, positions: npt.ArrayLike) -> PlaceEffe
         raise ValueError(f"one place per value is needed, got {places.shape} for {logs.shape}")
     labels, index, sizes = np.unique(places, return_inverse=True, return_counts=True)
     if len(labels) < 2:
-        return PlaceEffect(ratios=None, p=None, n=len(logs), reason="there is one place only")
+        return PlaceEffect(ratios=None, p=None, n=len(logs), reason="there is one position only")
     fewest = int(sizes.min())
     if fewest < MINIMUM_TURNS:
         return PlaceEffect(
             ratios=None,
             p=None,
             n=len(logs),
-            reason=f"{fewest} of at least {MINIMUM_TURNS} periods in a place",
+            reason=f"{fewest} of at least {MINIMUM_TURNS} periods in a position",
             needed=MINIMUM_TURNS - fewest,
         )
     means = np.bincount(index, weights=logs) / sizes

@@ -3,7 +3,7 @@
 Owns the pool and the request head. A connection that sat idle longer than `max_idle_s` is not used again:
 servers close idle connections, and a request sent into a closing one would be booked as a failure of the arm.
 
-Nothing that a server took is sent twice: a second attempt could period a failure of the service into a pass.
+Nothing that a server took is sent twice: a second attempt could turn a failure of the service into a pass.
 A kept connection may be closed at the very moment at which it is used again, by a server that limits requests
 or time; where the system says that not a byte of the request was taken at the other end, the request has not
 been made yet, and it is made on a new connection. Where the system does not say so, the failure stands, and

@@ -1,6 +1,6 @@
 """The seam between a request and the network: what is sent, what is heard, how it ended.
 
-A transport periods a `WireRequest` into calls on a `Listener` and one `Ending`. The real one speaks HTTP/1.1
+A transport turns a `WireRequest` into calls on a `Listener` and one `Ending`. The real one speaks HTTP/1.1
 (`transport.py`); the one for tests plays a script (tests/builders/transport.py).
 """
 

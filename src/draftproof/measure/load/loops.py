@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from draftproof.core.clock import NS_PER_S
 from draftproof.core.records import BlockRecord, LeadEnd
 from draftproof.measure.load.period import Job, Period
-from draftproof.measure.load.request_runner import Performer, Tasks, run_watched
+from draftproof.measure.load.request_runner import RequestRunner, Tasks, run_watched
 from draftproof.measure.load.timer import WaitUntil, open_alarm, sleep_until
 from draftproof.workload.arm_orders import hash_number
 from draftproof.workload.arrivals import OpenLoop, Spacing, Steady, arrival_times_ns
@@ -28,48 +28,48 @@ LEAD_TIMES = 16
 _TAIL_GAPS = 16
 
 
-async def run(performer: Performer, stop: asyncio.Event | None = None) -> BlockRecord:
+async def run(runner: RequestRunner, stop: asyncio.Event | None = None) -> BlockRecord:
     """Run a period, or a part of one, until every counted request has ended or `stop` is set."""
-    is_open = performer.period.concurrency is None
-    loop = OpenLoopRunner(performer) if is_open else ClosedLoop(performer)
-    return await run_watched(performer, loop.start, stop or asyncio.Event())
+    is_open = runner.period.concurrency is None
+    loop = OpenLoopRunner(runner) if is_open else ClosedLoop(runner)
+    return await run_watched(runner, loop.start, stop or asyncio.Event())
 
 
 class ClosedLoop:
     """Runs one period; used once."""
 
-    def __init__(self, performer: Performer) -> None:
-        self._performer = performer
-        self._slots = performer.period.concurrency or 1
+    def __init__(self, runner: RequestRunner) -> None:
+        self._runner = runner
+        self._slots = runner.period.concurrency or 1
 
     def start(self, started_ns: int) -> Tasks:
         """Start this part's slots; each begins at the time that its number among all slots gives it."""
-        performer = self._performer
-        stagger_ns = round(performer.settings.stagger_s * NS_PER_S)
+        runner = self._runner
+        stagger_ns = round(runner.settings.stagger_s * NS_PER_S)
         last_ns = started_ns + (self._slots - 1) * stagger_ns
-        is_led = not performer.schedule.is_counting
+        is_led = not runner.schedule.is_counting
         counting = self._begin_counting(last_ns if is_led else started_ns)
         return {asyncio.create_task(counting)} | {
             asyncio.create_task(self._work(slot, started_ns + slot * stagger_ns, is_led=is_led))
-            for slot in performer.part.share.own_slots(self._slots)
+            for slot in runner.part.share.own_slots(self._slots)
         }
 
     async def _begin_counting(self, at_ns: int) -> None:
         """The ramp is over when the last slot of all parts starts."""
-        await sleep_until(at_ns, self._performer.clock)
-        self._performer.begin_counting()
+        await sleep_until(at_ns, self._runner.clock)
+        self._runner.begin_counting()
 
     async def _work(self, slot: int, first_ns: int, *, is_led: bool) -> None:
         """Work off one slot: its first request is due at `first_ns`, each later one when the slot is free."""
-        performer, schedule = self._performer, self._performer.schedule
-        await sleep_until(first_ns, performer.clock)
+        runner, schedule = self._runner, self._runner.schedule
+        await sleep_until(first_ns, runner.clock)
         scheduled_ns = first_ns
         if is_led:
             lead = schedule.lead_job((slot + 1) / (self._slots + 1))
-            scheduled_ns = await performer.converse(lead, scheduled_ns)
+            scheduled_ns = await runner.converse(lead, scheduled_ns)
         while (job := schedule.next_job()) is not None:
-            free_ns = max(scheduled_ns, performer.counted_from_ns or scheduled_ns)
-            scheduled_ns = await performer.converse(job, await performer.think(job, free_ns))
+            free_ns = max(scheduled_ns, runner.counted_from_ns or scheduled_ns)
+            scheduled_ns = await runner.converse(job, await runner.think(job, free_ns))
 
 
 class Lead:
@@ -117,10 +117,10 @@ class Lead:
 class OpenLoopRunner:
     """Runs one period; used once."""
 
-    def __init__(self, performer: Performer) -> None:
-        self._performer, self._share = performer, performer.part.share
-        self._max_in_flight = self._share.own_limit(performer.period.max_in_flight)
-        performer.room = asyncio.Semaphore(self._max_in_flight)
+    def __init__(self, runner: RequestRunner) -> None:
+        self._runner, self._share = runner, runner.part.share
+        self._max_in_flight = self._share.own_limit(runner.period.max_in_flight)
+        runner.room = asyncio.Semaphore(self._max_in_flight)
 
     def start(self, started_ns: int) -> Tasks:
         """Start the pacer."""
@@ -129,9 +129,9 @@ class OpenLoopRunner:
     async def _pace(self, started_ns: int) -> None:
         try:
             async with asyncio.TaskGroup() as requests:
-                with open_alarm(self._performer.clock) as wait_until:
+                with open_alarm(self._runner.clock) as wait_until:
                     base_ns = await self._lead_up(requests, wait_until, started_ns)
-                    self._performer.begin_counting()
+                    self._runner.begin_counting()
                     last_ns = await self._send_counted(requests, wait_until, base_ns)
                     await self._follow_up(requests, wait_until, last_ns)
                 await asyncio.Event().wait()  # the period ends when the last counted request has
@@ -144,40 +144,40 @@ class OpenLoopRunner:
         That is at a time of its own and not at the arrival that would come next: the gap over a time that is
         chosen first is longer than others, and a queue met behind it shorter.
         """
-        performer, pace = self._performer, self._performer.period.lead
+        runner, pace = self._runner, self._runner.period.lead
         if pace is None:
             return started_ns
         if not self._share.is_whole:
             return await self._lead_until_told(requests, pace, started_ns)
-        lead = Lead(round(performer.settings.lead_s * NS_PER_S))
-        for offset_ns in _times_ns(performer.period, pace, "lead"):
+        lead = Lead(round(runner.settings.lead_s * NS_PER_S))
+        for offset_ns in _times_ns(runner.period, pace, "lead"):
             await wait_until(started_ns + min(offset_ns, lead.length_ns))
-            standing = {"ended": performer.ended, "in_flight": performer.in_flight}
-            if offset_ns >= lead.see(offset_ns, **standing, ended_ns=performer.ended_ns):
-                performer.lead_end = lead.end
+            standing = {"ended": runner.ended, "in_flight": runner.in_flight}
+            if offset_ns >= lead.see(offset_ns, **standing, ended_ns=runner.ended_ns):
+                runner.lead_end = lead.end
                 return started_ns + lead.length_ns
-            self._send(requests, performer.schedule.lead_job(1.0), started_ns + offset_ns)
-        return performer.clock()
+            self._send(requests, runner.schedule.lead_job(1.0), started_ns + offset_ns)
+        return runner.clock()
 
     async def _lead_until_told(self, requests: asyncio.TaskGroup, lead: OpenLoop, started_ns: int) -> int:
         """Send this part of the lead until the time that is the base of every part's counted requests."""
         leading = requests.create_task(self._send_leads(requests, lead, started_ns))
-        base_ns = await self._performer.part.wait_for_base()
-        await sleep_until(base_ns, self._performer.clock)
+        base_ns = await self._runner.part.wait_for_base()
+        await sleep_until(base_ns, self._runner.clock)
         leading.cancel()
         return base_ns
 
     async def _send_leads(self, requests: asyncio.TaskGroup, lead: OpenLoop, started_ns: int) -> None:
-        with open_alarm(self._performer.clock) as wait_until:
-            for number, offset_ns in enumerate(_times_ns(self._performer.period, lead, "lead")):
+        with open_alarm(self._runner.clock) as wait_until:
+            for number, offset_ns in enumerate(_times_ns(self._runner.period, lead, "lead")):
                 if self._share.owns(number):
                     await wait_until(started_ns + offset_ns)
-                    self._send(requests, self._performer.schedule.lead_job(1.0), started_ns + offset_ns)
+                    self._send(requests, self._runner.schedule.lead_job(1.0), started_ns + offset_ns)
 
     async def _send_counted(self, requests: asyncio.TaskGroup, wait_until: WaitUntil, base_ns: int) -> int:
         """Send every counted request when it is due; return when the last one of all parts is."""
-        schedule = self._performer.schedule
-        times = find_due_ns(self._performer.period, schedule.missing_orders, base_ns)
+        schedule = self._runner.schedule
+        times = find_due_ns(self._runner.period, schedule.missing_orders, base_ns)
         while schedule.has_waiting and (job := schedule.next_job()) is not None:
             due_ns = times[job.order_in_block]
             await wait_until(due_ns)
@@ -185,32 +185,32 @@ class OpenLoopRunner:
         return max(times.values(), default=base_ns)
 
     async def _follow_up(self, requests: asyncio.TaskGroup, wait_until: WaitUntil, last_ns: int) -> None:
-        performer, tail = self._performer, self._tail()
+        runner, tail = self._runner, self._tail()
         if tail is None:
             return
-        for number, offset_ns in enumerate(_times_ns(performer.period, tail, "tail")):
+        for number, offset_ns in enumerate(_times_ns(runner.period, tail, "tail")):
             if not self._share.owns(number):
                 continue
             await wait_until(last_ns + offset_ns)
-            has_room = performer.in_flight < self._max_in_flight
-            if has_room and (fill := performer.schedule.next_job()) is not None:
+            has_room = runner.in_flight < self._max_in_flight
+            if has_room and (fill := runner.schedule.next_job()) is not None:
                 self._send(requests, fill, last_ns + offset_ns)
 
     def _tail(self) -> OpenLoop | None:
         """Return the pace of the last counted requests, by which the load is kept up behind them."""
-        last = self._performer.period.due_ns[-_TAIL_GAPS - 1 :]
+        last = self._runner.period.due_ns[-_TAIL_GAPS - 1 :]
         span_ns = last[-1] - last[0] if last else 0
         if span_ns <= 0:
-            return self._performer.period.lead
+            return self._runner.period.lead
         return OpenLoop(profile=Steady(rps=(len(last) - 1) * NS_PER_S / span_ns), spacing=Spacing())
 
     def _send(self, requests: asyncio.TaskGroup, job: Job, due_ns: int) -> None:
         requests.create_task(self._ask(job, due_ns))
 
     async def _ask(self, job: Job, due_ns: int) -> None:
-        free_ns = await self._performer.converse(job, due_ns)
-        self._performer.ended += 1
-        self._performer.ended_ns += max(free_ns - due_ns, 0)
+        free_ns = await self._runner.converse(job, due_ns)
+        self._runner.ended += 1
+        self._runner.ended_ns += max(free_ns - due_ns, 0)
 
 
 def find_due_ns(period: Period, missing: tuple[int, ...], base_ns: int) -> dict[int, int]:

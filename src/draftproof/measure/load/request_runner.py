@@ -167,7 +167,7 @@ class LoadSettings(msgspec.Struct, frozen=True, kw_only=True):
     lead_s: float = 30.0
 
 
-class Performer:
+class RequestRunner:
     """Asks the jobs of one period, or of a part of one, and counts what the client did meanwhile.
 
     `period`: which items, at which concurrency. `items`: the workload's items by id. `sink`: takes each
@@ -325,15 +325,15 @@ class Performer:
 
 
 async def run_watched(
-    performer: Performer, start: Callable[[int], Tasks], stop: asyncio.Event
+    runner: RequestRunner, start: Callable[[int], Tasks], stop: asyncio.Event
 ) -> BlockRecord:
     """Run the tasks that `start` makes until the period is over or `stop` is set, and return how it went.
 
     With `stop` requests in flight are cancelled and recorded, counted ones as `interrupted`.
     """
-    part = performer.part
-    started_ns = performer.clock() if part.start_ns is None else part.start_ns
-    async with ClientHealth(performer.clock).watch() as health:
+    part = runner.part
+    started_ns = runner.clock() if part.start_ns is None else part.start_ns
+    async with ClientHealth(runner.clock).watch() as health:
         readings = list[HealthReading]()
         if not part.period_over.is_set():
             # Read before what is in flight is cancelled: the work of that is late for nobody.
@@ -341,14 +341,14 @@ async def run_watched(
                 start(started_ns), part.period_over, stop, lambda: readings.append(health.read())
             )
         reading = readings[0] if readings else health.read()
-    return _describe(performer, started_ns, reading)
+    return _describe(runner, started_ns, reading)
 
 
-def _describe(performer: Performer, started_ns: int, health: HealthReading) -> BlockRecord:
-    period, is_over = performer.period, performer.schedule.is_over
+def _describe(runner: RequestRunner, started_ns: int, health: HealthReading) -> BlockRecord:
+    period, is_over = runner.period, runner.schedule.is_over
     notes = [] if is_over else ["stopped before every counted request had ended"]
-    if performer.held_back:
-        notes.append(f"{performer.held_back} requests were held back: {period.max_in_flight} were in flight")
+    if runner.held_back:
+        notes.append(f"{runner.held_back} requests were held back: {period.max_in_flight} were in flight")
     return BlockRecord(
         block=period.block,
         load=period.load,
@@ -356,14 +356,14 @@ def _describe(performer: Performer, started_ns: int, health: HealthReading) -> B
         order=period.order,
         attempt=period.attempt,
         started_ns=started_ns,
-        ended_ns=performer.clock(),
+        ended_ns=runner.clock(),
         completed=is_over,
         note="; ".join(notes) or None,
-        send_lag_p99_ns=p99(performer.send_lags_ns),
-        send_lag_max_ns=max(performer.send_lags_ns, default=None),
-        lead_asks_counted=performer.schedule.leads_ask_counted,
+        send_lag_p99_ns=p99(runner.send_lags_ns),
+        send_lag_max_ns=max(runner.send_lags_ns, default=None),
+        lead_asks_counted=runner.schedule.leads_ask_counted,
         **msgspec.structs.asdict(health),
-        **{name: getattr(performer, name) for name in _COUNTED},
+        **{name: getattr(runner, name) for name in _COUNTED},
     )
 
 

@@ -15,7 +15,7 @@ from draftproof.judge.metrics.phases import WarmupRule, last_change, summarise_g
 from draftproof.measure.client.wire import Transport
 from draftproof.measure.load.loops import run
 from draftproof.measure.load.period import Endpoint, Period, Sink
-from draftproof.measure.load.request_runner import LoadSettings, MemorySink, Performer
+from draftproof.measure.load.request_runner import LoadSettings, MemorySink, RequestRunner
 from draftproof.measure.load.schedule import warmup_period
 from draftproof.measure.load.sockets import find_warmup_slots, read_limits
 from draftproof.plan.schema import Limits
@@ -139,7 +139,7 @@ class Warmer:
 
         async def ask(_: int) -> Collection[RequestRecord]:
             sink = MemorySink(route.sink)
-            performer = Performer(
+            runner = RequestRunner(
                 group,
                 endpoint,
                 route.items,
@@ -149,7 +149,7 @@ class Warmer:
                 done=self._taken,
                 phase="warmup",
             )
-            block = await run(performer, route.stop)
+            block = await run(runner, route.stop)
             self._taken.update(one.request_id for one in sink.records)
             end_lags_ns.append(block.end_lag_max_ns or 0)
             return sink.records

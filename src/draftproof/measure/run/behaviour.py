@@ -12,7 +12,7 @@ import aiohttp
 from draftproof.core.records import BehaviourProbe
 from draftproof.measure.client.transport import HttpTransport
 from draftproof.measure.run.progress import unless_stopped
-from draftproof.measure.run.service_group import Fleet
+from draftproof.measure.run.service_group import ServiceGroup
 from draftproof.plan.environment import mask_struct
 from draftproof.plan.schema import Plan
 from draftproof.services.arms.behaviour.asking import Line
@@ -33,18 +33,18 @@ def list_unprobed(plan: Plan, arms: Collection[str], known: Collection[Behaviour
     return tuple(arm for arm in arms if arm not in UNPROBED_ARMS | complete)
 
 
-async def probe_arm(run: RunDirectory, fleet: Fleet, arm: str, stop: asyncio.Event) -> None:
+async def probe_arm(run: RunDirectory, service_group: ServiceGroup, arm: str, stop: asyncio.Event) -> None:
     """Ask an arm every probe that the run has not got yet, and keep what each shows.
 
     Raises StoreError: the journal cannot be written; Interrupted: `stop` was set meanwhile; what was asked is
     kept.
     """
-    await unless_stopped(_probe_arm(run, fleet, arm), stop)
+    await unless_stopped(_probe_arm(run, service_group, arm), stop)
 
 
-async def _probe_arm(run: RunDirectory, fleet: Fleet, arm: str) -> None:
+async def _probe_arm(run: RunDirectory, service_group: ServiceGroup, arm: str) -> None:
     known = {one.probe for one in run.load_behaviours() if one.arm == arm}
-    contact, plan, transport = fleet.contacts[arm], fleet.plan, HttpTransport()
+    contact, plan, transport = service_group.contacts[arm], service_group.plan, HttpTransport()
     timeout_s = min(plan.limits.request_s, LONGEST_PROBE_S)
     line = Line(endpoint=contact.endpoint, transport=transport, timeout_s=timeout_s)
     async with aiohttp.ClientSession() as session:
@@ -56,6 +56,6 @@ async def _probe_arm(run: RunDirectory, fleet: Fleet, arm: str) -> None:
         )
         try:
             async for probe in run_probes(arm, bench, skip=known):
-                run.append_beside(mask_struct(probe, fleet.secrets))
+                run.append_beside(mask_struct(probe, service_group.secrets))
         finally:
             await transport.close()

@@ -29,7 +29,7 @@ from draftproof.measure.run.measure import plan_periods
 from draftproof.measure.run.period_runner import check_cluster
 from draftproof.measure.run.progress import Progress, stop_on_signal
 from draftproof.measure.run.second_attempts import SHARE, choose_blocks, list_boundaries
-from draftproof.measure.run.service_group import Fleet, needs_model
+from draftproof.measure.run.service_group import ServiceGroup, needs_model
 from draftproof.plan.environment import resolve_references
 from draftproof.plan.loading import BUILTIN_PREFIX
 from draftproof.plan.schema import Plan
@@ -207,10 +207,10 @@ def prepare(plan: Plan, resolve_model: ModelResolver) -> Prepared:
     )
 
 
-def preflight(fleet: Fleet, items: tuple[Item, ...], model: Path | None) -> PreflightReport:
+def preflight(service_group: ServiceGroup, items: tuple[Item, ...], model: Path | None) -> PreflightReport:
     """Check the probed arms against the plan and each other; see `run_preflight`."""
-    probes = [contact.probe for contact in fleet.contacts.values()]
-    return run_preflight(fleet.plan, probes, items, model=model)
+    probes = [contact.probe for contact in service_group.contacts.values()]
+    return run_preflight(service_group.plan, probes, items, model=model)
 
 
 def check_plan(plan: Plan, resolve_model: ModelResolver, progress: Progress) -> CheckReport:
@@ -228,15 +228,15 @@ async def _check(prepared: Prepared, logs: Path, progress: Progress) -> CheckRep
     await check_judging(prepared.plan, prepared.items, os.environ)
     progress.phase("Starting the arms")
     with stop_on_signal() as stop:
-        async with Fleet(prepared.plan, prepared.model, logs, progress, stop) as fleet:
+        async with ServiceGroup(prepared.plan, prepared.model, logs, progress, stop) as service_group:
             progress.phase("Checking contract, compatibility and comparability")
-            return _report(prepared, fleet)
+            return _report(prepared, service_group)
 
 
-def _report(prepared: Prepared, fleet: Fleet) -> CheckReport:
-    plan, items, manifests = prepared.plan, prepared.items, fleet.manifests
+def _report(prepared: Prepared, service_group: ServiceGroup) -> CheckReport:
+    plan, items, manifests = prepared.plan, prepared.items, service_group.manifests
     found = plan_samples(plan, items, default_question(plan))
-    report, baseline = preflight(fleet, items, prepared.model), manifests["baseline"]
+    report, baseline = preflight(service_group, items, prepared.model), manifests["baseline"]
     return CheckReport(
         plan=plan.name,
         items=len(items),
@@ -253,7 +253,9 @@ def _report(prepared: Prepared, fleet: Fleet) -> CheckReport:
         load_findings=(*prepared.findings, *find_beyond_service(plan, manifests.values())),
         outlooks=list_outlooks(plan, items),
         workers=prepared.workers,
-        processes=describe_processes(plan, plan_periods(plan, items, fleet.arms), fleet.start_s),
+        processes=describe_processes(
+            plan, plan_periods(plan, items, service_group.arms), service_group.start_s
+        ),
         near_copies=tuple(foresee_near_copies(items, plan.comparison.cluster_by)),
         counting={name: one.counting.text for name, one in manifests.items() if one.counting},
     )

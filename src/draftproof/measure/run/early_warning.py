@@ -21,7 +21,7 @@ from draftproof.judge.metrics.host_use import (
     taken_cores,
 )
 from draftproof.judge.observe.attempts import find_host_events
-from draftproof.judge.observe.client_limits import LAGGED_TURNS_LIMIT
+from draftproof.judge.observe.client_limits import LAGGED_PERIODS_LIMIT
 from draftproof.judge.observe.observed import FORECAST
 from draftproof.measure.run.progress_model import format_duration
 
@@ -153,13 +153,13 @@ def _why_lost(seen: RunSeen, load: str) -> str | None:
         if one.record.load == load and one.record.arm in DECIDING and not _is_disturbed_first(one, seen)
     ]
     unfit = [one for one in periods if one.faults]
-    is_certain = len(unfit) > LAGGED_TURNS_LIMIT * seen.planned[load]
+    is_certain = len(unfit) > LAGGED_PERIODS_LIMIT * seen.planned[load]
     if not is_certain and not (len(unfit) == len(periods) >= FIRST_PERIODS):
         return None
     kinds = dict.fromkeys(words for one in unfit for words in one.faults)
     return (
         f"{', '.join(kinds)} in {len(unfit)} of {len(periods)} periods of baseline and candidate, and more "
-        f"than {LAGGED_TURNS_LIMIT:.0%} of {seen.planned[load]} are too many"
+        f"than {LAGGED_PERIODS_LIMIT:.0%} of {seen.planned[load]} are too many"
     )
 
 

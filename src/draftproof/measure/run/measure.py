@@ -23,9 +23,9 @@ from draftproof.measure.run.behaviour import list_unprobed, probe_arm
 from draftproof.measure.run.host_watch import HostWatch
 from draftproof.measure.run.period_runner import PeriodRunner
 from draftproof.measure.run.progress import Interrupted, Progress
-from draftproof.measure.run.progress_model import Board, WatchedSink
+from draftproof.measure.run.progress_model import ProgressModel, WatchedSink
 from draftproof.measure.run.second_attempts import Restarts, list_missing_periods, list_repeats
-from draftproof.measure.run.service_group import Fleet
+from draftproof.measure.run.service_group import ServiceGroup
 from draftproof.plan.schema import Plan
 from draftproof.services.telemetry.host import HostReader
 from draftproof.services.telemetry.sampler import Sampler, Target
@@ -53,7 +53,11 @@ def plan_periods(plan: Plan, items: tuple[Item, ...], arms: Collection[str]) -> 
 
 
 async def measure(
-    run: RunDirectory, fleet: Fleet, items: tuple[Item, ...], progress: Progress, watch: HostWatch
+    run: RunDirectory,
+    service_group: ServiceGroup,
+    items: tuple[Item, ...],
+    progress: Progress,
+    watch: HostWatch,
 ) -> tuple[int, int]:
     """Run what is missing of a run; return how many of all periods are complete.
 
@@ -61,8 +65,8 @@ async def measure(
     requests are recorded as failures; IncompatibleError: it came back as another one; StoreError: the journal
     cannot be written; Interrupted: stopped while an arm started or was probed.
     """
-    periods = plan_periods(fleet.plan, items, fleet.arms)
-    loop = _Loop(run, fleet, periods, items, contents=run.load(), progress=progress, watch=watch)
+    periods = plan_periods(service_group.plan, items, service_group.arms)
+    loop = _Loop(run, service_group, periods, items, contents=run.load(), progress=progress, watch=watch)
     stop = watch.halt
     last_of = {period.arm: period for period in loop.missing}
     done = len(periods) - len(loop.missing)
@@ -74,13 +78,13 @@ async def measure(
             progress.advance(*loop.board.count_periods(), f"{period.load}: {period.arm}")
             is_complete = await loop.take(period)
             done += is_complete and not period.attempt
-            if fleet.takes_turns and period is last_of[period.arm]:
-                await _probe(run, fleet, (period.arm,), progress, stop)
+            if service_group.takes_turns and period is last_of[period.arm]:
+                await _probe(run, service_group, (period.arm,), progress, stop)
                 progress.phase("Measuring")
                 progress.watch(loop.board)
         if done == len(periods):
             loop.check_repeated()
-            await _probe(run, fleet, fleet.arms, progress, stop)
+            await _probe(run, service_group, service_group.arms, progress, stop)
     except Interrupted as stopped:
         raise Interrupted(run.path, *loop.board.count_periods()) from stopped
     finally:
@@ -92,7 +96,7 @@ async def measure(
 
 async def run_periods(
     run: RunDirectory,
-    fleet: Fleet,
+    service_group: ServiceGroup,
     periods: Collection[Period],
     *,
     items: Collection[Item],
@@ -108,7 +112,9 @@ async def run_periods(
     run. `pool`: load workers that go on after these periods; None: those of the plan, for these periods
     alone. Raises DraftproofError: as `measure`; Interrupted: stopped while an arm started.
     """
-    loop = _Loop(run, fleet, periods, items, contents=contents, progress=progress, watch=watch, pool=pool)
+    loop = _Loop(
+        run, service_group, periods, items, contents=contents, progress=progress, watch=watch, pool=pool
+    )
     progress.watch(loop.board)
     try:
         for period in loop.missing:
@@ -118,16 +124,16 @@ async def run_periods(
         await loop.close()
 
 
-def _make_board(
+def _make_progress_model(
     periods: Collection[Period],
     items: Mapping[str, Item],
     contents: RunData,
     finished: Collection[Period],
     stop: asyncio.Event,
-) -> Board:
+) -> ProgressModel:
     plan = contents.plan
     has_objectives = any(limit is not None for limit in plan.objectives.model_dump().values())
-    return Board(
+    return ProgressModel(
         periods,
         items,
         finished={(one.block, one.arm, one.attempt) for one in finished},
@@ -142,20 +148,24 @@ def _make_board(
 
 
 async def _probe(
-    run: RunDirectory, fleet: Fleet, arms: Collection[str], progress: Progress, stop: asyncio.Event
+    run: RunDirectory,
+    service_group: ServiceGroup,
+    arms: Collection[str],
+    progress: Progress,
+    stop: asyncio.Event,
 ) -> None:
     """Ask the arms what the run does not know yet of their behaviour."""
-    arms = list_unprobed(fleet.plan, arms, run.load_behaviours())
+    arms = list_unprobed(service_group.plan, arms, run.load_behaviours())
     if arms:
         progress.phase("Asking the arms about stop strings, tools, limits and cancellation")
     for number, arm in enumerate(arms):
         progress.advance(number, len(arms), arm)
-        await fleet.ensure(arm)
-        if (change := await fleet.find_change(arm)) is not None:
+        await service_group.ensure(arm)
+        if (change := await service_group.find_change(arm)) is not None:
             raise change
-        await probe_arm(run, fleet, arm, stop)
+        await probe_arm(run, service_group, arm, stop)
     if arms:
-        progress.phase("Measuring" if fleet.takes_turns else "Probed")
+        progress.phase("Measuring" if service_group.takes_turns else "Probed")
 
 
 class _Loop:
@@ -167,7 +177,7 @@ class _Loop:
     def __init__(
         self,
         run: RunDirectory,
-        fleet: Fleet,
+        service_group: ServiceGroup,
         periods: Collection[Period],
         items: Collection[Item],
         *,
@@ -184,14 +194,20 @@ class _Loop:
         self.missing = list_missing_periods(periods, by_id, contents.blocks, answered)
         lacking = {period.key for period in self.missing}
         finished = [period for period in periods if period.key not in lacking]
-        self.board = board = _make_board(periods, by_id, contents, finished, stop)
+        self.board = board = _make_progress_model(periods, by_id, contents, finished, stop)
         watch.follow(board.estimate_left_s)
-        self._run, self._fleet, self._stop, self._progress, self._watch = run, fleet, stop, progress, watch
+        self._run, self._service_group, self._stop, self._progress, self._watch = (
+            run,
+            service_group,
+            stop,
+            progress,
+            watch,
+        )
         self._transport = HttpTransport()
         self._session = aiohttp.ClientSession()
         self._host = HostReader()
-        self._sink = WatchedSink(MaskingSink(run.journal.append, fleet.secrets), board)
-        plan = fleet.plan
+        self._sink = WatchedSink(MaskingSink(run.journal.append, service_group.secrets), board)
+        plan = service_group.plan
         self._sampler = Sampler(
             self._session,
             lambda sample: run.append_telemetry(sample.arm, sample),
@@ -201,15 +217,15 @@ class _Loop:
         settings = LoadSettings(
             request_timeout_s=plan.limits.request_s,
             max_tokens=plan.workload.max_tokens,
-            lead_s=plan.limits.lead_max_s,
+            lead_s=plan.limits.ramp_up_max_s,
         )
         route = Route(items=by_id, transport=self._transport, sink=self._sink, settings=settings, stop=stop)
-        self._runner = PeriodRunner(run, fleet, route, answered, pool=pool)
+        self._runner = PeriodRunner(run, service_group, route, answered, pool=pool)
         self._warmer = Warmer(
             plan.limits, route, self._keep_warmup, before=contents.warmups, known_ids=answered
         )
-        self._restarts = Restarts(plan.limits.restarts, tuple(periods), fleet.start_s)
-        self._repeats = list_repeats(fleet.plan, periods, contents.blocks)
+        self._restarts = Restarts(plan.limits.restarts, tuple(periods), service_group.start_s)
+        self._repeats = list_repeats(service_group.plan, periods, contents.blocks)
 
     def list_left(self, periods: Iterable[Period]) -> Iterator[Period]:
         """Yield what is missing of some periods, and after each block what of it is measured once more."""
@@ -239,7 +255,7 @@ class _Loop:
             async with self._watch.span() as span:
                 outcome = await self._runner.run(period, self._stop)
             block = note_clocks(outcome.block, before, read_clocks())
-        block = msgspec.structs.replace(block, process=self._fleet.process(period.arm), host=span.use)
+        block = msgspec.structs.replace(block, process=self._service_group.process(period.arm), host=span.use)
         self._restarts.count_period((block.ended_ns - block.started_ns) / NS_PER_S)
         change = await self._find_change(block)
         if change is not None:
@@ -266,7 +282,7 @@ class _Loop:
     async def _start(self, period: Period) -> None:
         """Let the period's arm run, and all arms as new processes where they are due."""
         self.board.set_state(period.arm, "starting")
-        if await self._fleet.ensure(period.arm):
+        if await self._service_group.ensure(period.arm):
             self._warmer.forget(period.arm)
         if not self._restarts.is_due(period) or self._stop.is_set():
             return
@@ -281,7 +297,7 @@ class _Loop:
         Raises EngineError: an arm does not start; IncompatibleError: an arm is not what it was.
         """
         try:
-            return await self._fleet.restart()
+            return await self._service_group.restart()
         except (EngineError, IncompatibleError) as error:
             error.fix = (
                 f"{(error.fix or 'see its log').rstrip('.')}; continue with: draftproof run --resume "
@@ -294,10 +310,10 @@ class _Loop:
         if self._warmer.needs(period) and not self._stop.is_set():
             self.board.set_state(period.arm, "warming up")
             async with self._watch.span():
-                await self._warmer.warm(period, self._fleet.contacts[period.arm].endpoint)
+                await self._warmer.warm(period, self._service_group.contacts[period.arm].endpoint)
 
     def _keep_warmup(self, warmup: Warmup) -> None:
-        if self._fleet.process(warmup.arm) is not None:
+        if self._service_group.process(warmup.arm) is not None:
             self._restarts.count_warmup((warmup.ended_ns - warmup.started_ns) / NS_PER_S)
         self._run.append_beside(warmup)
         self._progress.warmed_up(warmup)
@@ -310,13 +326,13 @@ class _Loop:
         """
         if not block.completed or self._stop.is_set():
             return None
-        return await self._fleet.find_change(block.arm)
+        return await self._service_group.find_change(block.arm)
 
     async def _check_there(self, arm: str, block: BlockRecord) -> None:
         """Go on only with a service that is there: one that is off would fail every period."""
         try:
-            self._fleet.check_alive(arm)
-            if block.unreached or (block.broken and self._fleet.pid(arm) is None):
+            self._service_group.check_alive(arm)
+            if block.unreached or (block.broken and self._service_group.pid(arm) is None):
                 # One that somebody else runs may have been started anew, or replaced, between two requests.
                 self._warmer.forget(arm)
                 await self._meet_again(arm, block)
@@ -330,21 +346,21 @@ class _Loop:
     async def _meet_again(self, arm: str, block: BlockRecord) -> None:
         """Wait for an arm. One that was there all the time and breaks answers off is measured as it is."""
         try:
-            await self._fleet.meet_again(arm)
+            await self._service_group.meet_again(arm)
         except EngineError:
-            if block.unreached or not await self._fleet.is_there(arm):
+            if block.unreached or not await self._service_group.is_there(arm):
                 raise
 
     def _target(self, period: Period) -> Target:
         """Return what is sampled of a period's arm as it runs now."""
-        service = self._fleet.contacts[period.arm].service
+        service = self._service_group.contacts[period.arm].service
         return Target(
             arm=period.arm,
             attempt=period.attempt,
             urls=service.metrics_urls,
             series=service.adapter.facts.series,
             headers=service.headers,
-            pid=self._fleet.pid(period.arm),
+            pid=self._service_group.pid(period.arm),
         )
 
 

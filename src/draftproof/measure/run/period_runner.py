@@ -12,11 +12,11 @@ import msgspec
 from draftproof.core.errors import DraftproofError
 from draftproof.measure.load.loops import run
 from draftproof.measure.load.period import Period
-from draftproof.measure.load.request_runner import Performer
+from draftproof.measure.load.request_runner import RequestRunner
 from draftproof.measure.load.warmup import Route
 from draftproof.measure.load.workers.messages import WorkerDiedError
 from draftproof.measure.load.workers.pool import MakeWorker, Outcome, WorkerPool, index_by_period
-from draftproof.measure.run.service_group import Fleet
+from draftproof.measure.run.service_group import ServiceGroup
 from draftproof.plan.schema import Plan
 from draftproof.services.arms.launch import LOOPBACK, list_arms
 from draftproof.store import RunDirectory
@@ -27,34 +27,34 @@ from draftproof.workload.items import Item
 class PeriodRunner:
     """Runs one period after the other.
 
-    `fleet`: the arms, and the plan that says how many workers there are. `route`: what requests of this
-    process travel by. `answered`: request id -> answer of what an earlier part of the run has recorded.
+    `service_group`: the arms, and the plan that says how many workers there are. `route`: what requests of
+    this process travel by. `answered`: request id -> answer of what an earlier part of the run has recorded.
     `pool`: load workers that whoever gives them ends; None: those that the plan asks for, of its own.
     """
 
     def __init__(
         self,
         run: RunDirectory,
-        fleet: Fleet,
+        service_group: ServiceGroup,
         route: Route,
         answered: Mapping[str, AnswerView | None],
         *,
         pool: WorkerPool | None = None,
     ) -> None:
-        self._run, self._fleet, self._route, self._answered = run, fleet, route, answered
+        self._run, self._service_group, self._route, self._answered = run, service_group, route, answered
         self._by_period = index_by_period(answered)
-        self._own_pool = open_pool(run, fleet, route.items.values()) if pool is None else None
+        self._own_pool = open_pool(run, service_group, route.items.values()) if pool is None else None
         self._pool = self._own_pool if pool is None else pool
 
     async def run(self, period: Period, stop: asyncio.Event) -> Outcome:
         """Run one period; what it measured is in the journal, its own record is not yet."""
-        endpoint, route = self._fleet.contacts[period.arm].endpoint, self._route
+        endpoint, route = self._service_group.contacts[period.arm].endpoint, self._route
         if self._pool is not None:
             answered = self._by_period.get(period.key, {})
             return await self._pool.run_period(
                 period, endpoint, settings=route.settings, answered=answered, stop=stop
             )
-        performer = Performer(
+        runner = RequestRunner(
             period,
             endpoint,
             route.items,
@@ -64,7 +64,7 @@ class PeriodRunner:
             done=self._answered,
             answered=self._answered,
         )
-        return Outcome(block=await run(performer, stop))
+        return Outcome(block=await run(runner, stop))
 
     def raise_error(self, outcome: Outcome) -> None:
         """Do nothing if no worker failed.
@@ -87,13 +87,13 @@ class PeriodRunner:
             await self._own_pool.close()
 
 
-def open_pool(run: RunDirectory, fleet: Fleet, items: Collection[Item]) -> WorkerPool | None:
+def open_pool(run: RunDirectory, service_group: ServiceGroup, items: Collection[Item]) -> WorkerPool | None:
     """Return the load workers that a plan asks for, None where this process sends itself.
 
-    The first period starts them. `fleet`: the arms, and the plan. `items`: every item that they will be asked
-    for.
+    The first period starts them. `service_group`: the arms, and the plan. `items`: every item that they will
+    be asked for.
     """
-    limits = fleet.plan.limits
+    limits = service_group.plan.limits
     if limits.workers == 1 and limits.ray is None:
         return None
     run.lock()
@@ -101,9 +101,9 @@ def open_pool(run: RunDirectory, fleet: Fleet, items: Collection[Item]) -> Worke
         limits.workers,
         tuple(items),
         journal=run.path / "journal",
-        secrets=fleet.secrets,
+        secrets=service_group.secrets,
         inherited=() if run.lock_fd is None else (run.lock_fd,),
-        make=_make_workers(fleet.plan, items),
+        make=_make_workers(service_group.plan, items),
     )
 
 

@@ -13,7 +13,7 @@ import msgspec
 
 if TYPE_CHECKING:  # a terminal need not wait for the statistics
     from draftproof.core.records import Notice, Warmup
-    from draftproof.measure.run.progress_model import Board, PeriodView
+    from draftproof.measure.run.progress_model import PeriodView, ProgressModel
 
 
 class Patience(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +46,7 @@ class Progress:
     def download(self, step: str, done: int, total: int | None) -> None:
         """A fetch is so far; the form that the reference engine reports in."""
 
-    def watch(self, board: "Board") -> None:
+    def watch(self, board: "ProgressModel") -> None:
         """Periods are measured from now on, until the next phase; the board may be read at any time."""
 
     def warmed_up(self, warmup: "Warmup") -> None:
@@ -65,7 +65,7 @@ _ONCE = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def stop_on_signal() -> Iterator[asyncio.Event]:
-    """Period the first SIGINT, SIGTERM or SIGHUP into a set event.
+    """Turn the first SIGINT, SIGTERM or SIGHUP into a set event.
 
     SIGINT is Ctrl-C, SIGTERM what a supervisor sends, SIGHUP a terminal that was closed. A second SIGINT or
     SIGTERM has its usual effect, at once. A shell may send SIGHUP twice, so a second one of those changes

@@ -179,7 +179,7 @@ class PeriodView(msgspec.Struct, frozen=True, kw_only=True):
     again: int = 0
 
 
-class BoardView(msgspec.Struct, frozen=True, kw_only=True):
+class ProgressView(msgspec.Struct, frozen=True, kw_only=True):
     """The whole run as it stands; `periods` and `again` as in `PeriodView`.
 
     `period` counts from 1, 0 before the first; `left_s` is None until known.
@@ -196,7 +196,7 @@ class BoardView(msgspec.Struct, frozen=True, kw_only=True):
     again: int = 0
 
 
-class Board:
+class ProgressModel:
     """Keeps the counts of a run.
 
     `periods`: every period of the run, in order. `items`: the workload's items by id; a conversation counts
@@ -319,10 +319,10 @@ class Board:
         """Return the forecast of the seconds left, None until known."""
         return self._pace.estimate_s(dict(self._left))
 
-    def view(self) -> BoardView:
+    def view(self) -> ProgressView:
         """Return everything as it stands."""
         period = self._period
-        return BoardView(
+        return ProgressView(
             arms=tuple(self._view_arm(arm) for arm in tuple(self._planned)),
             period=self._ended + (period is not None),
             periods=self._periods,
@@ -366,7 +366,7 @@ class Board:
 class WatchedSink:
     """Hands records on and shows them to a board."""
 
-    def __init__(self, sink: Sink, board: Board) -> None:
+    def __init__(self, sink: Sink, board: ProgressModel) -> None:
         self._sink, self._board = sink, board
 
     def append(self, record: RequestRecord) -> None:

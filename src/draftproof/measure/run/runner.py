@@ -38,7 +38,7 @@ from draftproof.measure.run.second_attempts import (
     list_missing_periods,
     list_repeats,
 )
-from draftproof.measure.run.service_group import Fleet, check_same
+from draftproof.measure.run.service_group import ServiceGroup, check_same
 from draftproof.measure.run.watching_host import make_watch, running_arms
 from draftproof.plan.environment import list_values
 from draftproof.plan.loading import plan_sha256, thresholds_sha256
@@ -139,14 +139,14 @@ async def _run_new(job: Prepared, text: str, out: Path, progress: Progress, pati
     await check_judging(job.plan, job.items, os.environ)
     with stop_on_signal() as stop:
         watch = make_watch(job.plan, job.items, progress, patience)
-        make = partial(Fleet, job.plan, job.model, out / LOG_FOLDER, progress)
-        async with running_arms(make, watch, progress, stop) as fleet:
-            report = preflight(fleet, job.items, job.model)
+        make = partial(ServiceGroup, job.plan, job.model, out / LOG_FOLDER, progress)
+        async with running_arms(make, watch, progress, stop) as service_group:
+            report = preflight(service_group, job.items, job.model)
             report.raise_errors()
-            manifest = _manifest(job, text, fleet, report)
+            manifest = _manifest(job, text, service_group, report)
             with RunDirectory.create(out, text, job.plan, manifest, job.items) as run:
                 watch.keep_in(run.append_beside)
-                return await _measure(run, fleet, job.items, watch, stop)
+                return await _measure(run, service_group, job.items, watch, stop)
 
 
 async def _run_on(
@@ -158,18 +158,24 @@ async def _run_on(
     with stop_on_signal() as stop:
         watch = make_watch(contents.plan, contents.items, progress, patience)
         watch.keep_in(run.append_beside)
-        make = partial(Fleet, contents.plan, model, run.path / LOG_FOLDER, progress, started_before=started)
-        async with running_arms(make, watch, progress, stop) as fleet:
-            preflight(fleet, contents.items, model).raise_errors()
-            for name, now in fleet.manifests.items():
+        make = partial(
+            ServiceGroup, contents.plan, model, run.path / LOG_FOLDER, progress, started_before=started
+        )
+        async with running_arms(make, watch, progress, stop) as service_group:
+            preflight(service_group, contents.items, model).raise_errors()
+            for name, now in service_group.manifests.items():
                 check_same(before[name], now)
             if find_ending(contents.notices) is not None:
                 run.append_beside(note_going_on(monotonic_ns()))
-            return await _measure(run, fleet, contents.items, watch, stop)
+            return await _measure(run, service_group, contents.items, watch, stop)
 
 
 async def _measure(
-    run: RunDirectory, fleet: Fleet, items: tuple[Item, ...], watch: HostWatch, stop: asyncio.Event
+    run: RunDirectory,
+    service_group: ServiceGroup,
+    items: tuple[Item, ...],
+    watch: HostWatch,
+    stop: asyncio.Event,
 ) -> bool:
     """Measure what is missing; return whether all is measured, False where the run cannot end well.
 
@@ -177,7 +183,7 @@ async def _measure(
     """
     while True:
         try:
-            await _measure_all(run, fleet, items, watch)
+            await _measure_all(run, service_group, items, watch)
         except Interrupted:
             if watch.ending is None or stop.is_set():
                 raise
@@ -187,15 +193,17 @@ async def _measure(
             return True
 
 
-async def _measure_all(run: RunDirectory, fleet: Fleet, items: tuple[Item, ...], watch: HostWatch) -> None:
+async def _measure_all(
+    run: RunDirectory, service_group: ServiceGroup, items: tuple[Item, ...], watch: HostWatch
+) -> None:
     watch.progress.phase("Measuring")
-    done, total = await measure(run, fleet, items, watch.progress, watch)
+    done, total = await measure(run, service_group, items, watch.progress, watch)
     if done < total:
         raise Interrupted(run.path, done, total)
-    if fleet.plan.knee is not None:
+    if service_group.plan.knee is not None:
         from draftproof.measure.run.knee import search_knee  # noqa: PLC0415
 
-        await search_knee(run, fleet, watch.progress, watch)
+        await search_knee(run, service_group, watch.progress, watch)
 
 
 def _finish(out: Path, model: Path | None, progress: Progress, *, is_over: bool) -> Results:
@@ -212,7 +220,7 @@ def _finish(out: Path, model: Path | None, progress: Progress, *, is_over: bool)
     return recompute(out, write=True)
 
 
-def _manifest(job: Prepared, text: str, fleet: Fleet, report: PreflightReport) -> Manifest:
+def _manifest(job: Prepared, text: str, service_group: ServiceGroup, report: PreflightReport) -> Manifest:
     plan, workload = job.plan, job.workload
     wall_ns, monotonic_ns = wall_anchor()
     return Manifest(
@@ -231,9 +239,9 @@ def _manifest(job: Prepared, text: str, fleet: Fleet, report: PreflightReport) -
         evidence=cap_evidence(plan.evidence, job.items),
         seed=plan.seed,
         host=describe_host(),
-        arms=tuple(fleet.manifests.values()),
+        arms=tuple(service_group.manifests.values()),
         contracts=tuple(report.contracts),
-        references=list_values(plan, os.environ, fleet.secrets),
+        references=list_values(plan, os.environ, service_group.secrets),
         findings=(
             *(f"Before the run: {one.arm}: {one.text}" for one in report.findings),
             *(
@@ -241,7 +249,7 @@ def _manifest(job: Prepared, text: str, fleet: Fleet, report: PreflightReport) -
                 for one in (
                     *job.findings,
                     *job.workers,
-                    *find_beyond_service(plan, fleet.manifests.values()),
+                    *find_beyond_service(plan, service_group.manifests.values()),
                 )
             ),
         ),

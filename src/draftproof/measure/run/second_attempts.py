@@ -26,7 +26,7 @@ import msgspec
 
 from draftproof.core.records import BlockRecord, Warmup
 from draftproof.judge.observe.attempts import find_host_events
-from draftproof.judge.observe.client_limits import LAGGED_TURNS_LIMIT
+from draftproof.judge.observe.client_limits import LAGGED_PERIODS_LIMIT
 from draftproof.measure.load.period import Period
 from draftproof.plan.schema import Plan
 from draftproof.workload.items import Item
@@ -49,7 +49,7 @@ class Repeats:
     ) -> None:
         self._periods, self._lag_limit_ms, self._is_wanted = tuple(periods), lag_limit_ms, is_wanted
         self._room = {
-            load: max(1, int(LAGGED_TURNS_LIMIT * planned))
+            load: max(1, int(LAGGED_PERIODS_LIMIT * planned))
             for load, planned in Counter(period.load for period in periods).items()
         }
         self._parts: defaultdict[tuple[str, int, str, int], list[BlockRecord]] = defaultdict(list)

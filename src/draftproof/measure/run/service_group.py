@@ -18,7 +18,7 @@ from draftproof.services.arms.launch import list_arms, plan_section
 from draftproof.services.arms.request_fit import find_tokenizer
 
 
-class Fleet:
+class ServiceGroup:
     """The arms' processes. Use as an async context manager; leaving it stops every process tree.
 
     Arms start one after the other, so that one's load time is not another's burden. Each is asked what it is

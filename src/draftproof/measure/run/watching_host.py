@@ -10,7 +10,7 @@ from draftproof.measure.run.early_warning import DECIDING
 from draftproof.measure.run.host_watch import HostWatch, OwnWork, wait_until_quiet
 from draftproof.measure.run.measure import plan_periods
 from draftproof.measure.run.progress import Interrupted, Patience, Progress
-from draftproof.measure.run.service_group import Fleet
+from draftproof.measure.run.service_group import ServiceGroup
 from draftproof.plan.schema import Plan
 from draftproof.services.arms.launch import list_arms
 from draftproof.services.telemetry.host import HostLoadReader
@@ -22,11 +22,11 @@ _OTHERWISE = "or let the run wait with --wait-for-quiet; --keep-going measures a
 
 @contextlib.asynccontextmanager
 async def running_arms(
-    make: Callable[[asyncio.Event], Fleet],
+    make: Callable[[asyncio.Event], ServiceGroup],
     watch: HostWatch,
     progress: Progress,
     stop: asyncio.Event,
-) -> AsyncIterator[Fleet]:
+) -> AsyncIterator[ServiceGroup]:
     """Yield the arms, all of them running; the host is watched from before they start.
 
     `make`: makes them, given the event that ends their start. `watch`: what watches the host, and halts the
@@ -40,16 +40,16 @@ async def running_arms(
             fix="stop other programs, wait longer, or leave --wait-for-quiet away",
         )
     async with watch.heeding(stop), contextlib.AsyncExitStack() as stack:
-        fleet = None
-        while fleet is None:
+        service_group = None
+        while service_group is None:
             progress.phase("Starting the arms")
             try:
                 async with watch.span():
-                    fleet = await stack.enter_async_context(make(watch.halt))
+                    service_group = await stack.enter_async_context(make(watch.halt))
             except Interrupted:
                 await go_on(watch, stop)
-        watch.know(await asyncio.to_thread(find_own_work, fleet))
-        yield fleet
+        watch.know(await asyncio.to_thread(find_own_work, service_group))
+        yield service_group
 
 
 async def go_on(watch: HostWatch, stop: asyncio.Event) -> None:
@@ -83,14 +83,14 @@ def make_watch(plan: Plan, items: tuple[Item, ...], progress: Progress, patience
     )
 
 
-def find_own_work(fleet: Fleet) -> OwnWork:
+def find_own_work(service_group: ServiceGroup) -> OwnWork:
     """Return whose work is a run's own, beside this program and what it has started.
 
     What is started through a daemon, and load workers of a cluster, are in no process tree of ours. May block
     for a moment, and asks no service.
     """
     attached, hidden, is_here = list[int](), list[str](), False
-    for name, arm in fleet.arms.items():
+    for name, arm in service_group.arms.items():
         if arm.url is None:
             is_here = True
             hidden += [name] if arm.command and is_by_daemon(arm.command) else []
@@ -99,7 +99,7 @@ def find_own_work(fleet: Fleet) -> OwnWork:
         is_here |= is_local_url(arm.url)
         attached += found or ()
         hidden += [name] if found is None else []
-    if fleet.plan.limits.ray is not None:
+    if service_group.plan.limits.ray is not None:
         hidden.append("the Ray cluster")
     return OwnWork(
         attached=None if hidden else tuple(dict.fromkeys(attached)), hidden=tuple(hidden), serves_here=is_here

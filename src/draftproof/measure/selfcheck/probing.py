@@ -33,7 +33,7 @@ from draftproof.judge.metrics.service import percentile
 from draftproof.measure.client.transport import HttpTransport
 from draftproof.measure.load.loops import run
 from draftproof.measure.load.period import Endpoint, Period
-from draftproof.measure.load.request_runner import LoadSettings, MemorySink, Performer
+from draftproof.measure.load.request_runner import LoadSettings, MemorySink, RequestRunner
 from draftproof.measure.selfcheck.client_fitness import Stretch, make_stretch
 from draftproof.measure.selfcheck.paced_server import Pace
 from draftproof.workload.items import Item, Message
@@ -146,7 +146,7 @@ async def ask_all(
     transport, sink = HttpTransport(), MemorySink()
     try:
         block = await run(
-            Performer(period, endpoint, items, transport=transport, sink=sink, settings=settings)
+            RequestRunner(period, endpoint, items, transport=transport, sink=sink, settings=settings)
         )
         return sink.records, block
     finally:

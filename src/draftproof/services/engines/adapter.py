@@ -50,7 +50,7 @@ class EngineAdapter(msgspec.Struct, frozen=True, kw_only=True):
             "/v1/models" always asked for) to what the service says of itself.
         read_flags: a launch command to settings; method, draft length and context length under the names of
             `Identity.settings`, every other flag under its own name.
-        read_log: what the service wrote while starting to settings that only the log tells, such as a
+        read_log: what the service wrote while starting to settings that only the log says, such as a
             scheduler mode that speculation switches off.
         explain_off: what shows that a service does not speculate although nothing counts its drafts, as one
             phrase; None where nothing does. That nothing counts them shows nothing.

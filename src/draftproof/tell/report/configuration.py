@@ -146,5 +146,5 @@ def render_questions(results: Results) -> str:
         label, _ = STANDINGS[one.standing]
         told += ["", f"{one.number}. {one.question}  [{label.lower()}]", *write.wrap(one.answer)]
         told += write.bullets(f"would answer it: {text}" for text in one.missing)
-        told += write.bullets([f"rests on: {'; '.join(one.evidence)}"] if one.evidence else [])
+        told += write.bullets([f"based on: {'; '.join(one.evidence)}"] if one.evidence else [])
     return "\n".join(told)

@@ -1,4 +1,4 @@
-"""What a verdict rests on: a tree of plain lines down to requests, and the rows that its reasons point to.
+"""What a verdict based on: a tree of plain lines down to requests, and the rows that its reasons point to.
 
 Without a named cell the tree is cut to a size that a person reads; what is left out is counted. Each row has
 an anchor, to which the reasons at the top of the page link. Pure.
@@ -218,7 +218,7 @@ def build_evidence(results: Results) -> tuple[Table, int]:
         kit.left("What it says", lambda one: TableCell(text=one.says, tone="prose" if one.row else "")),
     )
     groups = [("", list(_cite(results, one, anchor_of(references, one)))) for one in references[:MOST_LINKED]]
-    table = kit.table("Rows that the verdict rests on", columns, groups)
+    table = kit.table("Rows behind the verdict", columns, groups)
     return table, max(len(references) - MOST_LINKED, 0)
 
 

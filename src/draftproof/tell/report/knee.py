@@ -15,7 +15,7 @@ from draftproof.tell.report import kit, words, write
 from draftproof.tell.report.charts import Mark, Tick, log_position
 from draftproof.tell.report.kit import Column, Table, TableCell
 
-STANDINGS = {"holds": ("holds", ""), "fails": ("fails", "bad"), "open": ("not told", "missing")}
+STANDINGS = {"holds": ("holds", ""), "fails": ("fails", "bad"), "open": ("undetermined", "missing")}
 _MARGIN = 1.12  # the axis reaches so far beyond the loads that were looked at
 _LABELS = 1.35  # and so far to the left, where the shares are written
 _DODGE = 0.7  # per cent of the width: marks of several arms at one load stand side by side
@@ -82,13 +82,13 @@ def build_knee(results: Results) -> KneeSection | None:
 
 
 def _describe_method(found: KneeSearch) -> str:
-    looks = sum(one.looks for one in found.points)
+    trials = sum(one.trials for one in found.points)
     axis = "requests per second, as they came" if found.axis == "rps" else "requests kept in flight"
     return (
         f"On-time share of all attempted requests by load ({axis}, logarithmic), with intervals at "
-        f"{write.share(found.look_level)}. A load holds if its whole interval lies at "
+        f"{write.share(found.trial_level)}. A load holds if its whole interval lies at "
         f"{write.share(found.target)} or above, and fails if it lies below or the service falls behind. "
-        f"{looks} periods took {found.spent_s / 60:.1f} min of {write.number(found.budget_s / 60)}; "
+        f"{trials} periods took {found.spent_s / 60:.1f} min of {write.number(found.budget_s / 60)}; "
         f"the search ended because {ENDINGS[found.ended]}."
     )
 
@@ -159,11 +159,11 @@ def _table(found: KneeSearch, arms: Sequence[str]) -> Table:
         kit.left("Standing", _standing),
         kit.right("On time", lambda one: kit.figure(one.share, write.share)),
         kit.right("Requests", lambda one: write.count(one.attempted)),
-        kit.right("Worth", lambda one: write.count(one.effective)),
+        kit.right("Effective", lambda one: write.count(one.effective)),
         kit.right(
-            "Looks",
+            "Trials",
             lambda one: kit.text(
-                str(one.looks), detail=f"{one.invalid_looks} invalid" if one.invalid_looks else ""
+                str(one.trials), detail=f"{one.invalid_trials} invalid" if one.invalid_trials else ""
             ),
         ),
         kit.right("good", lambda one: write.number(one.goodput_rps), "Requests/s"),

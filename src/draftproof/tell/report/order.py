@@ -1,4 +1,4 @@
-"""Order and drift: the blocks of each load over time, what place and hour did, and the noise floor.
+"""Order and drift: the blocks of each load over time, what place and hour did, and the null difference.
 
 Pure view of `Results.order`.
 """
@@ -42,7 +42,7 @@ class OrderSection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def build_order(results: Results) -> OrderSection:
-    """Lay out the blocks, drifts, places and the noise floor."""
+    """Lay out the blocks, drifts, places and the null difference."""
     order = results.order
     points = order.points if order else ()
     loads = [load for load in kit.order_loads(results) if any(p.load == load for p in points)]
@@ -68,9 +68,9 @@ def order_sentence(results: Results) -> str:
     told = [p for p in tests if p is not None]
     found = sum(p <= 1 - results.confidence for p in told)
     text = (
-        f"{found} of {len(told)} tests of place and drift find something after correction"
+        f"{found} of {len(told)} tests of position and drift find something after correction"
         if told
-        else "Too few blocks to test place and drift"
+        else "Too few blocks to test position and drift"
     )
     untold = len(tests) - len(told)
     text += f"; {untold} more had too few blocks." if told and untold else "."
@@ -96,9 +96,9 @@ def _process_sentence(found: ProcessSummary | None) -> str:
 def _null_sentence(noise: Sequence[NoiseRow]) -> str:
     known = [row for row in noise if row.covers_one is not None]
     if not noise:
-        return "Without a null arm there is no noise floor."
+        return "Without a null arm there is no null difference."
     if not known:
-        return "The null has no estimate, so the noise floor is not known."
+        return "The null has no estimate, so the null difference is not known."
     unclean = sum(row.covers_one is False for row in known)
     if not unclean:
         return f"Two equal arms show no difference in any of {len(known)} comparisons."
@@ -149,7 +149,7 @@ def _noise(results: Results, rows: Sequence[NoiseRow]) -> Table:
         kit.left("Null holds 1", lambda one: _yes_no(one.covers_one, bad=False)),
         kit.left("Candidate beyond it", lambda one: _yes_no(one.effect_beyond, bad=None)),
     )
-    caption = "The noise floor: two equal arms, all segments"
+    caption = "The null difference: two equal arms, all segments"
     return kit.table(caption, columns, kit.by_load(results, rows, ordered=True))
 
 
@@ -167,10 +167,10 @@ def _drifts(results: Results, rows: Sequence[DriftRow]) -> Table:
 def _places(results: Results, rows: Sequence[PlaceRow]) -> Table:
     columns: tuple[Column[PlaceRow], ...] = (
         kit.left("Arm", lambda one: kit.head("Every arm" if one.arm == "all" else words.arm(one.arm))),
-        kit.right("By place", lambda one: _tested(one, " · ".join(map(write.ratio, one.ratios or ())))),
+        kit.right("By position", lambda one: _tested(one, " · ".join(map(write.ratio, one.ratios or ())))),
         *_test_columns(results),
     )
-    caption = "The deciding quantity by place in a block, first place first, as a factor of its mean"
+    caption = "The deciding quantity by position in a block, first position first, as a factor of its mean"
     return kit.table(caption, columns, kit.by_load(results, rows, ordered=True))
 
 

@@ -94,11 +94,11 @@ OUTCOME_LABELS: dict[str, str] = {
 }
 
 THRESHOLDS: dict[str, str] = {
-    "minimum_gain": "Gain: the whole interval of the ratio lies below 1 − this",
-    "harm_margin": "Harm: the whole interval of the ratio lies above 1 + this",
+    "minimum_gain": "Gain: the whole interval of the ratio is below 1 − this",
+    "harm_margin": "Harm: the whole interval of the ratio is above 1 + this",
     "ttft_margin": "First token may come later by at most this share",
     "e2e_margin": "End-to-end time may grow by at most this share",
-    "tail_quantile": "The quantile over requests that stands for the tail",
+    "tail_quantile": "The quantile over requests that defines the tail",
     "tail_margin": "Time per token and first token at that quantile may grow by at most this share",
     "failure_margin": "The share of failed requests may grow by at most this",
     "quality_margin": "The share of passed checks may fall by at most this",

@@ -1,16 +1,16 @@
-"""Rival estimators: each formula by hand on one stream, and the disagreement they are known for."""
+"""Other estimators: each formula by hand on one stream, and the disagreement they are known for."""
 
 import numpy as np
 import pytest
 
 from draftproof.core.records import SpecCounts
-from draftproof.judge.metrics.estimators import rival_estimators
+from draftproof.judge.metrics.estimators import other_estimators
 
 MS = 1_000_000
 
 
 def by_name(records):
-    return {value.estimator: value for value in rival_estimators(records)}
+    return {value.estimator: value for value in other_estimators(records)}
 
 
 @pytest.fixture
@@ -61,8 +61,8 @@ def test_undisclosed_acceptance_divides_by_one(build_record):
 def test_failed_requests_and_empty_input_give_no_values(build_record):
     """Without a successful request every estimator is None."""
     failed = build_record([(1, 1), (2, 2)], outcome="cut")
-    assert [value.mean_ns for value in rival_estimators([failed])] == [None] * 9
-    assert [value.p99_ns for value in rival_estimators([])] == [None] * 9
+    assert [value.mean_ns for value in other_estimators([failed])] == [None] * 9
+    assert [value.p99_ns for value in other_estimators([])] == [None] * 9
 
 
 def test_uncounted_streams_leave_token_estimators_without_a_value(build_record):

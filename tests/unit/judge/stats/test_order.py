@@ -52,7 +52,7 @@ def test_incomplete_blocks_are_left_out():
 def test_one_place_is_no_comparison(values):
     """Fewer than two places have nothing to compare."""
     effect = find_places(values, [0] * len(values), range(len(values)))
-    assert (effect.ratios, effect.reason) == (None, "there is one place only")
+    assert (effect.ratios, effect.reason) == (None, "there is one position only")
 
 
 def test_a_warming_machine_shows_its_factor_per_hour():

@@ -36,7 +36,7 @@ def test_equal_places_reject_at_their_rate():
 
 
 def test_below_the_floor_it_says_how_many_periods_are_missing():
-    """Two periods in a place where three are asked for; one place alone compares nothing."""
+    """Two periods in a position where three are asked for; one place alone compares nothing."""
     few = compare_places([1.0, 2.0, 1.0, 2.0, 1.0], [0, 1, 0, 1, 0])
     assert (few.ratios, few.p, few.needed) == (None, None, 1)
     alone = compare_places([1.0, 2.0], [0, 0])

@@ -20,7 +20,7 @@ from draftproof.judge.stats.knee import (
     trials_to_show,
 )
 
-RULES = Rules(points=17, per_doubling=4, looks=3, target=0.95)
+RULES = Rules(points=17, per_doubling=4, trials=3, target=0.95)
 
 
 def next_step(seen, rules):
@@ -44,7 +44,7 @@ def search(knees, rules=RULES, *, open_near=0):
                 standing = "open"
             before = seen[arm].get(step.point)
             share = 0.97 if step.point < knees[arm] else 0.9
-            seen[arm][step.point] = see(standing, share, before.looks + 1 if before else 1)
+            seen[arm][step.point] = see(standing, share, before.trials + 1 if before else 1)
     return {arm: find_bracket(points) for arm, points in seen.items()}, steps, seen
 
 
@@ -70,7 +70,7 @@ def test_a_grid_needs_positive_ends_in_order(ends):
 
 @given(st.integers(0, 17), st.integers(0, 17))
 def test_every_knee_on_the_grid_is_found_exactly(first, second):
-    """Where every look tells, each arm's knee lies between two neighbours of the grid, wherever it is."""
+    """Where every trial tells, each arm's knee lies between two neighbours of the grid, wherever it is."""
     found, steps, _ = search({"a": first, "b": second})
     for arm, knee in (("a", first), ("b", second)):
         assert found[arm].holds == (knee - 1 if knee else None)
@@ -105,7 +105,7 @@ def test_an_arm_is_never_asked_at_a_load_that_cannot_tell_more():
 
 
 def test_an_open_load_is_looked_at_again_and_no_more_often_than_allowed():
-    """Loads that stay open get all their looks, then the search ends with the bracket around them."""
+    """Loads that stay open get all their trials, then the search ends with the bracket around them."""
     found, _, seen = search({"a": 8}, open_near=2)
     assert (found["a"].holds, found["a"].fails) == (6, 10)
     assert {at: one.looks for at, one in seen["a"].items() if one.standing == "open"} == {7: 3, 8: 3, 9: 3}
@@ -115,7 +115,7 @@ def test_a_search_ends_where_nothing_can_be_told():
     """If every load stays open the search ends, and shows nothing."""
     found, steps, _ = search({"a": 8}, open_near=100)
     assert found["a"] == (None, None, True)
-    assert len(steps) <= RULES.points * RULES.looks
+    assert len(steps) <= RULES.points * RULES.trials
 
 
 def test_a_load_held_above_a_failure_does_not_count():
@@ -124,13 +124,13 @@ def test_a_load_held_above_a_failure_does_not_count():
     assert find_bracket(points) == (0, 4, False)
 
 
-def test_a_look_again_can_open_a_bracket_that_leaned_the_other_way():
+def test_a_trial_again_can_open_a_bracket_that_leaned_the_other_way():
     """What an open load leans to decides only the order: in the end everything between was looked at."""
     seen = {"a": {0: Seen("holds", 1.0, 1), 2: Seen("open", 0.9, 1), 4: Seen("fails", 0.1, 1)}}
     for point, standing in ((1, "holds"), (3, "fails"), (2, "open"), (2, "open")):
         assert next_step(seen, RULES) == Step(point, ("a",))
         before = seen["a"].get(point)
-        seen["a"][point] = see(standing, 0.95, before.looks + 1 if before else 1)
+        seen["a"][point] = see(standing, 0.95, before.trials + 1 if before else 1)
     assert next_step(seen, RULES) is None
 
 

@@ -13,7 +13,7 @@ from tests.builders.transport import FakeTransport, Story
 from draftproof.core.records import Chunk, RequestRecord, ToolCall
 from draftproof.measure.client.wire import WireRequest
 from draftproof.measure.load.period import Endpoint, Period
-from draftproof.measure.load.request_runner import ClientHealth, LoadSettings, Performer
+from draftproof.measure.load.request_runner import ClientHealth, LoadSettings, RequestRunner
 
 ENDPOINT = Endpoint(url="http://h:1", served_model="m", engine="reference", headers=(("X", "y"),))
 TURN = Period(block=4, load="peak", concurrency=1, repeat=2, arm="candidate", order=1, item_ids=("a",))
@@ -104,14 +104,14 @@ def test_a_request_that_is_late_as_its_period_is_stopped_is_stopped(monkeypatch)
 
     async def main():
         stop, sink, transport = asyncio.Event(), Sink(), FakeTransport(Story(hangs=True))
-        own = Performer._cancel_late
+        own = RequestRunner._cancel_late
 
         def cancel_both(self, task):
             own(self, task)
             task.cancel()
             stop.set()
 
-        monkeypatch.setattr(Performer, "_cancel_late", cancel_both)
+        monkeypatch.setattr(RequestRunner, "_cancel_late", cancel_both)
         items, settings = {"a": build_item("a")}, LoadSettings(request_timeout_s=0.01)
         await run_period(TURN, ENDPOINT, items, transport=transport, sink=sink, settings=settings, stop=stop)
         return sink.records

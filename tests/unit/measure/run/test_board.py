@@ -16,7 +16,7 @@ from tests.builders.records import (
 
 from draftproof.judge.observe.observed import Spans
 from draftproof.measure.load.period import Period
-from draftproof.measure.run.progress_model import Board, Median, WatchedSink
+from draftproof.measure.run.progress_model import Median, ProgressModel, WatchedSink
 from draftproof.plan.loading import parse_plan
 from draftproof.plan.schema import Objectives
 from draftproof.workload.items import FollowUp
@@ -42,7 +42,7 @@ def period(arm="baseline", block=0, **fields):
 
 def board(*periods, **options):
     now = [0]
-    told = Board(periods or (period(), period("candidate")), ITEMS, clock=lambda: now[0], **options)
+    told = ProgressModel(periods or (period(), period("candidate")), ITEMS, clock=lambda: now[0], **options)
     return told, now
 
 

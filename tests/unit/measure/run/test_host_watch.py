@@ -10,7 +10,7 @@ from tests.builders.records import build_block_record, build_item
 from draftproof.measure.load.period import Period
 from draftproof.measure.run.host_watch import SLICE_S, HostWatch, OwnWork, wait_until_quiet
 from draftproof.measure.run.progress import Interrupted, Patience, Progress
-from draftproof.measure.run.progress_model import Board
+from draftproof.measure.run.progress_model import ProgressModel
 from draftproof.measure.run.watching_host import make_watch
 from draftproof.plan.loading import parse_plan
 
@@ -67,7 +67,7 @@ async def measure_late(watch):
         Period(block=block, load="low", concurrency=1, repeat=0, arm="baseline", order=0, item_ids=("a",))
         for block in range(3)
     ]
-    board = Board(periods, {"a": build_item("a")}, client_lag_ms=50.0)
+    board = ProgressModel(periods, {"a": build_item("a")}, client_lag_ms=50.0)
     for period in periods:
         board.begin_period(period)
         record = build_block_record(

@@ -165,16 +165,16 @@ def go_on(path: Path, prepare: Callable[[RunDirectory], None] = lambda _run: Non
     with RunDirectory.open(path) as run:
         prepare(run)
         contents = run.load()
-        fleet: Any = ScriptedFleet(
+        service_group: Any = ScriptedFleet(
             (path / "plan.toml").read_text(), count_starts(contents.blocks, contents.warmups)
         )
-        done, total = asyncio.run(measure(run, fleet))
+        done, total = asyncio.run(measure(run, service_group))
     assert done == total
 
 
-async def measure(run: RunDirectory, fleet: Any) -> tuple[int, int]:
+async def measure(run: RunDirectory, service_group: Any) -> tuple[int, int]:
     watch = HostWatch(ScriptedHost(), Progress())
-    return await measuring.measure(run, fleet, ITEMS, Progress(), watch)
+    return await measuring.measure(run, service_group, ITEMS, Progress(), watch)
 
 
 def wanted_ids() -> list[str]:

@@ -1,4 +1,4 @@
-"""Tail, order, drift, noise floor on the page: present, absent, and at scale."""
+"""Tail, order, drift, null difference on the page: present, absent, and at scale."""
 
 import msgspec
 import pytest

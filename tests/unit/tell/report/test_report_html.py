@@ -105,7 +105,7 @@ def test_strings_from_outside_are_escaped():
 
 @pytest.mark.parametrize("evil", ["\x00", "\x1b[31m", "\x9b31m", "\u202e", "\ud800"])
 def test_the_page_holds_no_control_characters(evil):
-    """Control characters, marks that period the text around and halves of pairs are shown by a stand-in."""
+    """Control characters, marks that turn the text around and halves of pairs are shown by a stand-in."""
     results = msgspec.structs.replace(build_results(), question=f"a{evil}b", draftproof_version=evil)
     page = render_html(results)
     assert evil not in page
@@ -161,7 +161,7 @@ def _poison_manifest():
         "Mean acceptance length (conditional)",
         "Per decode step (unconditional)",
         "Committed progress",
-        "How rival estimators would have judged this run",
+        "What other estimators give for this run",
         "Output equivalence",
         "Checks of answers",
         "Failures and outcomes",

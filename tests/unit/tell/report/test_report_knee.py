@@ -15,7 +15,11 @@ def point(arm, load, standing, interval, **fields):
     figure = Figure(value=share, low=low, high=high, level=0.98, n=200)
     known = {"arm": arm, "load": load, "level": f"knee-{load:g}", "standing": standing, "share": figure}
     return KneePoint(
-        **(known | {"looks": 1, "invalid_looks": 0, "attempted": 200, "unjudged": 0, "prompts": 40} | fields)
+        **(
+            known
+            | {"trials": 1, "invalid_trials": 0, "attempted": 200, "unjudged": 0, "prompts": 40}
+            | fields
+        )
     )
 
 
@@ -29,7 +33,7 @@ FOUND = KneeSearch(
     grid=(1.0, 2.0, 4.0, 8.0),
     target=0.95,
     confidence=0.95,
-    look_level=0.98,
+    trial_level=0.98,
     budget_s=600.0,
     spent_s=120.0,
     periods=6,

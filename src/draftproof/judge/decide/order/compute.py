@@ -1,4 +1,4 @@
-"""Order and drift in a run: places in a block, change over the blocks, the null as a noise floor.
+"""Order and drift in a run: places in a block, change over the blocks, the null as a null difference.
 
 The value of a period is the geometric mean of the deciding metric over its usable requests, because requests
 of a period share what happened to the machine in it. Nothing here decides a cell.
@@ -113,7 +113,7 @@ def compute_order(prepared: PreparedRun, pairs: PairTable, effects: EffectIndex)
 def _correct(
     places: Sequence[PlaceRow], drifts: Sequence[DriftRow]
 ) -> tuple[tuple[PlaceRow, ...], tuple[DriftRow, ...]]:
-    """Add Holm's p-values over all tests of place and drift together."""
+    """Add Holm's p-values over all tests of position and drift together."""
     adjusted = holm_adjusted([*(row.p for row in places), *(row.p for row in drifts)])
     of_places, of_drifts = adjusted[: len(places)], adjusted[len(places) :]
     return (
@@ -306,7 +306,8 @@ def _describe_place(row: PlaceRow) -> str:
     whose = "every arm" if row.arm == ALL_ARMS else row.arm
     factors = ", ".join(f"{ratio:.2f}" for ratio in row.ratios or ())
     return (
-        f"At load {row.load} the place in a block matters to {whose}: {METRIC_WORDS[row.metric]} by place is "
+        f"At load {row.load} the position in a block matters to {whose}: {METRIC_WORDS[row.metric]} "
+        f"by position is "
         f"{factors} of the mean (corrected p = {row.adjusted_p:.2g})."
     )
 

@@ -239,7 +239,7 @@ def describe_few(few: Mapping[str, int | None]) -> str:
     """Say how many processes answered, and that it takes more; without a full stop."""
     told = " and ".join(f"{_count(count)} answered for the {arm}" for arm, count in few.items())
     return (
-        f"{told}, so the luck of a start (placement, memory layout) is not told from what the arm does; at "
+        f"{told}, so the luck of a start (placement, memory layout) cannot be separated from the arm; at "
         f"least {LEAST_PROCESSES} of each are needed"
     )
 

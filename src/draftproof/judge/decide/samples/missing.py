@@ -72,9 +72,9 @@ def describe_blocked(found: SamplePlan) -> str | None:
     if not blocked:
         return None
     where = (
-        "no gain can be credited"
+        "no gain can be claimed"
         if len(blocked) == len(cells)
-        else (f"no gain can be credited in {len(blocked)} of {len(cells)} cells")
+        else (f"no gain can be claimed in {len(blocked)} of {len(cells)} cells")
     )
     return f"{where}. First: {list_obstacles(found, blocked)[0].text}"
 

@@ -15,7 +15,7 @@ from draftproof.judge.decide.effects import CellKey, derive_seed, estimate_null,
 from draftproof.judge.decide.guardrails import count_votes
 from draftproof.judge.decide.order.processes import spread_processes
 from draftproof.judge.metrics.request import METRIC_WORDS
-from draftproof.judge.observe.client_limits import LAGGED_TURNS_LIMIT
+from draftproof.judge.observe.client_limits import LAGGED_PERIODS_LIMIT
 from draftproof.judge.observe.pairs import NULL, Pairs, PairTable, pair_observations
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
 from draftproof.judge.results.samples import Need, SamplePlan
@@ -60,7 +60,7 @@ class Earlier(msgspec.Struct, frozen=True, kw_only=True):
             load: f"The host disturbed {count} of {periods[load]} periods at load {load}, and their times "
             "count, since they are more than a fifth: measure on a quiet host."
             for load, count in loud.items()
-            if count > LAGGED_TURNS_LIMIT * periods[load]
+            if count > LAGGED_PERIODS_LIMIT * periods[load]
         }
 
     @property

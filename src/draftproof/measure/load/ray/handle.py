@@ -1,4 +1,4 @@
-"""The conductor's end of a worker on another host: words there, records and replies back, clocks compared.
+"""The coordinator's end of a worker on another host: words there, records and replies back, clocks compared.
 
 Nothing here knows a cluster: `Remote` is the seam, and what it raises is that the worker is gone.
 """

@@ -13,7 +13,7 @@ from draftproof.core.errors import DraftproofError
 from draftproof.measure.client.wire import Transport
 from draftproof.measure.load.loops import run
 from draftproof.measure.load.period import Sink
-from draftproof.measure.load.request_runner import Performer
+from draftproof.measure.load.request_runner import RequestRunner
 from draftproof.measure.load.schedule import Part
 from draftproof.measure.load.workers.messages import (
     Count,
@@ -53,7 +53,7 @@ class LoadWorker:
         self._items = {item.id: item for item in items}
         self._transport, self._sink, self._clock = transport, sink, clock
         self._reply, self._sync = reply, sync
-        self._performer: Performer
+        self._runner: RequestRunner
         self._stop = asyncio.Event()
         self._period: asyncio.Task[None] | None = None
 
@@ -67,9 +67,9 @@ class LoadWorker:
             case Start():
                 self._period = asyncio.create_task(self._run(word.start_ns))
             case Count():
-                self._performer.part.begin_counting(word.base_ns)
+                self._runner.part.begin_counting(word.base_ns)
             case Finish():
-                self._performer.part.period_over.set()
+                self._runner.part.period_over.set()
             case Stop():
                 self.end()
 
@@ -79,8 +79,8 @@ class LoadWorker:
 
     def standing(self) -> Standing:
         """Return how the part stands."""
-        performer = self._performer
-        return Standing(performer.ended, performer.in_flight, performer.schedule.is_over, performer.ended_ns)
+        runner = self._runner
+        return Standing(runner.ended, runner.in_flight, runner.schedule.is_over, runner.ended_ns)
 
     async def close(self) -> None:
         """End the period and wait until it has."""
@@ -91,7 +91,7 @@ class LoadWorker:
     def _prepare(self, order: PeriodOrder) -> None:
         """Make the schedule of a period, so that its start costs no time."""
         self._stop = asyncio.Event()
-        self._performer = Performer(
+        self._runner = RequestRunner(
             order.period,
             order.endpoint,
             self._items,
@@ -108,8 +108,8 @@ class LoadWorker:
         reporting = asyncio.create_task(self._report())
         try:
             with self._told_errors():
-                self._performer.part.start_ns = start_ns
-                block = await run(self._performer, self._stop)
+                self._runner.part.start_ns = start_ns
+                block = await run(self._runner, self._stop)
                 # Who reads that a period is done must find its records after a power cut.
                 self._sync()
                 self._reply(Done(block))
@@ -118,7 +118,7 @@ class LoadWorker:
 
     async def _report(self) -> None:
         """Tell how the part stands from time to time, and at once when its counted requests are over."""
-        over = asyncio.create_task(self._performer.counted_over.wait())
+        over = asyncio.create_task(self._runner.counted_over.wait())
         try:
             while True:
                 await asyncio.wait({over}, timeout=REPORT_S)
@@ -135,5 +135,5 @@ class LoadWorker:
         except DraftproofError as error:
             kind = type(error).__name__
             self._reply(Failed(kind=kind, message=error.message, place=error.place, fix=error.fix))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the conductor must hear of it
+        except Exception as error:  # noqa: BLE001 - whatever it is, the coordinator must hear of it
             self._reply(Failed(kind=type(error).__name__, message=f"{type(error).__name__}: {error}"))

@@ -129,7 +129,7 @@ class WorkerDiedError(DraftproofError):
 
 
 class Worker(Protocol):
-    """One load worker as its conductor sees it."""
+    """One load worker as its coordinator sees it."""
 
     @property
     def name(self) -> str:

@@ -1,6 +1,6 @@
 """The load workers of a run: started at the first period, told of one period after the other, ended together.
 
-One period over several workers has one start, one base time and one end. The conductor sends no request and
+One period over several workers has one start, one base time and one end. The coordinator sends no request and
 sees no answer. It says when all begin, decides when the load stands (so that due times of all workers count
 from one time), and ends the period when every worker's counted requests are over; until then each keeps its
 part of the load up.
@@ -71,7 +71,7 @@ def merge_parts(
     `parts`: a worker's name -> the record of its part; a worker that died has none. `workers`: into how many
     parts the period was dealt. `started_ns`: when the parts began. `ended_ns`: when the last one ended.
     `faults`: what befell workers, each a phrase. `conductor_cpu_s`: CPU time of the process that conducted
-    them. `lead_end`: how the lead ended, which the conductor decides.
+    them. `lead_end`: how the lead ended, which the coordinator decides.
     """
     blocks = list(parts.values())
     notes = [*faults, *(f"{name}: {one.note}" for name, one in parts.items() if one.note)]
@@ -112,11 +112,11 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     error: DraftproofError | None = None
 
 
-class Conductor:
+class Coordinator:
     """Conducts one period; used once.
 
     `orders`: each worker and its part, in the order of the parts. `lead_s`: longest time that an open loop
-    leads up to its counted requests. `clock`: the clock that workers and conductor share.
+    leads up to its counted requests. `clock`: the clock that workers and coordinator share.
     """
 
     def __init__(
@@ -334,7 +334,7 @@ class WorkerPool:
             for index in range(parts)
         ]
         told = list(zip(self.workers, orders, strict=False))
-        return await Conductor(period, told, lead_s=settings.lead_s, clock=self._clock).run(stop)
+        return await Coordinator(period, told, lead_s=settings.lead_s, clock=self._clock).run(stop)
 
     async def close(self, *, at_once: bool = False) -> None:
         """End every worker; what they have is on the device then, unless `at_once`."""

@@ -283,7 +283,7 @@ LLAMACPP = EngineAdapter(
         confounds=_CONFOUNDS,
         refuses=_REFUSES,
         lacks=_LACKS,
-        fallback="a drafter that cannot be started is left out; the server runs on and only the log tells",
+        fallback="a drafter that cannot be started is left out; the server runs on and only the log says",
         chunk_holds="token",
         device_lists=("device", "speculation.draft_device"),
     ),

@@ -239,7 +239,7 @@ _SPEC_FIELDS = (
 
 
 def read_log(text: str) -> Settings:
-    """Return what only the log tells for certain: the settings in force after vLLM has resolved them.
+    """Return what only the log says for certain: the settings in force after vLLM has resolved them.
 
     A mode is stated only where the log names it; that asynchronous scheduling stayed on, it never says.
     """
