@@ -138,7 +138,7 @@ def test_load_workers_are_started_once_for_all_trials(stage, monkeypatch):
 
     monkeypatch.setattr(stage, "plan", plan)
     found = run_search(stage, knee=QUICK).knee
-    assert sum(one.looks for one in found.points) >= 2 * len(found.grid)
+    assert sum(one.trials for one in found.points) >= 2 * len(found.grid)
     assert len(started) == 4
     assert found.ended == "settled"
     records = load_journal(stage.out / "journal").records

@@ -43,7 +43,7 @@ def test_arms_take_periods_and_every_change_of_period_is_a_restart(stage, call):
     assert {record["outcome"] for record in stage.measured()} == {"ok"}
 
 
-def test_a_service_that_is_attached_to_cannot_take_periods(stage, call):
+def test_a_service_that_is_attached_to_cannot_take_turns(stage, call):
     """It cannot be stopped and started, and the plan is refused before anything is."""
     path = in_period(stage)
     text = path.read_text()
@@ -51,4 +51,4 @@ def test_a_service_that_is_attached_to_cannot_take_periods(stage, call):
     path.write_text(text.replace(line, 'url = "http://127.0.0.1:9"', 1))
     code, _, err = call("run", path, "--out", stage.out, "--quiet")
     assert code == PlanError.exit_code
-    assert "cannot be stopped and started in period" in err
+    assert "cannot be stopped and started in turn" in err

@@ -71,7 +71,7 @@ def test_check_says_how_long_the_replay_takes_and_what_is_invented(stage, call):
     """Before anything is measured; nothing forbids the run."""
     code, out, err = call("check", use_trace(stage, load="replay = {}", block_size=8))
     assert code == 0, err
-    assert "load single: 4 turns of up to 8 requests, 5.6 s at least by their due times" in out
+    assert "load single: 4 periods of up to 8 requests, 5.6 s at least by their due times" in out
     assert "warning: workload: the prompts are invented words" in out
 
 

@@ -118,7 +118,7 @@ def test_a_search_whose_requests_are_worth_too_few_says_so():
     assert f"and {wanted} are the fewest that show 99%" in slow.reason
     assert [one for one in weak if one.share.value >= 0.99]
     for one in weak:
-        told = one.reason is not None and f"worth {one.effective:,.0f} independent" in one.reason
+        told = one.reason is not None and f"count as {one.effective:,.0f} independent" in one.reason
         assert told is (one.share.value >= 0.99 and one.effective < wanted)
     assert slow.needed
     assert slow.reason in " ".join(found.notes)

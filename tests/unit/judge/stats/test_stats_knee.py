@@ -108,7 +108,7 @@ def test_an_open_load_is_looked_at_again_and_no_more_often_than_allowed():
     """Loads that stay open get all their trials, then the search ends with the bracket around them."""
     found, _, seen = search({"a": 8}, open_near=2)
     assert (found["a"].holds, found["a"].fails) == (6, 10)
-    assert {at: one.looks for at, one in seen["a"].items() if one.standing == "open"} == {7: 3, 8: 3, 9: 3}
+    assert {at: one.trials for at, one in seen["a"].items() if one.standing == "open"} == {7: 3, 8: 3, 9: 3}
 
 
 def test_a_search_ends_where_nothing_can_be_told():
