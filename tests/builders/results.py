@@ -55,7 +55,7 @@ _ESTIMATORS = (
 _REASONS: dict[CellStatus, str] = {
     "gain": "the whole interval lies beyond the minimum gain, and every guardrail holds.",
     "harm": "the whole interval lies beyond the harm margin.",
-    "neutral": "the interval lies inside the margins.",
+    "neutral": "the interval is inside the margins.",
     "inconclusive": "the interval reaches from one verdict into another.",
     "invalid": "no request of the candidate succeeded.",
 }

@@ -43,7 +43,7 @@ class ClockReading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClockChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What befell the clocks between two readings: how far the wall clock was set, how long the host slept.
+    """What happened to the clocks between two readings: how far the wall clock was set, how long it slept.
 
     Both are 0 where nothing happened. `slept_ns` is None where no clock tells; a sleep is then a step.
     """
@@ -75,7 +75,7 @@ def read_clocks() -> ClockReading:
 
 
 def compare_clocks(before: ClockReading, after: ClockReading) -> ClockChange:
-    """Return what befell the clocks between two readings of one boot. Pure.
+    """Return what happened to the clocks between two readings of one boot. Pure.
 
     A difference that steering explains is none, so a clock that is disciplined stays unsuspected.
     """

@@ -84,7 +84,7 @@ def compute_results(run: RunData) -> Results:
 
 
 def _gather(decided: DecidedRun, run: RunData) -> Results:
-    """Compute what stands beside the decision and put all of it together."""
+    """Compute what is shown beside the decision and put all of it together."""
     evidence = decided.evidence
     prepared, pairs, faults, readings = evidence.prepared, evidence.pairs, evidence.faults, evidence.readings
     by_effect, arm_cells = index_effects(evidence.effects), compute_arm_cells(prepared)

@@ -84,7 +84,7 @@ def schema_at(location: Location) -> dict[str, Any]:
 
 
 def resolve(node: dict[str, Any]) -> dict[str, Any]:
-    """Follow references and "this or none", and keep what stands beside them, such as a default."""
+    """Follow references and "this or none", and keep what is shown beside them, such as a default."""
     if "$ref" in node:
         target = plan_json_schema()["$defs"][node["$ref"].rsplit("/", 1)[1]]
         return resolve(target | {key: value for key, value in node.items() if key != "$ref"})

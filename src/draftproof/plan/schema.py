@@ -241,7 +241,7 @@ class Thresholds(_Strict):
     token_limit_margin: Share = Field(
         0.10,
         description="Share of answers that end at the token limit may shift by at most this, either way; "
-        "beyond it no gain is credited. An answer that the limit ends has lost its tail, which may be its "
+        "beyond it no gain is claimed. An answer that the limit ends has lost its tail, which may be its "
         "slow part. The default takes as many prompts to show as that of quality_margin.",
     )
     dominated_margin: Ratio = Field(

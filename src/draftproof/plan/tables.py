@@ -103,7 +103,7 @@ class Approval(Strict):
     early_response: Literal["not_used", "used", "unknown"] = Field(
         "unknown",
         description="Whether the service prepares an answer before the user has finished. Its effect is "
-        "never credited to speculative decoding.",
+        "never attributed to speculative decoding.",
     )
     valid_until: IsoDate | None = Field(
         None, description="Last day of the approval, such as 2027-01-31; none: no end of its own."

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 LONGEST_TURN_S = 30 * 86_400
 MOST_REQUESTS = 50_000_000
-# Blocks of a load without which no gain is credited: with representative evidence, and with any. Fewer cannot
+# Blocks of a load without which no gain is claimed: with representative evidence, and with any. Fewer cannot
 # tell what a period does to all of its requests from an effect (docs/statistics.md).
 ENOUGH_BLOCKS, FEWEST_BLOCKS = 6, 4
 _USUAL_SIZE = 8

@@ -1,4 +1,4 @@
-"""Every plan that the program writes has enough blocks for its loads to be credited."""
+"""Every plan that the program writes has enough blocks for a gain to be claimed at its loads."""
 
 import json
 

@@ -369,7 +369,7 @@ def test_capacity_that_rests_on_few_good_requests_says_so(simple):
     assert told(20) is None
     assert told(19) == (
         "Fewer than half of the requests are good for candidate at load low (19 of 40): absolute capacity "
-        "rests on these few, so read the ratios between arms."
+        "is based on these few, so read the ratios between arms."
     )
     assert told(0) is None
 

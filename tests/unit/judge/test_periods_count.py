@@ -48,7 +48,7 @@ def codes(decided):
 
 
 def test_a_stalled_period_of_the_null_arm_takes_no_gain_away():
-    """The null is 10 % off by one period of six, hardly more than its error: a gain of 20 % is credited."""
+    """The null is 10 % off by one period of six, hardly more than its error: a gain of 20 % is claimed."""
     decided = decide(speed=0.8, stalled="baseline_null")
     effects = index_effects(decided.evidence.effects)
     null = effects["tpot_ns", "baseline_null", "baseline", "all", "low"].ratio
@@ -58,7 +58,7 @@ def test_a_stalled_period_of_the_null_arm_takes_no_gain_away():
 
 
 def test_a_null_that_differs_in_every_period_counts_in_full():
-    """Two processes of one service 20 % apart, in every block alike: no gain of 15 % is credited."""
+    """Two processes of one service 20 % apart, in every block alike: no gain of 15 % is claimed."""
     rng = np.random.default_rng(3)
     orders = order_periods(LAYOUT, rng)
     factors = {"candidate": 0.85, "baseline_null": 1.2}

@@ -74,7 +74,7 @@ def test_an_invalid_run_compares_no_arms_in_words(invalid):
 
 
 def test_a_question_says_what_equal_arms_differ_by(world):
-    """The effect at the highest load stands beside the null of that load."""
+    """The effect at the highest load is shown beside the null of that load."""
     found = compute_results(world(**ONE, tpot_ms=pace(candidate=0.4, null=0.85)).run())
     (answer,) = [one.answer for one in found.questions if "over all segments is" in one.answer]
     assert "two equal arms, is 0.8" in answer

@@ -199,7 +199,7 @@ def test_an_arm_that_is_disturbed_more_than_chance_gives_is_named():
 
 
 def test_a_candidate_that_is_disturbed_more_gains_nothing():
-    """What disturbs may be the arm itself, so its second attempts are credited with no gain."""
+    """What disturbs may be the arm itself, so its second attempts bring no gain."""
     periods = [("low", block, "candidate") for block in range(4)]
     gaining = made(slow=[("low", block, "candidate") for block in range(6)], factor=0.7)
     quiet = decide_run(note_hosts(gaining, {}))

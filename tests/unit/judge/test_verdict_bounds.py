@@ -1,4 +1,4 @@
-"""Where nobody counts first chunks, nothing is credited or blamed that does not hold for every count."""
+"""Where nobody counts first chunks, nothing is claimed or blamed that does not hold for every count."""
 
 from itertools import pairwise
 
@@ -143,7 +143,7 @@ def test_a_gain_that_end_to_end_time_contradicts_is_not_credited(world):
 
 
 def test_a_later_first_token_does_not_contradict_a_true_gain(world):
-    """40 % less time per token, a first token 20 % later: end to end there is a gain, so it is credited."""
+    """40 % less time per token, a first token 20 % later: end to end there is a gain, so it is claimed."""
     decided = decide_run(
         bundled(
             world,

@@ -59,7 +59,7 @@ def test_an_effect_is_that_of_its_usable_pairs(prepared, metric):
 
 @pytest.mark.parametrize("quantity", QUANTITIES)
 def test_votes_are_those_of_the_pairs(prepared, quantity):
-    """Every difference rests on one vote for each prompt that both arms have a state of."""
+    """Every difference is based on one vote for each prompt that both arms have a state of."""
     is_judged = {
         "failed_share": lambda _: True,
         "passed_share": lambda pair: None not in (pair.arm.is_passed, pair.versus.is_passed),

@@ -1,4 +1,4 @@
-"""Runs whose interval looks like a gain although nothing is gained: it is not credited."""
+"""Runs whose interval looks like a gain although nothing is gained: it is not claimed."""
 
 import msgspec
 import numpy as np

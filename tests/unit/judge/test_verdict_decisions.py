@@ -142,7 +142,7 @@ def test_a_few_failures_keep_every_cell_of_the_load_from_being_a_gain(world):
 
 
 def test_shorter_answers_earn_no_gain(world, lookup):
-    """Half as long answers shorten end-to-end time; the gain is not credited, and the run is deferred."""
+    """Half as long answers shorten end-to-end time; the gain is not claimed, and the run is deferred."""
     results = compute_results(
         world(
             tokens=lambda case: 20 if case.arm == "candidate" else 40,
@@ -184,7 +184,7 @@ def test_worse_answers_are_harm_however_fast(world, lookup):
 
 
 def test_a_workload_without_checks_shows_no_gain(world, lookup):
-    """Where no answer is judged, quality is not shown to be kept, so nothing is credited."""
+    """Where no answer is judged, quality is not shown to be kept, so nothing is claimed."""
     results = compute_results(world(tpot_ms=speedup(rewriting_low=0.5), has_checks=False).run())
     cell = lookup.cell(results, "rewriting", "low")
     assert cell.status == "inconclusive"
@@ -193,7 +193,7 @@ def test_a_workload_without_checks_shows_no_gain(world, lookup):
 
 
 def test_a_better_alternative_dominates(world, lookup):
-    """Where the alternative is faster still, the candidate's gain is not credited and the run is deferred."""
+    """Where the alternative is faster still, the candidate's gain is not claimed and the run is deferred."""
 
     def tpot_ms(case):
         return 20.0 * {"candidate": 0.8, "alternative": 0.5}.get(case.arm, 1.0)

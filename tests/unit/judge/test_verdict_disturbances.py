@@ -1,4 +1,4 @@
-"""What befell the run from outside is told, and turns keep their order through restarts and clock steps."""
+"""What happened to the run from outside is reported; periods keep their order through restarts and clocks."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -117,7 +117,7 @@ def test_a_limit_holds_for_the_worst_of_the_loads_it_covers(world):
 
 
 def test_harm_in_the_shortest_contexts_withholds_the_gain(world):
-    """No upper limit leaves the shortest contexts out, so the cell is credited nothing."""
+    """No upper limit leaves the shortest contexts out, so the cell is claimed nothing."""
     truth = by_context(lambda case: 0.4 if length_rank(case) >= 10 else 1.1)
     results = compute_results(world(segments=("chat",), loads=(("one", 1),), **truth).run())
     (cell,) = results.cells

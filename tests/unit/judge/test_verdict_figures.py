@@ -11,7 +11,7 @@ from draftproof.judge.stats.shares import paired_share_difference
 
 
 def test_below_the_floor_a_cell_has_no_effect_and_says_what_it_needs(world, lookup):
-    """Four prompts where six are asked for: None, two more needed, and no decision rests on it."""
+    """Four prompts where six are asked for: None, two more needed, and no decision is based on it."""
     results = compute_results(world(items_per_segment=4).run())
     effect = lookup.effect(results, "tpot_ns", segment="rewriting", load="low")
     assert effect.ratio.value is None

@@ -61,7 +61,7 @@ def test_the_verdict_asks_for_what_samples_asks_for(world, items):
 
 
 def test_what_no_prompts_mend_is_said_first(world):
-    """Without a check no gain is ever credited: the verdict, check and samples say that before any number."""
+    """Without a check no gain is ever claimed: the verdict, check and samples say that before any number."""
     run = world(tpot_ms=slightly_faster, has_checks=False).run()
     said = "No item has a check"
     assert said in compute_results(run).verdict.sentence

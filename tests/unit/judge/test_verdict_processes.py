@@ -105,7 +105,7 @@ def test_what_is_no_time_is_harm_with_one_process():
 
 @pytest.mark.parametrize(("count", "says"), [(1, True), (2, True), (3, False), (None, True)])
 def test_the_sentence_says_what_other_starts_would_change(count, says):
-    """With any evidence; a pilot hypothesis is credited all the same."""
+    """With any evidence; a pilot hypothesis is claimed all the same."""
     run = with_plan(with_processes(draw_run(), count), evidence="synthetic")
     results = compute_results(run)
     assert results.verdict.decision == "adopt"

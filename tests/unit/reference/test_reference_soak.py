@@ -179,16 +179,20 @@ class Soak:
         return outputs
 
 
-def left_behind() -> list[object]:
-    """Return every live sequence and cache of the process, and every mapping that knows a request."""
+def live_sequences() -> list[object]:
+    """Return every live sequence and cache of the process, those of tests before included."""
     gc.collect()
-    found: list[object] = []
-    for thing in gc.get_objects():
-        if type(thing) in {LiveSequence, SequenceCache}:  # isinstance would wake lazy modules of torch
-            found.append(thing)
-        elif type(thing) is dict and any(type(key) is str and key.startswith(_PREFIX) for key in thing):
-            found.append(sorted(key for key in thing if str(key).startswith(_PREFIX)))
-    return found
+    # isinstance would wake lazy modules of torch
+    return [thing for thing in gc.get_objects() if type(thing) in {LiveSequence, SequenceCache}]
+
+
+def left_behind(before: list[object]) -> list[object]:
+    """Return the live sequences and caches that came since, and every mapping that knows a request."""
+    known = {id(thing) for thing in before}  # alive in the list, so no other object has their ids
+    found = [thing for thing in live_sequences() if id(thing) not in known]
+    mappings = [thing for thing in gc.get_objects() if type(thing) is dict]
+    named = [[key for key in one if type(key) is str and key.startswith(_PREFIX)] for one in mappings]
+    return [*found, *filter(None, named)]
 
 
 def open_files() -> int:
@@ -202,7 +206,7 @@ def soak(
 
     What libraries keep for themselves, such as the states of schemas, levels off after some hundred requests.
     """
-    threads, use = threading.active_count(), Soak(target, seed=5)
+    before, threads, use = live_sequences(), threading.active_count(), Soak(target, seed=5)
     monkeypatch.setattr(target, "forward", use.chaos.forward)
     use.backend.start()
     for _ in range(warm_up):
@@ -217,7 +221,7 @@ def soak(
     stats = use.backend.stats()
     assert (stats.running, stats.waiting, stats.kv_tokens, stats.kv_bytes) == (0, 0, 0, 0)
     assert not use.engine.has_work
-    assert left_behind() == []
+    assert left_behind(before) == []
     use.backend.stop()
     assert threading.active_count() == threads
     return use

@@ -323,7 +323,7 @@ class EnvelopeChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReasonChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A reason of the verdict that only one run gives, with the row it rests on there."""
+    """A reason of the verdict that only one run gives, with the row it is based on there."""
 
     code: str
     evidence: str

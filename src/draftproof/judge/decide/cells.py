@@ -20,7 +20,7 @@ from draftproof.plan.schema import Thresholds
 
 
 class CellEvidence(msgspec.Struct, frozen=True, kw_only=True):
-    """What the status of one cell rests on. Figures are simultaneous intervals of the deciding metric.
+    """What the status of one cell is based on. Figures are simultaneous intervals of the deciding metric.
 
     `noise` is the null difference at this load, a ratio of 1 or more: what makes two equal arms differ for a
     whole run (a process, its place in memory) is in no interval, but in the null.
@@ -161,7 +161,7 @@ def _reasons(findings: Iterable[Finding], *standings: str) -> list[Reason]:
 
 
 def _find_objections(evidence: CellEvidence, thresholds: Thresholds) -> list[Reason]:
-    """Return what keeps an effect from being credited: a better alternative, or equal arms that differ."""
+    """Return what keeps an effect from being claimed: a better alternative, or equal arms that differ."""
     found = [*_find_missing_arms(evidence), *_find_idle_drafter(evidence)]
     found += _find_dominance(evidence, thresholds.dominated_margin) or _find_open_rivalry(
         evidence, thresholds.dominated_margin
@@ -170,8 +170,8 @@ def _find_objections(evidence: CellEvidence, thresholds: Thresholds) -> list[Rea
     at_odds = null_effect is not None and is_null_at_odds(null_effect, thresholds)
     if at_odds and not exceeds_null(evidence.effect, null_effect):
         text = (
-            f"Two equal arms differ by {describe(null_effect)} here; a gain is credited only if its whole "
-            "interval lies below the null's and below its reciprocal."
+            f"Two equal arms differ by {describe(null_effect)} here; a gain is claimed only if its whole "
+            "interval is below the null's and below its reciprocal."
         )
         row = _row("baseline_null / baseline", evidence)
         found.append(Reason(code="null_not_exceeded", text=text, evidence=row))

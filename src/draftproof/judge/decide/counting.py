@@ -29,7 +29,7 @@ from draftproof.judge.stats.resampling import Floats
 from draftproof.plan.schema import Thresholds
 
 CODE = "counts_differ"
-# As of the client's lag: less than a fifth of the smallest effect that is credited may stand.
+# As of the client's lag: less than a fifth of the smallest effect that is claimed may stand.
 TOLERATED_PART = 0.2
 REMEDY = (
     "find out which service counts wrong; where it states no tokens at its chunks, the model's tokenizer "

@@ -77,7 +77,7 @@ class RunEvidence(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 
 class DecidedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """The decision of a run, the cells it rests on and where speculation may run."""
+    """The decision of a run, the cells it is based on and where speculation may run."""
 
     evidence: RunEvidence
     cells: tuple[Cell, ...]

@@ -43,7 +43,7 @@ class LoadSpread(NamedTuple):
 
 
 class _Sample(NamedTuple):
-    """The pairs that an effect rests on, shape (pairs,) each: both values, and numbers for their labels.
+    """The pairs that an effect is based on, shape (pairs,) each: both values, and numbers for their labels.
 
     `mine`, `theirs`: the processes that answered.
     """

@@ -1,4 +1,4 @@
-"""What keeps a gain from being credited although its interval is clear.
+"""What keeps a gain from being claimed although its interval is clear.
 
 Each rule names a way in which an arm looks faster without being so: by the length of its answers, by how
 tokens are counted or joined, by few periods, or by what the host did.
@@ -37,7 +37,7 @@ TPOT, E2E = "tpot_ns", "e2e_from_schedule_ns"
 def judge_credit(
     prepared: PreparedRun, pairs: PairTable, effects: EffectIndex, *, is_representative: bool
 ) -> dict[CellKey, tuple[Finding, ...]]:
-    """Return, by cell, what keeps a gain from being credited; representative traffic takes more blocks."""
+    """Return, by cell, what keeps a gain from being claimed; representative traffic takes more blocks."""
     found: defaultdict[CellKey, list[Finding]] = defaultdict(list)
     for cell, finding in (
         *_find_by_length(prepared, pairs[DECISIVE], effects),
@@ -188,7 +188,7 @@ def _find_disturbed_more(prepared: PreparedRun) -> Iterable[tuple[CellKey, Findi
     """Find that the host disturbed the candidate more often than chance does: it may disturb itself."""
     text = prepared.disturbed_more.get("candidate")
     for load in prepared.loads if text else ():
-        yield from _open_load(prepared, load, "disturbed_more", f"{text}, so no gain is credited.")
+        yield from _open_load(prepared, load, "disturbed_more", f"{text}, so no gain is claimed.")
 
 
 def _find_by_attempts(prepared: PreparedRun, effects: EffectIndex) -> Iterable[tuple[CellKey, Finding]]:

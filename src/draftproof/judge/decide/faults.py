@@ -60,7 +60,7 @@ _SENTENCES: dict[FaultKind, tuple[str, str]] = {
     "lag_share": (
         (
             "the load client was late by up to {most_share:.1f} % of the measured time (p99; limit "
-            "{share_limit:.2g} %, a fifth of the smallest gain that is credited)"
+            "{share_limit:.2g} %, a fifth of the smallest gain that is claimed)"
         ),
         "Stop other work on this machine, ask for longer answers, or reach the service without TLS.",
     ),

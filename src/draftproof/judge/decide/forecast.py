@@ -127,7 +127,7 @@ def _too_short_a_tail(plan: Plan, items: Sequence[Item], asked: Iterable[_Asked]
                 one,
                 f"At load {one.level.name} the {count} prompts that the shares of its classes leave cannot "
                 f"show {quantile} to be within tail_margin: at least {floor - count} more are needed, so no "
-                "gain can be credited.",
+                "gain can be claimed.",
                 floor - count,
             )
 
@@ -203,7 +203,7 @@ def _at_load(
 
 
 def blocks_needed(*, is_representative: bool) -> int:
-    """Return the blocks of a load without which no gain is credited there."""
+    """Return the blocks of a load without which no gain is claimed there."""
     return ENOUGH_BLOCKS if is_representative else FEWEST_BLOCKS
 
 

@@ -34,7 +34,7 @@ class ShareRule(msgspec.Struct, frozen=True):
     """How a difference of shares is evaluated. `margin` names the threshold.
 
     `sign`: 1 where more is worse, −1 where less is worse, 0 where a shift either way keeps a gain from being
-    credited. `unknown` says why no pair tells, `remedy` what would help then.
+    claimed. `unknown` says why no pair tells, `remedy` what would help then.
     """
 
     code: str
@@ -85,7 +85,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """Where one guardrail stands in one cell.
 
     `held`: non-inferior. `violated`: the whole interval lies beyond the margin. `shifted`: the answers'
-    length or their ends changed by more than the margin, so a gain is not credited. `open`: the interval does
+    length or their ends changed by more than the margin, so a gain is not claimed. `open`: the interval does
     not tell. `noted`: it does not tell, and with such evidence this is said beside a gain instead of
     withholding it.
     """
@@ -155,7 +155,7 @@ def judge_guardrails(
     """Return where every guardrail of the candidate against the baseline stands in a cell.
 
     `withholds`: whether ends of answers that are not shown to be the baseline's keep a gain from being
-    credited; else they are noted.
+    claimed; else they are noted.
     """
     ratio = {
         metric: effects[(metric, "candidate", "baseline", *cell)].ratio
@@ -201,18 +201,18 @@ def judge_time(name: str, cell: CellKey, ratio: Figure, margin: float, null: flo
 
 
 def beside_null(null: float) -> str:
-    """Return what two equal arms differ by, to stand beside a limit; nothing below a tenth of a percent."""
+    """Return what two equal arms differ by, to set beside a limit; nothing below a tenth of a percent."""
     return f", and two equal arms differ by {100 * (null - 1):.1f} %" if null > 1.001 else ""
 
 
 def judge_length(cell: CellKey, ratio: Figure, margin: float) -> Finding:
-    """Judge the mean length of answers: a shift beyond the margin either way means no gain is credited."""
+    """Judge the mean length of answers: a shift beyond the margin either way means no gain is claimed."""
     code, table = "output_length", "effects output_tokens"
     if ratio.low is None or ratio.high is None:
         return find_unknown(code, "output length could not be compared", ratio, table, cell)
     span = f"answers are {describe(ratio)} of the baseline's in length, a shift of {margin:.2f} is allowed"
     if ratio.low > 1 + margin or ratio.high < 1 - margin:
-        return find("shifted", code + "_shift", span + "; a gain is not credited", table, cell)
+        return find("shifted", code + "_shift", span + "; a gain is not claimed", table, cell)
     held = ratio.low >= 1 - margin and ratio.high <= 1 + margin
     return find("held" if held else "open", code, span, table, cell)
 
@@ -284,7 +284,7 @@ def _is_beyond(figure: Figure, margin: float, sign: int) -> bool:
 
 
 def _is_within(figure: Figure, margin: float, sign: int) -> bool:
-    """Return whether the whole interval lies within the margin, on the side that counts."""
+    """Return whether the whole interval is within the margin, on the side that counts."""
     if figure.low is None or figure.high is None:
         return False
     return (sign < 0 or figure.high <= margin) and (sign > 0 or figure.low >= -margin)

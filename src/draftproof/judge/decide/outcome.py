@@ -115,7 +115,7 @@ def is_deferred(cells: Sequence[Cell], thresholds: Thresholds, shows_no_gain: Ca
 
 
 def is_settled(cell: Cell) -> bool:
-    """Return whether no gain is to be credited in a cell, whatever its times are."""
+    """Return whether no gain is to be claimed in a cell, whatever its times are."""
     return any(reason.code in SETTLED_CODES for reason in cell.reasons)
 
 

@@ -23,7 +23,7 @@ UNDISCLOSED = "undisclosed"
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """One answer: how far it goes, in one or two sentences, the rows it rests on, and what is missing."""
+    """One answer: how far it goes, in one or two sentences, the rows it is based on, and what is missing."""
 
     standing: QuestionStanding
     answer: str

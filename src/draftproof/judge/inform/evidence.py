@@ -57,7 +57,7 @@ def find_evidence(
     manifest: Manifest | None = None,
     plan: Plan | None = None,
 ) -> tuple[EvidenceRow, ...]:
-    """Return the rows that a reason or a written reference rests on; none if it leads nowhere.
+    """Return the rows that a reason or a written reference is based on; none if it leads nowhere.
 
     References of the review questions may also lead to the manifest ("contracts: candidate",
     "manifest: candidate") and to a table of the plan ("plan: rollback"), if these are given.

@@ -158,7 +158,7 @@ def describe_few_good(uses: Iterable[ArmUse]) -> str | None:
         else f"In {len(few)} of {len(counted)} rows fewer than half of the requests are good, the smallest "
         f"share for {worst}"
     )
-    return f"{where}: absolute capacity rests on these few, so read the ratios between arms."
+    return f"{where}: absolute capacity is based on these few, so read the ratios between arms."
 
 
 def amount(value: float) -> str:

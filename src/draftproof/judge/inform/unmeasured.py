@@ -1,4 +1,4 @@
-"""What a run did not measure, and what befell client host and services from outside, a sentence each. Pure.
+"""What a run did not measure, and what happened to host and services from outside, a sentence each. Pure.
 
 Durations are differences of one monotonic clock. Events are told since a reader would otherwise look for
 their cause in the arms.

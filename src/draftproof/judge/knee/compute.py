@@ -1,4 +1,4 @@
-"""`results.knee` of a run: each arm's knee, the loads it rests on, and the arms against each other. Pure.
+"""`results.knee` of a run: each arm's knee, the loads it is based on, and the arms against each other. Pure.
 
 What a knee search may take and what it may miss, said before anything is measured. Pure.
 """

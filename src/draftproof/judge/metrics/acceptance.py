@@ -22,8 +22,8 @@ class AcceptanceSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Acceptance of a set of requests.
 
     `decode_steps` and `tokens_per_decode_step` cover the requests from which they can be told. The histogram
-    is empty where a request drafted and gives none; `position_acceptance` rests on rounds and lists of steps,
-    because counters do not say how long each draft was, and is empty where a request that drafted has
+    is empty where a request drafted and gives none; `position_acceptance` is based on rounds and lists of
+    steps, because counters do not say how long each draft was, and is empty where a request that drafted has
     neither.
     """
 
@@ -321,7 +321,7 @@ def tally_client(records: Iterable[RequestRecord], most_tokens: Mapping[str, int
 
 
 def tokens_per_step_from_chunks(records: Iterable[RequestRecord]) -> tuple[float | None, int]:
-    """Return (tokens per decode step, requests it rests on), each chunk after the first being one step.
+    """Return (tokens per decode step, requests it is based on), each chunk after the first being one step.
 
     (N − tokens of the first chunk) / (chunks − 1), pooled over answers that count tokens at every chunk.
     """

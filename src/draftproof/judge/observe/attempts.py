@@ -1,7 +1,7 @@
 """What the host did to a period, by the evidence stored with it, and which attempt at the period counts.
 
 An arm's own latency is no evidence: a candidate that stalls by itself would lose its slow periods and be
-credited with the rest. A late client is evidence only where our own processes did not fill the host. Both
+judged by the rest. A late client is evidence only where our own processes did not fill the host. Both
 attempts stay in the record. Whether one arm was disturbed more often than the others is tested, since chance
 does not know arms.
 """

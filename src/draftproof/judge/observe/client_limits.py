@@ -19,7 +19,7 @@ LAGGED_PERIODS_LIMIT = 0.2
 # Over less than this, CPU time tells of the start and the end of a period and not of its load.
 CORE_WINDOW_S = 1.0
 
-# A lag that is no larger than a fifth of the smallest gain cannot be what is credited.
+# A lag that is no larger than a fifth of the smallest gain cannot be what is claimed.
 LAG_PART = 0.2
 
 FaultKind = Literal["lag", "lag_share", "gc_pause", "send_lag", "held_back", "rate", "core", "slept"]

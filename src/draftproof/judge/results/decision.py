@@ -1,7 +1,7 @@
 """The part of `results.json` that carries the decision: guardrails, contexts, behaviour, outputs, questions.
 
-Pure data. A figure that is not known is None and a reason stands beside it; what was not asked or not judged
-is absent or None, never a pass.
+Pure data. A figure that is not known is None and a reason is shown beside it; what was not asked or not
+judged is absent or None, never a pass.
 """
 
 from typing import Literal
@@ -16,7 +16,7 @@ QuestionStanding = Literal["answered", "partly", "open"]
 
 
 class GuardrailStanding(msgspec.Struct, frozen=True, kw_only=True):
-    """Where one guardrail stands in one cell, with the row it rests on; `code` is that of its reason."""
+    """Where one guardrail stands in one cell, with the row it is based on; `code` is that of its reason."""
 
     code: str
     standing: str
@@ -213,7 +213,7 @@ class EquivalenceTest(msgspec.Struct, frozen=True, kw_only=True):
 class OutputEquivalence(msgspec.Struct, frozen=True, kw_only=True):
     """Whether an arm's outputs are the baseline's, at one load or at all of them ("all loads").
 
-    `phrase` is the whole statement, `why` the sentences it rests on. `difference_bound` is the d of "no
+    `phrase` is the whole statement, `why` the sentences it is based on. `difference_bound` is the d of "no
     difference larger than d": a share of prompts, or of the mean length (`bound_of`), at `n` prompts.
     `contract` is what the compatibility contract says of the method; `is_contradicted` that the outputs say
     otherwise.

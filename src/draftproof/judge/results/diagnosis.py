@@ -47,7 +47,7 @@ class TimeParts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """One figure that a remedy rests on, in words, and the row it comes from."""
+    """One figure that a remedy is based on, in words, and the row it comes from."""
 
     text: str
     row: str

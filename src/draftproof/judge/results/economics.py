@@ -90,7 +90,7 @@ class Worth(msgspec.Struct, frozen=True, kw_only=True):
 class Economics(msgspec.Struct, frozen=True, kw_only=True):
     """All of it; `priced` says whether the plan has any price, `has_deadline` whether any objective.
 
-    `few_good` warns, in a sentence, where absolute capacity rests on few good requests.
+    `few_good` warns, in a sentence, where absolute capacity is based on few good requests.
     """
 
     currency: str

@@ -181,7 +181,7 @@ class EstimatorRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reason(msgspec.Struct, frozen=True, kw_only=True):
-    """Why: a machine-readable code, a sentence, and the table row it rests on.
+    """Why: a machine-readable code, a sentence, and the table row it is based on.
 
     `remedy`: what helps where no number of prompts does; None where more of them may.
     """

@@ -45,7 +45,7 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Shortfall(msgspec.Struct, frozen=True, kw_only=True):
-    """Why no gain could be credited however fast the candidate is: in a segment, at a load, or in "all".
+    """Why no gain could be claimed however fast the candidate is: in a segment, at a load, or in "all".
 
     `more` is how many prompts it lacks at least, None where no number of prompts mends it. `evidence` names
     what it is read from.

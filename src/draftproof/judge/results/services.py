@@ -8,7 +8,7 @@ AgreementStanding = Literal["exact", "close", "explained", "differs", "unknown"]
 
 
 class Gauge(msgspec.Struct, frozen=True, kw_only=True):
-    """A gauge over periods: its mean during them, its maximum, and the samples the mean rests on."""
+    """A gauge over periods: its mean during them, its maximum, and the samples the mean is based on."""
 
     mean: float | None
     maximum: float

@@ -144,7 +144,7 @@ def _widen_by_blocks(
 def _lower_without_blocks(
     estimate: RatioEstimate, above: Floats, below: Floats, blocks: Ints, q: float
 ) -> RatioEstimate:
-    """Return the estimate, its lower limit no higher than the ratio without the blocks that it rests on.
+    """Return the estimate, its lower limit no higher than the ratio without the blocks that it is based on.
 
     They are those with most of the arm's values beyond the other's quantile, so many that a resample of the
     blocks holds none of them with more than the chance beyond a limit.

@@ -365,7 +365,7 @@ class _Loop:
 
 
 def note_clocks(period: BlockRecord, before: ClockReading, after: ClockReading) -> BlockRecord:
-    """Return a period's record with its wall-clock anchor and with what befell the clocks.
+    """Return a period's record with its wall-clock anchor and with what happened to the clocks.
 
     `before`: the clocks as the period began. `after`: the clocks as it ended.
     """

@@ -1,4 +1,4 @@
-"""Confidential workloads: prompts and outputs leave the package, what the verdict rests on stays.
+"""Confidential workloads: prompts and outputs leave the package, what the verdict is based on stays.
 
 Texts become HMAC-SHA256 digests under a salt that the user keeps, so equal texts stay equal and nobody
 without the salt can try guesses. Token ids become a chain: entry i stands for the salt and all tokens up to

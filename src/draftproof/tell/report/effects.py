@@ -178,7 +178,7 @@ def _reasons_table(results: Results) -> Table:
 
 
 def reasons_cell(reasons: tuple[Reason, ...]) -> TableCell:
-    """All reasons in one cell, each with the row it rests on below."""
+    """All reasons in one cell, each with the row it is based on below."""
     if not reasons:
         return kit.text("")
     (text, evidence), *more = ((words.sentence_case(r.text), r.evidence) for r in reasons)

@@ -182,7 +182,7 @@ MOST_ROWS = 6
 
 
 class LinkedReason(msgspec.Struct, frozen=True, kw_only=True):
-    """A reason at the top of the page, with the anchor of what it rests on; no anchor, no link."""
+    """A reason at the top of the page, with the anchor of what it is based on; no anchor, no link."""
 
     text: str
     evidence: str

@@ -89,7 +89,7 @@ _FILTERS: dict[str, Callable[..., str]] = {
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
-    """The top of the page: the verdict, what it rests on, and which run it is of."""
+    """The top of the page: the verdict, what it is based on, and which run it is of."""
 
     word: words.Word
     reasons: tuple[LinkedReason, ...]

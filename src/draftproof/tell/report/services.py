@@ -152,7 +152,7 @@ def service_sentence(results: Results) -> str:
     return (
         f"Of {len(rows)} figures that client and service both tell, {count['exact']} are the same, "
         f"{count['close']} within 1 %, {count['explained']} apart by what requests that were broken off may "
-        f"have made, and {count['differs']} apart otherwise. The verdict rests on the client's."
+        f"have made, and {count['differs']} apart otherwise. The verdict is based on the client's."
     )
 
 

@@ -55,7 +55,7 @@ def render_text(results: Results) -> str:
 
 
 def _first_looks(results: Results) -> list[str]:
-    """The first remedies, each with the figures it rests on first; the report has all of them."""
+    """The first remedies, each with the figures it is based on first; the report has all of them."""
     remedies = results.diagnoses.remedies if results.diagnoses else ()
     return [
         f"{one.title}: {'; '.join(sign.text for sign in one.evidence[:MOST_SIGNS])}."

@@ -105,7 +105,7 @@ def size(size_bytes: float | None) -> str:
 
 
 def sizes(sizes_bytes: Sequence[float | None]) -> list[str]:
-    """Write sizes that stand beside each other in one unit, that of the smallest."""
+    """Write sizes that are shown beside each other in one unit, that of the smallest."""
     known = [one for one in sizes_bytes if one is not None]
     is_large = bool(known) and min(known) >= 2**30
     unit, digits, name = (2**30, 1, "GiB") if is_large else (2**20, 0, "MiB")

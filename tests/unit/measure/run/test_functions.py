@@ -253,7 +253,7 @@ def test_a_reply_without_end_is_given_up():
 
 
 def test_a_plan_without_a_judge_says_why_nothing_was_judged():
-    """What is left is counted, and the reason stands beside it."""
+    """What is left is counted, and the reason is shown beside it."""
     items = (build_item("a", checks=(JudgeCheck(rubric="r"),)),)
     tasks = list_tasks([build_record(item_id="a")], items, (), seed=0)
     plan = parse_plan(

@@ -39,7 +39,7 @@ def test_a_package_holds_all_that_another_team_asks_for(packed):
 
 
 def test_the_contract_names_who_answers_and_what_voids_it(packed):
-    """Owner, approver, rollback, triggers and the boundary of early responses stand beside the arms."""
+    """Owner, approver, rollback, triggers and the boundary of early responses are shown beside the arms."""
     contract = msgspec.json.decode(unpack(packed.archive)["contract.json"], type=HandoverContract)
     assert contract.approval["owner"] == "team-serving"
     assert contract.approval["rollback_artefact"] == "image@sha256:0"

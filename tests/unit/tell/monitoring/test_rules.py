@@ -42,7 +42,7 @@ def exported_names(engine: str) -> set[str]:
     }[engine]
     text = "\n".join((PAYLOADS / name).read_text(encoding="utf-8") for name in files)
     names = set(re.findall(r"^([a-zA-Z_:][\w:]*)", text, re.MULTILINE))
-    # The recordings leave buckets out: they stand beside the count of a histogram.
+    # The recordings leave buckets out: they are shown beside the count of a histogram.
     return names | {f"{name.removesuffix('_count')}_bucket" for name in names if name.endswith("_count")}
 
 

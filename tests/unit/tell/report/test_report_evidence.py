@@ -15,7 +15,7 @@ from draftproof.tell.report.explanation import MOST_LINKED, MOST_REASONS, build_
 
 
 def with_reasons(results, references):
-    """Return results whose verdict rests on these references."""
+    """Return results whose verdict is based on these references."""
     reasons = tuple(Reason(code="c", text="because.", evidence=one) for one in references)
     return msgspec.structs.replace(results, verdict=msgspec.structs.replace(results.verdict, reasons=reasons))
 
@@ -38,7 +38,7 @@ def test_every_reason_at_the_top_links_to_its_row():
 
 
 def test_a_reference_without_a_row_is_shown_as_broken():
-    """A reason that rests on nothing is not dressed up."""
+    """A reason that is based on nothing is not dressed up."""
     results = with_reasons(build_results(), ["effects: tpot_ns candidate / baseline, task=none × alone"])
     (group,) = build_evidence(results)[0].groups
     assert group.rows[0].cells[-1].text == "no such row in these results"

@@ -1,7 +1,7 @@
 """Whether an arm gives the outputs that the baseline gives: tests, their correction, what follows from them.
 
 A contract that calls outputs guaranteed describes another method than the one that ran, if the outputs differ
-by more than rounding and equal arms explain: no gain is credited there.
+by more than rounding and equal arms explain: no gain is claimed there.
 """
 
 import math
@@ -223,7 +223,7 @@ def judge_equivalence(cell: CellKey, rows: Iterable[OutputEquivalence]) -> tuple
             reason=Reason(
                 code=CODE,
                 text=f"the contract calls the outputs guaranteed by method, but the candidate {row.phrase}; "
-                "a gain is not credited.",
+                "a gain is not claimed.",
                 evidence=f"equivalence: candidate / baseline, {name_place(row.load)}",
             ),
         )

@@ -66,7 +66,7 @@ def list_blocking(shortfalls: Iterable[Shortfall], cells: Collection[CellKey]) -
 
 
 def describe_blocked(found: SamplePlan) -> str | None:
-    """Return in how many cells no gain could be credited, and the first reason; None where there is none."""
+    """Return in how many cells no gain could be claimed, and the first reason; None where there is none."""
     cells = [(need.segment, need.load) for need in found.needs if need.aim == "gain"]
     blocked = [cell for cell in cells if list_blocking(found.shortfalls, [cell])]
     if not blocked:

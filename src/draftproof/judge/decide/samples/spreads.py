@@ -35,7 +35,7 @@ VALUE_SPREADS = {
     "ttft_from_schedule_ns": (0.2, 0.8),
 }
 DEFAULT_POWER = 0.8
-UPPER_CHANCE = 0.8  # of the interval whose upper end stands beside a measured spread
+UPPER_CHANCE = 0.8  # of the interval whose upper end is shown beside a measured spread
 FEWEST_FOR_SPREAD = 3
 
 

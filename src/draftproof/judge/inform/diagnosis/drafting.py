@@ -296,7 +296,7 @@ def suggest_cheaper_drafter(known: Known) -> Remedy | None:
 def suggest_separate_prefill(known: Known) -> Remedy | None:
     """Shorter prefill steps: the slowest rounds are those that carry other requests' prompts.
 
-    Where the alternative is the baseline with another chunk, what that did end to end stands beside it.
+    Where the alternative is the baseline with another chunk, what that did end to end is shown beside it.
     """
     seen = {
         load: [(period.round_ns, period.prefill_tokens > 0) for _, period in owned]

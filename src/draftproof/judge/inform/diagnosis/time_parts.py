@@ -1,7 +1,7 @@
 """Where the time of every arm goes in every cell, with intervals over prompts, and what decoding can give.
 
 Pure. Shares are ratios of sums over answered requests of periods in which the client was on time; each part
-rests on the requests that disclose it. Definitions: docs/diagnosis.md.
+is based on the requests that disclose it. Definitions: docs/diagnosis.md.
 """
 
 import math

@@ -70,8 +70,8 @@ def merge_parts(
     It is complete if every part is: a part whose worker died leaves it incomplete, whatever the others did.
     `parts`: a worker's name -> the record of its part; a worker that died has none. `workers`: into how many
     parts the period was dealt. `started_ns`: when the parts began. `ended_ns`: when the last one ended.
-    `faults`: what befell workers, each a phrase. `conductor_cpu_s`: CPU time of the process that conducted
-    them. `lead_end`: how the lead ended, which the coordinator decides.
+    `faults`: what happened to workers, each a phrase. `conductor_cpu_s`: CPU time of the process that
+    conducted them. `lead_end`: how the lead ended, which the coordinator decides.
     """
     blocks = list(parts.values())
     notes = [*faults, *(f"{name}: {one.note}" for name, one in parts.items() if one.note)]
