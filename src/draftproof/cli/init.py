@@ -64,6 +64,12 @@ def init(
         engine = "openai" if engine == "generic" else engine
         wanted = new_plan.Wanted(engine=engine, method=method, model=model, draft=draft, units=units)
         text = new_plan.render_new_plan(new_plan.add_trace(wanted, trace))
+    _write_new(out, text)
+    first = f"fill in every {PLACEHOLDER} in it, then " if PLACEHOLDER in text else ""
+    print_text(f"Wrote {out}. Next: {first}draftproof check {out}")
+
+
+def _write_new(out: Path, text: str) -> None:
     try:
         with out.open("x", encoding="utf-8") as stream:
             stream.write(text)
@@ -71,5 +77,3 @@ def init(
         raise UsageError("the file exists", place=str(out), fix="choose another name with --out") from error
     except OSError as error:
         raise StoreError(f"cannot write: {error.strerror}", place=str(out)) from error
-    first = f"fill in every {PLACEHOLDER} in it, then " if PLACEHOLDER in text else ""
-    print_text(f"Wrote {out}. Next: {first}draftproof check {out}")

@@ -50,7 +50,7 @@ from draftproof.judge.inform.service_agreement import compare_sources, list_disa
 from draftproof.judge.inform.unmeasured import (
     list_disturbances,
     list_unmeasured,
-    list_untold,
+    list_unreported,
     without_searched,
 )
 from draftproof.judge.knee.compute import compute_knee
@@ -66,6 +66,7 @@ from draftproof.judge.observe.services import (
 )
 from draftproof.judge.observe.windows import measure_windows
 from draftproof.judge.results.figure import describe
+from draftproof.judge.results.knee import KneeSearch
 from draftproof.judge.results.order import OrderSummary
 from draftproof.judge.results.run import RESULTS_SCHEMA_VERSION, ArmCell, Cell, Reason, Results, Verdict
 from draftproof.judge.results.services import ServiceAgreement, ServiceUse
@@ -146,15 +147,7 @@ def _assemble(
     evidence = decided.evidence
     prepared, pairs = evidence.prepared, evidence.pairs
     plan, manifest, knee = prepared.plan, prepared.run.manifest, compute_knee(run)
-    not_measured = (
-        *list_unmeasured(prepared),
-        *list_unresolved(prepared, evidence.bands),
-        *list_open_tails(prepared, evidence.tails, _valid_loads(cells)),
-        *behaviour.not_measured,
-        *list_untold(services),
-    )
-    if knee is not None and knee.points:  # the search answers what the run's own loads leave open
-        not_measured = without_searched(not_measured, is_open=knee.axis == "rps")
+    not_measured = _list_not_measured(evidence, cells, behaviour, services, knee)
     return Results(
         schema_version=RESULTS_SCHEMA_VERSION,
         draftproof_version=draftproof.__version__,
@@ -196,6 +189,26 @@ def _assemble(
         knee=knee,
         **rows,
     )
+
+
+def _list_not_measured(
+    evidence: RunEvidence,
+    cells: tuple[Cell, ...],
+    behaviour: Behaviour,
+    services: tuple[ServiceUse, ...],
+    knee: KneeSearch | None,
+) -> tuple[str, ...]:
+    prepared = evidence.prepared
+    found = (
+        *list_unmeasured(prepared),
+        *list_unresolved(prepared, evidence.bands),
+        *list_open_tails(prepared, evidence.tails, _valid_loads(cells)),
+        *behaviour.not_measured,
+        *list_unreported(services),
+    )
+    if knee is not None and knee.points:  # the search answers what the run's own loads leave open
+        return without_searched(found, is_open=knee.axis == "rps")
+    return found
 
 
 def _valid_loads(cells: Sequence[Cell]) -> tuple[str, ...]:

@@ -98,7 +98,7 @@ def without_searched(not_measured: Iterable[str], *, is_open: bool) -> tuple[str
     return tuple(text for text in not_measured if text not in measured)
 
 
-def list_untold(services: Iterable[ServiceUse]) -> Iterator[str]:
+def list_unreported(services: Iterable[ServiceUse]) -> Iterator[str]:
     """Yield what neither the services' metrics nor their machine told."""
     services = list(services)
     if all(one.energy_per_output_token_joules is None for one in services):
