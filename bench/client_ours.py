@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from draftproof.measure.selfcheck.probing import Profile
-from draftproof.store.compaction import JOURNAL_FOLDER
 from draftproof.store.journal import JournalContents, load_journal
+from draftproof.store.tables import JOURNAL_FOLDER
 
 _PLAN = """\
 name = "client-bench"

@@ -11,7 +11,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from draftproof.store.compaction import save_compacted
+from draftproof.store.tables import save_compacted
 
 _PATHS = re.compile(rb"/(?:home|root|tmp|work|usr/local|opt)/[^\"\s,]*")
 _TEXTS = ("plan.toml", "manifest.json", "workload.jsonl", "results.json")

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable
 
-from draftproof.judge.results.decision import (
+from draftproof.judge.results.decide import (
     ALL_LOADS,
     EquivalenceTest,
+    Figure,
     GreedyComparison,
     Margins,
     OutputEquivalence,
 )
-from draftproof.judge.results.figure import Figure
 from draftproof.judge.results.run import Agreement
 
 _CONTRACTS = {"candidate": "assumed", "baseline_null": "guaranteed by method"}

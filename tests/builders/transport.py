@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from draftproof.measure.client.wire import Ending, EndKind, Listener, WireRequest
+from draftproof.measure.client.exchange import Ending, EndKind, Listener, WireRequest
 
 
 class Story(msgspec.Struct, frozen=True, kw_only=True):

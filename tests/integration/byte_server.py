@@ -18,9 +18,8 @@ from tests.builders.playback import parse_head
 from tests.builders.records import build_item
 
 from draftproof.core.records import RequestRecord
-from draftproof.measure.client.exchange import Exchange, ExchangeFold
+from draftproof.measure.client.exchange import Exchange, ExchangeFold, WireRequest
 from draftproof.measure.client.transport import HttpTransport
-from draftproof.measure.client.wire import WireRequest
 from draftproof.measure.load.period import Endpoint, Period
 from draftproof.measure.load.request_runner import LoadSettings
 from draftproof.services.engines import adapter_for

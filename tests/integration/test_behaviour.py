@@ -237,7 +237,7 @@ def test_checks_that_cannot_be_judged_stop_a_run_before_it_starts(bench, checks,
 
 def test_probes_that_were_begun_are_finished_by_a_resumed_run(bench, monkeypatch):
     """Ctrl-C between two probes loses neither the measured periods nor the probes so far."""
-    from draftproof.measure.run import behaviour
+    from draftproof.measure.run import measure
 
     asked = []
 
@@ -245,7 +245,7 @@ def test_probes_that_were_begun_are_finished_by_a_resumed_run(bench, monkeypatch
         asked.append(arm)
         if arm == "candidate":
             raise Interrupted
-        await behaviour._probe_arm(run, service_group, arm)
+        await measure._probe_arm(run, service_group, arm)
 
     with monkeypatch.context() as patch:
         patch.setattr(sys.modules["draftproof.measure.run.measure"], "probe_arm", stop_midway)

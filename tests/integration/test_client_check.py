@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from draftproof.measure.selfcheck.faults import FAULTS, run_fault_mix
+from draftproof.measure.selfcheck.client_check import FAULTS, run_fault_mix
 from draftproof.measure.selfcheck.probing import Profile, measure_floor, run_profile
 
 GENTLE = {"streams": 4, "chunks_per_s": 1600.0, "seconds": 0.2}

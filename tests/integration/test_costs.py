@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from draftproof.explore.costs.batches import Wave
-from draftproof.explore.costs.results import Costs
+from draftproof.explore.batches import Wave
+from draftproof.explore.results import Costs
 
 SERVER = [sys.executable, str(Path(__file__).with_name("cost_server.py")), "--port", "{port}"]
 PLAN = """\

@@ -23,9 +23,8 @@ from byte_server import (
     respond,
 )
 
-from draftproof.measure.client.exchange import ExchangeFold
+from draftproof.measure.client.exchange import ExchangeFold, WireRequest
 from draftproof.measure.client.transport import HttpTransport
-from draftproof.measure.client.wire import WireRequest
 from draftproof.services.engines import GENERIC
 
 PAGE = "<!DOCTYPE html>\n<html>\n<title>Sign in</title>\n</html>\n"

@@ -20,8 +20,8 @@ from draftproof.measure.client.connection import HttpConnection
 from draftproof.measure.client.transport import HttpTransport
 from draftproof.measure.load.period import Endpoint, Period
 from draftproof.measure.load.request_runner import LoadSettings, MemorySink
+from draftproof.measure.selfcheck.client_check import FAULTS, run_fault_mix
 from draftproof.measure.selfcheck.client_fitness import PRECISION, judge_stretch
-from draftproof.measure.selfcheck.faults import FAULTS, run_fault_mix
 from draftproof.measure.selfcheck.probing import Profile, run_profile
 
 STALL_NS = 10**12

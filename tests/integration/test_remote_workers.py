@@ -15,7 +15,7 @@ from draftproof.core.clock import monotonic_ns
 from draftproof.core.errors import StoreError, UsageError
 from draftproof.measure.load.period import Endpoint, Period
 from draftproof.measure.load.ray.actor import LoadActor
-from draftproof.measure.load.ray.handle import RemoteWorker
+from draftproof.measure.load.ray.cluster import RemoteWorker
 from draftproof.measure.load.ray.hosts import read_facts
 from draftproof.measure.load.request_runner import LoadSettings
 from draftproof.measure.load.workers.messages import WorkerDiedError

@@ -2,7 +2,7 @@
 
 import pytest
 
-from draftproof.explore.costs import CostGrid, measure_costs
+from draftproof.explore import CostGrid, measure_costs
 from draftproof.measure.run.progress import Progress
 from draftproof.plan.loading import parse_plan
 from draftproof.reference.weights.fetch import resolve_model

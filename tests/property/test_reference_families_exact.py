@@ -30,7 +30,7 @@ from tiny_engine import make_engine
 from draftproof.reference import verify as verify_module
 from draftproof.reference.drafters import lockstep as lockstep_module
 from draftproof.reference.drafters.lockstep import LockstepProposer
-from draftproof.reference.sampling import compute_probs
+from draftproof.reference.processors import compute_probs
 from draftproof.reference.types import SamplingParams
 
 VOCAB = 5

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from draftproof.reference import sampling as sampling_module
+from draftproof.reference import processors as sampling_module
 from draftproof.reference import verify as verify_module
 from draftproof.reference.types import SamplingParams
 

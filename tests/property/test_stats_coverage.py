@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from draftproof.judge.stats.bootstrap import interval_at, mean_interval, paired_ratio
-from draftproof.judge.stats.multiplicity import simultaneous_intervals
+from draftproof.judge.stats.permutation import simultaneous_intervals
 from draftproof.judge.stats.quantiles import quantile_interval
 from draftproof.judge.stats.shares import paired_share_difference
 

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from draftproof.judge.stats.multiplicity import bonferroni_level, holm_adjusted
+from draftproof.judge.stats.permutation import bonferroni_level, holm_adjusted
 from draftproof.judge.stats.shares import paired_share_difference, share_interval
 
 COUNTS = st.integers(0, 200)

@@ -68,8 +68,8 @@ def costs(
 
     Starts the plan's candidate once for each draft length with none of its drafts accepted.
     """
-    from draftproof.explore.costs import CostGrid, measure_costs  # noqa: PLC0415
-    from draftproof.explore.costs.page import render_costs_text  # noqa: PLC0415
+    from draftproof.explore import CostGrid, measure_costs  # noqa: PLC0415
+    from draftproof.explore.page import render_costs_text  # noqa: PLC0415
     from draftproof.measure.run.progress import Interrupted  # noqa: PLC0415
     from draftproof.plan.faults import check_filled_in  # noqa: PLC0415
     from draftproof.plan.loading import load_plan  # noqa: PLC0415

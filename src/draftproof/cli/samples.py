@@ -9,7 +9,7 @@ from draftproof.cli.console import JsonOption, print_either
 from draftproof.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from draftproof.judge.decide.samples.spreads import Earlier
+    from draftproof.judge.decide.spreads import Earlier
 
 STATISTICS = ("mean", "p50", "p95", "p99")
 _SHOWN_CHARACTERS = 24
@@ -52,11 +52,11 @@ def samples(
     Also for the tail, for failed requests and for checks, each against the plan's margin. With --run: how
     many more than that run measured. Starts no service.
     """
-    from draftproof.judge.decide.samples.compute import default_question, plan_samples  # noqa: PLC0415
-    from draftproof.judge.results.samples import SampleQuestion  # noqa: PLC0415
+    from draftproof.judge.decide.samples import default_question, plan_samples  # noqa: PLC0415
+    from draftproof.judge.results.decide import SampleQuestion  # noqa: PLC0415
     from draftproof.measure.run.check import choose_items  # noqa: PLC0415
     from draftproof.plan.loading import load_plan  # noqa: PLC0415
-    from draftproof.tell.report.samples import render_samples  # noqa: PLC0415
+    from draftproof.tell.report.text import render_samples  # noqa: PLC0415
 
     plan, _ = load_plan(plan_file)
     statistic = quantile or plan.comparison.statistic
@@ -80,7 +80,7 @@ def _shorten(text: str) -> str:
 def _read_run(path: Path | None) -> "Earlier | None":
     if path is None:
         return None
-    from draftproof.judge.decide.samples.spreads import read_earlier  # noqa: PLC0415
+    from draftproof.judge.decide.spreads import read_earlier  # noqa: PLC0415
     from draftproof.judge.observe.run_data import prepare_run  # noqa: PLC0415
     from draftproof.store import RunDirectory  # noqa: PLC0415
 

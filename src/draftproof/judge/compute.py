@@ -19,9 +19,9 @@ from draftproof.judge.decide.equivalence.assess import warn_about_equivalence
 from draftproof.judge.decide.equivalence.greedy import compute_agreements
 from draftproof.judge.decide.faults import summarise_incomplete
 from draftproof.judge.decide.near_copies import warn_about_near_copies
-from draftproof.judge.decide.order.compute import compute_order, warn_about_order
-from draftproof.judge.decide.order.preceding import qualify_by_processes, warn_about_preceding
-from draftproof.judge.decide.samples.missing import add_needed, ask_nothing, list_largest
+from draftproof.judge.decide.order import compute_order, warn_about_order
+from draftproof.judge.decide.preceding import qualify_by_processes, warn_about_preceding
+from draftproof.judge.decide.spreads import add_needed, ask_nothing, list_largest
 from draftproof.judge.decide.tails import list_open_tails, qualify_sentence, tail_share
 from draftproof.judge.decide.wording import EVIDENCE_WORDS, list_reasons, render_sentence, weakest_evidence
 from draftproof.judge.inform.arm_cells import (
@@ -65,11 +65,10 @@ from draftproof.judge.observe.services import (
     summarise_services,
 )
 from draftproof.judge.observe.windows import measure_windows
-from draftproof.judge.results.figure import describe
+from draftproof.judge.results.decide import OrderSummary, describe
+from draftproof.judge.results.inform import ServiceAgreement, ServiceUse
 from draftproof.judge.results.knee import KneeSearch
-from draftproof.judge.results.order import OrderSummary
 from draftproof.judge.results.run import RESULTS_SCHEMA_VERSION, ArmCell, Cell, Reason, Results, Verdict
-from draftproof.judge.results.services import ServiceAgreement, ServiceUse
 
 
 def compute_results(run: RunData) -> Results:

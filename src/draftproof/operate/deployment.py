@@ -22,8 +22,8 @@ from draftproof.judge.compare.comparison import ArmFacts, FactChange, Setting, f
 from draftproof.judge.compare.configuration import compare_arm_facts, find_arm_facts
 from draftproof.judge.results.run import APPROVING, Decision
 from draftproof.measure.run.check import ModelResolver, resolve_target
-from draftproof.measure.run.engine_session import RunningArm
 from draftproof.measure.run.progress import Progress, stop_on_signal
+from draftproof.measure.run.service_group import RunningArm
 from draftproof.plan.environment import find_secrets, resolve_plan
 from draftproof.plan.schema import Plan
 from draftproof.plan.tables import Approval, ChangeTrigger

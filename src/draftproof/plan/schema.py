@@ -7,8 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from draftproof.plan.knee import Knee
-from draftproof.plan.load import LoadLevel, RecordedWindow
+from draftproof.plan.load import Knee, LoadLevel, RecordedWindow
 from draftproof.plan.tables import (
     Approval,
     Flag,

@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 import torch
 
 from draftproof.reference.counters import EngineStats, StepDurations
-from draftproof.reference.draft_costs import Acceptance, Curve, RoundCosts
 from draftproof.reference.draft_length import (
+    Acceptance,
     AdaptiveLength,
     AutoLength,
+    Curve,
     DraftHistory,
+    RoundCosts,
     Situation,
     check_table,
     look_up_lengths,

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 import torch
 
-from draftproof.reference.processors import process_logits
+from draftproof.reference.processors import compute_probs, draw_uniforms, process_logits, token_logprobs
 from draftproof.reference.proposer import Draft
-from draftproof.reference.sampling import compute_probs, draw_uniforms, token_logprobs
 from draftproof.reference.scheduler import LiveSequence
 from draftproof.reference.types import TokenLogprobs
 from draftproof.reference.verify import verify, verify_greedy

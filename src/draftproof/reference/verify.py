@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import torch
 
-from draftproof.reference.sampling import draw
+from draftproof.reference.processors import draw
 
 
 def verify(

@@ -8,8 +8,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from draftproof.store.compaction import save_compacted
     from draftproof.store.run_directory import LOG_FOLDER, RunDirectory
+    from draftproof.store.tables import save_compacted
 
 __all__ = ["LOG_FOLDER", "RunDirectory", "save_compacted"]
 
@@ -17,5 +17,5 @@ __all__ = ["LOG_FOLDER", "RunDirectory", "save_compacted"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = "compaction" if name == "save_compacted" else "run_directory"
+    home = "tables" if name == "save_compacted" else "run_directory"
     return getattr(importlib.import_module(f"{__name__}.{home}"), name)

@@ -36,14 +36,6 @@ from draftproof.judge.observe.observed import RunData
 from draftproof.judge.results.run import Results
 from draftproof.plan.loading import parse_plan, plan_sha256, thresholds_sha256
 from draftproof.plan.schema import Plan
-from draftproof.store.compaction import (
-    JOURNAL_FOLDER,
-    TELEMETRY_FOLDER,
-    is_compacted,
-    load_readings,
-    load_requests,
-    write_tables,
-)
 from draftproof.store.journal import (
     Beside,
     Journal,
@@ -53,6 +45,14 @@ from draftproof.store.journal import (
     open_sound_lines,
 )
 from draftproof.store.lines import LineFile, RunLock, holding, read_whole_lines, write_atomically, write_error
+from draftproof.store.tables import (
+    JOURNAL_FOLDER,
+    TELEMETRY_FOLDER,
+    is_compacted,
+    load_readings,
+    load_requests,
+    write_tables,
+)
 from draftproof.workload.items import Item
 
 if TYPE_CHECKING:

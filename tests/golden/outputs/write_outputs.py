@@ -24,7 +24,7 @@ from unittest.mock import patch
 import msgspec
 
 ROOT = Path(__file__).parents[3]
-for folder in (".", "bench", "tests/unit/explore/costs", "tests/unit/judge"):
+for folder in (".", "bench", "tests/unit/explore", "tests/unit/judge"):
     sys.path.insert(0, str(ROOT / folder))
 
 import cost_builders  # noqa: E402 - found by the path above
@@ -34,7 +34,7 @@ from draftproof.cli.app import app  # noqa: E402
 from draftproof.cli.app import main as call_draftproof  # noqa: E402
 from draftproof.core.records import BehaviourProbe, Judgement, Notice, TokenCounts, Warmup  # noqa: E402
 from draftproof.core.rounding import round_figures  # noqa: E402
-from draftproof.explore.costs.page import render_costs_html, render_costs_text  # noqa: E402
+from draftproof.explore.page import render_costs_html, render_costs_text  # noqa: E402
 from draftproof.judge.compute import compute_results  # noqa: E402
 from draftproof.judge.results.run import Results  # noqa: E402
 from draftproof.judge.stats import resampling  # noqa: E402

@@ -17,7 +17,7 @@ from draftproof.core.records import RequestRecord
 from draftproof.judge.decide.equivalence.assess import compute_equivalence
 from draftproof.judge.observe.pairs import pair_observations
 from draftproof.judge.observe.run_data import RunData, prepare_run
-from draftproof.judge.results.decision import OutputEquivalence
+from draftproof.judge.results.decide import OutputEquivalence
 from draftproof.plan.schema import Plan
 from draftproof.workload.items import Sampling
 

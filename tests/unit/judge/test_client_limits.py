@@ -10,8 +10,8 @@ from draftproof.core.records import BlockRecord
 from draftproof.judge.compute import compute_results
 from draftproof.judge.decide.faults import describe_client_faults
 from draftproof.judge.observe.client_limits import ClientFault, LagBound, find_client_faults, measure_pace
+from draftproof.plan.limits import LoadSize
 from draftproof.plan.load import LoadLevel
-from draftproof.plan.load_size import LoadSize
 
 S, MS = 1_000_000_000, 1_000_000
 LIMIT_MS = 50.0

@@ -9,8 +9,8 @@ from draftproof.judge.inform.diagnosis.drafting import compute_drafter_costs
 from draftproof.judge.inform.diagnosis.steps import collect_rounds, compute_break_evens
 from draftproof.judge.inform.diagnosis.time_parts import ceiling_of, predict_gain
 from draftproof.judge.observe.run_data import prepare_run
-from draftproof.judge.results.figure import Figure
-from draftproof.judge.results.services import Gauge, ServiceUse
+from draftproof.judge.results.decide import Figure
+from draftproof.judge.results.inform import Gauge, ServiceUse
 
 MS = 1_000_000
 

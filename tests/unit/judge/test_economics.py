@@ -8,18 +8,18 @@ from windowed_runs import move, with_windows
 from draftproof.judge.compute import compute_results
 from draftproof.judge.decide.device_time import measure_device_time
 from draftproof.judge.decide.guardrails import compute_differences
-from draftproof.judge.inform.economics import compute_economics
-from draftproof.judge.inform.money import (
+from draftproof.judge.inform.economics import (
     UnitCosts,
     amount,
     break_even_units,
+    compute_economics,
     describe_few_good,
     saving_over,
     unit_saving,
 )
 from draftproof.judge.observe.pairs import pair_observations
 from draftproof.judge.observe.run_data import prepare_run
-from draftproof.judge.results.services import ServiceUse
+from draftproof.judge.results.inform import ServiceUse
 from draftproof.plan.tables import Prices, Work
 
 ARMS = ("baseline", "candidate", "baseline_null")

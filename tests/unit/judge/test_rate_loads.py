@@ -16,8 +16,8 @@ from draftproof.judge.decide.outcome import find_limits
 from draftproof.judge.decide.wording import render_sentence
 from draftproof.judge.observe.run_data import prepare_run
 from draftproof.judge.results.run import Cell, EnvelopeEntry, Figure, Results
+from draftproof.plan.limits import LoadLimit, LoadSize, measure_sizes, write_rate
 from draftproof.plan.load import LoadLevel
-from draftproof.plan.load_size import LoadLimit, LoadSize, measure_sizes, write_rate
 from draftproof.tell.monitoring.watch import find_load_limits
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "runs"

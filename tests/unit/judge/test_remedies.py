@@ -13,9 +13,8 @@ from draftproof.judge.inform.diagnosis.drafting import (
     measure_prefill_tail,
 )
 from draftproof.judge.inform.diagnosis.remedies import common_prefix_share, measure_overlaps, order_remedies
-from draftproof.judge.results.diagnosis import Remedy
-from draftproof.judge.results.figure import Figure
-from draftproof.judge.results.services import Gauge, ServiceStart, ServiceUse
+from draftproof.judge.results.decide import Figure
+from draftproof.judge.results.inform import Gauge, Remedy, ServiceStart, ServiceUse
 from draftproof.workload.items import Item, Message
 
 MS = 1_000_000

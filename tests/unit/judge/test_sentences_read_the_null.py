@@ -6,7 +6,7 @@ import pytest
 from draftproof.judge.compute import compute_results
 from draftproof.judge.decide.effects import read_direction
 from draftproof.judge.inform.diagnosis.steps import StepCost, name_step_cost, widen_margin
-from draftproof.judge.results.figure import Figure
+from draftproof.judge.results.decide import Figure
 from draftproof.judge.results.run import EstimatorRow
 from draftproof.tell.report.tokens import disagreement_sentence
 

@@ -7,7 +7,7 @@ import pytest
 
 from draftproof.judge.compute import compute_results
 from draftproof.judge.inform.diagnosis.steps import StepCost, name_step_cost
-from draftproof.judge.results.figure import Figure
+from draftproof.judge.results.decide import Figure
 from draftproof.judge.results.run import Results
 
 

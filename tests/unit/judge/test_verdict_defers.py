@@ -6,14 +6,13 @@ import msgspec
 import pytest
 
 from draftproof.judge.compute import compute_results
-from draftproof.judge.decide.order.compute import warn_about_order
-from draftproof.judge.decide.samples.compute import default_question, plan_samples
-from draftproof.judge.decide.samples.missing import list_obstacles
-from draftproof.judge.decide.samples.spreads import read_earlier
+from draftproof.judge.decide.order import warn_about_order
+from draftproof.judge.decide.samples import default_question, plan_samples
+from draftproof.judge.decide.spreads import list_obstacles, read_earlier
 from draftproof.judge.observe.attempts import Attempts, HostEvent
 from draftproof.judge.observe.pairs import pair_observations
 from draftproof.judge.observe.run_data import prepare_run
-from draftproof.judge.results.figure import Figure
+from draftproof.judge.results.decide import Figure
 
 ARMS = ("baseline", "candidate", "baseline_null")
 

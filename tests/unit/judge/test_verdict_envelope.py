@@ -20,7 +20,7 @@ from draftproof.judge.decide.envelope import (
     is_inside,
 )
 from draftproof.judge.decide.wording import list_reasons
-from draftproof.judge.results.decision import ContextBand
+from draftproof.judge.results.decide import ContextBand
 from draftproof.measure.run.reporting import recompute
 from draftproof.store import RunDirectory
 

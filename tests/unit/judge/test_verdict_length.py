@@ -9,7 +9,7 @@ from draftproof.judge.decide.decision import decide_run
 from draftproof.judge.decide.eligibility import compute_length_shift
 from draftproof.judge.observe.pairs import pair_observations
 from draftproof.judge.observe.run_data import prepare_run
-from draftproof.judge.results.figure import Figure
+from draftproof.judge.results.decide import Figure
 
 MS = 1_000_000
 KEPT, SLOW = 0.92, 4.0

@@ -5,9 +5,8 @@ import pytest
 
 from draftproof.core.records import Chunk
 from draftproof.judge.compute import compute_results
-from draftproof.judge.decide.samples.compute import default_question, plan_samples
-from draftproof.judge.decide.samples.missing import describe_blocked, list_obstacles
-from draftproof.judge.decide.samples.spreads import read_earlier
+from draftproof.judge.decide.samples import default_question, plan_samples
+from draftproof.judge.decide.spreads import describe_blocked, list_obstacles, read_earlier
 from draftproof.judge.observe.pairs import pair_observations
 from draftproof.judge.observe.run_data import prepare_run
 from draftproof.measure.run.check import CheckReport

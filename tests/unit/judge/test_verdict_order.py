@@ -5,8 +5,8 @@ import pytest
 
 from draftproof.core.records import BlockRecord
 from draftproof.judge.compute import compute_results
-from draftproof.judge.decide.order.compute import warn_about_order
-from draftproof.judge.results.order import NoiseRow, OrderSummary
+from draftproof.judge.decide.order import warn_about_order
+from draftproof.judge.results.decide import NoiseRow, OrderSummary
 from draftproof.judge.results.run import Results
 
 MINUTE = 60_000_000_000

@@ -11,12 +11,12 @@ from draftproof.core.records import RequestRecord, TelemetrySample, Warmup
 from draftproof.judge.compute import compute_results
 from draftproof.judge.decide.decision import decide_run
 from draftproof.judge.decide.forecast import forecast_shortfalls
-from draftproof.judge.decide.order.preceding import find_preceding
-from draftproof.judge.decide.samples.compute import plan_samples
-from draftproof.judge.decide.samples.spreads import read_earlier
+from draftproof.judge.decide.preceding import find_preceding
+from draftproof.judge.decide.samples import plan_samples
+from draftproof.judge.decide.spreads import read_earlier
 from draftproof.judge.observe.observed import label_processes, list_processes
 from draftproof.judge.observe.run_data import RunData, prepare_run
-from draftproof.judge.results.samples import SampleQuestion
+from draftproof.judge.results.decide import SampleQuestion
 from draftproof.tell.report.order import order_sentence
 
 LAYOUT = Layout(

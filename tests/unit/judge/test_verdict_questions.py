@@ -9,7 +9,7 @@ import pytest
 from draftproof.core.manifests import Contract
 from draftproof.judge.compute import compute_results
 from draftproof.judge.inform.questions import QUESTIONS, answer_questions
-from draftproof.judge.results.services import ServiceUse
+from draftproof.judge.results.inform import ServiceUse
 from draftproof.tell.report.configuration import render_questions
 
 CONTRACT = Contract(

@@ -8,7 +8,7 @@ import pytest
 from draftproof.core.manifests import ColdStart
 from draftproof.core.records import TelemetrySample
 from draftproof.judge.compute import compute_results
-from draftproof.judge.metrics import host_series as host
+from draftproof.judge.metrics import host_use as host
 from draftproof.judge.results.run import Results
 
 SPEC = "draftproof:spec_decode_num"

@@ -5,8 +5,8 @@ import math
 import pytest
 
 from draftproof.judge.compute import compute_results
-from draftproof.judge.decide.samples.compute import default_question, plan_samples
-from draftproof.judge.decide.samples.spreads import read_earlier
+from draftproof.judge.decide.samples import default_question, plan_samples
+from draftproof.judge.decide.spreads import read_earlier
 from draftproof.judge.decide.tails import compute_tails, count_more
 from draftproof.judge.observe.pairs import pair_observations
 from draftproof.judge.observe.run_data import prepare_run

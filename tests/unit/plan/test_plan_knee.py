@@ -3,7 +3,7 @@
 import pytest
 
 from draftproof.core.errors import PlanError
-from draftproof.plan.knee import name_level
+from draftproof.plan.load import name_level
 from draftproof.plan.loading import parse_plan, render_plan, thresholds_sha256
 
 HEAD = 'name = "t"\n[[load]]\nname = "{name}"\nconcurrency = 1\n[arms.baseline]\n[arms.candidate]\n'

@@ -8,15 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from draftproof.core.errors import UsageError
-from draftproof.reference.draft_costs import (
+from draftproof.reference.draft_length import (
     Acceptance,
     Curve,
+    PayGate,
     RoundCosts,
     best_length,
+    check_table,
     estimate_gain,
     expected_tokens,
 )
-from draftproof.reference.draft_length import PayGate, check_table
 from draftproof.reference.draft_planner import Asking, Drafted, LengthPlanner, RoundTimes
 from draftproof.reference.http.wire import parse_wanted
 from draftproof.reference.http.wire_fields import BadRequestError

@@ -6,8 +6,8 @@ import pytest
 import torch
 from tiny_engine import make_engine, make_request, run_all, tiny_target, token_ids_of
 
+from draftproof.reference.processors import compute_probs
 from draftproof.reference.proposer import Drafts
-from draftproof.reference.sampling import compute_probs
 from draftproof.reference.types import SamplingParams
 
 PROMPT = [65, 66, 67, 65, 66]

@@ -15,7 +15,7 @@ from tiny_engine import (
     token_ids_of,
 )
 
-from draftproof.reference.sampling import token_logprobs
+from draftproof.reference.processors import token_logprobs
 
 TOLERANCE = 1e-4  # the engine's float32 path against the model's own
 

@@ -16,8 +16,7 @@ from transformers import RepetitionPenaltyLogitsProcessor
 
 from draftproof.core.errors import UsageError
 from draftproof.reference import spans as spans_module
-from draftproof.reference.processors import process_logits
-from draftproof.reference.sampling import compute_probs, truncate_min_p
+from draftproof.reference.processors import compute_probs, process_logits, truncate_min_p
 from draftproof.reference.types import SamplingParams
 
 MAX_TOKENS = 24

@@ -11,8 +11,8 @@ from tiny_engine import byte_tokenizer, make_engine, make_request, tiny_llama, t
 
 from draftproof.reference import verify as verify_module
 from draftproof.reference.models.model import TargetModel
+from draftproof.reference.processors import compute_probs, draw_uniforms
 from draftproof.reference.proposer import Drafts
-from draftproof.reference.sampling import compute_probs, draw_uniforms
 from draftproof.reference.types import RoundOutput, SamplingParams
 
 VOCAB = 5

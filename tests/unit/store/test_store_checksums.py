@@ -15,7 +15,6 @@ from run_builders import create_run, period, request, requests
 from draftproof.core.errors import StoreError
 from draftproof.core.records import TelemetrySample
 from draftproof.store import RunDirectory
-from draftproof.store.compaction import locate_requests
 from draftproof.store.journal import (
     DamagedLineError,
     Journal,
@@ -27,6 +26,7 @@ from draftproof.store.journal import (
     open_sound_lines,
 )
 from draftproof.store.lines import LineFile, read_whole_lines, torn_path, write_atomically, write_error
+from draftproof.store.tables import locate_requests
 
 SAMPLE = TelemetrySample(arm="baseline", at_ns=5, values={"a": 1.5})
 CRC = re.compile(rb'"crc":"[0-9a-f]{8}",')

@@ -7,7 +7,7 @@ from run_builders import create_run, period, request
 
 from draftproof.core.errors import StoreError
 from draftproof.store import save_compacted
-from draftproof.store.compaction import locate_requests
+from draftproof.store.tables import locate_requests
 
 
 @pytest.fixture

@@ -4,15 +4,15 @@ import pytest
 from tests.builders.records import build_failure, build_item, build_record
 
 from draftproof.core.records import ToolCall
-from draftproof.workload.conversation import AnswerView
-from draftproof.workload.items import ExactCheck, FollowUp, JudgeCheck, PythonCheck
-from draftproof.workload.judging import (
+from draftproof.workload.checks import (
     hash_judge,
     list_tasks,
     make_judgement,
     read_verdict,
     render_prompt,
 )
+from draftproof.workload.conversation import AnswerView
+from draftproof.workload.items import ExactCheck, FollowUp, JudgeCheck, PythonCheck
 
 JUDGE = JudgeCheck(rubric="Polite?")
 PYTHON = PythonCheck(function="f.py:f")

@@ -13,7 +13,7 @@ import msgspec
 
 from draftproof.core.manifests import ArmManifest, Contract
 from draftproof.judge.results.run import CellStatus, Decision, EnvelopeEntry, Figure
-from draftproof.plan.load_size import LoadSize, read_sizes
+from draftproof.plan.limits import LoadSize, read_sizes
 from draftproof.plan.tables import PLATFORM_PARTS, ChangeTrigger
 
 Setting = str | int | float | bool | None

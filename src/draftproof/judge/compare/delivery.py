@@ -24,7 +24,7 @@ from draftproof.judge.decide.effects import derive_seed, to_figure
 from draftproof.judge.metrics.service import percentile
 from draftproof.judge.observe.pairs import NO_PAIRS, NULL, Pair, PairTable, pair_observations
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
-from draftproof.judge.results.figure import Figure
+from draftproof.judge.results.decide import Figure
 from draftproof.judge.stats.bootstrap import (
     RatioEstimate,
     Statistic,
@@ -32,8 +32,8 @@ from draftproof.judge.stats.bootstrap import (
     null_difference,
     paired_ratio,
 )
-from draftproof.judge.stats.multiplicity import bonferroni_level
 from draftproof.judge.stats.periods import period_spread, widen_by_periods
+from draftproof.judge.stats.permutation import bonferroni_level
 from draftproof.judge.stats.resampling import Ints, index_labels
 from draftproof.judge.stats.shares import paired_share_difference
 

@@ -15,8 +15,8 @@ from draftproof.judge.metrics.service import percentile
 from draftproof.judge.observe.pairs import Pair
 from draftproof.judge.observe.run_data import Observation, PreparedRun
 from draftproof.judge.results.run import Cell, EnvelopeEntry, Figure, Results
+from draftproof.plan.limits import LoadLimit, LoadSize
 from draftproof.plan.load import LoadLevel
-from draftproof.plan.load_size import LoadLimit, LoadSize
 
 
 def compare_effects(before: Results, after: Results) -> tuple[EffectChange, ...]:

@@ -16,13 +16,13 @@ from draftproof.judge.decide.effects import CellKey
 from draftproof.judge.decide.guardrails import Finding
 from draftproof.judge.observe.pairs import all_of, group_conversations
 from draftproof.judge.observe.run_data import ARM_ORDER, Observation, PreparedRun
-from draftproof.judge.results.decision import (
+from draftproof.judge.results.decide import (
     CheckKind,
     ConversationSummary,
     JudgeAgreement,
     ProbeResult,
+    share_figure,
 )
-from draftproof.judge.results.figure import share_figure
 from draftproof.judge.results.run import Reason
 from draftproof.judge.stats.resampling import Floats, Ints
 

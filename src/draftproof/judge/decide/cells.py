@@ -12,10 +12,9 @@ from draftproof.judge.decide.effects import CellKey, EffectIndex, null_differenc
 from draftproof.judge.decide.faults import Faults
 from draftproof.judge.decide.guardrails import Finding
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
-from draftproof.judge.results.decision import GuardrailStanding
-from draftproof.judge.results.figure import Figure, describe
+from draftproof.judge.results.decide import Figure, GuardrailStanding, describe
 from draftproof.judge.results.run import Cell, CellStatus, Reason
-from draftproof.plan.load_size import LoadSize
+from draftproof.plan.limits import LoadSize
 from draftproof.plan.schema import Thresholds
 
 

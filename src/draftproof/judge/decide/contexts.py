@@ -22,7 +22,7 @@ from draftproof.judge.decide.effects import (
 from draftproof.judge.decide.guardrails import Finding, find
 from draftproof.judge.observe.pairs import DECISIVE, Pairs, PairTable
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
-from draftproof.judge.results.decision import ContextBand
+from draftproof.judge.results.decide import ContextBand
 from draftproof.judge.results.run import Figure
 
 MOST_BANDS = 3

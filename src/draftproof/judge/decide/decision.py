@@ -26,18 +26,17 @@ from draftproof.judge.decide.guardrails import (
     index_differences,
     judge_guardrails,
 )
-from draftproof.judge.decide.order.preceding import Doubt, find_doubts, withhold
 from draftproof.judge.decide.outcome import decide, is_settled
-from draftproof.judge.decide.samples.compute import plan_from_run
-from draftproof.judge.decide.samples.missing import shows_no_gain
+from draftproof.judge.decide.preceding import Doubt, find_doubts, withhold
+from draftproof.judge.decide.samples import plan_from_run
+from draftproof.judge.decide.spreads import shows_no_gain
 from draftproof.judge.decide.tails import Tails, compute_tails, judge_tails
 from draftproof.judge.decide.wording import weakest_evidence
 from draftproof.judge.observe.pairs import DECISIVE, PairTable, pair_observations
 from draftproof.judge.observe.run_data import PreparedRun, RunData, prepare_run
 from draftproof.judge.observe.services import ServiceReadings, read_services
-from draftproof.judge.results.decision import ContextBand, OutputEquivalence
+from draftproof.judge.results.decide import ContextBand, OutputEquivalence, SamplePlan
 from draftproof.judge.results.run import Cell, Decision, Difference, Effect, EnvelopeEntry
-from draftproof.judge.results.samples import SamplePlan
 
 
 class RunEvidence(msgspec.Struct, frozen=True, kw_only=True, dict=True):

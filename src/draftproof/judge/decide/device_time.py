@@ -19,11 +19,11 @@ from draftproof.judge.decide.guardrails import Finding, Standing
 from draftproof.judge.observe.pairs import group_conversations
 from draftproof.judge.observe.run_data import PreparedRun
 from draftproof.judge.observe.windows import PeriodWindow, measure_windows
-from draftproof.judge.results.figure import Figure, as_figure, describe
+from draftproof.judge.results.decide import Figure, as_figure, describe
+from draftproof.judge.results.inform import ServiceUse
 from draftproof.judge.results.run import CellStatus, Difference, Reason
-from draftproof.judge.results.services import ServiceUse
 from draftproof.judge.stats.bootstrap import null_difference
-from draftproof.judge.stats.laws import normal_quantile
+from draftproof.judge.stats.quantiles import normal_quantile
 from draftproof.judge.stats.resampling import Floats, Ints
 from draftproof.judge.stats.totals import Totals, ratio_of_ratios, sum_by_place
 from draftproof.plan.limits import list_budgets

@@ -12,13 +12,12 @@ import numpy as np
 from msgspec.structs import replace
 
 from draftproof.judge.decide.bounds import Missing, explain_missing, note_basis, read_bounds, span_bounds
-from draftproof.judge.decide.order.processes import spread_processes
+from draftproof.judge.decide.processes import spread_processes
 from draftproof.judge.observe.columns import number_rows
 from draftproof.judge.observe.pairs import NULL, Comparison, Pairs, PairTable
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
 from draftproof.judge.results.run import Effect, Figure
 from draftproof.judge.stats.bootstrap import RatioEstimate, Statistic, null_difference, paired_ratio
-from draftproof.judge.stats.multiplicity import simultaneous_intervals
 from draftproof.judge.stats.periods import (
     PeriodSpread,
     ProcessSpread,
@@ -26,6 +25,7 @@ from draftproof.judge.stats.periods import (
     widen_by_periods,
     widen_by_processes,
 )
+from draftproof.judge.stats.permutation import simultaneous_intervals
 from draftproof.judge.stats.resampling import Floats, Ints
 
 METRICS = ("tpot_ns", "ttft_from_schedule_ns", "e2e_from_schedule_ns", "output_tokens")

@@ -28,7 +28,7 @@ from draftproof.judge.observe.attempts import may_disturb_itself, take_first_att
 from draftproof.judge.observe.observed import RunData
 from draftproof.judge.observe.pairs import DECISIVE, Pairs, PairTable, pair_observations
 from draftproof.judge.observe.run_data import PreparedRun, prepare_run
-from draftproof.judge.results.figure import describe
+from draftproof.judge.results.decide import describe
 from draftproof.judge.results.run import Figure
 
 TPOT, E2E = "tpot_ns", "e2e_from_schedule_ns"

@@ -15,9 +15,9 @@ from draftproof.core.manifests import Manifest
 from draftproof.judge.decide.contexts import limit_context
 from draftproof.judge.decide.outcome import find_limits
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
-from draftproof.judge.results.decision import ContextBand
+from draftproof.judge.results.decide import ContextBand
 from draftproof.judge.results.run import Cell, Decision, EnvelopeEntry, Reason, Results
-from draftproof.plan.load_size import LoadLimit
+from draftproof.plan.limits import LoadLimit
 from draftproof.workload.segments import UNLABELLED, segment_key
 
 ENVELOPE_VERSION = 1

@@ -37,8 +37,8 @@ from draftproof.judge.observe.pairs import NO_PAIRS, PairTable
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
 from draftproof.judge.observe.services import ServiceReadings
 from draftproof.judge.results.run import Reason
+from draftproof.plan.limits import LoadSize, write_rate
 from draftproof.plan.load import LoadLevel
-from draftproof.plan.load_size import LoadSize, write_rate
 
 _QUIET = "Stop other work on this machine and run again."
 _SHARED = "Raise limits.workers, or lower the load, and run again."

@@ -17,10 +17,10 @@ import numpy as np
 from draftproof.judge.decide.effects import CellKey, EffectIndex, null_difference_at
 from draftproof.judge.observe.pairs import Pairs, PairTable
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
-from draftproof.judge.results.figure import Figure, describe
+from draftproof.judge.results.decide import Figure, describe
 from draftproof.judge.results.run import Difference, Reason
-from draftproof.judge.stats.laws import normal_quantile
 from draftproof.judge.stats.periods import count_spread, widen_count
+from draftproof.judge.stats.quantiles import normal_quantile
 from draftproof.judge.stats.resampling import Floats, index_labels
 from draftproof.judge.stats.shares import paired_share_difference
 from draftproof.plan.schema import Thresholds

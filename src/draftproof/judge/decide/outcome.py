@@ -7,7 +7,7 @@
 4. `adopt_limited` if a segment reaches a gain from its lowest load on without crossing a cell that is
    not admissible, on each measured axis: up to the highest such gain, never across a gap.
 5. `defer` if no cell is a gain, no undecided cell has an estimate that would be one, and more than half of
-   the cells have an estimate that is none and could have shown a gain (`samples.missing.shows_no_gain`).
+   the cells have an estimate that is none and could have shown a gain (`spreads.shows_no_gain`).
 6. `inconclusive` otherwise.
 """
 
@@ -17,7 +17,7 @@ from itertools import takewhile
 
 from draftproof.judge.results.run import Cell, Decision
 from draftproof.judge.stats.order import MOST
-from draftproof.plan.load_size import Axis, LoadLimit
+from draftproof.plan.limits import Axis, LoadLimit
 from draftproof.plan.schema import Thresholds
 
 SETTLED_CODES = frozenset({"dominated", "output_length_shift", "token_limit_shift"})

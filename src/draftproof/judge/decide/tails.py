@@ -20,8 +20,8 @@ from draftproof.judge.decide.effects import (
     to_effect,
 )
 from draftproof.judge.decide.guardrails import Finding, Standing, beside_null, find
-from draftproof.judge.decide.order.processes import spread_processes
-from draftproof.judge.decide.samples.spreads import DEFAULT_POWER, spread_values
+from draftproof.judge.decide.processes import spread_processes
+from draftproof.judge.decide.spreads import DEFAULT_POWER, spread_values
 from draftproof.judge.metrics.request import METRIC_WORDS
 from draftproof.judge.metrics.service import percentile
 from draftproof.judge.observe.pairs import DECISIVE, NULL, Comparison, Pairs, PairTable

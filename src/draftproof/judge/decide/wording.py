@@ -9,7 +9,7 @@ from draftproof.judge.decide.outcome import find_limits
 from draftproof.judge.metrics.request import METRIC_WORDS
 from draftproof.judge.observe.observed import ENDED_EARLY
 from draftproof.judge.results.run import Cell, Decision, EnvelopeEntry, Reason
-from draftproof.plan.load_size import LoadLimit, LoadSize
+from draftproof.plan.limits import LoadLimit, LoadSize
 from draftproof.workload.segments import show_labels
 
 LEVELS = ("smoke", "synthetic", "representative")

@@ -13,9 +13,9 @@ from draftproof.judge.decide.effects import index_effects
 from draftproof.judge.inform.rollback import CRITICAL, describe_rollback, list_triggers
 from draftproof.judge.metrics.request import METRIC_WORDS
 from draftproof.judge.observe.run_data import ALL_SEGMENTS
-from draftproof.judge.results.decision import ALL_LOADS, QuestionStanding
+from draftproof.judge.results.decide import ALL_LOADS, QuestionStanding
 from draftproof.judge.results.run import ArmCell, Effect, Results
-from draftproof.plan.load_size import LoadSize, widest_limit
+from draftproof.plan.limits import LoadSize, widest_limit
 from draftproof.plan.schema import Plan
 from draftproof.plan.tables import PLATFORM_PARTS
 

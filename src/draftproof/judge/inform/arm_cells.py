@@ -20,8 +20,7 @@ from draftproof.judge.metrics.request import name_outcome
 from draftproof.judge.metrics.service import percentile
 from draftproof.judge.observe.columns import ASSUMED, Columns
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, Observation, PreparedRun
-from draftproof.judge.results.decision import LabelAcceptance, PeriodSummary
-from draftproof.judge.results.figure import as_figure, share_figure
+from draftproof.judge.results.decide import LabelAcceptance, PeriodSummary, as_figure, share_figure
 from draftproof.judge.results.run import (
     ArmCell,
     CheckSummary,

@@ -16,8 +16,7 @@ from draftproof.judge.metrics.service import percentile
 from draftproof.judge.observe.client_limits import Pace, measure_pace, pool_paces, share_of_core
 from draftproof.judge.observe.run_data import Observation, PeriodKey, PreparedRun
 from draftproof.judge.observe.windows import UNCOUNTED, PeriodWindow
-from draftproof.judge.results.economics import ArmUse
-from draftproof.judge.results.services import ClientUse, PhaseSummary
+from draftproof.judge.results.inform import ArmUse, ClientUse, PhaseSummary
 
 
 class _Sources(msgspec.Struct, frozen=True, kw_only=True):

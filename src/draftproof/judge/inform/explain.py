@@ -16,9 +16,9 @@ from draftproof.judge.metrics.request import name_outcome
 from draftproof.judge.metrics.service import percentile
 from draftproof.judge.observe.pairs import DECISIVE, NO_PAIRS, Pair, Pairs, pair_observations
 from draftproof.judge.observe.run_data import Observation, PreparedRun, RunData, prepare_run
-from draftproof.judge.results.decision import ContextBand, GuardrailStanding
+from draftproof.judge.results.decide import ContextBand, GuardrailStanding
 from draftproof.judge.results.run import Cell, Figure, Reason, Results
-from draftproof.plan.load_size import LoadSize
+from draftproof.plan.limits import LoadSize
 
 Places = Mapping[str, Sequence[str]]
 _COMPARED = (DECISIVE, ("baseline_null", "baseline"), ("candidate", "alternative"))

@@ -24,10 +24,9 @@ from draftproof.judge.inform.answers import (
     list_gaps,
     write_share,
 )
-from draftproof.judge.results.decision import LabelAcceptance, Question
-from draftproof.judge.results.figure import describe
+from draftproof.judge.results.decide import LabelAcceptance, Question, describe
 from draftproof.judge.results.run import Cell, Diagnosis, Results
-from draftproof.plan.load_size import LoadSize
+from draftproof.plan.limits import LoadSize
 from draftproof.plan.schema import Plan
 
 GIB = 2**30

@@ -16,7 +16,7 @@ from draftproof.judge.metrics.acceptance import (
 )
 from draftproof.judge.observe.run_data import PreparedRun
 from draftproof.judge.observe.services import ServicePeriod, ServiceReadings
-from draftproof.judge.results.services import AgreementStanding, ServiceAgreement
+from draftproof.judge.results.inform import AgreementStanding, ServiceAgreement
 
 CLOSE = 0.01
 # (name in results, counter, attribute of the client's tally)

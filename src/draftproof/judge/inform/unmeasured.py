@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from draftproof.core.clock import NS_PER_S
 from draftproof.core.records import BlockRecord
 from draftproof.judge.observe.run_data import PreparedRun
-from draftproof.judge.results.services import ServiceUse
+from draftproof.judge.results.inform import ServiceUse
 
 _LISTED = 3
 _CHANGED = "service changed: "

@@ -15,10 +15,10 @@ from draftproof.judge.knee.trials import read_periods
 from draftproof.judge.observe.levels import list_arms
 from draftproof.judge.observe.pairs import COMPARISONS
 from draftproof.judge.observe.run_data import RunData
-from draftproof.judge.results.figure import Figure
+from draftproof.judge.results.decide import Figure
 from draftproof.judge.results.knee import ArmKnee, KneePoint, KneeRatio, KneeSearch
 from draftproof.judge.stats.knee import Bracket, Seen, find_bracket, list_ladder, ratio_limits, trials_to_show
-from draftproof.plan.knee import Knee, name_level
+from draftproof.plan.load import Knee, name_level
 from draftproof.plan.schema import Plan
 from draftproof.workload.items import Item
 

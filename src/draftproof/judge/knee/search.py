@@ -20,7 +20,7 @@ from draftproof.judge.stats.shares import (
     correlation_time,
     rising_times,
 )
-from draftproof.plan.knee import Knee, name_level
+from draftproof.plan.load import Knee, name_level
 from draftproof.plan.schema import Plan
 from draftproof.workload.items import Item
 

@@ -16,7 +16,7 @@ from draftproof.judge.metrics.service import is_on_time
 from draftproof.judge.observe.levels import knee_only, prompt_of
 from draftproof.judge.observe.run_data import Observation, PeriodKey, RunData, prepare_run
 from draftproof.judge.stats.knee import Step
-from draftproof.plan.knee import Knee
+from draftproof.plan.load import Knee
 from draftproof.plan.schema import Objectives, Plan
 from draftproof.workload.clusters import name_clusters
 

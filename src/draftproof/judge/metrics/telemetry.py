@@ -13,7 +13,7 @@ from itertools import pairwise
 import msgspec
 
 from draftproof.core.records import TelemetrySample
-from draftproof.judge.metrics import host_series as host
+from draftproof.judge.metrics import host_use as host
 from draftproof.services.engines.facts import Series
 from draftproof.services.engines.values import list_facts, parse_series, sum_by_label, sum_series
 

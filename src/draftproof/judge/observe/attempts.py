@@ -26,7 +26,7 @@ from draftproof.judge.metrics.host_use import (
 )
 from draftproof.judge.observe.client_limits import LAGGED_PERIODS_LIMIT
 from draftproof.judge.observe.observed import PeriodKey, RunData
-from draftproof.judge.stats.multiplicity import holm_adjusted
+from draftproof.judge.stats.permutation import holm_adjusted
 
 _LEAST_NAMED_CORES = 0.05  # beside what others took, less is written as none
 EventKind = Literal["foreign", "stolen", "late", "slept", "throttled"]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from draftproof.judge.observe.observed import RunData
-from draftproof.plan.knee import name_level
+from draftproof.plan.load import name_level
 from draftproof.plan.schema import Plan
 from draftproof.workload.arm_orders import order_by_seed
 from draftproof.workload.blocks import Block, plan_blocks

@@ -45,8 +45,8 @@ from draftproof.judge.observe.observed import (
     without_repeats,
 )
 from draftproof.judge.stats.resampling import Ints
+from draftproof.plan.limits import LoadSize, measure_sizes
 from draftproof.plan.load import LoadLevel
-from draftproof.plan.load_size import LoadSize, measure_sizes
 from draftproof.plan.schema import Plan
 from draftproof.workload.blocks import choose_items
 from draftproof.workload.checks import CheckResult, evaluate_checks

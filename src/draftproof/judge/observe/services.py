@@ -12,7 +12,7 @@ from itertools import pairwise
 import msgspec
 
 from draftproof.core.records import RequestRecord
-from draftproof.judge.metrics import host_series as host
+from draftproof.judge.metrics import host_use as host
 from draftproof.judge.metrics.acceptance import ClientTally, tally_client
 from draftproof.judge.metrics.telemetry import (
     START_TIME,
@@ -32,7 +32,7 @@ from draftproof.judge.metrics.telemetry import (
     summarise_gauge,
 )
 from draftproof.judge.observe.run_data import PreparedRun
-from draftproof.judge.results.services import Gauge, ServiceLine, ServiceStart, ServiceUse
+from draftproof.judge.results.inform import Gauge, ServiceLine, ServiceStart, ServiceUse
 from draftproof.plan.schema import Arm
 from draftproof.services.engines import ADAPTERS, GENERIC
 from draftproof.services.engines.facts import EngineFacts

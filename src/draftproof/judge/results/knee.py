@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from draftproof.judge.results.figure import Figure
+from draftproof.judge.results.decide import Figure
 from draftproof.judge.stats.knee import Standing
 
 

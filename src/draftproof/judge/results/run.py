@@ -10,32 +10,32 @@ import msgspec
 
 from draftproof.judge.metrics.acceptance import AcceptanceSummary, ProgressSummary
 from draftproof.judge.metrics.delivery import DeliverySummary
-from draftproof.judge.results.decision import (
+from draftproof.judge.results.decide import (
     CheckKind,
     ContextBand,
     ConversationSummary,
+    Figure,
     GuardrailStanding,
     JudgeAgreement,
     LabelAcceptance,
+    OrderSummary,
     OutputEquivalence,
     PeriodSummary,
     ProbeResult,
     Question,
 )
-from draftproof.judge.results.diagnosis import Diagnoses
-from draftproof.judge.results.economics import Economics
-from draftproof.judge.results.figure import Figure
-from draftproof.judge.results.knee import KneeSearch
-from draftproof.judge.results.order import OrderSummary
-from draftproof.judge.results.services import (
+from draftproof.judge.results.inform import (
     ClientUse,
+    Diagnoses,
+    Economics,
     PhaseSummary,
     ServiceAgreement,
     ServiceLine,
     ServiceStart,
     ServiceUse,
 )
-from draftproof.plan.load_size import LoadLimit, LoadSize, read_sizes
+from draftproof.judge.results.knee import KneeSearch
+from draftproof.plan.limits import LoadLimit, LoadSize, read_sizes
 
 __all__ = ["Figure"]  # part of what a reader of the results needs; defined below all of them
 

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from draftproof.judge.stats.laws import normal_quantile, student_quantile
+from draftproof.judge.stats.quantiles import normal_quantile, student_quantile
 from draftproof.judge.stats.resampling import (
     Floats,
     Ints,

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from draftproof.judge.stats.laws import student_quantile
 from draftproof.judge.stats.periods import centre_periods
+from draftproof.judge.stats.quantiles import student_quantile
 from draftproof.judge.stats.resampling import Floats, Ints, index_labels
 
 MINIMUM_BLOCKS = 3

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from draftproof.judge.stats.bootstrap import RatioEstimate, interval_at
-from draftproof.judge.stats.laws import chi_square_quantile, normal_quantile, student_quantile
+from draftproof.judge.stats.quantiles import chi_square_quantile, normal_quantile, student_quantile
 from draftproof.judge.stats.resampling import Floats, Ints, index_labels
 
 MINIMUM_BLOCKS = 3

@@ -11,8 +11,8 @@ import numpy as np
 import scipy
 
 from draftproof.judge.stats.bootstrap import RatioEstimate, error_of_interval
-from draftproof.judge.stats.laws import normal_quantile, student_quantile
 from draftproof.judge.stats.quantile_ratio import tail_floor
+from draftproof.judge.stats.quantiles import normal_quantile, student_quantile
 from draftproof.judge.stats.shares import restricted_share
 
 FEWEST = 3  # an interval over prompts needs three of them

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from draftproof.judge.stats.laws import average_ranks, beta_quantile, normal_quantile, student_quantile
+from draftproof.judge.stats.quantiles import average_ranks, beta_quantile, normal_quantile, student_quantile
 
 Floats = npt.NDArray[np.float64]
 EDGE = 1e-12  # the score is evaluated strictly inside [−1, 1]

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from draftproof.judge.stats.bootstrap import MeanEstimate
-from draftproof.judge.stats.laws import student_quantile
+from draftproof.judge.stats.quantiles import student_quantile
 from draftproof.judge.stats.resampling import Floats, sort_labels
 
 Scale = Literal["log", "logit"]

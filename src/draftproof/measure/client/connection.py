@@ -18,8 +18,8 @@ import httptools
 
 from draftproof.core.clock import Clock
 from draftproof.measure.client.arrival import ArrivalReader, read_arrivals
+from draftproof.measure.client.exchange import TOLD_HEADERS, Ending, EndKind, Listener
 from draftproof.measure.client.sse import ends_plain, take_frames
-from draftproof.measure.client.wire import TOLD_HEADERS, Ending, EndKind, Listener
 
 # Where Linux's tcp_info holds the bytes that the other end has acknowledged.
 _ACKED = struct.Struct("=Q")

@@ -29,7 +29,7 @@ import msgspec
 from draftproof.core.clock import Clock, monotonic_ns
 from draftproof.core.errors import UsageError
 from draftproof.measure.client.connection import HttpConnection
-from draftproof.measure.client.wire import Ending, Listener, WireRequest
+from draftproof.measure.client.exchange import Ending, Listener, WireRequest
 
 # How long one of several addresses may leave us waiting before the next is tried: a machine that has IPv6
 # and no way out by it drops packets in silence.

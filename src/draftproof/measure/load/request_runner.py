@@ -17,8 +17,7 @@ import msgspec
 from draftproof.core.clock import NS_PER_S, Clock, monotonic_ns
 from draftproof.core.records import BlockRecord, LeadEnd, RequestRecord
 from draftproof.judge.metrics.service import percentile
-from draftproof.measure.client.exchange import Exchange, ExchangeFold
-from draftproof.measure.client.wire import Ending, Transport, WireRequest
+from draftproof.measure.client.exchange import Ending, Exchange, ExchangeFold, Transport, WireRequest
 from draftproof.measure.load.period import (
     Endpoint,
     Job,

@@ -12,7 +12,7 @@ import msgspec
 from draftproof.core.clock import NS_PER_S, Clock, monotonic_ns
 from draftproof.core.records import RequestRecord, Warmup, WarmupGroup
 from draftproof.judge.metrics.phases import WarmupRule, last_change, summarise_group
-from draftproof.measure.client.wire import Transport
+from draftproof.measure.client.exchange import Transport
 from draftproof.measure.load.loops import run
 from draftproof.measure.load.period import Endpoint, Period, Sink
 from draftproof.measure.load.request_runner import LoadSettings, MemorySink, RequestRunner

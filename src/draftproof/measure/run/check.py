@@ -10,9 +10,9 @@ import uvloop
 
 from draftproof.core.manifests import Contract
 from draftproof.judge.decide.near_copies import foresee_near_copies
-from draftproof.judge.decide.order.preceding import LEAST_PROCESSES
-from draftproof.judge.decide.samples.compute import default_question, plan_samples
-from draftproof.judge.decide.samples.missing import describe_blocked
+from draftproof.judge.decide.preceding import LEAST_PROCESSES
+from draftproof.judge.decide.samples import default_question, plan_samples
+from draftproof.judge.decide.spreads import describe_blocked
 from draftproof.judge.knee.compute import describe_outlook
 from draftproof.measure.load.period import Period
 from draftproof.measure.load.sockets import prepare_descriptors

@@ -1,4 +1,10 @@
-"""The measuring loop: block after block, arm after arm, every record into the journal as it ends."""
+"""The measuring loop: block after block, arm after arm, every record into the journal as it ends.
+
+The probes of behaviour within a run: when they are asked, of which arms, and where their answers go.
+
+They are asked when an arm has no measured period left, so that nothing they leave behind meets a measurement.
+Whatever goes wrong in them is a finding about the arm and never ends the run.
+"""
 
 import asyncio
 from collections import Counter
@@ -11,7 +17,7 @@ import msgspec
 
 from draftproof.core.clock import NS_PER_S, ClockReading, compare_clocks, monotonic_ns, read_clocks
 from draftproof.core.errors import EngineError, IncompatibleError
-from draftproof.core.records import BlockRecord, Warmup
+from draftproof.core.records import BehaviourProbe, BlockRecord, Warmup
 from draftproof.judge.inform.unmeasured import note_change
 from draftproof.judge.observe.observed import RunData, Spans
 from draftproof.measure.client.transport import HttpTransport
@@ -19,20 +25,63 @@ from draftproof.measure.load.period import Period, periods_of
 from draftproof.measure.load.request_runner import LoadSettings, MaskingSink
 from draftproof.measure.load.warmup import Route, Warmer
 from draftproof.measure.load.workers.pool import WorkerPool
-from draftproof.measure.run.behaviour import list_unprobed, probe_arm
 from draftproof.measure.run.host_watch import HostWatch
 from draftproof.measure.run.period_runner import PeriodRunner
-from draftproof.measure.run.progress import Interrupted, Progress
+from draftproof.measure.run.progress import Interrupted, Progress, unless_stopped
 from draftproof.measure.run.progress_model import ProgressModel, WatchedSink
 from draftproof.measure.run.second_attempts import Restarts, list_missing_periods, list_repeats
 from draftproof.measure.run.service_group import ServiceGroup
+from draftproof.plan.environment import mask_struct
 from draftproof.plan.schema import Plan
+from draftproof.services.arms.behaviour_asking import Line
+from draftproof.services.arms.behaviour_judging import fetch_whole, read_load
+from draftproof.services.arms.behaviour_probes import LAST_PROBE, Bench, run_probes
 from draftproof.services.telemetry.host import HostReader
 from draftproof.services.telemetry.sampler import Sampler, Target
 from draftproof.store import RunDirectory
 from draftproof.workload.blocks import plan_blocks
 from draftproof.workload.conversation import view_answer
 from draftproof.workload.items import Item
+
+# The second baseline is the first one's twin: what its behaviour would show is known.
+UNPROBED_ARMS = frozenset({"baseline_null"})
+LONGEST_PROBE_S = 30.0
+
+
+def list_unprobed(plan: Plan, arms: Collection[str], known: Collection[BehaviourProbe]) -> tuple[str, ...]:
+    """Return the arms whose probes are wanted and not all there, in the order of `arms`."""
+    if not plan.limits.behaviour_probes:
+        return ()
+    complete = {one.arm for one in known if one.probe == LAST_PROBE}
+    return tuple(arm for arm in arms if arm not in UNPROBED_ARMS | complete)
+
+
+async def probe_arm(run: RunDirectory, service_group: ServiceGroup, arm: str, stop: asyncio.Event) -> None:
+    """Ask an arm every probe that the run has not got yet, and keep what each shows.
+
+    Raises StoreError: the journal cannot be written; Interrupted: `stop` was set meanwhile; what was asked is
+    kept.
+    """
+    await unless_stopped(_probe_arm(run, service_group, arm), stop)
+
+
+async def _probe_arm(run: RunDirectory, service_group: ServiceGroup, arm: str) -> None:
+    known = {one.probe for one in run.load_behaviours() if one.arm == arm}
+    contact, plan, transport = service_group.contacts[arm], service_group.plan, HttpTransport()
+    timeout_s = min(plan.limits.request_s, LONGEST_PROBE_S)
+    line = Line(endpoint=contact.endpoint, transport=transport, timeout_s=timeout_s)
+    async with aiohttp.ClientSession() as session:
+        bench = Bench(
+            line=line,
+            read_load=lambda: read_load(session, contact.service),
+            fetch_whole=lambda item: fetch_whole(session, line, item),
+            concurrency=max(level.concurrency or 1 for level in plan.load),
+        )
+        try:
+            async for probe in run_probes(arm, bench, skip=known):
+                run.append_beside(mask_struct(probe, service_group.secrets))
+        finally:
+            await transport.close()
 
 
 def plan_periods(plan: Plan, items: tuple[Item, ...], arms: Collection[str]) -> tuple[Period, ...]:

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from draftproof.workload.judging import JudgingView
+from draftproof.workload.checks import JudgingView
 
 Function = Callable[[JudgingView], Any]
 

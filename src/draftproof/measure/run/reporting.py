@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from draftproof.judge.results.run import Results
 from draftproof.store import RunDirectory
-from draftproof.store.compaction import no_collection
+from draftproof.store.tables import no_collection
 
 if TYPE_CHECKING:
     from draftproof.judge.inform.explain import Explanation
@@ -45,7 +45,7 @@ def explain_run(path: Path, cell: str | None) -> "Explanation":
     """
     from draftproof.judge.compute import compute_results  # noqa: PLC0415
     from draftproof.judge.inform.explain import explain  # noqa: PLC0415
-    from draftproof.store.compaction import locate_requests  # noqa: PLC0415
+    from draftproof.store.tables import locate_requests  # noqa: PLC0415
 
     run = RunDirectory.open(path).load()
     return explain(run, compute_results(run), locate_requests(path), cell)

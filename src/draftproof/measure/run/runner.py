@@ -24,11 +24,10 @@ from draftproof.judge.observe.observed import RunData, find_ending, note_going_o
 from draftproof.judge.results.run import Results
 from draftproof.measure.load.sockets import prepare_descriptors
 from draftproof.measure.run.answer_judging import check_judging, count_answers, judge_run
-from draftproof.measure.run.behaviour import list_unprobed
 from draftproof.measure.run.check import ModelResolver, Prepared, preflight, prepare, resolve_target
 from draftproof.measure.run.host_watch import HostWatch
 from draftproof.measure.run.load_findings import find_beyond_service
-from draftproof.measure.run.measure import measure, plan_periods
+from draftproof.measure.run.measure import list_unprobed, measure, plan_periods
 from draftproof.measure.run.period_runner import check_cluster
 from draftproof.measure.run.progress import Interrupted, Patience, Progress, stop_on_signal
 from draftproof.measure.run.reporting import recompute

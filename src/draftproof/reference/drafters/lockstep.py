@@ -15,8 +15,8 @@ import torch
 
 from draftproof.reference.models.decoder import Decoder
 from draftproof.reference.models.ragged import CacheShape, RaggedBatch, SequenceCache
+from draftproof.reference.processors import compute_probs, draw, draw_uniforms
 from draftproof.reference.proposer import DraftContext, Drafts
-from draftproof.reference.sampling import compute_probs, draw, draw_uniforms
 
 _logger = logging.getLogger(__name__)
 

@@ -12,12 +12,11 @@ import msgspec
 from draftproof.core.clock import Clock, monotonic_ns
 from draftproof.core.errors import EngineError
 from draftproof.core.manifests import ArmManifest, ColdStart
-from draftproof.measure.client.exchange import Exchange
-from draftproof.measure.client.wire import Transport
+from draftproof.measure.client.exchange import Exchange, Transport
 from draftproof.measure.load.period import Endpoint
 from draftproof.plan.environment import mask_struct, mask_values
-from draftproof.services.arms.behaviour.asking import Line
-from draftproof.services.arms.behaviour.asking import ask as ask_item
+from draftproof.services.arms.behaviour_asking import Line
+from draftproof.services.arms.behaviour_asking import ask as ask_item
 from draftproof.services.arms.launch import plan_section
 from draftproof.services.arms.manifest import ask_identity
 from draftproof.services.arms.service import REFUSED_STATUSES, Service, describe_key_fix, fetch_totals

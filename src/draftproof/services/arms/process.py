@@ -20,7 +20,7 @@ import psutil
 
 from draftproof.core.clock import Clock, monotonic_ns
 from draftproof.core.errors import EngineError
-from draftproof.judge.metrics.host_series import RESIDENT_BYTES
+from draftproof.judge.metrics.host_use import RESIDENT_BYTES
 from draftproof.plan.environment import resolve_references
 from draftproof.services.arms import watchdog
 from draftproof.services.arms.launch import LOOPBACK, PORT_MARK, mask_file, plan_section, read_from, read_tail

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from draftproof.core.records import AcceleratorUse
-from draftproof.judge.metrics import host_series as host
+from draftproof.judge.metrics import host_use as host
 from draftproof.services.telemetry.scrape import name_series
 
 # Clock event reasons HwSlowdown, SwThermalSlowdown, HwThermalSlowdown, HwPowerBrakeSlowdown: heat or supply.

@@ -22,8 +22,8 @@ import psutil
 
 from draftproof.core.clock import Clock, monotonic_ns
 from draftproof.core.records import AcceleratorUse, HostUse
-from draftproof.judge.metrics import host_series as host
-from draftproof.judge.metrics.host_series import CPU_SECONDS
+from draftproof.judge.metrics import host_use as host
+from draftproof.judge.metrics.host_use import CPU_SECONDS
 from draftproof.services.telemetry.devices import NvmlReader, RaplCounter
 from draftproof.services.telemetry.scrape import name_series
 

@@ -14,7 +14,7 @@ import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
 from draftproof.core.errors import EngineError
-from draftproof.judge.metrics.host_series import DCGM_PREFIX, DCGM_SERIES
+from draftproof.judge.metrics.host_use import DCGM_PREFIX, DCGM_SERIES
 from draftproof.judge.metrics.telemetry import START_TIME, list_counters
 from draftproof.services.engines.facts import Series
 from draftproof.services.engines.values import parse_series

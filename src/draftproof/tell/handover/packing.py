@@ -23,10 +23,10 @@ from draftproof.plan.environment import find_secrets
 from draftproof.plan.schema import Arm, Plan
 from draftproof.services.arms.launch import list_arms
 from draftproof.store import RunDirectory
-from draftproof.store.compaction import is_compacted
 from draftproof.store.journal import encode_line, encode_sample, iterate_records
 from draftproof.store.lines import torn_path, write_atomically, write_error
 from draftproof.store.run_directory import RESULTS_NAME, encode_document
+from draftproof.store.tables import is_compacted
 from draftproof.tell.handover.archive import (
     LISTING_NAME,
     SUMS_NAME,
@@ -38,9 +38,8 @@ from draftproof.tell.handover.archive import (
 )
 from draftproof.tell.handover.contents import compute, count_missing_periods, list_raw, render_documents
 from draftproof.tell.handover.journal_order import check_order, sort_as_written
-from draftproof.tell.handover.scrubbing import find_secret_places, refuse_secrets
 from draftproof.tell.handover.signing import load_private_key, sign, signature_path
-from draftproof.tell.handover.withholding import Withholder
+from draftproof.tell.handover.withholding import Withholder, find_secret_places, refuse_secrets
 
 
 def stage_run(run: Path, stage: Path) -> None:

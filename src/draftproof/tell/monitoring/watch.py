@@ -11,8 +11,7 @@ import msgspec
 
 from draftproof.core.manifests import Manifest
 from draftproof.judge.results.run import Results
-from draftproof.plan.limits import Limit, find_limits, tail_of
-from draftproof.plan.load_size import write_rate
+from draftproof.plan.limits import Limit, find_limits, tail_of, write_rate
 from draftproof.plan.schema import Plan
 from draftproof.services.engines import adapter_for
 from draftproof.services.engines.facts import Signals

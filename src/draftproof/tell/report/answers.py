@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from draftproof.judge.decide.equivalence.wording import STATISTIC_WORDS
-from draftproof.judge.results.decision import (
+from draftproof.judge.results.decide import (
     ALL_LOADS,
     ConversationSummary,
     EquivalenceTest,

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from draftproof.judge.results.figure import Figure
+from draftproof.judge.results.decide import Figure
 from draftproof.tell.report import write
 
 _RATIO_TICKS = (

@@ -6,7 +6,7 @@ axis of per cent.
 
 import msgspec
 
-from draftproof.judge.results.diagnosis import BreakEven, Diagnoses, DrafterFact, Remedy, TimeParts
+from draftproof.judge.results.inform import BreakEven, Diagnoses, DrafterFact, Remedy, TimeParts
 from draftproof.judge.results.run import Diagnosis, Figure, Results
 from draftproof.tell.report import kit, words, write
 from draftproof.tell.report.charts import Part, Tick, linear_ticks, stacked_parts

@@ -5,9 +5,9 @@ Pure view of `Results.economics`.
 
 import msgspec
 
-from draftproof.judge.inform.money import amount
-from draftproof.judge.results.economics import ArmUse, Capacity, Economics, Span, Worth
-from draftproof.judge.results.figure import Figure
+from draftproof.judge.inform.economics import amount
+from draftproof.judge.results.decide import Figure
+from draftproof.judge.results.inform import ArmUse, Capacity, Economics, Span, Worth
 from draftproof.judge.results.run import Results
 from draftproof.tell.report import kit, write
 from draftproof.tell.report.charts import Axis, Tick, ratio_axis

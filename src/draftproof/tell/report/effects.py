@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from draftproof.judge.results.decision import ContextBand
+from draftproof.judge.results.decide import ContextBand
 from draftproof.judge.results.run import Cell, Effect, Figure, Reason, Results
 from draftproof.tell.report import kit, words, write
 from draftproof.tell.report.charts import Axis, ratio_axis

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from draftproof.judge.results.decision import ALL_LOADS
+from draftproof.judge.results.decide import ALL_LOADS
 from draftproof.judge.results.run import ArmCell, Figure, Results
 from draftproof.tell.report import words, write
 from draftproof.tell.report.write import MISSING

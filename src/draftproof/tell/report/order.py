@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from draftproof.judge.results.order import BlockPoint, DriftRow, NoiseRow, PlaceRow, ProcessSummary
+from draftproof.judge.results.decide import BlockPoint, DriftRow, NoiseRow, PlaceRow, ProcessSummary
 from draftproof.judge.results.run import Figure, Results
 from draftproof.tell.report import kit, words, write
 from draftproof.tell.report.charts import Axis, Mark, log_position, ratio_axis

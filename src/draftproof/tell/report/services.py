@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from draftproof.judge.results.run import Results
-from draftproof.judge.results.services import (
+from draftproof.judge.results.inform import (
     ClientUse,
     Gauge,
     PhaseSummary,
@@ -19,6 +18,7 @@ from draftproof.judge.results.services import (
     ServiceStart,
     ServiceUse,
 )
+from draftproof.judge.results.run import Results
 from draftproof.tell.report import kit, words, write
 from draftproof.tell.report.charts import Plot, PlotLine, plot_points
 from draftproof.tell.report.kit import Column, Panel, Table, TableCell

@@ -7,7 +7,7 @@ is. Pure.
 import msgspec
 
 from draftproof.judge.metrics.request import METRIC_WORDS
-from draftproof.plan.load_size import LoadSize
+from draftproof.plan.limits import LoadSize
 from draftproof.workload.segments import show_labels, split_key
 
 POOLED = "all"

@@ -9,7 +9,7 @@ import textwrap
 import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 
-from draftproof.judge.results.figure import Figure
+from draftproof.judge.results.decide import Figure
 
 MISSING = "—"
 MINUS = "−"

@@ -3,7 +3,7 @@
 import pytest
 
 from draftproof.core.records import TelemetrySample
-from draftproof.judge.metrics import host_series as host
+from draftproof.judge.metrics import host_use as host
 from draftproof.judge.metrics.telemetry import (
     LONGEST_LINE,
     GaugeSummary,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from draftproof.judge.stats.laws import (
+from draftproof.judge.stats.quantiles import (
     average_ranks,
     beta_quantile,
     binomial_quantile,

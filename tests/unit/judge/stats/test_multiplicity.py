@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from draftproof.judge.stats.bootstrap import interval_at, paired_ratio
-from draftproof.judge.stats.multiplicity import (
+from draftproof.judge.stats.permutation import (
     bonferroni_level,
     holm_adjusted,
     simultaneous_intervals,

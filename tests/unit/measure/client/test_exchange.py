@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from draftproof.measure.client.exchange import RAW_LIMIT_BYTES, ExchangeFold
-from draftproof.measure.client.wire import Ending
+from draftproof.measure.client.exchange import RAW_LIMIT_BYTES, Ending, ExchangeFold
 from draftproof.services.engines.chat.fold import ChatFold
 
 TOKEN = b'data: {"choices":[{"index":0,"delta":{"content":"a"},"token_ids":[4]}]}\n\n'

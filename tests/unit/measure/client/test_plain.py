@@ -15,9 +15,8 @@ from tests.builders.records import build_item
 from draftproof.core.clock import monotonic_ns
 from draftproof.core.errors import EngineError
 from draftproof.measure.client.connection import HttpConnection
-from draftproof.measure.client.exchange import ExchangeFold
+from draftproof.measure.client.exchange import Ending, ExchangeFold
 from draftproof.measure.client.sse import SseDecoder, ends_plain, take_frames
-from draftproof.measure.client.wire import Ending
 from draftproof.measure.load.period import Job, Period, make_record
 from draftproof.services.engines import ADAPTERS, GENERIC
 

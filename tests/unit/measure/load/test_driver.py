@@ -11,7 +11,7 @@ from tests.builders.records import build_item
 from tests.builders.transport import FakeTransport, Story
 
 from draftproof.core.records import Chunk, RequestRecord, ToolCall
-from draftproof.measure.client.wire import WireRequest
+from draftproof.measure.client.exchange import WireRequest
 from draftproof.measure.load.period import Endpoint, Period
 from draftproof.measure.load.request_runner import ClientHealth, LoadSettings, RequestRunner
 

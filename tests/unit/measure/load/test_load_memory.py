@@ -8,7 +8,7 @@ import pytest
 from tests.builders.load import run_period
 from tests.builders.records import build_item
 
-from draftproof.measure.client.wire import Ending, Listener, WireRequest
+from draftproof.measure.client.exchange import Ending, Listener, WireRequest
 from draftproof.measure.load.period import Endpoint, Period
 from draftproof.measure.load.request_runner import LoadSettings
 from draftproof.store.journal import Journal

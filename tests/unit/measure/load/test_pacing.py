@@ -9,12 +9,12 @@ import pytest
 from tests.builders.load import run_period
 from tests.builders.records import build_item
 
-from draftproof.measure.client.wire import Ending
+from draftproof.measure.client.exchange import Ending
 from draftproof.measure.load.period import Endpoint, Period
 from draftproof.measure.load.request_runner import LoadSettings, MemorySink
 from draftproof.measure.load.schedule import Part, Share
-from draftproof.measure.load.workers.core import LoadWorker
 from draftproof.measure.load.workers.messages import Done, PeriodOrder, Start
+from draftproof.measure.load.workers.process import LoadWorker
 from draftproof.workload.arrivals import OpenLoop, Spacing, Steady
 
 MS = 1_000_000

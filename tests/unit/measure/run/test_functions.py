@@ -12,13 +12,17 @@ from tests.builders.scripted_server import ScriptedServer
 from tests.builders.scripts import Script
 
 from draftproof.core.errors import EngineError, UsageError
-from draftproof.measure.run.answer_judging import _find_missing_judge
-from draftproof.measure.run.judge_models import FunctionProcess, ask_function, ask_judge
+from draftproof.measure.run.answer_judging import (
+    FunctionProcess,
+    _find_missing_judge,
+    ask_function,
+    ask_judge,
+)
 from draftproof.plan.loading import parse_plan
 from draftproof.plan.tables import Judge
 from draftproof.services.arms.service import LARGEST_REPLY_BYTES
+from draftproof.workload.checks import JudgingView, list_tasks
 from draftproof.workload.items import JudgeCheck, PythonCheck
-from draftproof.workload.judging import JudgingView, list_tasks
 
 CODE = """\
 import os, time

@@ -28,7 +28,7 @@ from tests.builders.transport import FakeTransport, Story
 from draftproof.core.errors import StoreError
 from draftproof.core.manifests import Manifest
 from draftproof.core.records import SCHEMA_VERSION, RequestRecord
-from draftproof.measure.client.wire import WireRequest
+from draftproof.measure.client.exchange import WireRequest
 from draftproof.measure.load.period import Endpoint
 from draftproof.measure.load.request_runner import LoadSettings
 from draftproof.measure.run import measure as measuring

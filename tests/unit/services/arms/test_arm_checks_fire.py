@@ -19,8 +19,8 @@ from draftproof.measure.load.period import Endpoint
 from draftproof.measure.run.service_group import find_change
 from draftproof.plan.environment import check_request_fields
 from draftproof.plan.schema import Arm
-from draftproof.services.arms.behaviour.asking import Seen, has_content
-from draftproof.services.arms.behaviour.judging import _find_stream_faults
+from draftproof.services.arms.behaviour_asking import Seen, has_content
+from draftproof.services.arms.behaviour_judging import _find_stream_faults
 from draftproof.services.arms.contract import build_contract
 from draftproof.services.arms.findings import judge_contract
 from draftproof.services.arms.manifest import Started, Told, fetch_manifest

@@ -12,10 +12,10 @@ from tests.builders.scripts import Script
 from draftproof.judge.decide.behaviour import PROBES
 from draftproof.measure.client.transport import HttpTransport
 from draftproof.measure.load.period import Endpoint
-from draftproof.services.arms.behaviour import judging as cancelling
-from draftproof.services.arms.behaviour.asking import KeepingFold, Line
-from draftproof.services.arms.behaviour.judging import Load, choose_stop, fetch_whole, judge_promptness
-from draftproof.services.arms.behaviour.probes import Bench, run_probes
+from draftproof.services.arms import behaviour_judging as cancelling
+from draftproof.services.arms.behaviour_asking import KeepingFold, Line
+from draftproof.services.arms.behaviour_judging import Load, choose_stop, fetch_whole, judge_promptness
+from draftproof.services.arms.behaviour_probes import Bench, run_probes
 from draftproof.services.engines import GENERIC
 
 CANCELLING = ("cancel_stops_work", "cancel_frees_slots")

@@ -3,8 +3,7 @@
 import re
 from pathlib import Path
 
-from draftproof.measure.client.exchange import Exchange, ExchangeFold
-from draftproof.measure.client.wire import Ending
+from draftproof.measure.client.exchange import Ending, Exchange, ExchangeFold
 from draftproof.services.engines.adapter import EngineAdapter
 from draftproof.services.engines.values import first_sum
 from draftproof.services.telemetry.scrape import parse_exposition

@@ -10,8 +10,7 @@ import pytest
 
 from draftproof.core.errors import PlanError
 from draftproof.core.records import SpecCounts
-from draftproof.measure.client.exchange import ExchangeFold
-from draftproof.measure.client.wire import Ending
+from draftproof.measure.client.exchange import Ending, ExchangeFold
 from draftproof.services.engines.adapter import Evidence
 from draftproof.services.engines.facts import Release
 from draftproof.services.engines.llamacpp import LLAMACPP

@@ -10,8 +10,7 @@ from tests.builders.records import build_item
 from draftproof.core.records import RequestRecord, ServerTimings
 from draftproof.judge.metrics.acceptance import count_decode_steps, pool_acceptance
 from draftproof.judge.metrics.request import compute_request_metrics, count_output_tokens
-from draftproof.measure.client.exchange import Exchange, ExchangeFold
-from draftproof.measure.client.wire import Ending
+from draftproof.measure.client.exchange import Ending, Exchange, ExchangeFold
 from draftproof.measure.load.period import Job, Period, make_record
 from draftproof.services.engines import ADAPTERS
 

@@ -8,8 +8,7 @@ from tests.builders.records import build_item
 from draftproof.core.errors import PlanError
 from draftproof.core.records import RequestRecord
 from draftproof.judge.metrics.acceptance import count_decode_steps
-from draftproof.measure.client.exchange import ExchangeFold
-from draftproof.measure.client.wire import Ending
+from draftproof.measure.client.exchange import Ending, ExchangeFold
 from draftproof.services.engines.adapter import Evidence
 from draftproof.services.engines.proof import prove_speculation
 from draftproof.services.engines.values import first_sum, sum_by_label

@@ -11,8 +11,7 @@ import msgspec
 import psutil
 import pytest
 
-from draftproof.judge.metrics.host_series import CPU_SECONDS, RESIDENT_BYTES
-from draftproof.judge.metrics.host_use import foreign_cores
+from draftproof.judge.metrics.host_use import CPU_SECONDS, RESIDENT_BYTES, foreign_cores
 from draftproof.services.telemetry import sampler as service_processes
 from draftproof.services.telemetry.devices import NvmlReader
 from draftproof.services.telemetry.host import (

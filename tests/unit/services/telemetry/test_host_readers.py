@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from draftproof.judge.metrics import host_series as host
+from draftproof.judge.metrics import host_use as host
 from draftproof.services.telemetry.devices import NvmlReader, RaplCounter, find_zones, unwrap
 from draftproof.services.telemetry.host import HostReader, describe_platform, find_family, read_family
 

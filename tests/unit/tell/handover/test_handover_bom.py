@@ -8,7 +8,7 @@ from package_builders import ARMS, DIGESTS, build_contract_of
 from tests.builders.records import build_manifest
 
 from draftproof.plan.tables import Approval
-from draftproof.tell.handover.bom import find_tool_version, library_version, render_bom
+from draftproof.tell.handover.contents import find_tool_version, library_version, render_bom
 
 APPROVAL = Approval(owner="team-serving", drafter_retirement="with the next target")
 MANIFEST = build_manifest(

@@ -3,7 +3,7 @@
 import pytest
 
 from draftproof.core.errors import UsageError
-from draftproof.tell.handover.scrubbing import find_secret_places, refuse_secrets
+from draftproof.tell.handover.withholding import find_secret_places, refuse_secrets
 
 # Made up for these tests, in the shapes that real ones have.
 SECRETS = {

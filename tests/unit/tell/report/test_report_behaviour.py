@@ -5,7 +5,7 @@ import pytest
 from tests.builders.results import build_results
 
 from draftproof.judge.decide.behaviour import PROBES
-from draftproof.judge.results.decision import (
+from draftproof.judge.results.decide import (
     CheckKind,
     ConversationSummary,
     JudgeAgreement,

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from draftproof.judge.results.figure import Figure
+from draftproof.judge.results.decide import Figure
 from draftproof.tell.report.charts import (
     linear_ticks,
     log_position,

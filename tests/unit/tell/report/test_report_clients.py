@@ -3,9 +3,9 @@
 import msgspec
 from tests.builders.results import build_results
 
+from draftproof.judge.results.inform import ClientUse
 from draftproof.judge.results.run import EnvelopeEntry
-from draftproof.judge.results.services import ClientUse
-from draftproof.plan.load_size import LoadSize
+from draftproof.plan.limits import LoadSize
 from draftproof.tell.report.page import describe_envelope, render_html
 from draftproof.tell.report.services import build_clients
 

@@ -6,16 +6,20 @@ import msgspec
 import pytest
 from tests.builders.results import build_results
 
-from draftproof.judge.results.diagnosis import (
+from draftproof.judge.results.decide import Figure
+from draftproof.judge.results.inform import (
+    ArmUse,
     BreakEven,
+    Capacity,
     Diagnoses,
     DrafterFact,
+    Economics,
     Evidence,
     Remedy,
+    Span,
     TimeParts,
+    Worth,
 )
-from draftproof.judge.results.economics import ArmUse, Capacity, Economics, Span, Worth
-from draftproof.judge.results.figure import Figure
 from draftproof.tell.report import render_html, render_text
 from draftproof.tell.report.diagnosis import build_drafter, build_time_section
 from draftproof.tell.report.economics import UNPRICED, build_economics, write_volume

@@ -7,7 +7,7 @@ import pytest
 from tests.builders.results import build_results
 
 from draftproof.judge.inform.diagnosis.steps import compute_step_cost, index_arm_cells
-from draftproof.judge.results.decision import ContextBand, Question
+from draftproof.judge.results.decide import ContextBand, Question
 from draftproof.judge.results.run import Reason
 from draftproof.tell.report import render_html
 from draftproof.tell.report.effects import MOST_BANDS, build_bands, build_map

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from tests.builders.results import build_results
 
-from draftproof.judge.results.order import BlockPoint, DriftRow, NoiseRow, OrderSummary, PlaceRow
+from draftproof.judge.results.decide import BlockPoint, DriftRow, NoiseRow, OrderSummary, PlaceRow
 from draftproof.judge.results.run import Effect, Figure
 from draftproof.tell.report import render_html
 from draftproof.tell.report.latency import build_tails, tails_sentence, tails_title

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from tests.builders.results import build_results
 
-from draftproof.judge.results.figure import Figure
+from draftproof.judge.results.decide import Figure
 from draftproof.judge.results.knee import ArmKnee, KneePoint, KneeRatio, KneeSearch
 from draftproof.tell.report import render_html, render_text
 from draftproof.tell.report.knee import build_knee, write_end

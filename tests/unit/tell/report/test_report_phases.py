@@ -5,7 +5,7 @@ import pytest
 from tests.builders.records import MS_NS
 from tests.builders.results import build_results
 
-from draftproof.judge.results.services import PhaseSummary
+from draftproof.judge.results.inform import PhaseSummary
 from draftproof.tell.report import render_html
 from draftproof.tell.report.services import build_phases
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from tests.builders.results import build_results
 
-from draftproof.judge.results.services import (
+from draftproof.judge.results.inform import (
     Gauge,
     ServiceAgreement,
     ServiceLine,

@@ -34,9 +34,9 @@ from draftproof.judge.decide.equivalence.wording import (
 from draftproof.judge.decide.guardrails import Finding
 from draftproof.judge.observe.pairs import Pairs, PairTable
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
-from draftproof.judge.results.decision import ALL_LOADS, EquivalenceTest, OutputEquivalence
+from draftproof.judge.results.decide import ALL_LOADS, EquivalenceTest, OutputEquivalence
 from draftproof.judge.results.run import Reason
-from draftproof.judge.stats.multiplicity import holm_adjusted
+from draftproof.judge.stats.permutation import holm_adjusted
 
 _FEWEST_PATTERNS = 1999
 

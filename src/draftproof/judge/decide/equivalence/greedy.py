@@ -11,14 +11,14 @@ import scipy
 
 from draftproof.judge.observe.pairs import NO_PAIRS, Pair, Pairs, PairTable
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
-from draftproof.judge.results.decision import (
+from draftproof.judge.results.decide import (
     TIE_NATS,
     TIE_NATS_FLOAT32,
     EquivalenceTest,
     GreedyComparison,
     Margins,
+    share_figure,
 )
-from draftproof.judge.results.figure import share_figure
 from draftproof.judge.results.run import Agreement, Figure
 from draftproof.judge.stats.shares import paired_share_difference, share_interval
 

@@ -13,9 +13,7 @@ import numpy as np
 
 from draftproof.judge.metrics.sequence import SequenceFeatures, describe_sequence
 from draftproof.judge.observe.pairs import Pair, Pairs, is_same_output
-from draftproof.judge.results.decision import EquivalenceTest
-from draftproof.judge.results.figure import Figure
-from draftproof.judge.stats.laws import student_quantile
+from draftproof.judge.results.decide import EquivalenceTest, Figure
 from draftproof.judge.stats.permutation import (
     DistanceBlock,
     Swaps,
@@ -24,6 +22,7 @@ from draftproof.judge.stats.permutation import (
     draw_swaps,
     energy_p_value,
 )
+from draftproof.judge.stats.quantiles import student_quantile
 from draftproof.judge.stats.resampling import Floats, Ints, index_labels
 from draftproof.judge.stats.shares import share_interval
 

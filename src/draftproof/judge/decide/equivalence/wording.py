@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from draftproof.judge.decide.equivalence.greedy import NULL_ARM
-from draftproof.judge.results.decision import (
+from draftproof.judge.results.decide import (
     ALL_LOADS,
     TIE_NATS_FLOAT32,
     BoundOf,

@@ -15,10 +15,18 @@ from draftproof.judge.decide.guardrails import beside_null
 from draftproof.judge.inform.diagnosis.steps import RoundTable, StepMeans, average_rounds
 from draftproof.judge.metrics.service import percentile
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
-from draftproof.judge.results.diagnosis import BreakEven, CostPart, DrafterFact, Evidence, Remedy, TimeParts
-from draftproof.judge.results.figure import describe
+from draftproof.judge.results.decide import describe
+from draftproof.judge.results.inform import (
+    BreakEven,
+    CostPart,
+    DrafterFact,
+    Evidence,
+    Remedy,
+    ServiceStart,
+    ServiceUse,
+    TimeParts,
+)
 from draftproof.judge.results.run import ArmCell
-from draftproof.judge.results.services import ServiceStart, ServiceUse
 
 # What vLLM states of its cache; llama.cpp's context is its cache, shared by all slots.
 CACHE_KEYS = ("capacity.kv_cache_tokens", "ctx_size")

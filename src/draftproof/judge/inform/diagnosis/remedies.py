@@ -25,9 +25,16 @@ from draftproof.judge.inform.diagnosis.drafting import (
 from draftproof.judge.inform.diagnosis.steps import RoundTable
 from draftproof.judge.inform.diagnosis.time_parts import NOT_MEASURED, compute_time_parts
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
-from draftproof.judge.results.diagnosis import BreakEven, Diagnoses, Evidence, Remedy
+from draftproof.judge.results.inform import (
+    BreakEven,
+    Diagnoses,
+    Evidence,
+    Gauge,
+    Remedy,
+    ServiceStart,
+    ServiceUse,
+)
 from draftproof.judge.results.run import ArmCell
-from draftproof.judge.results.services import Gauge, ServiceStart, ServiceUse
 from draftproof.workload.items import Item
 
 # A part of the time below these shares is no place to look first.

@@ -15,8 +15,8 @@ from draftproof.judge.decide.effects import read_direction
 from draftproof.judge.metrics.acceptance import ProgressSummary, break_even_acceptance, break_even_draft_ns
 from draftproof.judge.metrics.identities import acceptance_faults
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
-from draftproof.judge.results.diagnosis import BreakEven
-from draftproof.judge.results.figure import Figure, as_figure
+from draftproof.judge.results.decide import Figure, as_figure
+from draftproof.judge.results.inform import BreakEven
 from draftproof.judge.results.run import ArmCell, Reason
 from draftproof.judge.stats.totals import Totals, ratio_of_ratios, sum_by_cluster
 

@@ -15,8 +15,8 @@ from draftproof.judge.decide.faults import Faults
 from draftproof.judge.metrics.request import end_to_end_gain
 from draftproof.judge.observe.columns import Columns
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
-from draftproof.judge.results.diagnosis import PartsSource, TimeParts
-from draftproof.judge.results.figure import Figure, as_figure
+from draftproof.judge.results.decide import Figure, as_figure
+from draftproof.judge.results.inform import PartsSource, TimeParts
 from draftproof.judge.results.run import Diagnosis
 from draftproof.judge.stats.resampling import Floats, Ints
 from draftproof.judge.stats.totals import ratio_of_totals, sum_by_place

@@ -19,8 +19,8 @@ from draftproof.core.records import RequestRecord
 from draftproof.measure.client.transport import HttpTransport
 from draftproof.measure.load.ray.hosts import block_to_our_time, record_to_our_time, to_worker_time
 from draftproof.measure.load.request_runner import MaskingSink
-from draftproof.measure.load.workers.core import LoadWorker
 from draftproof.measure.load.workers.messages import WORDS, Done, Failed, PeriodOrder, Reply, Standing
+from draftproof.measure.load.workers.process import LoadWorker
 from draftproof.store.journal import encode_line
 from draftproof.store.lines import write_error
 from draftproof.workload.items import Item

@@ -1,1 +1,0 @@
-"""Probes of an arm's behaviour: what applications rely on beside speed, asked outside measured turns."""
