@@ -1,11 +1,12 @@
-"""Every written reference that results hold, for tests that none of them leads nowhere."""
+"""Every reference that results hold, for tests that none of them leads nowhere."""
 
 from collections.abc import Iterator
 
+from draftproof.judge.results.decide import Reference
 from draftproof.judge.results.run import Results
 
 
-def list_references(results: Results) -> Iterator[str]:
+def list_references(results: Results) -> Iterator[Reference]:
     """Yield the references of reasons, guardrails and questions."""
     for question in results.questions:
         yield from question.evidence

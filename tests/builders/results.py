@@ -9,6 +9,7 @@ from tests.builders.equivalence import build_rows
 from tests.builders.manifest import DIGEST
 
 from draftproof.judge.metrics.acceptance import AcceptanceSummary, ProgressSummary
+from draftproof.judge.results.decide import Reference
 from draftproof.judge.results.run import (
     Agreement,
     ArmCell,
@@ -187,7 +188,7 @@ def _status(place: Place) -> CellStatus:
 
 def _cell(place: Place) -> Cell:
     shape, status = _shape(place, "candidate"), _status(place)
-    evidence = f"effects: tpot_ns candidate / baseline, {place.segment} × {place.load}"
+    evidence = Reference("effects", "candidate", "baseline", name="tpot_ns", at=(place.segment, place.load))
     return Cell(
         segment=place.segment,
         load=place.load,
@@ -381,7 +382,7 @@ def _verdict(cells: tuple[Cell, ...], *, failing: bool) -> Verdict:
                 text="no request of any arm succeeded."
                 if failing
                 else f"{len(gains)} cells gain beyond the margin.",
-                evidence="outcomes" if failing else "cells",
+                evidence=Reference("outcomes" if failing else "cells"),
             ),
         ),
         envelope=tuple(

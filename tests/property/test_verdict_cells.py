@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from draftproof.judge.decide.cells import decide_effect, exceeds_null, is_dominated
 from draftproof.judge.decide.outcome import decide, find_limits
 from draftproof.judge.decide.wording import list_reasons, name_segment, render_sentence
+from draftproof.judge.results.decide import Reference
 from draftproof.judge.results.run import Cell, EnvelopeEntry, Figure, Reason
 from draftproof.plan.schema import Thresholds
 
@@ -42,7 +43,7 @@ def cells(draw, segment, concurrency):
         status=status,
         effect=gained if status == "gain" else draw(figures()),
         alternative_effect=None,
-        reasons=(Reason(code=draw(codes), text="Because.", evidence="row"),),
+        reasons=(Reason(code=draw(codes), text="Because.", evidence=Reference("row")),),
     )
 
 
@@ -107,7 +108,9 @@ def test_nothing_is_adopted_without_a_gain_or_on_an_incomplete_run(grid, is_comp
 def test_every_grid_has_a_sentence(grid, is_complete, evidence):
     """Whatever the cells, the decision has one sentence that ends once and hides no evidence level."""
     incomplete = (
-        () if is_complete else (Reason(code="incomplete", text="Requests are missing.", evidence="r"),)
+        ()
+        if is_complete
+        else (Reason(code="incomplete", text="Requests are missing.", evidence=Reference("r")),)
     )
     decision = decide(grid, THRESHOLDS, is_complete=is_complete, shows_no_gain=lambda _: True)
     limits = find_limits(grid)

@@ -14,12 +14,14 @@ Figures = TypeVar("Figures", bound=msgspec.Struct)
 
 def round_figures(figures: Figures) -> Figures:
     """Return the struct with every float in it rounded to `SIGNIFICANT_DIGITS` significant digits."""
-    return msgspec.convert(_round(msgspec.to_builtins(figures)), type(figures))
+    return msgspec.convert(_round(figures), type(figures))
 
 
 def _round(value: Any) -> Any:
     if isinstance(value, float):
         return float(f"{value:.{SIGNIFICANT_DIGITS}g}")
+    if isinstance(value, msgspec.Struct):
+        value = msgspec.structs.asdict(value)
     if isinstance(value, dict):
         return {key: _round(one) for key, one in value.items()}
     if isinstance(value, list | tuple):

@@ -33,6 +33,7 @@ from draftproof.core.records import (
     Warmup,
 )
 from draftproof.judge.observe.observed import RunData
+from draftproof.judge.results.decide import read_reference
 from draftproof.judge.results.run import Results
 from draftproof.plan.loading import parse_plan, plan_sha256, thresholds_sha256
 from draftproof.plan.schema import Plan
@@ -254,10 +255,13 @@ class RunDirectory:
         return path
 
     def load_results(self) -> Results:
-        """Read results.json. Raises StoreError: it is missing or not what it must be."""
+        """Read results.json; its references are text and lead to no rows.
+
+        Raises StoreError: it is missing or not what it must be.
+        """
         path = self.path / RESULTS_NAME
         try:
-            return msgspec.json.decode(_read(path), type=Results)
+            return msgspec.json.decode(_read(path), type=Results, dec_hook=read_reference)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise StoreError(
                 f"this is not a results file ({error}).", place=str(path), fix="run `draftproof report`."
@@ -325,7 +329,7 @@ def _check_hashes(path: Path, plan_text: str, plan: Plan, manifest: Manifest) ->
 
 def encode_document(value: msgspec.Struct) -> bytes:
     """Return a document of a run as it is written: sorted keys, so that equal values are equal bytes."""
-    return msgspec.json.format(msgspec.json.encode(value, order="sorted"), indent=1) + b"\n"
+    return msgspec.json.format(msgspec.json.encode(value, order="sorted", enc_hook=str), indent=1) + b"\n"
 
 
 def _read(path: Path) -> bytes:

@@ -184,7 +184,10 @@ def _read_knee() -> Iterator[tuple[str, bytes]]:
     """Yield results, report and text of a search for the knee of services of known speed."""
     run, _ = knee_searches.find(prompts=20, requests=40)
     results = compute_results(run)
-    yield "knee/results.json", msgspec.json.format(msgspec.json.encode(results, order="sorted")) + b"\n"
+    yield (
+        "knee/results.json",
+        msgspec.json.format(msgspec.json.encode(results, order="sorted", enc_hook=str)) + b"\n",
+    )
     yield "knee/report.html", render_html(results, run.manifest).encode()
     yield "knee/report.txt", render_text(results).encode()
 

@@ -15,6 +15,7 @@ from draftproof.judge.decide.envelope import Envelope, EnvelopeArea, build_envel
 from draftproof.judge.decide.outcome import find_limits
 from draftproof.judge.decide.wording import render_sentence
 from draftproof.judge.observe.run_data import prepare_run
+from draftproof.judge.results.decide import read_reference
 from draftproof.judge.results.run import Cell, EnvelopeEntry, Figure, Results
 from draftproof.plan.limits import LoadLimit, LoadSize, measure_sizes, write_rate
 from draftproof.plan.load import LoadLevel
@@ -230,7 +231,7 @@ def test_what_was_written_before_rates_existed_still_loads():
         stored = json.loads(path.read_text(encoding="utf-8"))
         for name in ("load_sizes", "clients"):
             stored.pop(name, None)
-        loaded = msgspec.convert(stored, Results)
+        loaded = msgspec.convert(stored, Results, dec_hook=read_reference)
         assert [size.concurrency for size in loaded.sizes.values()] == [count for _, count in loaded.loads]
 
 

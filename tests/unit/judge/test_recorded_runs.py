@@ -15,6 +15,7 @@ from draftproof.judge.decide.wording import name_reason
 from draftproof.judge.inform.evidence import find_evidence
 from draftproof.judge.inform.questions import answer_questions
 from draftproof.judge.inform.rollback import list_triggers
+from draftproof.judge.results.decide import Reference
 from draftproof.judge.results.run import Results
 from draftproof.measure.run.reporting import recompute
 from draftproof.services.engines import adapter_for
@@ -41,7 +42,10 @@ def test_a_recorded_run_is_judged_to_the_same_bytes(judged):
     """Another machine, another day: the same results."""
     run, results = judged
     kept = (run.path / "results.json").read_bytes()
-    assert msgspec.json.format(msgspec.json.encode(results, order="sorted"), indent=1) + b"\n" == kept
+    assert (
+        msgspec.json.format(msgspec.json.encode(results, order="sorted", enc_hook=str), indent=1) + b"\n"
+        == kept
+    )
 
 
 def test_the_candidate_drafted_and_the_baseline_did_not(judged):
@@ -125,7 +129,7 @@ def test_without_a_count_in_the_answers_the_counters_share_is_given(judged):
     assert bool(counted) is (found.standing == "partly")
     for load, share in counted.items():
         assert f"{percent(share)} of drafted tokens are accepted at load {load}" in found.answer
-        assert find_evidence(results, f"counters: candidate, load {load}")
+        assert find_evidence(results, Reference("counters", "candidate", at=load))
 
 
 def test_the_answers_on_time_are_those_of_the_diagnosis(judged, answers):

@@ -7,8 +7,9 @@ import pytest
 
 from draftproof.judge.compute import compute_results
 from draftproof.judge.inform.diagnosis.steps import StepCost, name_step_cost
-from draftproof.judge.results.decide import Figure
+from draftproof.judge.results.decide import Figure, read_reference
 from draftproof.judge.results.run import Results
+from draftproof.store.run_directory import encode_document
 
 
 def speedup(**cells):
@@ -317,6 +318,6 @@ def test_results_do_not_depend_on_the_order_of_records(world):
         records=tuple(order.sample(run.records, len(run.records))),
         blocks=tuple(order.sample(run.blocks, len(run.blocks))),
     )
-    first, again, other = (msgspec.json.encode(compute_results(one)) for one in (run, run, shuffled))
+    first, again, other = (encode_document(compute_results(one)) for one in (run, run, shuffled))
     assert first == again == other
-    assert msgspec.json.encode(msgspec.json.decode(first, type=Results)) == first
+    assert encode_document(msgspec.json.decode(first, type=Results, dec_hook=read_reference)) == first

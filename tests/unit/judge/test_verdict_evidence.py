@@ -1,5 +1,6 @@
 """Every reason points to rows that exist: over runs of many kinds, with faults and without."""
 
+import json
 from typing import Literal
 
 import msgspec
@@ -8,7 +9,13 @@ from tests.builders.references import list_references
 
 from draftproof.core.records import TelemetrySample
 from draftproof.judge.compute import compute_results
-from draftproof.judge.inform.evidence import find_evidence, parse_evidence
+from draftproof.judge.inform.evidence import find_evidence
+from draftproof.judge.results.decide import ALL_LOADS, Reference, refer
+
+
+def effects_row(cell, arm="candidate", versus="baseline", name="tpot_ns"):
+    return Reference("effects", arm, versus, at=cell, name=name)
+
 
 GRID = {
     "segments": ("rewriting", "chat"),
@@ -159,7 +166,7 @@ def judged(world):
 
 def test_a_reference_leads_to_exactly_the_row_that_it_names(judged):
     """Metric, arms, segment and load select one row of the effects."""
-    (found,) = find_evidence(judged, "effects: tpot_ns candidate / baseline, task=chat × high")
+    (found,) = find_evidence(judged, effects_row(("task=chat", "high")))
     row = found.row
     assert (row.metric, row.arm, row.versus, row.segment, row.load) == (
         "tpot_ns",
@@ -174,21 +181,22 @@ def test_a_reference_leads_to_exactly_the_row_that_it_names(judged):
 @pytest.mark.parametrize(
     "reference",
     [
-        "effects: tpot_ns candidate / baseline, task=code × high",
-        "effects: tpot_ns candidate / baseline, task=chat × nowhere",
-        "effects: goodness candidate / baseline, task=chat × high",
-        "effects: tpot_ns candidate / baseline extra, task=chat × high",
-        "effects: tpot_ns baseline / candidate, task=chat × high",
-        "differences nonsense: candidate / baseline, all × high",
-        "nothing: candidate, all loads",
-        "acceptance: candidate, load nowhere",
-        "telemetry: period nowhere/3",
-        "run_name",
-        "",
+        effects_row(("task=code", "high")),
+        effects_row(("task=chat", "nowhere")),
+        effects_row(("task=chat", "high"), name="goodness"),
+        effects_row(("task=chat", "high"), versus="baseline extra"),
+        effects_row(("task=chat", "high"), arm="baseline", versus="candidate"),
+        refer("differences", ("all", "high"), "nonsense"),
+        Reference("nothing", "candidate", at=ALL_LOADS),
+        Reference("acceptance", "candidate", at="nowhere"),
+        Reference("telemetry", period="nowhere/3", at="nowhere"),
+        Reference("run_name"),
+        Reference(""),
+        Reference("effects: tpot_ns candidate / baseline, task=chat × high"),
     ],
 )
 def test_a_reference_to_what_is_not_there_leads_nowhere(judged, reference):
-    """A wrong segment, load, metric, arm, table or word is found out, not ignored."""
+    """A wrong segment, load, metric, arm, table or word, or text without parts, is found out, not ignored."""
     assert find_evidence(judged, reference) == ()
 
 
@@ -199,8 +207,36 @@ def test_names_with_separators_in_them_are_told_apart(world):
         tpot_ms=fast, segments=(odd, "c"), loads=(("low", 1), ("low-2", 8)), items_per_segment=14
     ).run()
     results = compute_results(run)
-    (found,) = find_evidence(results, f"effects: tpot_ns candidate / baseline, task={odd} × low-2")
+    (found,) = find_evidence(results, effects_row((f"task={odd}", "low-2")))
     assert (found.row.segment, found.row.load) == (f"task={odd}", "low-2")
-    parsed = parse_evidence(results, "cells: task=c × low")
-    assert parsed is not None
-    assert parsed.segment == "task=c"
+    (cell,) = find_evidence(results, Reference("cells", at=("task=c", "low")))
+    assert cell.row.segment == "task=c"
+
+
+@pytest.mark.parametrize(
+    ("reference", "written"),
+    [
+        (Reference("cells"), "cells"),
+        (
+            effects_row(("task=chat", "busy")),
+            "effects: tpot_ns candidate / baseline, task=chat × busy",
+        ),
+        (refer("tails", ("all", "busy"), "tpot_ns"), "tails tpot_ns: candidate / baseline, all × busy"),
+        (
+            Reference("arm_cells", name="progress", at=("all", "busy")),
+            "arm_cells: progress, all × busy",
+        ),
+        (Reference("counters", "candidate", at="busy"), "counters: candidate, load busy"),
+        (Reference("outcomes", "baseline", at=ALL_LOADS), "outcomes: baseline, all loads"),
+        (Reference("telemetry", period="busy/3", at="busy"), "telemetry: period busy/3"),
+        (Reference("plan", name="rollback"), "plan: rollback"),
+        (Reference("behaviour", "candidate", quantity="tools"), "behaviour tools: candidate"),
+    ],
+)
+def test_a_reference_is_written_as_readers_know_it(reference, written):
+    """Table, quantity, arms, segment and load in one line, which is what results.json holds."""
+    assert (reference, f"{reference}", json.loads(msgspec.json.encode([reference], enc_hook=str))) == (
+        written,
+        written,
+        [written],
+    )

@@ -9,6 +9,7 @@ from draftproof.core.records import Warmup, WarmupGroup
 from draftproof.judge.compute import compute_results
 from draftproof.judge.inform.clients import summarise_phases, warn_about_warmups
 from draftproof.judge.observe.run_data import prepare_run
+from draftproof.store.run_directory import encode_document
 
 SMALL = {"segments": ("chat",), "loads": (("low", 1),), "items_per_segment": 8}
 
@@ -114,4 +115,4 @@ def test_the_order_of_warm_ups_does_not_matter(run):
     """The same bytes whatever the order on disk."""
     told = (warmup(), warmup(block=1, start=2, stable=False, change=0.3), warmup(arm="baseline"))
     results = [compute_results(msgspec.structs.replace(run, warmups=order)) for order in (told, told[::-1])]
-    assert msgspec.json.encode(results[0]) == msgspec.json.encode(results[1])
+    assert encode_document(results[0]) == encode_document(results[1])

@@ -9,7 +9,9 @@ from draftproof.core.manifests import ColdStart
 from draftproof.core.records import TelemetrySample
 from draftproof.judge.compute import compute_results
 from draftproof.judge.metrics import host_use as host
+from draftproof.judge.results.decide import read_reference
 from draftproof.judge.results.run import Results
+from draftproof.store.run_directory import encode_document
 
 SPEC = "draftproof:spec_decode_num"
 TOKENS, FINISHED = "draftproof:generation_tokens_total", "draftproof:request_success_total"
@@ -446,13 +448,13 @@ def test_the_order_of_samples_does_not_matter(world):
     """The same samples in another order give the same bytes."""
     run = sampled(world(tpot_ms=fast, items_per_segment=6).run(), during={WAITING: 1.0})
     turned = msgspec.structs.replace(run, telemetry=run.telemetry[::-1])
-    assert msgspec.json.encode(compute_results(run)) == msgspec.json.encode(compute_results(turned))
+    assert encode_document(compute_results(run)) == encode_document(compute_results(turned))
 
 
 def test_results_of_an_older_release_still_load(honest):
     """results.json without the services' part reads as one that knows nothing of them."""
-    old = msgspec.to_builtins(honest)
+    old = msgspec.to_builtins(honest, enc_hook=str)
     for name in ("services", "service_starts", "service_agreements", "service_lines"):
         del old[name]
-    loaded = msgspec.convert(old, Results)
+    loaded = msgspec.convert(old, Results, dec_hook=read_reference)
     assert (loaded.services, loaded.service_lines) == ((), ())

@@ -42,7 +42,7 @@ def compare_reasons(before: Results, after: Results) -> tuple[ReasonChange, ...]
     """
     old, new = ({(r.code, r.evidence): r.text for r in one.verdict.reasons} for one in (before, after))
     return tuple(
-        ReasonChange(code=key[0], evidence=key[1], before=old.get(key), after=new.get(key))
+        ReasonChange(code=key[0], evidence=str(key[1]), before=old.get(key), after=new.get(key))
         for key in dict.fromkeys((*old, *new))
         if (key in old) != (key in new)
     )

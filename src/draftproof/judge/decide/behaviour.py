@@ -21,6 +21,7 @@ from draftproof.judge.results.decide import (
     ConversationSummary,
     JudgeAgreement,
     ProbeResult,
+    Reference,
     share_figure,
 )
 from draftproof.judge.results.run import Reason
@@ -129,8 +130,8 @@ def judge_probes(prepared: PreparedRun) -> tuple[Finding, ...]:
         if one.status in LOST and probe in baseline and baseline[probe].status == "passed":
             what = "refuses" if one.status == "unsupported" else "fails"
             why = f"{PROBES[probe]}, which the baseline passes: {one.detail.rstrip('.')}."
-            text, evidence = f"The candidate {what} {why}", f"behaviour {probe}: candidate"
-            reason = Reason(code="behaviour_regression", text=text, evidence=evidence)
+            row = Reference("behaviour", "candidate", quantity=probe)
+            reason = Reason(code="behaviour_regression", text=f"The candidate {what} {why}", evidence=row)
             found.append(Finding(standing="violated", reason=reason))
     return tuple(found)
 
@@ -149,7 +150,7 @@ def judge_unjudged(prepared: PreparedRun) -> dict[CellKey, tuple[Finding, ...]]:
     for cell, n in counts.items():
         if n:
             text = f"{n} critical checks of the candidate's answers were not judged."
-            evidence = f"checks: candidate, {cell[0]} × {cell[1]}"
+            evidence = Reference("checks", "candidate", at=cell)
             reason = Reason(code="critical_unjudged", text=text, evidence=evidence)
             found[cell] = (Finding(standing="open", reason=reason),)
     return found

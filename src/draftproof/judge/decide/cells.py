@@ -12,7 +12,7 @@ from draftproof.judge.decide.effects import CellKey, EffectIndex, null_differenc
 from draftproof.judge.decide.faults import Faults
 from draftproof.judge.decide.guardrails import Finding
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
-from draftproof.judge.results.decide import Figure, GuardrailStanding, describe
+from draftproof.judge.results.decide import Figure, GuardrailStanding, Reference, describe
 from draftproof.judge.results.run import Cell, CellStatus, Reason
 from draftproof.plan.limits import LoadSize
 from draftproof.plan.schema import Thresholds
@@ -172,7 +172,7 @@ def _find_objections(evidence: CellEvidence, thresholds: Thresholds) -> list[Rea
             f"Two equal arms differ by {describe(null_effect)} here; a gain is claimed only if its whole "
             "interval is below the null's and below its reciprocal."
         )
-        row = _row("baseline_null / baseline", evidence)
+        row = _row("baseline_null", "baseline", evidence.cell)
         found.append(Reason(code="null_not_exceeded", text=text, evidence=row))
     return found
 
@@ -196,8 +196,7 @@ def _find_dominance(evidence: CellEvidence, margin: float) -> list[Reason]:
         f"The alternative is better{where}: candidate / alternative is {describe(figure)}, "
         f"and a margin of {margin:.2f} is allowed."
     )
-    row = f"effects: candidate / alternative, {place[0]} × {place[1]}"
-    return [Reason(code="dominated", text=text, evidence=row)]
+    return [Reason(code="dominated", text=text, evidence=_row("candidate", "alternative", place))]
 
 
 def _find_open_rivalry(evidence: CellEvidence, margin: float) -> list[Reason]:
@@ -214,7 +213,7 @@ def _find_open_rivalry(evidence: CellEvidence, margin: float) -> list[Reason]:
         f"Whether the alternative is better is not settled: candidate / alternative is {describe(here)} here "
         f"and {describe(pooled)} over all segments, and a margin of {margin:.2f} is allowed."
     )
-    return [Reason(code="rival_open", text=text, evidence=_row("candidate / alternative", evidence))]
+    return [Reason(code="rival_open", text=text, evidence=_row("candidate", "alternative", evidence.cell))]
 
 
 def _find_missing_arms(evidence: CellEvidence) -> list[Reason]:
@@ -223,11 +222,11 @@ def _find_missing_arms(evidence: CellEvidence) -> list[Reason]:
     versus, null = evidence.versus_alternative, evidence.null_effect
     if versus is not None and versus.low is None:
         text = f"The alternative could not be compared, so it may be the better choice: {versus.reason}."
-        row = _row("candidate / alternative", evidence)
+        row = _row("candidate", "alternative", evidence.cell)
         found.append(Reason(code="alternative_unmeasured", text=text, evidence=row))
     if null is not None and null.low is None:
         text = f"How much two equal arms differ here is not known: {null.reason}."
-        row = _row("baseline_null / baseline", evidence)
+        row = _row("baseline_null", "baseline", evidence.cell)
         found.append(Reason(code="null_unmeasured", text=text, evidence=row))
     return found
 
@@ -239,14 +238,14 @@ def _find_idle_drafter(evidence: CellEvidence) -> list[Reason]:
     text = (
         "The candidate shows no verification step in this cell, so speculation did not make the difference."
     )
-    row = f"acceptance: candidate, {evidence.cell[0]} × {evidence.cell[1]}"
+    row = Reference("acceptance", "candidate", at=evidence.cell)
     return [Reason(code="no_speculation_here", text=text, evidence=row)]
 
 
 def _explain_effect(
     evidence: CellEvidence, standing: CellStatus, thresholds: Thresholds, metric: str
 ) -> Reason:
-    effect, row = evidence.effect, _row(f"{metric} candidate / baseline", evidence)
+    effect, row = evidence.effect, _row("candidate", "baseline", evidence.cell, metric)
     if effect.value is None or effect.low is None:
         text = f"The effect cannot be stated: {effect.reason}{_advise(effect)}."
         return Reason(code="no_effect_estimate", text=text, evidence=row, remedy=effect.remedy)
@@ -274,5 +273,5 @@ def _advise(effect: Figure) -> str:
     return f"; no number of prompts changes that: {effect.remedy}" if effect.remedy else ""
 
 
-def _row(what: str, evidence: CellEvidence) -> str:
-    return f"effects: {what}, {evidence.cell[0]} × {evidence.cell[1]}"
+def _row(arm: str, versus: str, cell: CellKey, metric: str | None = None) -> Reference:
+    return Reference("effects", arm, versus, name=metric, at=cell)

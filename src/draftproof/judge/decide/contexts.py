@@ -22,7 +22,7 @@ from draftproof.judge.decide.effects import (
 from draftproof.judge.decide.guardrails import Finding, find
 from draftproof.judge.observe.pairs import DECISIVE, Pairs, PairTable
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
-from draftproof.judge.results.decide import ContextBand
+from draftproof.judge.results.decide import ContextBand, refer
 from draftproof.judge.results.run import Figure
 
 MOST_BANDS = 3
@@ -163,4 +163,4 @@ def _explain_harm(band: ContextBand) -> Finding:
         f"{band.max_context_tokens} tokens) show harm: candidate / baseline is {band.ratio:.2f} "
         f"({band.low:.2f} to {band.high:.2f}); no limit on the context could leave them out."
     )
-    return find("open", "context_harm", text, "context_bands", (band.segment, band.load))
+    return find("open", "context_harm", text, refer("context_bands", (band.segment, band.load)))

@@ -24,6 +24,7 @@ from draftproof.judge.metrics.request import METRIC_WORDS, count_output_tokens, 
 from draftproof.judge.observe.columns import FROM_PROMPT, Columns
 from draftproof.judge.observe.pairs import NO_PAIRS, Pairs, PairTable, is_same_text
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, Observation, PreparedRun
+from draftproof.judge.results.decide import Reference, refer
 from draftproof.judge.results.run import Reason
 from draftproof.judge.stats.resampling import Floats
 from draftproof.plan.schema import Thresholds
@@ -79,7 +80,9 @@ def find_miscounted(found: Iterable[Miscount], prepared: PreparedRun) -> dict[st
             Reason(
                 code=CODE,
                 text=f"{one.text}; times per token compare nothing there: {REMEDY}.",
-                evidence=f"effects output_tokens: {one.arm} / baseline, all × {load}",
+                evidence=Reference(
+                    "effects", one.arm, "baseline", quantity="output_tokens", at=(ALL_SEGMENTS, load)
+                ),
             )
             for one in wrong
             if one.load == load
@@ -214,7 +217,7 @@ def withhold_for_cold(spells: Sequence[ColdSpell], thresholds: Thresholds) -> di
                 f"{told}. That alone moves candidate / baseline by {math.expm1(moved):+.1%}, so nothing is "
                 "concluded there. Raise limits.warmup_requests above that number and measure again."
             )
-            found[load] = (Reason(code="cold_periods", text=text, evidence=f"periods: load {load}"),)
+            found[load] = (Reason(code="cold_periods", text=text, evidence=Reference("periods", at=load)),)
     return found
 
 
@@ -318,7 +321,7 @@ def _explain(cell: CellKey, one: Coverage) -> Finding:
         f"The candidate's {WORDS[one.metric]} is not usable in {one.hidden} of {one.known} pairs in which "
         "the baseline's is, so what the others show may be chosen."
     )
-    return find("open", "metric_hidden", text, f"effects {one.metric}", cell)
+    return find("open", "metric_hidden", text, refer("effects", cell, one.metric))
 
 
 _REACHED = attrgetter("cumulative_tokens")

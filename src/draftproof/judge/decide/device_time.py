@@ -19,7 +19,7 @@ from draftproof.judge.decide.guardrails import Finding, Standing
 from draftproof.judge.observe.pairs import group_conversations
 from draftproof.judge.observe.run_data import PreparedRun
 from draftproof.judge.observe.windows import PeriodWindow, measure_windows
-from draftproof.judge.results.decide import Figure, as_figure, describe
+from draftproof.judge.results.decide import Figure, Reference, as_figure, describe
 from draftproof.judge.results.inform import ServiceUse
 from draftproof.judge.results.run import CellStatus, Difference, Reason
 from draftproof.judge.stats.bootstrap import null_difference
@@ -298,5 +298,5 @@ def _judge(prepared: PreparedRun, load: str, ratio: Figure, noise: float, device
             f"With {devices} a token takes {describe(ratio)} times the baseline's device time over load "
             f"{load}; a gain needs less than {1 - prepared.plan.thresholds.minimum_gain:.2f}"
         )
-    reason = Reason(code="device_time", text=f"{text}.", evidence="plan: arms")
+    reason = Reason(code="device_time", text=f"{text}.", evidence=Reference("plan", name="arms"))
     return Finding(standing=standing, reason=reason)

@@ -28,7 +28,7 @@ from draftproof.judge.observe.attempts import may_disturb_itself, take_first_att
 from draftproof.judge.observe.observed import RunData
 from draftproof.judge.observe.pairs import DECISIVE, Pairs, PairTable, pair_observations
 from draftproof.judge.observe.run_data import PreparedRun, prepare_run
-from draftproof.judge.results.decide import describe
+from draftproof.judge.results.decide import describe, refer
 from draftproof.judge.results.run import Figure
 
 TPOT, E2E = "tpot_ns", "e2e_from_schedule_ns"
@@ -275,4 +275,4 @@ def _open_load(prepared: PreparedRun, load: str, code: str, text: str) -> Iterab
 
 
 def _open(code: str, text: str, cell: CellKey) -> Finding:
-    return find("open", code, text, "effects", cell)
+    return find("open", code, text, refer("effects", cell))

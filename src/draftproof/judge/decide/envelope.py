@@ -15,7 +15,7 @@ from draftproof.core.manifests import Manifest
 from draftproof.judge.decide.contexts import limit_context
 from draftproof.judge.decide.outcome import find_limits
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
-from draftproof.judge.results.decide import ContextBand
+from draftproof.judge.results.decide import ContextBand, refer
 from draftproof.judge.results.run import Cell, Decision, EnvelopeEntry, Reason, Results
 from draftproof.plan.limits import LoadLimit
 from draftproof.workload.segments import UNLABELLED, segment_key
@@ -193,7 +193,7 @@ def build_envelope(results: Results, manifest: Manifest | None) -> Envelope:
 
 def hash_results(results: Results) -> str:
     """Return the SHA-256 of results as `results.json` holds them: sorted keys, indented by one."""
-    text = msgspec.json.format(msgspec.json.encode(results, order="sorted"), indent=1) + b"\n"
+    text = msgspec.json.format(msgspec.json.encode(results, order="sorted", enc_hook=str), indent=1) + b"\n"
     return hashlib.sha256(text).hexdigest()
 
 
@@ -237,7 +237,7 @@ def _explain_cut(entry: EnvelopeEntry, band: ContextBand) -> Reason:
         f"{entry.segment} at load {band.load}: candidate / baseline is {band.ratio:.2f} ({band.low:.2f} to "
         f"{band.high:.2f}). The envelope ends at {entry.max_context_tokens} tokens."
     )
-    evidence = f"context_bands: candidate / baseline, {band.segment} × {band.load}"
+    evidence = refer("context_bands", (band.segment, band.load))
     return Reason(code="context_limited", text=text, evidence=evidence)
 
 

@@ -36,6 +36,7 @@ from draftproof.judge.observe.client_limits import (
 from draftproof.judge.observe.pairs import NO_PAIRS, PairTable
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
 from draftproof.judge.observe.services import ServiceReadings
+from draftproof.judge.results.decide import ALL_LOADS, Reference
 from draftproof.judge.results.run import Reason
 from draftproof.plan.limits import LoadSize, write_rate
 from draftproof.plan.load import LoadLevel
@@ -202,15 +203,19 @@ def _find_run_faults(prepared: PreparedRun, readings: ServiceReadings) -> Iterat
     steps = {arm: _steps_of_arm(prepared, readings, arm) for arm in prepared.arms}
     if steps["candidate"] == 0:
         text = "Speculation is configured but not happening: the candidate shows no verification step at all."
-        yield Reason(code="no_speculation", text=text, evidence="acceptance: candidate, all loads")
+        yield Reason(
+            code="no_speculation", text=text, evidence=Reference("acceptance", "candidate", at=ALL_LOADS)
+        )
     for arm in ("baseline", "baseline_null"):
         if steps.get(arm):
             text = f"The arm {arm} must not speculate but shows {steps[arm]} verification steps."
-            yield Reason(code="baseline_speculates", text=text, evidence=f"acceptance: {arm}, all loads")
+            yield Reason(
+                code="baseline_speculates", text=text, evidence=Reference("acceptance", arm, at=ALL_LOADS)
+            )
     asked = prepared.of_arm("baseline")
     if asked and not any(seen.is_ok for seen in asked):
         text = "The baseline answered no request, so there is nothing to compare with."
-        yield Reason(code="no_baseline", text=text, evidence="outcomes: baseline, all loads")
+        yield Reason(code="no_baseline", text=text, evidence=Reference("outcomes", "baseline", at=ALL_LOADS))
 
 
 def _find_missing_arms(prepared: PreparedRun) -> Iterator[Reason]:
@@ -228,7 +233,7 @@ def _find_missing_arms(prepared: PreparedRun) -> Iterator[Reason]:
                 f"The arm {arm} left no measured request, so there is nothing to compare: {what}. "
                 "Continue the run or measure again."
             )
-            yield Reason(code="arm_missing", text=text, evidence=f"periods: {arm}, all loads")
+            yield Reason(code="arm_missing", text=text, evidence=Reference("periods", arm, at=ALL_LOADS))
 
 
 def _steps_of_arm(prepared: PreparedRun, readings: ServiceReadings, arm: str) -> int | None:
@@ -251,7 +256,7 @@ def _find_unfit_client(prepared: PreparedRun, load: str) -> Iterator[Reason]:
     asked = any(prepared.of_arm(arm, load) for arm in ("baseline", "candidate"))
     if (not periods and asked) or (periods and unfit / len(periods) > LAGGED_PERIODS_LIMIT):
         yield from (
-            Reason(code=CLIENT_LATE, text=text, evidence=f"periods: load {load}")
+            Reason(code=CLIENT_LATE, text=text, evidence=Reference("periods", at=load))
             for text in describe_client_faults(
                 prepared.level(load),
                 prepared.sizes[load],
@@ -278,7 +283,7 @@ def _find_incomplete(prepared: PreparedRun) -> Iterator[tuple[CellKey, Reason]]:
                 )
                 yield (
                     (segment, load),
-                    Reason(code="incomplete", text=text, evidence=f"arm_cells: {segment} × {load}"),
+                    Reason(code="incomplete", text=text, evidence=Reference("arm_cells", at=(segment, load))),
                 )
 
 
@@ -288,7 +293,7 @@ def summarise_incomplete(incomplete: Mapping[CellKey, Reason], cells: int) -> tu
         return ()
     loads = ", ".join(dict.fromkeys(load for _, load in incomplete))
     text = f"The run is incomplete: {len(incomplete)} of {cells} cells lack requests (load {loads})."
-    return (Reason(code="incomplete", text=text, evidence="arm_cells"),)
+    return (Reason(code="incomplete", text=text, evidence=Reference("arm_cells")),)
 
 
 def _count_asked(prepared: PreparedRun, arm: str, load: str, segment: str, *, ended: bool = False) -> int:

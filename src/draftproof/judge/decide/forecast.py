@@ -16,7 +16,7 @@ from draftproof.judge.decide.tails import tail_share
 from draftproof.judge.observe.pairs import DECISIVE, Pairs
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
 from draftproof.judge.observe.run_data import ALL_SEGMENTS as ALL
-from draftproof.judge.results.decide import Shortfall
+from draftproof.judge.results.decide import Reference, Shortfall
 from draftproof.judge.stats.quantile_ratio import tail_floor
 from draftproof.plan.load import LoadLevel
 from draftproof.plan.schema import Plan
@@ -136,7 +136,7 @@ def _too_few_blocks(plan: Plan, asked: Iterable[_Asked]) -> Iterator[Shortfall]:
     least = blocks_needed(is_representative=plan.evidence == "representative")
     for one in asked:
         if text := describe_few_planned(one.level, one.once, least):
-            yield _at_load(one, text, evidence="plan: load")
+            yield _at_load(one, text, key="load")
 
 
 def _too_few_processes(plan: Plan) -> Iterator[Shortfall]:
@@ -152,14 +152,14 @@ def _too_few_processes(plan: Plan) -> Iterator[Shortfall]:
             f"from what the arm does: no gain can be claimed unless {LEAST_PROCESSES} of each arm answer; "
             "give commands, or start it anew between parts of the run (Ctrl-C, then --resume)."
         )
-        yield Shortfall(text=text, segment=ALL, load=ALL, evidence="plan: arms")
+        yield Shortfall(text=text, segment=ALL, load=ALL, evidence=Reference("plan", name="arms"))
     elif plan.placement == "together" and wanted != "auto" and wanted + 1 < LEAST_PROCESSES:
         text = (
             f"With limits.restarts = {wanted} the luck of a start cannot be separated from the arm: no "
             f"gain can be claimed with fewer than {LEAST_PROCESSES} processes of each arm, so set "
             f"{LEAST_PROCESSES - 1} or more, or auto."
         )
-        yield Shortfall(text=text, segment=ALL, load=ALL, evidence="plan: limits")
+        yield Shortfall(text=text, segment=ALL, load=ALL, evidence=Reference("plan", name="limits"))
 
 
 def _too_few_pairs(plan: Plan, items: Sequence[Item], asked: Iterable[_Asked]) -> Iterator[Shortfall]:
@@ -196,10 +196,10 @@ def _pairs_missing(plan: Plan, asked: _Asked) -> Iterator[Shortfall]:
             )
 
 
-def _at_load(
-    asked: _Asked, text: str, more: int | None = None, evidence: str = "plan: workload"
-) -> Shortfall:
-    return Shortfall(text=text, segment=ALL, load=asked.level.name, more=more, evidence=evidence)
+def _at_load(asked: _Asked, text: str, more: int | None = None, key: str = "workload") -> Shortfall:
+    return Shortfall(
+        text=text, segment=ALL, load=asked.level.name, more=more, evidence=Reference("plan", name=key)
+    )
 
 
 def blocks_needed(*, is_representative: bool) -> int:

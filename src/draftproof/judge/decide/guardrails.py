@@ -17,7 +17,7 @@ import numpy as np
 from draftproof.judge.decide.effects import CellKey, EffectIndex, null_difference_at
 from draftproof.judge.observe.pairs import Pairs, PairTable
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
-from draftproof.judge.results.decide import Figure, describe
+from draftproof.judge.results.decide import Figure, Reference, describe, refer
 from draftproof.judge.results.run import Difference, Reason
 from draftproof.judge.stats.periods import count_spread, widen_count
 from draftproof.judge.stats.quantiles import normal_quantile
@@ -61,20 +61,17 @@ QUANTITIES = tuple(SHARE_RULES)
 SHOWN_SHARES = ("failed_share", "passed_share")
 
 
-def find(
-    standing: Standing, code: str, text: str, table: str, cell: CellKey, *, remedy: str | None = None
-) -> "Finding":
-    """Return a finding in a cell; `table` is what it is read from, candidate / baseline."""
-    evidence = f"{table}: candidate / baseline, {cell[0]} × {cell[1]}"
-    reason = Reason(code=code, text=f"{text.removesuffix('.')}.", evidence=evidence, remedy=remedy)
+def find(standing: Standing, code: str, text: str, row: Reference, *, remedy: str | None = None) -> "Finding":
+    """Return a finding; `row` is what it is read from."""
+    reason = Reason(code=code, text=f"{text.removesuffix('.')}.", evidence=row, remedy=remedy)
     return Finding(standing=standing, reason=reason)
 
 
-def find_unknown(code: str, text: str, figure: Figure, table: str, cell: CellKey) -> "Finding":
+def find_unknown(code: str, text: str, figure: Figure, row: Reference) -> "Finding":
     """Return the open finding of an unknown figure, with what helps where no number of prompts does."""
     text, remedy = f"{text}: {figure.reason}", figure.remedy
     text += f"; no number of prompts changes that: {remedy}" if remedy else ""
-    return find("open", code, text, table, cell, remedy=remedy)
+    return find("open", code, text, row, remedy=remedy)
 
 
 DifferenceIndex = Mapping[tuple[str, str, str, str, str], Difference]
@@ -185,19 +182,19 @@ def judge_critical(cell: CellKey, critical: Mapping[CellKey, int], allowed: int)
         f"{at_load} new failures of critical checks against the baseline at load {cell[1]} "
         f"({here} in this cell); the plan allows {allowed}"
     )
-    return find(standing, "critical_errors", text, "checks", cell)
+    return find(standing, "critical_errors", text, refer("checks", cell))
 
 
 def judge_time(name: str, cell: CellKey, ratio: Figure, margin: float, null: float = 1.0) -> Finding:
     """Judge a time's ratio against 1 + margin; `null` is by what two equal arms differ there, 1 or more."""
     words = {"ttft": "time to first token", "e2e": "end-to-end time"}[name]
-    code, table = f"guardrail_{name}", f"effects {name}"
+    code, row = f"guardrail_{name}", refer("effects", cell, name)
     if ratio.low is None or ratio.high is None:
-        return find_unknown(code, f"{words} could not be compared", ratio, table, cell)
+        return find_unknown(code, f"{words} could not be compared", ratio, row)
     span = f"{words} is {describe(ratio)} of the baseline's, at most {1 + margin:.2f} is allowed"
     standing: Standing = "held" if ratio.high <= 1 + margin else "open"
     standing = "violated" if ratio.low > (1 + margin) * null else standing
-    return find(standing, code, span + beside_null(null), table, cell)
+    return find(standing, code, span + beside_null(null), row)
 
 
 def beside_null(null: float) -> str:
@@ -207,14 +204,14 @@ def beside_null(null: float) -> str:
 
 def judge_length(cell: CellKey, ratio: Figure, margin: float) -> Finding:
     """Judge the mean length of answers: a shift beyond the margin either way means no gain is claimed."""
-    code, table = "output_length", "effects output_tokens"
+    code, row = "output_length", refer("effects", cell, "output_tokens")
     if ratio.low is None or ratio.high is None:
-        return find_unknown(code, "output length could not be compared", ratio, table, cell)
+        return find_unknown(code, "output length could not be compared", ratio, row)
     span = f"answers are {describe(ratio)} of the baseline's in length, a shift of {margin:.2f} is allowed"
     if ratio.low > 1 + margin or ratio.high < 1 - margin:
-        return find("shifted", code + "_shift", span + "; a gain is not claimed", table, cell)
+        return find("shifted", code + "_shift", span + "; a gain is not claimed", row)
     held = ratio.low >= 1 - margin and ratio.high <= 1 + margin
-    return find("held" if held else "open", code, span, table, cell)
+    return find("held" if held else "open", code, span, row)
 
 
 def judge_share(
@@ -228,23 +225,23 @@ def judge_share(
     rule, margin = SHARE_RULES[quantity], margin_of(thresholds, quantity)
     here = differences[quantity, "candidate", "baseline", segment, load].difference
     pooled = differences[quantity, "candidate", "baseline", ALL_SEGMENTS, load].difference
-    table, whole = f"differences {quantity}", (ALL_SEGMENTS, load)
+    own, whole = (refer("differences", one, quantity) for one in (cell, (ALL_SEGMENTS, load)))
     worst: Standing = "violated" if rule.sign else "shifted"
     code = rule.code if rule.sign else f"{rule.code}_shift"
     if _is_beyond(here, margin, rule.sign):
-        return find(worst, code, _share_text(rule, here, margin, f"in {segment}"), table, cell)
+        return find(worst, code, _share_text(rule, here, margin, f"in {segment}"), own)
     text = _share_text(rule, pooled, margin, "over all segments")
     if _is_beyond(pooled, margin, rule.sign) and _worse(here, rule.sign) > margin:
-        return find(worst, code, text, table, whole)
+        return find(worst, code, text, whole)
     if pooled.value is None:
         text = f"the {rule.words} could not be compared over all segments"
-        return find_unknown(rule.code, text, pooled, table, whole)
+        return find_unknown(rule.code, text, pooled, whole)
     if not _is_within(pooled, margin, rule.sign):
-        return find("open", rule.code, text, table, whole)
+        return find("open", rule.code, text, whole)
     if _is_suspect(here, margin, rule.sign):
         text = _share_text(rule, here, margin, f"in {segment}, though it holds over the load")
-        return find("open", rule.code, text, table, cell)
-    return find("held", rule.code, text, table, whole)
+        return find("open", rule.code, text, own)
+    return find("held", rule.code, text, whole)
 
 
 def judge_ends(

@@ -22,7 +22,7 @@ from draftproof.judge.decide.tails import TAIL_CODES
 from draftproof.judge.observe.observed import PeriodKey, list_processes, place_in_time
 from draftproof.judge.observe.pairs import DECISIVE
 from draftproof.judge.observe.run_data import PreparedRun
-from draftproof.judge.results.decide import PrecedingRow
+from draftproof.judge.results.decide import PrecedingRow, Reference
 from draftproof.judge.results.run import Cell, CellStatus, Decision, Figure, Reason
 from draftproof.judge.stats.order import Bias, estimate_bias
 from draftproof.judge.stats.resampling import Floats
@@ -310,7 +310,7 @@ def _count(count: int | None) -> str:
 
 
 def _reason(code: str, text: str, load: str) -> Reason:
-    return Reason(code=code, text=text, evidence=f"periods: load {load}")
+    return Reason(code=code, text=text, evidence=Reference("periods", at=load))
 
 
 def warn_about_preceding(doubts: Mapping[str, Sequence[Doubt]]) -> Iterator[str]:

@@ -11,6 +11,7 @@ import msgspec
 from draftproof.judge.metrics.acceptance import count_speculation
 from draftproof.judge.observe.run_data import PreparedRun
 from draftproof.judge.observe.services import ServicePeriod, ServiceReadings
+from draftproof.judge.results.decide import Reference
 from draftproof.judge.results.run import Reason
 from draftproof.services.engines import adapter_for
 
@@ -69,7 +70,7 @@ def list_paused(prepared: PreparedRun, readings: ServiceReadings) -> dict[str, R
             code="speculation_paused",
             text=f"At load {load} the candidate's policy ({policy}) paused drafting altogether, so ordinary "
             "decoding was measured there.",
-            evidence=f"acceptance: candidate, load {load}",
+            evidence=Reference("acceptance", "candidate", at=load),
         )
         for load in _idle_loads(prepared, readings)
     }
@@ -103,7 +104,11 @@ def _find_foreign(prepared: PreparedRun, readings: ServiceReadings, load: str) -
             f"At load {load} services did work that this run did not ask for, in {len(foreign)} of "
             f"{len(periods)} periods: {_describe(first)}. Keep other clients away and run again."
         )
-        yield Reason(code="foreign_traffic", text=text, evidence=f"telemetry: period {first.samples.name}")
+        yield Reason(
+            code="foreign_traffic",
+            text=text,
+            evidence=Reference("telemetry", period=first.samples.name, at=load),
+        )
 
 
 def _describe(period: ServicePeriod) -> str:
@@ -126,7 +131,11 @@ def _find_resets(prepared: PreparedRun, readings: ServiceReadings, load: str) ->
             f"({first.samples.arm}, period {first.samples.name}: {first.gains.resets[0]}): a service was "
             "restarted while it was measured, or several replicas answer at one metrics address."
         )
-        yield Reason(code="counter_reset", text=text, evidence=f"telemetry: period {first.samples.name}")
+        yield Reason(
+            code="counter_reset",
+            text=text,
+            evidence=Reference("telemetry", period=first.samples.name, at=load),
+        )
 
 
 def _find_idle(prepared: PreparedRun, readings: ServiceReadings, load: str) -> Iterator[Reason]:
@@ -136,7 +145,9 @@ def _find_idle(prepared: PreparedRun, readings: ServiceReadings, load: str) -> I
             f"The candidate drafts at load {', '.join(drafting)} and not once at load {load}, and no setting "
             "declares that it may pause: what was measured there is not the declared candidate."
         )
-        yield Reason(code="speculation_idle", text=text, evidence=f"acceptance: candidate, load {load}")
+        yield Reason(
+            code="speculation_idle", text=text, evidence=Reference("acceptance", "candidate", at=load)
+        )
 
 
 def _find_never_accepted(prepared: PreparedRun, readings: ServiceReadings, load: str) -> Iterator[Reason]:
@@ -146,7 +157,7 @@ def _find_never_accepted(prepared: PreparedRun, readings: ServiceReadings, load:
             f"At load {load} not one of the candidate's {seen.drafted} drafted tokens was accepted: its "
             "acceptance length is exactly 1, so the drafter does not fit the target or its drafts are lost."
         )
-        yield Reason(code="never_accepted", text=text, evidence=f"{seen.source}: candidate, load {load}")
+        yield Reason(code="never_accepted", text=text, evidence=Reference(seen.source, "candidate", at=load))
 
 
 def _idle_loads(prepared: PreparedRun, readings: ServiceReadings) -> list[str]:

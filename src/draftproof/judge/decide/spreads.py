@@ -24,7 +24,7 @@ from draftproof.judge.metrics.request import METRIC_WORDS
 from draftproof.judge.observe.client_limits import LAGGED_PERIODS_LIMIT
 from draftproof.judge.observe.pairs import NULL, Pairs, PairTable, pair_observations
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
-from draftproof.judge.results.decide import ContextBand, Figure, Need, SamplePlan, Shortfall
+from draftproof.judge.results.decide import ContextBand, Figure, Need, Reference, SamplePlan, Shortfall, refer
 from draftproof.judge.results.run import Cell, Difference, Effect
 from draftproof.judge.stats.bootstrap import null_difference, paired_ratio
 from draftproof.judge.stats.periods import ProcessSpread, weigh_processes
@@ -254,7 +254,7 @@ class Obstacle(NamedTuple):
     """One thing that keeps cells from an answer, as a sentence, and what it is read from."""
 
     text: str
-    evidence: str
+    evidence: Reference
 
 
 def list_obstacles(found: SamplePlan, cells: Collection[CellKey]) -> list[Obstacle]:
@@ -270,7 +270,7 @@ def list_obstacles(found: SamplePlan, cells: Collection[CellKey]) -> list[Obstac
     loads = dict.fromkeys(one.load for one in (*impossible, *short) if one.aim == "gain")
     return [
         *(
-            Obstacle(found.disturbed[load], f"periods: load {load}")
+            Obstacle(found.disturbed[load], Reference("periods", at=load))
             for load in loads
             if load in found.disturbed
         ),
@@ -349,12 +349,12 @@ def _prevent(found: SamplePlan, needs: Iterable[Need]) -> list[Obstacle]:
     ]
 
 
-def _row(need: Need) -> str:
+def _row(need: Need) -> Reference:
     if need.null_difference > 1 and need.reason is not None:
-        return f"effects: baseline_null / baseline, {ALL_SEGMENTS} × {need.load}"
-    table = {"gain": "effects:", "tail": f"tails {need.quantity}:"}
-    name = table.get(need.aim, f"differences {need.quantity}:")
-    return f"{name} candidate / baseline, {need.segment} × {need.load}"
+        return Reference("effects", "baseline_null", "baseline", at=(ALL_SEGMENTS, need.load))
+    table = {"gain": "effects", "tail": "tails"}.get(need.aim, "differences")
+    quantity = None if need.aim == "gain" else need.quantity
+    return refer(table, (need.segment, need.load), quantity)
 
 
 def _name_need(found: SamplePlan, need: Need) -> str:
@@ -409,7 +409,7 @@ def list_largest(cells: Sequence[Cell], found: SamplePlan | None) -> list[Obstac
     if remedies:
         remedy = remedies.most_common(1)[0][0]
         cell = next(one for one in undecided if one.effect.remedy == remedy)
-        row = f"effects: candidate / baseline, {cell.segment} × {cell.load}"
+        row = refer("effects", (cell.segment, cell.load))
         return [Obstacle(f"No number of prompts changes that: {remedy}.", row)]
     if found is None:
         return []

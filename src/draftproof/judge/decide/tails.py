@@ -26,6 +26,7 @@ from draftproof.judge.metrics.request import METRIC_WORDS
 from draftproof.judge.metrics.service import percentile
 from draftproof.judge.observe.pairs import DECISIVE, NULL, Comparison, Pairs, PairTable
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
+from draftproof.judge.results.decide import refer
 from draftproof.judge.results.run import Cell, Decision, Effect, Figure
 from draftproof.judge.stats.bootstrap import RatioEstimate, error_of_interval
 from draftproof.judge.stats.periods import stretch_for_periods, weigh_processes
@@ -249,24 +250,25 @@ def _point(prepared: PreparedRun, pairs: Pairs, metric: str, q: float) -> float 
 
 def _judge(metric: str, cell: CellKey, tails: Tails, thresholds: Thresholds, *, withholds: bool) -> Finding:
     limit, load = 1 + thresholds.tail_margin, cell[1]
-    table, whole = f"tails {metric}", (ALL_SEGMENTS, load)
-    here, pooled = _row_of(tails, metric, cell), _row_of(tails, metric, whole)
+    places = (cell, (ALL_SEGMENTS, load))
+    own, whole = (refer("tails", one, metric) for one in places)
+    here, pooled = (_row_of(tails, metric, one) for one in places)
     code, null = TAIL_CODES[metric], null_difference_at(tails.index, metric, load)
     if _standing(here.ratio, limit, null) == "violated":
-        return find("violated", code, _describe(here, thresholds), table, cell)
+        return find("violated", code, _describe(here, thresholds), own)
     standing, text = _standing(pooled.ratio, limit, null), _describe(pooled, thresholds)
     point = tails.points[(metric, *cell)]
     if standing == "violated" and point is not None and point > limit * null:
         text = f"{text}; in this cell alone the same quantiles are {point:.2f}"
-        return find("violated", code, text, table, whole)
+        return find("violated", code, text, whole)
     if standing == "held":
-        return find("held", code, text, table, whole)
+        return find("held", code, text, whole)
     text += beside_null(null)
     if pooled.ratio.remedy:
         text += f"; no number of prompts changes that: {pooled.ratio.remedy}"
     else:
         text += _ask_for(pooled.ratio.needed)
-    return find(*(("open", code) if withholds else ("noted", NOT_SHOWN)), text, table, whole)
+    return find(*(("open", code) if withholds else ("noted", NOT_SHOWN)), text, whole)
 
 
 def _standing(ratio: Figure, limit: float, null: float = 1.0) -> Standing:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from draftproof.judge.decide.outcome import find_limits
 from draftproof.judge.metrics.request import METRIC_WORDS
 from draftproof.judge.observe.observed import ENDED_EARLY
+from draftproof.judge.results.decide import Reference
 from draftproof.judge.results.run import Cell, Decision, EnvelopeEntry, Reason
 from draftproof.plan.limits import LoadLimit, LoadSize
 from draftproof.workload.segments import show_labels
@@ -119,7 +120,7 @@ def list_reasons(
 ) -> tuple[Reason, ...]:
     """Return the reasons: faults first, the rule, gains and harms, what is withheld, then why."""
     faults = _distinct(reason for cell in cells if cell.status == "invalid" for reason in cell.reasons)
-    rule = Reason(code=f"rule_{decision}", text=RULES[decision], evidence="cells")
+    rule = Reason(code=f"rule_{decision}", text=RULES[decision], evidence=Reference("cells"))
     leading = [cell.reasons[0] for cell in cells if cell.status in ("gain", "harm") and cell.reasons]
     gap = [_explain_gap(cells)] if _has_gain_above_gap(cells, decision) else []
     withheld = [reason for cell in cells for reason in _withheld(cell)]
@@ -255,7 +256,7 @@ def _explain_gap(cells: Sequence[Cell]) -> Reason:
             f"{names} gains, but not from the lowest load on both by requests in flight and by requests per "
             "second, so no envelope can be stated."
         )
-    return Reason(code="gain_above_gap", text=text, evidence="cells")
+    return Reason(code="gain_above_gap", text=text, evidence=Reference("cells"))
 
 
 def _render_falls(cells: Iterable[Cell]) -> str:

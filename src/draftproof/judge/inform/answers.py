@@ -13,7 +13,7 @@ from draftproof.judge.decide.effects import index_effects
 from draftproof.judge.inform.rollback import CRITICAL, describe_rollback, list_triggers
 from draftproof.judge.metrics.request import METRIC_WORDS
 from draftproof.judge.observe.run_data import ALL_SEGMENTS
-from draftproof.judge.results.decide import ALL_LOADS, QuestionStanding
+from draftproof.judge.results.decide import ALL_LOADS, QuestionStanding, Reference
 from draftproof.judge.results.run import ArmCell, Effect, Results
 from draftproof.plan.limits import LoadSize, widest_limit
 from draftproof.plan.schema import Plan
@@ -27,7 +27,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
     standing: QuestionStanding
     answer: str
-    evidence: tuple[str, ...] = ()
+    evidence: tuple[Reference, ...] = ()
     missing: tuple[str, ...] = ()
 
 
@@ -92,6 +92,7 @@ def write_share(share: float | None) -> str:
     return "an unknown share" if share is None else f"{100 * share:.0f} %"
 
 
+CONTRACT = Reference("contracts", "candidate")
 NO_CONTRACT = Answer(
     standing="open",
     answer="The run holds no contract of the candidate.",
@@ -129,7 +130,7 @@ def answer_method(source: Source) -> Answer:
     return Answer(
         standing=grade((told, versioned)),
         answer=f"{contract.algorithm}{policy}, on {contract.runtime} {contract.runtime_version}.",
-        evidence=("contracts: candidate", "manifest: candidate"),
+        evidence=(CONTRACT, Reference("manifest", "candidate")),
         missing=list_gaps(
             (told, "A service that discloses its method: through this one only delivery is seen.")
         ),
@@ -153,7 +154,7 @@ def answer_compatible(source: Source) -> Answer:
         standing=grade((fits is not None, contract.target_licence is not None, licence is not None)),
         answer=f"{words[fits]}. Licence of the target: {contract.target_licence or 'not stated'}; "
         f"of the drafter: {licence or 'not stated'}.",
-        evidence=("contracts: candidate",),
+        evidence=(CONTRACT,),
         missing=list_gaps(
             (fits is not None, "The files of both tokenizers within reach of `draftproof check`."),
             (contract.target_licence, "target.licence in the plan."),
@@ -179,7 +180,7 @@ def answer_equivalence(source: Source) -> Answer:
         if stated != "approximate"
         else "answered",
         answer=f"{text}. {shown}".strip(),
-        evidence=(*(("contracts: candidate",) if contract else ()), *rows),
+        evidence=(*((CONTRACT,) if contract else ()), *rows),
         missing=list_gaps(
             (shown, "Greedy items answered by candidate, baseline and null arm."),
             (stated not in {"assumed", None}, "An engine whose verifier is exact by construction."),
@@ -201,8 +202,8 @@ def answer_disable(source: Source) -> Answer:
         standing=grade((is_off and answered > 0, told, False)),  # no run rehearses the switch itself
         answer=text + fallback,
         evidence=(
-            *(f"outcomes: baseline, all × {load}" for load, _ in source.loads),
-            *(("contracts: candidate",) if contract else ()),
+            *(Reference("outcomes", "baseline", at=(ALL_SEGMENTS, load)) for load, _ in source.loads),
+            *((CONTRACT,) if contract else ()),
         ),
         missing=list_gaps(
             (is_off, "A baseline that is known not to draft."),
@@ -238,7 +239,7 @@ def answer_lifecycle(source: Source) -> Answer:
         answer=_sentence("; ".join(told))
         if told
         else "The plan names no owner, no way back and no retirement.",
-        evidence=("plan: approval",) if told else (),
+        evidence=(Reference("plan", name="approval"),) if told else (),
         missing=list_gaps(
             *((value, f"approval.{name} in the plan.") for name, value in stated.items()),
             (not blind, f"A service or files that tell {_name(blind)}."),
@@ -289,7 +290,7 @@ def answer_thresholds(source: Source) -> Answer:
     return Answer(
         standing=grade((bool(blocks), is_stated and not any(one.limit != CRITICAL for one in blind))),
         answer=f"Blocks: {', '.join(blocks)}.{limits}{edge}",
-        evidence=("thresholds", *(("plan: rollback",) if is_stated else ())),
+        evidence=(Reference("thresholds"), *((Reference("plan", name="rollback"),) if is_stated else ())),
         missing=list_gaps(
             (is_stated, "The plan's [rollback] table: what is watched and when it is switched off."),
             (not blind, "A watch of your own over what no rule watches."),
@@ -297,7 +298,7 @@ def answer_thresholds(source: Source) -> Answer:
     )
 
 
-def _show_outputs(source: Source) -> tuple[str, tuple[str, ...]]:
+def _show_outputs(source: Source) -> tuple[str, tuple[Reference, ...]]:
     """Return what comparing outputs has shown, by the strictest comparison that the run holds."""
     tested = [
         one for one in source.results.equivalence if one.arm == "candidate" and one.versus == "baseline"
@@ -308,13 +309,13 @@ def _show_outputs(source: Source) -> tuple[str, tuple[str, ...]]:
         told = "; ".join(phrases)
         if overall:
             told = " ".join((f"over all loads: {overall[0].phrase}.", *overall[0].why[:2]))
-        return _sentence(told), ("equivalence: candidate / baseline, all loads",)
+        return _sentence(told), (Reference("equivalence", "candidate", "baseline", at=ALL_LOADS),)
     compared = [one for one in source.results.agreements if one.arm == "candidate" and one.compared]
     parts = [
         f"{one.identical} of {one.compared} greedy outputs are the same at load {one.load}"
         for one in compared
     ]
-    rows = tuple(f"agreements: candidate / baseline, load {one.load}" for one in compared)
+    rows = tuple(Reference("agreements", "candidate", "baseline", at=one.load) for one in compared)
     return _sentence("; ".join(parts)) if parts else "", rows
 
 

@@ -24,7 +24,8 @@ from draftproof.judge.inform.answers import (
     list_gaps,
     write_share,
 )
-from draftproof.judge.results.decide import LabelAcceptance, Question, describe
+from draftproof.judge.observe.run_data import ALL_SEGMENTS
+from draftproof.judge.results.decide import ALL_LOADS, LabelAcceptance, Question, Reference, describe, refer
 from draftproof.judge.results.run import Cell, Diagnosis, Results
 from draftproof.plan.limits import LoadSize
 from draftproof.plan.schema import Plan
@@ -54,7 +55,7 @@ def answer_delay(source: Source) -> Answer:
     return Answer(
         standing="answered" if apart else "partly",
         answer=f"The time between tokens: {'; '.join(parts)}. Speculation shortens the decoding alone.",
-        evidence=tuple(f"diagnosis: load {one.load}" for one in known),
+        evidence=tuple(Reference("diagnosis", at=one.load) for one in known),
         missing=list_gaps((apart, "A service that tells queueing and prefill apart from decoding.")),
     )
 
@@ -71,7 +72,7 @@ def answer_bound(source: Source) -> Answer:
     return Answer(
         standing=grade(one.bound != "unknown" for one in rows) if rows else "open",
         answer=f"The baseline is {'; '.join(parts)}." if parts else "No bound could be named at any load.",
-        evidence=tuple(f"diagnosis: load {one.load}" for one in named),
+        evidence=tuple(Reference("diagnosis", at=one.load) for one in named),
         missing=list_gaps(
             (
                 rows and len(named) == len(rows),
@@ -120,9 +121,9 @@ def answer_acceptance(source: Source) -> Answer:
         standing=grade(kind in told for kind in ASKED_DIMENSIONS) if told else "partly",
         answer=f"{text}: {'; '.join(parts)}." if parts else f"{text}.",
         evidence=(
-            f"acceptance: candidate, all × {load}",
+            Reference("acceptance", "candidate", at=(ALL_SEGMENTS, load)),
             *dict.fromkeys(
-                f"label_acceptance {one.dimension}: candidate, load {load}"
+                Reference("label_acceptance", "candidate", quantity=one.dimension, at=load)
                 for found in told.values()
                 for one in found
             ),
@@ -152,7 +153,7 @@ def _answer_by_counters(source: Source) -> Answer:
     return Answer(
         standing="partly",
         answer=f"{'; '.join(parts)}, by the service's counters, which know no task, language or length.",
-        evidence=tuple(f"counters: candidate, load {one.load}" for one in told),
+        evidence=tuple(Reference("counters", "candidate", at=one.load) for one in told),
         missing=missing,
     )
 
@@ -179,8 +180,8 @@ def answer_high_batch(source: Source) -> Answer:
         standing=grade((bool(cells), first != last, decided)),
         answer=text + ".",
         evidence=(
-            *(f"cells: {one.segment} × {last}" for one in cells),
-            *(f"effects: candidate / baseline, all × {load}" for load in dict.fromkeys((first, last))),
+            *(Reference("cells", at=(one.segment, last)) for one in cells),
+            *(refer("effects", (ALL_SEGMENTS, load)) for load in dict.fromkeys((first, last))),
         ),
         missing=list_gaps(
             (first != last, "A second, higher [[load]] level."),
@@ -229,15 +230,15 @@ def _others(row: Diagnosis) -> str:
     return f" ({', '.join(known)})" if known else ""
 
 
-def _compare_memory(source: Source) -> tuple[str | None, tuple[str, ...]]:
+def _compare_memory(source: Source) -> tuple[str | None, tuple[Reference, ...]]:
     stated = {name: source.arm(name) for name in ("baseline", "candidate")}
     gpu = {name: most for name in stated if (most := _most_gpu_memory(source, name)) is not None}
     resident: dict[str, float] = {
         name: one.resident_bytes for name, one in stated.items() if one and one.resident_bytes
     }
     kinds = [
-        ("GPU memory at most", gpu, ("services: baseline, all loads", "services: candidate, all loads")),
-        ("resident memory when loaded", resident, ("manifest: baseline", "manifest: candidate")),
+        ("GPU memory at most", gpu, [Reference("services", arm, at=ALL_LOADS) for arm in stated]),
+        ("resident memory when loaded", resident, [Reference("manifest", arm) for arm in stated]),
     ]
     if source.plan.placement == "together":
         kinds.reverse()  # a device that all arms share tells nothing of one of them
@@ -250,7 +251,7 @@ def _compare_memory(source: Source) -> tuple[str | None, tuple[str, ...]]:
         f"The candidate's {kind} is {held['candidate'] / GIB:.2f} GiB, {abs(more) / GIB:.2f} GiB "
         f"{'more' if more >= 0 else 'less'} than the baseline's."
     )
-    return text, rows
+    return text, tuple(rows)
 
 
 def _most_gpu_memory(source: Source, arm: str) -> float | None:
@@ -258,7 +259,7 @@ def _most_gpu_memory(source: Source, arm: str) -> float | None:
     return max((one for one in found if one is not None), default=None)
 
 
-def _compare_energy(source: Source) -> tuple[str | None, tuple[str, ...]]:
+def _compare_energy(source: Source) -> tuple[str | None, tuple[Reference, ...]]:
     parts, rows = [], []
     for load, size in source.loads:
         used = {
@@ -268,7 +269,7 @@ def _compare_energy(source: Source) -> tuple[str | None, tuple[str, ...]]:
         if mine is not None and theirs is not None and not source.is_invalid(load):
             beside = "" if again is None else f" ({again:.3g} J of the baseline once more)"
             parts.append(f"{mine:.3g} J against {theirs:.3g} J{beside} at {size.label}")
-            rows += [f"services: {arm}, load {load}" for arm in ("candidate", "baseline")]
+            rows += [Reference("services", arm, at=load) for arm in ("candidate", "baseline")]
     if not parts:
         return None, ()
     ends = parts if len(parts) <= 2 else [parts[0], parts[-1]]

@@ -27,6 +27,7 @@ from draftproof.core.records import (
 from draftproof.judge.metrics.request import RequestMetrics, is_answered
 from draftproof.judge.metrics.telemetry import START_TIME
 from draftproof.judge.observe.client_limits import LAG_PART, ClientFault, LagBound
+from draftproof.judge.results.decide import Reference
 from draftproof.judge.results.run import Reason
 from draftproof.plan.schema import Arm, Plan
 from draftproof.services.engines.values import parse_series
@@ -306,7 +307,7 @@ def explain_ending(notices: Collection[Notice]) -> tuple[Reason, ...]:
         return ()
     text = f"The run ended before its end, because it could not end well: {_lower(_read_text(ending))}"
     text += f" What helps: {ending.remedy}."
-    return (Reason(code=ENDED_EARLY, text=text, evidence="arm_cells"),)
+    return (Reason(code=ENDED_EARLY, text=text, evidence=Reference("arm_cells")),)
 
 
 def warn_about_notices(notices: Collection[Notice]) -> Iterator[str]:

@@ -13,7 +13,7 @@ A figure that cannot be told is None with the reason and, below the sample floor
 What `draftproof samples` answers: prompts and requests that each part of a verdict takes. Pure data.
 """
 
-from typing import Literal
+from typing import Literal, Self
 
 import msgspec
 
@@ -67,6 +67,64 @@ def share_figure(count: int, n: int, level: float, reason: str) -> Figure:
     return Figure(value=share.value, low=share.low, high=share.high, level=level, n=n, reason=why)
 
 
+ALL_LOADS = "all loads"  # no load can be called that: a plan's names have no space
+
+
+class Reference(str):
+    """The rows of the results that a reason is based on, in parts; as a string, their written form.
+
+    A string, so that `results.json` and every page hold it as a reader sees it; one that was read back from
+    there has no parts. `table` is a field of `Results` or one of `inform.evidence.TABLES`. `quantity` is
+    written beside the table, `name` before the arms. A part that is None is left open.
+    """
+
+    __slots__ = ("arm", "load", "name", "quantity", "segment", "table", "versus")
+    table: str
+    arm: str | None
+    versus: str | None
+    quantity: str | None
+    name: str | None
+    segment: str | None
+    load: str | None
+
+    def __new__(
+        cls,
+        table: str,
+        arm: str | None = None,
+        versus: str | None = None,
+        *,
+        at: tuple[str, str] | str | None = None,
+        quantity: str | None = None,
+        name: str | None = None,
+        period: str | None = None,
+    ) -> Self:
+        """Return the reference; `at` is a cell or a load, whose `period` is written instead if given."""
+        segment, load = at if isinstance(at, tuple) else (None, at)
+        what = " ".join(part for part in (name, f"{arm} / {versus}" if versus else arm) if part)
+        where = f"period {period}" if period else name_load(load) if load else ""
+        body = ", ".join(part for part in (what, f"{segment} × {load}" if segment else where) if part)
+        head = f"{table} {quantity}" if quantity else table
+        made = super().__new__(cls, f"{head}: {body}" if body else head)
+        made.table, made.quantity, made.name = table, quantity, name
+        made.arm, made.versus, made.segment, made.load = arm, versus, segment, load
+        return made
+
+
+def refer(table: str, cell: tuple[str, str], quantity: str | None = None) -> Reference:
+    """Return the reference to candidate / baseline in one cell."""
+    return Reference(table, "candidate", "baseline", at=cell, quantity=quantity)
+
+
+def read_reference(kind: type[Reference], written: str) -> Reference:
+    """Return a written reference as text without parts, the hook by which msgspec reads results."""
+    return kind(written)
+
+
+def name_load(load: str) -> str:
+    """Return "load busy", or "all loads"."""
+    return load if load == ALL_LOADS else f"load {load}"
+
+
 BandReading = Literal["gain", "harm", "neutral", "inconclusive"]
 QuestionStanding = Literal["answered", "partly", "open"]
 
@@ -77,7 +135,7 @@ class GuardrailStanding(msgspec.Struct, frozen=True, kw_only=True):
     code: str
     standing: str
     text: str
-    evidence: str
+    evidence: Reference
 
 
 class PeriodSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,7 +204,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     question: str
     standing: QuestionStanding
     answer: str
-    evidence: tuple[str, ...]
+    evidence: tuple[Reference, ...]
     missing: tuple[str, ...] = ()
 
 
@@ -198,8 +256,6 @@ class ConversationSummary(msgspec.Struct, frozen=True, kw_only=True):
     unjudged: int
     good_share: Figure
 
-
-ALL_LOADS = "all loads"  # no load can be called that: a plan's names have no space
 
 # How far apart rounding alone can bring two logits that another order of sums leaves equal, nats. Logits of
 # 16 to 32 lie 0.125 apart in bfloat16, and each of the two may be off by one step; in float32 such logits are
@@ -453,7 +509,7 @@ class Shortfall(msgspec.Struct, frozen=True, kw_only=True):
     segment: str
     load: str
     more: int | None = None
-    evidence: str = "plan: workload"
+    evidence: Reference = Reference("plan", name="workload")
 
     def blocks(self, segment: str, load: str) -> bool:
         """Return whether it stands in the way of one cell."""

@@ -23,6 +23,7 @@ from draftproof.judge.results.decide import (
     PeriodSummary,
     ProbeResult,
     Question,
+    Reference,
 )
 from draftproof.judge.results.inform import (
     ClientUse,
@@ -188,7 +189,7 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
 
     code: str
     text: str
-    evidence: str
+    evidence: Reference
     remedy: str | None = None
 
 

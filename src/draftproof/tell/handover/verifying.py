@@ -309,7 +309,7 @@ def _compare_decisions(folder: Path, listing: Listing, results: Results) -> Chec
         stated = msgspec.json.decode((folder / RESULTS_NAME).read_bytes(), type=_Stated)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         return _failed("recomputed", f"{RESULTS_NAME} cannot be read ({error})")
-    own = msgspec.convert({"verdict": msgspec.to_builtins(results.verdict)}, _Stated)
+    own = msgspec.convert({"verdict": msgspec.to_builtins(results.verdict, enc_hook=str)}, _Stated)
     packer = name_build(listing.draftproof_version, listing.source)
     which = (
         f"packed by draftproof {packer}, computed by {name_build(draftproof.__version__, source_sha256())}"

@@ -14,7 +14,7 @@ from draftproof.judge.inform.diagnosis.steps import compute_step_ns
 from draftproof.judge.inform.evidence import EvidenceRow, find_evidence
 from draftproof.judge.inform.explain import CellView, Explanation, PromptView, RequestView
 from draftproof.judge.metrics.acceptance import ProgressSummary
-from draftproof.judge.results.decide import Figure
+from draftproof.judge.results.decide import Figure, Reference
 from draftproof.judge.results.run import Reason, Results
 from draftproof.tell.report import kit, words, write
 from draftproof.tell.report.effects import band_figure
@@ -239,7 +239,7 @@ def _reference(one: _Cited) -> TableCell:
     return TableCell(text=one.reference, head=True, anchor=one.anchor, tone="prose")
 
 
-def _cite(results: Results, reference: str, anchor: str) -> Iterator[_Cited]:
+def _cite(results: Results, reference: Reference, anchor: str) -> Iterator[_Cited]:
     found = find_evidence(results, reference)
     if not found:
         says = "no such row in these results"

@@ -9,6 +9,7 @@ import pytest
 from package_builders import build_items, build_lines, plan_text, store_run, unpack
 
 from draftproof.core.errors import InvalidRunError, StoreError, UsageError
+from draftproof.judge.results.decide import read_reference
 from draftproof.measure.run.reporting import recompute
 from draftproof.store import save_compacted
 from draftproof.tell.handover.contents import HandoverContract
@@ -40,7 +41,9 @@ def test_a_package_holds_all_that_another_team_asks_for(packed):
 
 def test_the_contract_names_who_answers_and_what_voids_it(packed):
     """Owner, approver, rollback, triggers and the boundary of early responses are shown beside the arms."""
-    contract = msgspec.json.decode(unpack(packed.archive)["contract.json"], type=HandoverContract)
+    contract = msgspec.json.decode(
+        unpack(packed.archive)["contract.json"], type=HandoverContract, dec_hook=read_reference
+    )
     assert contract.approval["owner"] == "team-serving"
     assert contract.approval["rollback_artefact"] == "image@sha256:0"
     assert "drafter_hash" in contract.approval["change_triggers"]

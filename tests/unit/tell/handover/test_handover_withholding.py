@@ -44,7 +44,7 @@ def withheld(run_path, tmp_path_factory):
 
 def test_results_are_those_of_the_run(withheld, run_path):
     """Every figure, interval, cell and reason is the same; the package verifies from digests alone."""
-    results = msgspec.to_builtins(recompute(run_path, write=False))
+    results = msgspec.to_builtins(recompute(run_path, write=False), enc_hook=str)
     packed = msgspec.json.decode(unpack(withheld)["results.json"])
     assert packed == msgspec.json.decode(msgspec.json.encode(results))
     report, _ = verify_package(withheld)

@@ -7,7 +7,7 @@ import pytest
 from tests.builders.results import build_results
 
 from draftproof.judge.inform.diagnosis.steps import compute_step_cost, index_arm_cells
-from draftproof.judge.results.decide import ContextBand, Question
+from draftproof.judge.results.decide import ContextBand, Question, Reference, refer
 from draftproof.judge.results.run import Reason
 from draftproof.tell.report import render_html
 from draftproof.tell.report.effects import MOST_BANDS, build_bands, build_map
@@ -21,7 +21,7 @@ def with_reasons(results, references):
 
 
 def every_cell(results):
-    return [f"effects: tpot_ns candidate / baseline, {cell.segment} × {cell.load}" for cell in results.cells]
+    return [refer("effects", (cell.segment, cell.load)) for cell in results.cells]
 
 
 def test_every_reason_at_the_top_links_to_its_row():
@@ -39,7 +39,7 @@ def test_every_reason_at_the_top_links_to_its_row():
 
 def test_a_reference_without_a_row_is_shown_as_broken():
     """A reason that is based on nothing is not dressed up."""
-    results = with_reasons(build_results(), ["effects: tpot_ns candidate / baseline, task=none × alone"])
+    results = with_reasons(build_results(), [refer("effects", ("task=none", "alone"))])
     (group,) = build_evidence(results)[0].groups
     assert group.rows[0].cells[-1].text == "no such row in these results"
 
@@ -110,7 +110,7 @@ def test_a_question_shows_its_standing_answer_and_gap(standing):
         question="Does <speech> arrive sooner?",
         standing=standing,
         answer="Not measured.",
-        evidence=("cells",),
+        evidence=(Reference("cells"),),
         missing=("The media path.",),
     )
     results = msgspec.structs.replace(build_results(), questions=(question,))
@@ -132,7 +132,7 @@ def test_a_reason_on_the_cost_of_a_step_leads_to_the_times_of_a_step():
     (load, _), (segment,) = results.loads[0], results.segments
     step = compute_step_cost(index_arm_cells(results.arm_cells), segment, load)
     assert step is not None
-    results = with_reasons(results, [f"arm_cells: progress, {segment} × {load}"])
+    results = with_reasons(results, [Reference("arm_cells", name="progress", at=(segment, load))])
     (group,) = build_evidence(results)[0].groups
     found = {
         row.cells[-1].text.partition(",")[0].lower(): float(told[1].replace(",", ""))

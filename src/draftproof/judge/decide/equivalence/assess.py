@@ -34,7 +34,13 @@ from draftproof.judge.decide.equivalence.wording import (
 from draftproof.judge.decide.guardrails import Finding
 from draftproof.judge.observe.pairs import Pairs, PairTable
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
-from draftproof.judge.results.decide import ALL_LOADS, EquivalenceTest, OutputEquivalence
+from draftproof.judge.results.decide import (
+    ALL_LOADS,
+    EquivalenceTest,
+    OutputEquivalence,
+    Reference,
+    name_load,
+)
 from draftproof.judge.results.run import Reason
 from draftproof.judge.stats.permutation import holm_adjusted
 
@@ -224,7 +230,7 @@ def judge_equivalence(cell: CellKey, rows: Iterable[OutputEquivalence]) -> tuple
                 code=CODE,
                 text=f"the contract calls the outputs guaranteed by method, but the candidate {row.phrase}; "
                 "a gain is not claimed.",
-                evidence=f"equivalence: candidate / baseline, {name_place(row.load)}",
+                evidence=Reference("equivalence", "candidate", "baseline", at=row.load),
             ),
         )
         for row in here
@@ -238,13 +244,8 @@ def warn_about_equivalence(rows: Iterable[OutputEquivalence]) -> Iterator[str]:
         if row.is_contradicted:
             found.setdefault(row.arm, []).append(row)
     for arm, own in found.items():
-        places = [name_place(row.load) for row in own if row.load != ALL_LOADS] or [ALL_LOADS]
+        places = [name_load(row.load) for row in own if row.load != ALL_LOADS] or [ALL_LOADS]
         yield (
             f"The contract calls the outputs of the {arm} guaranteed by method, but they contradict it "
             f"at {', '.join(places)}: {own[-1].phrase}. {' '.join(own[0].why)}"
         )
-
-
-def name_place(load: str) -> str:
-    """Return "load busy", or "all loads"."""
-    return load if load == ALL_LOADS else f"load {load}"

@@ -15,7 +15,7 @@ from draftproof.judge.decide.effects import read_direction
 from draftproof.judge.metrics.acceptance import ProgressSummary, break_even_acceptance, break_even_draft_ns
 from draftproof.judge.metrics.identities import acceptance_faults
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
-from draftproof.judge.results.decide import Figure, as_figure
+from draftproof.judge.results.decide import Figure, Reference, as_figure
 from draftproof.judge.results.inform import BreakEven
 from draftproof.judge.results.run import ArmCell, Reason
 from draftproof.judge.stats.totals import Totals, ratio_of_ratios, sum_by_cluster
@@ -103,7 +103,7 @@ def explain_step_cost(
         f"A candidate's step commits {step.tokens_per_step:.2f} tokens and takes {step.cost:.2f} times "
         f"an ordinary step: {STEP_WORDS[code]}."
     )
-    return Reason(code=code, text=text, evidence=f"arm_cells: progress, {segment} × {load}")
+    return Reason(code=code, text=text, evidence=Reference("arm_cells", name="progress", at=(segment, load)))
 
 
 def name_step_cost(step: StepCost, margin: Figure | None = None) -> str:
