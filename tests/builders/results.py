@@ -10,6 +10,7 @@ from tests.builders.manifest import DIGEST
 
 from draftproof.judge.metrics.acceptance import AcceptanceSummary, ProgressSummary
 from draftproof.judge.results.decide import Reference
+from draftproof.judge.results.inform import ArmTotal, Compared, Headline, HeadlineRow
 from draftproof.judge.results.run import (
     Agreement,
     ArmCell,
@@ -136,11 +137,68 @@ def build_results(
         verdict=_verdict(cells, failing=failing),
         not_measured=("Open-loop arrivals: only closed loops were run.", "Power and energy per token."),
         warnings=("Load full: the client's event loop lagged by up to 31 ms (limit 50 ms).",),
+        headline=_headline(pooled, loads=loads, requests=requests),
         counts={
             "requests": requests * segments * loads * len(ARMS),
             "failures": requests * segments * loads * len(ARMS) if failing else 1,
             "prompts": requests // 2 * segments,
         },
+    )
+
+
+def _headline(pooled: list[Place], *, loads: int, requests: int) -> Headline:
+    count = pooled[0].requests * loads if pooled else 0
+    return Headline(
+        compared=Compared(
+            model="smollm2-135m-instruct",
+            engine="reference 0.1.0",
+            methods={"baseline": "speculation off", "candidate": "ngram, 5 draft tokens"},
+            prompts=requests // 2,
+            requests=count * len(ARMS),
+            blocks=4 * loads,
+            measured_s=600.0,
+        ),
+        rows=tuple(row for place in pooled for row in _headline_rows(place)),
+        exploratory=(),
+        totals=tuple(_arm_total(pooled, arm, count) for arm in ARMS),
+    )
+
+
+def _headline_rows(place: Place) -> list[HeadlineRow]:
+    baseline = _shape(place, "baseline").base_ms * _MS
+    rows = []
+    for metric, weight in _METRIC_WEIGHTS.items():
+        change, null, other = (
+            _measured(place, 1 + (_shape(place, arm).ratio - 1) * weight, _shape(place, arm).half_width)
+            for arm in ("candidate", "baseline_null", "alternative")
+        )
+        off = None if place.failing else baseline
+        rows.append(
+            HeadlineRow(
+                quantity=metric,
+                load=place.load,
+                baseline=off,
+                candidate=None if off is None else off * (change.value or 1),
+                change=change,
+                null_change=null,
+                alternative_change=other,
+            )
+        )
+    return rows
+
+
+def _arm_total(pooled: list[Place], arm: str, count: int) -> ArmTotal:
+    cells = [_arm_cell(place, arm) for place in pooled]
+    answers = [_agreement(place, arm) for place in pooled] if arm != "baseline" else []
+    return ArmTotal(
+        arm=arm,
+        requests=count,
+        failed=sum(cell.attempted - cell.outcomes.get("ok", 0) for cell in cells),
+        checks_judged=sum(cell.checks.judged for cell in cells),
+        checks_passed=sum(cell.checks.passed for cell in cells),
+        critical_failed=sum(cell.checks.critical_failed for cell in cells),
+        answers_compared=sum(one.compared for one in answers),
+        answers_changed=sum(one.compared - one.identical for one in answers),
     )
 
 

@@ -6,7 +6,7 @@ import pytest
 from tests.builders.host import ScriptedHost
 from typer import Exit
 
-from draftproof.cli.run import finish
+from draftproof.cli.run import Show, finish
 from draftproof.core.errors import InvalidRunError
 from draftproof.judge.results.run import EXIT_CODES
 from draftproof.measure.run import early_warning as early_word
@@ -89,7 +89,7 @@ def test_a_crowded_host_ends_the_run_and_keeps_what_it_has(stage, host, capsys):
     assert "other programs have used 1.0 of this host's 2 cores" in results.verdict.sentence
     assert (stage.out / "report.html").exists()
     with pytest.raises(Exit) as left:
-        finish(results, stage.out, as_json=False)
+        finish(results, stage.out, Show(as_json=False, full=False))
     assert left.value.exit_code == EXIT_CODES[results.verdict.decision]
     assert f"draftproof run --resume {stage.out} --wait-for-quiet" in capsys.readouterr().out
     host.foreign = 0.0

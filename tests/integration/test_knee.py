@@ -14,7 +14,7 @@ from draftproof.store.journal import load_journal
 from draftproof.tell.handover.packing import PackOptions, pack_run
 from draftproof.tell.handover.verifying import verify_package
 from draftproof.tell.report import render_html
-from draftproof.tell.report.text import render_text
+from draftproof.tell.report.text import render_full
 
 KNEE = """
 [objectives]
@@ -76,7 +76,7 @@ def test_a_run_searches_after_its_levels_and_reports_what_it_found(stage, search
     }
     assert {one["load"] for one in stage.measured()} == {"single", "knee-1", "knee-2"}
     assert "set a higher high" in " ".join(searched.knee.notes)
-    assert "Capacity knee" in render_text(searched)
+    assert "Capacity knee" in render_full(searched)
     assert 'id="knee"' in render_html(searched)
     assert {load for load, _ in searched.loads} == {"single"}
     assert not any("knee" in text for text in searched.warnings)

@@ -4,11 +4,12 @@ The qualification and its statistics take seconds to import, so they are importe
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from draftproof.cli.console import (
+    FullOption,
     JsonOption,
     fresh_directory,
     interruptible,
@@ -55,6 +56,7 @@ def demo(
         bool, typer.Option("--quick", help="A few prompts only: shows the path, too little for a verdict.")
     ] = False,
     as_json: JsonOption = False,
+    full: FullOption = False,
     quiet: QuietOption = False,
     wait_for_quiet: WaitOption = None,
     keep_going: KeepGoingOption = False,
@@ -68,7 +70,8 @@ def demo(
     plan, text = load_builtin_plan("demo-quick" if quick else "demo")
     patience = read_patience(wait_for_quiet, keep_going=keep_going)
     out = out or fresh_directory("demo-run")
-    _run_new(plan, text, out, as_json=as_json, quiet=quiet, patience=patience)
+    show = Show(as_json=as_json, full=full)
+    _run_new(plan, text, out, show, quiet=quiet, patience=patience)
 
 
 def run(
@@ -79,6 +82,7 @@ def run(
     ] = None,
     *,
     as_json: JsonOption = False,
+    full: FullOption = False,
     quiet: QuietOption = False,
     wait_for_quiet: WaitOption = None,
     keep_going: KeepGoingOption = False,
@@ -94,38 +98,38 @@ def run(
     if resume is not None:
         if out is not None:
             raise UsageError("--resume continues in its own directory", fix="leave --out away")
-        _resume(resume, as_json=as_json, quiet=quiet, patience=patience)
+        _resume(resume, Show(as_json=as_json, full=full), quiet=quiet, patience=patience)
         return
     assert plan_file is not None  # noqa: S101 - narrowed by the check above
     plan, text = load_plan(plan_file)
     check_filled_in(plan, str(plan_file))
     check_budgets(plan)
     out = out or fresh_directory(f"{plan.name}-run")
-    _run_new(plan, text, out, as_json=as_json, quiet=quiet, patience=patience)
+    show = Show(as_json=as_json, full=full)
+    _run_new(plan, text, out, show, quiet=quiet, patience=patience)
 
 
-def _run_new(
-    plan: "Plan",
-    text: str,
-    out: Path,
-    *,
-    as_json: bool,
-    quiet: bool,
-    patience: "Patience",
-) -> None:
+class Show(NamedTuple):
+    """What is printed of an outcome: JSON, or the answer, or every table."""
+
+    as_json: bool
+    full: bool
+
+
+def _run_new(plan: "Plan", text: str, out: Path, show: Show, *, quiet: bool, patience: "Patience") -> None:
     from draftproof.measure.run.runner import run_plan  # noqa: PLC0415
 
     with interruptible(out, lines=True, quiet=quiet) as progress:
         results = run_plan(plan, text, out, model_resolver(progress), progress, patience=patience)
-    finish(results, out, as_json=as_json)
+    finish(results, out, show)
 
 
-def _resume(out: Path, *, as_json: bool, quiet: bool, patience: "Patience") -> None:
+def _resume(out: Path, show: Show, *, quiet: bool, patience: "Patience") -> None:
     from draftproof.measure.run.runner import resume_run  # noqa: PLC0415
 
     with interruptible(out, lines=True, quiet=quiet) as progress:
         results = resume_run(out, model_resolver(progress), progress, patience=patience)
-    finish(results, out, as_json=as_json)
+    finish(results, out, show)
 
 
 def read_patience(wait_min: float | None, *, keep_going: bool) -> "Patience":
@@ -137,18 +141,13 @@ def read_patience(wait_min: float | None, *, keep_going: bool) -> "Patience":
     return Patience(wait_s=None if wait_min is None else 60 * wait_min, keep_going=keep_going)
 
 
-def finish(results: "Results", out: Path, *, as_json: bool) -> None:
+def finish(results: "Results", out: Path, show: Show) -> None:
     """Print the outcome of a run and exit with the verdict's code."""
-    from draftproof.judge.observe.observed import ENDED_EARLY  # noqa: PLC0415
     from draftproof.judge.results.run import EXIT_CODES  # noqa: PLC0415
-    from draftproof.tell.report.text import render_text  # noqa: PLC0415
+    from draftproof.tell.report.text import render_full, render_text  # noqa: PLC0415
 
-    if as_json:
+    if show.as_json:
         print_json(results.verdict)
     else:
-        print_text(render_text(results))
-        print_text(f"Report: {(out / 'report.html').resolve()}")
-        print_text(f"Re-compute it anywhere: draftproof report {out}")
-        if any(reason.code == ENDED_EARLY for reason in results.verdict.reasons):
-            print_text(f"Go on: draftproof run --resume {out} --wait-for-quiet")
+        print_text((render_full if show.full else render_text)(results, str(out)).rstrip("\n"))
     raise typer.Exit(EXIT_CODES[results.verdict.decision])

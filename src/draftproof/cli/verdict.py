@@ -2,36 +2,37 @@
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from draftproof.cli.console import JsonOption, RunArgument, interruptible, print_either, print_text
+from draftproof.cli.console import (
+    FullOption,
+    JsonOption,
+    RunArgument,
+    interruptible,
+    print_either,
+    print_text,
+)
 from draftproof.core.errors import DraftproofError, UsageError
 
-if TYPE_CHECKING:
-    from draftproof.judge.results.run import Verdict
 
-
-def report(run_directory: RunArgument) -> None:
+def report(run_directory: RunArgument, *, full: FullOption = False) -> None:
     """Re-compute results.json, envelope.json and report.html of a run; the same bytes each time.
 
     Exits with the verdict's code, as `run` does: 0 adopt, 10 limited, 20 defer, 30 inconclusive, 40 invalid.
     """
-    from draftproof.judge.results.run import EXIT_CODES  # noqa: PLC0415
+    from draftproof.cli.run import Show, finish  # noqa: PLC0415
     from draftproof.measure.run.reporting import recompute  # noqa: PLC0415
-    from draftproof.tell.report.text import render_text  # noqa: PLC0415
 
-    results = recompute(run_directory, write=True)
-    print_text(render_text(results))
-    print_text(f"Report: {run_directory / 'report.html'}")
-    raise typer.Exit(EXIT_CODES[results.verdict.decision])
+    finish(recompute(run_directory, write=True), run_directory, Show(as_json=False, full=full))
 
 
 def verdict(
     run_directory: RunArgument,
     *,
     as_json: JsonOption = False,
+    full: FullOption = False,
     explain: Annotated[
         bool,
         typer.Option("--explain", help="Walk from the verdict to cells, prompts and raw requests."),
@@ -48,6 +49,7 @@ def verdict(
 
     0 adopt, 10 adopt in a limited envelope, 20 defer, 30 inconclusive, 40 invalid run.
     """
+    from draftproof.cli.run import Show, finish  # noqa: PLC0415
     from draftproof.judge.results.run import EXIT_CODES  # noqa: PLC0415
     from draftproof.measure.run.reporting import recompute  # noqa: PLC0415
     from draftproof.tell.report.configuration import render_questions  # noqa: PLC0415
@@ -57,10 +59,9 @@ def verdict(
     if explain or cell is not None:
         _explain(run_directory, cell, as_json=as_json)
     results = recompute(run_directory, write=False)
-    if questions:
-        print_either(results.questions, partial(render_questions, results), as_json=as_json)
-    else:
-        print_either(results.verdict, partial(_render_verdict, results.verdict), as_json=as_json)
+    if not questions:
+        finish(results, run_directory, Show(as_json=as_json, full=full))
+    print_either(results.questions, partial(render_questions, results), as_json=as_json)
     raise typer.Exit(EXIT_CODES[results.verdict.decision])
 
 
@@ -73,11 +74,6 @@ def _explain(run_directory: Path, cell: str | None, *, as_json: bool) -> None:
     explanation = explain_run(run_directory, cell)
     print_either(explanation, partial(render_explanation, explanation), as_json=as_json)
     raise typer.Exit(EXIT_CODES[explanation.decision])
-
-
-def _render_verdict(verdict: "Verdict") -> str:
-    reasons = (f"  - {reason.text} [{reason.evidence}]" for reason in verdict.reasons)
-    return "\n".join([f"{verdict.decision}: {verdict.sentence}", *reasons])
 
 
 def judge(run_directory: RunArgument) -> None:

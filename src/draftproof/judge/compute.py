@@ -45,6 +45,7 @@ from draftproof.judge.inform.diagnosis.steps import (
 from draftproof.judge.inform.diagnosis.time_parts import diagnose
 from draftproof.judge.inform.economics import compute_economics
 from draftproof.judge.inform.filling import warn_about_filling, warn_about_known_prompts, warn_about_overload
+from draftproof.judge.inform.headline import compute_headline
 from draftproof.judge.inform.questions import answer_questions
 from draftproof.judge.inform.service_agreement import compare_sources, list_disagreements
 from draftproof.judge.inform.unmeasured import (
@@ -147,6 +148,7 @@ def _assemble(
     prepared, pairs = evidence.prepared, evidence.pairs
     plan, manifest, knee = prepared.plan, prepared.run.manifest, compute_knee(run)
     not_measured = _list_not_measured(evidence, cells, behaviour, services, knee)
+    answers = compute_agreements(prepared, pairs)
     return Results(
         schema_version=RESULTS_SCHEMA_VERSION,
         draftproof_version=draftproof.__version__,
@@ -165,7 +167,7 @@ def _assemble(
         arms=prepared.arms,
         cells=cells,
         verdict=verdict,
-        agreements=compute_agreements(prepared, pairs),
+        agreements=answers,
         estimators=compute_estimator_rows(prepared),
         equivalence=evidence.equivalence,
         order=order,
@@ -186,6 +188,14 @@ def _assemble(
         label_acceptance=compute_label_acceptance(prepared),
         load_sizes=prepared.sizes,
         knee=knee,
+        headline=compute_headline(
+            prepared,
+            pairs,
+            index_effects(rows["effects"]),
+            cells=cells,
+            arm_cells=rows["arm_cells"],
+            agreements=answers,
+        ),
         **rows,
     )
 

@@ -40,7 +40,7 @@ from draftproof.judge.results.run import Results  # noqa: E402
 from draftproof.judge.stats import resampling  # noqa: E402
 from draftproof.measure.run.reporting import recompute  # noqa: E402
 from draftproof.store.journal import encode_line  # noqa: E402
-from draftproof.tell.report import render_html, render_text  # noqa: E402
+from draftproof.tell.report import render_full, render_html, render_text  # noqa: E402
 
 records_run: Any = importlib.import_module("records_run")
 KEPT_RUNS = ROOT / "tests" / "fixtures" / "runs"
@@ -120,6 +120,7 @@ def _make_run(folder: Path) -> Path:
 def _read_run(run: Path) -> Iterator[tuple[str, bytes]]:
     """Yield what is made of a run: its files, its texts, its rules and its package."""
     yield "report.txt", _call("report", run.name)
+    yield "report--full.txt", _call("report", run.name, "--full")
     yield "verdict.txt", _call("verdict", run.name)
     yield "verdict.json", _call("verdict", run.name, "--json")
     for view in ("--explain", "--questions"):
@@ -190,6 +191,7 @@ def _read_knee() -> Iterator[tuple[str, bytes]]:
     )
     yield "knee/report.html", render_html(results, run.manifest).encode()
     yield "knee/report.txt", render_text(results).encode()
+    yield "knee/report--full.txt", render_full(results).encode()
 
 
 def _call(*arguments: str) -> bytes:

@@ -1,4 +1,4 @@
-"""The terminal summary compared whole with its golden text.
+"""The terminal's answer compared whole with its golden text.
 
 Refresh after a wanted change, then read the difference before committing it:
 

@@ -9,7 +9,7 @@ from draftproof.core.records import Chunk
 from draftproof.judge.compute import compute_results
 from draftproof.judge.decide.bounds import NO_COUNT, NOT_STREAMED, ONE_CHUNK, REMEDY
 from draftproof.judge.decide.decision import decide_run
-from draftproof.tell.report import render_html, render_text
+from draftproof.tell.report import render_full, render_html
 
 MS = 1_000_000
 WIDE = {"failure_margin": 0.1, "quality_margin": 0.15, "tail_margin": 5.0}
@@ -194,7 +194,7 @@ def test_the_basis_stands_beside_every_time_per_token(world):
     """Terminal and page say of each ratio and of each arm whether its first chunks are counted."""
     for counts, words in ((None, "first chunk not counted"), (lambda end: end, "first chunk counted")):
         results = compute_results(bundled(world, {"candidate": 4}, counts=counts))
-        lines = render_text(results).splitlines()
+        lines = render_full(results).splitlines()
         rows = [line for line in lines if line.startswith(("  Time per token", "Envelope"))]
         assert len(rows) >= 2
         assert all(words in line for line in rows)

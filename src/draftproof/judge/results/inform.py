@@ -375,3 +375,62 @@ class Economics(msgspec.Struct, frozen=True, kw_only=True):
     capacities: tuple[Capacity, ...]
     worths: tuple[Worth, ...]
     few_good: str | None = None
+
+
+class Compared(msgspec.Struct, frozen=True, kw_only=True):
+    """What was compared, and on how much: `methods` by arm; `measured_s` is the sum of the periods' times."""
+
+    model: str
+    engine: str
+    methods: dict[str, str]
+    prompts: int
+    requests: int
+    blocks: int
+    measured_s: float
+
+
+class HeadlineRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One quantity over all tasks at one load: ns, or tokens per second of one request.
+
+    `baseline` and `candidate` are the deciding statistic over the pairs that `change` (candidate / baseline)
+    is based on. `null_change` and `alternative_change` are None without that arm.
+    """
+
+    quantity: str
+    load: str
+    baseline: float | None
+    candidate: float | None
+    change: Figure
+    null_change: Figure | None = None
+    alternative_change: Figure | None = None
+
+
+class Exploratory(msgspec.Struct, frozen=True, kw_only=True):
+    """The bare ratio of a cell with too few `prompts` for an interval. It decides nothing."""
+
+    segment: str
+    load: str
+    ratio: float
+    prompts: int
+
+
+class ArmTotal(msgspec.Struct, frozen=True, kw_only=True):
+    """Counts of one arm over all loads and tasks; `answers_*` are greedy ones against the baseline's."""
+
+    arm: str
+    requests: int
+    failed: int
+    checks_judged: int
+    checks_passed: int
+    critical_failed: int
+    answers_compared: int
+    answers_changed: int
+
+
+class Headline(msgspec.Struct, frozen=True, kw_only=True):
+    """The figures of the first page that no other part of the results has."""
+
+    compared: Compared
+    rows: tuple[HeadlineRow, ...]
+    exploratory: tuple[Exploratory, ...]
+    totals: tuple[ArmTotal, ...]

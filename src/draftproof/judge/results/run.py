@@ -29,6 +29,7 @@ from draftproof.judge.results.inform import (
     ClientUse,
     Diagnoses,
     Economics,
+    Headline,
     PhaseSummary,
     ServiceAgreement,
     ServiceLine,
@@ -341,6 +342,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     knee: KneeSearch | None = None
     load_sizes: dict[str, LoadSize] = {}
     clients: tuple[ClientUse, ...] = ()
+    headline: Headline | None = None
 
     @property
     def sizes(self) -> dict[str, LoadSize]:

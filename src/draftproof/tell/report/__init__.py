@@ -5,6 +5,6 @@ counts and reasons. No clock, no network, no script in the page.
 """
 
 from draftproof.tell.report.page import render_html
-from draftproof.tell.report.text import render_text
+from draftproof.tell.report.text import render_full, render_text
 
-__all__ = ["render_html", "render_text"]
+__all__ = ["render_full", "render_html", "render_text"]

@@ -15,7 +15,7 @@ import msgspec
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from draftproof.core.manifests import Manifest
-from draftproof.judge.results.run import EnvelopeEntry, Figure, Results
+from draftproof.judge.results.run import Figure, Results
 from draftproof.tell.report import (
     answers,
     diagnosis,
@@ -34,6 +34,7 @@ from draftproof.tell.report.economics import STANDINGS as WORTH_STANDINGS
 from draftproof.tell.report.economics import build_economics, write_span, write_volume
 from draftproof.tell.report.effects import build_effect_charts, build_map
 from draftproof.tell.report.explanation import MOST_REASONS, LinkedReason, build_evidence, link_reasons
+from draftproof.tell.report.summary import describe_envelope
 
 _SHARE_THRESHOLDS_SUFFIXES = ("_margin", "_gain", "_quantile")
 # What stands on the page, in its order: the name in the templates, and what builds it.
@@ -133,21 +134,6 @@ def build_head(results: Results, manifest: Manifest | None) -> Head:
 def statistic_label(statistic: str) -> str:
     """Return "mean" or "median" for a reader."""
     return {"p50": "median"}.get(statistic, statistic)
-
-
-def describe_envelope(entries: tuple[EnvelopeEntry, ...]) -> tuple[str, ...]:
-    """One line per limit, e.g. "up to 4 requests in flight, context up to 1,024 tokens: rewriting, chat"."""
-    by_limit: dict[str, list[str]] = {}
-    for entry in sorted(entries, key=lambda e: e.limit.order, reverse=True):
-        by_limit.setdefault(_limit(entry), []).append(words.segment(entry.segment))
-    return tuple(f"{limit}: {', '.join(segments)}" for limit, segments in by_limit.items())
-
-
-def _limit(entry: EnvelopeEntry) -> str:
-    context = entry.max_context_tokens
-    tail = "" if context is None else f", context up to {context:,} tokens"
-    tail += " (longer ones show harm)" if entry.context == "limited" else ""
-    return f"up to {entry.limit.label}{tail}"
 
 
 def describe_thresholds(thresholds: dict[str, float | int]) -> tuple[tuple[str, str], ...]:

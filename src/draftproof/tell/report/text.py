@@ -1,4 +1,4 @@
-"""The terminal summary: the verdict, the envelope, the main effects, and what to doubt, in plain lines.
+"""What commands print of a run: the answer on one screen, and in full every table of the results.
 
 Deterministic and free of colour codes.
 
@@ -9,12 +9,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
+from draftproof.judge.inform.headline import TOKENS_PER_S
 from draftproof.judge.results.decide import Need, SamplePlan
 from draftproof.judge.results.run import ArmCell, Cell, Reason, Results
 from draftproof.tell.report import kit, words, write
 from draftproof.tell.report.answers import equivalence_sentence
-from draftproof.tell.report.page import describe_envelope, statistic_label
+from draftproof.tell.report.page import statistic_label
 from draftproof.tell.report.services import render_services
+from draftproof.tell.report.summary import Summary, SummaryRow, describe_envelope, summarise
 from draftproof.tell.report.tokens import (
     DELIVERY,
     delivery_hints,
@@ -34,8 +36,101 @@ MOST_REMEDIES = 3
 MOST_SIGNS = 2
 
 
-def render_text(results: Results) -> str:
-    """Render the summary for a terminal; the same results give the same text."""
+MOST_LINES = 25
+_BLOCK_LABELS = {"defer": "Because:", "invalid": "Because:", "adopt_limited": "Limits:"}
+
+
+def render_text(results: Results, run: str = "RUN") -> str:
+    """Render the answer in at most `MOST_LINES` lines; `run` is the run directory as the reader names it."""
+    found, shown = summarise(results, run), printable(run)
+    head = [
+        *_lines(f"{words.DECISIONS[found.decision].glyph} {found.answer} ({found.evidence})"),
+        *_lines(found.question),
+        *_lines(found.compared),
+    ]
+    asked = (("Faster?", found.faster), ("Safe?", found.safe), ("Noise?", found.noise))
+    last = [line for text in found.allowed[:2] for line in _lines(text, "May run:", 1)]
+    # Not wrapped: a command is copied in one piece.
+    last += [f"Next:    {printable(text)}" for text in found.next]
+    report = f"Report:  {shown}/report.html"
+    every = f"{report} (all figures here: draftproof report {shown} --full)"
+    last.append(every if len(every) <= write.WIDTH_COLUMNS else report)
+    return _fit(head, [line for label, text in asked for line in _lines(text, label)], last, found)
+
+
+def _lines(text: str, label: str = "", most: int = 2) -> list[str]:
+    """Return a text as lines under a label; what is longer than `most` of them ends in an ellipsis."""
+    first = f"{label:9}" if label else ""
+    lines = write.wrap(text, first, " " * len(first))
+    cut = [*lines[: most - 1], lines[most - 1][: write.WIDTH_COLUMNS - 2] + " …"] if len(lines) > most else []
+    return cut or lines
+
+
+def _fit(head: list[str], asked: list[str], last: list[str], found: Summary) -> str:
+    """Put the parts together; tables take the room that is left, blank lines what is left of that."""
+    room = MOST_LINES - len(head) - len(asked) - len(last)
+    first = _BLOCK_LABELS.get(found.decision, "Not yet:")
+    texts = [_lines(text, first if place == 0 else " ") for place, text in enumerate(found.blocks)]
+    least = sum(map(len, texts[:2]))
+    grid = _grid(found, room - least - len(_tables(found)[-1]))
+    table = next((one for one in _tables(found) if len(one) + len(grid) + least <= room), [])
+    blocks: list[str] = []
+    for lines in texts:
+        blocks += lines if len(table) + len(grid) + len(blocks) + len(lines) <= room else []
+    parts = [part for part in (head, asked, table, grid, blocks, last) if part]
+    spare = MOST_LINES - sum(map(len, parts))
+    spaced = [[*([""] if 0 < place <= spare else []), *part] for place, part in enumerate(parts)]
+    return "\n".join(line for part in spaced for line in part) + "\n"
+
+
+def _tables(found: Summary) -> list[list[str]]:
+    """Return tables of all tasks, the longer first: all times, those of tokens, those of the outer loads."""
+    times = [row for row in found.rows if row.quantity != TOKENS_PER_S]
+    outer = {row.load for row in (*times[:1], *times[-1:])}
+    kept = [
+        [row for row in times if not row.quantity.startswith(left)] for left in ("-", "e2e", ("e2e", "ttft"))
+    ]
+    return [_table(found, rows) for rows in (*kept, [row for row in kept[2] if row.load in outer])]
+
+
+def _table(found: Summary, rows: Sequence[SummaryRow]) -> list[str]:
+    """Set rows in columns; the alternative's is left out where there is no room for it."""
+    rates = {row.load: row for row in found.rows if row.quantity == TOKENS_PER_S}
+    header = ("All tasks", "Load", "Off", "On", "Change [interval]", "Equal services", "Alternative")
+    texts = [_table_row(row, rates.get(row.load)) for row in rows]
+    whole = write.table(header, texts)
+    if any(row.alternative for row in rows) and max(map(len, whole)) <= write.WIDTH_COLUMNS:
+        return whole
+    return write.table(header[:-1], [text[:-1] for text in texts])
+
+
+def _table_row(row: SummaryRow, rate: SummaryRow | None) -> tuple[str, ...]:
+    """Return the texts of a row; the time per token has the tokens per second in brackets."""
+    has_rate = rate is not None and row.quantity == "tpot_ns"
+    return (
+        "ms per token (tokens/s)" if has_rate else row.label,
+        row.load,
+        f"{row.off} ({rate.off})" if rate and has_rate else row.off,
+        f"{row.on} ({rate.on})" if rate and has_rate else row.on,
+        f"{row.change} {row.interval}".strip(),
+        row.null,
+        row.alternative,
+    )
+
+
+def _grid(found: Summary, room: int) -> list[str]:
+    """Return status and change of every task at every load; of more than there is room for, the counts."""
+    rows = [(task, *(cell.text if cell else "" for cell in cells)) for task, cells in found.grid]
+    table = write.table((f"Task ({found.legend})", *found.loads), rows)
+    if rows and max(map(len, table)) > write.WIDTH_COLUMNS:
+        table = write.table(("Task", *found.loads), rows)
+    if not rows or len(table) > room or max(map(len, table)) > write.WIDTH_COLUMNS:
+        return _lines(f"{found.counts} {'Every cell is in the report.' if rows else ''}".strip())
+    return table
+
+
+def render_full(results: Results, run: str = "RUN") -> str:
+    """Render every table of the results for a terminal; the same results give the same text."""
     knee = results.knee
     return write.join(
         (
@@ -52,7 +147,7 @@ def render_text(results: Results) -> str:
             render_services(results),
             write.section("Warnings", write.bullets(results.warnings)),
             write.section("Not measured", write.bullets(results.not_measured)),
-            _identity(results),
+            [*_identity(results), f"Report: {printable(run)}/report.html"],
         )
     )
 
@@ -238,15 +333,15 @@ def render_samples(found: SamplePlan) -> str:
     return write.join(
         (
             write.wrap(found.sentence),
-            _table("gain", gains, found),
-            _table("tail", tails, found),
-            _table("share", shares, found),
+            _sample_table("gain", gains, found),
+            _sample_table("tail", tails, found),
+            _sample_table("share", shares, found),
             write.bullets(_explain(found)),
         )
     )
 
 
-def _table(kind: str, needs: list[Need], found: SamplePlan) -> list[str]:
+def _sample_table(kind: str, needs: list[Need], found: SamplePlan) -> list[str]:
     has = ("Workload", "Measured") if found.run else ("Workload",)
     header = ("What", "Load", "Spread", "Needed", *has, "More", "Unit")
     rows = [_row(need, measured=bool(found.run)) for need in needs]

@@ -14,27 +14,39 @@ POOLED = "all"
 
 
 class Word(msgspec.Struct, frozen=True):
-    """A status or decision: its label, a glyph that works without colour, and one line of meaning."""
+    """A status or decision: its label, a glyph that works without colour, and one line of meaning.
+
+    `adjective` is how a status counts cells: "3 not settled".
+    """
 
     label: str
     glyph: str
     meaning: str
+    adjective: str = ""
 
 
 STATUSES: dict[str, Word] = {
     "gain": Word(
         "Gain",
         "▲",
-        "whole interval better than the minimum gain by more than equal arms differ; guardrails hold",
+        "even the pessimistic end of the interval is faster than the minimum gain, and nothing got worse",
+        "gain",
     ),
-    "neutral": Word("Neutral", "●", "whole interval inside the margins: no difference that matters"),
+    "neutral": Word(
+        "Neutral", "●", "the whole interval is within the margins: no difference that matters", "unchanged"
+    ),
     "harm": Word(
         "Harm",
         "▼",
-        "whole interval worse than the harm margin by more than equal arms differ, or a guardrail violated",
+        "even the optimistic end of the interval is slower than the margin, or a guardrail is broken",
+        "harmful",
     ),
-    "inconclusive": Word("Inconclusive", "?", "the interval does not settle it, or too few samples"),
-    "invalid": Word("Invalid", "✕", "a fault of client, counters or comparability: nothing is concluded"),
+    "inconclusive": Word(
+        "Not settled", "?", "the interval is too wide, or a guardrail is not shown to hold", "not settled"
+    ),
+    "invalid": Word(
+        "Invalid", "✕", "the client, the counters or the comparison failed: nothing is concluded", "invalid"
+    ),
 }
 
 COUNTS: dict[str, str] = {

@@ -6,8 +6,9 @@ from tests.builders.results import build_results
 from draftproof.judge.results.inform import ClientUse
 from draftproof.judge.results.run import EnvelopeEntry
 from draftproof.plan.limits import LoadSize
-from draftproof.tell.report.page import describe_envelope, render_html
+from draftproof.tell.report.page import render_html
 from draftproof.tell.report.services import build_clients
+from draftproof.tell.report.summary import describe_envelope
 
 
 def make_row(**changes):

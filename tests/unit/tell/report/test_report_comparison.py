@@ -23,7 +23,7 @@ from draftproof.judge.compare.comparison import (
 from draftproof.judge.compare.outcomes import QUANTITIES
 from draftproof.judge.results.decide import read_reference
 from draftproof.judge.results.run import Delivery, EnvelopeEntry, Figure, Results
-from draftproof.tell.report import render_html, render_text
+from draftproof.tell.report import render_full, render_html
 from draftproof.tell.report.comparison import QUANTITY_WORDS, describe_noise, headline, render_comparison
 
 PLATFORM = dict.fromkeys(("accelerator", "driver", "libraries", "kernels"), False)
@@ -277,14 +277,14 @@ def test_only_undisclosed_arms_get_the_section_of_delivery():
     plain = build_results()
     shown = msgspec.structs.replace(plain, deliveries=(build_delivery(),))
     hidden = msgspec.structs.replace(plain, deliveries=(build_delivery(mechanism="n-gram lookup"),))
-    text = " ".join(render_text(shown).split())
+    text = " ".join(render_full(shown).split())
     assert "Undisclosed mechanism: Candidate." in text
     assert "Candidate 48 3.90" in text
     assert "Candidate at alone, 1 in flight: Hint, no proof: delivery looks bundled." in text
     page = render_html(shown)
     assert "Undisclosed mechanism: Candidate." in page
     assert "Hint, no proof" in page
-    assert render_text(hidden) == render_text(plain)
+    assert render_full(hidden) == render_full(plain)
     assert render_html(hidden) == render_html(plain)
 
 
@@ -298,7 +298,7 @@ def test_answers_that_are_not_in_the_table_of_delivery_are_counted():
     )
     for requests, count in ((answered, 0), (answered - 3, 3)):
         shown = msgspec.structs.replace(results, deliveries=(build_delivery(requests=requests),))
-        text = " ".join(render_text(shown).split())
+        text = " ".join(render_full(shown).split())
         said = f"Left out, since their times are: {count} of {answered} answers of Candidate at alone"
         assert (said in text) == bool(count)
 

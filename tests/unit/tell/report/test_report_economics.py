@@ -20,7 +20,7 @@ from draftproof.judge.results.inform import (
     TimeParts,
     Worth,
 )
-from draftproof.tell.report import render_html, render_text
+from draftproof.tell.report import render_full, render_html
 from draftproof.tell.report.diagnosis import build_drafter, build_time_section
 from draftproof.tell.report.economics import UNPRICED, build_economics, write_volume
 
@@ -221,8 +221,8 @@ def test_an_open_end_of_a_range_is_infinite_and_not_0():
 
 def test_the_terminal_names_what_to_look_at_first():
     """The first remedies with their figures; none, no heading."""
-    assert "What to look at first\n  - More <batching>: queueing takes 31 %." in render_text(build())
-    assert "What to look at first" not in render_text(build_results())
+    assert "What to look at first\n  - More <batching>: queueing takes 31 %." in render_full(build())
+    assert "What to look at first" not in render_full(build_results())
 
 
 def test_few_good_requests_are_said_above_the_capacities():

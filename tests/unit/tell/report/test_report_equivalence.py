@@ -11,7 +11,7 @@ from tests.builders.results import build_results
 from draftproof.judge.compute import compute_results
 from draftproof.tell.report.answers import build_equivalence, equivalence_sentence
 from draftproof.tell.report.page import render_html
-from draftproof.tell.report.text import render_text
+from draftproof.tell.report.text import render_full
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "judge"))
 from output_worlds import OutputWorld, Said, differs_in, hotter_draw, sampled_world
@@ -43,7 +43,7 @@ def test_the_sentence_says_the_overall_statement_and_the_null(batching):
         "Over all loads, the candidate's outputs against the baseline's: differs: batching."
     )
     assert "Two equal arms: tested: no difference larger than 11.7 %" in sentence
-    assert "differs: batching" in render_text(batching)
+    assert "differs: batching" in render_full(batching)
     assert "differs: batching" in render_html(batching)
 
 

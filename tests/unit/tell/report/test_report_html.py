@@ -13,7 +13,7 @@ import pytest
 from tests.builders.manifest import build_manifest
 from tests.builders.results import build_results
 
-from draftproof.tell.report import render_html, render_text
+from draftproof.tell.report import render_full, render_html
 
 _VOID = {"meta", "br", "rect", "line", "circle", "path", "use", "link", "img"}
 _EVIL = "\"><script>alert(1)</script>'"
@@ -110,7 +110,7 @@ def test_the_page_holds_no_control_characters(evil):
     page = render_html(results)
     assert evil not in page
     assert "a\N{REPLACEMENT CHARACTER}" in page
-    assert evil not in render_text(results)
+    assert evil not in render_full(results)
     page.encode()
 
 
@@ -203,11 +203,11 @@ def test_an_empty_run_still_renders():
 def test_the_same_results_give_the_same_bytes_in_any_process():
     """Hash randomisation changes nothing."""
     program = (
-        "import hashlib; from draftproof.tell.report import render_html, render_text;"
+        "import hashlib; from draftproof.tell.report import render_html, render_full;"
         "from tests.builders.results import build_results;"
         "from tests.builders.manifest import build_manifest;"
         "r = build_results(segments=3);"
-        "print(hashlib.sha256((render_html(r, build_manifest()) + render_text(r)).encode()).hexdigest())"
+        "print(hashlib.sha256((render_html(r, build_manifest()) + render_full(r)).encode()).hexdigest())"
     )
     digests = {
         subprocess.run(

@@ -6,7 +6,7 @@ from tests.builders.results import build_results
 
 from draftproof.judge.results.decide import Figure
 from draftproof.judge.results.knee import ArmKnee, KneePoint, KneeRatio, KneeSearch
-from draftproof.tell.report import render_html, render_text
+from draftproof.tell.report import render_full, render_html
 from draftproof.tell.report.knee import build_knee, write_end
 
 
@@ -67,7 +67,7 @@ def test_without_a_search_there_is_no_section_and_no_link_to_one():
     page = render_html(build_results())
     assert 'href="#knee"' not in page
     assert 'id="knee"' not in page
-    assert "Capacity knee" not in render_text(build_results())
+    assert "Capacity knee" not in render_full(build_results())
 
 
 def test_the_page_holds_sentence_points_notes_and_an_escaped_reason():
@@ -84,7 +84,7 @@ def test_the_page_holds_sentence_points_notes_and_an_escaped_reason():
 
 def test_the_terminal_says_the_sentence_and_the_notes():
     """The summary has the knees in one sentence."""
-    assert "The baseline & the candidate were searched." in render_text(results())
+    assert "The baseline & the candidate were searched." in render_full(results())
 
 
 def test_higher_shares_lie_higher_and_higher_loads_further_right():

@@ -8,7 +8,8 @@ from tests.builders.results import build_results
 from draftproof.judge.results.run import EnvelopeEntry, EstimatorRow, Figure
 from draftproof.tell.report import kit, words, write
 from draftproof.tell.report.kit import Footnotes
-from draftproof.tell.report.page import build_model, describe_envelope
+from draftproof.tell.report.page import build_model
+from draftproof.tell.report.summary import describe_envelope
 from draftproof.tell.report.tokens import is_ours
 from draftproof.tell.report.write import MISSING
 

@@ -12,7 +12,7 @@ from draftproof.tell.report import kit, render_html, words
 from draftproof.tell.report.answers import build_checks
 from draftproof.tell.report.kit import candidate_ratios, choose_segments, describe_left_out
 from draftproof.tell.report.page import build_model
-from draftproof.tell.report.text import render_text
+from draftproof.tell.report.text import render_full
 
 LARGE, SMALL, FAILED = (
     build_results(segments=60, loads=12),
@@ -111,16 +111,16 @@ def test_left_out_line_stands_last_and_only_where_needed():
 
 def test_terminal_names_every_status_of_a_large_run():
     """Seven hundred cells are told by segment in a few hundred lines, and each load's status is in one."""
-    text = render_text(LARGE)
+    text = render_full(LARGE)
     assert len(text.splitlines()) < 400
-    assert "rewriting: Gain at alone, full; Inconclusive at level-2; Harm at level-3 to level-11." in text
+    assert "rewriting: Gain at alone, full; Not settled at level-2; Harm at level-3 to level-11." in text
     joined = " ".join(text.split())
     assert all(f"- {words.segment(segment)}: " in joined for segment in LARGE.segments)
 
 
 def test_terminal_gives_the_figures_of_a_small_run():
     """A run of a few cells has each with its change and interval."""
-    assert "Changes and intervals of all cells" not in render_text(SMALL)
+    assert "Changes and intervals of all cells" not in render_full(SMALL)
 
 
 def test_run_without_a_number_has_no_empty_axes():

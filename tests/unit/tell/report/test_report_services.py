@@ -13,7 +13,7 @@ from draftproof.judge.results.inform import (
     ServiceStart,
     ServiceUse,
 )
-from draftproof.tell.report import render_html, render_text
+from draftproof.tell.report import render_full, render_html
 from draftproof.tell.report.services import build_services
 
 USE = ServiceUse(
@@ -163,12 +163,12 @@ def test_a_run_without_telemetry_says_so():
     section = build_services(results)
     assert (section.use, section.agreement, section.plots, section.untold) == ((), (), (), "")
     assert "metrics were read during the run, so only" in render_html(results)
-    assert "services say" not in render_text(results)
+    assert "services say" not in render_full(results)
 
 
 def test_the_terminal_shows_agreement_and_what_each_load_tells(told):
     """The same figures in plain lines, none wider than the rest of the summary."""
-    text = render_text(told)
+    text = render_full(told)
     _, _, part = text.partition("What the services say of themselves\n")
     part = part.partition("\n\n")[0]
     assert "Drafted tokens 900 by the client, 1,000 by the service" in " ".join(part.split())

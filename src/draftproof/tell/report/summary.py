@@ -1,0 +1,394 @@
+"""The answer on one page: verdict, what was compared, three questions, figures, what blocks, what is next.
+
+Pure view of the results. Terminal and first page of the report render the same `Summary`, so that they never
+say different things. No number is computed here.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from draftproof.judge.decide.wording import name_reason, name_segment
+from draftproof.judge.inform.headline import TOKENS_PER_S
+from draftproof.judge.observe.observed import ENDED_EARLY
+from draftproof.judge.results.inform import ArmTotal, Exploratory, HeadlineRow
+from draftproof.judge.results.run import APPROVING, Cell, EnvelopeEntry, Figure, Results
+from draftproof.tell.report import kit, words, write
+
+MOST_WORDS = 12
+MOST_BLOCKS = 4
+_NAMED_TASKS = 2
+_NAMED_LOADS = 3
+_SHOWN_TASKS = 12
+_QUANTITIES = {
+    "tpot_ns": "Time per token (ms)",
+    TOKENS_PER_S: "Tokens/s per request",
+    "ttft_from_schedule_ns": "Time to first token (ms)",
+    "e2e_from_schedule_ns": "End-to-end time (s)",
+}
+_LEADING_CODES = (ENDED_EARLY, "incomplete", "gain_above_gap")
+_WHY_CODES = ("low_acceptance", "dear_verification")
+
+
+class SummaryRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One quantity over all tasks at one load, as text; "" for an arm that was not run."""
+
+    quantity: str
+    label: str
+    load: str
+    off: str
+    on: str
+    change: str
+    interval: str
+    null: str
+    alternative: str
+
+
+class GridCell(msgspec.Struct, frozen=True, kw_only=True):
+    """One task at one load: status, change and its interval; `prompts` where it is exploratory only."""
+
+    status: str
+    figure: Figure
+    prompts: int | None = None
+
+    @property
+    def text(self) -> str:
+        """Return "▲ −38%", or "(−12%, n = 4)" for a value below the sample floor."""
+        if self.prompts is not None:
+            return f"({write.change(self.figure.value)}, n = {self.prompts})"
+        return f"{words.STATUSES[self.status].glyph} {write.change(self.figure.value)}"
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole answer. `blocks` are the most important first; `grid` holds (task, cells by load)."""
+
+    decision: str
+    answer: str
+    evidence: str
+    question: str
+    compared: str
+    faster: str
+    safe: str
+    noise: str
+    rows: tuple[SummaryRow, ...]
+    loads: tuple[str, ...]
+    grid: tuple[tuple[str, tuple[GridCell | None, ...]], ...]
+    counts: str
+    blocks: tuple[str, ...]
+    next: tuple[str, ...]
+    allowed: tuple[str, ...]
+
+    @property
+    def legend(self) -> str:
+        """What the marks of the grid mean, e.g. "? not settled, ▼ harmful"."""
+        cells = [cell for _, row in self.grid for cell in row if cell is not None]
+        used = {cell.status for cell in cells}
+        marks = [f"{one.glyph} {one.adjective}" for name, one in words.STATUSES.items() if name in used]
+        return ", ".join([*marks, *(["( ) exploratory"] if any(cell.prompts for cell in cells) else [])])
+
+
+def summarise(results: Results, run: str = "RUN") -> Summary:
+    """Return the answer that results give; `run` is what commands call the run directory."""
+    return Summary(
+        decision=results.verdict.decision,
+        answer=answer(results),
+        evidence=results.verdict.evidence_level,
+        question=results.question,
+        compared=_compared(results),
+        faster=_faster(results),
+        safe=_safe(results),
+        noise=_noise(results),
+        rows=tuple(_row(row) for row in _sorted_rows(results) if row.baseline is not None),
+        loads=tuple(kit.load_title(results, load) for load in kit.order_loads(results)),
+        grid=_grid(results),
+        counts=count_cells(results.cells),
+        blocks=tuple(dict.fromkeys(map(words.sentence_case, _blocks(results))))[:MOST_BLOCKS],
+        next=tuple(_next(results, run)),
+        allowed=tuple(map(words.sentence_case, describe_envelope(results.verdict.envelope))),
+    )
+
+
+def answer(results: Results) -> str:
+    """Return the verdict in at most twelve words."""
+    decision, cells = results.verdict.decision, results.cells
+    if decision in APPROVING:
+        return _adopted(results)
+    if decision == "invalid":
+        return "Invalid run: nothing can be concluded."
+    counts, total = Counter[str](cell.status for cell in cells), len(cells)
+    if decision == "defer":
+        if counts["harm"] == total:
+            return f"Do not enable: harmful at {_every_load(results)}."
+        harm = f", {counts['harm']} of {total} cells harmful" if counts["harm"] else ""
+        return f"Do not enable: no task gains{harm or f' at {_any_load(results)}'}."
+    return f"Inconclusive: {_open(results, counts, total)}."
+
+
+def _open(results: Results, counts: Counter[str], total: int) -> str:
+    codes = {reason.code for reason in results.verdict.reasons}
+    if ENDED_EARLY in codes or "incomplete" in codes:
+        return "the run is not complete"
+    if "gain_above_gap" in codes:
+        return "gains, but not from the lowest load up"
+    held = sum(cell.status == "inconclusive" and _is_held(cell) for cell in results.cells)
+    if held:
+        return f"faster in {held} of {total} cells, other conditions still open"
+    if counts["inconclusive"] == total:
+        return f"no task settled at {_any_load(results)}"
+    settled = [
+        f"{counts[one]} {words.STATUSES[one].adjective}" for one in ("gain", "harm", "neutral", "invalid")
+    ]
+    named = [text for text in settled if not text.startswith("0")]
+    return ", ".join([f"{counts['inconclusive']} of {total} cells not settled", *named])
+
+
+def _is_held(cell: Cell) -> bool:
+    """Return whether a cell is fast enough and something else keeps it from being a gain."""
+    return bool(cell.reasons) and cell.reasons[0].code == "effect_gain"
+
+
+def _adopted(results: Results) -> str:
+    adopt = "Adopt" if results.evidence == "representative" else "Adopt on trial"
+    envelope = results.verdict.envelope
+    names = list(dict.fromkeys(name_segment(entry.segment) for entry in envelope))
+    total, limits = len(results.segments), {entry.limit for entry in envelope}
+    if len(names) <= _NAMED_TASKS:
+        tasks = " and ".join(names) or "no task"
+    else:
+        tasks = "every task" if len(names) == total else f"{len(names)} of {total} tasks"
+    where = f"up to {limits.pop().short}" if len(limits) == 1 else "within the limits below"
+    said = f"{adopt}: {tasks}, {where}."
+    return said if len(said.split()) <= MOST_WORDS else f"{adopt}: {tasks}, within the limits below."
+
+
+def _any_load(results: Results) -> str:
+    return {1: "this load", 2: "either load"}.get(len(results.loads), "any load")
+
+
+def _every_load(results: Results) -> str:
+    return {1: "this load", 2: "both loads"}.get(len(results.loads), "every load")
+
+
+def _compared(results: Results) -> str:
+    found = results.headline.compared if results.headline else None
+    if found is None:
+        return ""
+    arms = [found.methods.get("candidate", "candidate"), "against", found.methods.get("baseline", "baseline")]
+    others = {"alternative": "an alternative too", "baseline_null": "the baseline twice"}
+    where = " on ".join(part for part in (found.model, found.engine) if part)
+    named = "; ".join((" ".join(arms), *(text for arm, text in others.items() if arm in results.arms)))
+    size = (
+        _count(found.prompts, "prompt"),
+        _count(found.requests, "request"),
+        _count(found.blocks, "block"),
+        _count(len(results.loads), "load"),
+        write.hours(found.measured_s / 3600),
+    )
+    return f"{f'{where}: ' if where else ''}{named}. {', '.join(size)}."
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _pooled(results: Results) -> list[HeadlineRow]:
+    """Return the deciding quantity's rows: of all loads, or of the first and the last of many."""
+    rows = [
+        row for row in (results.headline.rows if results.headline else ()) if row.quantity == results.metric
+    ]
+    return rows if len(rows) <= _NAMED_LOADS else [rows[0], rows[-1]]
+
+
+def _at_loads(rows: Iterable[tuple[str, Figure]]) -> str:
+    return ", ".join(
+        f"{write.change(one.value)} {write.interval(one, write.change)}".rstrip() + f" at {load}"
+        for load, one in rows
+    )
+
+
+def _faster(results: Results) -> str:
+    rows = _pooled(results)
+    if all(row.change.value is None for row in rows):
+        return "Not known: no pair of answers could be compared."
+    return f"{words.metric(results.metric)}, all tasks: {_at_loads((row.load, row.change) for row in rows)}."
+
+
+def _noise(results: Results) -> str:
+    rows = [(row.load, row.null_change) for row in _pooled(results) if row.null_change is not None]
+    if all(change.value is None for _, change in rows):
+        return "Not known: the baseline was not measured a second time."
+    return f"Two equal services differed by {_at_loads(rows)}."
+
+
+def _safe(results: Results) -> str:
+    totals = {one.arm: one for one in (results.headline.totals if results.headline else ())}
+    if "candidate" not in totals or "baseline" not in totals:
+        return "Not known: no request was measured."
+    on, off, null = totals["candidate"], totals["baseline"], totals.get("baseline_null")
+    failed = f"Failed {on.failed:,} of {on.requests:,} (off {off.failed:,})"
+    return " ".join(
+        f"{part}." for part in (failed, _checks(on, off), _changed(on, null), _tail(results)) if part
+    )
+
+
+def _checks(on: ArmTotal, off: ArmTotal) -> str:
+    if not on.checks_judged:
+        return "No answer was checked"
+    return f"Checks passed {on.checks_passed:,} of {on.checks_judged:,} (off {off.checks_passed:,})"
+
+
+def _changed(on: ArmTotal, null: ArmTotal | None) -> str:
+    if not on.answers_compared:
+        return "No greedy answers to compare"
+    beside = f"{null.answers_changed:,} of {null.answers_compared:,}" if null else "not run"
+    return f"Answers changed {on.answers_changed:,} of {on.answers_compared:,} (equal services {beside})"
+
+
+def _tail(results: Results) -> str:
+    """Say what the tail's guardrails come to: worse somewhere, not shown somewhere, or no worse."""
+    found = {guard.standing for cell in results.cells for guard in cell.guardrails if "tail" in guard.code}
+    if not found:
+        return ""
+    quantile = next((one.statistic for one in results.tail_effects), "The tail")
+    if "violated" in found:
+        return f"{quantile} is worse"
+    return f"{quantile} is no worse" if found == {"held"} else f"{quantile} is not shown to be no worse"
+
+
+def _sorted_rows(results: Results) -> list[HeadlineRow]:
+    rows = list(results.headline.rows if results.headline else ())
+    return sorted(rows, key=lambda row: list(_QUANTITIES).index(row.quantity))
+
+
+def _row(row: HeadlineRow) -> SummaryRow:
+    def side(value: float | None) -> str:
+        if row.quantity.startswith("e2e"):
+            return write.seconds(value and value / 1e9).removesuffix(" s")
+        return write.ms(value) if row.quantity.endswith("_ns") else write.number(value)
+
+    def change(figure: Figure | None) -> str:
+        return write.change(figure.value) if figure else ""
+
+    return SummaryRow(
+        quantity=row.quantity,
+        label=_QUANTITIES[row.quantity],
+        load=row.load,
+        off=side(row.baseline),
+        on=side(row.candidate),
+        change=change(row.change),
+        interval=write.interval(row.change, write.change),
+        null=change(row.null_change),
+        alternative=change(row.alternative_change),
+    )
+
+
+def _grid(results: Results) -> tuple[tuple[str, tuple[GridCell | None, ...]], ...]:
+    explored = {
+        (one.segment, one.load): one for one in (results.headline.exploratory if results.headline else ())
+    }
+    cells = {(cell.segment, cell.load): cell for cell in results.cells}
+    segments = kit.order_segments(results, {segment for segment, _ in cells})
+    loads = kit.order_loads(results)
+
+    def field(segment: str, load: str) -> GridCell | None:
+        cell = cells.get((segment, load))
+        return _grid_cell(cell, explored.get((segment, load))) if cell else None
+
+    return tuple((words.segment(s), tuple(field(s, load) for load in loads)) for s in segments)
+
+
+def _grid_cell(cell: Cell, explored: Exploratory | None) -> GridCell:
+    if cell.effect.value is None and explored is not None:
+        return GridCell(status=cell.status, figure=Figure(value=explored.ratio), prompts=explored.prompts)
+    return GridCell(status=cell.status, figure=cell.effect)
+
+
+def count_cells(cells: Sequence[Cell]) -> str:
+    """Return "Of 8 cells: 3 gain, 5 not settled.", naming harm and what is not shown apart."""
+    if not cells:
+        return "No cell was measured."
+    counts = Counter[str](cell.status for cell in cells)
+    named = [f"{counts[one]:,} {word.adjective}" for one, word in words.STATUSES.items() if counts[one]]
+    return f"Of {_count(len(cells), 'cell')}: {', '.join(named)}."
+
+
+def _blocks(results: Results) -> Iterator[str]:
+    """Yield what keeps speculation from being adopted, most important first, each with what to do."""
+    reasons, decision = results.verdict.reasons, results.verdict.decision
+    if decision == "adopt":
+        return
+    if decision == "invalid":
+        yield from (reason.text for reason in reasons[:MOST_BLOCKS])
+        return
+    yield from (reason.text for reason in reasons if reason.code in _LEADING_CODES)
+    yield from _harms(results.cells)
+    yield from (reason.text for reason in reasons if reason.code == "obstacle")
+    yield from _held(results.cells)
+    yield from (reason.text for reason in reasons if reason.code in _WHY_CODES)
+
+
+def _harms(cells: Sequence[Cell]) -> Iterator[str]:
+    harmful = [cell for cell in cells if cell.status == "harm"]
+    if not harmful:
+        return
+    worst = max(harmful, key=lambda cell: cell.effect.value or 0)
+    figure = f"{write.change(worst.effect.value)} {write.interval(worst.effect, write.change)}".strip()
+    where = f"{name_segment(worst.segment)} at {worst.load}, {figure}"
+    if len(harmful) > 1:
+        where = f"{len(harmful)} of {len(cells)} cells, most in {where}"
+    yield f"Harmful in {where}: leave speculation off there."
+
+
+def _held(cells: Sequence[Cell]) -> Iterator[str]:
+    """Yield what keeps cells that are fast enough from being gains, in one sentence."""
+    held = [cell for cell in cells if cell.status == "inconclusive" and _is_held(cell)]
+    names = Counter(name for cell in held for name in {name_reason(one.code) for one in cell.reasons[1:]})
+    if names:
+        yield f"Fast enough in {_count(len(held), 'cell')}, but not settled: {', '.join(names)}."
+
+
+def _next(results: Results, run: str) -> Iterator[str]:
+    """Yield one or two lines of what to do."""
+    codes = {reason.code for reason in results.verdict.reasons}
+    decision = results.verdict.decision
+    if ENDED_EARLY in codes:
+        yield f"draftproof run --resume {run} --wait-for-quiet"
+    elif "incomplete" in codes:
+        yield f"draftproof run --resume {run}"
+    elif decision in APPROVING and results.evidence == "representative":
+        yield f"draftproof rules {run}"
+        yield f"draftproof package {run}"
+    elif decision in APPROVING:
+        yield 'Measure your own traffic (evidence = "representative") before you rely on it.'
+    elif decision == "inconclusive":
+        yield f"draftproof samples {run}/plan.toml --run {run}"
+    elif decision == "invalid":
+        yield "Remove the fault that is named first, then measure again."
+    else:
+        remedies = [one.title for one in results.diagnoses.remedies[:2]] if results.diagnoses else []
+        yield (
+            f"Look elsewhere first: {', '.join(remedies)}."
+            if remedies
+            else "Leave speculation off for this traffic."
+        )
+
+
+def describe_envelope(entries: tuple[EnvelopeEntry, ...], most: int = _SHOWN_TASKS) -> tuple[str, ...]:
+    """One line per limit, e.g. "up to 4 requests in flight, context up to 1,024 tokens: rewriting, chat"."""
+    by_limit: dict[str, list[str]] = {}
+    for entry in sorted(entries, key=lambda e: e.limit.order, reverse=True):
+        by_limit.setdefault(_limit(entry), []).append(words.segment(entry.segment))
+    return tuple(f"{limit}: {_list_tasks(names, most)}" for limit, names in by_limit.items())
+
+
+def _list_tasks(names: Sequence[str], most: int) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def _limit(entry: EnvelopeEntry) -> str:
+    context = entry.max_context_tokens
+    tail = "" if context is None else f", context up to {context:,} tokens"
+    tail += " (longer ones show harm)" if entry.context == "limited" else ""
+    return f"up to {entry.limit.label}{tail}"
