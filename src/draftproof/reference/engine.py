@@ -27,7 +27,7 @@ from draftproof.reference.drafters.ngram import NgramProposer
 from draftproof.reference.models.model import TargetModel, load_target
 from draftproof.reference.processors import Grammars
 from draftproof.reference.proposer import Draft, Proposer
-from draftproof.reference.scheduler import Delivery, LiveSequence, Scheduler
+from draftproof.reference.scheduler import LiveSequence, Scheduler, SequenceOutput
 from draftproof.reference.spans import (
     BROKEN_LOGITS,
     NO_DRAFT,
@@ -49,7 +49,7 @@ from draftproof.reference.types import (
 )
 
 Outputs = list[tuple[str, RoundOutput]]
-_FAILED = Delivery(token_ids=(), text="", finish_reason="error")
+_FAILED = SequenceOutput(token_ids=(), text="", finish_reason="error")
 
 
 class Engine:
@@ -308,7 +308,7 @@ class _Round(NamedTuple):
     """
 
     span: Span
-    delivery: Delivery
+    delivery: SequenceOutput
     accepted: int
     kept: int
     logprobs: tuple[TokenLogprobs, ...] | None
@@ -333,7 +333,7 @@ def _sequence_trace(round_: _Round, planned: Mapping[str, int]) -> SequenceTrace
 
 def _round_output(
     sequence: LiveSequence,
-    delivery: Delivery,
+    delivery: SequenceOutput,
     stats: RoundStats | None,
     *,
     error: str | None = None,

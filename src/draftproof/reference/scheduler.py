@@ -20,7 +20,7 @@ _STREAM_STRIDE = 0x9E3779B97F4A7C15  # odd and far from any seed a user would ch
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
+class SequenceOutput:
     """What one round delivers: final tokens, the text they allow to show, and whether the output ended."""
 
     token_ids: tuple[int, ...]
@@ -85,7 +85,7 @@ class LiveSequence:
         """What ended the output in an error of its own, None for nothing."""
         return None if self.constraint is None else self.constraint.failure
 
-    def commit(self, token_ids: Sequence[int]) -> Delivery:
+    def commit(self, token_ids: Sequence[int]) -> SequenceOutput:
         """Append tokens up to and including the first that ends the output.
 
         An end-of-sequence or stop token is delivered and its text is not; the token that completes a stop
@@ -104,7 +104,7 @@ class LiveSequence:
             if reason is not None:
                 text += self._text.flush()
                 break
-        return Delivery(tuple(delivered), text, reason)
+        return SequenceOutput(tuple(delivered), text, reason)
 
     def _end_reason(self, token_id: int, *, is_end: bool) -> FinishReason | None:
         if self.constraint is not None:

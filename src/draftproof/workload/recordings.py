@@ -73,7 +73,7 @@ MOST_FILLER_TOKENS = 50_000_000
 _PROMPT_EDGES = (256, 1024, 4096)
 _ANSWER_EDGES = (64, 256, 1024)
 
-Evidence = Literal["representative", "synthetic", "smoke"]
+EvidenceLevel = Literal["representative", "synthetic", "smoke"]
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,7 +153,7 @@ def has_filler(items: Iterable[Item]) -> bool:
     return any(item.segments.get(PROMPTS) == FILLER for item in items)
 
 
-def cap_evidence(stated: Evidence, items: Iterable[Item]) -> Evidence:
+def cap_evidence(stated: EvidenceLevel, items: Iterable[Item]) -> EvidenceLevel:
     """Return what a plan may claim of its traffic: invented words are no representative sample."""
     return "synthetic" if stated == "representative" and has_filler(items) else stated
 

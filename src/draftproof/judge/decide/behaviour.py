@@ -13,7 +13,7 @@ import numpy as np
 
 from draftproof.core.records import Judgement, ProbeStatus
 from draftproof.judge.decide.effects import CellKey
-from draftproof.judge.decide.guardrails import Finding
+from draftproof.judge.decide.guardrails import GuardrailFinding
 from draftproof.judge.observe.pairs import all_of, group_conversations
 from draftproof.judge.observe.run_data import ARM_ORDER, Observation, PreparedRun
 from draftproof.judge.results.decide import (
@@ -121,7 +121,7 @@ def list_probes(prepared: PreparedRun) -> tuple[ProbeResult, ...]:
     return tuple(worst[probe, arm] for probe in PROBES for arm in ARM_ORDER if (probe, arm) in worst)
 
 
-def judge_probes(prepared: PreparedRun) -> tuple[Finding, ...]:
+def judge_probes(prepared: PreparedRun) -> tuple[GuardrailFinding, ...]:
     """Return a violation for each probe that the baseline passes and the candidate does not."""
     by_arm = _by_arm(list_probes(prepared))
     baseline, candidate = by_arm.get("baseline", {}), by_arm.get("candidate", {})
@@ -132,11 +132,11 @@ def judge_probes(prepared: PreparedRun) -> tuple[Finding, ...]:
             why = f"{PROBES[probe]}, which the baseline passes: {one.detail.rstrip('.')}."
             row = Reference("behaviour", "candidate", quantity=probe)
             reason = Reason(code="behaviour_regression", text=f"The candidate {what} {why}", evidence=row)
-            found.append(Finding(standing="violated", reason=reason))
+            found.append(GuardrailFinding(standing="violated", reason=reason))
     return tuple(found)
 
 
-def judge_unjudged(prepared: PreparedRun) -> dict[CellKey, tuple[Finding, ...]]:
+def judge_unjudged(prepared: PreparedRun) -> dict[CellKey, tuple[GuardrailFinding, ...]]:
     """Return an open finding for each cell in which a critical check of the candidate was not judged."""
     counts: Counter[CellKey] = Counter()
     unjudged = prepared.columns.checks[:, 3]
@@ -146,13 +146,13 @@ def judge_unjudged(prepared: PreparedRun) -> dict[CellKey, tuple[Finding, ...]]:
         counts[one.segment, one.record.load] += sum(
             check.critical and check.passed is None for check in one.checks
         )
-    found: dict[CellKey, tuple[Finding, ...]] = {}
+    found: dict[CellKey, tuple[GuardrailFinding, ...]] = {}
     for cell, n in counts.items():
         if n:
             text = f"{n} critical checks of the candidate's answers were not judged."
             evidence = Reference("checks", "candidate", at=cell)
             reason = Reason(code="critical_unjudged", text=text, evidence=evidence)
-            found[cell] = (Finding(standing="open", reason=reason),)
+            found[cell] = (GuardrailFinding(standing="open", reason=reason),)
     return found
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from draftproof.judge.decide.effects import CellKey, EffectIndex, null_difference_at
 from draftproof.judge.decide.faults import Faults
-from draftproof.judge.decide.guardrails import Finding
+from draftproof.judge.decide.guardrails import GuardrailFinding
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
 from draftproof.judge.results.decide import Figure, GuardrailStanding, Reference, describe
 from draftproof.judge.results.run import Cell, CellStatus, Reason
@@ -34,7 +34,7 @@ class CellEvidence(msgspec.Struct, frozen=True, kw_only=True):
     noise: float
     verification_steps: int | None
     prompts: int
-    findings: tuple[Finding, ...]
+    findings: tuple[GuardrailFinding, ...]
     fault_reasons: tuple[Reason, ...]
 
 
@@ -42,7 +42,7 @@ def gather_evidence(
     prepared: PreparedRun,
     cell: CellKey,
     effects: EffectIndex,
-    findings: Sequence[Finding],
+    findings: Sequence[GuardrailFinding],
     faults: Faults,
     *,
     steps: int | None,
@@ -87,7 +87,7 @@ def decide_cell(evidence: CellEvidence, thresholds: Thresholds, metric: str, siz
     )
 
 
-def _state_guardrail(finding: Finding) -> GuardrailStanding:
+def _state_guardrail(finding: GuardrailFinding) -> GuardrailStanding:
     reason = finding.reason
     return GuardrailStanding(
         code=reason.code, standing=finding.standing, text=reason.text, evidence=reason.evidence
@@ -155,7 +155,7 @@ def _decide_status(
     return standing, [effect_reason, *_reasons(evidence.findings, "open", "shifted")]
 
 
-def _reasons(findings: Iterable[Finding], *standings: str) -> list[Reason]:
+def _reasons(findings: Iterable[GuardrailFinding], *standings: str) -> list[Reason]:
     return [finding.reason for finding in findings if finding.standing in standings]
 
 

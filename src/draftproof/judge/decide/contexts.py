@@ -19,7 +19,7 @@ from draftproof.judge.decide.effects import (
     null_difference_at,
     spread_at,
 )
-from draftproof.judge.decide.guardrails import Finding, find
+from draftproof.judge.decide.guardrails import GuardrailFinding, find
 from draftproof.judge.observe.pairs import DECISIVE, Pairs, PairTable
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
 from draftproof.judge.results.decide import ContextBand, refer
@@ -84,7 +84,7 @@ def divide_into_bands(contexts: Mapping[str, int], minimum: int) -> tuple[tuple[
     return ()
 
 
-def judge_contexts(cell: CellKey, bands: Iterable[ContextBand]) -> tuple[Finding, ...]:
+def judge_contexts(cell: CellKey, bands: Iterable[ContextBand]) -> tuple[GuardrailFinding, ...]:
     """Return an open finding where the shortest contexts show harm: no limit could leave them out."""
     return tuple(
         _explain_harm(one)
@@ -157,7 +157,7 @@ def _judge_band(
     )
 
 
-def _explain_harm(band: ContextBand) -> Finding:
+def _explain_harm(band: ContextBand) -> GuardrailFinding:
     text = (
         f"The {band.prompts} prompts with the shortest contexts ({band.min_context_tokens} to "
         f"{band.max_context_tokens} tokens) show harm: candidate / baseline is {band.ratio:.2f} "

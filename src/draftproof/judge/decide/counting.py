@@ -18,7 +18,7 @@ import numpy as np
 
 from draftproof.core.records import RequestRecord
 from draftproof.judge.decide.effects import METRICS, CellKey
-from draftproof.judge.decide.guardrails import SUSPECT_PROMPTS, Finding, find
+from draftproof.judge.decide.guardrails import SUSPECT_PROMPTS, GuardrailFinding, find
 from draftproof.judge.metrics.delivery import count_characters
 from draftproof.judge.metrics.request import METRIC_WORDS, count_output_tokens, is_empty
 from draftproof.judge.observe.columns import FROM_PROMPT, Columns
@@ -301,7 +301,7 @@ def count_hidden(prepared: PreparedRun, pairs: Pairs) -> dict[CellKey, tuple[Cov
 
 def judge_coverage(
     cell: CellKey, hidden: Mapping[CellKey, tuple[Coverage, ...]], margin: float
-) -> tuple[Finding, ...]:
+) -> tuple[GuardrailFinding, ...]:
     """Return one open finding for each metric that the candidate hides in more than `margin` of the pairs."""
     return tuple(_explain(cell, one) for one in hidden.get(cell, ()) if one.hidden > margin * one.known)
 
@@ -316,7 +316,7 @@ def _cover(columns: Columns, pairs: Pairs, metric: str) -> Coverage:
     return Coverage(metric=metric, known=int(known.sum()), hidden=int((known & ~usable[mine]).sum()))
 
 
-def _explain(cell: CellKey, one: Coverage) -> Finding:
+def _explain(cell: CellKey, one: Coverage) -> GuardrailFinding:
     text = (
         f"The candidate's {WORDS[one.metric]} is not usable in {one.hidden} of {one.known} pairs in which "
         "the baseline's is, so what the others show may be chosen."

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from draftproof.judge.decide.cells import decide_effect
 from draftproof.judge.decide.effects import CellKey
-from draftproof.judge.decide.guardrails import Finding, Standing
+from draftproof.judge.decide.guardrails import GuardrailFinding, GuardrailOutcome
 from draftproof.judge.observe.pairs import group_conversations
 from draftproof.judge.observe.run_data import PreparedRun
 from draftproof.judge.observe.windows import PeriodWindow, measure_windows
@@ -259,10 +259,10 @@ def transform_figure(figure: Figure, change: Callable[[float], float]) -> Figure
 
 
 # What device time says of a cell by its interval; inside its margins it withholds a gain and harms nothing.
-_STANDINGS: dict[CellStatus, Standing] = {"gain": "held", "harm": "violated", "neutral": "shifted"}
+_STANDINGS: dict[CellStatus, GuardrailOutcome] = {"gain": "held", "harm": "violated", "neutral": "shifted"}
 
 
-def judge_budgets(prepared: PreparedRun) -> Mapping[CellKey, tuple[Finding, ...]]:
+def judge_budgets(prepared: PreparedRun) -> Mapping[CellKey, tuple[GuardrailFinding, ...]]:
     """Return, by cell, where device time per output token stands; none where the budgets are equal."""
     budgets = list_budgets(prepared.plan)
     mine, theirs = budgets["candidate"], budgets["baseline"]
@@ -288,9 +288,9 @@ def compare_with_alternative(prepared: PreparedRun) -> Mapping[str, Figure]:
     return {load: ratio for load, (ratio, _) in found.items()}
 
 
-def _judge(prepared: PreparedRun, load: str, ratio: Figure, noise: float, devices: str) -> Finding:
+def _judge(prepared: PreparedRun, load: str, ratio: Figure, noise: float, devices: str) -> GuardrailFinding:
     if ratio.low is None or ratio.high is None:
-        standing: Standing = "open"
+        standing: GuardrailOutcome = "open"
         text = f"With {devices} the device time per output token cannot be compared: {ratio.reason}"
     else:
         standing = _STANDINGS.get(decide_effect(ratio, prepared.plan.thresholds, noise), "open")
@@ -299,4 +299,4 @@ def _judge(prepared: PreparedRun, load: str, ratio: Figure, noise: float, device
             f"{load}; a gain needs less than {1 - prepared.plan.thresholds.minimum_gain:.2f}"
         )
     reason = Reason(code="device_time", text=f"{text}.", evidence=Reference("plan", name="arms"))
-    return Finding(standing=standing, reason=reason)
+    return GuardrailFinding(standing=standing, reason=reason)

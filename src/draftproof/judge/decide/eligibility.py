@@ -21,7 +21,7 @@ from draftproof.judge.decide.effects import (
     null_difference_at,
 )
 from draftproof.judge.decide.forecast import blocks_needed, find_few_blocks
-from draftproof.judge.decide.guardrails import Finding, find
+from draftproof.judge.decide.guardrails import GuardrailFinding, find
 from draftproof.judge.decide.near_copies import join_near_copies
 from draftproof.judge.metrics.request import METRIC_WORDS
 from draftproof.judge.observe.attempts import may_disturb_itself, take_first_attempts
@@ -36,9 +36,9 @@ TPOT, E2E = "tpot_ns", "e2e_from_schedule_ns"
 
 def judge_credit(
     prepared: PreparedRun, pairs: PairTable, effects: EffectIndex, *, is_representative: bool
-) -> dict[CellKey, tuple[Finding, ...]]:
+) -> dict[CellKey, tuple[GuardrailFinding, ...]]:
     """Return, by cell, what keeps a gain from being claimed; representative traffic takes more blocks."""
-    found: defaultdict[CellKey, list[Finding]] = defaultdict(list)
+    found: defaultdict[CellKey, list[GuardrailFinding]] = defaultdict(list)
     for cell, finding in (
         *_find_by_length(prepared, pairs[DECISIVE], effects),
         *_find_contradicted(prepared, pairs[DECISIVE], effects),
@@ -55,7 +55,7 @@ def judge_credit(
 
 def _find_by_length(
     prepared: PreparedRun, pairs: Pairs, effects: EffectIndex
-) -> Iterable[tuple[CellKey, Finding]]:
+) -> Iterable[tuple[CellKey, GuardrailFinding]]:
     """Find gains that do not survive the shift of length: less its upper limit, and over shared tokens."""
     metric, thresholds = prepared.plan.comparison.metric, prepared.plan.thresholds
     gains = dict(_list_gains(prepared, effects))
@@ -116,7 +116,7 @@ def _compare_at_equal_length(prepared: PreparedRun, pairs: Pairs, metric: str) -
 
 def _find_contradicted(
     prepared: PreparedRun, pairs: Pairs, effects: EffectIndex
-) -> Iterable[tuple[CellKey, Finding]]:
+) -> Iterable[tuple[CellKey, GuardrailFinding]]:
     """Find gains of time per token that end-to-end time does not show, whatever their cause.
 
     With a share f of the baseline's time after its first token, an end-to-end ratio R implies 1 − (1 − R)/f
@@ -158,7 +158,7 @@ def _imply(whole: Figure, share: float) -> Figure:
 
 def _find_by_counting(
     prepared: PreparedRun, pairs: Pairs, effects: EffectIndex
-) -> Iterable[tuple[CellKey, Finding]]:
+) -> Iterable[tuple[CellKey, GuardrailFinding]]:
     """Find gains of time per token that are none for each character of text, where tokens hold less of it.
 
     An arm that states more tokens for its text looks faster by as much.
@@ -184,14 +184,16 @@ def _find_by_counting(
             yield cell, _open("gain_by_counting", text, cell)
 
 
-def _find_disturbed_more(prepared: PreparedRun) -> Iterable[tuple[CellKey, Finding]]:
+def _find_disturbed_more(prepared: PreparedRun) -> Iterable[tuple[CellKey, GuardrailFinding]]:
     """Find that the host disturbed the candidate more often than chance does: it may disturb itself."""
     text = prepared.disturbed_more.get("candidate")
     for load in prepared.loads if text else ():
         yield from _open_load(prepared, load, "disturbed_more", f"{text}, so no gain is claimed.")
 
 
-def _find_by_attempts(prepared: PreparedRun, effects: EffectIndex) -> Iterable[tuple[CellKey, Finding]]:
+def _find_by_attempts(
+    prepared: PreparedRun, effects: EffectIndex
+) -> Iterable[tuple[CellKey, GuardrailFinding]]:
     """Find gains that only the second attempts show, where hardly any but the candidate's were needed.
 
     A candidate that stalls by itself may have let the host look disturbed: its first attempts count then too.
@@ -211,7 +213,7 @@ def _find_by_attempts(prepared: PreparedRun, effects: EffectIndex) -> Iterable[t
 
 def _find_by_near_copies(
     prepared: PreparedRun, pairs: Pairs, effects: EffectIndex
-) -> Iterable[tuple[CellKey, Finding]]:
+) -> Iterable[tuple[CellKey, GuardrailFinding]]:
     """Find gains that rest on near copies which answer alike: with each group as one prompt they are none.
 
     Where all prompts are of one or two groups, nothing tells whether they answer alike; a warning says so.
@@ -245,7 +247,7 @@ def _words(prepared: PreparedRun) -> str:
     return METRIC_WORDS[prepared.plan.comparison.metric]
 
 
-def _find_late_by_itself(prepared: PreparedRun) -> Iterable[tuple[CellKey, Finding]]:
+def _find_late_by_itself(prepared: PreparedRun) -> Iterable[tuple[CellKey, GuardrailFinding]]:
     """Find loads at which the candidate may have made the client late, so that its slow times are left out.
 
     Times of a late client's periods do not count. Where the run's own processes filled the host in one of the
@@ -264,15 +266,19 @@ def _find_late_by_itself(prepared: PreparedRun) -> Iterable[tuple[CellKey, Findi
             yield from _open_load(prepared, load, "late_by_itself", text)
 
 
-def _find_few_blocks(prepared: PreparedRun, pairs: Pairs, least: int) -> Iterable[tuple[CellKey, Finding]]:
+def _find_few_blocks(
+    prepared: PreparedRun, pairs: Pairs, least: int
+) -> Iterable[tuple[CellKey, GuardrailFinding]]:
     """Find loads with so few blocks that what a period does to all of its prompts is in no interval."""
     for load, text in find_few_blocks(prepared, pairs, least):
         yield from _open_load(prepared, load, "periods_unmeasured", text)
 
 
-def _open_load(prepared: PreparedRun, load: str, code: str, text: str) -> Iterable[tuple[CellKey, Finding]]:
+def _open_load(
+    prepared: PreparedRun, load: str, code: str, text: str
+) -> Iterable[tuple[CellKey, GuardrailFinding]]:
     yield from (((name, load), _open(code, text, (name, load))) for name in prepared.segments)
 
 
-def _open(code: str, text: str, cell: CellKey) -> Finding:
+def _open(code: str, text: str, cell: CellKey) -> GuardrailFinding:
     return find("open", code, text, refer("effects", cell))

@@ -25,7 +25,7 @@ from draftproof.judge.stats.resampling import Floats, index_labels
 from draftproof.judge.stats.shares import paired_share_difference
 from draftproof.plan.schema import Thresholds
 
-Standing = Literal["held", "open", "violated", "shifted", "noted"]
+GuardrailOutcome = Literal["held", "open", "violated", "shifted", "noted"]
 ENDS_NOT_SHOWN = "token_limit_not_shown"
 SUSPECT_PROMPTS = 2  # a single prompt more or less is chance
 
@@ -61,13 +61,15 @@ QUANTITIES = tuple(SHARE_RULES)
 SHOWN_SHARES = ("failed_share", "passed_share")
 
 
-def find(standing: Standing, code: str, text: str, row: Reference, *, remedy: str | None = None) -> "Finding":
+def find(
+    standing: GuardrailOutcome, code: str, text: str, row: Reference, *, remedy: str | None = None
+) -> "GuardrailFinding":
     """Return a finding; `row` is what it is read from."""
     reason = Reason(code=code, text=f"{text.removesuffix('.')}.", evidence=row, remedy=remedy)
-    return Finding(standing=standing, reason=reason)
+    return GuardrailFinding(standing=standing, reason=reason)
 
 
-def find_unknown(code: str, text: str, figure: Figure, row: Reference) -> "Finding":
+def find_unknown(code: str, text: str, figure: Figure, row: Reference) -> "GuardrailFinding":
     """Return the open finding of an unknown figure, with what helps where no number of prompts does."""
     text, remedy = f"{text}: {figure.reason}", figure.remedy
     text += f"; no number of prompts changes that: {remedy}" if remedy else ""
@@ -78,7 +80,7 @@ DifferenceIndex = Mapping[tuple[str, str, str, str, str], Difference]
 Votes = Mapping[tuple[bool, bool], Fraction]  # (state of the arm, of the other) -> prompts
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class GuardrailFinding(msgspec.Struct, frozen=True, kw_only=True):
     """Where one guardrail stands in one cell.
 
     `held`: non-inferior. `violated`: the whole interval lies beyond the margin. `shifted`: the answers'
@@ -87,7 +89,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     withholding it.
     """
 
-    standing: Standing
+    standing: GuardrailOutcome
     reason: Reason
 
 
@@ -148,7 +150,7 @@ def judge_guardrails(
     thresholds: Thresholds,
     *,
     withholds: bool,
-) -> tuple[Finding, ...]:
+) -> tuple[GuardrailFinding, ...]:
     """Return where every guardrail of the candidate against the baseline stands in a cell.
 
     `withholds`: whether ends of answers that are not shown to be the baseline's keep a gain from being
@@ -173,11 +175,11 @@ def judge_guardrails(
     )
 
 
-def judge_critical(cell: CellKey, critical: Mapping[CellKey, int], allowed: int) -> Finding:
+def judge_critical(cell: CellKey, critical: Mapping[CellKey, int], allowed: int) -> GuardrailFinding:
     """Judge new critical failures: above the allowed number at a load, each cell that has one is at fault."""
     at_load = sum(count for (_, load), count in critical.items() if load == cell[1])
     here = critical.get(cell, 0)
-    standing: Standing = "violated" if at_load > allowed and here else "held"
+    standing: GuardrailOutcome = "violated" if at_load > allowed and here else "held"
     text = (
         f"{at_load} new failures of critical checks against the baseline at load {cell[1]} "
         f"({here} in this cell); the plan allows {allowed}"
@@ -185,14 +187,14 @@ def judge_critical(cell: CellKey, critical: Mapping[CellKey, int], allowed: int)
     return find(standing, "critical_errors", text, refer("checks", cell))
 
 
-def judge_time(name: str, cell: CellKey, ratio: Figure, margin: float, null: float = 1.0) -> Finding:
+def judge_time(name: str, cell: CellKey, ratio: Figure, margin: float, null: float = 1.0) -> GuardrailFinding:
     """Judge a time's ratio against 1 + margin; `null` is by what two equal arms differ there, 1 or more."""
     words = {"ttft": "time to first token", "e2e": "end-to-end time"}[name]
     code, row = f"guardrail_{name}", refer("effects", cell, name)
     if ratio.low is None or ratio.high is None:
         return find_unknown(code, f"{words} could not be compared", ratio, row)
     span = f"{words} is {describe(ratio)} of the baseline's, at most {1 + margin:.2f} is allowed"
-    standing: Standing = "held" if ratio.high <= 1 + margin else "open"
+    standing: GuardrailOutcome = "held" if ratio.high <= 1 + margin else "open"
     standing = "violated" if ratio.low > (1 + margin) * null else standing
     return find(standing, code, span + beside_null(null), row)
 
@@ -202,7 +204,7 @@ def beside_null(null: float) -> str:
     return f", and two equal arms differ by {100 * (null - 1):.1f} %" if null > 1.001 else ""
 
 
-def judge_length(cell: CellKey, ratio: Figure, margin: float) -> Finding:
+def judge_length(cell: CellKey, ratio: Figure, margin: float) -> GuardrailFinding:
     """Judge the mean length of answers: a shift beyond the margin either way means no gain is claimed."""
     code, row = "output_length", refer("effects", cell, "output_tokens")
     if ratio.low is None or ratio.high is None:
@@ -216,7 +218,7 @@ def judge_length(cell: CellKey, ratio: Figure, margin: float) -> Finding:
 
 def judge_share(
     cell: CellKey, differences: DifferenceIndex, quantity: str, thresholds: Thresholds
-) -> Finding:
+) -> GuardrailFinding:
     """Judge a share: non-inferior over the load, violated or shifted in the cell or over the load.
 
     A share that cannot be compared is never held.
@@ -226,7 +228,7 @@ def judge_share(
     here = differences[quantity, "candidate", "baseline", segment, load].difference
     pooled = differences[quantity, "candidate", "baseline", ALL_SEGMENTS, load].difference
     own, whole = (refer("differences", one, quantity) for one in (cell, (ALL_SEGMENTS, load)))
-    worst: Standing = "violated" if rule.sign else "shifted"
+    worst: GuardrailOutcome = "violated" if rule.sign else "shifted"
     code = rule.code if rule.sign else f"{rule.code}_shift"
     if _is_beyond(here, margin, rule.sign):
         return find(worst, code, _share_text(rule, here, margin, f"in {segment}"), own)
@@ -246,7 +248,7 @@ def judge_share(
 
 def judge_ends(
     cell: CellKey, differences: DifferenceIndex, thresholds: Thresholds, *, withholds: bool
-) -> Finding:
+) -> GuardrailFinding:
     """Judge the share of answers that end at the token limit; a shift that shows always withholds a gain."""
     found = judge_share(cell, differences, "limit_share", thresholds)
     places = (cell, (ALL_SEGMENTS, cell[1]))
@@ -254,7 +256,9 @@ def judge_ends(
     shows = max(_worse(one, 0) for one in here) > thresholds.token_limit_margin
     if found.standing != "open" or withholds or shows:
         return found
-    return Finding(standing="noted", reason=msgspec.structs.replace(found.reason, code=ENDS_NOT_SHOWN))
+    return GuardrailFinding(
+        standing="noted", reason=msgspec.structs.replace(found.reason, code=ENDS_NOT_SHOWN)
+    )
 
 
 def _is_suspect(here: Figure, margin: float, sign: int) -> bool:

@@ -19,7 +19,7 @@ from draftproof.judge.decide.effects import (
     null_difference_at,
     to_effect,
 )
-from draftproof.judge.decide.guardrails import Finding, Standing, beside_null, find
+from draftproof.judge.decide.guardrails import GuardrailFinding, GuardrailOutcome, beside_null, find
 from draftproof.judge.decide.processes import spread_processes
 from draftproof.judge.decide.spreads import DEFAULT_POWER, spread_values
 from draftproof.judge.metrics.request import METRIC_WORDS
@@ -83,7 +83,7 @@ def compute_tails(prepared: PreparedRun, pairs: PairTable) -> Tails:
 
 def judge_tails(
     cell: CellKey, tails: Tails, thresholds: Thresholds, *, withholds: bool
-) -> tuple[Finding, ...]:
+) -> tuple[GuardrailFinding, ...]:
     """Return where the tail of each metric stands in a cell, noted if not shown and not `withholds`."""
     return tuple(_judge(metric, cell, tails, thresholds, withholds=withholds) for metric in TAIL_METRICS)
 
@@ -248,7 +248,9 @@ def _point(prepared: PreparedRun, pairs: Pairs, metric: str, q: float) -> float 
     return above / below
 
 
-def _judge(metric: str, cell: CellKey, tails: Tails, thresholds: Thresholds, *, withholds: bool) -> Finding:
+def _judge(
+    metric: str, cell: CellKey, tails: Tails, thresholds: Thresholds, *, withholds: bool
+) -> GuardrailFinding:
     limit, load = 1 + thresholds.tail_margin, cell[1]
     places = (cell, (ALL_SEGMENTS, load))
     own, whole = (refer("tails", one, metric) for one in places)
@@ -271,7 +273,7 @@ def _judge(metric: str, cell: CellKey, tails: Tails, thresholds: Thresholds, *, 
     return find(*(("open", code) if withholds else ("noted", NOT_SHOWN)), text, whole)
 
 
-def _standing(ratio: Figure, limit: float, null: float = 1.0) -> Standing:
+def _standing(ratio: Figure, limit: float, null: float = 1.0) -> GuardrailOutcome:
     """Return where a ratio stands: violated only beyond what two equal arms differ by as well."""
     if ratio.low is not None and ratio.low > limit * null:
         return "violated"

@@ -13,7 +13,7 @@ import msgspec
 from draftproof.judge.knee.trials import PeriodSeen, Place, estimate_trial_s
 from draftproof.judge.observe.levels import Trial, count_blocks, list_arms, list_items, plan_trial
 from draftproof.judge.observe.run_data import PeriodKey
-from draftproof.judge.stats.knee import Rules, Seen, Standing, Step, choose_step, judge_share
+from draftproof.judge.stats.knee import Rules, Seen, Step, TrialOutcome, choose_step, judge_share
 from draftproof.judge.stats.shares import (
     ClusteredShare,
     clustered_share,
@@ -40,7 +40,7 @@ class PointSeen(msgspec.Struct, frozen=True, kw_only=True):
     share: ClusteredShare | None
     own_time: float
     correlation: float
-    standing: Standing
+    standing: TrialOutcome
     saturated: str | None
     prompts: int
 
@@ -207,7 +207,7 @@ def _find_step(chosen: Step | None, begun: Step | None, *, is_over: bool) -> Ste
     return begun
 
 
-def _stand(share: ClusteredShare | None, saturated: str | None, target: float) -> Standing:
+def _stand(share: ClusteredShare | None, saturated: str | None, target: float) -> TrialOutcome:
     if saturated is not None:
         return "fails"
     return "open" if share is None else judge_share(share.low, share.high, target)

@@ -208,7 +208,7 @@ class TimeParts(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
 
 
-class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+class Sign(msgspec.Struct, frozen=True, kw_only=True):
     """One figure that a remedy is based on, in words, and the row it comes from."""
 
     text: str
@@ -226,7 +226,7 @@ class Remedy(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     loads: tuple[str, ...]
     stake: float | None
-    evidence: tuple[Evidence, ...]
+    evidence: tuple[Sign, ...]
 
 
 class DrafterFact(msgspec.Struct, frozen=True, kw_only=True):

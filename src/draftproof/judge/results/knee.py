@@ -5,7 +5,7 @@ from typing import Literal
 import msgspec
 
 from draftproof.judge.results.decide import Figure
-from draftproof.judge.stats.knee import Standing
+from draftproof.judge.stats.knee import TrialOutcome
 
 
 class KneePoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,7 +21,7 @@ class KneePoint(msgspec.Struct, frozen=True, kw_only=True):
     arm: str
     load: float
     level: str
-    standing: Standing
+    standing: TrialOutcome
     trials: int
     invalid_trials: int
     attempted: int

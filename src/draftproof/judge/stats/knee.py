@@ -9,13 +9,13 @@ import math
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-Standing = Literal["holds", "fails", "open"]
+TrialOutcome = Literal["holds", "fails", "open"]
 
 
 class Seen(NamedTuple):
     """What an arm showed at a point: `share` leans it one way where it is open; `trials` were taken."""
 
-    standing: Standing
+    standing: TrialOutcome
     share: float | None
     trials: int
 
@@ -78,7 +78,7 @@ def list_ladder(points: int, per_doubling: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys([*range(0, points, per_doubling), points - 1]))
 
 
-def judge_share(low: float, high: float, target: float) -> Standing:
+def judge_share(low: float, high: float, target: float) -> TrialOutcome:
     """Say what an interval of the on-time share shows."""
     if low >= target:
         return "holds"

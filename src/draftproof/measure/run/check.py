@@ -34,7 +34,7 @@ from draftproof.plan.environment import resolve_references
 from draftproof.plan.loading import BUILTIN_PREFIX
 from draftproof.plan.schema import Plan
 from draftproof.services.arms.comparability import find_differences
-from draftproof.services.arms.findings import Finding
+from draftproof.services.arms.findings import PreflightFinding
 from draftproof.services.arms.launch import MODEL_MARK, list_arms
 from draftproof.services.arms.preflight import PreflightReport, run_preflight
 from draftproof.workload.items import Item, Workload
@@ -105,7 +105,7 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
     segments: dict[str, int]
     differences: dict[str, tuple[str, ...]]
     contracts: tuple[Contract, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[PreflightFinding, ...]
     forecasts: tuple[str, ...]
     blocked: str | None = None
     load_findings: tuple[LoadFinding, ...] = ()

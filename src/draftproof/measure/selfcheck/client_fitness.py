@@ -63,7 +63,7 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True):
         return self.error.requests / self.steady_s if self.steady_s else None
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class FitnessFinding(msgspec.Struct, frozen=True, kw_only=True):
     """What was not within its limit, in words; `is_shown`: False where a stretch was too short to tell."""
 
     text: str
@@ -106,7 +106,7 @@ def find_steady_part(records: Sequence[RequestRecord], streams: int) -> tuple[in
     return counted[streams - 1], counted[-1]
 
 
-def judge_stretch(stretch: Stretch, limits: Limits) -> tuple[Finding, ...]:
+def judge_stretch(stretch: Stretch, limits: Limits) -> tuple[FitnessFinding, ...]:
     """Return what was beyond its limit or could not be told; empty for a client that may judge there."""
     error = stretch.error
     return (
@@ -127,7 +127,7 @@ def judge_stretch(stretch: Stretch, limits: Limits) -> tuple[Finding, ...]:
             stretch=stretch,
         ),
         *_judge_tpot(error.tpot_relative_error, limits.tpot_relative),
-        *(Finding(text=text, is_shown=True) for text in _find_losses(error)),
+        *(FitnessFinding(text=text, is_shown=True) for text in _find_losses(error)),
         *_judge_rate(stretch, limits.rate_shortfall),
     )
 
@@ -140,9 +140,9 @@ def _judge_times(
     p50_ms: float,
     p99_ms: float | None,
     stretch: Stretch,
-) -> Iterator[Finding]:
+) -> Iterator[FitnessFinding]:
     if spread.p50 is None or spread.p99 is None or bounds is None:
-        yield Finding(text=f"{what} are not known", is_shown=False)
+        yield FitnessFinding(text=f"{what} are not known", is_shown=False)
         return
     if spread.p50 > p50_ms:
         is_shown = bounds.p50_low is not None and bounds.p50_low > p50_ms
@@ -153,7 +153,7 @@ def _judge_times(
 
 def _judge_tail(
     what: str, p99: float, bounds: ErrorBounds, limit: float, stretch: Stretch
-) -> Iterator[Finding]:
+) -> Iterator[FitnessFinding]:
     """Judge a 99th percentile by its bounds, and only from as many requests on as the first token needs.
 
     One stall reaches the gaps of every stream at once: thousands of gaps of two seconds are few stalls.
@@ -163,7 +163,7 @@ def _judge_tail(
     low, high = bounds.p99_low, bounds.p99_high
     if missing or low is None or high is None:
         more = _more_requests(missing or stretch.error.requests, stretch)
-        yield Finding(text=f"the 99th percentile of {what} needs {more}", is_shown=False)
+        yield FitnessFinding(text=f"the 99th percentile of {what} needs {more}", is_shown=False)
     elif low > limit:
         yield _beyond(f"the 99th percentile of {what}", p99, limit, is_shown=True)
     elif high > limit:
@@ -172,7 +172,7 @@ def _judge_tail(
             f"the 99th percentile of {what} lies between {low:.3g} and {high:.3g} ms, {limit:g} is allowed: "
             f"to tell needs {more}"
         )
-        yield Finding(text=text, is_shown=False)
+        yield FitnessFinding(text=text, is_shown=False)
 
 
 def _more_requests(count: int, stretch: Stretch) -> str:
@@ -183,12 +183,12 @@ def _more_requests(count: int, stretch: Stretch) -> str:
     return f"{count} more requests{chunks}{seconds}"
 
 
-def _judge_tpot(relative: float | None, limit: float) -> Iterator[Finding]:
+def _judge_tpot(relative: float | None, limit: float) -> Iterator[FitnessFinding]:
     if relative is None:
-        yield Finding(text="the error of time per token is not known", is_shown=False)
+        yield FitnessFinding(text="the error of time per token is not known", is_shown=False)
     elif relative > limit:
         text = f"the error of time per token is {relative:.3g}, {limit:g} is allowed"
-        yield Finding(text=text, is_shown=True)
+        yield FitnessFinding(text=text, is_shown=True)
 
 
 def _find_losses(error: ClientError) -> list[str]:
@@ -200,22 +200,22 @@ def _find_losses(error: ClientError) -> list[str]:
     return [f"{count} of {error.requests} requests {name}" for name, count in counts.items() if count]
 
 
-def _judge_rate(stretch: Stretch, allowed: float) -> Iterator[Finding]:
+def _judge_rate(stretch: Stretch, allowed: float) -> Iterator[FitnessFinding]:
     """Judge the rate, which is known to about one chunk a stream: so many come or not at its two ends."""
     reached, offered = stretch.achieved_chunks_per_s, stretch.offered_chunks_per_s
     if reached is None:
-        yield Finding(text="the stretch was too short for a rate", is_shown=False)
+        yield FitnessFinding(text="the stretch was too short for a rate", is_shown=False)
         return
     least = (1 - allowed) * offered
     if reached < least:
         blur = stretch.streams / stretch.steady_s if stretch.steady_s else 0.0
         text = f"{reached:,.0f} of {offered:,.0f} chunks per second came through"
-        yield Finding(text=text, is_shown=reached + blur < least)
+        yield FitnessFinding(text=text, is_shown=reached + blur < least)
 
 
-def _beyond(what: str, value: float, limit: float, *, is_shown: bool) -> Finding:
+def _beyond(what: str, value: float, limit: float, *, is_shown: bool) -> FitnessFinding:
     told = "" if is_shown else ", by too few requests to tell"
-    return Finding(text=f"{what} is {value:.3g} ms, {limit:g} is allowed{told}", is_shown=is_shown)
+    return FitnessFinding(text=f"{what} is {value:.3g} ms, {limit:g} is allowed{told}", is_shown=is_shown)
 
 
 def _rate(records: Iterable[RequestRecord], start_ns: int, end_ns: int) -> float | None:

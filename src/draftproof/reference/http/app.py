@@ -26,7 +26,7 @@ from draftproof.core.clock import Clock, monotonic_ns
 from draftproof.core.errors import EngineError
 from draftproof.reference.http.answer import Answers
 from draftproof.reference.http.chat import chat_token_ids, completion_token_ids
-from draftproof.reference.http.delivery import RETRY_AFTER_S, Delivery
+from draftproof.reference.http.delivery import RETRY_AFTER_S, Responder
 from draftproof.reference.http.exposition import RequestCounters, ServerCollector, render_metrics
 from draftproof.reference.http.token_text import ChatTokenizer, TokenTexts
 from draftproof.reference.http.wire import MAX_CHOICES, Wanted, limit_tokens, parse_wanted
@@ -106,11 +106,11 @@ class Service:
         if self._engine is not None:
             await asyncio.to_thread(self._engine.backend.stop)
 
-    async def chat(self, request: Request) -> Delivery:
+    async def chat(self, request: Request) -> Responder:
         """Answer POST /v1/chat/completions."""
         return await self._generate(request, chat=True)
 
-    async def complete(self, request: Request) -> Delivery:
+    async def complete(self, request: Request) -> Responder:
         """Answer POST /v1/completions."""
         return await self._generate(request, chat=False)
 
@@ -169,7 +169,7 @@ class Service:
             if output.finish_reason == "error":
                 raise EngineError(f"the engine failed its first request ({output.error}).")
 
-    async def _generate(self, request: Request, *, chat: bool) -> Delivery:
+    async def _generate(self, request: Request, *, chat: bool) -> Responder:
         received_ns = self._clock()
         max_model_len = self._config.max_model_len
         content = await _read_body(request, _BODY_BYTES + _BODY_BYTES_PER_TOKEN * max_model_len)
@@ -203,7 +203,7 @@ class Service:
         admits = [partial(self._engine.backend.generate, generation) for generation in generations]
         # Choices differ in their seeds alone.
         prepare = partial(self._engine.backend.prepare, generations[0])
-        return Delivery(answers, admits, self._counters, self._clock, prepare)
+        return Responder(answers, admits, self._counters, self._clock, prepare)
 
 
 def build_app(service: Service) -> Starlette:

@@ -84,7 +84,7 @@ class GenerationFailedError(EngineError):
     """The engine gave up on a request."""
 
 
-class Delivery:
+class Responder:
     """An ASGI application for one request.
 
     `admits`: hand the sequences of the request to the engine, one a choice; called when the delivery starts,

@@ -52,7 +52,7 @@ _MANY_CHUNKS = 8
 _SHOWN_ITEMS = 3
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
+class PreflightFinding(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that is wrong or not proven, by name."""
 
     code: Code
@@ -61,7 +61,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
-def judge_address(baseline: ArmManifest, other: ArmManifest) -> Finding | None:
+def judge_address(baseline: ArmManifest, other: ArmManifest) -> PreflightFinding | None:
     """Find an arm that is the baseline's own service asked alike: it can show no difference. Pure."""
     is_itself = other.arm in {"baseline", "baseline_null"} or other.url != baseline.url
     asked = [_asked(one) for one in (baseline, other)]
@@ -76,7 +76,7 @@ def judge_pinned(
     stated: Arm,
     manifests: Sequence[ArmManifest],
     adapters: Mapping[str, EngineAdapter],
-) -> list[Finding]:
+) -> list[PreflightFinding]:
     """Find a baseline that is told to do without what the candidate's method rules out. Pure."""
     pinned: dict[str, str] = {}
     for one in manifests:
@@ -102,7 +102,9 @@ def _asked(manifest: ArmManifest) -> dict[str, object]:
     }
 
 
-def judge_probe(probe: ProbeResult, adapter: EngineAdapter, *, has_tokenizer: bool = False) -> list[Finding]:
+def judge_probe(
+    probe: ProbeResult, adapter: EngineAdapter, *, has_tokenizer: bool = False
+) -> list[PreflightFinding]:
     """Compare what the probe saw with what the arm must do and disclose. Pure.
 
     `probe`: what the test request showed. `has_tokenizer`: whether the target's tokenizer is at hand, to
@@ -118,7 +120,7 @@ def judge_probe(probe: ProbeResult, adapter: EngineAdapter, *, has_tokenizer: bo
     return [finding for finding in found if finding is not None]
 
 
-def _judge_proof(manifest: ArmManifest, probe: ProbeResult) -> Finding | None:
+def _judge_proof(manifest: ArmManifest, probe: ProbeResult) -> PreflightFinding | None:
     """The candidate drafts and has drafts accepted; an arm set to off does not draft; the baseline is off."""
     method = find_method(manifest)
     if manifest.arm in {"baseline", "baseline_null"} and method not in {"off", None}:
@@ -132,7 +134,7 @@ def _judge_proof(manifest: ArmManifest, probe: ProbeResult) -> Finding | None:
     return None
 
 
-def _judge_drafting(manifest: ArmManifest, proof: Proof, method: str | None) -> Finding | None:
+def _judge_drafting(manifest: ArmManifest, proof: Proof, method: str | None) -> PreflightFinding | None:
     why = f" Cause: {proof.cause.rstrip('.')}." if proof.cause else ""
     which = "the drafter" if method in {"off", None} else f"the drafter of {method}"
     if method == "off" and _has_drafted(proof):
@@ -176,7 +178,7 @@ def _count_drafts(proof: Proof) -> str:
     return f"{proof.num_accepted_draft_tokens} tokens that were accepted"
 
 
-def _find_uncounted(manifest: ArmManifest, answer: Answer) -> Finding:
+def _find_uncounted(manifest: ArmManifest, answer: Answer) -> PreflightFinding:
     usage = "only its total is known" if answer.output_tokens is not None else "not even its total is known"
     text = (
         f"no chunk of the answer says how many tokens it carries; {usage}. The target's tokenizer.json, "
@@ -185,7 +187,9 @@ def _find_uncounted(manifest: ArmManifest, answer: Answer) -> Finding:
     return _warn("tokens_uncounted", manifest, text)
 
 
-def _judge_answer(manifest: ArmManifest, probe: ProbeResult, adapter: EngineAdapter) -> list[Finding]:
+def _judge_answer(
+    manifest: ArmManifest, probe: ProbeResult, adapter: EngineAdapter
+) -> list[PreflightFinding]:
     """Name what the answer lacks that the measures need, and what the service says at odds with itself."""
     answer, found = probe.exchange.answer, []
     if len(answer.chunks) >= _MANY_CHUNKS and answer.chunks[0].arrival_ns == answer.chunks[-1].arrival_ns:
@@ -211,7 +215,7 @@ def _judge_answer(manifest: ArmManifest, probe: ProbeResult, adapter: EngineAdap
     return found
 
 
-def judge_features(manifest: ArmManifest, arm: Arm, items: Sequence[Item]) -> list[Finding]:
+def judge_features(manifest: ArmManifest, arm: Arm, items: Sequence[Item]) -> list[PreflightFinding]:
     """Find items that ask for what the arm lacks or gives in another way than the target would. Pure."""
     adapter = adapter_for(arm.engine)
     findings = []
@@ -233,7 +237,7 @@ def judge_features(manifest: ArmManifest, arm: Arm, items: Sequence[Item]) -> li
     return findings
 
 
-def judge_contract(contract: Contract) -> list[Finding]:
+def judge_contract(contract: Contract) -> list[PreflightFinding]:
     """Find a draft with another tokenizer, and outputs that are not the target's own. Pure."""
     findings = []
     if contract.tokenizer_compatible is False:
@@ -245,7 +249,7 @@ def judge_contract(contract: Contract) -> list[Finding]:
     return findings
 
 
-def judge_context(contract: Contract, needs: Sequence[ContextNeed]) -> list[Finding]:
+def judge_context(contract: Contract, needs: Sequence[ContextNeed]) -> list[PreflightFinding]:
     """Find items that do not fit the arm's context; an estimate only warns. Pure."""
     limit = contract.max_context_tokens
     if limit is None:
@@ -264,12 +268,12 @@ def judge_context(contract: Contract, needs: Sequence[ContextNeed]) -> list[Find
     return [(_warn if worst.estimated else _fail)("context_too_long", contract, text)]
 
 
-def _warn(code: Code, about: ArmManifest | Contract, text: str) -> Finding:
-    return Finding(code=code, severity="warning", arm=about.arm, text=text)
+def _warn(code: Code, about: ArmManifest | Contract, text: str) -> PreflightFinding:
+    return PreflightFinding(code=code, severity="warning", arm=about.arm, text=text)
 
 
-def _fail(code: Code, about: ArmManifest | Contract, text: str) -> Finding:
-    return Finding(code=code, severity="error", arm=about.arm, text=text)
+def _fail(code: Code, about: ArmManifest | Contract, text: str) -> PreflightFinding:
+    return PreflightFinding(code=code, severity="error", arm=about.arm, text=text)
 
 
 def _list(ids: Sequence[str]) -> str:

@@ -28,7 +28,7 @@ from draftproof.services.arms.contract import (
     drafts_target_ids,
 )
 from draftproof.services.arms.findings import (
-    Finding,
+    PreflightFinding,
     judge_address,
     judge_context,
     judge_contract,
@@ -71,10 +71,10 @@ class PreflightReport(msgspec.Struct, frozen=True, kw_only=True):
     """Contracts of all arms and what was found."""
 
     contracts: tuple[Contract, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[PreflightFinding, ...]
 
     @property
-    def errors(self) -> tuple[Finding, ...]:
+    def errors(self) -> tuple[PreflightFinding, ...]:
         """The findings that forbid a run."""
         return tuple(finding for finding in self.findings if finding.severity == "error")
 

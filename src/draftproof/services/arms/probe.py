@@ -20,7 +20,7 @@ from draftproof.services.arms.behaviour_asking import ask as ask_item
 from draftproof.services.arms.launch import plan_section
 from draftproof.services.arms.manifest import ask_identity
 from draftproof.services.arms.service import REFUSED_STATUSES, Service, describe_key_fix, fetch_totals
-from draftproof.services.engines.adapter import Evidence
+from draftproof.services.engines.adapter import ProbeObservation
 from draftproof.services.engines.proof import Proof, prove_speculation
 from draftproof.workload.items import Item, Message
 
@@ -85,7 +85,7 @@ async def probe_service(
     _check_answered(service, endpoint, exchange)
     after, error_after = await _scrape(session, service)
     manifest = await describe()
-    evidence = Evidence(
+    evidence = ProbeObservation(
         settings=manifest.settings,
         answer=exchange.answer,
         before=before,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from draftproof.core.errors import PlanError
-from draftproof.services.engines.adapter import EngineAdapter, Evidence
+from draftproof.services.engines.adapter import EngineAdapter, ProbeObservation
 from draftproof.services.engines.commands import Drafting, Drafts, Variation
 from draftproof.services.engines.generic import GENERIC
 from draftproof.services.engines.llamacpp import LLAMACPP
@@ -13,7 +13,15 @@ from draftproof.services.engines.tensorrtllm import TENSORRT_LLM
 from draftproof.services.engines.tgi import TGI
 from draftproof.services.engines.vllm import VLLM
 
-__all__ = ["ADAPTERS", "GENERIC", "REFERENCE", "EngineAdapter", "Evidence", "adapter_for", "vary_command"]
+__all__ = [
+    "ADAPTERS",
+    "GENERIC",
+    "REFERENCE",
+    "EngineAdapter",
+    "ProbeObservation",
+    "adapter_for",
+    "vary_command",
+]
 
 ADAPTERS: dict[str, EngineAdapter] = {
     adapter.name: adapter for adapter in (REFERENCE, VLLM, SGLANG, TENSORRT_LLM, LLAMACPP, TGI, GENERIC)

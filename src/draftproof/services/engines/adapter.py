@@ -19,7 +19,7 @@ from draftproof.services.engines.protocol import Answer, AnswerFold, Speculation
 from draftproof.workload.items import Item
 
 
-class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+class ProbeObservation(msgspec.Struct, frozen=True, kw_only=True):
     """What can be known of a running service once it has answered a test request.
 
     `settings`: the arm's manifest settings, flat. `answer`: the answer to the test request, folded; None
@@ -72,8 +72,8 @@ class EngineAdapter(msgspec.Struct, frozen=True, kw_only=True):
     read_identity: Callable[[Mapping[str, bytes]], Identity] = lambda _bodies: Identity()
     read_flags: Callable[[Sequence[str]], Settings] = parse_flags
     read_log: Callable[[str], Settings] = lambda _text: {}
-    explain_off: Callable[[Evidence], str | None] = lambda _evidence: None
-    explain_idle: Callable[[Evidence], str | None] = lambda _evidence: None
+    explain_off: Callable[[ProbeObservation], str | None] = lambda _evidence: None
+    explain_idle: Callable[[ProbeObservation], str | None] = lambda _evidence: None
     find_lossy: Callable[[Settings], str | None] = lambda _settings: None
     render_switch: Callable[[Speculation], dict[str, Any]] | None = None
     fold: Callable[[Callable[[EngineBlocks], MetricsReading]], AnswerFold] = ChatFold

@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from draftproof.services.engines.adapter import EngineAdapter, Evidence
+from draftproof.services.engines.adapter import EngineAdapter, ProbeObservation
 from draftproof.services.engines.facts import Series
 from draftproof.services.engines.values import first_sum, sum_series
 
@@ -36,7 +36,7 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True):
     is_off: bool = False
 
 
-def prove_speculation(adapter: EngineAdapter, evidence: Evidence) -> Proof:
+def prove_speculation(adapter: EngineAdapter, evidence: ProbeObservation) -> Proof:
     """Return what the evidence shows of a service's speculation."""
     proof = _read_answer(evidence) or _read_counters(adapter.facts.series, evidence)
     if proof is None:
@@ -54,7 +54,7 @@ def prove_speculation(adapter: EngineAdapter, evidence: Evidence) -> Proof:
     )
 
 
-def _describe_silence(adapter: EngineAdapter, evidence: Evidence) -> str:
+def _describe_silence(adapter: EngineAdapter, evidence: ProbeObservation) -> str:
     """Say what counts no drafts: metrics that were read, by their address, or none at all."""
     if evidence.after is None:
         return "neither the answer nor the service's metrics count drafts"
@@ -66,7 +66,7 @@ def _describe_silence(adapter: EngineAdapter, evidence: Evidence) -> str:
     return f"the answer counts no drafts, and the metrics{where} have {lacks}"
 
 
-def _read_answer(evidence: Evidence) -> Proof | None:
+def _read_answer(evidence: ProbeObservation) -> Proof | None:
     answer = evidence.answer
     if answer is None:
         return None
@@ -81,7 +81,7 @@ def _read_answer(evidence: Evidence) -> Proof | None:
     return None
 
 
-def _read_counters(series: Series, evidence: Evidence) -> Proof | None:
+def _read_counters(series: Series, evidence: ProbeObservation) -> Proof | None:
     if evidence.before is None or evidence.after is None:
         return None
     steps = _gain(evidence, series.spec_steps)
@@ -92,7 +92,7 @@ def _read_counters(series: Series, evidence: Evidence) -> Proof | None:
     return _judge((steps, drafted, accepted), "the service's counters over the test request")
 
 
-def _gain(evidence: Evidence, names: Sequence[str]) -> int | None:
+def _gain(evidence: ProbeObservation, names: Sequence[str]) -> int | None:
     """Return what a counter gained, one that appears from zero; None where it is absent, fell or is NaN."""
     after = first_sum(evidence.after or {}, names)
     before = first_sum(evidence.before or {}, names) or 0.0

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from draftproof.services.engines.adapter import EngineAdapter, Evidence
+from draftproof.services.engines.adapter import EngineAdapter, ProbeObservation
 from draftproof.services.engines.chat.metrics_block import read_metrics
 from draftproof.services.engines.facts import (
     NO_CACHE_SHARE,
@@ -40,7 +40,7 @@ def _read_identity(bodies: Mapping[str, bytes]) -> Identity:
     )
 
 
-def _explain_idle(evidence: Evidence) -> str | None:
+def _explain_idle(evidence: ProbeObservation) -> str | None:
     method = evidence.settings.get("speculation.method")
     return None if method in {None, "off"} else f"the drafter of {method} is idle"
 

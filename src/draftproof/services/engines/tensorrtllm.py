@@ -9,7 +9,7 @@ docs/engines/tensorrt-llm.md tells users where each number comes from and where 
 import re
 from collections.abc import Mapping, Sequence
 
-from draftproof.services.engines.adapter import EngineAdapter, Evidence
+from draftproof.services.engines.adapter import EngineAdapter, ProbeObservation
 from draftproof.services.engines.chat.frames import EngineBlocks
 from draftproof.services.engines.chat.metrics_block import MetricsReading
 from draftproof.services.engines.commands import UNCOMPARED_FLAGS, parse_flags
@@ -175,7 +175,7 @@ def _read_log(text: str) -> Settings:
     return settings
 
 
-def _explain_off(evidence: Evidence) -> str | None:
+def _explain_off(evidence: ProbeObservation) -> str | None:
     if found := _GATE.search(evidence.log):
         return f"the speculation gate has switched drafting off for good ({found[1].strip()})"
     if evidence.settings.get(METHOD) == OFF:
@@ -183,7 +183,7 @@ def _explain_off(evidence: Evidence) -> str | None:
     return None
 
 
-def _explain_idle(evidence: Evidence) -> str | None:
+def _explain_idle(evidence: ProbeObservation) -> str | None:
     if evidence.after is None:
         return f"there are no metrics at {_METRICS}: the config file lacks return_perf_metrics: true"
     if first_sum(evidence.after, _DRAFTED) is None:

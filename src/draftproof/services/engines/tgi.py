@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from draftproof.services.engines.adapter import EngineAdapter, Evidence
+from draftproof.services.engines.adapter import EngineAdapter, ProbeObservation
 from draftproof.services.engines.chat.fold import ChatFold
 from draftproof.services.engines.chat.frames import ChatFrame, Choice, EngineBlocks, Timings
 from draftproof.services.engines.chat.metrics_block import MetricsReading, read_metrics
@@ -146,12 +146,12 @@ def _read_log(text: str) -> Settings:
     return settings
 
 
-def _explain_off(evidence: Evidence) -> str | None:
+def _explain_off(evidence: ProbeObservation) -> str | None:
     is_off = OFF in {evidence.settings.get(METHOD), _read_log(evidence.log).get(METHOD)}
     return "the server runs without --speculate" if is_off else None
 
 
-def _explain_idle(evidence: Evidence) -> str | None:
+def _explain_idle(evidence: ProbeObservation) -> str | None:
     if evidence.before is None or evidence.after is None:
         return None
     before, after = (sum_series(scrape, _ACCEPTED) for scrape in (evidence.before, evidence.after))

@@ -22,7 +22,7 @@ from draftproof.measure.load.workers.messages import (
     Failed,
     PeriodOrder,
     Setup,
-    Standing,
+    ShardProgress,
     Unframer,
     WorkerDiedError,
     encode_message,
@@ -230,7 +230,7 @@ def test_messages_survive_any_cut_of_the_pipe(size):
             answered={"a": AnswerView(text="x"), "b": None},
         ),
     ]
-    replies = [Standing(3, 2, True), Done(part()), Failed(kind="StoreError", message="full", place="p")]
+    replies = [ShardProgress(3, 2, True), Done(part()), Failed(kind="StoreError", message="full", place="p")]
     cases: list[tuple[Any, Any]] = [(words, WORDS), (replies, REPLIES)]
     for messages, decoder in cases:
         data, unframer = b"".join(encode_message(one) for one in messages), Unframer()

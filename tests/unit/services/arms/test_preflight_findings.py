@@ -11,11 +11,11 @@ from draftproof.measure.client.exchange import Exchange
 from draftproof.plan.loading import parse_plan
 from draftproof.plan.schema import Arm
 from draftproof.services.arms.contract import build_contract
-from draftproof.services.arms.findings import Finding, judge_context, judge_features, judge_probe
+from draftproof.services.arms.findings import PreflightFinding, judge_context, judge_features, judge_probe
 from draftproof.services.arms.preflight import PreflightReport, run_preflight
 from draftproof.services.arms.probe import ProbeResult
 from draftproof.services.arms.request_fit import compute_needs, estimate_tokens, load_token_counter
-from draftproof.services.engines import ADAPTERS, GENERIC, REFERENCE, Evidence
+from draftproof.services.engines import ADAPTERS, GENERIC, REFERENCE, ProbeObservation
 from draftproof.services.engines.proof import Proof, prove_speculation
 from draftproof.services.engines.protocol import Answer
 from draftproof.workload.items import Sampling
@@ -203,7 +203,7 @@ def test_preflight_counts_the_devices_of_every_arm():
 )
 def test_errors_become_the_error_of_their_kind(code, kind, exit_code):
     """Each finding ends the run with its own exit code and counts the others."""
-    finding = Finding(code=code, severity="error", arm="candidate", text="it is so.")
+    finding = PreflightFinding(code=code, severity="error", arm="candidate", text="it is so.")
     report = PreflightReport(contracts=(), findings=(finding, finding))
     with pytest.raises(kind, match=r"arms\.candidate: it is so \(1 further finding\)\.") as caught:
         report.raise_errors()
@@ -212,7 +212,7 @@ def test_errors_become_the_error_of_their_kind(code, kind, exit_code):
 
 def test_warnings_do_not_stop_a_run():
     """A report of warnings alone raises nothing."""
-    finding = Finding(code="context_unknown", severity="warning", arm="candidate", text="x")
+    finding = PreflightFinding(code="context_unknown", severity="warning", arm="candidate", text="x")
     report = PreflightReport(contracts=(), findings=(finding,))
     report.raise_errors()
     assert report.errors == ()
@@ -274,7 +274,7 @@ METHODS = {
 def test_metrics_without_counters_are_no_sign_of_an_idle_drafter(engine, output_tokens):
     """A front end's metrics leave speculation unproven: a warning that names them and the key."""
     settings: dict[str, Any] = {"speculation.method": METHODS.get(engine, "ngram")}
-    seen = Evidence(
+    seen = ProbeObservation(
         settings=settings,
         answer=Answer(output_tokens=output_tokens),
         before=FRONT_END,
@@ -294,7 +294,7 @@ def test_metrics_without_counters_are_no_sign_of_an_idle_drafter(engine, output_
 def test_an_engines_own_metrics_without_its_counters_say_so():
     """Log statistics are off in vLLM: no counters, which is not a count of none."""
     there = {'vllm:num_requests_running{engine="0"}': 0.0}
-    seen = Evidence(
+    seen = ProbeObservation(
         settings={"speculation.method": "ngram"}, before=there, after=there, metrics_urls=(ADDRESS,)
     )
     proof = prove_speculation(ADAPTERS["vllm"], seen)
@@ -314,7 +314,7 @@ def test_an_engines_own_metrics_without_its_counters_say_so():
 )
 def test_what_shows_that_nothing_drafts_needs_no_counters(engine, fields, cause):
     """A command or a log that says so is evidence, whatever the metrics lack."""
-    seen = Evidence(**({"settings": {}, "before": FRONT_END, "after": FRONT_END} | fields))
+    seen = ProbeObservation(**({"settings": {}, "before": FRONT_END, "after": FRONT_END} | fields))
     proof = prove_speculation(ADAPTERS[engine], seen)
     assert (proof.state, proof.is_off) == ("undisclosed", True)
     assert cause in str(proof.cause)

@@ -6,7 +6,7 @@ import pytest
 
 from draftproof.core.records import SpecCounts
 from draftproof.services.engines import ADAPTERS, REFERENCE, adapter_for
-from draftproof.services.engines.adapter import Evidence
+from draftproof.services.engines.adapter import ProbeObservation
 from draftproof.services.engines.chat.metrics_block import _check_steps
 from draftproof.services.engines.protocol import Answer
 
@@ -59,10 +59,10 @@ def test_a_llamacpp_server_is_known_by_its_models_too():
 
 def test_an_idle_drafter_of_the_reference_engine_is_named():
     """By its method; without one nothing is idle."""
-    assert REFERENCE.explain_idle(Evidence(settings={"speculation.method": "self"})) == (
+    assert REFERENCE.explain_idle(ProbeObservation(settings={"speculation.method": "self"})) == (
         "the drafter of self is idle"
     )
-    assert REFERENCE.explain_idle(Evidence(settings={"speculation.method": "off"})) is None
+    assert REFERENCE.explain_idle(ProbeObservation(settings={"speculation.method": "off"})) is None
 
 
 def test_synthetic_acceptance_that_refuses_everything_is_named():
@@ -72,8 +72,8 @@ def test_synthetic_acceptance_that_refuses_everything_is_named():
         "speculation.rejection_sample_method": "synthetic",
     }
     answer = Answer(speculation=SpecCounts(4, 16, 0, ()))
-    found = ADAPTERS["vllm"].explain_idle(Evidence(settings=settings, answer=answer, after={}))
+    found = ADAPTERS["vllm"].explain_idle(ProbeObservation(settings=settings, answer=answer, after={}))
     assert found == "synthetic acceptance refuses every draft"
     plain: dict[str, Any] = {**settings, "speculation.rejection_sample_method": "standard"}
-    other = ADAPTERS["vllm"].explain_idle(Evidence(settings=plain, answer=answer, after={}))
+    other = ADAPTERS["vllm"].explain_idle(ProbeObservation(settings=plain, answer=answer, after={}))
     assert "vocabularies" in str(other)

@@ -11,7 +11,7 @@ import pytest
 from draftproof.core.errors import PlanError
 from draftproof.core.records import SpecCounts
 from draftproof.measure.client.exchange import Ending, ExchangeFold
-from draftproof.services.engines.adapter import Evidence
+from draftproof.services.engines.adapter import ProbeObservation
 from draftproof.services.engines.facts import Release
 from draftproof.services.engines.llamacpp import LLAMACPP
 from draftproof.services.engines.proof import prove_speculation
@@ -58,7 +58,7 @@ def evidence(name, command=(), *, log_name=None, **more):
     text = "" if log_name is None else log(log_name)
     settings = LLAMACPP.read_flags(command) | LLAMACPP.read_log(text)
     settings |= LLAMACPP.read_identity(found).settings
-    return Evidence(settings=settings, bodies=found, log=text, **more)
+    return ProbeObservation(settings=settings, bodies=found, log=text, **more)
 
 
 @pytest.mark.parametrize("name", STREAMS)

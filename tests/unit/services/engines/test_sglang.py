@@ -18,7 +18,7 @@ from tests.builders.records import build_item
 
 from draftproof.core.errors import PlanError
 from draftproof.core.records import SpecCounts, ToolCall
-from draftproof.services.engines.adapter import Evidence
+from draftproof.services.engines.adapter import ProbeObservation
 from draftproof.services.engines.facts import Settings
 from draftproof.services.engines.proof import prove_speculation
 from draftproof.services.engines.protocol import SpeculationSwitch
@@ -276,17 +276,17 @@ def test_the_log_tells_what_speculation_switched():
 def test_proof_comes_from_the_answer_else_from_the_counter():
     """An answer with its record proves drafting; without it the verify counter does."""
     before, after = (read_series("sglang", f"metrics_eagle3_{end}.prom") for end in ("before", "after"))
-    by_answer = Evidence(settings=ON, answer=stream("chat_eagle3.sse").answer)
-    by_counter = Evidence(
+    by_answer = ProbeObservation(settings=ON, answer=stream("chat_eagle3.sse").answer)
+    by_counter = ProbeObservation(
         settings=ON, answer=stream("chat_final_usage_only.sse").answer, before=before, after=after
     )
     assert [prove_speculation(SGLANG, one).state for one in (by_answer, by_counter)] == ["drafting"] * 2
-    idle = prove_speculation(SGLANG, Evidence(settings=ON, before=after, after=after))
+    idle = prove_speculation(SGLANG, ProbeObservation(settings=ON, before=after, after=after))
     assert (idle.state, idle.num_spec_steps) == ("idle", 0)
 
 
 def explain(**fields):
-    evidence = Evidence(**({"settings": ON} | fields))
+    evidence = ProbeObservation(**({"settings": ON} | fields))
     return SGLANG.explain_off(evidence) or SGLANG.explain_idle(evidence)
 
 

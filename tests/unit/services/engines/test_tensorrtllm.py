@@ -15,7 +15,7 @@ from payload_streams import (
 from tests.builders.records import build_item
 
 from draftproof.core.records import ToolCall
-from draftproof.services.engines.adapter import Evidence
+from draftproof.services.engines.adapter import ProbeObservation
 from draftproof.services.engines.facts import Settings
 from draftproof.services.engines.proof import prove_speculation
 from draftproof.services.engines.tensorrtllm import TENSORRT_LLM
@@ -231,7 +231,9 @@ def test_proof_comes_from_the_counters():
     """Steps, drafted and accepted tokens over the test request are those of its counters."""
     before, after = (read_series("tensorrtllm", f"metrics_eagle3_{end}.prom") for end in ("before", "after"))
     answer = stream("chat_eagle3.sse").answer
-    proof = prove_speculation(TENSORRT_LLM, Evidence(settings=ON, answer=answer, before=before, after=after))
+    proof = prove_speculation(
+        TENSORRT_LLM, ProbeObservation(settings=ON, answer=answer, before=before, after=after)
+    )
     told = (proof.num_spec_steps, proof.num_draft_tokens, proof.num_accepted_draft_tokens)
     assert (proof.state, told) == ("drafting", (4, 12, 6))
 
@@ -239,7 +241,7 @@ def test_proof_comes_from_the_counters():
 def test_a_tripped_gate_is_named():
     """The gate that ends speculation for good shows in the log only, and its figures are quoted."""
     after = read_series("tensorrtllm", "metrics_eagle3_after.prom")
-    evidence = Evidence(settings=ON, before=after, after=after, log=read_log("log_gate.txt"))
+    evidence = ProbeObservation(settings=ON, before=after, after=after, log=read_log("log_gate.txt"))
     proof = prove_speculation(TENSORRT_LLM, evidence)
     assert proof.state == "idle"
     assert "for good" in str(proof.cause)
@@ -247,7 +249,7 @@ def test_a_tripped_gate_is_named():
 
 
 def explain(**fields):
-    evidence = Evidence(**({"settings": ON} | fields))
+    evidence = ProbeObservation(**({"settings": ON} | fields))
     return TENSORRT_LLM.explain_off(evidence) or TENSORRT_LLM.explain_idle(evidence)
 
 

@@ -15,7 +15,7 @@ from payload_streams import (
 from tests.builders.records import build_item
 
 from draftproof.core.records import ToolCall
-from draftproof.services.engines.adapter import Evidence
+from draftproof.services.engines.adapter import ProbeObservation
 from draftproof.services.engines.facts import Settings
 from draftproof.services.engines.proof import prove_speculation
 from draftproof.services.engines.tgi import TGI
@@ -140,7 +140,7 @@ def test_steps_and_drafts_are_not_taken_from_a_count_that_grows_without_drafts()
     before, after = (read_series("tgi", f"metrics_off_{end}.prom") for end in ("before", "after"))
     assert gain(before, after, "tgi_request_skipped_tokens_count") == 5
     assert (TGI.facts.series.spec_steps, TGI.facts.series.draft_tokens) == ((), ())
-    proof = prove_speculation(TGI, Evidence(settings=ON, before=before, after=after))
+    proof = prove_speculation(TGI, ProbeObservation(settings=ON, before=before, after=after))
     assert proof.state != "drafting"
     assert "counts only accepted ones" in str(proof.cause)
 
@@ -194,7 +194,7 @@ def test_the_log_tells_method_and_what_else_changed():
 
 
 def explain(**fields):
-    evidence = Evidence(**({"settings": ON} | fields))
+    evidence = ProbeObservation(**({"settings": ON} | fields))
     return TGI.explain_off(evidence) or TGI.explain_idle(evidence)
 
 

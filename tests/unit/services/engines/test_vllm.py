@@ -9,7 +9,7 @@ from draftproof.core.errors import PlanError
 from draftproof.core.records import RequestRecord
 from draftproof.judge.metrics.acceptance import count_decode_steps
 from draftproof.measure.client.exchange import Ending, ExchangeFold
-from draftproof.services.engines.adapter import Evidence
+from draftproof.services.engines.adapter import ProbeObservation
 from draftproof.services.engines.proof import prove_speculation
 from draftproof.services.engines.values import first_sum, sum_by_label
 from draftproof.services.engines.vllm import VLLM
@@ -52,7 +52,7 @@ def evidence(*, settings, name=None, metrics=None, log=""):
     before, after = None, None
     if metrics is not None:
         before, after = (exposition(f"metrics_{metrics}_{when}.prom") for when in ("before", "after"))
-    return Evidence(
+    return ProbeObservation(
         settings=settings,
         answer=None if name is None else answer(name),
         before=before,

@@ -14,8 +14,8 @@ from draftproof.judge.results.inform import (
     Diagnoses,
     DrafterFact,
     Economics,
-    Evidence,
     Remedy,
+    Sign,
     Span,
     TimeParts,
     Worth,
@@ -80,7 +80,7 @@ def build(*, segments=2, loads=2, failing=False, priced=True):
     places = [(segment, load) for load in names for segment in ("all", *results.segments)]
     remedy = Remedy(
         code="more_capacity", title="More <batching>", text="Requests wait.", loads=(names[0],), stake=0.31,
-        evidence=(Evidence(text="queueing takes 31 %", row="diagnosis: baseline"),),
+        evidence=(Sign(text="queueing takes 31 %", row="diagnosis: baseline"),),
     )  # fmt: skip
     diagnoses = Diagnoses(
         parts=tuple(parts(arm, *place, failing=failing) for place in places for arm in results.arms[:3]),

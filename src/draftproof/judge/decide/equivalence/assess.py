@@ -25,13 +25,13 @@ from draftproof.judge.decide.equivalence.sampled import (
     collect_draws,
 )
 from draftproof.judge.decide.equivalence.wording import (
-    Evidence,
     Judgement,
+    OutputComparison,
     describe_row,
     judge_load,
     judge_overall,
 )
-from draftproof.judge.decide.guardrails import Finding
+from draftproof.judge.decide.guardrails import GuardrailFinding
 from draftproof.judge.observe.pairs import Pairs, PairTable
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
 from draftproof.judge.results.decide import (
@@ -65,7 +65,9 @@ def _have_ids(prepared: PreparedRun) -> bool:
     )
 
 
-def _gather(prepared: PreparedRun, arm: str, pairs: PairTable, *, by_ids: bool) -> dict[str, Evidence]:
+def _gather(
+    prepared: PreparedRun, arm: str, pairs: PairTable, *, by_ids: bool
+) -> dict[str, OutputComparison]:
     """Return load -> evidence, its tests corrected; of a run with one load, all loads are that load."""
     own, null = pairs[arm, "baseline"], pairs.get((NULL_ARM, "baseline"))
     several = len(prepared.loads) > 1
@@ -100,13 +102,13 @@ def _compare(
     null: Pairs | None,
     *,
     by_ids: bool,
-) -> Evidence:
+) -> OutputComparison:
     level = prepared.plan.comparison.confidence
     patterns = _count_patterns(len(prepared.loads), 1 - level)
     seed = derive_seed(prepared.plan.seed, "equivalence", arm, load)
     drawn = collect_draws(pairs, by_ids=by_ids)
     beyond = None if arm == NULL_ARM else assess_beyond_null(pairs, null, level)
-    return Evidence(
+    return OutputComparison(
         load=load,
         concurrency=None if load == ALL_LOADS else prepared.sizes[load].concurrency,
         greedy=compare_greedy(pairs, null, level=level, tie_nats=_tie_nats(prepared, arm)),
@@ -132,7 +134,7 @@ def _tie_nats(prepared: PreparedRun, arm: str) -> float:
     return choose_tie_nats((stated.get("baseline"), stated.get(arm)))
 
 
-def _correct(found: Mapping[str, Evidence], alpha: float) -> dict[str, Evidence]:
+def _correct(found: Mapping[str, OutputComparison], alpha: float) -> dict[str, OutputComparison]:
     """Correct an arm's p-values so that equal outputs are called different with at most `alpha`.
 
     Holm's method over the statistics and loads of each scope, times the number of scopes that were tested.
@@ -174,7 +176,7 @@ def units_needed(alpha: float, *, two_sided: bool) -> int:
 
 
 def _judge_arm(
-    prepared: PreparedRun, arm: str, evidence: Mapping[str, Mapping[str, Evidence]]
+    prepared: PreparedRun, arm: str, evidence: Mapping[str, Mapping[str, OutputComparison]]
 ) -> list[OutputEquivalence]:
     own, null = evidence[arm], evidence.get(NULL_ARM, {}) if arm != NULL_ARM else {}
     contract = next((one for one in prepared.run.manifest.contracts if one.arm == arm), None)
@@ -215,7 +217,7 @@ def _drafts(arm: str, contract: Contract | None) -> bool:
 CODE = "equivalence_contradicted"
 
 
-def judge_equivalence(cell: CellKey, rows: Iterable[OutputEquivalence]) -> tuple[Finding, ...]:
+def judge_equivalence(cell: CellKey, rows: Iterable[OutputEquivalence]) -> tuple[GuardrailFinding, ...]:
     """Return the finding that withholds a gain in a cell whose candidate contradicts its contract, if so.
 
     A contradiction that shows in the pooled outputs only concerns every load.
@@ -224,7 +226,7 @@ def judge_equivalence(cell: CellKey, rows: Iterable[OutputEquivalence]) -> tuple
     single = [row for row in found if row.load != ALL_LOADS]
     here = [row for row in single if row.load == cell[1]] or (found if not single else [])
     return tuple(
-        Finding(
+        GuardrailFinding(
             standing="open",
             reason=Reason(
                 code=CODE,

@@ -26,7 +26,7 @@ GUARANTEED = "guaranteed by method"
 CAUSE_ORDER: tuple[Cause, ...] = ("algorithm", "undetermined", "batching", "numerics")
 
 
-class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+class OutputComparison(msgspec.Struct, frozen=True, kw_only=True):
     """What was compared of one arm at one load or at all of them (`concurrency` None, as in an open loop).
 
     `sampled_bound`: where every sampled answer is the baseline's word for word, the exact one-sided limit of
@@ -91,10 +91,10 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judge_load(
-    own: Evidence,
+    own: OutputComparison,
     *,
-    alone: Evidence | None,
-    null: Evidence | None,
+    alone: OutputComparison | None,
+    null: OutputComparison | None,
     contract: str | None,
     drafts: bool,
     is_null: bool = False,
@@ -115,10 +115,10 @@ def judge_load(
 
 
 def judge_overall(
-    own: Evidence,
+    own: OutputComparison,
     loads: Iterable[Judgement],
     *,
-    null: Evidence | None,
+    null: OutputComparison | None,
     contract: str | None,
     drafts: bool,
     is_null: bool = False,
@@ -136,7 +136,7 @@ def judge_overall(
     return Judgement(status="differs", cause=worst, is_contradicted=contradicted)
 
 
-def is_same_alone(own: Evidence, alone: Evidence | None) -> bool:
+def is_same_alone(own: OutputComparison, alone: OutputComparison | None) -> bool:
     """Return whether, with one request in flight, nothing differs of all that differs here."""
     if alone is None or own.concurrency is None or own.concurrency <= 1 or alone.greedy_differs:
         return False
@@ -146,7 +146,9 @@ def is_same_alone(own: Evidence, alone: Evidence | None) -> bool:
     return not alone.rejected and all((one.scope, one.statistic) in passed for one in own.shifted)
 
 
-def _narrow(own: Evidence, alone: Evidence | None, null: Evidence | None, *, drafts: bool) -> Cause:
+def _narrow(
+    own: OutputComparison, alone: OutputComparison | None, null: OutputComparison | None, *, drafts: bool
+) -> Cause:
     if own.has_large_margin and drafts:
         return "algorithm"
     if own.is_all_ties and not own.shifted:
@@ -161,14 +163,14 @@ def _narrow(own: Evidence, alone: Evidence | None, null: Evidence | None, *, dra
     return "numerics" if null is not None and null.greedy_differs else "undetermined"
 
 
-def _narrow_null(own: Evidence, alone: Evidence | None) -> Cause:
+def _narrow_null(own: OutputComparison, alone: OutputComparison | None) -> Cause:
     """Two equal arms have no algorithm between them; a shift of their distributions is no rounding either."""
     if own.shifted:
         return "undetermined"
     return "batching" if is_same_alone(own, alone) else "numerics"
 
 
-def _exceeds_rounding(own: Evidence, null: Evidence | None) -> bool:
+def _exceeds_rounding(own: OutputComparison, null: OutputComparison | None) -> bool:
     """Return whether the outputs differ by more than rounding and equal arms explain."""
     if own.has_large_margin:
         return True
@@ -177,7 +179,7 @@ def _exceeds_rounding(own: Evidence, null: Evidence | None) -> bool:
     return bool(own.rejected) and not own.is_all_ties and not own.may_be_rounding
 
 
-def _is_null_shifted(own: Evidence, null: Evidence | None) -> bool:
+def _is_null_shifted(own: OutputComparison, null: OutputComparison | None) -> bool:
     """Return whether every shift that the arm shows is one that two equal arms show as well."""
     if null is None or not own.shifted:
         return False
@@ -185,7 +187,7 @@ def _is_null_shifted(own: Evidence, null: Evidence | None) -> bool:
     return all((test.scope, test.statistic) in seen for test in own.shifted)
 
 
-def _was_tested(own: Evidence) -> bool:
+def _was_tested(own: OutputComparison) -> bool:
     """Return whether sampled outputs were compared so that a difference could have shown."""
     return own.sampled_bound is not None or any(
         test.differs is False for test in own.tests if test.scope == "sampled"
@@ -211,11 +213,11 @@ NOTHING = "no output was answered in both arms"
 
 def describe_row(
     arm: str,
-    own: Evidence,
+    own: OutputComparison,
     judged: Judgement,
     *,
-    null: Evidence | None,
-    alone: Evidence | None,
+    null: OutputComparison | None,
+    alone: OutputComparison | None,
     contract: str | None,
 ) -> OutputEquivalence:
     """Return the finished row."""
@@ -242,7 +244,7 @@ def describe_row(
     )
 
 
-def bound_mean_length(own: Evidence) -> float | None:
+def bound_mean_length(own: OutputComparison) -> float | None:
     """Return the largest shift of the sampled answers' mean length inside its interval, as a share."""
     test = find_test(own.tests, "sampled", "output_tokens")
     if test is None or test.difference.low is None or test.difference.high is None or not test.versus_value:
@@ -260,7 +262,7 @@ def count_prompts(number: int, kind: str = "") -> str:
     return f"{number} {kind}{' ' if kind else ''}prompt{'' if number == 1 else 's'}"
 
 
-def _find_bound(own: Evidence) -> tuple[float | None, BoundOf | None, int]:
+def _find_bound(own: OutputComparison) -> tuple[float | None, BoundOf | None, int]:
     if own.greedy is not None:
         return own.greedy.beyond_null.high, "differing_prompts", own.greedy.prompts
     if own.sampled_bound is not None:
@@ -269,7 +271,7 @@ def _find_bound(own: Evidence) -> tuple[float | None, BoundOf | None, int]:
     return length, None if length is None else "mean_length", own.sampled_prompts
 
 
-def _phrase(own: Evidence, judged: Judgement) -> str:
+def _phrase(own: OutputComparison, judged: Judgement) -> str:
     if judged.status == "differs":
         return f"differs: {judged.cause}"
     if judged.status == "unknown":
@@ -277,7 +279,7 @@ def _phrase(own: Evidence, judged: Judgement) -> str:
     return "guaranteed" if judged.status == "guaranteed" else _render_tested(own)
 
 
-def _render_tested(own: Evidence) -> str:
+def _render_tested(own: OutputComparison) -> str:
     """Return "tested: no difference larger than d seen at n", for greedy and for sampled answers."""
     greedy, length = own.greedy, bound_mean_length(own)
     parts = []
@@ -295,11 +297,11 @@ def _render_tested(own: Evidence) -> str:
     return f"tested: no difference larger than {', nor than '.join(parts)}"
 
 
-def _is_tested(own: Evidence) -> bool:
+def _is_tested(own: OutputComparison) -> bool:
     return any(test.scope == "sampled" and test.differs is not None for test in own.tests)
 
 
-def _why_unknown(own: Evidence) -> str:
+def _why_unknown(own: OutputComparison) -> str:
     if not own.is_comparable:
         return NOTHING
     needed = [one.difference.needed for one in own.tests if one.scope == "sampled" and one.difference.needed]
@@ -309,11 +311,11 @@ def _why_unknown(own: Evidence) -> str:
 
 def _explain(
     arm: str,
-    own: Evidence,
+    own: OutputComparison,
     judged: Judgement,
     *,
-    null: Evidence | None,
-    alone: Evidence | None,
+    null: OutputComparison | None,
+    alone: OutputComparison | None,
     contract: str | None,
 ) -> Iterator[str]:
     if arm == NULL_ARM:
@@ -333,7 +335,9 @@ def _explain(
     yield from _explain_contract(judged, contract)
 
 
-def _explain_greedy(arm: str, own: Evidence, greedy: GreedyComparison, judged: Judgement) -> Iterator[str]:
+def _explain_greedy(
+    arm: str, own: OutputComparison, greedy: GreedyComparison, judged: Judgement
+) -> Iterator[str]:
     said = f"{greedy.differing_prompts} of {count_prompts(greedy.prompts, 'greedy')} differ"
     if greedy.null_prompts is not None:
         said += f", {greedy.null_differing_prompts} of {greedy.null_prompts} in the null"
@@ -362,7 +366,7 @@ def _explain_margins(margins: Margins) -> str:
     return f"{said}; the largest margin is {margins.largest_nats:.3g} nat"
 
 
-def _explain_tests(own: Evidence) -> Iterator[str]:
+def _explain_tests(own: OutputComparison) -> Iterator[str]:
     for scope, words in (("sampled", "sampled answers"), ("length", "all answers")):
         tests = [one for one in own.tests if one.scope == scope]
         judged = [one for one in tests if one.differs is not None]
@@ -376,7 +380,7 @@ def _explain_tests(own: Evidence) -> Iterator[str]:
             yield f"Of {words} there are too few draws for any test to show a difference"
 
 
-def _explain_batching(null: Evidence | None) -> str:
+def _explain_batching(null: OutputComparison | None) -> str:
     said = "With one request in flight nothing differs"
     if null is None:
         return said

@@ -20,10 +20,10 @@ from draftproof.judge.results.inform import (
     BreakEven,
     CostPart,
     DrafterFact,
-    Evidence,
     Remedy,
     ServiceStart,
     ServiceUse,
+    Sign,
     TimeParts,
 )
 from draftproof.judge.results.run import ArmCell
@@ -230,7 +230,7 @@ def suggest_fewer_drafts(known: Known) -> Remedy | None:
     if not enough or wanted >= longest:
         return None
     evidence = tuple(
-        Evidence(
+        Sign(
             text=f"at load {load} the first {wanted} of {longest} positions bring "
             f"{100 * kept[min(wanted, len(kept)) - 1]:.0f} % of all accepted drafts",
             row=f"arm_cells or services: acceptance of candidate, all × {load}",
@@ -291,7 +291,7 @@ def suggest_cheaper_drafter(known: Known) -> Remedy | None:
         loads=tuple(one.load for one in dear),
         stake=largest(_draft_stake(known, one) for one in dear),
         evidence=tuple(
-            Evidence(
+            Sign(
                 text=f"at load {one.load} drafting takes {(one.draft_ns or 0.0) / 1e6:.2f} ms a step and "
                 f"would pay below {(one.draft_limit_ns or 0.0) / 1e6:.2f} ms",
                 row=f"break_evens: all × {one.load}",
@@ -316,7 +316,7 @@ def suggest_separate_prefill(known: Known) -> Remedy | None:
         return None
     stakes = [share * (known.baseline[load].decode.value or 0.0) for load, (_, _, share) in tails.items()]
     signs = [
-        Evidence(
+        Sign(
             text=f"at load {load} {100 * slowest:.0f} % of the slowest twentieth of steps carry prefill "
             f"of other requests, and such steps take {factor:.1f} times as long",
             row=f"records: rounds of baseline, {load}",
@@ -334,7 +334,7 @@ def suggest_separate_prefill(known: Known) -> Remedy | None:
     )
 
 
-def list_tried_chunks(known: Known, loads: Iterable[str]) -> list[Evidence]:
+def list_tried_chunks(known: Known, loads: Iterable[str]) -> list[Sign]:
     """Return what another prefill chunk did to end-to-end time, where the alternative changes that alone.
 
     Of loads that are valid, and only where it is more than two equal arms differ by.
@@ -356,7 +356,7 @@ def list_tried_chunks(known: Known, loads: Iterable[str]) -> list[Evidence]:
             f"tried at load {load}: the alternative, with {name} {ours.get(name)} instead of "
             f"{theirs.get(name)}, takes {describe(effect.ratio)} times as long end to end{beside_null(null)}"
         )
-        found.append(Evidence(text=text, row=f"effects e2e: alternative / baseline, all × {load}"))
+        found.append(Sign(text=text, row=f"effects e2e: alternative / baseline, all × {load}"))
     return found
 
 
@@ -399,10 +399,10 @@ def _kept_by_length(known: Known, load: str) -> list[float] | None:
     return [sum(accepted[: length + 1]) / total for length in range(len(accepted))]
 
 
-def _pays(known: Known, load: str) -> tuple[bool | None, Evidence]:
+def _pays(known: Known, load: str) -> tuple[bool | None, Sign]:
     """Return whether drafting pays at a load: by steps where rounds tell, else by the time per token."""
     if load in known.invalid:
-        return None, Evidence(text=f"the cells at load {load} are invalid", row=f"cells: all × {load}")
+        return None, Sign(text=f"the cells at load {load} are invalid", row=f"cells: all × {load}")
     even = known.break_evens.get(load)
     if even is not None and even.margin.low is not None and even.margin.high is not None:
         pays = PAYS_IF_ABOVE[read_direction(even.margin, known.nulls[load])]
@@ -410,18 +410,18 @@ def _pays(known: Known, load: str) -> tuple[bool | None, Evidence]:
             f"at load {load} a step commits {even.tokens_per_step:.2f} tokens and takes "
             f"{even.needed_tokens:.2f} ordinary steps"
         )
-        return pays, Evidence(text=text, row=f"break_evens: all × {load}")
+        return pays, Sign(text=text, row=f"break_evens: all × {load}")
     effect = known.effects.get(("tpot_ns", "candidate", "baseline", ALL_SEGMENTS, load))
     row = f"effects: tpot_ns candidate / baseline, all × {load}"
     if effect is None or effect.ratio.low is None or effect.ratio.high is None:
-        return None, Evidence(text=f"at load {load} nothing is known", row=row)
+        return None, Sign(text=f"at load {load} nothing is known", row=row)
     null = known.nulls[load]
     direction = read_direction(effect.ratio, null)
     pays = None if direction is None else direction == "below"
     text = (
         f"at load {load} time per token is {describe(effect.ratio)} times the baseline's{beside_null(null)}"
     )
-    return pays, Evidence(text=text, row=row)
+    return pays, Sign(text=text, row=row)
 
 
 def _loss(known: Known, load: str) -> float | None:

@@ -28,11 +28,11 @@ from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
 from draftproof.judge.results.inform import (
     BreakEven,
     Diagnoses,
-    Evidence,
     Gauge,
     Remedy,
     ServiceStart,
     ServiceUse,
+    Sign,
 )
 from draftproof.judge.results.run import ArmCell
 from draftproof.workload.items import Item
@@ -121,7 +121,7 @@ def suggest_prefill(known: Known) -> Remedy | None:
         return None
     shares = {load: known.baseline[load].prefill.value or 0.0 for load in loads}
     evidence = [
-        Evidence(
+        Sign(
             text=f"at load {load} prefill takes {100 * share:.0f} % of a request's time",
             row=f"diagnosis: baseline, all × {load}",
         )
@@ -161,25 +161,23 @@ def suggest_prefix_cache(known: Known) -> Remedy | None:
     if stake < CACHING_STAKE or is_off is False or (hits is not None and hits >= common / 2):
         return None
     evidence = [
-        Evidence(
+        Sign(
             text=f"{100 * common:.0f} % of the prompts' text is a beginning that another prompt shares",
             row="workload: messages of the items",
         ),
-        Evidence(
+        Sign(
             text=f"prefill takes up to {100 * max(shares.values()):.0f} % of a request's time",
             row="diagnosis: baseline, all",
         ),
     ]
     if hits is not None:
         text = f"of the prompt tokens looked up in the cache {100 * hits:.0f} % were found"
-        evidence.append(Evidence(text=text, row="services: baseline"))
+        evidence.append(Sign(text=text, row="services: baseline"))
     if is_off is None and hits is None:
         text = "neither a setting nor a counter of the service says whether they are cached already"
-        evidence.append(Evidence(text=text, row="manifest: settings of baseline; services: baseline"))
+        evidence.append(Sign(text=text, row="manifest: settings of baseline; services: baseline"))
     if is_off:
-        evidence.append(
-            Evidence(text="the prefix cache is switched off", row="manifest: settings of baseline")
-        )
+        evidence.append(Sign(text="the prefix cache is switched off", row="manifest: settings of baseline"))
     return Remedy(
         code="prefix_caching",
         title="Prefix caching",
@@ -199,14 +197,14 @@ def suggest_cold_start(known: Known) -> Remedy | None:
     evidence = []
     if start.load_time_s is not None and start.load_time_s >= LONG_START_S:
         text = f"the baseline took {start.load_time_s:.0f} s to load"
-        evidence.append(Evidence(text=text, row="service_starts: baseline"))
+        evidence.append(Sign(text=text, row="service_starts: baseline"))
     warm = _typical_first_token(known, next(iter(known.prepared.loads), ""))
     if warm and start.cold_ttft_ns is not None and start.cold_ttft_ns >= COLD_FACTOR * warm:
         text = (
             f"the first request after a start waited {start.cold_ttft_ns / 1e6:.0f} ms for its first token, "
             f"later ones {warm / 1e6:.0f} ms"
         )
-        evidence.append(Evidence(text=text, row="service_starts: baseline; arm_cells: ttft"))
+        evidence.append(Sign(text=text, row="service_starts: baseline; arm_cells: ttft"))
     if not evidence:
         return None
     return Remedy(
@@ -220,19 +218,19 @@ def suggest_cold_start(known: Known) -> Remedy | None:
     )
 
 
-def _signs_of_want(known: Known, load: str) -> list[Evidence]:
+def _signs_of_want(known: Known, load: str) -> list[Sign]:
     """Return every sign at a load that the baseline had no place for its requests."""
     signs, use = [], known.services.get(("baseline", load))
     parts = known.baseline.get(load)
     if parts is not None and _at_least(parts.queue.low, QUEUE_SHARE):
         text = f"at load {load} queueing takes {100 * (parts.queue.value or 0.0):.0f} % of a request's time"
-        signs.append(Evidence(text=text, row=f"diagnosis: baseline, all × {load}"))
+        signs.append(Sign(text=text, row=f"diagnosis: baseline, all × {load}"))
     if use is None:
         return signs
     row = f"services: baseline, {load}"
     if _at_least(_mean_of(use.waiting), WAITING_REQUESTS):
         text = f"at load {load} {_mean_of(use.waiting):.1f} requests wait on average"
-        signs.append(Evidence(text=text, row=row))
+        signs.append(Sign(text=text, row=row))
     if use.preemptions and use.finished_requests:
         share = use.preemptions / use.finished_requests
         if share >= PREEMPTED_SHARE:
@@ -240,21 +238,21 @@ def _signs_of_want(known: Known, load: str) -> list[Evidence]:
                 f"at load {load} there were {use.preemptions:.0f} preemptions in "
                 f"{use.finished_requests:.0f} requests"
             )
-            signs.append(Evidence(text=text, row=row))
+            signs.append(Sign(text=text, row=row))
     if use.cache_usage is not None and use.cache_usage.maximum >= CACHE_USAGE:
         text = f"at load {load} up to {100 * use.cache_usage.maximum:.0f} % of the key-value cache was in use"
-        signs.append(Evidence(text=text, row=row))
+        signs.append(Sign(text=text, row=row))
     return signs
 
 
-def _first_token_growth(known: Known) -> list[Evidence]:
+def _first_token_growth(known: Known) -> list[Sign]:
     loads = known.prepared.loads
     lowest, highest = (_typical_first_token(known, load) for load in (loads[0], loads[-1]))
     if len(loads) < 2 or not lowest or not highest or highest / lowest < FIRST_TOKEN_GROWTH:
         return []
     factor = f"{highest / lowest:.1f} times as long"
     text = f"the median first token takes {factor} at load {loads[-1]} as at {loads[0]}"
-    return [Evidence(text=text, row="arm_cells: ttft of baseline, all")]
+    return [Sign(text=text, row="arm_cells: ttft of baseline, all")]
 
 
 def _typical_first_token(known: Known, load: str) -> float | None:

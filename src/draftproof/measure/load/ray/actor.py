@@ -19,7 +19,7 @@ from draftproof.core.records import RequestRecord
 from draftproof.measure.client.transport import HttpTransport
 from draftproof.measure.load.ray.hosts import block_to_our_time, record_to_our_time, to_worker_time
 from draftproof.measure.load.request_runner import MaskingSink
-from draftproof.measure.load.workers.messages import WORDS, Done, Failed, PeriodOrder, Reply, Standing
+from draftproof.measure.load.workers.messages import WORDS, Done, Failed, PeriodOrder, Reply, ShardProgress
 from draftproof.measure.load.workers.process import LoadWorker
 from draftproof.store.journal import encode_line
 from draftproof.store.lines import write_error
@@ -162,8 +162,8 @@ class LoadActor:
     def _reply(self, reply: Reply) -> None:
         if isinstance(reply, Done):
             reply = Done(block_to_our_time(reply.block, self._offset_ns))
-        if isinstance(reply, Standing):  # only the latest one tells how things stand
-            self._replies = [one for one in self._replies if not isinstance(one, Standing)]
+        if isinstance(reply, ShardProgress):  # only the latest one tells how things stand
+            self._replies = [one for one in self._replies if not isinstance(one, ShardProgress)]
         self._replies.append(reply)  # `Done` and `Failed` come last
         self._news.set()
 

@@ -67,8 +67,8 @@ class Prepared(msgspec.Struct, frozen=True, tag="prepared"):
     """The schedule is made: the period may start."""
 
 
-class Standing(msgspec.Struct, frozen=True, tag="standing"):
-    """How a worker's part stands; `is_over` once each of its counted requests has ended.
+class ShardProgress(msgspec.Struct, frozen=True, tag="standing"):
+    """How far a worker's shard is; `is_over` once each of its counted requests has ended.
 
     `ended_ns`: what the requests that have ended took together, in an open loop.
     """
@@ -95,7 +95,7 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
 
 
 Word = Setup | PeriodOrder | Start | Count | Finish | Stop
-Reply = Prepared | Standing | Done | Failed
+Reply = Prepared | ShardProgress | Done | Failed
 WORDS = msgspec.msgpack.Decoder(Word)
 REPLIES = msgspec.msgpack.Decoder(Reply)
 

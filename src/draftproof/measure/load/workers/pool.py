@@ -32,7 +32,7 @@ from draftproof.measure.load.workers.messages import (
     Prepared,
     Reply,
     Setup,
-    Standing,
+    ShardProgress,
     Start,
     Stop,
     Worker,
@@ -129,7 +129,7 @@ class Coordinator:
     ) -> None:
         self._period, self._orders, self._lead = period, orders, Lead(round(lead_s * NS_PER_S))
         self._clock = clock
-        self._standings = [Standing() for _ in orders]
+        self._progress = [ShardProgress() for _ in orders]
         self._blocks: dict[int, BlockRecord] = {}
         self._errors: dict[int, DraftproofError] = {}
         self._started_ns = 0
@@ -185,8 +185,8 @@ class Coordinator:
 
     def _take(self, place: int, reply: Reply | DraftproofError) -> None:
         match reply:
-            case Standing():
-                self._standings[place] = reply
+            case ShardProgress():
+                self._progress[place] = reply
                 self._weigh()
             case Done():
                 self._blocks[place] = reply.block
@@ -196,16 +196,16 @@ class Coordinator:
                 self._fail(place, reply)
 
     def _weigh(self) -> None:
-        """See what the workers' standings call for."""
-        if all(one.is_over for one in self._standings):
+        """See what the workers' progress calls for."""
+        if all(one.is_over for one in self._progress):
             self._end(Finish())
         elif self._is_led:
             now_ns = self._clock()
             self._lead.see(
                 now_ns - self._started_ns,
-                ended=sum(one.ended for one in self._standings),
-                in_flight=sum(one.in_flight for one in self._standings),
-                ended_ns=sum(one.ended_ns for one in self._standings),
+                ended=sum(one.ended for one in self._progress),
+                in_flight=sum(one.in_flight for one in self._progress),
+                ended_ns=sum(one.ended_ns for one in self._progress),
             )
             base_ns = find_base_ns(self._lead, started_ns=self._started_ns, now_ns=now_ns)
             if base_ns is not None:

@@ -40,7 +40,7 @@ from draftproof.measure.load.workers.messages import (
     Prepared,
     Reply,
     Setup,
-    Standing,
+    ShardProgress,
     Start,
     Stop,
     Unframer,
@@ -98,10 +98,10 @@ class LoadWorker:
         """End the period now, as `Stop` does."""
         self._stop.set()
 
-    def standing(self) -> Standing:
+    def standing(self) -> ShardProgress:
         """Return how the part stands."""
         runner = self._runner
-        return Standing(runner.ended, runner.in_flight, runner.schedule.is_over, runner.ended_ns)
+        return ShardProgress(runner.ended, runner.in_flight, runner.schedule.is_over, runner.ended_ns)
 
     async def close(self) -> None:
         """End the period and wait until it has."""

@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from draftproof.core.records import ServerTimings, SpecCounts
-from draftproof.services.engines.adapter import EngineAdapter, Evidence
+from draftproof.services.engines.adapter import EngineAdapter, ProbeObservation
 from draftproof.services.engines.chat.frames import EngineBlocks, Timings, ms_to_ns
 from draftproof.services.engines.chat.metrics_block import MetricsReading
 from draftproof.services.engines.facts import (
@@ -235,7 +235,7 @@ def _read_log(text: str) -> Settings:
     return settings
 
 
-def _explain_off(evidence: Evidence) -> str | None:
+def _explain_off(evidence: ProbeObservation) -> str | None:
     """Name the trap by its own words in the log, else by the settings, else by what the slots say."""
     method = evidence.settings.get(METHOD)
     from_log = _explain_from_log(evidence.log)
@@ -250,7 +250,7 @@ def _explain_off(evidence: Evidence) -> str | None:
     return "its slots do not speculate" if _cannot_speculate(evidence.bodies) else None
 
 
-def _explain_idle(evidence: Evidence) -> str | None:
+def _explain_idle(evidence: ProbeObservation) -> str | None:
     method = evidence.settings.get(METHOD)
     return None if method in {None, OFF} else _explain_no_match(str(method), evidence.settings)
 

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from draftproof.core.records import SpecCounts
-from draftproof.services.engines.adapter import EngineAdapter, Evidence
+from draftproof.services.engines.adapter import EngineAdapter, ProbeObservation
 from draftproof.services.engines.chat.fold import ChatFold
 from draftproof.services.engines.chat.frames import EngineBlocks
 from draftproof.services.engines.chat.metrics_block import MetricsReading
@@ -198,7 +198,7 @@ def _read_log(text: str) -> Settings:
     return settings
 
 
-def _explain_off(evidence: Evidence) -> str | None:
+def _explain_off(evidence: ProbeObservation) -> str | None:
     if evidence.settings.get(METHOD) == OFF:
         return "the server runs without --speculative-algorithm"
     # Without adapting, look-up shows a gauge of zero as well.
@@ -208,7 +208,7 @@ def _explain_off(evidence: Evidence) -> str | None:
     return None
 
 
-def _explain_idle(evidence: Evidence) -> str | None:
+def _explain_idle(evidence: ProbeObservation) -> str | None:
     answer = evidence.answer
     counts = None if answer is None else answer.speculation
     if counts is not None and counts.num_spec_steps and not counts.num_accepted_draft_tokens:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import msgspec
 
 from draftproof.judge.metrics.acceptance import bound_decode_steps
-from draftproof.services.engines.adapter import EngineAdapter, Evidence
+from draftproof.services.engines.adapter import EngineAdapter, ProbeObservation
 from draftproof.services.engines.chat.frames import EngineBlocks
 from draftproof.services.engines.chat.metrics_block import MetricsReading, read_metrics
 from draftproof.services.engines.facts import (
@@ -107,7 +107,7 @@ def _read_identity(bodies: Mapping[str, bytes]) -> Identity:
     )
 
 
-def _explain_off(evidence: Evidence) -> str | None:
+def _explain_off(evidence: ProbeObservation) -> str | None:
     if evidence.settings.get(METHOD) == OFF:
         return "vLLM runs without a --speculative-config, so nothing drafts"
     if _drafts_for_one(evidence.settings.get(_SCHEDULE)) == 0:
@@ -115,7 +115,7 @@ def _explain_off(evidence: Evidence) -> str | None:
     return None
 
 
-def _explain_idle(evidence: Evidence) -> str | None:
+def _explain_idle(evidence: ProbeObservation) -> str | None:
     settings, drafted = evidence.settings, _count_drafts(evidence)
     method = settings.get(METHOD)
     if evidence.after is not None and drafted is None:
@@ -152,7 +152,7 @@ def _drafts_for_one(schedule: object) -> int | None:
     return next((length for start, end, length in rows if start <= 1 <= end), None)
 
 
-def _count_drafts(evidence: Evidence) -> float | None:
+def _count_drafts(evidence: ProbeObservation) -> float | None:
     """Return the drafts of the test request, by its answer or by what the service's counter gained."""
     told = None if evidence.answer is None else evidence.answer.speculation
     if told is not None:
