@@ -7,7 +7,7 @@ import pytest
 from attached import CHAT_NAME, HEADERS, KEY, Attached, served
 from byte_server import DIALECTS, HTML, JSON, TEXT, ByteServer, chunk, events, final, models, respond
 
-from draftproof.services.engines.commands import MASK
+from draftproof.core.secrets import MASK
 
 SAID = f"the key Bearer {KEY} is no good"
 PAGE = f"<html><p>{SAID}</p></html>"

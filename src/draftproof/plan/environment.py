@@ -12,12 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from draftproof.core.errors import PlanError
-from draftproof.services.engines.commands import (
-    MASK,
-    is_secret_header,
-    is_secret_name,
-    list_secret_values,
-)
+from draftproof.core.secrets import MASK, is_secret_header, is_secret_name
+from draftproof.services.engines.commands import list_secret_values
 
 if TYPE_CHECKING:  # a load worker masks, and need not know the tables of a plan
     from draftproof.plan.schema import Arm, Plan

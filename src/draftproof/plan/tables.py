@@ -24,7 +24,7 @@ from pydantic import (
     field_validator,
 )
 
-from draftproof.services.engines.commands import is_secret_header, is_secret_name
+from draftproof.core.secrets import is_secret_header, is_secret_name
 
 # What a value is, is what was written: a text or a truth value is no number, and 5.0 is no count. A whole
 # number is a number.

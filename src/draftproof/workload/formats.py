@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from draftproof.services.engines.commands import is_secret_name
+from draftproof.core.secrets import is_secret_name
 from draftproof.workload.items import DEFAULT_LIMIT, Item
 from draftproof.workload.segments import UNLABELLED
 

@@ -12,13 +12,13 @@ import msgspec
 
 from draftproof.core.errors import EngineError
 from draftproof.core.manifests import ArmManifest
+from draftproof.core.secrets import is_secret_name
 from draftproof.plan.schema import Arm
 from draftproof.services.arms.comparability import ENVIRONMENT_PREFIX, REQUEST_PREFIX, UNKNOWN
 from draftproof.services.arms.service import Service, explain_no_model, fetch_answer
 from draftproof.services.engines import ADAPTERS, GENERIC
 from draftproof.services.engines.commands import (
     find_unread_words,
-    is_secret_name,
     mask_secrets,
     parse_flags,
     words_before_flags,

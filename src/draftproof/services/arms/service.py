@@ -13,10 +13,10 @@ import aiohttp
 import msgspec
 
 from draftproof.core.errors import EngineError, PlanError
+from draftproof.core.secrets import is_secret_name
 from draftproof.plan.schema import Arm
 from draftproof.services.arms.launch import LOOPBACK, plan_section
 from draftproof.services.engines.adapter import EngineAdapter
-from draftproof.services.engines.commands import is_secret_name
 from draftproof.services.telemetry.scrape import describe_failure, fetch_exposition
 
 _PROBE_TIMEOUT_S = 2.0

@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 
 from draftproof.core.errors import PlanError
+from draftproof.core.secrets import MASK, is_secret_name
 from draftproof.services.engines.facts import Settings
 
 NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
@@ -91,13 +92,7 @@ def _is_flag(word: str) -> bool:
     return word.startswith("-") and word != "-" and not NUMBER.fullmatch(word)
 
 
-_SECRET = re.compile(
-    r"api_?key|secret|passw|pass(phrase)?$|credential|^token$|^key$|(hf|auth|access|bearer|api)_?token|^hft$|_pat$|dsn$",
-    re.IGNORECASE,
-)
 _SPEAKS_OF_DRAFTS = re.compile(r"(spec|draft|md$|hfd|lcs$|lcd$|sc$|model_draft)")
-_SECRET_HEADER = re.compile(r"auth|key|token|secret|cookie|passw|credential", re.IGNORECASE)
-MASK = "***"
 # Where a service listens, how it logs and who may ask say nothing about how fast it is.
 UNCOMPARED_FLAGS = frozenset({"host", "port", "api_key", "log_level", "uvicorn_log_level"})
 
@@ -124,16 +119,6 @@ def parse_flags(
             value = use.attached if flag in switches else use.value
             settings[renamed.get(flag, flag)] = MASK if is_secret_name(flag) else parse_scalar(value)
     return settings
-
-
-def is_secret_name(name: str) -> bool:
-    """Tell whether a flag or a variable of this name holds a key or a password."""
-    return bool(_SECRET.search(name.replace("-", "_")))
-
-
-def is_secret_header(name: str) -> bool:
-    """Tell whether a request header of this name holds a key, a password or a session."""
-    return bool(_SECRET_HEADER.search(name))
 
 
 def find_unread_words(command: Sequence[str], told: Settings) -> Settings:

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from draftproof.core.secrets import is_secret_name
 from draftproof.services.engines import adapter_for
 from draftproof.services.engines.commands import (
     find_unread_words,
     find_written_secret,
     flatten,
-    is_secret_name,
     list_flags,
     list_secret_values,
     mask_secrets,
