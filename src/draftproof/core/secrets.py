@@ -34,38 +34,51 @@ _PLACEHOLDER = re.compile(
     rb"|needs?|not|only|option|or|parameter|requires?|required|set|setting|should|so|switch|that|then|to|unless"
     rb"|unset|used|value|when|where|which|will|with|without|you)"
 )
-_KINDS: tuple[tuple[str, bytes], ...] = (
-    ("a private key", rb"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----"),
-    ("a bearer token", rb"(?i:\bbearer)[ +][A-Za-z0-9._~+/\-]{12,}"),
+# What it looks like, what it cannot lack in small letters (a line without is not searched), the pattern.
+_KINDS: tuple[tuple[str, tuple[bytes, ...], bytes], ...] = (
+    ("a private key", (b"private key-----",), rb"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----"),
+    ("a bearer token", (b"bearer",), rb"(?i:\bbearer)[ +][A-Za-z0-9._~+/\-]{12,}"),
     (
         "an authorization header",
+        (b"authorization", b"api-key"),
         (
             rb"(?i:\b(?:proxy-)?authorization|x-api-key|api-key)\\?[\"']?\s*[:=]\s*\\?[\"']?"
             rb"(?i:bearer |basic |token )?[A-Za-z0-9._~+/\-]{12,}"
         ),
     ),
-    ("an API key", rb"\bsk-(?=[A-Za-z_\-]*[0-9])[A-Za-z0-9_\-]{16,}"),
-    ("an API key", rb"\b(?:nvapi-|gsk_|npm_|r8_|sk_live_|rk_live_)[A-Za-z0-9_\-]{20,}"),
+    ("an API key", (b"sk-",), rb"\bsk-(?=[A-Za-z_\-]*[0-9])[A-Za-z0-9_\-]{16,}"),
+    (
+        "an API key",
+        (b"nvapi-", b"gsk_", b"npm_", b"r8_", b"k_live_"),
+        rb"\b(?:nvapi-|gsk_|npm_|r8_|sk_live_|rk_live_)[A-Za-z0-9_\-]{20,}",
+    ),
     (
         "a key given by name",
+        (b"key", b"token", b"passw"),
         (
             rb"(?i:api[_-]?key|subscription-key|secret[_-]?(?:access[_-]?)?key|(?:access|auth)[_-]?token|passw(?:or)?d)"
             rb"\\?[\"']?(?:\s*[:=]\s*|[\"']?,?\s+)\\?[\"']?(?=[A-Za-z._~+/\-]*[0-9])[A-Za-z0-9._~+/\-]{12,}"
         ),
     ),
-    ("a Hugging Face token", rb"\bhf_[A-Za-z0-9]{16,}"),
-    ("a GitHub token", rb"\b(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,})"),
-    ("a GitLab token", rb"\bglpat-[A-Za-z0-9_\-]{16,}"),
-    ("a Slack token", rb"\bxox[abeprs]-[A-Za-z0-9\-]{10,}"),
-    ("an AWS key id", rb"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"),
-    ("a Google API key", rb"\bAIza[A-Za-z0-9_\-]{30,}"),
-    ("a JSON web token", rb"\beyJ[A-Za-z0-9_\-]{8,}\.eyJ[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]+"),
+    ("a Hugging Face token", (b"hf_",), rb"\bhf_[A-Za-z0-9]{16,}"),
+    (
+        "a GitHub token",
+        (b"ghp_", b"gho_", b"ghu_", b"ghs_", b"ghr_", b"github_pat_"),
+        rb"\b(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,})",
+    ),
+    ("a GitLab token", (b"glpat-",), rb"\bglpat-[A-Za-z0-9_\-]{16,}"),
+    ("a Slack token", (b"xox",), rb"\bxox[abeprs]-[A-Za-z0-9\-]{10,}"),
+    ("an AWS key id", (b"akia", b"asia"), rb"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"),
+    ("a Google API key", (b"aiza",), rb"\bAIza[A-Za-z0-9_\-]{30,}"),
+    ("a JSON web token", (b"eyj",), rb"\beyJ[A-Za-z0-9_\-]{8,}\.eyJ[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]+"),
     (
         "a password in an address",
+        (b"://",),
         rb"\b[a-z][a-z0-9+.\-]{1,20}://[^\s/:@\"'\\]*:(?!\d+[/\"'])(?P<value>[^\s/@\"'\\]+)@",
     ),
     (
         "a key in a command",
+        (b"--",),
         (
             rb"(?i:--(?:[a-z]+[_-])*(?:api[_-]?key|(?:access|auth|bearer|hf|api)[_-]token|token|secret|passw(?:or)?d))"
             rb"(?:(?:=|\s+)\\?[\"']?|\\?[\"']\s*,\s*\\?[\"'])(?P<value>[A-Za-z0-9][A-Za-z0-9._~+/=\-]{2,})"
@@ -73,6 +86,7 @@ _KINDS: tuple[tuple[str, bytes], ...] = (
     ),
     (
         "a key in an address",
+        (b"key=", b"token=", b"secret=", b"sig=", b"signature=", b"passwd=", b"password=", b"auth="),
         (
             rb"(?:[?&]|&amp;|\\u0026)(?i:(?:[a-z]+[_-])*(?:key|token|secret|sig(?:nature)?|passw(?:or)?d|auth))="
             rb"(?P<value>(?=[A-Za-z._~+/%\-]*[0-9]|[^\s&\"'\\]{8})[A-Za-z0-9._~+/%\-]{6,})"
@@ -80,6 +94,7 @@ _KINDS: tuple[tuple[str, bytes], ...] = (
     ),
     (
         "a cookie",
+        (b"cookie",),
         (
             rb"(?i:(?<![.\w])(?:set-)?cookie)\\?[\"']?\s*[:=,]\s*\\?[\"']?(?:[^\s=;\"'\\]+=[^;\"'\\\n]*;\s*)*?"
             rb"(?!(?i:max-age|expires|path|domain)=)[^\s=;\"'\\]+=(?P<value>[A-Za-z0-9._~+/%\-]{8,})"
@@ -87,13 +102,14 @@ _KINDS: tuple[tuple[str, bytes], ...] = (
     ),
     (
         "a Slack webhook",
+        (b"hooks.slack",),
         (
             rb"\bhooks\.slack(?:-gov)?\.com/(?:services|workflows|triggers)/"
             rb"[A-Za-z0-9]+/[A-Za-z0-9]+/(?P<value>[A-Za-z0-9]{8,})"
         ),
     ),
 )
-_PATTERNS = tuple((kind, re.compile(pattern)) for kind, pattern in _KINDS)
+_PATTERNS = tuple((kind, hints, re.compile(pattern)) for kind, hints, pattern in _KINDS)
 
 
 def classify_secret(line: bytes, known: Iterable[tuple[str, re.Pattern[bytes]]] = ()) -> str | None:
@@ -104,10 +120,12 @@ def classify_secret(line: bytes, known: Iterable[tuple[str, re.Pattern[bytes]]] 
     for kind, pattern in known:
         if pattern.search(line):
             return kind
-    for kind, pattern in _PATTERNS:
-        for found in pattern.finditer(line):
-            if _may_be_secret(found):
-                return kind
+    lowered = line.lower()
+    for kind, hints, pattern in _PATTERNS:
+        if any(hint in lowered for hint in hints):
+            for found in pattern.finditer(line):
+                if _may_be_secret(found):
+                    return kind
     return None
 
 

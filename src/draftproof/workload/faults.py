@@ -6,7 +6,10 @@ Pure. A fault is one sentence that names the key; the reader adds file and line.
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any
+
+import msgspec
 
 from draftproof.workload.checks import REGEX_FLAGS
 from draftproof.workload.formats import find_request_faults
@@ -188,8 +191,14 @@ def _find_pattern_fault(pattern: str) -> str | None:
 
 
 def _find_schema_fault(schema: dict[str, Any]) -> str | None:
+    return _find_fault_of_encoded(msgspec.json.encode(schema))
+
+
+@lru_cache(maxsize=1024)  # many items of a log have the same schema, and checking one takes milliseconds
+def _find_fault_of_encoded(encoded: bytes) -> str | None:
     import jsonschema  # noqa: PLC0415 - its formats compile grammars for seconds, and most runs have no schema
 
+    schema = msgspec.json.decode(encoded)
     validator = jsonschema.validators.validator_for(schema, jsonschema.Draft202012Validator)
     try:
         validator.check_schema(schema, format_checker=validator.FORMAT_CHECKER)

@@ -73,8 +73,14 @@ def find_request_faults(request: Mapping[str, Any]) -> Iterator[str]:
             yield f"request.{name} would be copied into every run; send a secret as a header of the arm"
         elif "speculat" in name:
             yield f"request.{name} cannot be stated by an item: {_BY_THE_ARMS}"
-        elif name in _REFUSED and value not in _REFUSED[name][0]:
-            yield f"request.{name} = {_shorten(value)} cannot be measured: {_REFUSED[name][1]}"
+        elif (why := explain_unmeasurable(name, value)) is not None:
+            yield f"request.{name} = {_shorten(value)} cannot be measured: {why}"
+
+
+def explain_unmeasurable(name: str, value: object) -> str | None:
+    """Return why a request whose field `name` has this value cannot be measured, None where it can."""
+    harmless, why = _REFUSED.get(name, ((value,), None))
+    return None if value in harmless else why
 
 
 def split_request(body: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -105,7 +111,7 @@ _SHAREGPT_OWN = (
 _SHAREGPT_KEYS = frozenset({"id", "conversations", *_SYSTEM_KEYS, "tools", *_MEDIA, *_SHAREGPT_OWN})
 _BATCH_KEYS = ("custom_id", "method", "url", "body")
 # Keys of an item that no chat request has.
-_OUR_KEYS = frozenset(Item.__struct_fields__) - PROTOCOL_KEYS
+OUR_KEYS = frozenset(Item.__struct_fields__) - PROTOCOL_KEYS
 _SAMPLING_KEYS = ("temperature", "top_p", "top_k", "seed")
 _ENCODER = msgspec.json.Encoder(order="sorted")
 NO_LIMIT = f"no limit is stated, and max_tokens = {DEFAULT_LIMIT} is sent"
@@ -128,8 +134,7 @@ def parse_line(value: object, position: int) -> Line:
     """
     if not isinstance(value, dict):
         return Line(msgspec.convert(value, Item))
-    stated = _without_nulls(value)
-    named = {"id": name_item(position, stated), "segments": {}}
+    stated = without_nulls(value)
     if "conversations" in stated:
         converted, remarks = _convert_sharegpt(stated)
     elif "custom_id" in stated or ("url" in stated and "body" in stated):
@@ -138,7 +143,20 @@ def parse_line(value: object, position: int) -> Line:
         converted, remarks = _convert_request(stated)
     else:
         converted, remarks = _clean_native(stated), ()
-    item = msgspec.convert(named | converted, Item)
+    return _make_line(stated, converted, remarks, position)
+
+
+def parse_request(body: Mapping[str, Any], position: int) -> Line:
+    """Return the item of a chat request that is known to be one; see `parse_line`."""
+    stated = without_nulls(body)
+    return _make_line(stated, *_convert_request(stated), position)
+
+
+def _make_line(
+    stated: Mapping[str, Any], converted: Mapping[str, Any], remarks: tuple[str, ...], position: int
+) -> Line:
+    named = {"id": name_item(position, stated), "segments": {}}
+    item = msgspec.convert(named | dict(converted), Item)
     labelled = item if item.segments else msgspec.structs.replace(item, segments={"task": UNLABELLED})
     return Line(labelled, remarks)
 
@@ -148,7 +166,8 @@ def name_item(position: int, stated: Mapping[str, Any]) -> str:
     return f"i{position:06}-{hashlib.sha256(_ENCODER.encode(stated)).hexdigest()[:8]}"
 
 
-def _without_nulls(value: Mapping[str, Any]) -> dict[str, Any]:
+def without_nulls(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an object without the keys whose value is null."""
     return {key: part for key, part in value.items() if part is not None}
 
 
@@ -156,7 +175,7 @@ def _clean(value: Any, *keys: str) -> Any:
     """Return an object without nulls, also in the objects that its `keys` list; other values stay."""
     if not isinstance(value, dict):
         return value
-    cleaned = _without_nulls(value)
+    cleaned = without_nulls(value)
     for key in keys:
         if isinstance(cleaned.get(key), list):
             cleaned[key] = [_clean(one) for one in cleaned[key]]
@@ -211,7 +230,7 @@ def _convert_sharegpt(value: dict[str, Any]) -> tuple[dict[str, Any], tuple[str,
     messages = [*_read_system(value, turns), *(_read_turn(turn, index) for index, turn in enumerate(turns))]
     own = {key: value[key] for key in _SHAREGPT_OWN if key in value}
     unused = [f"`{key}`" for key in _find_unused_columns(value)]
-    of_turns = (key for turn in turns for key in _without_nulls(turn) if key not in _TURN_KEYS)
+    of_turns = (key for turn in turns for key in without_nulls(turn) if key not in _TURN_KEYS)
     unused += [f"`{key}` of a turn" for key in dict.fromkeys(of_turns)]
     remarks = [*([] if "max_tokens" in own else [NO_LIMIT]), *(f"{name} is not used" for name in unused)]
     while messages and messages[-1]["role"] == "assistant":
@@ -254,7 +273,7 @@ def _read_system(value: Mapping[str, Any], turns: list[dict[str, Any]]) -> Itera
 
 
 def _read_turn(turn: Mapping[str, Any], index: int) -> dict[str, Any]:
-    stated = _without_nulls(turn)
+    stated = without_nulls(turn)
     place = f"conversations[{index}]"
     for one, other in (("from", "role"), ("value", "content")):
         if one in stated and other in stated and stated[one] != stated[other]:
@@ -289,14 +308,14 @@ def _convert_batch(value: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ..
         raise msgspec.ValidationError(
             "A batch line needs method POST, url `/v1/chat/completions` and an object in `body`"
         )
-    converted, remarks = _convert_body(_without_nulls(body))
-    return converted | _without_nulls({"id": value.get("custom_id")}), remarks
+    converted, remarks = _convert_body(without_nulls(body))
+    return converted | without_nulls({"id": value.get("custom_id")}), remarks
 
 
 def _convert_request(value: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Take a line that is a chat request itself; keys of our own form may stand beside its fields."""
-    own = _clean_native({key: part for key, part in value.items() if key in _OUR_KEYS})
-    body = {key: part for key, part in value.items() if key not in _OUR_KEYS}
+    own = _clean_native({key: part for key, part in value.items() if key in OUR_KEYS})
+    body = {key: part for key, part in value.items() if key not in OUR_KEYS}
     if own.keys() - {"id"} and (unknown := sorted(body.keys() - PROTOCOL_KEYS)):
         raise msgspec.ValidationError(f"Object contains unknown field `{unknown[0]}`")
     for key in ("sampling", "request"):
@@ -325,7 +344,7 @@ def _convert_body(body: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]
         "tool_choice": body.get("tool_choice"),
         "response_schema": _read_response_schema(body.get("response_format")),
     }
-    return converted | _without_nulls(optional), tuple(_remark_on_body(body, left))
+    return converted | without_nulls(optional), tuple(_remark_on_body(body, left))
 
 
 def _read_limit(body: Mapping[str, Any]) -> Any:

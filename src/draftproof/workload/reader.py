@@ -10,8 +10,10 @@ import gzip
 import hashlib
 import json
 import math
+import os
 import subprocess
 import sys
+import tempfile
 import tomllib
 import zlib
 from collections import Counter
@@ -23,8 +25,10 @@ from typing import Literal, NoReturn
 import msgspec
 
 from draftproof.core.errors import WorkloadError
+from draftproof.workload.calls import explain_text_line
 from draftproof.workload.faults import find_faults
 from draftproof.workload.items import Item, Workload, check_ids
+from draftproof.workload.logs import Log, Unreadable, survey_log
 from draftproof.workload.moments import Unit, Units, check_unit_is_used
 from draftproof.workload.recordings import TimedItem, Window, cut, make_items, parse_timed_item, set_due
 from draftproof.workload.traces import is_trace, read_trace, refuse_twins
@@ -153,6 +157,66 @@ def load_workload(source: str | Path, window: Window | None = None, units: Units
         items=items,
         notes=notes,
     )
+
+
+def read_log(path: Path, units: Units | None = None) -> Log:
+    """Read a log of requests, in any form that docs/workloads.md lists, as a workload with proposed labels.
+
+    What cannot be sent is counted by reason. `units`: of times that are bare numbers. Raises WorkloadError:
+    the file cannot be read, or no line of it can be sent.
+    """
+    raw = read_unpacked(path).removeprefix(b"\xef\xbb\xbf")
+    head = raw.lstrip().partition(b"\n")[0].strip().decode("utf-8", "replace")
+    if is_trace(head):
+        raise WorkloadError(
+            "the file is a trace without prompts",
+            place=str(path),
+            fix="give it as --trace, not as --from-log.",
+        )
+    return survey_log(_read_entries(raw), units or Units(), str(path))
+
+
+def write_workload(log: Log, path: Path) -> None:
+    """Write the items of a log as a workload file, whole or not at all.
+
+    Raises WorkloadError: the file exists, or cannot be written.
+    """
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.writelines(msgspec.json.encode(item) + b"\n" for item in log.items)
+            os.link(name, path)  # unlike a rename, it fails where the file exists
+        finally:
+            Path(name).unlink()
+    except FileExistsError as error:
+        raise WorkloadError("the file exists", place=str(path), fix="choose another name.") from error
+    except OSError as error:
+        raise WorkloadError(
+            f"the file cannot be written ({error.strerror})", place=str(path), fix="choose another folder."
+        ) from error
+
+
+def _read_entries(raw: bytes) -> Iterator[tuple[int, object]]:
+    """Yield number and value of each line that is not blank, or of each element of an array."""
+    try:
+        # A log may be one document over many lines: an array, or a tree of spans.
+        whole = _decode_line(raw, "") if raw.lstrip()[:1] in {b"[", b"{"} else None
+    except WorkloadError:
+        whole = None
+    if whole is not None:
+        yield from enumerate(whole if isinstance(whole, list) else [whole], start=1)
+        return
+    for number, line in enumerate(raw.split(b"\n"), start=1):
+        if line.strip():
+            yield number, _read_entry(line)
+
+
+def _read_entry(line: bytes) -> object:
+    try:
+        return _decode_line(line, "")
+    except WorkloadError:
+        return Unreadable(explain_text_line(line.decode("utf-8", "replace")))
 
 
 def _load_items(path: Path, window: Window | None, units: Units) -> tuple[tuple[Item, ...], tuple[str, ...]]:

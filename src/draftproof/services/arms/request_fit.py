@@ -3,7 +3,6 @@
 Pure but for the reading of a tokenizer's file.
 """
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,11 +20,11 @@ from draftproof.services.engines.chat.frames import build_chat_payload
 from draftproof.services.engines.facts import Feature
 from draftproof.workload.formats import LEFT_TO_PLAN, OWN_KEYS
 from draftproof.workload.items import Item
+from draftproof.workload.labels import estimate_tokens
 
 TOKENIZER_NAME = "tokenizer.json"
 # A chat template spends a few tokens a message on roles and marks; this is on the safe side of those in use.
 _TEMPLATE_TOKENS_PER_MESSAGE = 8
-_ASCII_CHARACTERS_PER_TOKEN = 4
 
 
 class ContextNeed(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,15 +67,6 @@ def _compute_need(item: Item, max_tokens: int | None, count: Callable[[str], int
 def _list_texts(item: Item) -> list[str]:
     later = [text for one in item.follow_ups for text in (*one.tool_results, one.content)]
     return [*(message.text for message in item.messages), *later]
-
-
-def estimate_tokens(text: str) -> int:
-    """Estimate a text's tokens: four ASCII characters each, and every other character as one token.
-
-    Outside ASCII four characters a token would be far too few for vocabularies trained on English.
-    """
-    ascii_characters = sum(character.isascii() for character in text)
-    return math.ceil(ascii_characters / _ASCII_CHARACTERS_PER_TOKEN) + len(text) - ascii_characters
 
 
 def find_tokenizer(plan: Plan, model: Path | None, environment: Mapping[str, str]) -> Path | None:

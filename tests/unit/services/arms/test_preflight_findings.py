@@ -14,11 +14,12 @@ from draftproof.services.arms.contract import build_contract
 from draftproof.services.arms.findings import PreflightFinding, judge_context, judge_features, judge_probe
 from draftproof.services.arms.preflight import PreflightReport, run_preflight
 from draftproof.services.arms.probe import ProbeResult
-from draftproof.services.arms.request_fit import compute_needs, estimate_tokens, load_token_counter
+from draftproof.services.arms.request_fit import compute_needs, load_token_counter
 from draftproof.services.engines import ADAPTERS, GENERIC, REFERENCE, ProbeObservation
 from draftproof.services.engines.proof import Proof, prove_speculation
 from draftproof.services.engines.protocol import Answer
 from draftproof.workload.items import Sampling
+from draftproof.workload.labels import estimate_tokens
 
 
 def probe(stated, steps: int | None, answer: Answer | None = None, warnings=(), error=None) -> ProbeResult:
