@@ -330,6 +330,8 @@ def clean_request(request: Fields, *, is_bare: bool = False) -> tuple[Fields, tu
     Raises UnsendableError: it cannot be sent.
     """
     body = without_nulls(request)
+    if "system" in body or "anthropic_version" in body:
+        raise UnsendableError("a request of Anthropic's Messages API (`system` beside messages)")
     extra = body.pop("extra_body", None)
     body |= extra if isinstance(extra, dict) else {}
     body = {key: part for key, part in body.items() if (key, part) not in _SAYING_NOTHING}
@@ -340,7 +342,9 @@ def clean_request(request: Fields, *, is_bare: bool = False) -> tuple[Fields, tu
         elif why := _explain_left_out(key, is_bare=is_bare):
             del body[key]
             remarks.append(why)
-    _refuse_unmeasurable(body)
+    for name, value in body.items():
+        if (why := explain_unmeasurable(name, value)) is not None:
+            raise UnsendableError(f"`{name}`: {why}")
     messages, more = _clean_messages(body.get("messages"))
     return body | {"messages": messages}, tuple(dict.fromkeys([*remarks, *more]))
 
@@ -362,14 +366,6 @@ def _known_fields() -> frozenset[str]:
 
     known = frozenset().union(*(adapter.facts.request_fields for adapter in ADAPTERS.values()))
     return known | PROTOCOL_KEYS | OUR_KEYS
-
-
-def _refuse_unmeasurable(body: Fields) -> None:
-    if "system" in body or "anthropic_version" in body:
-        raise UnsendableError("a request of Anthropic's Messages API (`system` beside messages)")
-    for name, value in body.items():
-        if (why := explain_unmeasurable(name, value)) is not None:
-            raise UnsendableError(f"`{name}`: {why}")
 
 
 def _clean_messages(messages: object) -> tuple[list[Fields], list[str]]:

@@ -133,7 +133,9 @@ def survey_log(values: Iterable[tuple[int, object]], units: Units, place: str) -
     reasons = _count(refused)
     if not entries:
         raise _nothing_usable(reasons, lines, place)
-    items, time_note = _set_times(_label(entries), entries)
+    items = _label(entries)
+    private = find_private(items, [entry.line for entry in entries])
+    items, time_note = _set_times(items, entries)
     proposed = choose_split(items)
     items = tuple(_rename(item, proposed.renamed) for item in items)
     copies = len(items) - len({digest_messages(item.messages) for item in items})
@@ -144,7 +146,7 @@ def survey_log(values: Iterable[tuple[int, object]], units: Units, place: str) -
         lines=lines,
         refused=reasons,
         notes=(*_list_notes(entries), *time_note),
-        private=find_private(items, [entry.line for entry in entries]),
+        private=private,
         dimensions=compute_coverage(items, ()).by_dimension,
         proposed=proposed,
         copies=copies,
