@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -20,6 +20,8 @@ from draftproof.workload.arm_orders import draw_arm_orders
 from draftproof.workload.items import ContainsCheck, Item, Message
 
 MS = 1_000_000
+# Many worlds have the same blocks and arms, whose orders take as long as a part of the verdict.
+draw_orders = cache(draw_arm_orders)
 
 
 @dataclass(frozen=True)
@@ -170,8 +172,8 @@ class World:
     @cached_property
     def _orders(self) -> tuple[tuple[str, ...], ...]:
         """The order of the arms in each block, as a plan draws it."""
-        loads = [load for load, _ in self.loads for _ in range(self.repeats * self.items_per_segment)]
-        return draw_arm_orders(loads, self.arms, 1)
+        loads = (load for load, _ in self.loads for _ in range(self.repeats * self.items_per_segment))
+        return draw_orders(tuple(loads), tuple(self.arms), 1)
 
     def _items(self) -> Iterator[Item]:
         checks = (ContainsCheck(all_of=("yes",), critical=self.critical),) if self.has_checks else ()

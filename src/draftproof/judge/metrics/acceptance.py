@@ -9,6 +9,7 @@ more than `ratio` tokens; if each draft is accepted with probability a it commit
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 
 import msgspec
 
@@ -69,12 +70,13 @@ def count_speculation(record: RequestRecord) -> SpecCounts:
     """Return the record's counters: summed from its rounds, else as the server states them, else zeros."""
     if record.rounds is None:
         return record.speculation or SpecCounts(0, 0, 0)
-    checked = [period for period in record.rounds if period.proposed > 0]
+    drafted = [period.proposed for period in record.rounds if period.proposed > 0]
+    accepted = [period.accepted for period in record.rounds if period.proposed > 0]
     return SpecCounts(
-        num_spec_steps=len(checked),
-        num_draft_tokens=sum(period.proposed for period in checked),
-        num_accepted_draft_tokens=sum(period.accepted for period in checked),
-        acceptance_histogram=_tally(period.accepted for period in checked),
+        num_spec_steps=len(drafted),
+        num_draft_tokens=sum(drafted),
+        num_accepted_draft_tokens=sum(accepted),
+        acceptance_histogram=tuple(map(accepted.count, range(max(accepted, default=-1) + 1))),
     )
 
 
@@ -85,7 +87,7 @@ def count_decode_steps(record: RequestRecord) -> tuple[int, int] | None:
     the fewest that they allow: (N − 1) − accepted steps committed N − 1 tokens.
     """
     if record.rounds is not None:
-        return len(record.rounds), sum(period.committed for period in record.rounds)
+        return len(record.rounds), sum([period.committed for period in record.rounds])
     tokens, counts = count_output_tokens(record), record.speculation
     if tokens is None or tokens < 1:
         return None
@@ -175,15 +177,7 @@ def _pool_histograms(counts: Sequence[SpecCounts]) -> tuple[int, ...]:
     # Short answers have few histograms: each is added once, as often as it occurs.
     for histogram, requests in Counter(count.acceptance_histogram for count in drafting).items():
         total.update({accepted: steps * requests for accepted, steps in enumerate(histogram)})
-    return _spread(total)
-
-
-def _tally(values: Iterable[int]) -> tuple[int, ...]:
-    return _spread(Counter(values))
-
-
-def _spread(counts: Counter[int]) -> tuple[int, ...]:
-    return tuple(counts[index] for index in range(max(counts, default=-1) + 1))
+    return tuple(total[index] for index in range(max(total, default=-1) + 1))
 
 
 class ProgressSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -198,6 +192,9 @@ class ProgressSummary(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int
 
 
+_SUMMED = attrgetter("committed", "draft_ns", "verify_ns", "sample_ns", "schedule_ns")
+
+
 def committed_progress(rounds: Iterable[Round]) -> ProgressSummary | None:
     """Return Σ round time / Σ committed tokens, pooled over rounds; None for no rounds.
 
@@ -207,13 +204,15 @@ def committed_progress(rounds: Iterable[Round]) -> ProgressSummary | None:
     periods = tuple(rounds)
     if not periods:
         return None
-    committed = sum(period.committed for period in periods)
+    committed, draft_ns, verify_ns, sample_ns, schedule_ns = map(
+        sum, zip(*map(_SUMMED, periods), strict=True)
+    )
     return ProgressSummary(
-        time_per_committed_token_ns=_per_token(sum(period.round_ns for period in periods), committed),
-        draft_ns=_per_token(sum(period.draft_ns for period in periods), committed),
-        verify_ns=_per_token(sum(period.verify_ns for period in periods), committed),
-        sample_ns=_per_token(sum(period.sample_ns for period in periods), committed),
-        schedule_ns=_per_token(sum(period.schedule_ns for period in periods), committed),
+        time_per_committed_token_ns=_per_token(draft_ns + verify_ns + sample_ns + schedule_ns, committed),
+        draft_ns=_per_token(draft_ns, committed),
+        verify_ns=_per_token(verify_ns, committed),
+        sample_ns=_per_token(sample_ns, committed),
+        schedule_ns=_per_token(schedule_ns, committed),
         committed_tokens=committed,
         rounds=len(periods),
     )

@@ -261,6 +261,8 @@ def take_first_attempts(run: RunData, arm: str) -> RunData:
 
 def _test_each(disturbed: Mapping[str, int], periods: Mapping[str, int]) -> list[float]:
     every, hits = sum(periods.values()), sum(disturbed.values())
+    if not hits:  # most runs: nothing to load scipy.stats for
+        return [1.0 for _ in periods]
     return [
         float(scipy.stats.hypergeom.sf(disturbed.get(arm, 0) - 1, every, hits, n))
         for arm, n in periods.items()

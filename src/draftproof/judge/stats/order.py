@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import scipy
 
 from draftproof.judge.stats.periods import centre_periods
 from draftproof.judge.stats.quantiles import student_quantile
+from draftproof.judge.stats.rank_tests import friedman_p, kendall_p, kruskal_p, sign_test, theil_sen_slope
 from draftproof.judge.stats.resampling import Floats, Ints, index_labels
 
 MINIMUM_BLOCKS = 3
@@ -83,10 +83,8 @@ def drift(values: npt.ArrayLike, times_ns: npt.ArrayLike) -> Drift:
     if np.ptp(logs) == 0:
         return Drift(factor_per_hour=1.0, p=1.0, n=len(logs))
     hours = (times - times.min()) / 3.6e12
-    slope = float(scipy.stats.theilslopes(logs, hours).slope)
-    return Drift(
-        factor_per_hour=float(np.exp(slope)), p=float(scipy.stats.kendalltau(hours, logs).pvalue), n=len(logs)
-    )
+    slope = theil_sen_slope(logs, hours)
+    return Drift(factor_per_hour=float(np.exp(slope)), p=kendall_p(hours, logs), n=len(logs))
 
 
 def _tabulate(values: Floats, positions: npt.ArrayLike, blocks: npt.ArrayLike) -> Floats:
@@ -106,8 +104,8 @@ def _place_p(table: Floats) -> float:
         # Friedman needs three places; for two it is the sign test.
         differences = table[:, 0] - table[:, 1]
         higher, lower = int((differences > 0).sum()), int((differences < 0).sum())
-        return float(scipy.stats.binomtest(higher, higher + lower).pvalue)
-    return float(scipy.stats.friedmanchisquare(*table.T).pvalue)
+        return sign_test(higher, lower)
+    return friedman_p(table)
 
 
 MINIMUM_TURNS = 3  # of one place: with fewer the chi-square of Kruskal & Wallis is no approximation
@@ -138,8 +136,7 @@ def compare_places(values: npt.ArrayLike, positions: npt.ArrayLike) -> PlaceEffe
         )
     means = np.bincount(index, weights=logs) / sizes
     ratios = tuple(float(ratio) for ratio in np.exp(means - logs.mean()))
-    groups = [logs[index == place] for place in range(len(labels))]
-    p = 1.0 if np.ptp(logs) == 0 else float(scipy.stats.kruskal(*groups).pvalue)
+    p = 1.0 if np.ptp(logs) == 0 else kruskal_p(logs, index)
     return PlaceEffect(ratios=ratios, p=p, n=len(logs))
 
 

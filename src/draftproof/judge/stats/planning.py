@@ -12,7 +12,7 @@ import scipy
 
 from draftproof.judge.stats.bootstrap import RatioEstimate, error_of_interval
 from draftproof.judge.stats.quantile_ratio import tail_floor
-from draftproof.judge.stats.quantiles import normal_quantile, student_quantile
+from draftproof.judge.stats.quantiles import normal_density, normal_quantile, student_quantile
 from draftproof.judge.stats.shares import restricted_share
 
 FEWEST = 3  # an interval over prompts needs three of them
@@ -59,7 +59,7 @@ def tail_prompts_needed(
     _check_rates(level, power)
     if log_spread < 0.0:
         raise ValueError(f"a spread is not negative, got {log_spread}")
-    one_arm = log_spread * math.sqrt(q * (1.0 - q)) / float(scipy.stats.norm.pdf(normal_quantile(q)))
+    one_arm = log_spread * math.sqrt(q * (1.0 - q)) / normal_density(normal_quantile(q))
     spread = one_arm * math.sqrt(2.0)
     reach = normal_quantile(0.5 + level / 2.0) + normal_quantile(power)
     wanted = math.ceil((reach * spread / _distance(ratio, margin)) ** 2)
@@ -106,7 +106,8 @@ def _distance(ratio: float, margin: float) -> float:
 def _t_power(count: int, effect: float, level: float) -> float:
     degrees = count - 1
     critical = student_quantile(0.5 + level / 2.0, degrees)
-    power = float(scipy.stats.nct.sf(critical, degrees, effect * math.sqrt(count)))
+    with np.errstate(over="ignore"):
+        power = 1.0 - float(scipy.special.nctdtr(degrees, effect * math.sqrt(count), critical))
     # SciPy's noncentral t overflows to nan where the power is 1 for any purpose.
     return 1.0 if np.isnan(power) else power
 

@@ -26,6 +26,11 @@ def normal_quantile(p: float) -> float:
     return float(scipy.special.ndtri(p))
 
 
+def normal_density(x: float) -> float:
+    """Return the density of the standard normal law."""
+    return math.exp(-(x**2) / 2.0) / math.sqrt(2.0 * math.pi)
+
+
 def student_quantile(p: float, degrees: float) -> float:
     """Return the quantile of Student's t."""
     return float(scipy.special.stdtrit(degrees, p))
@@ -46,6 +51,11 @@ def binomial_quantile(p: float, n: int, share: float) -> int:
     near = math.ceil(float(scipy.special.bdtrik(p, n, share)))
     below = max(near - 1, 0)
     return below if scipy.special.bdtr(below, n, share) >= p else near
+
+
+def binomial_at_least(hits: int, n: int, share: float) -> float:
+    """Return P(Bin(n, share) ≥ hits)."""
+    return float(scipy.special.betainc(hits, n - hits + 1, share)) if hits > 0 else 1.0
 
 
 def average_ranks(values: npt.ArrayLike) -> Floats:

@@ -7,7 +7,6 @@ prompts answered by the baseline twice. Token ids are compared where both arms d
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-import scipy
 
 from draftproof.judge.observe.pairs import NO_PAIRS, Pair, Pairs, PairTable
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
@@ -20,6 +19,7 @@ from draftproof.judge.results.decide import (
     share_figure,
 )
 from draftproof.judge.results.run import Agreement, Figure
+from draftproof.judge.stats.quantiles import binomial_at_least
 from draftproof.judge.stats.shares import paired_share_difference, share_interval
 
 NULL_ARM = "baseline_null"
@@ -159,7 +159,7 @@ def exact_one_sided(arm_only: int, null_only: int) -> float:
     """Return P(at least `arm_only` of the discordant | each falls either way alike); 1 if there are none."""
     if not arm_only + null_only:
         return 1.0
-    return float(scipy.stats.binomtest(arm_only, arm_only + null_only, 0.5, alternative="greater").pvalue)
+    return binomial_at_least(arm_only, arm_only + null_only, 0.5)
 
 
 def choose_tie_nats(precisions: Iterable[str | None]) -> float:

@@ -7,13 +7,13 @@ and `draftproof costs` measures the same. Times of a round are those of its whol
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 
 import msgspec
 
 from draftproof.core.records import Round
 from draftproof.judge.decide.effects import read_direction
 from draftproof.judge.metrics.acceptance import ProgressSummary, break_even_acceptance, break_even_draft_ns
-from draftproof.judge.metrics.identities import acceptance_faults
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
 from draftproof.judge.results.decide import Figure, Reference, as_figure
 from draftproof.judge.results.inform import BreakEven
@@ -127,13 +127,16 @@ def collect_rounds(prepared: PreparedRun) -> RoundTable:
     """Return the rounds of answered requests with sound counters, in periods with a client on time."""
     found: defaultdict[tuple[str, str, str], list[tuple[str, Round]]] = defaultdict(list)
     names = prepared.columns.cluster_names(None)
-    for one in prepared.observations:
+    for one, is_sound in zip(prepared.observations, prepared.columns.is_sound.tolist(), strict=True):
         record = one.record
-        if one.is_ok and one.timed and record.rounds and not acceptance_faults(record):
+        if is_sound and one.timed and record.rounds:
             owned = [(names[record.item_id], period) for period in record.rounds]
             for segment in (ALL_SEGMENTS, one.segment):
                 found[record.arm, segment, record.load] += owned
     return found
+
+
+_AVERAGED = attrgetter("draft_ns", "verify_ns", "sample_ns", "schedule_ns", "batch_size", "committed")
 
 
 def average_rounds(owned: Owned) -> StepMeans | None:
@@ -141,16 +144,16 @@ def average_rounds(owned: Owned) -> StepMeans | None:
     if not owned:
         return None
 
-    def mean(name: str) -> float:
-        return float(sum(getattr(period, name) for _, period in owned)) / len(owned)
-
+    rows = (_AVERAGED(period) for _, period in owned)
+    draft_ns, verify_ns, sample_ns, schedule_ns, batch_size, tokens = map(sum, zip(*rows, strict=True))
+    count = len(owned)
     return StepMeans(
-        step_ns=mean("round_ns"),
-        draft_ns=mean("draft_ns"),
-        verify_ns=mean("verify_ns"),
-        schedule_ns=mean("schedule_ns"),
-        batch_size=mean("batch_size"),
-        tokens=mean("committed"),
+        step_ns=(draft_ns + verify_ns + sample_ns + schedule_ns) / count,
+        draft_ns=draft_ns / count,
+        verify_ns=verify_ns / count,
+        schedule_ns=schedule_ns / count,
+        batch_size=batch_size / count,
+        tokens=tokens / count,
     )
 
 
