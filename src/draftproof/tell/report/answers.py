@@ -71,11 +71,19 @@ def _statements(results: Results) -> Table:
         kit.ARM,
         kit.left("Statement", _statement),
         kit.left("By the contract", lambda one: one.contract or "not stated"),
-        kit.left("Why", lambda one: kit.text(" ".join(one.why), "prose")),
+        kit.left("Why", lambda one: kit.text(_why(results, one), "prose")),
     )
     loads = (ALL_LOADS, *kit.order_loads(results))
     rows = [(kit.load_title(results, load), _rows_at(results, load)) for load in loads]
     return kit.table("Equivalence of outputs with the baseline's", columns, rows)
+
+
+def _why(results: Results, row: OutputEquivalence) -> str:
+    """Return why, at a load only where it is not what holds over all loads."""
+    over_all = [one for one in results.equivalence if (one.arm, one.load) == (row.arm, ALL_LOADS)]
+    if row.load != ALL_LOADS and any(one.status == row.status for one in over_all):
+        return "As over all loads."
+    return " ".join(row.why)
 
 
 def _statement(row: OutputEquivalence) -> TableCell:
@@ -114,7 +122,10 @@ _TESTS: tuple[Column[EquivalenceTest], ...] = (
 
 
 def _tests(results: Results, load: str) -> Table:
-    rows = [(words.arm(row.arm), row.tests) for row in _rows_at(results, load)]
+    rows = [
+        (words.arm(row.arm), [one for one in row.tests if load == ALL_LOADS or one.differs])
+        for row in _rows_at(results, load)
+    ]
     return kit.table(f"Tests of equivalence, {kit.load_title(results, load)}", _TESTS, rows)
 
 
@@ -164,7 +175,6 @@ _AGREEMENT: tuple[Column[Agreement], ...] = (
     kit.right("Identical", lambda one: write.count(one.identical)),
     kit.right("Share identical", lambda one: kit.figure(one.identical_share, write.share)),
     kit.left("First difference, by token", lambda one: _divergences(one.first_divergence_tokens)),
-    kit.left("Reading", lambda one: kit.text(one.statement or "", "prose")),
 )
 
 
@@ -300,15 +310,22 @@ _DIFFERENCES: tuple[Column[Difference], ...] = (
 
 
 def build_differences(results: Results) -> Table:
-    """Differences of shares against the baseline, with intervals."""
+    """Differences of shares over all tasks, and those of a task whose interval leaves 0 out."""
     segments = kit.order_segments(results, {d.segment for d in results.differences})
-    rows = kit.in_arm_order(results, results.differences)
+    against = (one for one in results.differences if one.versus == "baseline")
+    shown = (one for one in against if one.segment == words.POOLED or _is_apart(one))
+    rows = kit.in_arm_order(results, shown)
     ordered = sorted(rows, key=lambda one: (one.quantity, segments.index(one.segment)))
     return kit.table(
         "Differences of shares, in percentage points",
         _DIFFERENCES,
         kit.by_load(results, ordered, ordered=True),
     )
+
+
+def _is_apart(one: Difference) -> bool:
+    low, high = one.difference.low, one.difference.high
+    return low is not None and high is not None and not low <= 0 <= high
 
 
 PROBE_LABELS = {

@@ -122,22 +122,27 @@ def log_position(value: float, low: float, high: float) -> float:
 
 
 def ratio_axis(
-    values: Iterable[float | None], *, below: float | None, above: float | None, below_tone: str = "gain"
+    values: Iterable[float | None],
+    *,
+    below: float | None,
+    above: float | None,
+    label: write.Write = write.ratio,
 ) -> Axis:
     """Build the axis that shows all finite positive `values`, 1, and the margins.
 
-    Ratios under `below` are shaded in `below_tone`, ratios over `above` as harm; None draws no such band.
+    Ratios under `below` are shaded as gain, ratios over `above` as harm; None draws no such band. `label`
+    writes the ticks.
     """
     shown = [v for v in values if v is not None and math.isfinite(v) and v > 0]
     shown += [edge for edge in (below, above) if edge is not None]
     low = max(min([0.9, *shown]) / 1.06, _WIDEST[0])
     high = min(max([1.1, *shown]) * 1.06, _WIDEST[1])
-    bands = [] if below is None else [Band(0.0, log_position(below, low, high), below_tone)]
+    bands = [] if below is None else [Band(0.0, log_position(below, low, high), "gain")]
     if above is not None:
         start = log_position(above, low, high)
         bands.append(Band(start, round(100 - start, 2), "harm"))
     unity = log_position(1.0, low, high)
-    return Axis(low=low, high=high, ticks=_ticks(low, high), bands=tuple(bands), unity=unity)
+    return Axis(low=low, high=high, ticks=_ticks(low, high, label), bands=tuple(bands), unity=unity)
 
 
 def whisker(axis: Axis, figure: Figure, arm: str) -> Whisker:
@@ -180,17 +185,18 @@ def _place(axis: Axis, value: float | None) -> float | None:
     return log_position(value, axis.low, axis.high)
 
 
-def _ticks(low: float, high: float) -> tuple[Tick, ...]:
+def _ticks(low: float, high: float, label: write.Write) -> tuple[Tick, ...]:
     """Ticks inside the axis, 1 always among them, none so close to another that the labels touch."""
-    placed = [Tick(log_position(r, low, high), write.ratio(r)) for r in _RATIO_TICKS if low < r < high]
+    apart = _TICK_DISTANCE if label is write.ratio else 1.6 * _TICK_DISTANCE  # a change is a longer text
+    placed = [Tick(log_position(r, low, high), label(r)) for r in _RATIO_TICKS if low < r < high]
     unity = log_position(1.0, low, high)
     kept: list[Tick] = []
     for tick in placed:
         is_unity = tick.at == unity
-        clear = not kept or tick.at - kept[-1].at > _TICK_DISTANCE
+        clear = not kept or tick.at - kept[-1].at > apart
         if is_unity and not clear:
             kept.pop()
-        if is_unity or (clear and abs(tick.at - unity) > _TICK_DISTANCE):
+        if is_unity or (clear and abs(tick.at - unity) > apart):
             kept.append(tick)
     return tuple(kept)
 

@@ -28,6 +28,7 @@ _LATER_FACTS = frozenset({"Tokens counted by"})
 # Addresses, commands and start-up costs differ by nature; only settings, engine and version are compared.
 _COMPARED_FACTS = frozenset({"Engine", "Engine version"})
 _DIFFERS = " ≠"
+_SAME = "="
 
 _CONTRACT_FACTS: tuple[tuple[str, Callable[[Contract], str | bool | None]], ...] = (
     ("Target model", lambda c: c.target_model),
@@ -73,6 +74,7 @@ def build_configuration(manifest: Manifest) -> Configuration:
     names = sorted({name for arm in arms for name in arm.platform})
     platform = [_mark(name, [arm.platform.get(name, MISSING) for arm in arms]) for name in names]
     stated = [_mark(label, [_fact_text(fact(one)) for one in contracts]) for label, fact in _CONTRACT_FACTS]
+    stated = [fact for fact in stated if set(fact[1]) - {MISSING, _SAME}]
     groups = [("Service", _list_facts(arms)), ("Platform", platform), ("Settings", settings)]
     return Configuration(
         arms=_side_by_side("Arms side by side", [arm.arm for arm in arms], groups),
@@ -98,8 +100,10 @@ def _side_by_side(caption: str, arms: Sequence[str], groups: Sequence[tuple[str,
 
 
 def _mark(label: str, values: Sequence[str]) -> Fact:
-    """Return a fact whose label tells whether the arms differ in it."""
-    return f"{label}{_DIFFERS}" if len(set(values)) > 1 else label, values
+    """Return a fact whose label tells whether the arms differ in it; what all share is written once."""
+    if len(set(values)) > 1:
+        return f"{label}{_DIFFERS}", values
+    return label, [*values[:1], *(_SAME for _ in values[1:])]
 
 
 def _differs(fact: Fact) -> bool:

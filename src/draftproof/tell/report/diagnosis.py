@@ -65,7 +65,7 @@ def build_time_section(results: Results) -> TimeSection | None:
     found = results.diagnoses
     if found is None:
         return None
-    told = [one for one in found.parts if one.source != "none"]
+    told = [one for one in found.parts if one.source != "none" and one.segment == words.POOLED]
     used = {tone for one in told for tone, _, _ in _triples(one)}
     is_short = kit.panels_are_open([len(told)])
     panels = tuple(
@@ -203,9 +203,11 @@ def _read_cache(results: Results, load: str, found: Diagnoses) -> str:
     if cache is None or lanes is None or None in (cache.baseline, cache.candidate, lanes.baseline):
         return ""
     lost = (cache.baseline or 0.0) - (cache.candidate or 0.0)
+    if lost <= 0:
+        return ""
     kept = dict(results.loads).get(load)
     limits = "" if kept is None or lanes.candidate is None else _compare_lanes(kept, lanes.candidate)
-    took = f"takes {lost:,.0f} tokens of cache" if lost > 0 else "takes no cache from the target"
+    took = f"takes {lost:,.0f} tokens of cache"
     return (
         f"At load {load} the candidate {took}: about {write.number(lanes.candidate)} requests of this load's "
         f"mean length fit, {write.number(lanes.baseline)} in the baseline{limits}."

@@ -1,19 +1,19 @@
-"""The effects as dot-and-whisker charts on one log axis, and the envelope as a map of segments × loads.
+"""The chart of all cells, the map of a large run, why each cell has its status, ratios of all metrics.
 
-Pure view of `Results.effects`, `Results.cells` and `Results.context_bands`. The deciding metric comes first;
-the margins of the plan are shaded.
+Pure view of `Results.effects`, `Results.cells` and `Results.context_bands`.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
 
+from draftproof.judge.observe.pairs import DECISIVE
 from draftproof.judge.results.decide import ContextBand
 from draftproof.judge.results.run import Cell, Effect, Figure, Reason, Results
 from draftproof.tell.report import kit, words, write
-from draftproof.tell.report.charts import Axis, ratio_axis
-from draftproof.tell.report.kit import ChartPanel, Column, Footnotes, Group, Panel, Table, TableCell
+from draftproof.tell.report.charts import Axis, Band, Whisker, log_position, ratio_axis, whisker
+from draftproof.tell.report.kit import Column, Group, Panel, Table, TableCell
+from draftproof.tell.report.summary import GridCell, SummaryRow, find_deciding, summarise
 
 _FIRST_METRICS = ("tpot_ns", "ttft_from_schedule_ns", "e2e_from_schedule_ns")
 _GUARDRAIL_MARGINS = {
@@ -23,64 +23,66 @@ _GUARDRAIL_MARGINS = {
 }
 _TWO_SIDED = frozenset({"output_tokens"})
 MOST_BANDS = 120
+_WHOLE_LOADS = 4
+MOST_DRAWN = 24  # cells: more than these would push the figures off the first page
 
 
-class EffectChart(msgspec.Struct, frozen=True, kw_only=True):
-    """All loads and segments of one metric on one axis, with what its bands mean.
+class ChartRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One cell of the chart: its load, what it shows, and where the null's interval of that load is."""
 
-    The groups of the panels hold effects; `notes` collects their reasons as the page is laid out.
-    """
+    load: str
+    cell: GridCell
+    mark: Whisker
+    noise: Band | None
 
-    metric: str
-    statistic: str
-    decides: bool
+
+class CellChart(msgspec.Struct, frozen=True, kw_only=True):
+    """Every task at every load on one logarithmic axis of changes; groups are tasks."""
+
     axis: Axis
-    gain_label: str
-    harm_label: str
-    panels: tuple[ChartPanel[Effect], ...]
-    notes: Footnotes
+    groups: tuple[Group[ChartRow], ...]
+    has_noise: bool
 
 
-def build_effect_charts(results: Results) -> tuple[EffectChart, ...]:
-    """One chart for each metric and statistic that has effects, the deciding one first.
-
-    None where no effect has a value: empty axes would say no more than the reasons of the cells do.
-    """
-    if all(effect.ratio.value is None for effect in results.effects):
-        return ()
-    keys = dict.fromkeys((e.metric, e.statistic) for e in results.effects)
-    return tuple(_chart(results, *key) for key in sorted(keys, key=lambda k: _rank(results, *k)))
-
-
-def _rank(results: Results, metric: str, statistic: str) -> tuple[bool, int, str, str]:
-    known = _FIRST_METRICS.index(metric) if metric in _FIRST_METRICS else len(_FIRST_METRICS)
-    return ((metric, statistic) != (results.metric, results.statistic), known, metric, statistic)
-
-
-def _chart(results: Results, metric: str, statistic: str) -> EffectChart:
-    effects = [e for e in results.effects if (e.metric, e.statistic) == (metric, statistic)]
-    decides = (metric, statistic) == (results.metric, results.statistic)
-    below, above = deciding_margins(results) if decides else _guardrail_margins(results, metric)
-    ends = (x for e in effects for f in (e.ratio, e.simultaneous) for x in (f.value, f.low, f.high))
-    opened = kit.panels_are_open([len(effects)])
-    loads = [load for load in kit.order_loads(results) if any(e.load == load for e in effects)]
-    return EffectChart(
-        metric=words.metric(metric),
-        statistic=statistic,
-        decides=decides,
-        axis=ratio_axis(ends, below=below, above=above, below_tone="gain" if decides else "harm"),
-        gain_label=f"gain: below {write.ratio(below)}" if below and decides else "",
-        harm_label=_harm_label(below, above, decides=decides),
-        panels=tuple(
-            ChartPanel(
-                title=kit.load_title(results, load),
-                opened=opened or index == 0,
-                groups=_groups(results, load, [e for e in effects if e.load == load], decides=decides),
-            )
-            for index, load in enumerate(loads)
-        ),
-        notes=Footnotes(),
+def build_chart(results: Results) -> CellChart | None:
+    """Draw the cells with their intervals; None of more than fit a first page, or without any value."""
+    grid, loads = summarise(results).grid, kit.order_loads(results)
+    cells = [cell for _, row in grid for cell in row if cell is not None]
+    if len(cells) > MOST_DRAWN or all(cell.figure.value is None for cell in cells):
+        return None
+    below, above = deciding_margins(results)
+    nulls = {row.load: row.null_change for row in find_deciding(results) if row.null_change is not None}
+    figures = [*(cell.figure for cell in cells), *nulls.values()]
+    ends = [end for one in figures for end in (one.value, one.low, one.high)]
+    axis = ratio_axis(ends, below=below, above=above, label=_label)
+    groups = tuple(
+        Group(
+            title=task,
+            rows=tuple(
+                ChartRow(load=load, cell=cell, mark=_draw(axis, cell), noise=_shade(axis, nulls.get(load)))
+                for load, cell in zip(loads, row, strict=True)
+                if cell is not None
+            ),
+        )
+        for task, row in grid
     )
+    return CellChart(axis=axis, groups=groups, has_noise=bool(nulls))
+
+
+def _label(ratio: float | None) -> str:
+    return "0%" if ratio == 1 else write.change(ratio)
+
+
+def _draw(axis: Axis, cell: GridCell) -> Whisker:
+    return whisker(axis, cell.figure, "candidate")
+
+
+def _shade(axis: Axis, null: Figure | None) -> Band | None:
+    """Return where the interval of two equal services is on the axis."""
+    if null is None or null.low is None or null.high is None:
+        return None
+    start, end = (log_position(one, axis.low, axis.high) for one in (null.low, null.high))
+    return Band(start, round(end - start, 2), "noise")
 
 
 def deciding_margins(results: Results) -> tuple[float | None, float | None]:
@@ -89,43 +91,112 @@ def deciding_margins(results: Results) -> tuple[float | None, float | None]:
     return (None if gain is None else 1 - gain), (None if harm is None else 1 + harm)
 
 
-def _guardrail_margins(results: Results, metric: str) -> tuple[float | None, float | None]:
-    margin = results.thresholds.get(_GUARDRAIL_MARGINS.get(metric, ""))
-    if margin is None:
-        return None, None
-    return (1 - margin if metric in _TWO_SIDED else None), 1 + margin
+_METRIC: Column[Effect] = kit.left("Ratio of", lambda one: kit.head(_name(one)))
+_RATIO: Column[Effect] = kit.right("Ratio", lambda one: kit.figure(one.ratio, write.ratio))
+_COUNT: Column[Effect] = kit.right("Pairs / prompts", lambda one: f"{one.pairs:,} / {one.prompts:,}")
 
 
-def _harm_label(below: float | None, above: float | None, *, decides: bool) -> str:
-    if above is None:
+def _name(effect: Effect) -> str:
+    which = {"p50": "median ", "mean": "mean "}.get(effect.statistic, f"{effect.statistic} of ")
+    return f"{which}{words.metric(effect.metric).lower()}"
+
+
+def build_ratios(results: Results) -> tuple[Panel, ...]:
+    """Return all comparisons over all tasks with what is allowed, and the candidate's by task."""
+    pooled = [one for one in _in_order(results) if one.segment == words.POOLED]
+    arms: Column[Effect] = kit.left("Arms", lambda one: words.comparison(one.arm, one.versus))
+    allowed: Column[Effect] = kit.left("Allowed", lambda one: _describe_allowed(results, one))
+    columns = (arms, _METRIC, _RATIO, allowed, _COUNT)
+    whole = kit.table("All tasks", columns, kit.by_load(results, pooled, ordered=True))
+    by_task = (
+        kit.panels(results, lambda load: _task_table(results, load), first_open=False)
+        if any(one.segment != words.POOLED for one in results.effects)
+        else ()
+    )
+    return (Panel(title="All tasks", opened=True, table=whole), *by_task) if whole.groups else ()
+
+
+def _in_order(results: Results) -> list[Effect]:
+    """Return the effects by arm, and of an arm the deciding metric first."""
+    first = [results.metric, *_FIRST_METRICS]
+    ranked = sorted(
+        results.effects, key=lambda one: first.index(one.metric) if one.metric in first else len(first)
+    )
+    return kit.in_arm_order(results, ranked)
+
+
+def _task_table(results: Results, load: str) -> Table:
+    """Return the candidate's ratios of a load, a row for each task; of many tasks those that tell most."""
+    here = [one for one in results.effects if one.load == load and (one.arm, one.versus) == DECISIVE]
+    index = {(one.metric, one.segment): one.ratio for one in here}
+    metrics = list(dict.fromkeys(one.metric for one in _in_order(results)))
+    present = [
+        name for name in kit.order_segments(results, {one.segment for one in here}) if name != words.POOLED
+    ]
+    kept = kit.choose_segments(results, load, kit.candidate_ratios(results, load))
+    shown = [name for name in present if kept is None or name in kept]
+
+    def column(metric: str) -> Column[str]:
+        return kit.right(
+            words.metric(metric),
+            lambda segment: kit.figure(index.get((metric, segment), Figure(value=None)), write.ratio),
+        )
+
+    return kit.table(
+        f"Candidate / baseline by task, {kit.load_title(results, load)}",
+        (kit.left("Task", lambda segment: kit.head(words.segment(segment))), *map(column, metrics)),
+        [("", shown)],
+        left_out=kit.describe_left_out(len(present), len(shown)),
+    )
+
+
+def _describe_allowed(results: Results, effect: Effect) -> str:
+    """Return the limits of the plan for a metric of the candidate, e.g. "at most 1.25"."""
+    if (effect.arm, effect.versus) != DECISIVE:
         return ""
-    if decides:
-        return f"harm: above {write.ratio(above)}"
-    outside = f"below {write.ratio(below)} or " if below is not None else ""
-    return f"guardrail: {outside}above {write.ratio(above)}"
+    if effect.metric == results.metric:
+        below, above = deciding_margins(results)
+        return f"gain below {write.ratio(below)}, harm above {write.ratio(above)}"
+    margin = results.thresholds.get(_GUARDRAIL_MARGINS.get(effect.metric, ""))
+    if margin is None:
+        return ""
+    most = write.ratio(1 + margin)
+    return f"{write.ratio(1 - margin)} to {most}" if effect.metric in _TWO_SIDED else f"at most {most}"
 
 
-def _groups(
-    results: Results, load: str, effects: list[Effect], *, decides: bool
-) -> tuple[Group[Effect], ...]:
-    """All segments where the metric decides; in a large run else those with the largest effects."""
-    ratios = {e.segment: e.ratio.value for e in effects if e.arm == "candidate"}
-    kept = None if decides else kit.choose_segments(results, load, ratios)
-    chosen = [e for e in kit.in_arm_order(results, effects) if kept is None or e.segment in kept]
-    groups = [Group(title=title, rows=tuple(rows)) for title, rows in kit.by_segment(results, chosen)]
-    left_out = kit.describe_left_out(len({e.segment for e in effects}), len(groups))
-    return (*groups, *((Group[Effect](title=left_out, rows=()),) if left_out else ()))
+def build_figures(results: Results) -> Table:
+    """Return all tasks in the units people use; of many loads the deciding quantity alone."""
+    rows = summarise(results).rows
+    if len(results.loads) > _WHOLE_LOADS:
+        rows = tuple(row for row in rows if row.quantity == results.metric)
+
+    def change(row: SummaryRow) -> TableCell:
+        return kit.text(f"{row.change} {row.interval}", "strong")
+
+    columns: tuple[Column[SummaryRow], ...] = (
+        kit.left("All tasks", lambda row: kit.head(row.label, "nowrap")),
+        kit.left("Load", lambda row: row.load),
+        kit.right("Off", lambda row: row.off),
+        kit.right("On", lambda row: row.on),
+        kit.right("Change, interval", change),
+        kit.right("Equal services", lambda row: row.null),
+        *(
+            (kit.right("Alternative", lambda row: row.alternative),)
+            if any(row.alternative for row in rows)
+            else ()
+        ),
+    )
+    return kit.table("All tasks: off, on and change", columns, [("", rows)])
 
 
 class EnvelopeMap(msgspec.Struct, frozen=True, kw_only=True):
-    """The map, its legend with counts, and why each cell has its status; `loads` are (name, size)."""
+    """The map, its legend, and why each cell has its status; `loads` are (name, size)."""
 
     heading: str
     loads: tuple[tuple[str, str], ...]
-    rows: tuple[tuple[str, tuple[Cell | None, ...]], ...]
+    rows: tuple[tuple[str, tuple[GridCell | None, ...]], ...]
     legend: tuple[tuple[str, words.Word], ...]
     metric: str
-    sentence: str
     bands: tuple[Panel, ...]
     bands_sentence: str
     reasons: Table
@@ -133,56 +204,72 @@ class EnvelopeMap(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def build_map(results: Results) -> EnvelopeMap:
-    """Lay the cells out as segments × loads."""
-    cells = {(cell.segment, cell.load): cell for cell in results.cells}
-    segments = kit.order_segments(results, {cell.segment for cell in results.cells})
-    loads = kit.order_loads(results)
+    """Lay the cells out as tasks × loads."""
+    used = {cell.status for cell in results.cells}
     return EnvelopeMap(
         heading=words.segment_heading(results.segments),
         loads=tuple((load, size.short) for load, size in results.sizes.items()),
-        rows=tuple((words.segment(s), tuple(cells.get((s, load)) for load in loads)) for s in segments),
-        legend=tuple(words.STATUSES.items()),
+        rows=summarise(results).grid,
+        legend=tuple((name, word) for name, word in words.STATUSES.items() if name in used),
         metric=words.metric(results.metric),
-        sentence=_sentence(results),
         bands=build_bands(results),
-        bands_sentence="The effect was not judged apart by length of context: too few prompts, or all alike.",
+        bands_sentence="Context lengths were not evaluated apart: too few prompts, or all of one length.",
         reasons=_reasons_table(results),
-        reasons_open=len(results.cells) <= 24,
+        reasons_open=len(results.cells) <= MOST_DRAWN,
     )
-
-
-def _sentence(results: Results) -> str:
-    total, counts = len(results.cells), Counter[str](cell.status for cell in results.cells)
-    if not total:
-        return "No cell was judged."
-    named = [f"{counts[s]} {word.label.lower()}" for s, word in words.STATUSES.items() if counts[s]]
-    return f"Of {total} cell{'s' if total > 1 else ''}: {', '.join(named)}."
 
 
 def _reasons_table(results: Results) -> Table:
-    loads = kit.order_loads(results)
+    """Return every cell with its reasons; those of all cells of a load are said once, in their own row."""
     has_alternative = any(cell.alternative_effect for cell in results.cells)
-    alternative: Column[Cell] = kit.right(
-        "Alternative vs baseline",
-        lambda one: kit.figure(one.alternative_effect, write.change) if one.alternative_effect else "",
+    alternative: Column[_Reasoned] = kit.right(
+        "Alternative",
+        lambda one: (
+            kit.figure(one.cell.alternative_effect, write.change)
+            if one.cell and one.cell.alternative_effect
+            else ""
+        ),
     )
-    columns: tuple[Column[Cell], ...] = (
-        kit.left("Load", lambda one: kit.head(words.load(one.load, one.size), "nowrap")),
-        kit.left("Status", lambda one: kit.status(one.status)),
-        kit.right("Candidate vs baseline", lambda one: kit.figure(one.effect, write.change)),
+    columns: tuple[Column[_Reasoned], ...] = (
+        kit.left(
+            "Task",
+            lambda one: kit.head(words.segment(one.cell.segment) if one.cell else "Every task", "nowrap"),
+        ),
+        kit.left("Status", lambda one: kit.status(one.cell.status) if one.cell else kit.text(" ")),
+        kit.right(
+            "Change", lambda one: kit.figure(one.cell.effect, write.change) if one.cell else kit.text(" ")
+        ),
         *((alternative,) if has_alternative else ()),
         kit.left("Reasons", lambda one: reasons_cell(one.reasons)),
     )
-    ordered = sorted(results.cells, key=lambda cell: loads.index(cell.load))
-    return kit.table("Why each cell has its status", columns, kit.by_segment(results, ordered))
+    groups = [(title, _share_reasons(cells)) for title, cells in kit.cells_by_load(results)]
+    return kit.table("Why each cell has its status", columns, groups)
+
+
+class _Reasoned(msgspec.Struct, frozen=True, kw_only=True):
+    """A cell with the reasons that are its own, or no cell and those of every cell of the load."""
+
+    cell: Cell | None
+    reasons: tuple[Reason, ...]
+
+
+def _share_reasons(cells: Sequence[Cell]) -> list[_Reasoned]:
+    texts = [{reason.text for reason in cell.reasons} for cell in cells]
+    shared = set.intersection(*texts) if len(texts) > 1 else set()
+    own = [
+        _Reasoned(cell=cell, reasons=tuple(one for one in cell.reasons if one.text not in shared))
+        for cell in cells
+    ]
+    common = tuple(one for one in cells[0].reasons if one.text in shared) if shared else ()
+    return [*([_Reasoned(cell=None, reasons=common)] if common else []), *own]
 
 
 def reasons_cell(reasons: tuple[Reason, ...]) -> TableCell:
-    """All reasons in one cell, each with the row it is based on below."""
+    """All reasons in one cell."""
     if not reasons:
-        return kit.text("")
-    (text, evidence), *more = ((words.sentence_case(r.text), r.evidence) for r in reasons)
-    return TableCell(text=text, detail=evidence, tone="prose", more=tuple(more))
+        return kit.text(" ")
+    text, *more = (words.sentence_case(reason.text) for reason in reasons)
+    return TableCell(text=text, tone="prose", more=tuple((one, "") for one in more))
 
 
 def build_bands(results: Results) -> tuple[Panel, ...]:

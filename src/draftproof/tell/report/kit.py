@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from draftproof.judge.results.decide import ALL_LOADS
-from draftproof.judge.results.run import ArmCell, Figure, Results
+from draftproof.judge.results.run import ArmCell, Cell, Figure, Results
 from draftproof.tell.report import words, write
 from draftproof.tell.report.write import MISSING
 
@@ -296,6 +296,14 @@ def by_segment(results: Results, rows: Iterable[T]) -> list[tuple[str, list[T]]]
     ]
 
 
+def cells_by_load(results: Results) -> list[tuple[str, list[Cell]]]:
+    """Return the verdict's cells as (load, cells in the order of the tasks)."""
+    segments = order_segments(results, {cell.segment for cell in results.cells})
+    ordered = sorted(results.cells, key=lambda cell: segments.index(cell.segment))
+    by_place = by_load(results, ordered, ordered=True)
+    return [(title, cells) for title, cells in by_place if cells]
+
+
 def cells_by_segment(results: Results, load: str) -> list[tuple[str, list[ArmCell]]]:
     """The arm cells of one load as (segment, cells in the order of the arms)."""
     here = in_arm_order(results, (cell for cell in results.arm_cells if cell.load == load))
@@ -312,20 +320,13 @@ def segment_table(
     columns: Sequence[Column[ArmCell]],
     must_show: Callable[[ArmCell], bool] = lambda _: False,
 ) -> Table:
-    """A table of a load: one group per segment, one row per arm.
-
-    In a large run only the segments that tell most (`choose_segments`), and those with a cell that must be
-    shown; a last line says how many are left out.
-    """
-    found = cells_by_segment(results, load)
-    kept = choose_segments(results, load, candidate_ratios(results, load))
+    """A table of a load, one row per arm: of all tasks, and of each task with a cell that must be shown."""
     shown = [
         (words.segment(segment), cells)
-        for segment, cells in found
-        if kept is None or segment in kept or any(map(must_show, cells))
+        for segment, cells in cells_by_segment(results, load)
+        if segment == words.POOLED or any(map(must_show, cells))
     ]
-    caption = f"{title}, {load_title(results, load)}"
-    return table(caption, columns, shown, left_out=describe_left_out(len(found), len(shown)))
+    return table(f"{title}, {load_title(results, load)}", columns, shown)
 
 
 # Beyond so many cells a table of details shows part of its segments; the map, the reasons and the deciding

@@ -29,61 +29,54 @@ _NOT_SHOWN = "tail_not_shown"
 
 
 class LatencyPart(msgspec.Struct, frozen=True, kw_only=True):
-    """One quantity: its name, its formula in a line, and a table per load."""
+    """One quantity over all tasks: its name, its formula in a line, its table with a group for each load."""
 
     title: str
     definition: str
-    panels: tuple[Panel, ...]
+    table: Table
 
 
 def build_latency(results: Results) -> tuple[LatencyPart, ...]:
-    """The three clocks and the smoothness of the stream."""
+    """The three clocks and the smoothness of the stream, over all tasks; by task only their means."""
     return (
         _part(
             results,
             "Time per token",
             "(last content chunk − first content chunk) / (output tokens − tokens in it), per request",
-            (*_percentiles(lambda cell: cell.tpot), kit.left("Basis", describe_arm_basis)),
+            (*_percentiles(results, lambda cell: cell.tpot), kit.left("Basis", describe_arm_basis)),
         ),
         _part(
             results,
             "Time to first token",
             "first content chunk − the time the request was due, so waiting in the client counts",
-            _percentiles(lambda cell: cell.ttft),
+            _percentiles(results, lambda cell: cell.ttft),
         ),
         _part(
             results,
             "End-to-end time",
             "last event − the time the request was due",
-            _percentiles(lambda cell: cell.e2e),
-            first_open=False,
+            _percentiles(results, lambda cell: cell.e2e),
         ),
         _part(
             results,
             "Smoothness of the stream",
             "gaps between content chunks; a stall is a gap above the plan's limit",
             _SMOOTHNESS,
-            first_open=False,
         ),
     )
 
 
-def _part(
-    results: Results,
-    title: str,
-    definition: str,
-    columns: tuple[Column[ArmCell], ...],
-    *,
-    first_open: bool = True,
-) -> LatencyPart:
-    caption = title.removesuffix(" of the stream")
-    panels = kit.panels(
-        results, lambda load: kit.segment_table(results, load, caption, columns), first_open=first_open
+def _part(results: Results, title: str, definition: str, columns: tuple[Column[ArmCell], ...]) -> LatencyPart:
+    pooled = [cell for cell in results.arm_cells if cell.segment == words.POOLED]
+    return LatencyPart(
+        title=title, definition=definition, table=kit.table(title, columns, kit.by_load(results, pooled))
     )
-    return LatencyPart(title=title, definition=definition, panels=panels)
 
 
-def _percentiles(pick: Callable[[ArmCell], Percentiles]) -> tuple[Column[ArmCell], ...]:
+def _percentiles(results: Results, pick: Callable[[ArmCell], Percentiles]) -> tuple[Column[ArmCell], ...]:
+    """Return percentiles over all requests, those of successes where any request failed, and the mean."""
+    failed = any(set(cell.outcomes) - {"ok"} for cell in results.arm_cells)
+
     def column(label: str, name: str, over: str) -> Column[ArmCell]:
         return kit.right(label, lambda cell: kit.figure(getattr(pick(cell), name), write.ms), over)
 
@@ -91,8 +84,44 @@ def _percentiles(pick: Callable[[ArmCell], Percentiles]) -> tuple[Column[ArmCell
         kit.ARM,
         kit.right("Requests", lambda cell: write.count(cell.attempted)),
         *(column(label, label, _ALL_REQUESTS) for label in ("p50", "p95", "p99")),
-        *(column(label, f"ok_{label}", _OK_ONLY) for label in ("p50", "p95", "p99")),
+        *(column(label, f"ok_{label}", _OK_ONLY) for label in ("p50", "p95", "p99") if failed),
         column("mean", "mean_ok", _OK_ONLY),
+    )
+
+
+_MEANS: tuple[tuple[str, Callable[[ArmCell], Percentiles]], ...] = (
+    ("Time per token (ms)", lambda cell: cell.tpot),
+    ("First token (ms)", lambda cell: cell.ttft),
+    ("End to end (ms)", lambda cell: cell.e2e),
+)
+
+
+def build_means(results: Results) -> tuple[Panel, ...]:
+    """Return the mean times of every task, baseline beside candidate; a table for each load."""
+    return kit.panels(results, lambda load: _means(results, load))
+
+
+def _means(results: Results, load: str) -> Table:
+    index = {(cell.segment, cell.arm): cell for cell in results.arm_cells if cell.load == load}
+    found = kit.order_segments(results, {segment for segment, _ in index if segment != words.POOLED})
+    kept = kit.choose_segments(results, load, kit.candidate_ratios(results, load))
+    shown = [name for name in found if kept is None or name in kept]
+
+    def column(arm: str, label: str, over: str, pick: Callable[[ArmCell], Percentiles]) -> Column[str]:
+        def cell(segment: str) -> str:
+            one = index.get((segment, arm))
+            return write.ms(pick(one).mean_ok.value) if one else ""
+
+        return kit.right(label, cell, over)
+
+    columns: list[Column[str]] = [kit.left("Task", lambda segment: kit.head(words.segment(segment)))]
+    for over, pick in _MEANS:
+        columns += [column("baseline", "off", over, pick), column("candidate", "on", over, pick)]
+    return kit.table(
+        f"Mean times of answered requests by task, {kit.load_title(results, load)}",
+        columns,
+        [("", shown)],
+        left_out=kit.describe_left_out(len(found), len(shown)),
     )
 
 
@@ -135,14 +164,18 @@ def _tail_table(results: Results, load: str) -> Table:
     columns: list[Column[str]] = [kit.left("Segment", lambda segment: kit.head(words.segment(segment)))]
     for metric in dict.fromkeys(one.metric for one in results.tail_effects):
         columns += _tail_columns(results, index, metric)
+    worse = {
+        cell.segment
+        for cell in results.cells
+        if cell.load == load
+        and any("tail" in one.code and one.standing == "violated" for one in cell.guardrails)
+    }
     present = kit.order_segments(results, {segment for _, _, segment in index})
-    chosen = kit.choose_segments(results, load, kit.candidate_ratios(results, load))
-    shown = [segment for segment in present if chosen is None or segment in chosen]
+    shown = [segment for segment in present if segment == words.POOLED or segment in worse]
     return kit.table(
         f"Ratio of {_quantile(results)} to the baseline, {kit.load_title(results, load)}",
         columns,
         [("", shown)],
-        left_out=kit.describe_left_out(len(present), len(shown)),
     )
 
 

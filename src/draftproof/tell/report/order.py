@@ -153,7 +153,13 @@ def _noise(results: Results, rows: Sequence[NoiseRow]) -> Table:
     return kit.table(caption, columns, kit.by_load(results, rows, ordered=True))
 
 
+def _is_found(results: Results, row: DriftRow | PlaceRow) -> bool:
+    return row.adjusted_p is not None and row.adjusted_p <= 1 - results.confidence
+
+
 def _drifts(results: Results, rows: Sequence[DriftRow]) -> Table:
+    """Return the drift of the effects, and that of an arm where a test finds one."""
+    rows = [one for one in rows if one.versus is not None or _is_found(results, one)] or rows
     columns: tuple[Column[DriftRow], ...] = (
         kit.left("Arm or effect", lambda one: kit.head(_drift_name(one))),
         kit.right("Change", lambda one: _tested(one, write.change(one.change))),
@@ -165,6 +171,8 @@ def _drifts(results: Results, rows: Sequence[DriftRow]) -> Table:
 
 
 def _places(results: Results, rows: Sequence[PlaceRow]) -> Table:
+    """Return what position does over all arms, and for an arm where a test finds it."""
+    rows = [one for one in rows if one.arm == "all" or _is_found(results, one)] or rows
     columns: tuple[Column[PlaceRow], ...] = (
         kit.left("Arm", lambda one: kit.head("Every arm" if one.arm == "all" else words.arm(one.arm))),
         kit.right("By position", lambda one: _tested(one, " · ".join(map(write.ratio, one.ratios or ())))),
@@ -178,8 +186,8 @@ def _test_columns(results: Results) -> tuple[Column[Any], ...]:
     """Return p, corrected p and blocks of a test."""
 
     def corrected(row: DriftRow | PlaceRow) -> TableCell:
-        found = row.adjusted_p is not None and row.adjusted_p <= 1 - results.confidence
-        return kit.text(write.probability(row.adjusted_p), "bad" if found else "")
+        tone = "bad" if _is_found(results, row) else ""
+        return kit.text(write.probability(row.adjusted_p), tone)
 
     return (
         kit.right("p", lambda one: write.probability(one.p)),

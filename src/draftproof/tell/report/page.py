@@ -32,16 +32,21 @@ from draftproof.tell.report.charts import whisker
 from draftproof.tell.report.configuration import STANDINGS, build_configuration, count_questions
 from draftproof.tell.report.economics import STANDINGS as WORTH_STANDINGS
 from draftproof.tell.report.economics import build_economics, write_span, write_volume
-from draftproof.tell.report.effects import build_effect_charts, build_map
+from draftproof.tell.report.effects import build_chart, build_figures, build_map, build_ratios
 from draftproof.tell.report.explanation import MOST_REASONS, LinkedReason, build_evidence, link_reasons
-from draftproof.tell.report.summary import describe_envelope
+from draftproof.tell.report.summary import summarise
 
 _SHARE_THRESHOLDS_SUFFIXES = ("_margin", "_gain", "_quantile")
 # What stands on the page, in its order: the name in the templates, and what builds it.
 SECTIONS: dict[str, Callable[[Results], Any]] = {
+    "summary": summarise,
+    "chart": build_chart,
+    "figures": build_figures,
     "envelope": build_map,
-    "effects": build_effect_charts,
+    "ratios": build_ratios,
+    "means": latency.build_means,
     "latency": latency.build_latency,
+    "basis": tokens.describe_deciding_basis,
     "tails": latency.build_tails,
     "tails_title": latency.tails_title,
     "tails_sentence": latency.tails_sentence,
@@ -90,13 +95,13 @@ _FILTERS: dict[str, Callable[..., str]] = {
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
-    """The top of the page: the verdict, what it is based on, and which run it is of."""
+    """What stands around the answer: mark, rule, all reasons with their rows, limits, which run it is of."""
 
     word: words.Word
+    blocks_title: str
+    rule: str
     reasons: tuple[LinkedReason, ...]
     most_reasons: int
-    envelope: tuple[str, ...]
-    deciding: str
     thresholds: tuple[tuple[str, str], ...]
     thresholds_hash: str
     identity: tuple[tuple[str, str, str], ...]
@@ -120,14 +125,26 @@ def build_head(results: Results, manifest: Manifest | None) -> Head:
     verdict = results.verdict
     return Head(
         word=words.DECISIONS[verdict.decision],
+        blocks_title=words.BLOCKS.get(verdict.decision, "Why not yet"),
+        rule=describe_rule(results),
         reasons=link_reasons(results, verdict.reasons),
         most_reasons=MOST_REASONS,
-        envelope=tuple(map(words.sentence_case, describe_envelope(verdict.envelope))),
-        deciding=f"{words.metric(results.metric).lower()}, {statistic_label(results.statistic)}",
         thresholds=describe_thresholds(results.thresholds),
         thresholds_hash=write.digest(results.thresholds_sha256),
         identity=_identity(results, manifest),
         host=tuple(_host_fact(*fact) for fact in manifest.host.items()) if manifest else (),
+    )
+
+
+def describe_rule(results: Results) -> str:
+    """Say what counts as a gain and what as harm."""
+    what = f"{statistic_label(results.statistic)} {words.metric(results.metric).lower()}"
+    gain, harm = (results.thresholds.get(name) for name in ("minimum_gain", "harm_margin"))
+    together = f"; the intervals hold for all {len(results.cells):,} cells together" if results.cells else ""
+    return (
+        f"The {what}. Gain: even the pessimistic end of the {results.confidence * 100:g}% interval is at "
+        f"least {write.share(gain)} faster. Harm: even its optimistic end is more than {write.share(harm)} "
+        f"slower{together}. Neither may be explained by what equal services differ by."
     )
 
 

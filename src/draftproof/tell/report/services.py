@@ -229,7 +229,8 @@ _AGREEMENT: tuple[Column[ServiceAgreement], ...] = (
 
 
 def _agreement(results: Results, load: str) -> Table:
-    here = [row for row in list_agreements(results) if row.load == load]
+    """Return the figures in which the two sides are apart; the sentence counts the others."""
+    here = [row for row in list_agreements(results) if row.load == load and row.standing == "differs"]
     arms = kit.order_arms(results, {row.arm for row in here})
     groups = [(words.arm(arm), [row for row in here if row.arm == arm]) for arm in arms]
     return kit.table(f"Client and service, {kit.load_title(results, load)}", _AGREEMENT, groups)

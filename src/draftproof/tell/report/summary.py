@@ -192,11 +192,15 @@ def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def find_deciding(results: Results) -> list[HeadlineRow]:
+    """Return the deciding quantity over all tasks, a row for each load."""
+    rows = results.headline.rows if results.headline else ()
+    return [row for row in rows if row.quantity == results.metric]
+
+
 def _pooled(results: Results) -> list[HeadlineRow]:
     """Return the deciding quantity's rows: of all loads, or of the first and the last of many."""
-    rows = [
-        row for row in (results.headline.rows if results.headline else ()) if row.quantity == results.metric
-    ]
+    rows = find_deciding(results)
     return rows if len(rows) <= _NAMED_LOADS else [rows[0], rows[-1]]
 
 
@@ -309,7 +313,11 @@ def count_cells(cells: Sequence[Cell]) -> str:
     if not cells:
         return "No cell was measured."
     counts = Counter[str](cell.status for cell in cells)
-    named = [f"{counts[one]:,} {word.adjective}" for one, word in words.STATUSES.items() if counts[one]]
+    named = [
+        f"{counts[one]:,} {word.adjective} ({word.glyph})"
+        for one, word in words.STATUSES.items()
+        if counts[one]
+    ]
     return f"Of {_count(len(cells), 'cell')}: {', '.join(named)}."
 
 

@@ -71,6 +71,14 @@ DECISIONS: dict[str, Word] = {
     "invalid": Word("Invalid run", "✕", "nothing may be concluded from this run"),
 }
 
+# What the list of what blocks an adoption is called; of an open run it is "Why not yet".
+BLOCKS: dict[str, str] = {
+    "defer": "Why not",
+    "invalid": "Why",
+    "adopt_limited": "What limits it",
+    "adopt": "To note",
+}
+
 ARMS: dict[str, str] = {
     "baseline": "Baseline",
     "candidate": "Candidate",

@@ -76,9 +76,9 @@ def test_an_unfit_client_is_said_and_marked():
 def test_the_page_shows_the_table_and_the_size_of_every_load():
     """The heading, the offered rate and the map's columns are on the page; without rows it is not."""
     page = render_html(make_results(make_row()), None)
-    assert "<h3>What the client did</h3>" in page
+    assert "<h4>What the client did</h4>" in page
     assert "full, bursts, 12 requests/s on average" in page
-    assert "<h3>What the client did</h3>" not in render_html(build_results(), None)
+    assert "<h4>What the client did</h4>" not in render_html(build_results(), None)
 
 
 def test_the_envelope_names_both_axes():

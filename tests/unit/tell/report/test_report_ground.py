@@ -4,7 +4,15 @@ import msgspec
 import pytest
 from tests.builders.results import build_results
 
-from draftproof.judge.results.decide import BlockPoint, DriftRow, NoiseRow, OrderSummary, PlaceRow
+from draftproof.judge.results.decide import (
+    BlockPoint,
+    DriftRow,
+    GuardrailStanding,
+    NoiseRow,
+    OrderSummary,
+    PlaceRow,
+    Reference,
+)
 from draftproof.judge.results.run import Effect, Figure
 from draftproof.tell.report import render_html
 from draftproof.tell.report.latency import build_tails, tails_sentence, tails_title
@@ -98,14 +106,21 @@ def make_order(results, *, blocks=10, adjusted_p=0.5, covers_one=True):
 
 
 def test_a_tail_row_shows_ratio_and_null_of_both_metrics():
-    """One panel per load, one row per segment, the pooled one first; two ratios and a count per metric."""
+    """One panel per load: all tasks, two ratios and a count per metric; and tasks that are worse."""
     results = make_tails(build_results(segments=3, loads=2), Figure(value=1.1, low=0.9, high=1.2))
     panels = build_tails(results)
     assert len(panels) == 2
     (group,) = panels[0].table.groups
     assert group.rows[0].cells[0].text == "All segments"
-    assert len(group.rows) == 4
+    assert len(group.rows) == 1
     assert [cell.text for cell in group.rows[0].cells[1:]] == ["1.10", "1.10", "60 / 30"] * 2
+    worse = GuardrailStanding(
+        code="guardrail_tail_tpot", standing="violated", text="worse", evidence=Reference("cells")
+    )
+    first = msgspec.structs.replace(results.cells[0], guardrails=(worse,))
+    harmed = msgspec.structs.replace(results, cells=(first, *results.cells[1:]))
+    (group,) = build_tails(harmed)[0].table.groups
+    assert [row.cells[0].text for row in group.rows] == ["All segments", "rewriting"]
     assert tails_title(results) == "The tail: p95 against the baseline"
 
 

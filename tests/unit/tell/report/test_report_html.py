@@ -157,7 +157,9 @@ def _poison_manifest():
     [
         "pilot hypothesis",
         "What decides",
-        "The envelope",
+        "Why each cell has its status",
+        "Safe?",
+        "Speculation may run",
         "Mean acceptance length (conditional)",
         "Per decode step (unconditional)",
         "Committed progress",

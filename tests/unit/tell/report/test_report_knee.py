@@ -65,7 +65,6 @@ def test_without_a_search_there_is_no_section_and_no_link_to_one():
     """A run whose plan has no search says nothing of a knee, on the page or the terminal."""
     assert build_knee(build_results()) is None
     page = render_html(build_results())
-    assert 'href="#knee"' not in page
     assert 'id="knee"' not in page
     assert "Capacity knee" not in render_full(build_results())
 
@@ -74,7 +73,7 @@ def test_the_page_holds_sentence_points_notes_and_an_escaped_reason():
     """What the results say is on the page, and nothing of it is taken for markup."""
     page = render_html(results())
     for text in (
-        'href="#knee"',
+        'id="knee"',
         "The baseline &amp; the candidate",
         "the &lt;service&gt; is odd".capitalize(),
     ):

@@ -5,7 +5,8 @@ import pytest
 from tests.builders.manifest import build_manifest
 from tests.builders.results import build_results
 
-from draftproof.judge.results.run import EnvelopeEntry, EstimatorRow, Figure
+from draftproof.judge.results.decide import Reference
+from draftproof.judge.results.run import EnvelopeEntry, EstimatorRow, Figure, Reason
 from draftproof.tell.report import kit, words, write
 from draftproof.tell.report.kit import Footnotes
 from draftproof.tell.report.page import build_model
@@ -19,7 +20,7 @@ def test_the_map_has_a_field_for_every_cell():
     grid = build_model(build_results(segments=3, loads=2), None).envelope
     assert (len(grid.rows), len(grid.loads)) == (3, 2)
     fields = [field for _, row in grid.rows for field in row]
-    assert all(field and field.status and field.effect.value and field.effect.low for field in fields)
+    assert all(field and field.status and field.figure.value and field.figure.low for field in fields)
 
 
 def test_a_cell_that_was_not_run_leaves_its_field_empty():
@@ -30,30 +31,56 @@ def test_a_cell_that_was_not_run_leaves_its_field_empty():
 
 
 def test_the_deciding_metric_comes_first_with_the_plans_margins():
-    """The chart that decides leads, and its bands are the frozen thresholds."""
-    charts = build_model(build_results(), None).effects
-    assert [chart.decides for chart in charts] == [True, False, False]
-    assert (charts[0].gain_label, charts[0].harm_label) == ("gain: below 0.95", "harm: above 1.05")
-    assert charts[1].harm_label == "guardrail: above 1.25"
+    """The chart is of the metric that decides, its bands are the frozen thresholds, and its row leads."""
+    model = build_model(build_results(), None)
+    assert [band.tone for band in model.chart.axis.bands] == ["gain", "harm"]
+    whole = model.ratios[0].table.groups[0].rows
+    assert whole[0].cells[1].text == "mean time per token"
+    allowed = {row.cells[1].text: row.cells[3].text for row in whole if row.cells[0].text == "Candidate"}
+    assert allowed["mean time per token"] == "gain below 0.95, harm above 1.05"
+    assert allowed["mean time to first token"] == "at most 1.25"
 
 
 def test_a_two_sided_guardrail_is_shaded_on_both_sides():
-    """Output length may move neither up nor down, and both bands are harm."""
+    """Output length may move neither up nor down."""
     results = build_results(segments=1, loads=1)
     shorter = tuple(msgspec.structs.replace(e, metric="output_tokens") for e in results.effects[:3])
-    (chart,) = build_model(msgspec.structs.replace(results, effects=shorter), None).effects
-    assert [band.tone for band in chart.axis.bands] == ["harm", "harm"]
-    assert chart.harm_label == "guardrail: below 0.90 or above 1.10"
+    panel = build_model(msgspec.structs.replace(results, effects=shorter), None).ratios[0]
+    assert panel.table.groups[0].rows[0].cells[3].text == "0.90 to 1.10"
 
 
-def test_the_pooled_segment_comes_first_and_hides_none():
-    """Every table lists all segments, the pooled one on top."""
+def test_the_null_is_drawn_behind_every_cell_of_its_load():
+    """What equal services differ by is where a reader looks for the effect."""
+    results = build_results(segments=2, loads=2)
+    chart = build_model(results, None).chart
+    assert all(row.noise and row.noise.tone == "noise" for group in chart.groups for row in group.rows)
+    bare = msgspec.structs.replace(results, headline=None)
+    assert not build_model(bare, None).chart.has_noise
+
+
+def test_all_tasks_come_first_and_their_means_hide_none():
+    """Percentiles are over all tasks; the means of every task stand beside the baseline's."""
     results = build_results(segments=4, loads=1)
-    (panel,) = build_model(results, None).latency[0].panels
-    assert [group.title for group in panel.table.groups] == [
-        "All segments",
-        *(words.segment(s) for s in results.segments),
-    ]
+    model = build_model(results, None)
+    assert len(model.latency[0].table.groups) == 1
+    (panel,) = model.means
+    (group,) = panel.table.groups
+    assert [row.cells[0].text for row in group.rows] == [words.segment(s) for s in results.segments]
+
+
+def test_what_holds_in_every_cell_of_a_load_is_said_once():
+    """A reason that all cells of a load share has a row of its own and is in no other."""
+    results = build_results(segments=3, loads=1)
+    shared = Reason(code="guardrail_failures", text="failures are not shown", evidence=Reference("cells"))
+    own = [Reason(code="effect", text=f"its own {n}", evidence=Reference("cells")) for n in range(3)]
+    pairs = zip(results.cells, own, strict=True)
+    cells = tuple(msgspec.structs.replace(cell, reasons=(one, shared)) for cell, one in pairs)
+    (group,) = build_model(msgspec.structs.replace(results, cells=cells), None).envelope.reasons.groups
+    first, *others = (
+        " ".join([row.cells[-1].text, *(t for t, _ in row.cells[-1].more)]) for row in group.rows
+    )
+    assert first == "Failures are not shown"
+    assert others == ["Its own 0", "Its own 1", "Its own 2"]
 
 
 def test_a_figure_below_its_floor_says_what_it_needs_and_why():
@@ -196,7 +223,7 @@ def test_the_heading_names_dimensions_only_where_all_share_them():
 
 def test_long_tables_fold_and_short_ones_stand_open():
     """With many rows only the first load is open; with few, all are."""
-    big = build_model(build_results(segments=20, loads=3), None).checks
-    small = build_model(build_results(segments=1, loads=3), None).checks
+    big = build_model(build_results(segments=20, loads=3), None).means
+    small = build_model(build_results(segments=1, loads=3), None).means
     assert [panel.opened for panel in big] == [True, False, False]
     assert all(panel.opened for panel in small)

@@ -8,7 +8,7 @@ from tests.builders.manifest import build_manifest
 from tests.builders.results import build_results
 
 from draftproof.judge.results.run import CheckSummary
-from draftproof.tell.report import kit, render_html, words
+from draftproof.tell.report import render_html, words
 from draftproof.tell.report.answers import build_checks
 from draftproof.tell.report.kit import candidate_ratios, choose_segments, describe_left_out
 from draftproof.tell.report.page import build_model
@@ -46,22 +46,20 @@ def test_every_cell_of_a_large_run_stands_in_map_and_reasons(large_model):
     assert sum(len(group.rows) for group in model.envelope.reasons.groups) >= 720
 
 
-def test_deciding_chart_of_a_large_run_has_every_segment(large_model):
-    """The chart of the deciding metric shows all segments at every load; the others show part."""
-    deciding, *others = large_model.effects
-    assert deciding.decides
-    assert {len(panel.groups) for panel in deciding.panels} == {61}
-    assert {len(panel.groups) for chart in others for panel in chart.panels} == {14}
+def test_a_large_run_has_a_map_in_the_place_of_the_chart(large_model):
+    """Seven hundred bars are no chart: the map shows all segments at every load, tables of details part."""
+    assert large_model.chart is None
+    assert {len(row) for _, row in large_model.envelope.rows} == {12}
+    whole, *by_task = large_model.ratios
+    assert len(whole.table.groups) == 12
+    assert {len(panel.table.groups[0].rows) for panel in by_task} == {12}
 
 
 def test_tables_of_a_large_run_say_how_many_segments_they_leave_out(large_page):
-    """A table that shows thirteen of sixty-one says that forty-eight are missing and where they are.
-
-    The table of checks shows one more: it has a critical failure.
-    """
+    """A table that shows twelve of sixty says that forty-eight are missing and where they are."""
     said = re.findall(r"(\d+) more segments: status and effect of each stand in the envelope", large_page)
     assert said
-    assert set(said) == {"47", "48"}
+    assert set(said) == {"48"}
 
 
 def test_small_run_leaves_nothing_out():
@@ -100,12 +98,11 @@ def test_critical_failure_is_shown_wherever_it_is():
     assert words.segment(hidden) in {group.title for group in panels[0].table.groups}
 
 
-def test_left_out_line_stands_last_and_only_where_needed():
-    """The line follows the groups, and with all segments shown there is none."""
-    load = LARGE.loads[0][0]
-    groups = kit.segment_table(LARGE, load, "Arms", (kit.ARM,)).groups
+def test_left_out_line_stands_last_and_only_where_needed(large_model):
+    """The line follows the rows, and with all segments shown there is none."""
+    groups = large_model.means[0].table.groups
     assert groups[-1].rows == ()
-    assert groups[-1].title == describe_left_out(61, len(groups) - 1)
+    assert groups[-1].title == describe_left_out(60, len(groups[0].rows))
     assert describe_left_out(5, 5) == ""
 
 
@@ -124,10 +121,10 @@ def test_terminal_gives_the_figures_of_a_small_run():
 
 
 def test_run_without_a_number_has_no_empty_axes():
-    """Where no effect has a value one sentence stands in the place of the charts, and the cells say why."""
+    """Where no effect has a value the map stands in the place of the chart, and the cells say why."""
     page = render_html(FAILED, MANIFEST)
-    assert "No pair of answers could be compared." in page
-    assert 'id="grid-effects-1"' not in page
+    assert "Not known: no pair of answers could be compared." in page
+    assert 'id="grid-cells"' not in page
     assert len(re.findall(r'<td class="invalid"', page)) == 60
 
 
@@ -139,13 +136,11 @@ def test_run_without_the_alternative_has_a_page():
         arm_cells=tuple(cell for cell in SMALL.arm_cells if cell.arm != "alternative"),
         effects=tuple(effect for effect in SMALL.effects if effect.arm != "alternative"),
     )
-    rows = [
-        row
-        for chart in build_model(results, MANIFEST).effects
-        for p in chart.panels
-        for g in p.groups
-        for row in g.rows
-    ]
-    assert rows
-    assert not [row for row in rows if row.arm == "alternative"]
-    assert render_html(results, MANIFEST)
+    assert results.headline is not None
+    rows = tuple(msgspec.structs.replace(row, alternative_change=None) for row in results.headline.rows)
+    results = msgspec.structs.replace(results, headline=msgspec.structs.replace(results.headline, rows=rows))
+    model = build_model(results, MANIFEST)
+    assert [column.label for column in model.figures.columns][-1] == "Equal services"
+    shown = [row.cells[0].text for group in model.ratios[0].table.groups for row in group.rows]
+    assert shown
+    assert not [name for name in shown if "Alternative" in name]
