@@ -46,7 +46,7 @@ _KINDS: tuple[tuple[str, tuple[bytes, ...], bytes], ...] = (
             rb"(?i:bearer |basic |token )?[A-Za-z0-9._~+/\-]{12,}"
         ),
     ),
-    ("an API key", (b"sk-",), rb"\bsk-(?=[A-Za-z_\-]*[0-9])[A-Za-z0-9_\-]{16,}"),
+    ("an API key", (b"sk-",), rb"\bsk-(?=[A-Za-z_\-]{0,200}[0-9])[A-Za-z0-9_\-]{16,}"),
     (
         "an API key",
         (b"nvapi-", b"gsk_", b"npm_", b"r8_", b"k_live_"),
