@@ -108,8 +108,8 @@ def render_progress(view: ProgressView, width: int) -> list[Line]:
         if arm.failures:
             lines += _wrap([(f"{arm.arm}: {format_failures(arm.failures)}", "red")], width)
     if view.last is not None and view.last.client_faults:
-        told = (f"Times of the last period ({view.last.arm}) do not count", *view.last.client_faults)
-        lines += _wrap([(part, "bold yellow") for part in told], width)
+        parts = (f"Times of the last period ({view.last.arm}) do not count", *view.last.client_faults)
+        lines += _wrap([(part, "bold yellow") for part in parts], width)
     if view.is_stopping:
         lines += _wrap([("Stopping: the records of what is in flight are kept.", "bold yellow")], width)
     return lines

@@ -297,7 +297,7 @@ class HostUse(msgspec.Struct, frozen=True, kw_only=True):
     """What the client's host did over a span of `span_s` seconds, all of it in seconds.
 
     `busy_s`: processor time of all programs; `own_s`: the part of this program, of what it started and of
-    attached services whose processes were found here, None where that cannot be told. `steal_s`: time that
+    attached services whose processes were found here, None where that is not known. `steal_s`: time that
     the hypervisor gave to others. `pressure_s`: time in which a thread that could run waited for a core
     (Linux, PSI).
     """
@@ -398,7 +398,7 @@ Severity = Literal["note", "cannot_end_well"]
 class Notice(msgspec.Struct, frozen=True, kw_only=True):
     """What a run said of its own chances while it was measured: what is wrong, in figures, and what helps.
 
-    `severity`: with `cannot_end_well` the run ended there, or waited, unless it was told to go on.
+    `severity`: with `cannot_end_well` the run ended there, or waited, unless it was set to go on.
     """
 
     code: NoticeCode

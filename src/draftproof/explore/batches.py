@@ -151,8 +151,8 @@ def _cost_from_arrivals(wave: Wave, series: Series) -> WaveCost:
     if window is None:
         raise _never_full(wave, "the last request began when the first was about to end")
     times = [_time_step(record, *window, by_token=wave.synthetic) for record in wave.records]
-    told = [time for time in times if time is not None]
-    if not told:
+    known = [time for time in times if time is not None]
+    if not known:
         raise _never_full(wave, f"fewer than {FEWEST_STEPS} tokens arrived while all were decoding")
     drafted = count_drafted(wave, series)
     if wave.draft_length and drafted == 0:
@@ -162,9 +162,9 @@ def _cost_from_arrivals(wave: Wave, series: Series) -> WaveCost:
         start=wave.start,
         draft_length=wave.draft_length,
         batch=wave.batch,
-        step_ns=statistics.median(step_ns for step_ns, _ in told),
-        requests=len(told),
-        steps=round(statistics.median(steps for _, steps in told)),
+        step_ns=statistics.median(step_ns for step_ns, _ in known),
+        requests=len(known),
+        steps=round(statistics.median(steps for _, steps in known)),
         drafted=drafted,
         draft_ns=draft_ns,
         verify_ns=verify_ns,
@@ -227,19 +227,19 @@ def _count_steps(record: RequestRecord, *, by_token: bool) -> int:
 def _check_chunks_are_steps(wave: Wave) -> None:
     """Refuse a wave whose chunks hold several steps, as far as the answers tell their steps."""
     for record in wave.records:
-        told = count_decode_steps(record)
+        counted = count_decode_steps(record)
         chunks = _count_steps(record, by_token=False)
-        if told is not None and abs(told[0] - chunks) > max(2, CHUNK_SHARE * chunks):
+        if counted is not None and abs(counted[0] - chunks) > max(2, CHUNK_SHARE * chunks):
             raise EngineError(
-                f"an answer of {told[0]} steps came in {chunks + 1} chunks, so a chunk is not a step.",
+                f"an answer of {counted[0]} steps came in {chunks + 1} chunks, so a chunk is not a step.",
                 place=_place(wave),
                 fix="let the engine stream every step, and give the client a core of its own.",
             )
 
 
 def _check_none_accepted(wave: Wave) -> None:
-    told = [count_speculation(record) for record in wave.records if record.speculation is not None]
-    accepted = sum(one.num_accepted_draft_tokens for one in told)
+    counts = [count_speculation(record) for record in wave.records if record.speculation is not None]
+    accepted = sum(one.num_accepted_draft_tokens for one in counts)
     steps = sum(count_output_tokens(record) or 0 for record in wave.records)
     if wave.draft_length and accepted > ACCEPTED_SHARE * steps:
         raise EngineError(
@@ -255,12 +255,12 @@ def _read_timer(wave: Wave, series: Series) -> tuple[float | None, float | None]
     steps = max((_count_steps(record, by_token=wave.synthetic) for record in wave.records), default=0)
     if wave.before is None or wave.after is None or not steps:
         return None, None
-    told = []
+    per_step = []
     for names in (series.draft_seconds, series.verify_seconds):
         after, before = sum_parts(wave.after, names), sum_parts(wave.before, names) or 0.0
-        told.append(None if after is None or after < before else (after - before) * 1e9 / steps)
+        per_step.append(None if after is None or after < before else (after - before) * 1e9 / steps)
     # A timer that is off stands still; that is no time of zero.
-    draft_ns, verify_ns = told
+    draft_ns, verify_ns = per_step
     return (draft_ns, verify_ns) if verify_ns else (None, None)
 
 

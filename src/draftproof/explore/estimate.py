@@ -1,9 +1,10 @@
 """From the costs of single waves to step costs with intervals and what would break even. Pure, seeded.
 
 A wave is one observation: its requests share every step. Drift between the ordinary starts at the beginning
-and the end widens every interval that compares with them. Drafting is told from verification by the engine's
-own clock, else by n-gram steps: lookup makes its drafts at next to no cost, so such a step less an ordinary
-one is the checking, and a drafter's step less an n-gram step of the same length and batch is its drafting.
+and the end widens every interval that compares with them. Drafting is separated from verification by the
+engine's own clock, else by n-gram steps: lookup makes its drafts at next to no cost, so such a step less an
+ordinary one is the checking, and a drafter's step less an n-gram step of the same length and batch is its
+drafting.
 """
 
 import math
@@ -185,7 +186,7 @@ LOOKUP_ITSELF = (
 
 
 def estimate_splits(waves: WaveSet) -> tuple[StepSplit, ...]:
-    """Return the split of every step with drafts whose parts can be told."""
+    """Return the split of every step with drafts whose parts are known."""
     splits = (
         _estimate_split(waves, length, batch)
         for length in sorted(waves.grid.draft_lengths)
@@ -290,9 +291,11 @@ def list_assumptions(
 ) -> tuple[str, ...]:
     """Return what the figures rest on."""
     sources = dict.fromkeys(split.source for split in splits)
-    told = [LOOKUP_ITSELF if is_lookup and source == "ngram" else ASSUMPTIONS[source] for source in sources]
+    assumptions = [
+        LOOKUP_ITSELF if is_lookup and source == "ngram" else ASSUMPTIONS[source] for source in sources
+    ]
     from_stream = _FROM_ARRIVALS if synthetic else _FROM_CHUNKS
-    return (_FROM_ROUNDS if from_rounds else from_stream, _INDEPENDENT, *told, _CONTEXT)
+    return (_FROM_ROUNDS if from_rounds else from_stream, _INDEPENDENT, *assumptions, _CONTEXT)
 
 
 def list_warnings(

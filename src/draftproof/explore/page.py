@@ -5,7 +5,8 @@ The same costs give the same bytes. Both say a step, a split and a comparison in
 Geometry of a line chart over batch sizes, in units of its view box. Pure.
 
 Positions only: the template draws them, the style sheet colours them, so that the page follows light, dark
-and print. Batch sizes lie on a logarithmic axis. Lines are told apart by mark and label, not by colour alone.
+and print. Batch sizes lie on a logarithmic axis. Lines are distinguished by mark and label, not by colour
+alone.
 """
 
 import math

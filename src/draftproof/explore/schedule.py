@@ -26,7 +26,7 @@ class CostGrid(msgspec.Struct, frozen=True, kw_only=True):
 
     `batches` are numbers of requests in flight at once; each is measured `repeats` times in every start, one
     time being one wave of so many requests of `answer_tokens` tokens. `acceptance` is the one for which the
-    longest drafting time that pays is told. `split`: also time n-gram drafts where nothing else tells
+    longest drafting time that pays is given. `split`: also time n-gram drafts where nothing else tells
     drafting from verification. `synthetic`: the engine accepts none of the drafts; else they are accepted as
     they come, and a chunk of the stream is taken for a step.
     """

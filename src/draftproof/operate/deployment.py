@@ -44,7 +44,7 @@ class DeploymentReport(msgspec.Struct, frozen=True, kw_only=True):
 
     `decision` is the package's verdict: one that approves nothing leaves nothing to hold. `voided` names the
     declared triggers that fired, `facts` what differs (before: as approved). `unknown` names declared
-    triggers that cannot be told, for want of `undisclosed` among others; `undeclared` those that fired and
+    triggers that are not known, for want of `undisclosed` among others; `undeclared` those that fired and
     that the plan does not declare.
     """
 
@@ -61,7 +61,7 @@ class DeploymentReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def state(self) -> ApprovalState:
-        """Whether the approval holds; where no declared trigger could be told, that is not known."""
+        """Whether the approval holds; where no declared trigger is known, neither is that."""
         if self.decision not in APPROVING:
             return "nothing_approved"
         if self.voided or self.ended is not None:
@@ -70,7 +70,7 @@ class DeploymentReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def holds(self) -> bool:
-        """Whether there is an approval and it holds as far as can be told."""
+        """Whether there is an approval and it holds as far as is known."""
         return self.state == "holds"
 
 

@@ -168,7 +168,7 @@ class RoundCosts:
         return bool(self._drafting)
 
     def knows_plain(self, sequences: int) -> bool:
-        """Whether a round of this many sequences without drafts can be told from one with drafts."""
+        """Whether a round of this many sequences without drafts can be separated from one with drafts."""
         smallest = self.verification.smallest
         return smallest is not None and smallest <= sequences
 
@@ -347,7 +347,7 @@ class AdaptiveLength:
 
 
 class PayGate:
-    """A switch with hysteresis over the estimated gain of drafting, told of it once a round.
+    """A switch with hysteresis over the estimated gain of drafting, updated once a round.
 
     Off after eight rounds in a row below 1. After a wait it probes for six rounds, and goes on if the gain of
     the last three is 1.05 or more on average. The wait starts at 16 rounds and doubles up to 256 each time it

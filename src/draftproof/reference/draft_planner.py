@@ -199,7 +199,7 @@ class Drafters:
     """The loaded drafters by method.
 
     `max_draft_tokens`: a sequence's fixed share of a step. `length_by_batch`: table of the draft-length
-    policy `batch`. `counters`: told of draft lengths and of every sequence that loses its drafter. `planned`:
+    policy `batch`. `counters`: get draft lengths and of every sequence that loses its drafter. `planned`:
     by request id the draft length of this round, 0 where its policy pauses drafting; sequences that do not
     draft or have no room for a draft are missing.
     """

@@ -55,7 +55,7 @@ _FAILED = SequenceOutput(token_ids=(), text="", finish_reason="error")
 class Engine:
     """Speculative decoding with continuous batching.
 
-    `proposers`: drafters by method; n-gram lookup unless given. `clock`: monotonic ns. `tracer`: told of
+    `proposers`: drafters by method; n-gram lookup unless given. `clock`: monotonic ns. `tracer`: gets
     every step that did not raise.
     """
 
@@ -112,7 +112,9 @@ class Engine:
 
     def warm_grammars(self) -> None:
         """Read the tokenizer for schemas, so that the first request with one need not wait for it."""
-        with contextlib.suppress(UsageError):  # a model without schemas; a request that sends one is told
+        with contextlib.suppress(
+            UsageError
+        ):  # a model without schemas; a request that sends one gets an error
             self._grammars.check("{}")
 
     def add_request(self, request: GenerationRequest, *, arrival_ns: int | None = None) -> None:

@@ -53,7 +53,7 @@ Judged = tuple[bool | None, str]
 
 
 def judge_tool_calls(check: ToolCallCheck, answer: AnswerView) -> Judged:
-    """Judge number, names and arguments of the calls; the first fault is the one that is told."""
+    """Judge number, names and arguments of the calls; the first fault is the one that is reported."""
     calls = answer.tool_calls
     names = ", ".join(call.name for call in calls) or "none"
     wanted = f"{check.calls} calls" if check.calls is not None else "a call"

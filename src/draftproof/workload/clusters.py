@@ -85,7 +85,7 @@ def find_near_copies(items: Iterable[Item]) -> dict[str, str]:
 def _group_texts(texts: Mapping[str, str]) -> dict[str, str]:
     """Return the groups of texts; where all share one beginning, the groups of what follows it.
 
-    From one group or two nothing could be told of how prompts of a group go together.
+    From one group or two nothing is known of how prompts of a group go together.
     """
     groups = _group({name: _sketch(text) for name, text in texts.items()})
     if len(set(groups.values())) >= TELLING_GROUPS:

@@ -1,8 +1,8 @@
 """Reading one line of a workload file: our own form, ShareGPT's, OpenAI's batch line or a chat request.
 
 Pure: a decoded JSON value in, an item out, with a remark on whatever is not sent as it stands. The form is
-told from the keys of the object. A key whose value is null is a key that is absent, in every form. A field of
-a request has a key of its own in an item, or goes out as given, or is left to the plan and named in the
+known from the keys of the object. A key whose value is null is a key that is absent, in every form. A field
+of a request has a key of its own in an item, or goes out as given, or is left to the plan and named in the
 workload's notes, or is refused by name: none is dropped in silence.
 """
 

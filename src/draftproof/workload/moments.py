@@ -195,13 +195,15 @@ def decide_block_tokens(
     `stated`: what the plan or the format says. `prompts`: tokens, blocks and line of each prompt. Raises
     WorkloadError: a prompt that is not made of blocks of the stated size, or several sizes that fit.
     """
-    told = [(tokens, blocks, line) for tokens, blocks, line in prompts if tokens is not None and blocks]
-    if not told:
+    stated_prompts = [
+        (tokens, blocks, line) for tokens, blocks, line in prompts if tokens is not None and blocks
+    ]
+    if not stated_prompts:
         return None
     if stated is not None:
-        _check(stated, told, name)
+        _check(stated, stated_prompts, name)
         return stated
-    fitting = [size for size in _SIZES if _fits(size, told)]
+    fitting = [size for size in _SIZES if _fits(size, stated_prompts)]
     if len(fitting) != 1:
         which = f"{', '.join(map(str, fitting))} tokens fit" if fitting else "no power of two fits"
         raise WorkloadError(
@@ -212,17 +214,17 @@ def decide_block_tokens(
     return fitting[0]
 
 
-def _fits(size: int, told: list[tuple[int, int, int]]) -> bool:
+def _fits(size: int, prompts: list[tuple[int, int, int]]) -> bool:
     """A trace names the last, shorter block of every prompt, or of none."""
-    whole = all(tokens // size == blocks for tokens, blocks, _ in told)
-    return whole or all(-(-tokens // size) == blocks for tokens, blocks, _ in told)
+    whole = all(tokens // size == blocks for tokens, blocks, _ in prompts)
+    return whole or all(-(-tokens // size) == blocks for tokens, blocks, _ in prompts)
 
 
-def _check(stated: int, told: list[tuple[int, int, int]], name: str) -> None:
-    if _fits(stated, told):
+def _check(stated: int, prompts: list[tuple[int, int, int]], name: str) -> None:
+    if _fits(stated, prompts):
         return
     tokens, blocks, line = next(
-        (one for one in told if one[1] not in {one[0] // stated, -(-one[0] // stated)}), told[0]
+        (one for one in prompts if one[1] not in {one[0] // stated, -(-one[0] // stated)}), prompts[0]
     )
     raise WorkloadError(
         f"a prompt of {tokens:,} tokens has {-(-tokens // stated):,} blocks of {stated}, and hash_ids names "

@@ -28,7 +28,7 @@ def main(path: str, most: int) -> int:
     try:
         table = pl.read_parquet(path, n_rows=most + 1, memory_map=False)
         if table.height > most:
-            raise ValueError(f"it has more than {most:,} rows")  # noqa: TRY301 - told as the others are
+            raise ValueError(f"it has more than {most:,} rows")  # noqa: TRY301 - reported as the others are
         for line in render_rows(table):
             sys.stdout.buffer.write(line)
     except (PolarsError, ValueError, OSError) as error:

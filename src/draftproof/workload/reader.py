@@ -140,7 +140,7 @@ def load_workload(source: str | Path, window: Window | None = None, units: Units
 
     Lines of a JSONL file hold items, ShareGPT conversations, chat requests or OpenAI batch lines, with the
     time at which each came where they are recorded; a file that is one JSON array of these is read as well.
-    Blank lines are skipped. A trace without prompts, told by its first line, becomes items with invented
+    Blank lines are skipped. A trace without prompts, known by its first line, becomes items with invented
     ones. `window`: the part of a recording that is used; the hash is that of this part. None: all of it.
     `units`: what the plan says of a recording because its file does not; None: nothing. Raises WorkloadError:
     anything that makes the file unusable, with file, line and fix.

@@ -1,6 +1,6 @@
 """Recorded arrivals: reading common public trace formats into one shape.
 
-Pure. Formats without prompts, told apart by their first line, never by the file's name:
+Pure. Formats without prompts, distinguished by their first line, never by the file's name:
 
 - Azure LLM inference traces (2023, 2024): CSV with TIMESTAMP (a date), ContextTokens, GeneratedTokens;
 - BurstGPT (Wang et al. 2024): CSV with Timestamp in seconds, Request tokens, Response tokens;

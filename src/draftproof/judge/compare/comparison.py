@@ -59,7 +59,7 @@ class Triggers(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """Names of those that cannot be told."""
+        """Names of those that are not known."""
         return tuple(name for name, value in msgspec.structs.asdict(self).items() if value is None)
 
 
@@ -174,10 +174,10 @@ def _is_below(key: str, keys: Iterable[str]) -> bool:
 
 
 def _has_new_part(before: ArmFacts, after: ArmFacts, names: Iterable[str]) -> bool | None:
-    """Return whether a part of the platform changed, None where no fact of it is told on both sides."""
-    told = [{} if one.manifest is None else one.manifest.platform for one in (before, after)]
-    common = [name for name in names if name in told[0] and name in told[1]]
-    return any(told[0][name] != told[1][name] for name in common) if common else None
+    """Return whether a part of the platform changed, None where no fact of it is known on both sides."""
+    platforms = [{} if one.manifest is None else one.manifest.platform for one in (before, after)]
+    common = [name for name in names if name in platforms[0] and name in platforms[1]]
+    return any(platforms[0][name] != platforms[1][name] for name in common) if common else None
 
 
 def _differ(before: str | None, after: str | None) -> bool | None:

@@ -67,9 +67,9 @@ def compare_arm_facts(arm: str, before: ArmFacts, after: ArmFacts) -> tuple[Fact
         "settings": lambda one: dict(sorted(list_flags(one).items())),
         "platform": lambda one: one.platform,
     }
-    told = [one.manifest for one in (before, after)]
+    manifests = [one.manifest for one in (before, after)]
     found = (
-        _compare(arm, group, *({} if one is None else read(one) for one in told))
+        _compare(arm, group, *({} if one is None else read(one) for one in manifests))
         for group, read in groups.items()
     )
     return (

@@ -160,17 +160,17 @@ def _is_same(one: LoadLevel, other: LoadLevel) -> bool:
 
 
 def _describe_other_loads(before: PreparedRun, after: PreparedRun) -> tuple[str, ...]:
-    told, (old_levels, new_levels) = [], (_levels(before), _levels(after))
+    notes, (old_levels, new_levels) = [], (_levels(before), _levels(after))
     for name in dict.fromkeys((*old_levels, *new_levels)):
         old, new = old_levels.get(name), new_levels.get(name)
         if old is None or new is None:
-            told.append(f"Load {name} was measured in {'B' if old is None else 'A'} only.")
+            notes.append(f"Load {name} was measured in {'B' if old is None else 'A'} only.")
         elif not _is_same(old, new):
             labels = before.sizes[name].short, after.sizes[name].short
             means = f"means {labels[0]} in A and {labels[1]} in B"
             means = means if labels[0] != labels[1] else "asks in another way in A than in B"
-            told.append(f"Load {name} {means}, so it is not compared.")
-    return tuple(told)
+            notes.append(f"Load {name} {means}, so it is not compared.")
+    return tuple(notes)
 
 
 def _index(seen: Iterable[Observation], overlap: Overlap) -> dict[AnswerKey, Observation]:

@@ -211,10 +211,10 @@ def withhold_for_cold(spells: Sequence[ColdSpell], thresholds: Thresholds) -> di
             math.log(own[arm].shift) * sign for arm, sign in zip(DECIDING, (-1, 1), strict=True) if arm in own
         )
         if abs(moved) > allowed:
-            told = "; ".join(_describe(own[arm]) for arm in DECIDING if arm in own)
+            cold = "; ".join(_describe(own[arm]) for arm in DECIDING if arm in own)
             text = (
                 f"At load {load} the first counted requests belong to an arm that was still getting warm: "
-                f"{told}. That alone moves candidate / baseline by {math.expm1(moved):+.1%}, so nothing is "
+                f"{cold}. That alone moves candidate / baseline by {math.expm1(moved):+.1%}, so nothing is "
                 "concluded there. Raise limits.warmup_requests above that number and measure again."
             )
             found[load] = (Reason(code="cold_periods", text=text, evidence=Reference("periods", at=load)),)
@@ -224,9 +224,9 @@ def withhold_for_cold(spells: Sequence[ColdSpell], thresholds: Thresholds) -> di
 def warn_about_cold(spells: Sequence[ColdSpell]) -> Iterator[str]:
     """Yield a sentence for each load at which an arm was cold."""
     for load in dict.fromkeys(one.load for one in spells):
-        told = "; ".join(_describe(one) for one in spells if one.load == load)
+        cold = "; ".join(_describe(one) for one in spells if one.load == load)
         yield (
-            f"At load {load} the first counted requests were slow by a step: {told}. All of them count. Set "
+            f"At load {load} the first counted requests were slow by a step: {cold}. All of them count. Set "
             "limits.warmup_requests above that number, or look for what ran beside the run as it began."
         )
 

@@ -60,7 +60,7 @@ class RunEvidence(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def doubts(self) -> Mapping[str, tuple[Doubt, ...]]:
-        """Why no difference in time is told from luck or order, by load."""
+        """Why no difference in time can be separated from luck or order, by load."""
         return find_doubts(self.prepared, is_representative=self.is_representative)
 
     @cached_property

@@ -165,7 +165,7 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
 
 def find_faults(prepared: PreparedRun, pairs: PairTable, readings: ServiceReadings) -> Faults:
     """Return every fault of a run. Pure, in a fixed order."""
-    told = find_service_faults(prepared, readings)
+    by_services = find_service_faults(prepared, readings)
     spells = find_cold_spells(prepared)
     cold = withhold_for_cold(spells, prepared.plan.thresholds)
     miscounts = list_miscounts(prepared, pairs)
@@ -173,7 +173,7 @@ def find_faults(prepared: PreparedRun, pairs: PairTable, readings: ServiceReadin
     by_load = {
         load: (
             *_find_unfit_client(prepared, load),
-            *told.get(load, ()),
+            *by_services.get(load, ()),
             *cold.get(load, ()),
             *miscounted.get(load, ()),
         )
@@ -194,8 +194,8 @@ def find_faults(prepared: PreparedRun, pairs: PairTable, readings: ServiceReadin
 
 def count_verification_steps(records: Iterable[RequestRecord]) -> int | None:
     """Return the verification steps of records, from rounds or else counters; None where none tells."""
-    told = [one for one in records if one.rounds is not None or one.speculation is not None]
-    return sum(count_speculation(one).num_spec_steps for one in told) if told else None
+    disclosing = [one for one in records if one.rounds is not None or one.speculation is not None]
+    return sum(count_speculation(one).num_spec_steps for one in disclosing) if disclosing else None
 
 
 def _find_run_faults(prepared: PreparedRun, readings: ServiceReadings) -> Iterator[Reason]:
@@ -239,8 +239,8 @@ def _find_missing_arms(prepared: PreparedRun) -> Iterator[Reason]:
 def _steps_of_arm(prepared: PreparedRun, readings: ServiceReadings, arm: str) -> int | None:
     """Return the verification steps of an arm over all loads, None where nothing tells of any."""
     seen = [see_speculation(prepared, readings, arm, load) for load in prepared.loads]
-    told = [one.steps for one in seen if one is not None]
-    return sum(told) if told else None
+    counted = [one.steps for one in seen if one is not None]
+    return sum(counted) if counted else None
 
 
 def _find_unfit_client(prepared: PreparedRun, load: str) -> Iterator[Reason]:
@@ -411,7 +411,7 @@ def name_broken_identities(record: RequestRecord) -> tuple[str, ...]:
     found = [*timeline_faults(record), *acceptance_faults(record), *record.warnings]
     if name_outcome(record) == "empty":
         found.append("an answer marked ok has no content")
-    ids, told = record.token_ids, record.output_tokens
-    if record.outcome == "ok" and ids is not None and told is not None and len(ids) != told:
-        found.append(f"{len(ids)} token ids, but the final usage says {told}")
+    ids, reported = record.token_ids, record.output_tokens
+    if record.outcome == "ok" and ids is not None and reported is not None and len(ids) != reported:
+        found.append(f"{len(ids)} token ids, but the final usage says {reported}")
     return tuple(found)

@@ -1,4 +1,4 @@
-"""What precedes each measurement period, and what a difference in time is not told from.
+"""What precedes each measurement period, and what a difference in time cannot be separated from.
 
 A pause cools a host down and an arm leaves heat, caches and queues behind: periods that follow either more
 often than the other arm's carry that, as far as it could make the effect. With representative evidence, fewer
@@ -237,9 +237,9 @@ def list_few_processes(prepared: PreparedRun, load: str) -> dict[str, int | None
 
 def describe_few(few: Mapping[str, int | None]) -> str:
     """Say how many processes answered, and that it takes more; without a full stop."""
-    told = " and ".join(f"{_count(count)} answered for the {arm}" for arm, count in few.items())
+    counts = " and ".join(f"{_count(count)} answered for the {arm}" for arm, count in few.items())
     return (
-        f"{told}, so the luck of a start (placement, memory layout) cannot be separated from the arm; at "
+        f"{counts}, so the luck of a start (placement, memory layout) cannot be separated from the arm; at "
         f"least {LEAST_PROCESSES} of each are needed"
     )
 

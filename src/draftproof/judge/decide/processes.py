@@ -88,7 +88,7 @@ def _mean_by(groups: Ints, values: Floats) -> Floats:
 def spread_processes(prepared: PreparedRun, values: Floats) -> ProcessSpread | None:
     """Return how far processes lie apart in a value, shape (observations,); None where nothing tells."""
     labels = prepared.process_labels
-    if not _are_told_from_blocks(labels):
+    if not _are_separable_from_blocks(labels):
         return None
     tables = [
         ProcessTable(values=table.values, processes=found, kinds=number_kinds(table.arms))
@@ -125,7 +125,7 @@ def _count_fewest(prepared: PreparedRun, arm: str) -> int | None:
     return None if not found or any(None in own for own in found) else min(map(len, found))
 
 
-def _are_told_from_blocks(labels: Labels) -> bool:
+def _are_separable_from_blocks(labels: Labels) -> bool:
     """Tell whether an arm has several processes at a load, one of which answered several blocks of it."""
     found: defaultdict[tuple[str, str], list[str | None]] = defaultdict(list)
     for (load, _, arm), label in labels.items():

@@ -34,9 +34,9 @@ def see_speculation(
 ) -> SpeculationSeen | None:
     """Return what an arm drafted at a load: by its answers, else its counters, None where neither tells."""
     answered = [one.record for one in prepared.of_arm(arm, load) if one.is_ok]
-    told = [one for one in answered if one.rounds is not None or one.speculation is not None]
-    if told:
-        counts = [count_speculation(one) for one in told]
+    disclosing = [one for one in answered if one.rounds is not None or one.speculation is not None]
+    if disclosing:
+        counts = [count_speculation(one) for one in disclosing]
         return SpeculationSeen(
             steps=sum(one.num_spec_steps for one in counts),
             drafted=sum(one.num_draft_tokens for one in counts),

@@ -124,15 +124,15 @@ def answer_method(source: Source) -> Answer:
     contract = source.contract
     if contract is None:
         return NO_CONTRACT
-    told = not contract.algorithm.startswith(UNDISCLOSED)
+    is_disclosed = not contract.algorithm.startswith(UNDISCLOSED)
     policy = f" ({contract.draft_policy})" if contract.draft_policy else ""
     versioned = contract.runtime_version not in {"", "unknown"}
     return Answer(
-        standing=grade((told, versioned)),
+        standing=grade((is_disclosed, versioned)),
         answer=f"{contract.algorithm}{policy}, on {contract.runtime} {contract.runtime_version}.",
         evidence=(CONTRACT, Reference("manifest", "candidate")),
         missing=list_gaps(
-            (told, "A service that discloses its method: through this one only delivery is seen.")
+            (is_disclosed, "A service that discloses its method: through this one only delivery is seen.")
         ),
     )
 
@@ -194,12 +194,12 @@ def answer_disable(source: Source) -> Answer:
     seen = [cell for load, _ in source.loads if (cell := source.cell_of("baseline", load)) is not None]
     asked = sum(cell.attempted for cell in seen)
     answered = sum(cell.outcomes.get("ok", 0) for cell in seen)
-    told = contract is not None and contract.fallback != "unknown"
-    fallback = f" When a drafter fails: {contract.fallback}." if contract and told else ""
+    is_stated = contract is not None and contract.fallback != "unknown"
+    fallback = f" When a drafter fails: {contract.fallback}." if contract and is_stated else ""
     is_off = source.drafts("baseline") is False
     text = _describe_plain_service(answered, asked, is_off=is_off)
     return Answer(
-        standing=grade((is_off and answered > 0, told, False)),  # no run rehearses the switch itself
+        standing=grade((is_off and answered > 0, is_stated, False)),  # no run rehearses the switch itself
         answer=text + fallback,
         evidence=(
             *(Reference("outcomes", "baseline", at=(ALL_SEGMENTS, load)) for load, _ in source.loads),
@@ -207,7 +207,7 @@ def answer_disable(source: Source) -> Answer:
         ),
         missing=list_gaps(
             (is_off, "A baseline that is known not to draft."),
-            (told, "What the engine does when its drafter fails: it states nothing."),
+            (is_stated, "What the engine does when its drafter fails: it states nothing."),
             (False, "A rehearsal of switching: requests lost and time to recover were not measured."),
         ),
     )
@@ -227,19 +227,19 @@ def answer_lifecycle(source: Source) -> Answer:
     """Name who answers for the pair, what is put back, and how the drafter is retired."""
     approval = source.plan.approval
     stated: dict[str, object] = {name: getattr(approval, name) for name in _APPROVAL_WORDS}
-    told = [_APPROVAL_WORDS[name].format(value) for name, value in stated.items() if value]
-    triggers = approval.change_triggers if told else ()
-    untold = _list_untold(source.contract, source.arm("candidate"))
-    blind = [name for name in triggers if name in untold]
+    parts = [_APPROVAL_WORDS[name].format(value) for name, value in stated.items() if value]
+    triggers = approval.change_triggers if parts else ()
+    unknown_triggers = _list_unknown_triggers(source.contract, source.arm("candidate"))
+    blind = [name for name in triggers if name in unknown_triggers]
     if triggers:
         unknown = f" (not known of this run: {_name(blind)})" if blind else ""
-        told.append(f"a change of {_name(triggers)} voids the approval{unknown}")
+        parts.append(f"a change of {_name(triggers)} voids the approval{unknown}")
     return Answer(
         standing=grade(bool(value) for value in stated.values()),
-        answer=_sentence("; ".join(told))
-        if told
+        answer=_sentence("; ".join(parts))
+        if parts
         else "The plan names no owner, no way back and no retirement.",
-        evidence=(Reference("plan", name="approval"),) if told else (),
+        evidence=(Reference("plan", name="approval"),) if parts else (),
         missing=list_gaps(
             *((value, f"approval.{name} in the plan.") for name, value in stated.items()),
             (not blind, f"A service or files that tell {_name(blind)}."),
@@ -247,20 +247,20 @@ def answer_lifecycle(source: Source) -> Answer:
     )
 
 
-def _list_untold(contract: Contract | None, arm: ArmManifest | None) -> tuple[str, ...]:
+def _list_unknown_triggers(contract: Contract | None, arm: ArmManifest | None) -> tuple[str, ...]:
     """Return the change triggers that this run has no value of, so that no later change of them shows."""
     known = arm.platform if arm else {}
     parts = [part for part, names in PLATFORM_PARTS.items() if not any(name in known for name in names)]
     if contract is None:
         return ("version", "model_hash", "drafter_hash", "tokenizer", *parts)
     has_weights = contract.drafter_kind not in WITHOUT_WEIGHTS
-    told = {
+    known_by_trigger = {
         "version": contract.runtime_version not in {"", "unknown"},
         "model_hash": contract.target_sha256 is not None,
         "drafter_hash": contract.drafter_sha256 is not None or not has_weights,
         "tokenizer": contract.tokenizer_sha256 is not None,
     }
-    return (*(name for name, is_told in told.items() if not is_told), *parts)
+    return (*(name for name, is_known in known_by_trigger.items() if not is_known), *parts)
 
 
 def _name(triggers: Iterable[str]) -> str:
@@ -306,10 +306,10 @@ def _show_outputs(source: Source) -> tuple[str, tuple[Reference, ...]]:
     if tested:
         overall = [one for one in tested if one.load == ALL_LOADS]
         phrases = [f"load {one.load}: {one.phrase}" for one in tested]
-        told = "; ".join(phrases)
+        shown = "; ".join(phrases)
         if overall:
-            told = " ".join((f"over all loads: {overall[0].phrase}.", *overall[0].why[:2]))
-        return _sentence(told), (Reference("equivalence", "candidate", "baseline", at=ALL_LOADS),)
+            shown = " ".join((f"over all loads: {overall[0].phrase}.", *overall[0].why[:2]))
+        return _sentence(shown), (Reference("equivalence", "candidate", "baseline", at=ALL_LOADS),)
     compared = [one for one in source.results.agreements if one.arm == "candidate" and one.compared]
     parts = [
         f"{one.identical} of {one.compared} greedy outputs are the same at load {one.load}"

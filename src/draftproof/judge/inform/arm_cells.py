@@ -177,8 +177,8 @@ def _to_on_time(prepared: PreparedRun, places: Ints) -> Figure:
 
 
 def _count_fallbacks(counts: Floats) -> int | None:
-    told = counts[~np.isnan(counts)]
-    return int(told.sum()) if len(told) else None
+    known = counts[~np.isnan(counts)]
+    return int(known.sum()) if len(known) else None
 
 
 def compute_deliveries(prepared: PreparedRun) -> tuple[Delivery, ...]:
@@ -198,9 +198,9 @@ def list_delivered(seen: Iterable[Observation]) -> list[RequestRecord]:
 
 def _to_delivery(arm: str, load: str, mechanism: str | None, records: Iterable[RequestRecord]) -> Delivery:
     summary = summarise_delivery(records)
-    told = {"arm": arm, "load": load, "mechanism": mechanism}
+    named = {"arm": arm, "load": load, "mechanism": mechanism}
     hint = {"hint": find_hint(summary), "hint_text": describe_hint(summary)}
-    return msgspec.convert(msgspec.structs.asdict(summary) | told | hint, Delivery)
+    return msgspec.convert(msgspec.structs.asdict(summary) | named | hint, Delivery)
 
 
 def summarise_periods(prepared: PreparedRun) -> tuple[PeriodSummary, ...]:

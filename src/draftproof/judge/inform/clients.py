@@ -193,14 +193,14 @@ def _summarise_place(
     periods: Sequence[PeriodPhases],
 ) -> PhaseSummary:
     load, arm = place
-    told = next((one for one in prepared.run.manifest.arms if one.arm == arm), None)
+    manifest = next((one for one in prepared.run.manifest.arms if one.arm == arm), None)
     warm = [one.metrics.ttft_ns for one in prepared.of_arm(arm, load) if one.is_ok and one.timed]
     changes = [one.change for one in warmups if one.change is not None]
     return PhaseSummary(
         arm=arm,
         load=load,
-        load_time_s=told.load_time_s if told else None,
-        cold_ttft_ns=told.cold.ttft_ns if told and told.cold else None,
+        load_time_s=manifest.load_time_s if manifest else None,
+        cold_ttft_ns=manifest.cold.ttft_ns if manifest and manifest.cold else None,
         warmups=len(warmups),
         warmups_stable=sum(one.stable for one in warmups),
         warmup_requests=asked,

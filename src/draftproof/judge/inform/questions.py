@@ -86,10 +86,10 @@ def answer_resources(source: Source) -> Answer:
     """Compare resident memory and energy per token of candidate and baseline."""
     memory, memory_rows = _compare_memory(source)
     energy, energy_rows = _compare_energy(source)
-    told = [text for text in (memory, energy) if text is not None]
+    known = [text for text in (memory, energy) if text is not None]
     return Answer(
         standing=grade((memory is not None, energy is not None)),
-        answer=" ".join(told) if told else "Neither memory nor energy of the services was measured.",
+        answer=" ".join(known) if known else "Neither memory nor energy of the services was measured.",
         evidence=(*memory_rows, *energy_rows),
         missing=list_gaps(
             (memory, "Memory: a launched service, or GPU memory read by the sampler."),
@@ -112,25 +112,25 @@ def answer_acceptance(source: Source) -> Answer:
         kind: [one for one in rows if one.dimension in dimensions]
         for kind, dimensions in ASKED_DIMENSIONS.items()
     }
-    told = {kind: found for kind, found in by_kind.items() if len({one.label for one in found}) > 1}
-    parts = [f"by {kind} {_span(found)}" for kind, found in told.items()]
+    varied = {kind: found for kind, found in by_kind.items() if len({one.label for one in found}) > 1}
+    parts = [f"by {kind} {_span(found)}" for kind, found in varied.items()]
     pooled = source.cell_of("candidate", load)
     rate = pooled.acceptance.draft_acceptance_rate if pooled and pooled.acceptance else None
     text = f"{write_share(rate)} of drafted tokens are accepted at load {load}"
     return Answer(
-        standing=grade(kind in told for kind in ASKED_DIMENSIONS) if told else "partly",
+        standing=grade(kind in varied for kind in ASKED_DIMENSIONS) if varied else "partly",
         answer=f"{text}: {'; '.join(parts)}." if parts else f"{text}.",
         evidence=(
             Reference("acceptance", "candidate", at=(ALL_SEGMENTS, load)),
             *dict.fromkeys(
                 Reference("label_acceptance", "candidate", quantity=one.dimension, at=load)
-                for found in told.values()
+                for found in varied.values()
                 for one in found
             ),
         ),
         missing=list_gaps(
             *(
-                (kind in told, f"Items with different labels of {' or '.join(dimensions)}.")
+                (kind in varied, f"Items with different labels of {' or '.join(dimensions)}.")
                 for kind, dimensions in ASKED_DIMENSIONS.items()
             )
         ),
@@ -140,20 +140,20 @@ def answer_acceptance(source: Source) -> Answer:
 def _answer_by_counters(source: Source) -> Answer:
     """Give the share that the service's own counters tell, where no answer tells it; they know no labels."""
     counted = [one for one in source.results.services if one.arm == "candidate"]
-    told = [one for one in counted if one.draft_acceptance_rate is not None]
+    disclosed = [one for one in counted if one.draft_acceptance_rate is not None]
     missing = ("An engine that counts drafted and accepted tokens per request.",)
-    if not told:
+    if not disclosed:
         idle = any(one.num_draft_tokens == 0 for one in counted)
         text = "The candidate drafted nothing." if idle else "The candidate discloses no acceptance."
         return Answer(standing="open", answer=text, missing=missing)
     parts = [
         f"{write_share(one.draft_acceptance_rate)} of drafted tokens are accepted at load {one.load}"
-        for one in told
+        for one in disclosed
     ]
     return Answer(
         standing="partly",
         answer=f"{'; '.join(parts)}, by the service's counters, which know no task, language or length.",
-        evidence=tuple(Reference("counters", "candidate", at=one.load) for one in told),
+        evidence=tuple(Reference("counters", "candidate", at=one.load) for one in disclosed),
         missing=missing,
     )
 

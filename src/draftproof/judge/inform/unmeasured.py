@@ -1,6 +1,6 @@
 """What a run did not measure, and what happened to host and services from outside, a sentence each. Pure.
 
-Durations are differences of one monotonic clock. Events are told since a reader would otherwise look for
+Durations are differences of one monotonic clock. Events are reported since a reader would otherwise look for
 their cause in the arms.
 """
 
@@ -19,18 +19,20 @@ def list_disturbances(periods: Sequence[BlockRecord]) -> Iterator[str]:
     """Yield a warning for a wall clock set, a host asleep or started anew, and a service that was gone."""
     stepped = [period for period in periods if period.wall_step_ns]
     if stepped:
-        told = _list(
+        listed = _list(
             f"by {(period.wall_step_ns or 0) / NS_PER_S:+,.3f} s in {_name(period)}" for period in stepped
         )
         yield (
-            f"The client host's wall clock was set while periods ran: {told}. Durations are of "
+            f"The client host's wall clock was set while periods ran: {listed}. Durations are of "
             f"another clock; "
             "the arrival of bytes that lay unread at that moment may be off by what the client was late."
         )
     slept = [period for period in periods if period.suspended_ns]
     if slept:
-        told = _list(f"{(period.suspended_ns or 0) / NS_PER_S:,.1f} s in {_name(period)}" for period in slept)
-        yield f"The client's host slept while periods ran: {told}. Times of these periods are left out."
+        listed = _list(
+            f"{(period.suspended_ns or 0) / NS_PER_S:,.1f} s in {_name(period)}" for period in slept
+        )
+        yield f"The client's host slept while periods ran: {listed}. Times of these periods are left out."
     boots = {period.boot for period in periods if period.boot is not None}
     if len(boots) > 1:
         yield (
@@ -39,9 +41,9 @@ def list_disturbances(periods: Sequence[BlockRecord]) -> Iterator[str]:
         )
     unreached = [period for period in periods if period.unreached]
     if unreached:
-        told = _list(f"{period.unreached} in {_name(period)}" for period in unreached)
+        listed = _list(f"{period.unreached} in {_name(period)}" for period in unreached)
         yield (
-            f"Requests found no service to connect to: {told}. It was down or refused connections; counted "
+            f"Requests found no service to connect to: {listed}. It was down or refused connections; counted "
             "ones are failures of the arm."
         )
     yield from _list_changes(periods)
@@ -67,8 +69,8 @@ def _name(period: BlockRecord) -> str:
     return f"period {period.load}/{period.block} of {period.arm}"
 
 
-def _list(told: Iterable[str]) -> str:
-    every = list(told)
+def _list(texts: Iterable[str]) -> str:
+    every = list(texts)
     more = f" and {len(every) - _LISTED} more" if len(every) > _LISTED else ""
     return ", ".join(every[:_LISTED]) + more
 
@@ -99,7 +101,7 @@ def without_searched(not_measured: Iterable[str], *, is_open: bool) -> tuple[str
 
 
 def list_unreported(services: Iterable[ServiceUse]) -> Iterator[str]:
-    """Yield what neither the services' metrics nor their machine told."""
+    """Yield what neither the services' metrics nor their machine reported."""
     services = list(services)
     if all(one.energy_per_output_token_joules is None for one in services):
         yield "Power and energy per token."

@@ -157,8 +157,8 @@ def _needed_between(bracket: Bracket, arm: str, points: Sequence[KneePoint]) -> 
     if bracket.holds is not None and bracket.fails is not None:
         return None
     opened = [one.share.needed for one in points if one.arm == arm and one.standing == "open"]
-    told = [one for one in opened if one is not None]
-    return min(told, default=None)
+    known = [one for one in opened if one is not None]
+    return min(known, default=None)
 
 
 def _compare(arms: Sequence[ArmKnee]) -> tuple[KneeRatio, ...]:
@@ -340,12 +340,12 @@ def _explain_grid(knee: Knee, bracket: Bracket) -> str | None:
 
 
 def _explain_end(knee: Knee, points: Sequence[KneePoint], ended: str, wanted: int) -> str:
-    """Say why trials told no more: none were taken, too few requests were in them, or chance is as large."""
+    """Say why trials show no more: none were taken, too few requests were in them, or chance is as large."""
     if ended != "settled":
         return ENDINGS[ended]
     if weak := _find_weak(points, knee.on_time_share, wanted):
-        told = _too_few(weak.share.n or 0, weak.effective or 0.0, knee.on_time_share, wanted)
-        return f"at {write_load(weak.load)} {knee.unit} {told}: set more requests or trials"
+        why = _too_few(weak.share.n or 0, weak.effective or 0.0, knee.on_time_share, wanted)
+        return f"at {write_load(weak.load)} {knee.unit} {why}: set more requests or trials"
     opened = any(one.standing == "open" for one in points)
     return "so many requests tell no further load from the target" if opened else ENDINGS[ended]
 

@@ -128,10 +128,10 @@ def judge_point(plan: Plan, periods: Sequence[PeriodSeen], own_time: float, corr
     knee = plan.knee
     assert knee is not None  # noqa: S101 - as in `replay`
     valid = [period for period in periods if period.is_valid]
-    told = [one for period in valid for one in _told(period)]
-    prompts = [prompt for _, _, prompt in told]
+    judged = [one for period in valid for one in _list_judged(period)]
+    prompts = [prompt for _, _, prompt in judged]
     share = clustered_share(
-        [float(fine) for fine, _, _ in told],
+        [float(fine) for fine, _, _ in judged],
         prompts,
         knee.trial_level(plan.comparison.confidence),
         correlation_time=correlation,
@@ -149,7 +149,7 @@ def judge_point(plan: Plan, periods: Sequence[PeriodSeen], own_time: float, corr
     )
 
 
-def _told(period: PeriodSeen) -> list[tuple[bool, float, str]]:
+def _list_judged(period: PeriodSeen) -> list[tuple[bool, float, str]]:
     """Return of each request that can be judged whether it was on time, its use of a deadline, its prompt."""
     return [
         (fine, use, prompt)
@@ -160,7 +160,7 @@ def _told(period: PeriodSeen) -> list[tuple[bool, float, str]]:
 
 def _own_time(periods: Sequence[PeriodSeen]) -> float:
     return correlation_time(
-        [[max(use, FAR_USE) for _, use, _ in _told(period)] for period in periods if period.is_valid]
+        [[max(use, FAR_USE) for _, use, _ in _list_judged(period)] for period in periods if period.is_valid]
     )
 
 
@@ -174,16 +174,16 @@ def _fit_times(plan: Plan, own: Mapping[int, tuple[Sequence[PeriodSeen], float]]
     assert knee is not None  # noqa: S101 - as in `replay`
     if knee.axis != "rps":
         return {}
-    counts = {at: _count_told(seen, 1 - knee.on_time_share) for at, (seen, _) in sorted(own.items())}
+    counts = {at: _count_judged(seen, 1 - knee.on_time_share) for at, (seen, _) in sorted(own.items())}
     fit = [at for at, count in counts.items() if count]
     return dict(zip(fit, rising_times([own[at][1] for at in fit], [counts[at] for at in fit]), strict=True))
 
 
-def _count_told(periods: Sequence[PeriodSeen], most_failures: float) -> int:
+def _count_judged(periods: Sequence[PeriodSeen], most_failures: float) -> int:
     """Return the judged requests of a load's valid periods, 0 where they show no ordinary queue."""
-    told = [one for period in periods if period.is_valid for one in _told(period)]
-    failures = sum(math.isinf(use) for _, use, _ in told)
-    return 0 if _find_saturated(periods) or failures > most_failures * len(told) else len(told)
+    judged = [one for period in periods if period.is_valid for one in _list_judged(period)]
+    failures = sum(math.isinf(use) for _, use, _ in judged)
+    return 0 if _find_saturated(periods) or failures > most_failures * len(judged) else len(judged)
 
 
 def _find_saturated(periods: Iterable[PeriodSeen]) -> str | None:

@@ -35,8 +35,8 @@ CHANCE_BEHIND = 2.0
 class PeriodSeen(NamedTuple):
     """One arm's period.
 
-    `on_time` has one entry for each counted request in the order in which they were due, None where it cannot
-    be told; `use` is the share of its tightest deadline that each took, infinite for a failed one; `prompts`
+    `on_time` has one entry for each counted request in the order in which they were due, None where it is not
+    known; `use` is the share of its tightest deadline that each took, infinite for a failed one; `prompts`
     are their cluster labels. `good`: on time and no check failed; `conversations` those of which all turns
     are good, `attempted_conversations` all of them. Times of one clock in ns: the counted part begins, its
     last request is due, its last request ends. `filled_ns` is what the counted requests filled of the time

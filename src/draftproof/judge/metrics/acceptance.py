@@ -22,7 +22,7 @@ Step = tuple[int, int]  # drafted, accepted
 class AcceptanceSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Acceptance of a set of requests.
 
-    `decode_steps` and `tokens_per_decode_step` cover the requests from which they can be told. The histogram
+    `decode_steps` and `tokens_per_decode_step` cover the requests that disclose them. The histogram
     is empty where a request drafted and gives none; `position_acceptance` is based on rounds and lists of
     steps, because counters do not say how long each draft was, and is empty where a request that drafted has
     neither.
@@ -41,18 +41,18 @@ class AcceptanceSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 def pool_acceptance(records: Iterable[RequestRecord]) -> AcceptanceSummary | None:
     """Return the acceptance pooled over the records' steps, None where no record discloses any."""
-    told = [
+    disclosing = [
         one
         for one in records
         if one.speculation is not None or one.rounds is not None or one.decode_steps is not None
     ]
-    if not told:
+    if not disclosing:
         return None
-    counts = [count_speculation(record) for record in told]
+    counts = [count_speculation(record) for record in disclosing]
     steps = sum(count.num_spec_steps for count in counts)
     drafted = sum(count.num_draft_tokens for count in counts)
     accepted = sum(count.num_accepted_draft_tokens for count in counts)
-    decode_steps, committed = _pool_decode_steps(told)
+    decode_steps, committed = _pool_decode_steps(disclosing)
     return AcceptanceSummary(
         num_spec_steps=steps,
         num_draft_tokens=drafted,
@@ -62,7 +62,7 @@ def pool_acceptance(records: Iterable[RequestRecord]) -> AcceptanceSummary | Non
         mean_acceptance_length=1 + accepted / steps if steps else None,
         tokens_per_decode_step=committed / decode_steps if decode_steps else None,
         acceptance_histogram=_pool_histograms(counts),
-        position_acceptance=_pool_positions(told),
+        position_acceptance=_pool_positions(disclosing),
     )
 
 
@@ -81,7 +81,7 @@ def count_speculation(record: RequestRecord) -> SpecCounts:
 
 
 def count_decode_steps(record: RequestRecord) -> tuple[int, int] | None:
-    """Return (decode steps, tokens they committed) of one request, None where they cannot be told.
+    """Return (decode steps, tokens they committed) of one request, None where they are not known.
 
     Without rounds the engine's own count of steps holds, where tokens and acceptance allow it. Without that
     the fewest that they allow: (N − 1) − accepted steps committed N − 1 tokens.
@@ -137,7 +137,7 @@ def position_acceptance(steps: Iterable[Step]) -> tuple[float | None, ...]:
 
 
 def list_steps(record: RequestRecord) -> tuple[Step, ...] | None:
-    """Return (drafted, accepted) of a request's verification steps, None where they are not told singly."""
+    """Return (drafted, accepted) of a request's verification steps, None where they are not listed."""
     if record.rounds is not None:
         return tuple((period.proposed, period.accepted) for period in record.rounds if period.proposed > 0)
     counts = record.speculation
@@ -324,10 +324,10 @@ def tokens_per_step_from_chunks(records: Iterable[RequestRecord]) -> tuple[float
 
     (N − tokens of the first chunk) / (chunks − 1), pooled over answers that count tokens at every chunk.
     """
-    told = [(one, n) for one in records if (n := _counted(one)) is not None]
-    steps = sum(len(one.chunks) - 1 for one, _ in told)
-    tokens = sum(n - (one.chunks[0].cumulative_tokens or 0) for one, n in told)
-    return (tokens / steps if steps else None), len(told)
+    counted = [(one, n) for one in records if (n := _counted(one)) is not None]
+    steps = sum(len(one.chunks) - 1 for one, _ in counted)
+    tokens = sum(n - (one.chunks[0].cumulative_tokens or 0) for one, n in counted)
+    return (tokens / steps if steps else None), len(counted)
 
 
 def tokens_per_step_from_fields(records: Iterable[RequestRecord]) -> tuple[float | None, float | None]:
@@ -338,8 +338,8 @@ def tokens_per_step_from_fields(records: Iterable[RequestRecord]) -> tuple[float
     """
     known = []
     for record in records:
-        if (told := _read_steps(record)) is not None:
-            known += [told] if _counted(record) is not None else []
+        if (read := _read_steps(record)) is not None:
+            known += [read] if _counted(record) is not None else []
         elif _counted(record) is not None:  # most arms tell nothing, and the first answer says so
             return None, None
     if not known:
@@ -353,8 +353,8 @@ def _read_steps(record: RequestRecord) -> tuple[int, int, int] | None:
     """Return (tokens after the first, fewest steps, most steps), by the counts of drafts if there are any."""
     tokens, counts = count_output_tokens(record), record.speculation
     if record.rounds is not None or counts is None or tokens is None:
-        told = count_decode_steps(record)
-        return None if told is None else (told[1], told[0], told[0])
+        counted = count_decode_steps(record)
+        return None if counted is None else (counted[1], counted[0], counted[0])
     bounds = bound_decode_steps(tokens, counts)
     return None if bounds is None else (tokens - 1, *bounds)
 

@@ -27,7 +27,7 @@ THROTTLED_SHARE = 0.2
 
 
 def foreign_cores(use: HostUse) -> float | None:
-    """Return how many cores other programs used on average, None where it cannot be told."""
+    """Return how many cores other programs used on average, None where it is not known."""
     if use.own_s is None or use.span_s < LEAST_SPAN_S:
         return None
     return max(use.busy_s - use.own_s, 0.0) / use.span_s
@@ -68,7 +68,7 @@ def is_idle(use: HostUse) -> bool:
 
 
 def is_filled_by_own(use: HostUse) -> bool | None:
-    """Tell whether own processes filled the host by themselves, None where it cannot be told."""
+    """Tell whether own processes filled the host by themselves, None where it is not known."""
     if use.own_s is None or use.span_s < LEAST_SPAN_S:
         return None
     return use.own_s >= OWN_SHARE * use.cores * use.span_s
@@ -84,7 +84,7 @@ def find_throttled(use: HostUse) -> tuple[AcceleratorUse, ...]:
 
 
 def join_uses(uses: Iterable[HostUse]) -> HostUse | None:
-    """Return spans of one host as one, None of none. What one of them does not tell is not told."""
+    """Return spans of one host as one, None of none. What one of them lacks the whole lacks."""
     found = list(uses)
     if not found:
         return None

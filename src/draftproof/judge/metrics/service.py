@@ -39,7 +39,7 @@ class Objectives(Protocol):
 
 
 def is_on_time(record: RequestRecord, metrics: RequestMetrics, objectives: Objectives) -> bool | None:
-    """Tell whether the request succeeded and met every objective; None where that cannot be told.
+    """Tell whether the request succeeded and met every objective; None where that is not known.
 
     First token and end count from the scheduled time. An answer that came whole in its first chunk meets any
     time per token; one that is known within bounds meets or misses a deadline with all of them.
@@ -71,7 +71,7 @@ def judge_times(
     tokens: Floats,
     objectives: Objectives,
 ) -> Floats:
-    """Return `is_on_time` of many requests: 1 on time, 0 not, NaN where that cannot be told.
+    """Return `is_on_time` of many requests: 1 on time, 0 not, NaN where that is not known.
 
     Shape (requests,) each, NaN where not known: `chunks` of content, `ttft_ns` and `e2e_ns` from the
     scheduled time, `tpot_ns` and `tpot_most_ns` the bounds of the time per token, output `tokens`.

@@ -2,7 +2,7 @@
 
 A period's counters are used only if every replica was sampled at both ends and none fell in between. Means of
 gauges are based on the samples taken during a period, because nothing runs at its ends; maxima rest on all.
-What cannot be told is None (docs/metrics.md, "What the services say of themselves").
+What is not known is None (docs/metrics.md, "What the services say of themselves").
 """
 
 from collections import defaultdict

@@ -128,7 +128,7 @@ def pool_paces(paces: Iterable[Pace]) -> Pace | None:
 
 
 def share_of_core(part: BlockRecord) -> float | None:
-    """Return the part of one core that the busiest load process used, None where it cannot be told.
+    """Return the part of one core that the busiest load process used, None where it is not known.
 
     Of records that do not tell the busiest, what each used on average.
     """
@@ -175,9 +175,11 @@ def _find_missed(parts: Sequence[BlockRecord], openings: Sequence[RequestRecord]
 
 
 def _find_full_core(parts: Sequence[BlockRecord]) -> Iterator[ClientFault]:
-    told = [share for one in parts if one.held_back is not None and (share := share_of_core(one)) is not None]
-    if told and max(told) > CORE_SHARE:
-        yield ClientFault(kind="core", amount=max(told))
+    shares = [
+        share for one in parts if one.held_back is not None and (share := share_of_core(one)) is not None
+    ]
+    if shares and max(shares) > CORE_SHARE:
+        yield ClientFault(kind="core", amount=max(shares))
 
 
 def _find_sleep(parts: Sequence[BlockRecord]) -> Iterator[ClientFault]:

@@ -85,7 +85,7 @@ class Columns:
 
     @cached_property
     def passed(self) -> Floats:
-        """1 where every check passed, 0 where one did not, NaN where that cannot be told."""
+        """1 where every check passed, 0 where one did not, NaN where that is not known."""
         judged, passed, _, unjudged = self.checks.T
         known = np.where((unjudged > 0) | (judged == 0), np.nan, 1.0)
         return np.where(self.has_checks, np.where(judged > passed, 0.0, known), np.nan)
@@ -257,7 +257,7 @@ class Columns:
         return self._figures[f"server.{name}"]
 
     def on_time(self, objectives: Objectives) -> Floats:
-        """Return 1 where a request met every objective, 0 where not, NaN where that cannot be told."""
+        """Return 1 where a request met every objective, 0 where not, NaN where that is not known."""
         if self._on_time is None or self._on_time[0] != objectives:
             self._on_time = (
                 objectives,

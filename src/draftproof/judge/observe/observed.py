@@ -136,7 +136,7 @@ def without_repeats(run: RunData) -> RunData:
     """Return a run in which every counted request, every other request and every period's line is once.
 
     Of counted requests with one id the one that ended first is kept, whatever the order on disk; equal ends
-    are told apart by content.
+    are distinguished by content.
     """
     records, blocks = _keep_first(run.records), _keep_first(run.blocks)
     if len(records) == len(run.records) and len(blocks) == len(run.blocks):

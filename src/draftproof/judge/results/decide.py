@@ -7,7 +7,7 @@ One number of a report with its interval, count and reason. Pure data, below eve
 
 The rows of `results.json` on order, drift and the null difference. Pure data, a part of `results.Results`.
 
-A figure that cannot be told is None with the reason and, below the sample floor, how many more are `needed`.
+A figure that is not known is None with the reason and, below the sample floor, how many more are `needed`.
 `adjusted_p` is Holm's over every test of place and drift in the run.
 
 What `draftproof samples` answers: prompts and requests that each part of a verdict takes. Pure data.
@@ -242,7 +242,7 @@ class ConversationSummary(msgspec.Struct, frozen=True, kw_only=True):
     """The conversations of one arm at one load; an item without follow-ups is a conversation of one turn.
 
     `completed`: every turn was answered. `good`: completed, every turn on time and passing its checks, out of
-    those for which all of this can be told; `unjudged` are the rest.
+    those for which all of this is known; `unjudged` are the rest.
     """
 
     arm: str

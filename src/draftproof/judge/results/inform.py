@@ -180,7 +180,7 @@ class TimeParts(msgspec.Struct, frozen=True, kw_only=True):
 
     `source` "server": the engine's own timings, from send to end; `other` is what they leave over (client,
     network, tools, waiting between rounds). "client": the client's clock, from the scheduled time to the end;
-    `decode` is first to last chunk, `before_first` all before, and queue and prefill cannot be told apart.
+    `decode` is first to last chunk, `before_first` all before, and queue and prefill cannot be separated.
 
     `bound` names the part that takes half or more; `is_shown` says whether its whole interval does.
     `ceiling` is 1 / (1 − decode): how many times as fast a request can get by decoding alone. Against the

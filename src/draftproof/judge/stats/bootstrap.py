@@ -352,7 +352,7 @@ def compare_with_null(
 ) -> tuple[float | None, bool | None]:
     """Return how far the null's interval reaches from 1, a factor, and whether it tells an effect.
 
-    An effect is told whose whole interval is outside [1 / factor, factor]. None without the limits it takes.
+    An effect is shown whose whole interval is outside [1 / factor, factor]. None without the limits it takes.
     """
     if null[0] is None or null[1] is None:
         return None, None

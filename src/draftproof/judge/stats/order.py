@@ -26,7 +26,7 @@ class PlaceEffect:
     """How much places in a block differ: one factor per place, and the test that all are alike.
 
     The factors are geometric means over `n` blocks, or over `n` periods of one arm. None with a `reason`
-    where it cannot be told; `needed` more blocks, or periods in the place that has fewest.
+    where it is not known; `needed` more blocks, or periods in the place that has fewest.
     """
 
     ratios: tuple[float, ...] | None
@@ -166,7 +166,7 @@ class _Fit:
     value: float
     error: float
     degrees: int
-    untold: float
+    undetermined: float
 
 
 def estimate_bias(
@@ -180,11 +180,11 @@ def estimate_bias(
     """
     differences = circumstances[:, :, arm].mean(axis=1) - circumstances[:, :, versus].mean(axis=1)
     fit = _fit(values, circumstances, np.arange(len(kinds)), differences)
-    if fit.untold:
+    if fit.undetermined:
         fit = _fit(values, circumstances, kinds, differences)
     reach = student_quantile(0.5 + level / 2.0, max(1, fit.degrees)) * fit.error
     # All that precedes a period together makes it no more than MOST times as slow or as fast.
-    assumed, most = (math.log(MOST) * min(1.0, share) for share in (fit.untold, _add_up(differences)))
+    assumed, most = (math.log(MOST) * min(1.0, share) for share in (fit.undetermined, _add_up(differences)))
     if abs(fit.value) > most:  # this run shows otherwise
         most = math.inf
     return Bias(
@@ -202,17 +202,17 @@ def _fit(values: Floats, circumstances: Floats, kinds: Ints, differences: Floats
     vectors, roots = vectors[:, roots > TOLERANCE], roots[roots > TOLERANCE]
     degrees = blocks * (arms - 1) - int(kinds.max()) - len(roots)
     if degrees < 1:
-        return _Fit(value=0.0, error=0.0, degrees=0, untold=_add_up(differences))
-    # What lies in the range of the design is told apart from arms and blocks, and the rest is not.
-    told = vectors.T @ differences
+        return _Fit(value=0.0, error=0.0, degrees=0, undetermined=_add_up(differences))
+    # What lies in the range of the design can be separated from arms and blocks, and the rest cannot.
+    shown = vectors.T @ differences
     free = centre_periods(values[:, :, None], kinds).reshape(-1)
     effects = vectors.T @ design.T @ free / roots
     rest = float(((free - design @ vectors @ effects) ** 2).sum()) / degrees
     return _Fit(
-        value=float(told @ effects),
-        error=math.sqrt(float((told**2 / roots).sum()) * rest),
+        value=float(shown @ effects),
+        error=math.sqrt(float((shown**2 / roots).sum()) * rest),
         degrees=degrees,
-        untold=_add_up(differences - vectors @ told),
+        undetermined=_add_up(differences - vectors @ shown),
     )
 
 

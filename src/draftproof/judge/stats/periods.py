@@ -187,7 +187,9 @@ def _without_means(values: Floats, kinds: Ints) -> Floats:
     return values - means[kinds]
 
 
-TOLERANCE = 1e-9  # of an eigenvalue: below it a combination of processes cannot be told from blocks and arms
+TOLERANCE = (
+    1e-9  # of an eigenvalue: below it a combination of processes cannot be separated from blocks and arms
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,7 +226,7 @@ class _Fit:
 
 
 def process_spread(tables: Sequence[ProcessTable]) -> ProcessSpread | None:
-    """Return how far processes of an arm lie apart, pooled; None where blocks cannot be told from processes.
+    """Return how far apart processes of an arm are, pooled; None where blocks cannot be separated from them.
 
     The degrees of freedom count every process once, though it may have answered at several loads: its luck
     may be the same at all of them.

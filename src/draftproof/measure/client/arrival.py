@@ -26,7 +26,7 @@ _LONGEST_WAIT_NS = 10 * NS_PER_S
 # With many streams, a look soon after one of few reads waits for company: most of a read's cost is the
 # wake-up, and a stamp does not grow old. What it costs: two events of one stream within a rest share the
 # stamp of the later one, so that a rest is a small part of the time between a stream's reads; and the next
-# request of a closed loop may leave by a rest later. No rest goes beyond a time that `keep_awake` was told.
+# request of a closed loop may leave by a rest later. No rest goes beyond a time that `keep_awake` was given.
 _MANY_STREAMS = 16
 _LONGEST_REST_NS = 1_500_000
 _SHORTEST_REST_NS = 100_000  # below, falling asleep takes as long
@@ -193,7 +193,7 @@ class _ArrivalPoll:
             self._counted_reads, self._counted_from_ns = 0, self._last_ns
 
     def _on_time(self) -> None:
-        """Look though nothing was told, unless that was done just now."""
+        """Look though nothing was reported, unless that was done just now."""
         if time.monotonic_ns() - self.looked_ns >= _LOOK_S * NS_PER_S:
             self._look(_MOST_READY)
         if self._reads:
@@ -205,7 +205,7 @@ _AWAKE: dict[asyncio.AbstractEventLoop, int] = {}  # when a loop must not rest
 
 
 def keep_awake(loop: asyncio.AbstractEventLoop, due_ns: int | None) -> None:
-    """Have no rest of a loop go beyond a time of the monotonic clock, until told another; None: none."""
+    """Have no rest of a loop go beyond a time of the monotonic clock, until given another; None: none."""
     if due_ns is None:
         _AWAKE.pop(loop, None)
     else:

@@ -18,7 +18,7 @@ import httptools
 
 from draftproof.core.clock import Clock
 from draftproof.measure.client.arrival import ArrivalReader, read_arrivals
-from draftproof.measure.client.exchange import TOLD_HEADERS, Ending, EndKind, Listener
+from draftproof.measure.client.exchange import KEPT_HEADERS, Ending, EndKind, Listener
 from draftproof.measure.client.sse import ends_plain, take_frames
 
 # Where Linux's tcp_info holds the bytes that the other end has acknowledged.
@@ -31,12 +31,12 @@ def count_taken_bytes(sock: socket.socket | None) -> int | None:
     if sock is None or not hasattr(socket, "TCP_INFO"):
         return None
     with contextlib.suppress(OSError, struct.error):
-        told = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKED_AT + _ACKED.size)
-        return int(_ACKED.unpack_from(told, _ACKED_AT)[0])
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKED_AT + _ACKED.size)
+        return int(_ACKED.unpack_from(info, _ACKED_AT)[0])
     return None
 
 
-_TOLD = {name.encode("latin-1"): name for name in TOLD_HEADERS}
+_KEPT_NAMES = {name.encode("latin-1"): name for name in KEPT_HEADERS}
 _MOST_WAITING = 100  # reads of one stream that wait to be parsed
 
 
@@ -66,10 +66,10 @@ class HttpConnection(asyncio.Protocol):
         self._further: dict[str, str] = {}
         self._is_framed = False
         self._headers_complete = False
-        self._headers_told = False
+        self._headers_reported = False
         self.is_drained = False  # True when the response has been read to its end
         self._keep_alive = True
-        self._sent_told = False
+        self._sent_reported = False
         self._heard_bytes = 0
         self.is_untaken = False  # True when the other end took not a byte of the request, as the system says
         self._taken_before: int | None = None
@@ -172,8 +172,8 @@ class HttpConnection(asyncio.Protocol):
         return self._taken_at_first + self._sent_bytes
 
     def _tell_sent(self, at_ns: int) -> None:
-        if self._listener is not None and not self._sent_told:
-            self._sent_told = True
+        if self._listener is not None and not self._sent_reported:
+            self._sent_reported = True
             self._listener.on_sent(at_ns)
 
     def _end(self, kind: EndKind, detail: str | None = None, at_ns: int | None = None) -> None:
@@ -196,7 +196,7 @@ class HttpConnection(asyncio.Protocol):
     # What asyncio calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Ask to be told the moment the socket has taken every byte: that moment is `sent_ns`."""
+        """Ask for the moment the socket has taken every byte: that moment is `sent_ns`."""
         self._transport = cast("asyncio.Transport", transport)
         self._sock = transport.get_extra_info("socket")
         self._transport.set_write_buffer_limits(high=0)
@@ -240,7 +240,7 @@ class HttpConnection(asyncio.Protocol):
             self._parse(data, at_ns)
 
     def _tell_plain(self, reads: list[bytes], times_ns: list[int]) -> bool:
-        """Tell the listener of reads past the parsers; False: nothing was told, they are for the parsers."""
+        """Tell the listener of reads past the parsers; False: none, they are for the parsers."""
         found = take_frames(reads, times_ns) if self._listener and self._is_at_border else None
         if found is None or self._listener is None:
             return False
@@ -273,8 +273,8 @@ class HttpConnection(asyncio.Protocol):
             self._conclude(fault, data, at_ns)
 
     def _tell(self, listener: Listener, at_ns: int) -> None:
-        if not self._headers_told and self._headers_complete:
-            self._headers_told = True
+        if not self._headers_reported and self._headers_complete:
+            self._headers_reported = True
             listener.on_headers(self._status, self._content_type, at_ns, self._further)
         bodies = self._bodies
         if bodies:
@@ -338,8 +338,8 @@ class HttpConnection(asyncio.Protocol):
         elif lowered in {b"content-length", b"transfer-encoding"}:
             self._is_framed = True
             self._is_chunked = self._is_chunked or value.strip().lower().endswith(b"chunked")
-        elif (told := _TOLD.get(lowered)) is not None:
-            self._further[told] = value.decode("latin-1").strip()
+        elif (kept := _KEPT_NAMES.get(lowered)) is not None:
+            self._further[kept] = value.decode("latin-1").strip()
 
     def on_headers_complete(self) -> None:
         """Interim responses (1xx) precede the one that counts."""

@@ -28,7 +28,7 @@ from draftproof.services.engines.protocol import Answer, AnswerFold, FrameError
 
 EndKind = Literal["complete", "broken", "unreachable", "not_http", "timeout", "cancelled"]
 # Headers of a response that explain why it is not the stream that was asked for.
-TOLD_HEADERS = ("content-encoding", "location", "retry-after")
+KEPT_HEADERS = ("content-encoding", "location", "retry-after")
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -46,7 +46,7 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     `complete`: the response ended as its framing says, or the listener had all it wanted. `broken`: the
     connection was lost before. `unreachable`: there never was one. `not_http`: the bytes are not an HTTP
     response. `connect_ns`: time that a new connection took before the request was sent, None on a kept one.
-    `is_stamped`: whether the kernel told when the answer arrived, and not the clock as it was read.
+    `is_stamped`: whether the kernel says when the answer arrived, and not the clock as it was read.
     """
 
     kind: EndKind
@@ -66,7 +66,7 @@ class Listener(Protocol):
 
     @property
     def may_wait(self) -> bool:
-        """False where what was read must be told at once, and not in batches, which cost less."""
+        """False where what was read must be passed on at once, and not in batches, which cost less."""
         ...
 
     def on_connecting(self, at_ns: int) -> None:
@@ -86,7 +86,7 @@ class Listener(Protocol):
     ) -> None:
         """The final response's headers are complete; `content_type` is lower case, "" if absent.
 
-        `further` holds those of `TOLD_HEADERS` that are present, names in lower case.
+        `further` holds those of `KEPT_HEADERS` that are present, names in lower case.
         """
         ...
 

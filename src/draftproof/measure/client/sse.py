@@ -56,7 +56,7 @@ class SseDecoder:
     def feed(self, chunk: bytes) -> list[SseEvent]:
         """Return the events that `chunk` completes, in order.
 
-        Raises EngineError: an event grows beyond the limit; nothing after it can be told apart.
+        Raises EngineError: an event grows beyond the limit; nothing after it can be parsed.
         """
         if self.is_between and (events := _split_plain(chunk)) is not None:
             self._at_start = False

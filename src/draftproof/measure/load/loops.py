@@ -148,7 +148,7 @@ class OpenLoopRunner:
         if pace is None:
             return started_ns
         if not self._share.is_whole:
-            return await self._lead_until_told(requests, pace, started_ns)
+            return await self._ramp_up_until_base(requests, pace, started_ns)
         lead = Lead(round(runner.settings.lead_s * NS_PER_S))
         for offset_ns in _times_ns(runner.period, pace, "lead"):
             await wait_until(started_ns + min(offset_ns, lead.length_ns))
@@ -159,7 +159,7 @@ class OpenLoopRunner:
             self._send(requests, runner.schedule.lead_job(1.0), started_ns + offset_ns)
         return runner.clock()
 
-    async def _lead_until_told(self, requests: asyncio.TaskGroup, lead: OpenLoop, started_ns: int) -> int:
+    async def _ramp_up_until_base(self, requests: asyncio.TaskGroup, lead: OpenLoop, started_ns: int) -> int:
         """Send this part of the lead until the time that is the base of every part's counted requests."""
         leading = requests.create_task(self._send_leads(requests, lead, started_ns))
         base_ns = await self._runner.part.wait_for_base()

@@ -60,7 +60,7 @@ class ClientHealth:
     """Samples while entered.
 
     Lag is how much later than asked a sleep of `LAG_INTERVAL_S` ends: the longest time for which an arrival
-    may have waited for its timestamp. Pauses of garbage collection are told by the collector itself.
+    may have waited for its timestamp. Pauses of garbage collection are reported by the collector itself.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -214,7 +214,7 @@ class RequestRunner:
         """The ramp is over: from now on requests count."""
         self.schedule.open_counting()
         now_ns, start_ns = self.clock(), self.part.start_ns
-        # A worker is told of its start before it comes.
+        # A worker knows its start before it comes.
         self.counted_from_ns = now_ns if start_ns is None else max(now_ns, start_ns)
 
     async def converse(self, opening: Job, scheduled_ns: int) -> int:
@@ -296,7 +296,7 @@ class RequestRunner:
         task.cancel()
 
     def _note_over(self) -> None:
-        """A part's own end is told; the period goes on until that of all parts, for a whole one the same."""
+        """A part reports its end; the period goes on until that of all parts, for a whole one the same."""
         if self.schedule.is_over:
             self.counted_over.set()
             if self.part.share.is_whole:

@@ -121,7 +121,7 @@ class Schedule:
 
     @property
     def is_filling(self) -> bool:
-        """True while fill requests keep the load up: a part goes on until its worker is told to end."""
+        """True while fill requests keep the load up: a part goes on until its worker is asked to end."""
         return self._phase == "measure" and not (self._share.is_whole and self.is_over)
 
     @property
@@ -270,16 +270,16 @@ class Part:
     def __init__(self, share: Share | None = None, start_ns: int | None = None) -> None:
         self.share, self.start_ns = share or Share(), start_ns
         self.period_over = asyncio.Event()  # every counted request of every part has ended
-        self._base_told = asyncio.Event()
+        self._base_known = asyncio.Event()
         self._base_ns = 0
 
     def begin_counting(self, base_ns: int) -> None:
         """Say when the counted part of an open loop begins; a second word changes nothing."""
-        if not self._base_told.is_set():
+        if not self._base_known.is_set():
             self._base_ns = base_ns
-            self._base_told.set()
+            self._base_known.set()
 
     async def wait_for_base(self) -> int:
         """Return when the counted part begins, as soon as that is said."""
-        await self._base_told.wait()
+        await self._base_known.wait()
         return self._base_ns

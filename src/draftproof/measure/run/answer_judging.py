@@ -284,7 +284,7 @@ async def check_judging(plan: Plan, items: tuple[Item, ...], environment: Mappin
 async def judge_run(run: RunDirectory, progress: Progress, contents: RunData | None = None) -> JudgingReport:
     """Ask for every judgement that a run still lacks and keep each as it comes.
 
-    `progress`: told how the judging goes. `contents`: what the run holds, None to read it. Raises StoreError:
+    `progress`: gets how the judging goes. `contents`: what the run holds, None to read it. Raises StoreError:
     the run cannot be read, or the judgements not be written; Interrupted: stopped by a signal; what was
     judged is kept.
     """

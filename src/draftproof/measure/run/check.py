@@ -52,8 +52,8 @@ def describe_processes(plan: Plan, periods: Sequence[Period], start_s: float | N
     """
     arms = {name: arm for name, arm in list_arms(plan).items() if name != "baseline_null"}
     attached = [name for name, arm in arms.items() if arm.url is not None]
-    told = [] if len(attached) == len(arms) else [_describe_started(plan, periods, start_s)]
-    return (*told, *([_describe_attached(plan, attached)] if attached else []))
+    started = [] if len(attached) == len(arms) else [_describe_started(plan, periods, start_s)]
+    return (*started, *([_describe_attached(plan, attached)] if attached else []))
 
 
 def _describe_started(plan: Plan, periods: Sequence[Period], start_s: float | None) -> str:

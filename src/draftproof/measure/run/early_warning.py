@@ -1,7 +1,7 @@
 """What a run can know early of its own end: a pure function of host, client, periods and forecast.
 
-Nothing foreign and a slow model is no finding. A run that cannot end well any more is told so with what is
-wrong, in figures, and what helps; whatever else is odd is a note.
+Nothing foreign and a slow model is no finding. A run that cannot end well any more gets a warning with what
+is wrong, in figures, and what helps; whatever else is odd is a note.
 """
 
 import math
@@ -51,8 +51,8 @@ class RunSeen(msgspec.Struct, frozen=True, kw_only=True):
 
     `slices`: the host in slices of some seconds while arms were warmed up or measured, the last ones in
     order. `well_s`: seconds so far in which nobody disturbed them. `planned`: periods of baseline and
-    candidate by load. `serves_here`: an arm runs on this host. `hidden`: whose processes cannot be told from
-    those of others. `left_s`: the forecast, None until known.
+    candidate by load. `serves_here`: an arm runs on this host. `hidden`: whose processes cannot be
+    distinguished from those of others. `left_s`: the forecast, None until known.
     """
 
     slices: tuple[HostUse, ...] = ()

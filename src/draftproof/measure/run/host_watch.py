@@ -1,7 +1,7 @@
 """Watches the host while a run measures, and ends or halts a run that cannot end well any more.
 
 Reads counters every few seconds and at both ends of a period, in a thread: no request waits for it. What is
-found is `early_warning.py`'s; here it is kept, told once, and acted on.
+found is `early_warning.py`'s; here it is kept, reported once, and acted on.
 """
 
 import asyncio
@@ -37,8 +37,8 @@ HOST_CODES = ("host_busy", "host_stolen")
 class OwnWork(msgspec.Struct, frozen=True, kw_only=True):
     """Whose work on this host is the run's own, beside this program and what it has started.
 
-    `attached`: processes of attached services; None where those of `hidden` cannot be told from others.
-    `serves_here`: an arm runs on this host.
+    `attached`: processes of attached services; None where those of `hidden` cannot be distinguished from
+    others. `serves_here`: an arm runs on this host.
     """
 
     attached: tuple[int, ...] | None = ()
@@ -55,7 +55,7 @@ class Span:
 class HostWatch:
     """Sees what the host does in each span, and sets `halt` where the run cannot end well any more.
 
-    `progress`: told of each notice. `patience`: what to do about a run that cannot end well. `planned`:
+    `progress`: gets each notice. `patience`: what to do about a run that cannot end well. `planned`:
     periods of baseline and candidate by load. `lag_limit_ms`: how late the client may be. `own`: whose work
     is the run's own. `clock`: source of the times of notices. `pause`: waits so many seconds.
     """
@@ -85,7 +85,7 @@ class HostWatch:
         )
         self._last: HostCounters | None = None
         self._samples: list[AcceleratorUse] = []
-        self._told: set[tuple[str, str]] = set()
+        self._reported: set[tuple[str, str]] = set()
         self._found: set[tuple[str, str]] = set()
         self.halt = asyncio.Event()
         self.ending: Notice | None = None
@@ -111,7 +111,7 @@ class HostWatch:
     async def span(self) -> AsyncIterator[Span]:
         """Watch while an arm is warmed up or measured."""
         span, self._samples = Span(), []
-        self._told -= {one for one in self._told - self._found if one[0] in HOST_CODES}
+        self._reported -= {one for one in self._reported - self._found if one[0] in HOST_CODES}
         self._last = before = await self._read()
         over = asyncio.Event()
         slicing = asyncio.create_task(self._slice(over))
@@ -157,7 +157,7 @@ class HostWatch:
                 remedy="none is needed",
             )
         )
-        self.ending, self._told = None, set()
+        self.ending, self._reported = None, set()
         self._seen = msgspec.structs.replace(self._seen, slices=())
         self.halt.clear()
         return True
@@ -220,9 +220,9 @@ class HostWatch:
         every = find_notices(self._seen)
         self._found = {(one.code, one.severity) for one in every}
         for found in every:
-            if (found.code, found.severity) in self._told or self.ending is not None:
+            if (found.code, found.severity) in self._reported or self.ending is not None:
                 continue
-            self._told.add((found.code, found.severity))
+            self._reported.add((found.code, found.severity))
             is_over = found.severity == "cannot_end_well"
             self.ending = found if is_over and not self.patience.keep_going else None
             await self._note(found if self.ending else msgspec.structs.replace(found, severity="note"))
@@ -230,7 +230,7 @@ class HostWatch:
                 self.halt.set()
 
     async def _note(self, notice: Notice) -> None:
-        """Keep a notice and tell it; who takes the cores is told and not kept."""
+        """Keep a notice and tell it; who takes the cores is reported and not kept."""
         notice = msgspec.structs.replace(notice, at_ns=self._clock())
         self._keep(notice)
         if notice.code == "host_busy":
@@ -251,7 +251,7 @@ async def wait_until_quiet(
 ) -> float | None:
     """Wait until others leave the cores free while nothing is asked; return the seconds, None if in vain.
 
-    Services that wait use no core, so that what cannot be told apart counts as others' work here. Raises
+    Services that wait use no core, so that what cannot be distinguished counts as others' work here. Raises
     Interrupted: the user wants to leave.
     """
     progress.phase(f"Waiting for a quiet host, {limit_s / 60:.0f} min at most")

@@ -157,7 +157,7 @@ async def run_periods(
     """Run what is missing of some periods that are not of the plan's levels.
 
     `periods`: the periods, in order. `items`: every item that they ask. `contents`: what the run holds of
-    periods of this kind. `progress`: told how the periods go. `watch`: sees what the host does, and halts the
+    periods of this kind. `progress`: gets how the periods go. `watch`: sees what the host does, and halts the
     run. `pool`: load workers that go on after these periods; None: those of the plan, for these periods
     alone. Raises DraftproofError: as `measure`; Interrupted: stopped while an arm started.
     """

@@ -64,7 +64,7 @@ def run_plan(
 
     A run that cannot end well ends early: what it has is kept, and the results say why. `plan`: the checked
     plan, paths resolved. `text`: its text, kept in the run. `out`: the run directory; must be empty or
-    absent. `resolve_model`: turns the plan's target into a folder of files. `progress`: told where the run
+    absent. `resolve_model`: turns the plan's target into a folder of files. `progress`: gets where the run
     is. `patience`: what becomes of a run that cannot end well; None: it ends. Raises DraftproofError:
     anything a user can mend; what was measured is kept; Interrupted: stopped by a signal.
     """

@@ -106,7 +106,7 @@ class RunningArm:
     async def describe_again(self) -> tuple[ArmManifest, bool] | None:
         """Ask a service what it is now, without a request that it would have to answer; None if it is silent.
 
-        The second value tells whether every address that it has told what it tells: one that is busy, or
+        The second value tells whether every address that it has answered: one that is busy, or
         slow, is silent, and what is missing then is not known to be gone. Raises EngineError: it answers, and
         as something that the arm cannot be.
         """
@@ -114,16 +114,18 @@ class RunningArm:
         with masked_errors(self.secrets):
             async with aiohttp.ClientSession() as session:
                 try:
-                    told = await ask_identity(session, service)
+                    answers = await ask_identity(session, service)
                 except EngineError:
                     return None
                 try:
-                    now = await fetch_manifest(session, self._arm, service, self._describe_start(), told=told)
+                    now = await fetch_manifest(
+                        session, self._arm, service, self._describe_start(), answers=answers
+                    )
                 except EngineError:
-                    if told.silent:
+                    if answers.silent:
                         return None
                     raise
-        return mask_struct(now, self.secrets), not told.silent
+        return mask_struct(now, self.secrets), not answers.silent
 
     def _locate(self) -> Service:
         return locate_service(
@@ -136,8 +138,8 @@ class RunningArm:
         async with aiohttp.ClientSession() as session:
 
             async def describe() -> ArmManifest:
-                told = await fetch_manifest(session, self._arm, service, self._describe_start())
-                return mask_struct(told, self.secrets)
+                manifest = await fetch_manifest(session, self._arm, service, self._describe_start())
+                return mask_struct(manifest, self.secrets)
 
             try:
                 endpoint = _make_endpoint(self._arm, service, await describe())
@@ -213,7 +215,7 @@ class ServiceGroup:
     Arms start one after the other, so that one's load time is not another's burden. Each is asked what it is
     and probed before the next one starts. Placed one at a time, an arm is stopped after that and runs again
     only in its periods. `model`: the target's folder or file, for arms that this run starts; None for
-    attached services. `log_folder`: where each arm's output goes. `progress`: told which arm is being waited
+    attached services. `log_folder`: where each arm's output goes. `progress`: gets which arm is being waited
     for. `stop`: set when the user wants to leave; ends the wait for arms that start. `environment`: what
     references in the plan are taken from; None is this program's own. `started_before`: how often an earlier
     part of the run has started each arm.

@@ -72,14 +72,14 @@ def make_watch(plan: Plan, items: tuple[Item, ...], progress: Progress, patience
     deciding = [period.load for period in plan_periods(plan, items, arms) if period.arm in DECIDING]
     launched = [arm for arm in arms.values() if arm.url is None]
     # A service that is waited for may be loading its model on these cores: whose it is shows when it answers.
-    is_told = all(arm.url is None and not is_by_daemon(arm.command or ()) for arm in arms.values())
+    is_known = all(arm.url is None and not is_by_daemon(arm.command or ()) for arm in arms.values())
     return HostWatch(
         HostLoadReader(),
         progress,
         patience=patience,
         planned=Counter(deciding),
         lag_limit_ms=plan.limits.client_lag_ms,
-        own=OwnWork(attached=() if is_told else None, serves_here=bool(launched)),
+        own=OwnWork(attached=() if is_known else None, serves_here=bool(launched)),
     )
 
 

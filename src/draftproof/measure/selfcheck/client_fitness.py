@@ -107,7 +107,7 @@ def find_steady_part(records: Sequence[RequestRecord], streams: int) -> tuple[in
 
 
 def judge_stretch(stretch: Stretch, limits: Limits) -> tuple[FitnessFinding, ...]:
-    """Return what was beyond its limit or could not be told; empty for a client that may judge there."""
+    """Return what was beyond its limit or is undetermined; empty for a client that may judge there."""
     error = stretch.error
     return (
         *_judge_times(
@@ -214,8 +214,8 @@ def _judge_rate(stretch: Stretch, allowed: float) -> Iterator[FitnessFinding]:
 
 
 def _beyond(what: str, value: float, limit: float, *, is_shown: bool) -> FitnessFinding:
-    told = "" if is_shown else ", by too few requests to tell"
-    return FitnessFinding(text=f"{what} is {value:.3g} ms, {limit:g} is allowed{told}", is_shown=is_shown)
+    doubt = "" if is_shown else ", by too few requests to tell"
+    return FitnessFinding(text=f"{what} is {value:.3g} ms, {limit:g} is allowed{doubt}", is_shown=is_shown)
 
 
 def _rate(records: Iterable[RequestRecord], start_ns: int, end_ns: int) -> float | None:

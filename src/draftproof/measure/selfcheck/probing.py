@@ -4,9 +4,10 @@ The client is the one that measures: the same loop, transport, parser and fold. 
 own (`paced_server.py`). With two cores or more each has one to itself, so that the capacity found is that of
 one load process on one core.
 
-The floor of a host is how late the barest reader reads here, so that a bad host is told from a bad client:
-one thread, one selector, plain sockets, the clock read after each read; nothing is parsed. What it is late by
-is what this machine does to any client that reads its own clock: other programs, the hypervisor, wake-ups.
+The floor of a host is how late the barest reader reads here, so that a bad host is distinguished from a bad
+client: one thread, one selector, plain sockets, the clock read after each read; nothing is parsed. What it is
+late by is what this machine does to any client that reads its own clock: other programs, the hypervisor,
+wake-ups.
 """
 
 import asyncio
@@ -66,7 +67,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def pace(self) -> Pace:
-        """What the server is told."""
+        """What the server gets."""
         return Pace(
             ttft_ns=round(_TTFT_S * NS_PER_S),
             gap_ns=round(self.gap_s * NS_PER_S),
@@ -224,8 +225,8 @@ def serving(pace: Pace) -> Iterator[int]:
 
     Raises EngineError: it did not start.
     """
-    told = msgspec.json.encode(pace).decode()
-    command = [sys.executable, "-m", "draftproof.measure.selfcheck.paced_server", "--pace", told]
+    encoded = msgspec.json.encode(pace).decode()
+    command = [sys.executable, "-m", "draftproof.measure.selfcheck.paced_server", "--pace", encoded]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as server:  # noqa: S603 - our own module
         try:
             assert server.stdout is not None  # noqa: S101 - it is a pipe

@@ -89,7 +89,7 @@ class Responder:
 
     `admits`: hand the sequences of the request to the engine, one a choice; called when the delivery starts,
     so that no slot is taken for a response that is never sent. Each raises QueueFullError or UsageError.
-    `counters`: told about every round and the end. `clock`: monotonic nanoseconds. `prepare`: does, before
+    `counters`: get every round and the end. `clock`: monotonic nanoseconds. `prepare`: does, before
     any sequence is handed over, what would hold up others; raises as `admits`.
     """
 

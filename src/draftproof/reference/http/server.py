@@ -47,7 +47,7 @@ def serve(
     for any free one; the ready line names it. `served_model_name`: the name clients use; None is the last
     part of the model's path. `trace`: receives a line of JSON for every step (`StepTrace`).
     `write_timeout_s`: how long a client may read nothing of what is sent to it before it counts as gone.
-    `progress`: told how far the fetching of a model is. Raises UsageError: the port is taken, the address is
+    `progress`: gets how far the fetching of a model is. Raises UsageError: the port is taken, the address is
     not this host's, there is no such model or drafter, or the trace cannot be written;
     EngineError: the model cannot be fetched or loaded.
     """

@@ -106,7 +106,7 @@ def resolve_model(name_or_path: str | None, progress: Progress = quiet) -> Path:
     """Return the folder of a model.
 
     `name_or_path`: None or `BUILTIN_DEMO` for the demo's model, a local folder, or a hub id "owner/name".
-    `progress`: told what is being done, and how far. Raises UsageError: the folder does not exist or is no
+    `progress`: gets what is being done, and how far. Raises UsageError: the folder does not exist or is no
     model folder; EngineError: the model cannot be fetched.
     """
     if name_or_path is None or name_or_path == BUILTIN_DEMO:
@@ -134,7 +134,7 @@ def demo_model_path(
 ) -> Path:
     """Return the checked folder of the demo's model, made first if it is not there.
 
-    `progress`: told what is being done, and how far. `recreate`: make the folder anew even if it is there; a
+    `progress`: gets what is being done, and how far. `recreate`: make the folder anew even if it is there; a
     kept wheel with the right hash is reused. `export`: turns the packed file into a model folder; None is the
     de-quantisation to bf16. Raises EngineError: a file differs from its record, or the model cannot be
     fetched or made.

@@ -209,9 +209,9 @@ def _says_more(choice: dict[str, Any]) -> bool:
 
 def _is_empty(frame: Frame) -> bool:
     """An event that tells nothing at all: a count that grew, an id or a role is something."""
-    told = any(frame.get(name) for name in ("usage", "timings", "metrics", "error", "sglext"))
+    has_more = any(frame.get(name) for name in ("usage", "timings", "metrics", "error", "sglext"))
     choices = choices_of(frame)
-    return bool(choices) and not told and not any(map(_tells, choices))
+    return bool(choices) and not has_more and not any(map(_tells, choices))
 
 
 def _tells(choice: dict[str, Any]) -> bool:

@@ -89,11 +89,11 @@ def list_forced(arm: str, comparison: Comparison) -> dict[str, str]:
 
 def describe_forced(baseline: ArmManifest, other: ArmManifest, comparison: Comparison) -> tuple[str, ...]:
     """Return what the arm's method forces and how it differs from the baseline, a phrase for each key."""
-    found, told = find_differences(baseline, other), []
+    found, kept = find_differences(baseline, other), []
     for key, why in list_forced(other.arm, comparison).items():
         shown = [f"{one.baseline} -> {_short(one.other)}" for one in found if _covers([key], one.key)]
-        told.append(f"{key} ({', '.join(shown) or 'no difference shows'}): {why.rstrip('.')}")
-    return tuple(told)
+        kept.append(f"{key} ({', '.join(shown) or 'no difference shows'}): {why.rstrip('.')}")
+    return tuple(kept)
 
 
 def check_comparable(
@@ -240,20 +240,20 @@ def find_known_forced(adapter: EngineAdapter, method: str | None) -> dict[str, s
 def find_pinned(
     baseline: ArmManifest, stated: Arm, other: ArmManifest, adapter: EngineAdapter
 ) -> dict[str, str]:
-    """Return what the baseline is told to give up because the other arm's method does, with the reason.
+    """Return what the baseline is set to give up because the other arm's method does, with the reason.
 
     Such a baseline is slower than today's service, so an arm that beats it need not beat the service. What
     the service chooses by itself is no pin: only the command, its environment and the plan's settings are
     read. `baseline`: the manifest of the baseline. `stated`: the plan's section of the baseline. `other`: the
     manifest of an arm that drafts. `adapter`: the engine of that arm.
     """
-    told: Settings = {f"{ENVIRONMENT_PREFIX}{key}": value for key, value in stated.env.items()}
-    told |= adapter.read_flags(baseline.command or ()) | stated.settings
+    requested: Settings = {f"{ENVIRONMENT_PREFIX}{key}": value for key, value in stated.env.items()}
+    requested |= adapter.read_flags(baseline.command or ()) | stated.settings
     return {
         key: one.text.rstrip(".")
         for one in list_confounds(adapter, find_method(other))
         for key, value in one.forces.items()
-        if value is not None and key in told and told[key] == value
+        if value is not None and key in requested and requested[key] == value
     }
 
 

@@ -77,7 +77,7 @@ def judge_pinned(
     manifests: Sequence[ArmManifest],
     adapters: Mapping[str, EngineAdapter],
 ) -> list[PreflightFinding]:
-    """Find a baseline that is told to do without what the candidate's method rules out. Pure."""
+    """Find a baseline that is set to do without what the candidate's method rules out. Pure."""
     pinned: dict[str, str] = {}
     for one in manifests:
         pinned |= find_pinned(baseline, stated, one, adapters[one.arm])

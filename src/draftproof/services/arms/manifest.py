@@ -50,8 +50,8 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
     platform: Mapping[str, str] = {}
 
 
-class Told(NamedTuple):
-    """What a service told of itself: path -> body, and the paths at which it could not tell just now.
+class IdentityAnswers(NamedTuple):
+    """What a service says of itself: path -> body, and the paths that gave no answer just now.
 
     A path that it lacks is in neither.
     """
@@ -66,16 +66,16 @@ async def fetch_manifest(
     service: Service,
     started: Started | None = None,
     *,
-    told: Told | None = None,
+    answers: IdentityAnswers | None = None,
 ) -> ArmManifest:
-    """Return the manifest of a running arm; `told` is what it said if it was asked already.
+    """Return the manifest of a running arm; `answers` is what it said if it was asked already.
 
     Where several sources tell a setting, the service itself comes first, then its log, then its command, then
     the plan. Raises EngineError: the service does not answer as it must, or is another engine than the plan
     says.
     """
     started = started or Started()
-    bodies = (told or await ask_identity(session, service)).bodies
+    bodies = (answers or await ask_identity(session, service)).bodies
     cards = _list_models(bodies.get(MODELS_PATH))
     if not cards and arm.served_model is None:
         raise await explain_no_model(session, service, MODELS_PATH, _TIMEOUT_S)
@@ -135,7 +135,7 @@ def find_inherited(arm: Arm, facts: EngineFacts, environment: Mapping[str, str])
     }
 
 
-async def ask_identity(session: aiohttp.ClientSession, service: Service) -> Told:
+async def ask_identity(session: aiohttp.ClientSession, service: Service) -> IdentityAnswers:
     """Ask the addresses that tell what a service is. Raises EngineError: the service does not answer."""
     answers = {
         MODELS_PATH: await fetch_answer(session, service.path(MODELS_PATH), service.headers, _TIMEOUT_S)
@@ -147,7 +147,7 @@ async def ask_identity(session: aiohttp.ClientSession, service: Service) -> Told
             answers[path] = await fetch_answer(
                 session, service.path(path), service.headers, _IDENTITY_TIMEOUT_S
             )
-    return Told(
+    return IdentityAnswers(
         bodies={path: body for path, (status, body) in answers.items() if status == _OK},
         silent=tuple(path for path, (status, _) in answers.items() if status in _NOT_NOW),
     )

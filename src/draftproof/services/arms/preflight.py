@@ -182,5 +182,5 @@ def _tell_counts(contract: Contract, proof: Proof) -> Contract:
     """Say of a service that discloses nothing else when its answers or metrics count drafts all the same."""
     if proof.state == "undisclosed" or not contract.algorithm.startswith(UNDISCLOSED):
         return contract
-    told = f"not told how, but drafts are counted in {proof.source}"
-    return msgspec.structs.replace(contract, algorithm=told)
+    algorithm = f"not told how, but drafts are counted in {proof.source}"
+    return msgspec.structs.replace(contract, algorithm=algorithm)

@@ -128,9 +128,9 @@ class ArmProcess:
             self._process = self._launch(resolved)
         except (OSError, ValueError) as error:
             self._release()
-            told = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) else str(error)
+            why = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) else str(error)
             raise EngineError(
-                f"arm {self.name} cannot be started ({told}).",
+                f"arm {self.name} cannot be started ({why}).",
                 fix=f"check arms.{plan_section(self.name)}.command.",
             ) from error
         tell(self._watchdog, f"{self._process.pid}\n")

@@ -75,7 +75,7 @@ def find_flags(command: Sequence[str], is_wanted: Callable[[str], bool]) -> dict
 def drop_flags(command: Sequence[str], is_dropped: Callable[[str], bool]) -> tuple[str, ...]:
     """Return a command without some flags and their values; every other word stands where it stood.
 
-    `is_dropped`: told a flag's name as in `find_flags`.
+    `is_dropped`: takes a flag's name as in `find_flags`.
     """
     kept = list(words_before_flags(command))
     for use in list_flags(command):
@@ -121,17 +121,17 @@ def parse_flags(
     return settings
 
 
-def find_unread_words(command: Sequence[str], told: Settings) -> Settings:
+def find_unread_words(command: Sequence[str], settings: Settings) -> Settings:
     """Return the words of a command that its settings do not show, as settings of their own.
 
     Such are further values of a flag, all but the last use of a repeated one, and words that stand alone
     behind the first flag, such as a model. `launch.words` holds them in order, `speculation.words` those of
-    flags that speak of drafts: nothing that two commands say differently stays unseen. `told`: what an
+    flags that speak of drafts: nothing that two commands say differently stays unseen. `settings`: what an
     engine's adapter read from it.
     """
     uses = list_flags(command)
     last = {use.name: at for at, use in enumerate(uses)}
-    shown, unread = list(told.values()), dict[str, list[str]]()
+    shown, unread = list(settings.values()), dict[str, list[str]]()
     for at, use in enumerate(uses):
         key = "speculation.words" if _SPEAKS_OF_DRAFTS.match(use.name) else "launch.words"
         is_read = use.value is not None and last[use.name] == at and _is_shown(use.name, use.value, shown)

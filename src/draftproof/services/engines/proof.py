@@ -75,8 +75,8 @@ def _read_answer(evidence: ProbeObservation) -> Proof | None:
         counts = (len(drafted), sum(one.proposed for one in drafted), sum(one.accepted for one in drafted))
         return _judge(counts, "the answer's record of its rounds")
     if answer.speculation is not None:
-        told = answer.speculation
-        counts = (told.num_spec_steps, told.num_draft_tokens, told.num_accepted_draft_tokens)
+        found = answer.speculation
+        counts = (found.num_spec_steps, found.num_draft_tokens, found.num_accepted_draft_tokens)
         return _judge(counts, "the answer's counters")
     return None
 

@@ -52,16 +52,16 @@ def as_count(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-_UNTOLD = frozenset({"", "N/A", "None", "Could not collect"})
+_UNKNOWN_WORDS = frozenset({"", "N/A", "None", "Could not collect"})
 _GPU = re.compile(r"^(?:GPU )?\d+: (.+?)(?: \(UUID: [^)]*\))?$", re.MULTILINE)
 _SMI = re.compile(r"Driver Version: (\S+)\s+CUDA Version: (\S+)")
 _NCCL = re.compile(r"\bis using nccl==(\S+)")
 
 
 def name_facts(facts: Mapping[str, object]) -> Settings:
-    """Return facts of the platform under their names as settings; what is not told is left out."""
-    told = {name: value.strip() for name, value in facts.items() if isinstance(value, str)}
-    return {f"{PLATFORM}{name}": value for name, value in told.items() if value not in _UNTOLD}
+    """Return facts of the platform under their names as settings; what is not reported is left out."""
+    texts = {name: value.strip() for name, value in facts.items() if isinstance(value, str)}
+    return {f"{PLATFORM}{name}": value for name, value in texts.items() if value not in _UNKNOWN_WORDS}
 
 
 def join_names(names: Iterable[str]) -> str | None:

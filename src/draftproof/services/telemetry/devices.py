@@ -72,7 +72,7 @@ class NvmlReader:
         return float(self._nvml.nvmlDeviceGetUtilizationRates(device).gpu / 100)
 
     def describe(self) -> dict[str, str]:
-        """Return the kinds of GPU, the driver and its CUDA version, as far as they are told."""
+        """Return the kinds of GPU, the driver and its CUDA version, as far as they are known."""
         if not self._devices:
             return {}
         nvml = self._nvml

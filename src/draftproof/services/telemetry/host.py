@@ -115,7 +115,7 @@ class CpuGroup:
         self.has_quota = any(map(_has_quota, self._folders))
 
     def read_pressure(self, *, of_host: bool = False) -> float | None:
-        """Return the seconds for which some thread has waited for a core since the start, None if not told.
+        """Return the seconds for which some thread has waited for a core since the start, None if not known.
 
         `of_host`: of all groups; a quota is then no matter.
         """
@@ -147,8 +147,8 @@ def parse_pressure(text: str | None) -> float | None:
 
 
 def _has_quota(folder: Path) -> bool:
-    told = _read(folder / "cpu.max") or _read(folder / "cpu.cfs_quota_us")
-    return told is not None and told.split()[:1] not in ([], *([word] for word in _UNLIMITED))
+    quota = _read(folder / "cpu.max") or _read(folder / "cpu.cfs_quota_us")
+    return quota is not None and quota.split()[:1] not in ([], *([word] for word in _UNLIMITED))
 
 
 def _read(path: Path) -> str | None:
@@ -197,15 +197,15 @@ class HostLoadReader:
         """Return the counters now.
 
         `attached`: further processes whose trees are own work; None where such are not known, so that own
-        work cannot be told.
+        work is not known.
         """
         family = find_family(self._leader, *(attached or ()))
         times = psutil.cpu_times(percpu=True)
-        is_told = all(hasattr(one, "steal") for one in times)
+        is_known = all(hasattr(one, "steal") for one in times)
         return HostCounters(
             at_ns=self._clock(),
             busy_s=tuple(one.user + getattr(one, "nice", 0.0) + one.system for one in times),
-            steal_s=tuple(one.steal for one in times) if is_told else None,
+            steal_s=tuple(one.steal for one in times) if is_known else None,
             own_s=None if attached is None else read_family(family).get(CPU_SECONDS, 0.0),
             pressure_s=self._group.read_pressure(of_host=attached is None or bool(attached)),
             allowed=find_allowed(family),
@@ -240,7 +240,7 @@ class HostLoadReader:
 def subtract(before: HostCounters, after: HostCounters) -> HostUse:
     """Return what a host did between two readings, on the processors that were allowed at either.
 
-    Own time that falls means that a process of ours was lost from sight: then it cannot be told.
+    Own time that falls means that a process of ours was lost from sight: then it is not known.
     """
     own_s = _gain(before.own_s, after.own_s)
     own_s = own_s if own_s is not None and own_s >= 0 else None
@@ -261,7 +261,7 @@ def subtract(before: HostCounters, after: HostCounters) -> HostUse:
 def _choose_processors(before: HostCounters, after: HostCounters) -> Collection[int]:
     """Return the processors that were allowed at either reading.
 
-    All of them where that is not told, and where the list has others than the numbers say: some are switched
+    All of them where that is not known, and where the list has others than the numbers say: some are switched
     off, or a container sees its own alone.
     """
     every = range(min(len(before.busy_s), len(after.busy_s)))

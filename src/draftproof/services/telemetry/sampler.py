@@ -209,7 +209,7 @@ def is_by_daemon(command: Iterable[str]) -> bool:
 
 
 def find_processes(url: str) -> tuple[int, ...] | None:
-    """Return the processes of a service, empty where it runs elsewhere; None where it cannot be told.
+    """Return the processes of a service, empty where it runs elsewhere; None where it is not known.
 
     A service that this program started is in its own tree, unless it was started through a daemon
     (containers): then, as with one that somebody else runs, whoever listens at its port leads to it.

@@ -182,14 +182,14 @@ def _component(
 ) -> Part:
     # A value that is no SHA-256, such as a made-up one, is no hash that the standard takes.
     is_hash = re.fullmatch("[0-9a-f]{64}", sha256 or "") is not None
-    told = {
+    fields = {
         "version": version,
         "licenses": [] if licence is None else [_licence(licence)],
         "hashes": [{"alg": "SHA-256", "content": sha256}] if is_hash else [],
         "properties": _properties(facts),
     }
     return {"type": kind, "bom-ref": ref, "name": name} | {
-        key: one for key, one in told.items() if one not in (None, [])
+        key: one for key, one in fields.items() if one not in (None, [])
     }
 
 

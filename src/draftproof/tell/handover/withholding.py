@@ -3,7 +3,7 @@
 Texts become HMAC-SHA256 digests under a salt that the user keeps, so equal texts stay equal and nobody
 without the salt can try guesses. Token ids become a chain: entry i stands for the salt and all tokens up to
 it, so that equality, length and the first difference of two answers stay what they were, and no token can be
-counted or guessed from its frequency. Answers are told apart by item: "yes" is another digest in each.
+counted or guessed from its frequency. Answers are distinguished by item: "yes" is another digest in each.
 Checks are judged before the text goes. Pure.
 
 The last look before a package leaves the house: is there a text in it that looks like a secret?
@@ -172,7 +172,7 @@ class Withholder:
         )
 
     def _number(self, *parts: str | int) -> int:
-        """Return an integer below 2^53 for some parts, the kind of each told apart."""
+        """Return an integer below 2^53 for some parts, the kind of each distinguished."""
         digest = hmac.new(self._salt, b"number" + msgspec.json.encode(parts), hashlib.sha256).digest()
         return int.from_bytes(digest[:8], "big") >> (64 - _CHAIN_BITS)
 

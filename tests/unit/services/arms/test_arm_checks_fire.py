@@ -23,7 +23,7 @@ from draftproof.services.arms.behaviour_asking import Seen, has_content
 from draftproof.services.arms.behaviour_judging import _find_stream_faults
 from draftproof.services.arms.contract import build_contract
 from draftproof.services.arms.findings import judge_contract
-from draftproof.services.arms.manifest import Started, Told, fetch_manifest
+from draftproof.services.arms.manifest import IdentityAnswers, Started, fetch_manifest
 from draftproof.services.arms.probe import _check_answered
 from draftproof.services.arms.process import ArmProcess, describe_exit, group_exists
 from draftproof.services.arms.service import (
@@ -43,7 +43,7 @@ def service(engine: str = "vllm") -> Service:
 def identify(bodies, engine="vllm", arm=None):
     """The manifest of a service that said this."""
     made = arm or Arm(engine=engine, url="http://h")
-    asked = fetch_manifest(None, made, service(engine), told=Told(bodies=bodies, silent=()))  # type: ignore[arg-type]
+    asked = fetch_manifest(None, made, service(engine), answers=IdentityAnswers(bodies=bodies, silent=()))  # type: ignore[arg-type]
     return asyncio.run(asked)
 
 
@@ -221,8 +221,8 @@ def test_events_that_tell_nothing_are_a_fault_of_a_stream():
 
     assert faults(*whole) == []
     assert faults(whole[0], hollow, hollow, *whole[1:]) == ["2 empty events"]
-    told = {"choices": [{"delta": {}}], "usage": {"completion_tokens": 1}}
-    assert faults(whole[0], told, *whole[1:]) == []
+    answers = {"choices": [{"delta": {}}], "usage": {"completion_tokens": 1}}
+    assert faults(whole[0], answers, *whole[1:]) == []
 
 
 def test_what_a_service_runs_on_stands_apart_from_its_settings():
@@ -238,7 +238,7 @@ def test_what_a_service_runs_on_stands_apart_from_its_settings():
         Arm(engine="vllm", command=("vllm", "serve", "m", "{port}")),
         service(),
         started,
-        told=Told(bodies=bodies, silent=()),
+        answers=IdentityAnswers(bodies=bodies, silent=()),
     )
     made = asyncio.run(asked)
     assert made.platform == {"driver": "550", "nccl": "2.27.5"}

@@ -38,13 +38,13 @@ NOT_MEASURED = (
     ("retrieval-bound", "not measured: no trace of retrieval before the request is recorded"),
     ("tool-bound", "not measured: tool calls are recorded without the time of their execution"),
 )
-_UNTOLD = "the engine does not disclose it"
+_UNDISCLOSED = "the engine does not disclose it"
 _NO_ANSWER = "no request was answered in a period in which the client was on time"
 _BY_CLIENT = "told from the client's clock only, which cannot tell queueing from prefill"
 
 
 class Shares(msgspec.Struct, frozen=True, kw_only=True):
-    """The five shares of a set of answered requests, and whose clock told them."""
+    """The five shares of a set of answered requests, and whose clock measured them."""
 
     source: PartsSource
     queue: Figure
@@ -98,21 +98,21 @@ def measure_shares(columns: Columns, places: Ints, *, level: float, floor: int) 
     """Return where the time of answered requests went: by the server where it tells, else by the client."""
     seen = len(places) > 0
 
-    def share(part: Floats, whole: Floats, reason: str = _UNTOLD) -> Figure:
+    def share(part: Floats, whole: Floats, reason: str = _UNDISCLOSED) -> Figure:
         reason = reason if seen else _NO_ANSWER
         return _share(columns, places, (part, whole), reason, level=level, floor=floor)
 
-    told = {name: columns.server_ns(name) for name in ("queue_ns", "prefill_ns", "decode_ns")}
-    by_server = bool((~np.isnan(told["decode_ns"][places])).any())
+    timings = {name: columns.server_ns(name) for name in ("queue_ns", "prefill_ns", "decode_ns")}
+    by_server = bool((~np.isnan(timings["decode_ns"][places])).any())
     missing = Figure(value=None, reason=(_BY_CLIENT if seen else _NO_ANSWER))
     sent, whole = columns.sent_ns, columns.residence_ns.astype(np.float64)
     before, span = columns.before_first_ns, columns.span_ns
-    left_over = sent - (told["queue_ns"] + told["prefill_ns"] + told["decode_ns"])
+    left_over = sent - (timings["queue_ns"] + timings["prefill_ns"] + timings["decode_ns"])
     return Shares(
         source="server" if by_server else "client" if seen else "none",
-        queue=share(told["queue_ns"], sent) if by_server else missing,
-        prefill=share(told["prefill_ns"], sent) if by_server else missing,
-        decode=share(told["decode_ns"], sent) if by_server else share(span, whole),
+        queue=share(timings["queue_ns"], sent) if by_server else missing,
+        prefill=share(timings["prefill_ns"], sent) if by_server else missing,
+        decode=share(timings["decode_ns"], sent) if by_server else share(span, whole),
         other=share(left_over, sent, "the engine does not disclose all of queue, prefill and decode")
         if by_server
         else share(whole - before - span, whole),

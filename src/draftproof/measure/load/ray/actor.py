@@ -142,11 +142,11 @@ class LoadActor:
         lines, held = self._spool.take(), list[Reply]()
         if not self._spool.is_empty:
             held = [one for one in self._replies if isinstance(one, Done | Failed)]
-        told = self._replies[: len(self._replies) - len(held)]
+        ready = self._replies[: len(self._replies) - len(held)]
         self._replies = held
         if not held:
             self._news.clear()
-        return lines, tuple(msgspec.msgpack.encode(one) for one in told)
+        return lines, tuple(msgspec.msgpack.encode(one) for one in ready)
 
     async def close(self) -> None:
         """End the period and let go of everything."""

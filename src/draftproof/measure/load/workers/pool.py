@@ -1,4 +1,4 @@
-"""The load workers of a run: started at the first period, told of one period after the other, ended together.
+"""The load workers of a run: started at the first period, given one period after the other, ended together.
 
 One period over several workers has one start, one base time and one end. The coordinator sends no request and
 sees no answer. It says when all begin, decides when the load stands (so that due times of all workers count
@@ -333,8 +333,8 @@ class WorkerPool:
             )
             for index in range(parts)
         ]
-        told = list(zip(self.workers, orders, strict=False))
-        return await Coordinator(period, told, lead_s=settings.lead_s, clock=self._clock).run(stop)
+        pairs = list(zip(self.workers, orders, strict=False))
+        return await Coordinator(period, pairs, lead_s=settings.lead_s, clock=self._clock).run(stop)
 
     async def close(self, *, at_once: bool = False) -> None:
         """End every worker; what they have is on the device then, unless `at_once`."""
@@ -342,7 +342,7 @@ class WorkerPool:
 
 
 def index_by_period(answered: Answered) -> dict[str, dict[str, AnswerView | None]]:
-    """Return period key -> what is recorded of that period: a worker is told of its period and no more."""
+    """Return period key -> what is recorded of that period: a worker gets its own period and no more."""
     found: defaultdict[str, dict[str, AnswerView | None]] = defaultdict(dict)
     for request_id, answer in answered.items():
         found["/".join(request_id.split("/", 4)[:4])][request_id] = answer

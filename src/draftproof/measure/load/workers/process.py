@@ -55,7 +55,7 @@ REPORT_S = 0.05
 
 
 class LoadWorker:
-    """Runs its part of one period after the other, as it is told.
+    """Runs its part of one period after the other, as it is asked.
 
     `sync`: makes the records of a part as safe as they have to be before `Done` is said. `clock`: the clock
     that all workers of a host share.
@@ -82,7 +82,7 @@ class LoadWorker:
         """Do what a word says; the first is a period's order."""
         match word:
             case PeriodOrder():
-                with self._told_errors():
+                with self._replying_errors():
                     self._prepare(word)
                     self._reply(Prepared())
             case Start():
@@ -128,7 +128,7 @@ class LoadWorker:
     async def _run(self, start_ns: int) -> None:
         reporting = asyncio.create_task(self._report())
         try:
-            with self._told_errors():
+            with self._replying_errors():
                 self._runner.part.start_ns = start_ns
                 block = await run(self._runner, self._stop)
                 # Who reads that a period is done must find its records after a power cut.
@@ -150,7 +150,7 @@ class LoadWorker:
             over.cancel()
 
     @contextlib.contextmanager
-    def _told_errors(self) -> Iterator[None]:
+    def _replying_errors(self) -> Iterator[None]:
         try:
             yield
         except DraftproofError as error:
@@ -167,7 +167,7 @@ CLOSE_S = 5.0
 class ProcessWorker:
     """A child process of this one; `start` makes it.
 
-    `setup`: what it is told first. `inherited`: descriptors that it keeps open as long as it lives.
+    `setup`: what it gets first. `inherited`: descriptors that it keeps open as long as it lives.
     """
 
     def __init__(self, setup: Setup, inherited: tuple[int, ...] = ()) -> None:

@@ -211,8 +211,8 @@ class UsageFold:
         """
         names = ["rejected_prediction_tokens", *(() if has_reasoning else ("reasoning_tokens",))]
         details = self._details if isinstance(self._details, dict) else {}
-        told = [value for name in names if isinstance(value := details.get(name), int) and value > 0]
-        return sum(told)
+        counts = [value for name in names if isinstance(value := details.get(name), int) and value > 0]
+        return sum(counts)
 
     def list_faults(self, *, has_content: bool) -> list[str]:
         """Return one sentence for each total that is none."""

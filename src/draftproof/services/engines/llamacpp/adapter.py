@@ -1,4 +1,4 @@
-"""llama.cpp's server: asked for its timings at every token, from which each decode step is told.
+"""llama.cpp's server: asked for its timings at every token, from which each decode step is known.
 
 Names and words: release b11434, `tools/server/server-task.cpp`, `tools/server/server-context.cpp` and
 `common/speculative.cpp`. docs/engines/llamacpp.md tells users where each number comes from.
@@ -210,8 +210,8 @@ def _read_identity(bodies: Mapping[str, bytes]) -> Identity:
 def _cannot_speculate(bodies: Mapping[str, bytes]) -> bool:
     """Tell whether all slots say so; with which method one speculates a slot does not say."""
     slots = decode_body(bodies.get("/slots"))
-    told = [as_table(slot).get("speculative") for slot in slots] if isinstance(slots, list) else []
-    return bool(told) and all(one is False for one in told)
+    stated = [as_table(slot).get("speculative") for slot in slots] if isinstance(slots, list) else []
+    return bool(stated) and all(one is False for one in stated)
 
 
 def _read_log(text: str) -> Settings:

@@ -90,11 +90,11 @@ _SPEC_FLAG = "spec_"
 
 def read_flags(command: Sequence[str]) -> Settings:
     """Return the settings of a launch command; without a type the method is off, whatever draft is loaded."""
-    told = parse_flags(command, names=_NAMES, ignored=UNCOMPARED_FLAGS | _LOGGING)
+    flags = parse_flags(command, names=_NAMES, ignored=UNCOMPARED_FLAGS | _LOGGING)
     # Every drafting flag lies below one key, so that a plan declares all of them with one word.
     settings = {
         f"speculation.{key.removeprefix(_SPEC_FLAG)}" if key.startswith(_SPEC_FLAG) else key: value
-        for key, value in told.items()
+        for key, value in flags.items()
     }
     if settings.pop("speculation.default", False):
         settings |= _SPEC_DEFAULT
@@ -135,8 +135,8 @@ _LLAMA_LOOKUP_N, _LLAMA_LOOKUP_DEFAULT = "spec-ngram-simple-size-n", 12
 
 def vary_llamacpp(command: tuple[str, ...], wanted: Drafts) -> Variation:
     """Return the command with drafts of one length, or with none where that is 0."""
-    told = find_flags(command, _is_llama_draft_flag)
-    method = told.get("spec-type") or ("ngram-mod" if "spec-default" in told else None)
+    stated = find_flags(command, _is_llama_draft_flag)
+    method = stated.get("spec-type") or ("ngram-mod" if "spec-default" in stated else None)
     if method is None or method == "none":
         raise not_speculating("--spec-type")
     if "," in method:
@@ -150,8 +150,8 @@ def vary_llamacpp(command: tuple[str, ...], wanted: Drafts) -> Variation:
         return Variation(command=drop_flags(command, _is_llama_draft_flag), acceptance="speculation off")
     if wanted.drafting == "ngram" and not method.startswith("ngram"):
         command, method = drop_flags(command, _is_llama_draft_flag), "ngram-simple"
-        command, told = (*command, "--spec-type", method), {_LLAMA_LOOKUP_N: "3"}
-    flags = _llama_lengths(method, wanted.length, told)
+        command, stated = (*command, "--spec-type", method), {_LLAMA_LOOKUP_N: "3"}
+    flags = _llama_lengths(method, wanted.length, stated)
     bare = drop_flags(command, lambda name: name in flags or name in _LLAMA_SYNTHETIC)
     words = [word for name, value in flags.items() for word in (f"--{name}", value)]
     if not wanted.synthetic:
@@ -162,13 +162,13 @@ def vary_llamacpp(command: tuple[str, ...], wanted: Drafts) -> Variation:
     )
 
 
-def _llama_lengths(method: str, draft_length: int, told: dict[str, str | None]) -> dict[str, str]:
+def _llama_lengths(method: str, draft_length: int, stated: dict[str, str | None]) -> dict[str, str]:
     """Return the flags that make a method draft exactly so many tokens wherever it drafts at all."""
     length = str(draft_length)
     own = {"spec-" + _LENGTH_FLAGS.get(method, _MODEL_LENGTH_FLAG).replace("_", "-"): length}
     if method == "ngram-simple":
         # A draft shorter than the n-gram that it was found by is thrown away.
-        wanted = int(told.get(_LLAMA_LOOKUP_N) or _LLAMA_LOOKUP_DEFAULT)
+        wanted = int(stated.get(_LLAMA_LOOKUP_N) or _LLAMA_LOOKUP_DEFAULT)
         return own | {_LLAMA_LOOKUP_N: str(min(wanted, draft_length))}
     if method == "ngram-mod":
         return own | {"spec-ngram-mod-n-min": length}

@@ -55,10 +55,10 @@ _NGRAM_WINDOW = 12  # a window holds the target's own token besides the drafts
 
 def read_flags(command: Sequence[str]) -> Settings:
     """Return the settings of a launch command; without an algorithm and a config file nothing drafts."""
-    told = parse_flags(command, switches=_SWITCHES, ignored=_UNCOMPARED)
-    if "config" not in told:
-        told.setdefault("speculative_algorithm", None)
-    return name_settings(told)
+    flags = parse_flags(command, switches=_SWITCHES, ignored=_UNCOMPARED)
+    if "config" not in flags:
+        flags.setdefault("speculative_algorithm", None)
+    return name_settings(flags)
 
 
 def name_settings(arguments: Mapping[str, Any]) -> Settings:
@@ -118,8 +118,8 @@ _SGLANG_METRICS = "enable-metrics"
 
 def vary_sglang(command: tuple[str, ...], wanted: Drafts) -> Variation:
     """Return the command with drafts of one length, or with none where that is 0."""
-    told = find_flags(command, lambda name: name.startswith(_SGLANG))
-    algorithm = told.get(f"{_SGLANG}algorithm")
+    stated = find_flags(command, lambda name: name.startswith(_SGLANG))
+    algorithm = stated.get(f"{_SGLANG}algorithm")
     if algorithm is None:
         raise not_speculating("--speculative-algorithm")
     if not find_flags(command, lambda name: name == _SGLANG_METRICS):

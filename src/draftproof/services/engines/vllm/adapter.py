@@ -154,9 +154,9 @@ def _drafts_for_one(schedule: object) -> int | None:
 
 def _count_drafts(evidence: ProbeObservation) -> float | None:
     """Return the drafts of the test request, by its answer or by what the service's counter gained."""
-    told = None if evidence.answer is None else evidence.answer.speculation
-    if told is not None:
-        return told.num_draft_tokens
+    speculation = None if evidence.answer is None else evidence.answer.speculation
+    if speculation is not None:
+        return speculation.num_draft_tokens
     after = first_sum(evidence.after or {}, _SERIES.draft_tokens)
     return None if after is None else after - (first_sum(evidence.before or {}, _SERIES.draft_tokens) or 0.0)
 

@@ -75,9 +75,9 @@ def read_flags(command: Sequence[str]) -> Settings:
     The draft model is the setting `drafter`. A command without speculation says "off", unless it names a
     file of further flags. A method that vLLM infers from the draft model stays open: the log tells it.
     """
-    told = parse_flags(command, switches=_SWITCHES, ignored=_TALK)
+    flags = parse_flags(command, switches=_SWITCHES, ignored=_TALK)
     flat: Settings = {}
-    for flag, value in told.items():
+    for flag, value in flags.items():
         flat |= _normalise(flag, value)
     settings = name_speculation(flat)
     if "config" not in settings and not any(key.startswith("speculation.") for key in settings):
@@ -137,8 +137,8 @@ _VLLM_FIXED = {"rejection_sample_method": "synthetic", "synthetic_acceptance_len
 
 def vary_vllm(command: tuple[str, ...], wanted: Drafts) -> Variation:
     """Return the command with drafts of one length, or with none where that is 0."""
-    told = _read_vllm(command)
-    if not told:
+    stated = _read_vllm(command)
+    if not stated:
         raise not_speculating("--speculative-config")
     # A server without speculation refuses to start with the last of these flags.
     bare = drop_flags(
@@ -146,8 +146,8 @@ def vary_vllm(command: tuple[str, ...], wanted: Drafts) -> Variation:
     )
     if wanted.length == 0:
         return Variation(command=bare, acceptance="speculation off")
-    is_lookup = bool({told.get("method"), told.get("model")} & set(_NGRAM_MODELS))
-    kept = _VLLM_LOOKUP if wanted.drafting == "ngram" and not is_lookup else told
+    is_lookup = bool({stated.get("method"), stated.get("model")} & set(_NGRAM_MODELS))
+    kept = _VLLM_LOOKUP if wanted.drafting == "ngram" and not is_lookup else stated
     config = {key: value for key, value in kept.items() if key not in {*_VLLM_REPLACED, *_VLLM_FIXED}}
     # A lookup that matches a single token finds a draft in nearly every step, at the same cost.
     config |= {"prompt_lookup_min": 1} if is_lookup else {}
@@ -301,17 +301,17 @@ def read_server_info(info: Mapping[str, Any]) -> Settings:
     return settings
 
 
-def _read_system(told: Mapping[str, Any]) -> Settings:
+def _read_system(system: Mapping[str, Any]) -> Settings:
     """Return what vLLM's own report of its environment says of the platform."""
     return name_facts(
         {
-            "accelerator": read_gpu_list(told.get("nvidia_gpu_models")),
-            "driver": told.get("nvidia_driver_version"),
-            "cuda": told.get("cuda_runtime_version"),
-            "cudnn": told.get("cudnn_version"),
-            "rocm": told.get("rocm_version"),
-            "torch": told.get("torch_version"),
-            "engine_build": told.get("vllm_build_flags"),
+            "accelerator": read_gpu_list(system.get("nvidia_gpu_models")),
+            "driver": system.get("nvidia_driver_version"),
+            "cuda": system.get("cuda_runtime_version"),
+            "cudnn": system.get("cudnn_version"),
+            "rocm": system.get("rocm_version"),
+            "torch": system.get("torch_version"),
+            "engine_build": system.get("vllm_build_flags"),
         }
     )
 
@@ -320,8 +320,8 @@ def _read_speculation(stated: Any) -> Settings:
     if stated is None:
         return {METHOD: OFF}
     table = as_table(stated)
-    told = {name: table[name] for name in _SPEC_FIELDS if table.get(name) is not None}
-    return name_speculation(flatten({"speculative_config": told}))
+    kept = {name: table[name] for name in _SPEC_FIELDS if table.get(name) is not None}
+    return name_speculation(flatten({"speculative_config": kept}))
 
 
 def _is_scalar(value: object) -> bool:
