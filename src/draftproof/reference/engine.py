@@ -112,9 +112,7 @@ class Engine:
 
     def warm_grammars(self) -> None:
         """Read the tokenizer for schemas, so that the first request with one need not wait for it."""
-        with contextlib.suppress(
-            UsageError
-        ):  # a model without schemas; a request that sends one gets an error
+        with contextlib.suppress(UsageError):  # a model without schemas: a request with one gets an error
             self._grammars.check("{}")
 
     def add_request(self, request: GenerationRequest, *, arrival_ns: int | None = None) -> None:

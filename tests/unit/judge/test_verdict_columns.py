@@ -90,7 +90,7 @@ def test_hidden_metrics_are_counted_in_answered_pairs(prepared):
 def test_places_of_a_cell_are_those_of_its_observations(prepared):
     """A cell's columns hold its own observations in their order."""
     for segment in (ALL_SEGMENTS, *prepared.segments):
-        places = prepared.places_of("candidate", "high", segment)
+        places = prepared.indices_of("candidate", "high", segment)
         found = [prepared.observations[place] for place in places.tolist()]
         assert found == prepared.of_arm("candidate", "high", segment)
         gaps = [gap for one in found for gap in one.metrics.icl_ns]

@@ -11,7 +11,7 @@ from draftproof.core.records import BlockRecord, TelemetrySample
 from draftproof.judge.inform.unmeasured import list_disturbances
 from draftproof.judge.metrics.telemetry import START_TIME, collect_periods
 from draftproof.judge.observe.client_limits import find_client_faults
-from draftproof.judge.observe.observed import place_in_time
+from draftproof.judge.observe.observed import sort_by_time
 from draftproof.judge.observe.services import list_restarts
 from draftproof.plan.loading import parse_plan
 
@@ -45,7 +45,7 @@ def period(block: int, started_s: float, **fields: Any) -> BlockRecord:
 
 
 def placed(*periods: BlockRecord) -> list[tuple[int, float]]:
-    return [(one.block, at / S) for at, one in place_in_time(periods, anchor_offset_ns=WALL)]
+    return [(one.block, at / S) for at, one in sort_by_time(periods, anchor_offset_ns=WALL)]
 
 
 def test_an_undisturbed_run_has_nothing_to_tell():

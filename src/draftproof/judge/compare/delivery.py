@@ -53,7 +53,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     pairs: PairTable
 
 
-class _Place(msgspec.Struct, frozen=True, kw_only=True):
+class _ArmAtLoad(msgspec.Struct, frozen=True, kw_only=True):
     """One arm at one load: its answers in both runs to the same prompts, and the burst bounds of A and B."""
 
     arm: str
@@ -63,9 +63,9 @@ class _Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One quantity at one place, before the intervals are widened to hold jointly."""
+    """One quantity of one arm at one load, before the intervals are widened to hold jointly."""
 
-    place: _Place
+    at: _ArmAtLoad
     quantity: Quantity
     statistic: Statistic
     values: tuple[tuple[float, float], ...]  # after, before
@@ -77,9 +77,9 @@ class _Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Failures(msgspec.Struct, frozen=True, kw_only=True):
-    """Pairs of one place by who failed: both, after alone, before alone, neither."""
+    """Pairs of one arm and load by who failed: both, after alone, before alone, neither."""
 
-    place: _Place
+    at: _ArmAtLoad
     counts: tuple[int, int, int, int]
     noise: float | None
     noise_from: NoiseSource
@@ -98,19 +98,19 @@ def compare_delivery(
     for load in overlap.loads:
         floors = {one.name: _find_noise(before, after, one, load) for one in _list_quantities()}
         for arm in arms:
-            place = _Place(
+            at = _ArmAtLoad(
                 arm=arm,
                 load=load,
                 pairs=pair_runs(before.prepared, after.prepared, overlap, arm, load),
                 bounds=(before.bounds.get((arm, load)), after.bounds.get((arm, load))),
             )
-            rows += _build_rows(before, place, floors)
-            failures.append(_count_failures(before, after, place))
+            rows += _build_rows(before, at, floors)
+            failures.append(_count_failures(before, after, at))
     confidence = before.prepared.plan.comparison.confidence
     claims = sum(row.estimate.value is not None for row in rows) + sum(any(f.counts) for f in failures)
     level = bonferroni_level(claims, 1 - confidence)
     changes = tuple(_to_change(row, level) for row in rows)
-    uncounted = {(row.place.arm, row.place.load) for row in rows if _has_bounds(row.place.pairs)}
+    uncounted = {(row.at.arm, row.at.load) for row in rows if _has_bounds(row.at.pairs)}
     return (
         _without_guessed_rates(changes, uncounted),
         tuple(_to_failure_change(one, level) for one in failures),
@@ -169,31 +169,31 @@ def _list_quantities() -> list[Quantity]:
     return [one for each in QUANTITIES for one in (each, each.instead) if one is not None]
 
 
-def _build_rows(before: Side, place: _Place, floors: Mapping[str, Noise]) -> list[_Row]:
+def _build_rows(before: Side, at: _ArmAtLoad, floors: Mapping[str, Noise]) -> list[_Row]:
     """Return a row for every quantity; its stand-in too, or alone, where it is not known in both runs."""
     rows = []
     for quantity in QUANTITIES:
-        row = _build_row(before, place, quantity, floors)
+        row = _build_row(before, at, quantity, floors)
         if quantity.instead is None or row.values:
             rows.append(row)
             continue
         if (row.known[0] == 0) != (row.known[1] == 0):
             rows.append(row)
-        rows.append(_build_row(before, place, quantity.instead, floors))
+        rows.append(_build_row(before, at, quantity.instead, floors))
     return rows
 
 
-def _build_row(before: Side, place: _Place, quantity: Quantity, floors: Mapping[str, Noise]) -> _Row:
-    pairs = place.pairs
-    old = [measure(quantity, pair.versus, place.bounds[0]) for pair in pairs]
-    new = [measure(quantity, pair.arm, place.bounds[1]) for pair in pairs]
+def _build_row(before: Side, at: _ArmAtLoad, quantity: Quantity, floors: Mapping[str, Noise]) -> _Row:
+    pairs = at.pairs
+    old = [measure(quantity, pair.versus, at.bounds[0]) for pair in pairs]
+    new = [measure(quantity, pair.arm, at.bounds[1]) for pair in pairs]
     both = [
         (pair, b, a) for pair, a, b in zip(pairs, old, new, strict=True) if a is not None and b is not None
     ]
     statistic = _choose_statistic(before, quantity)
     noise, noise_from = floors[quantity.name]
     return _Row(
-        place=place,
+        at=at,
         quantity=quantity,
         statistic=statistic,
         values=tuple((b, a) for _, b, a in both),
@@ -202,7 +202,7 @@ def _build_row(before: Side, place: _Place, quantity: Quantity, floors: Mapping[
             sum(is_trusted(pair.versus) for pair in pairs),
             sum(is_trusted(pair.arm) for pair in pairs),
         ),
-        estimate=_estimate(before.prepared, both, statistic, (quantity.name, place.arm, place.load)),
+        estimate=_estimate(before.prepared, both, statistic, (quantity.name, at.arm, at.load)),
         noise=noise,
         noise_from=noise_from,
     )
@@ -281,8 +281,8 @@ def _to_change(row: _Row, level: float) -> DeliveryChange:
     one_sided = not row.values and all(row.answered) and (row.known[0] == 0) != (row.known[1] == 0)
     reading: Reading = "known_in_one_run" if one_sided else read_ratio(low, high, row.noise)
     return DeliveryChange(
-        arm=row.place.arm,
-        load=row.place.load,
+        arm=row.at.arm,
+        load=row.at.load,
         quantity=row.quantity.name,
         statistic=row.statistic,
         before=_summarise([old for _, old in row.values], row.statistic),
@@ -306,11 +306,11 @@ def _summarise(values: Sequence[float], statistic: Statistic) -> float | None:
     return percentile(values, 0.50) if statistic == "p50" else float(np.mean(values))
 
 
-def _count_failures(before: Side, after: Side, place: _Place) -> _Failures:
-    differences = [_find_null_failures(side, place.load) for side in (before, after)]
+def _count_failures(before: Side, after: Side, at: _ArmAtLoad) -> _Failures:
+    differences = [_find_null_failures(side, at.load) for side in (before, after)]
     return _Failures(
-        place=place,
-        counts=_count_by_failure(place.pairs),
+        at=at,
+        counts=_count_by_failure(at.pairs),
         noise=max((one for one in differences if one is not None), default=None),
         noise_from=_name_source(*differences),
     )
@@ -338,8 +338,8 @@ def _to_failure_change(found: _Failures, level: float) -> FailureChange:
     total = sum(found.counts)
     interval, reach = paired_share_difference(*found.counts, level), (found.noise or 0.0) + LAST_BITS
     return FailureChange(
-        arm=found.place.arm,
-        load=found.place.load,
+        arm=found.at.arm,
+        load=found.at.load,
         before=(both + only_before) / total if total else None,
         after=(both + only_after) / total if total else None,
         difference=Figure(

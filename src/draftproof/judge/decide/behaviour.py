@@ -34,9 +34,9 @@ def summarise_conversations(prepared: PreparedRun) -> tuple[ConversationSummary,
 
 
 def _summarise(prepared: PreparedRun, arm: str, load: str) -> ConversationSummary:
-    columns, places = prepared.columns, prepared.places_of(arm, load)
-    found = group_conversations(columns, places)
-    judged = found.all_of(_judge(prepared, places))
+    columns, indices = prepared.columns, prepared.indices_of(arm, load)
+    found = group_conversations(columns, indices)
+    judged = found.all_of(_judge(prepared, indices))
     states = np.where(found.is_completed, judged, 0.0)
     known, good = int((~np.isnan(states)).sum()), int((states == 1).sum())
     completed, level = int(found.is_completed.sum()), prepared.plan.comparison.confidence
@@ -45,7 +45,7 @@ def _summarise(prepared: PreparedRun, arm: str, load: str) -> ConversationSummar
         load=load,
         conversations=found.size,
         multi_turn=int((columns.turns_of_item[found.first] > 1).sum()),
-        requests=len(places),
+        requests=len(indices),
         completed=completed,
         completed_share=share_figure(completed, found.size, level, NO_CONVERSATION),
         good=good,
@@ -54,11 +54,11 @@ def _summarise(prepared: PreparedRun, arm: str, load: str) -> ConversationSummar
     )
 
 
-def _judge(prepared: PreparedRun, places: Ints) -> Floats:
+def _judge(prepared: PreparedRun, indices: Ints) -> Floats:
     """Return 1 where a request is on time and passes, 0 for one certain fault, NaN where one is not known."""
     columns = prepared.columns
-    on_time = np.where(columns.timed, columns.on_time(prepared.plan.objectives), np.nan)[places]
-    passed = np.where(columns.has_checks, columns.passed, 1.0)[places]
+    on_time = np.where(columns.timed, columns.on_time(prepared.plan.objectives), np.nan)[indices]
+    passed = np.where(columns.has_checks, columns.passed, 1.0)[indices]
     return all_of(on_time, passed)
 
 
@@ -140,9 +140,9 @@ def judge_unjudged(prepared: PreparedRun) -> dict[CellKey, tuple[GuardrailFindin
     """Return an open finding for each cell in which a critical check of the candidate was not judged."""
     counts: Counter[CellKey] = Counter()
     unjudged = prepared.columns.checks[:, 3]
-    places = prepared.places_of("candidate")
-    for place in places[unjudged[places] > 0].tolist():
-        one = prepared.observations[place]
+    indices = prepared.indices_of("candidate")
+    for index in indices[unjudged[indices] > 0].tolist():
+        one = prepared.observations[index]
         counts[one.segment, one.record.load] += sum(
             check.critical and check.passed is None for check in one.checks
         )

@@ -128,8 +128,8 @@ def explain_missing(pairs: Pairs, metric: str) -> Missing | None:
     unknown = np.isnan(columns.metric(metric))
     if not (unknown[answered.mine] | unknown[answered.theirs]).all():
         return None
-    places = np.concatenate([answered.mine, answered.theirs])
-    causes = Counter(_find_cause(columns.observations[place]) for place in places[unknown[places]].tolist())
+    indices = np.concatenate([answered.mine, answered.theirs])
+    causes = Counter(_find_cause(columns.observations[index]) for index in indices[unknown[indices]].tolist())
     return causes.most_common(1)[0][0]
 
 

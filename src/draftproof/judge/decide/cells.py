@@ -186,17 +186,17 @@ def _find_dominance(evidence: CellEvidence, margin: float) -> list[Reason]:
     here, pooled = evidence.versus_alternative, evidence.pooled_versus_alternative
     wins_here = here is not None and here.high is not None and here.high < 1
     if is_dominated(here, margin):
-        figure, where, place = here, "", evidence.cell
+        figure, where, cell = here, "", evidence.cell
     elif is_dominated(pooled, margin) and not wins_here:
         figure, where = pooled, f" over all segments at load {evidence.cell[1]}"
-        place = (ALL_SEGMENTS, evidence.cell[1])
+        cell = (ALL_SEGMENTS, evidence.cell[1])
     else:
         return []
     text = (
         f"The alternative is better{where}: candidate / alternative is {describe(figure)}, "
         f"and a margin of {margin:.2f} is allowed."
     )
-    return [Reason(code="dominated", text=text, evidence=_row("candidate", "alternative", place))]
+    return [Reason(code="dominated", text=text, evidence=_row("candidate", "alternative", cell))]
 
 
 def _find_open_rivalry(evidence: CellEvidence, margin: float) -> list[Reason]:

@@ -61,9 +61,9 @@ def compute_context_bands(
 
 def measure_contexts(prepared: PreparedRun, segment: str) -> dict[str, int]:
     """Return item -> its longest context in tokens (prompt + answer) over the baseline's answers."""
-    columns, places = prepared.columns, prepared.places_of("baseline", segment=segment)
+    columns, indices = prepared.columns, prepared.indices_of("baseline", segment=segment)
     contexts: dict[str, int] = {}
-    for item, length in zip(columns.items[places], columns.context_tokens[places], strict=True):
+    for item, length in zip(columns.items[indices], columns.context_tokens[indices], strict=True):
         if not np.isnan(length):
             name = columns.item_ids[item]
             contexts[name] = max(int(length), contexts.get(name, 0))
@@ -119,17 +119,17 @@ def _raise_cut(lengths: Sequence[int], cut: int) -> int:
 def _judge_band(
     prepared: PreparedRun,
     cell: CellKey,
-    place: tuple[int, tuple[tuple[str, ...], ...]],
+    band_of: tuple[int, tuple[tuple[str, ...], ...]],
     contexts: Mapping[str, int],
     *,
     pairs: Pairs,
     spread: LoadSpread,
     null: float,
 ) -> ContextBand:
-    number, bands = place
+    number, bands = band_of
     items, columns, metric = set(bands[number]), prepared.columns, prepared.plan.comparison.metric
     inside = pairs.where(np.array([name in items for name in columns.item_ids])[columns.items[pairs.mine]])
-    # The place is part of the seed, so every band has draws of its own.
+    # The band is part of the seed, so every band has draws of its own.
     named = (cell[0], f"{cell[1]} band {number + 1} of {len(bands)}")
     found, *others = [
         estimate_ratio(prepared, inside, DECISIVE, metric, named, values=values, spread=spread)

@@ -128,9 +128,9 @@ def _find_miscount(pairs: Pairs, tokens: Floats, arm: str, load: str) -> Miscoun
     differs = ~np.isnan(mine) & ~np.isnan(theirs) & (mine != theirs)
     records = pairs.columns.records
     unequal = [
-        place
-        for place in np.flatnonzero(differs).tolist()
-        if is_same_text(records[greedy.mine[place]], records[greedy.theirs[place]])
+        index
+        for index in np.flatnonzero(differs).tolist()
+        if is_same_text(records[greedy.mine[index]], records[greedy.theirs[index]])
     ]
     if len(np.unique(pairs.columns.prompts[greedy.mine[unequal]])) < SUSPECT_PROMPTS:
         return None
@@ -338,9 +338,9 @@ def read_at_equal_length(pairs: Pairs, metric: str) -> Floats | None:
     mine, theirs = tokens[pairs.mine], tokens[pairs.theirs]
     differing = np.flatnonzero(~np.isnan(mine) & ~np.isnan(theirs) & (mine != theirs))
     found, read = values.copy(), _READERS[metric]
-    for place in differing.tolist():
-        shorter = int(min(mine[place], theirs[place]))
-        ends = [int(pairs.mine[place]), int(pairs.theirs[place])]
+    for index in differing.tolist():
+        shorter = int(min(mine[index], theirs[index]))
+        ends = [int(pairs.mine[index]), int(pairs.theirs[index])]
         times = [read(columns.observations[end], shorter) for end in ends]
         if None not in times:
             found[ends] = times
@@ -364,8 +364,8 @@ def read_arrival(seen: Observation, tokens: int) -> float | None:
     counts = _count(seen.record)
     if counts is None:
         return None
-    place = min(bisect_left(counts, tokens), len(counts) - 1)
-    return float(seen.record.chunks[place].arrival_ns - seen.record.scheduled_ns)
+    index = min(bisect_left(counts, tokens), len(counts) - 1)
+    return float(seen.record.chunks[index].arrival_ns - seen.record.scheduled_ns)
 
 
 _READERS = {"tpot_ns": read_rate, "e2e_from_schedule_ns": read_arrival}

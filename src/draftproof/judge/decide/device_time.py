@@ -25,12 +25,12 @@ from draftproof.judge.results.run import CellStatus, Difference, Reason
 from draftproof.judge.stats.bootstrap import null_difference
 from draftproof.judge.stats.quantiles import normal_quantile
 from draftproof.judge.stats.resampling import Floats, Ints
-from draftproof.judge.stats.totals import Totals, ratio_of_ratios, sum_by_place
+from draftproof.judge.stats.totals import Totals, ratio_of_ratios, sum_by_index
 from draftproof.plan.limits import list_budgets
 from draftproof.plan.schema import Arm
 from draftproof.plan.tables import Prices
 
-Place = tuple[str, str]  # arm, load
+ArmLoad = tuple[str, str]  # arm, load
 NO_WINDOW = "no period of it has a recorded time and a client that kept up"
 
 
@@ -62,7 +62,7 @@ class DeviceTime(msgspec.Struct, frozen=True, kw_only=True):
 
 def measure_device_time(
     prepared: PreparedRun, windows: Sequence[PeriodWindow] | None = None
-) -> dict[Place, DeviceTime]:
+) -> dict[ArmLoad, DeviceTime]:
     """Return every arm at every load; periods whose times do not count are left out with their time.
 
     Args:
@@ -85,40 +85,40 @@ def measure_device_time(
 
 def _measure(
     prepared: PreparedRun,
-    place: Place,
+    arm_load: ArmLoad,
     windows: Sequence[PeriodWindow],
     *,
     is_whole: bool,
 ) -> DeviceTime:
-    columns, places = prepared.columns, prepared.places_of(*place)
-    places = places[columns.timed[places]]
-    residence = columns.residence_ns[places].astype(np.float64)
-    tokens = np.nan_to_num(columns.metric("output_tokens")[places])
-    on_time, passed = columns.on_time(prepared.plan.objectives)[places], columns.passed[places]
+    columns, indices = prepared.columns, prepared.indices_of(*arm_load)
+    indices = indices[columns.timed[indices]]
+    residence = columns.residence_ns[indices].astype(np.float64)
+    tokens = np.nan_to_num(columns.metric("output_tokens")[indices])
+    on_time, passed = columns.on_time(prepared.plan.objectives)[indices], columns.passed[indices]
     good = (on_time == 1) & (passed != 0)
-    devices = _arm_of(prepared, place[0]).devices
-    whole = float(columns.residence_ns[places].sum())
+    devices = _arm_of(prepared, arm_load[0]).devices
+    whole = float(columns.residence_ns[indices].sum())
     share = _measured_share(windows)
     window_s = _sum_lengths(windows) / 1e9 * share if share is not None else None
-    found = group_conversations(columns, places)
+    found = group_conversations(columns, indices)
     completed = found.is_completed & (found.all_of(good.astype(np.float64)) == 1)
 
     def total(above: Floats, below: npt.NDArray[Any], chosen: Ints) -> Totals:
-        return sum_by_place(above, below, columns.prompts[chosen], columns.prompt_names)
+        return sum_by_index(above, below, columns.prompts[chosen], columns.prompt_names)
 
     return DeviceTime(
         devices=devices,
         is_whole=is_whole,
         window_s=window_s,
         measured_share=share,
-        attempted=len(places),
+        attempted=len(indices),
         good_requests=int(good.sum()),
         unchecked=int((good & np.isnan(passed)).sum()),
         output_tokens=int(tokens.sum()),
         on_time=int((on_time == 1).sum()),
         judged=int((~np.isnan(on_time)).sum()),
-        tokens=total(residence, tokens, places),
-        good=total(residence, good, places),
+        tokens=total(residence, tokens, indices),
+        good=total(residence, good, indices),
         conversations=total(
             np.bincount(found.owners, weights=residence).astype(np.float64), completed, found.first
         ),
@@ -139,8 +139,8 @@ def _sum_lengths(windows: Sequence[PeriodWindow]) -> int:
 
 def _group_windows(
     prepared: PreparedRun, windows: Sequence[PeriodWindow]
-) -> Mapping[Place, list[PeriodWindow]]:
-    found: defaultdict[Place, list[PeriodWindow]] = defaultdict(list)
+) -> Mapping[ArmLoad, list[PeriodWindow]]:
+    found: defaultdict[ArmLoad, list[PeriodWindow]] = defaultdict(list)
     for one in windows:
         period = prepared.periods.get((one.load, one.block, one.arm))
         if period is not None and period.is_timed:
@@ -170,8 +170,8 @@ class Books(msgspec.Struct, frozen=True, kw_only=True):
     """What the accounts of a run are made from."""
 
     prepared: PreparedRun
-    times: dict[Place, DeviceTime]
-    services: Mapping[Place, ServiceUse]
+    times: dict[ArmLoad, DeviceTime]
+    services: Mapping[ArmLoad, ServiceUse]
     differences: Differences
     invalid: frozenset[str] = frozenset()  # loads whose cells are invalid
 
@@ -201,7 +201,7 @@ def compare_device_time(prepared: PreparedRun, arm: str, versus: str) -> dict[st
     books = Books(prepared=prepared, times=measure_device_time(prepared), services={}, differences={})
     return {
         load: (
-            compare_places(books, (arm, load), (versus, load), of_good=False),
+            compare_unit_time(books, (arm, load), (versus, load), of_good=False),
             null_of_loads(books, [load]) or 1.0,
         )
         for load in prepared.loads
@@ -215,7 +215,7 @@ def null_of_loads(books: Books, loads: Iterable[str]) -> float | None:
         null, baseline = ("baseline_null", load), ("baseline", load)
         if null not in books.times or baseline not in books.times:
             return None
-        ratio = compare_places(books, null, baseline, of_good=False)
+        ratio = compare_unit_time(books, null, baseline, of_good=False)
         if not ratio.value:
             return None
         found.append(null_difference(ratio.value, _error_of(ratio)))
@@ -229,14 +229,14 @@ def _error_of(ratio: Figure) -> float | None:
     return math.log(ratio.high / ratio.low) / 2 / normal_quantile(0.5 + ratio.level / 2)
 
 
-def compare_places(
-    books: Books, place: Place, against: Place, *, of_good: bool, joint: bool = False
+def compare_unit_time(
+    books: Books, arm_load: ArmLoad, against: ArmLoad, *, of_good: bool, joint: bool = False
 ) -> Figure:
     """Return arm / versus of device time per unit, paired by prompt."""
-    time, other = books.times[place], books.times[against]
+    time, other = books.times[arm_load], books.times[against]
     if not time.is_whole or not other.is_whole:
         return Figure(value=None, reason=LATE)
-    if books.invalid & {place[1], against[1]}:
+    if books.invalid & {arm_load[1], against[1]}:
         return Figure(value=None, reason=INVALID)
     if not time.seconds_per_ns or not other.seconds_per_ns:
         return Figure(value=None, reason=NO_WINDOW)

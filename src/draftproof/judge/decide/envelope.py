@@ -163,7 +163,7 @@ def find_contexts(
     lengths: list[int] = []
     for load in prepared.loads:
         if limit is None or limit.covers(prepared.sizes[load]):
-            known = prepared.columns.context_tokens[prepared.places_of("candidate", load, segment)]
+            known = prepared.columns.context_tokens[prepared.indices_of("candidate", load, segment)]
             lengths += known[~np.isnan(known)].astype(np.int64).tolist()
     return lengths
 

@@ -302,10 +302,10 @@ def _count_asked(prepared: PreparedRun, arm: str, load: str, segment: str, *, en
     A period without such a record is not measured: what it would say of the client, and so whether its times
     are the service's, is known to nobody, and whoever takes records away could choose which periods decide.
     """
-    places = prepared.places_of(arm, load, segment)
+    indices = prepared.indices_of(arm, load, segment)
     if ended:
-        places = places[prepared.ended[places]]
-    return len(np.unique(prepared.columns.requests[places]))
+        indices = indices[prepared.ended[indices]]
+    return len(np.unique(prepared.columns.requests[indices]))
 
 
 def _warn(prepared: PreparedRun, pairs: PairTable, readings: ServiceReadings) -> Iterator[str]:
@@ -363,7 +363,7 @@ def _warn_about_hidden_failures(prepared: PreparedRun, pairs: PairTable) -> Iter
         if len(hidden) > LISTED:
             yield f"The {arm} failed where the baseline answered in {len(hidden) - LISTED} more pairs."
     is_ok = prepared.columns.is_ok
-    lost = {arm: int((~is_ok[prepared.places_of(arm)]).sum()) for arm in prepared.arms}
+    lost = {arm: int((~is_ok[prepared.indices_of(arm)]).sum()) for arm in prepared.arms}
     yield from (f"The arm {arm} failed {n} requests." for arm, n in lost.items() if n)
 
 

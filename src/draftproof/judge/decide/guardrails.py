@@ -251,8 +251,8 @@ def judge_ends(
 ) -> GuardrailFinding:
     """Judge the share of answers that end at the token limit; a shift that shows always withholds a gain."""
     found = judge_share(cell, differences, "limit_share", thresholds)
-    places = (cell, (ALL_SEGMENTS, cell[1]))
-    here = [differences["limit_share", "candidate", "baseline", *one].difference for one in places]
+    cells = (cell, (ALL_SEGMENTS, cell[1]))
+    here = [differences["limit_share", "candidate", "baseline", *one].difference for one in cells]
     shows = max(_worse(one, 0) for one in here) > thresholds.token_limit_margin
     if found.standing != "open" or withholds or shows:
         return found
@@ -339,10 +339,10 @@ def count_votes(pairs: Pairs, quantity: str) -> Votes:
     kinds = (2 * mine[judged] + theirs[judged]).astype(np.intp)
     counts = np.bincount(4 * pairs.columns.prompts[pairs.mine[judged]] + kinds, minlength=4)
     votes: defaultdict[tuple[bool, bool], Fraction] = defaultdict(Fraction)
-    for place in np.flatnonzero(counts).tolist():
-        first = place - place % 4
+    for index in np.flatnonzero(counts).tolist():
+        first = index - index % 4
         total = int(counts[first : first + 4].sum())
-        votes[place % 4 >= 2, place % 2 == 1] += Fraction(int(counts[place]), total)
+        votes[index % 4 >= 2, index % 2 == 1] += Fraction(int(counts[index]), total)
     return votes
 
 

@@ -115,7 +115,7 @@ def _measure_correlation(prepared: PreparedRun, pairs: Pairs, groups: Mapping[st
     met = np.flatnonzero(counts)
     ratios = np.bincount(clusters, weights=np.log(values[mine] / values[theirs]))[met] / counts[met]
     names = sorted(set(columns.cluster_names(choice.cluster_by).values()))
-    labels = [groups[names[place]] for place in met.tolist()]
+    labels = [groups[names[index]] for index in met.tolist()]
     segments = np.zeros(len(counts), dtype=np.intp)
     segments[clusters] = columns.segments[mine]
     spread = period_spread(ratios, labels, segments[met])

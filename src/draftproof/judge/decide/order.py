@@ -1,4 +1,4 @@
-"""Order and drift in a run: places in a block, change over the blocks, the null as a null difference.
+"""Order and drift in a run: positions in a block, change over the blocks, the null as a null difference.
 
 The value of a period is the geometric mean of the deciding metric over its usable requests, because requests
 of a period share what happened to the machine in it. Nothing here decides a cell.
@@ -25,12 +25,12 @@ from draftproof.judge.decide.effects import (
 from draftproof.judge.decide.preceding import summarise_preceding
 from draftproof.judge.decide.processes import summarise_processes
 from draftproof.judge.metrics.request import METRIC_WORDS
-from draftproof.judge.observe.observed import place_in_time
+from draftproof.judge.observe.observed import sort_by_time
 from draftproof.judge.observe.pairs import NULL, Comparison, Pairs, PairTable
 from draftproof.judge.observe.run_data import ALL_SEGMENTS, PreparedRun
 from draftproof.judge.results.decide import BlockPoint, DriftRow, NoiseRow, OrderSummary, PlaceRow
 from draftproof.judge.stats.bootstrap import compare_with_null, null_difference
-from draftproof.judge.stats.order import compare_places, drift, position_effect
+from draftproof.judge.stats.order import compare_positions, drift, position_effect
 from draftproof.judge.stats.permutation import holm_adjusted, simultaneous_intervals
 from draftproof.judge.stats.resampling import Floats, Ints
 from draftproof.plan.schema import Thresholds
@@ -69,10 +69,10 @@ NS_PER_HOUR = 3.6e12
 
 
 class Start(msgspec.Struct, frozen=True):
-    """When a period began, ns, and in which place of its block, 0 first."""
+    """When a period began, ns, and at which position of its block, 0 first."""
 
     started_ns: int
-    place: int
+    position: int
 
 
 Starts = Mapping[tuple[str, int, str], Start]
@@ -90,8 +90,8 @@ def compute_order(prepared: PreparedRun, pairs: PairTable, effects: EffectIndex)
         for load in prepared.loads
         for point in _list_points(prepared, pairs[comparison], (comparison, load), starts)
     )
-    places = [
-        row for load in prepared.loads for row in _compare_places(prepared, load, periods[load], starts)
+    by_position = [
+        row for load in prepared.loads for row in _compare_positions(prepared, load, periods[load], starts)
     ]
     of_arms = [
         row for load in prepared.loads for row in _drift_of_arms(prepared, load, periods[load], starts)
@@ -99,9 +99,9 @@ def compute_order(prepared: PreparedRun, pairs: PairTable, effects: EffectIndex)
     of_effects = [
         _drift_of_effect(prepared, one, load, points) for one in compared for load in prepared.loads
     ]
-    placed, drifted = _correct(places, [*of_arms, *of_effects])
+    corrected, drifted = _correct(by_position, [*of_arms, *of_effects])
     return OrderSummary(
-        places=placed,
+        places=corrected,
         drifts=drifted,
         noise=state_noise(prepared, pairs, effects),
         points=points,
@@ -111,23 +111,25 @@ def compute_order(prepared: PreparedRun, pairs: PairTable, effects: EffectIndex)
 
 
 def _correct(
-    places: Sequence[PlaceRow], drifts: Sequence[DriftRow]
+    positions: Sequence[PlaceRow], drifts: Sequence[DriftRow]
 ) -> tuple[tuple[PlaceRow, ...], tuple[DriftRow, ...]]:
     """Add Holm's p-values over all tests of position and drift together."""
-    adjusted = holm_adjusted([*(row.p for row in places), *(row.p for row in drifts)])
-    of_places, of_drifts = adjusted[: len(places)], adjusted[len(places) :]
+    adjusted = holm_adjusted([*(row.p for row in positions), *(row.p for row in drifts)])
+    of_positions, of_drifts = adjusted[: len(positions)], adjusted[len(positions) :]
     return (
-        tuple(msgspec.structs.replace(row, adjusted_p=p) for row, p in zip(places, of_places, strict=True)),
+        tuple(
+            msgspec.structs.replace(row, adjusted_p=p) for row, p in zip(positions, of_positions, strict=True)
+        ),
         tuple(msgspec.structs.replace(row, adjusted_p=p) for row, p in zip(drifts, of_drifts, strict=True)),
     )
 
 
 def find_starts(prepared: PreparedRun) -> Starts:
-    """Return when each period began first: a resumed period keeps its first start and place."""
+    """Return when each period began first: a resumed period keeps its first start and position."""
     manifest = prepared.run.manifest
     anchor_offset_ns = manifest.anchor_wall_ns - manifest.anchor_monotonic_ns
     starts: dict[tuple[str, int, str], Start] = {}
-    for started_ns, period in place_in_time(prepared.run.blocks, anchor_offset_ns=anchor_offset_ns):
+    for started_ns, period in sort_by_time(prepared.run.blocks, anchor_offset_ns=anchor_offset_ns):
         starts.setdefault((period.load, period.block, period.arm), Start(started_ns, period.order))
     return starts
 
@@ -138,8 +140,8 @@ def _average_periods(prepared: PreparedRun, load: str) -> Periods:
     values = columns.metric(prepared.plan.comparison.metric)
     usable = columns.timed & columns.in_order & (values > 0)
     for arm in prepared.arms:
-        places = prepared.places_of(arm, load)
-        kept = places[usable[places]]
+        indices = prepared.indices_of(arm, load)
+        kept = indices[usable[indices]]
         for block, own in _split_by_block(columns.blocks[kept], values[kept]):
             found[block, arm] = fmean(map(math.log, own.tolist()))
     return found
@@ -152,21 +154,23 @@ def _split_by_block(blocks: Ints, values: Floats) -> Iterator[tuple[int, Floats]
     yield from zip(names.tolist(), np.split(values[order], starts[1:]), strict=True) if len(names) else ()
 
 
-def _compare_places(prepared: PreparedRun, load: str, periods: Periods, starts: Starts) -> Iterator[PlaceRow]:
-    """Yield the comparison of places over all arms, then that of each arm."""
+def _compare_positions(
+    prepared: PreparedRun, load: str, periods: Periods, starts: Starts
+) -> Iterator[PlaceRow]:
+    """Yield the comparison of positions over all arms, then that of each arm."""
     free = _free_of_blocks_and_arms(periods)
-    # A period that was measured once more came after its block, in no place of it.
+    # A period that was measured once more came after its block, at no position of it.
     known = [
         key
         for key in sorted(free)
-        if (load, *key) in starts and starts[load, *key].place < len(prepared.arms)
+        if (load, *key) in starts and starts[load, *key].position < len(prepared.arms)
     ]
-    places = [starts[load, block, arm].place for block, arm in known]
+    positions = [starts[load, block, arm].position for block, arm in known]
     values = [math.exp(free[key]) for key in known]
-    found = {ALL_ARMS: position_effect(values, places, [block for block, _ in known])}
+    found = {ALL_ARMS: position_effect(values, positions, [block for block, _ in known])}
     for arm in prepared.arms:
         own = [at for at, (_, who) in enumerate(known) if who == arm]
-        found[arm] = compare_places([values[at] for at in own], [places[at] for at in own])
+        found[arm] = compare_positions([values[at] for at in own], [positions[at] for at in own])
     for arm, one in found.items():
         yield PlaceRow(
             arm=arm,
@@ -282,13 +286,9 @@ def warn_about_order(
     Of the deciding metric two equal arms that differ are named by the interval of that comparison alone.
     """
     alpha, least = 1 - confidence, 1 + thresholds.minimum_gain
-    for place in order.places:
-        if (
-            place.ratios
-            and _is_found(place.adjusted_p, alpha)
-            and max(place.ratios) / min(place.ratios) > least
-        ):
-            yield _describe_place(place)
+    for one in order.places:
+        if one.ratios and _is_found(one.adjusted_p, alpha) and max(one.ratios) / min(one.ratios) > least:
+            yield _describe_position(one)
     for row in order.drifts:
         if row.change and _is_found(row.adjusted_p, alpha) and max(row.change, 1 / row.change) > least:
             yield _describe_drift(row)
@@ -302,7 +302,7 @@ def warn_about_order(
             )
 
 
-def _describe_place(row: PlaceRow) -> str:
+def _describe_position(row: PlaceRow) -> str:
     whose = "every arm" if row.arm == ALL_ARMS else row.arm
     factors = ", ".join(f"{ratio:.2f}" for ratio in row.ratios or ())
     return (

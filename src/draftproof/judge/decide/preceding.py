@@ -19,7 +19,7 @@ from draftproof.core.records import BlockRecord, Warmup
 from draftproof.judge.decide.cells import CellEvidence, decide_effect
 from draftproof.judge.decide.processes import EQUAL_ARMS, PeriodTable, number_kinds, tabulate_periods
 from draftproof.judge.decide.tails import TAIL_CODES
-from draftproof.judge.observe.observed import PeriodKey, list_processes, place_in_time
+from draftproof.judge.observe.observed import PeriodKey, list_processes, sort_by_time
 from draftproof.judge.observe.pairs import DECISIVE
 from draftproof.judge.observe.run_data import PreparedRun
 from draftproof.judge.results.decide import PrecedingRow, Reference
@@ -76,7 +76,7 @@ def find_preceding(prepared: PreparedRun) -> dict[PeriodKey, Preceding]:
     """
     manifest = prepared.run.manifest
     offset_ns = manifest.anchor_wall_ns - manifest.anchor_monotonic_ns
-    placed = place_in_time(prepared.every.blocks, anchor_offset_ns=offset_ns)
+    placed = sort_by_time(prepared.every.blocks, anchor_offset_ns=offset_ns)
     warmed = _sum_warmups(prepared.run.warmups)
     found: dict[PeriodKey, Preceding] = {}
     for (began_ns, before), (next_ns, period) in pairwise(placed):

@@ -39,7 +39,7 @@ def tabulate_periods(prepared: PreparedRun, values: Floats) -> Iterator[PeriodTa
     usable = columns.timed & columns.in_order & (values > 0)
     for load in prepared.loads:
         found = {arm: _first_asked(prepared, arm, load, usable) for arm in prepared.arms}
-        arms = tuple(arm for arm, places in found.items() if len(places))
+        arms = tuple(arm for arm, indices in found.items() if len(indices))
         if arms:
             yield _tabulate(prepared, load, {arm: found[arm] for arm in arms}, values)
 
@@ -51,19 +51,19 @@ def number_kinds(arms: Sequence[str]) -> Ints:
 
 def _first_asked(prepared: PreparedRun, arm: str, load: str, usable: np.typing.NDArray[np.bool_]) -> Ints:
     """Return where the usable requests of an arm stand, one for each that was asked, by what was asked."""
-    places = prepared.places_of(arm, load)
-    places = places[usable[places]]
-    return places[np.unique(prepared.columns.asked[places], return_index=True)[1]]
+    indices = prepared.indices_of(arm, load)
+    indices = indices[usable[indices]]
+    return indices[np.unique(prepared.columns.asked[indices], return_index=True)[1]]
 
 
-def _tabulate(prepared: PreparedRun, load: str, places: dict[str, Ints], values: Floats) -> PeriodTable:
-    columns, arms = prepared.columns, tuple(places)
-    asked = [columns.asked[own] for own in places.values()]
+def _tabulate(prepared: PreparedRun, load: str, indices: dict[str, Ints], values: Floats) -> PeriodTable:
+    columns, arms = prepared.columns, tuple(indices)
+    asked = [columns.asked[own] for own in indices.values()]
     shared = asked[0]
     for other in asked[1:]:
         shared = np.intersect1d(shared, other, assume_unique=True)
     kept = [
-        own[np.isin(of, shared, assume_unique=True)] for own, of in zip(places.values(), asked, strict=True)
+        own[np.isin(of, shared, assume_unique=True)] for own, of in zip(indices.values(), asked, strict=True)
     ]
     logs = np.log(values[np.array(kept, dtype=np.intp)])  # (arms, requests)
     free = logs - logs.mean(axis=0)

@@ -371,26 +371,26 @@ def _count_requests(ask: _Ask, needs: Sequence[Need], arms: int) -> tuple[int, i
     return _requests_at(ask, needs, arms, 0), _requests_at(ask, needs, arms, -1)
 
 
-def _requests_at(ask: _Ask, needs: Sequence[Need], arms: int, place: int) -> int:
+def _requests_at(ask: _Ask, needs: Sequence[Need], arms: int, index: int) -> int:
     most: dict[str, int] = dict(ask.counts)
     for need in needs:
         if need.aim == "gain":
-            most[need.segment] = max(most[need.segment], need.needed[place])
+            most[need.segment] = max(most[need.segment], need.needed[index])
     prompts = sum(most.values())
     of_all = [
         need
         for need in needs
         if need.aim != "gain" and not any(level.classes for level in ask.plan.load if level.name == need.load)
     ]
-    prompts = max([prompts, *(need.needed[place] for need in of_all)])
+    prompts = max([prompts, *(need.needed[index] for need in of_all)])
     return arms * sum(
-        level.repeats * (_grow_mix(ask, level, needs, place) if level.classes else prompts)
+        level.repeats * (_grow_mix(ask, level, needs, index) if level.classes else prompts)
         for level in ask.plan.load
     )
 
 
-def _grow_mix(ask: _Ask, level: LoadLevel, needs: Sequence[Need], place: int) -> int:
+def _grow_mix(ask: _Ask, level: LoadLevel, needs: Sequence[Need], index: int) -> int:
     """Return the requests of one repeat of a mix that has enough of the segment that is most wanting."""
     once = len(choose_items(ask.items, level, 0, ask.plan.seed, ask.plan.workload.segment_by))
-    factors = [need.needed[place] / max(need.have, 1) for need in needs if need.load == level.name]
+    factors = [need.needed[index] / max(need.have, 1) for need in needs if need.load == level.name]
     return math.ceil(once * max([1.0, *factors]))

@@ -212,7 +212,7 @@ def _estimate(
 
 
 def _widen_by_luck(
-    prepared: PreparedRun, estimate: RatioEstimate, places: tuple[Ints, Ints], values: Floats
+    prepared: PreparedRun, estimate: RatioEstimate, indices: tuple[Ints, Ints], values: Floats
 ) -> RatioEstimate:
     """Return an estimate whose interval takes in what the luck of processes moves, the tail as the mean.
 
@@ -221,8 +221,8 @@ def _widen_by_luck(
     luck, own = spread_processes(prepared, values), error_of_interval(estimate)
     if luck is None or own is None:
         return estimate
-    mine, theirs = (prepared.process_numbers[of_arm] for of_arm in places)
-    weight = weigh_processes(mine, theirs, prepared.columns.blocks[places[0]])
+    mine, theirs = (prepared.process_numbers[of_arm] for of_arm in indices)
+    weight = weigh_processes(mine, theirs, prepared.columns.blocks[indices[0]])
     return stretch_for_periods(estimate, luck.variance * weight, own, luck.degrees)
 
 
@@ -252,9 +252,9 @@ def _judge(
     metric: str, cell: CellKey, tails: Tails, thresholds: Thresholds, *, withholds: bool
 ) -> GuardrailFinding:
     limit, load = 1 + thresholds.tail_margin, cell[1]
-    places = (cell, (ALL_SEGMENTS, load))
-    own, whole = (refer("tails", one, metric) for one in places)
-    here, pooled = (_row_of(tails, metric, one) for one in places)
+    cells = (cell, (ALL_SEGMENTS, load))
+    own, whole = (refer("tails", one, metric) for one in cells)
+    here, pooled = (_row_of(tails, metric, one) for one in cells)
     code, null = TAIL_CODES[metric], null_difference_at(tails.index, metric, load)
     if _standing(here.ratio, limit, null) == "violated":
         return find("violated", code, _describe(here, thresholds), own)

@@ -49,26 +49,26 @@ def compute_arm_cells(prepared: PreparedRun) -> tuple[ArmCell, ...]:
 
 def compute_arm_cell(prepared: PreparedRun, arm: str, segment: str, load: str) -> ArmCell:
     """Return one arm in one cell."""
-    columns, places = prepared.columns, prepared.places_of(arm, load, segment)
-    on_time = places[columns.timed[places]]
+    columns, indices = prepared.columns, prepared.indices_of(arm, load, segment)
+    on_time = indices[columns.timed[indices]]
     answered = on_time[columns.is_ok[on_time]]
     gaps = columns.gaps_of(answered)
     shares = [_to_share(columns, answered, part) for part in ("queue_ns", "prefill_ns", "decode_ns")]
-    sound = places[columns.is_sound[places] & columns.discloses[places]]
+    sound = indices[columns.is_sound[indices] & columns.discloses[indices]]
     timed = sound[columns.timed[sound]]
-    rounds = [one for place in timed.tolist() for one in columns.records[place].rounds or ()]
-    judged, passed, critical_failed, unjudged = columns.checks[places].sum(axis=0).tolist()
+    rounds = [one for index in timed.tolist() for one in columns.records[index].rounds or ()]
+    judged, passed, critical_failed, unjudged = columns.checks[indices].sum(axis=0).tolist()
     return ArmCell(
         arm=arm,
         segment=segment,
         load=load,
-        attempted=len(places),
-        prompts=len(np.unique(columns.prompts[places])),
-        outcomes=_count_outcomes(columns, places),
+        attempted=len(indices),
+        prompts=len(np.unique(columns.prompts[indices])),
+        outcomes=_count_outcomes(columns, indices),
         ttft=_to_percentiles(prepared, on_time, "ttft_from_schedule_ns", (arm, segment, load)),
         tpot=_to_percentiles(prepared, on_time, "tpot_ns", (arm, segment, load)),
         e2e=_to_percentiles(prepared, on_time, "e2e_from_schedule_ns", (arm, segment, load)),
-        output_tokens_mean=_to_mean(prepared, places, "output_tokens", (arm, segment, load)),
+        output_tokens_mean=_to_mean(prepared, indices, "output_tokens", (arm, segment, load)),
         icl_p50_ns=percentile(gaps, 0.50),
         icl_p99_ns=percentile(gaps, 0.99),
         stall_count=int(columns.stalls[answered].sum()),
@@ -77,17 +77,17 @@ def compute_arm_cell(prepared: PreparedRun, arm: str, segment: str, load: str) -
         queue_share=shares[0],
         prefill_share=shares[1],
         decode_share=shares[2],
-        acceptance=pool_acceptance(columns.records[place] for place in sound.tolist()),
+        acceptance=pool_acceptance(columns.records[index] for index in sound.tolist()),
         progress=committed_progress(rounds),
         checks=CheckSummary(judged=judged, passed=passed, critical_failed=critical_failed, unjudged=unjudged),
-        fallbacks=_count_fallbacks(columns.fallbacks[places]),
+        fallbacks=_count_fallbacks(columns.fallbacks[indices]),
         tpot_bases=_count_bases(columns, answered),
         tpot_most=_to_longest(prepared, answered, (arm, segment, load)),
     )
 
 
 def _count_bases(columns: Columns, answered: Ints) -> dict[str, int]:
-    bases = [columns.observations[place].metrics for place in answered.tolist()]
+    bases = [columns.observations[index].metrics for index in answered.tolist()]
     return dict(sorted(Counter(one.tpot_basis for one in bases if one.tpot_ns and one.tpot_basis).items()))
 
 
@@ -98,11 +98,11 @@ def _to_longest(prepared: PreparedRun, answered: Ints, parts: Sequence[str]) -> 
     return _to_mean(prepared, answered, "tpot_most_ns", parts)
 
 
-def _count_outcomes(columns: Columns, places: Ints) -> dict[str, int]:
+def _count_outcomes(columns: Columns, indices: Ints) -> dict[str, int]:
     counts = Counter(
-        name_outcome(columns.records[place]) for place in places[~columns.is_ok[places]].tolist()
+        name_outcome(columns.records[index]) for index in indices[~columns.is_ok[indices]].tolist()
     )
-    answered = int(columns.is_ok[places].sum())
+    answered = int(columns.is_ok[indices].sum())
     return dict(sorted((counts + Counter({"ok": answered})).items()))
 
 
@@ -114,10 +114,10 @@ def _to_share(columns: Columns, answered: Ints, part: str) -> float | None:
     return int(spent[known].astype(np.int64).sum()) / total if total > 0 else None
 
 
-def _to_percentiles(prepared: PreparedRun, places: Ints, metric: str, parts: Sequence[str]) -> Percentiles:
+def _to_percentiles(prepared: PreparedRun, indices: Ints, metric: str, parts: Sequence[str]) -> Percentiles:
     columns = prepared.columns
     values = columns.metric(metric)
-    answered, failed = places[~np.isnan(values[places])], places[~columns.is_ok[places]]
+    answered, failed = indices[~np.isnan(values[indices])], indices[~columns.is_ok[indices]]
     attempted = np.concatenate([answered, failed])
     with_failures = np.concatenate([values[answered], np.full(len(failed), math.inf)])
     level = prepared.plan.comparison.confidence
@@ -126,7 +126,7 @@ def _to_percentiles(prepared: PreparedRun, places: Ints, metric: str, parts: Seq
     return Percentiles(
         **figures,
         **{f"ok_{name}": figure for name, figure in alone.items()},
-        mean_ok=_to_mean(prepared, places, metric, parts),
+        mean_ok=_to_mean(prepared, indices, metric, parts),
     )
 
 
@@ -153,10 +153,10 @@ def _finite(value: float | None) -> float | None:
     return None if value is None or math.isinf(value) else value
 
 
-def _to_mean(prepared: PreparedRun, places: Ints, metric: str, parts: Sequence[str]) -> Figure:
+def _to_mean(prepared: PreparedRun, indices: Ints, metric: str, parts: Sequence[str]) -> Figure:
     columns, choice = prepared.columns, prepared.plan.comparison
     values = columns.metric(metric)
-    valued = places[~np.isnan(values[places])]
+    valued = indices[~np.isnan(values[indices])]
     found = mean_interval(
         values[valued],
         columns.prompts[valued],
@@ -168,9 +168,9 @@ def _to_mean(prepared: PreparedRun, places: Ints, metric: str, parts: Sequence[s
     return as_figure(found)
 
 
-def _to_on_time(prepared: PreparedRun, places: Ints) -> Figure:
+def _to_on_time(prepared: PreparedRun, indices: Ints) -> Figure:
     level = prepared.plan.comparison.confidence
-    states = prepared.columns.on_time(prepared.plan.objectives)[places]
+    states = prepared.columns.on_time(prepared.plan.objectives)[indices]
     judged = int((~np.isnan(states)).sum())
     on_time = int((states == 1).sum())
     return share_figure(on_time, judged, level, "no request could be judged against the objectives")
@@ -231,21 +231,21 @@ def compute_label_acceptance(prepared: PreparedRun) -> tuple[LabelAcceptance, ..
     columns, items = prepared.columns, {item.id: item for item in prepared.run.items}
     found = []
     for load in prepared.loads:
-        places = prepared.places_of("candidate", load)
-        asked = np.unique(columns.items[places]).tolist()
+        indices = prepared.indices_of("candidate", load)
+        asked = np.unique(columns.items[indices]).tolist()
         for dimension in DIMENSIONS:
             labels = [items[name].segments.get(dimension) for name in columns.item_ids]
             for label in sorted({label for item in asked if (label := labels[item]) is not None}):
                 has_label = np.array([one == label for one in labels], dtype=np.bool_)
-                own = places[has_label[columns.items[places]]]
+                own = indices[has_label[columns.items[indices]]]
                 row = _summarise_label(columns, own, (load, dimension, label))
                 found += [] if row is None else [row]
     return tuple(found)
 
 
-def _summarise_label(columns: Columns, places: Ints, key: tuple[str, str, str]) -> LabelAcceptance | None:
-    sound = places[columns.is_sound[places] & columns.discloses[places]]
-    pooled = pool_acceptance(columns.records[place] for place in sound.tolist())
+def _summarise_label(columns: Columns, indices: Ints, key: tuple[str, str, str]) -> LabelAcceptance | None:
+    sound = indices[columns.is_sound[indices] & columns.discloses[indices]]
+    pooled = pool_acceptance(columns.records[index] for index in sound.tolist())
     if pooled is None:
         return None
     return LabelAcceptance(
@@ -253,7 +253,7 @@ def _summarise_label(columns: Columns, places: Ints, key: tuple[str, str, str]) 
         load=key[0],
         dimension=key[1],
         label=key[2],
-        prompts=len(np.unique(columns.prompts[places[columns.is_ok[places]]])),
+        prompts=len(np.unique(columns.prompts[indices[columns.is_ok[indices]]])),
         num_draft_tokens=pooled.num_draft_tokens,
         num_accepted_draft_tokens=pooled.num_accepted_draft_tokens,
         draft_acceptance_rate=pooled.draft_acceptance_rate,

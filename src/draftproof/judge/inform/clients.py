@@ -41,7 +41,7 @@ def summarise_clients(
     stretches: defaultdict[tuple[str, str], list[PeriodWindow]] = defaultdict(list)
     for window in windows:
         stretches[window.arm, window.load].append(window)
-    connects, by_place = _collect_connects(prepared), {(one.arm, one.load): one for one in uses}
+    connects, by_arm = _collect_connects(prepared), {(one.arm, one.load): one for one in uses}
     return tuple(
         _summarise(
             prepared,
@@ -52,7 +52,7 @@ def summarise_clients(
                 blocks=blocks[arm, load],
                 windows=stretches[arm, load],
                 connects=connects[arm, load],
-                use=by_place.get((arm, load)),
+                use=by_arm.get((arm, load)),
             ),
         )
         for load in prepared.loads
@@ -143,19 +143,19 @@ def _most(values: Iterable[int | None]) -> int | None:
     return max((value for value in values if value is not None), default=None)
 
 
-_Place = tuple[str, str]  # load, arm
+_LoadArm = tuple[str, str]  # load, arm
 
 
 def summarise_phases(prepared: PreparedRun) -> tuple[PhaseSummary, ...]:
     """Return one row per load and arm, loads and arms in the order of the run."""
-    warmups = _by_place(prepared.run.warmups)
-    asked = defaultdict[_Place, int](int)
+    warmups = _by_load_arm(prepared.run.warmups)
+    asked = defaultdict[_LoadArm, int](int)
     for record in prepared.run.records:
         if record.phase == "warmup":
             asked[record.load, record.arm] += 1
     periods = _split_periods(prepared)
     return tuple(
-        _summarise_place(prepared, (load, arm), warmups[load, arm], asked[load, arm], periods[load, arm])
+        _summarise_phases(prepared, (load, arm), warmups[load, arm], asked[load, arm], periods[load, arm])
         for load in prepared.loads
         for arm in prepared.arms
     )
@@ -167,7 +167,8 @@ def warn_about_warmups(warmups: Iterable[Warmup]) -> Iterator[str]:
     if not restless:
         return
     named = "; ".join(
-        f"{arm} at {load} ({_describe(found)})" for (load, arm), found in sorted(_by_place(restless).items())
+        f"{arm} at {load} ({_describe(found)})"
+        for (load, arm), found in sorted(_by_load_arm(restless).items())
     )
     yield (
         f"The warm-up did not become stable: {named}. The first counted requests there may still belong to "
@@ -185,14 +186,14 @@ def _describe(restless: Sequence[Warmup]) -> str:
     return f"{times}{requests}, last change {worst.change:.0%} where {worst.tolerance:.0%} is allowed"
 
 
-def _summarise_place(
+def _summarise_phases(
     prepared: PreparedRun,
-    place: _Place,
+    key: _LoadArm,
     warmups: Sequence[Warmup],
     asked: int,
     periods: Sequence[PeriodPhases],
 ) -> PhaseSummary:
-    load, arm = place
+    load, arm = key
     manifest = next((one for one in prepared.run.manifest.arms if one.arm == arm), None)
     warm = [one.metrics.ttft_ns for one in prepared.of_arm(arm, load) if one.is_ok and one.timed]
     changes = [one.change for one in warmups if one.change is not None]
@@ -216,7 +217,7 @@ def _summarise_place(
     )
 
 
-def _split_periods(prepared: PreparedRun) -> defaultdict[_Place, list[PeriodPhases]]:
+def _split_periods(prepared: PreparedRun) -> defaultdict[_LoadArm, list[PeriodPhases]]:
     """Split the periods that ended in one piece: what a resumed one did between its parts is no phase."""
     parts = defaultdict[tuple[str, int, str], list[BlockRecord]](list)
     for block in prepared.run.blocks:
@@ -224,7 +225,7 @@ def _split_periods(prepared: PreparedRun) -> defaultdict[_Place, list[PeriodPhas
     counted = defaultdict[tuple[str, int, str], list[RequestRecord]](list)
     for seen in prepared.observations:
         counted[seen.record.load, seen.record.block, seen.record.arm].append(seen.record)
-    found = defaultdict[_Place, list[PeriodPhases]](list)
+    found = defaultdict[_LoadArm, list[PeriodPhases]](list)
     for (load, number, arm), pieces in parts.items():
         phases = split_period(pieces[0], counted[load, number, arm])
         if len(pieces) == 1 and phases is not None:
@@ -232,8 +233,8 @@ def _split_periods(prepared: PreparedRun) -> defaultdict[_Place, list[PeriodPhas
     return found
 
 
-def _by_place(warmups: Iterable[Warmup]) -> defaultdict[_Place, list[Warmup]]:
-    found = defaultdict[_Place, list[Warmup]](list)
+def _by_load_arm(warmups: Iterable[Warmup]) -> defaultdict[_LoadArm, list[Warmup]]:
+    found = defaultdict[_LoadArm, list[Warmup]](list)
     for one in sorted(warmups, key=lambda one: (one.load, one.arm, one.block, one.start, one.started_ns)):
         found[one.load, one.arm].append(one)
     return found

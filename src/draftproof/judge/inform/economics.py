@@ -19,10 +19,10 @@ import msgspec
 
 from draftproof.judge.decide.device_time import (
     NO_WINDOW,
+    ArmLoad,
     Books,
     DeviceTime,
-    Place,
-    compare_places,
+    compare_unit_time,
     measure_device_time,
     null_of_loads,
     transform_figure,
@@ -256,7 +256,7 @@ def compute_economics(
         differences=index_differences(differences),
         invalid=frozenset(load for load in prepared.loads if faults is not None and faults.is_invalid(load)),
     )
-    uses = tuple(_use(books, place) for place in books.times)
+    uses = tuple(_use(books, own) for own in books.times)
     capacities = tuple(_capacity(prepared, arm, uses) for arm in prepared.arms)
     return Economics(
         currency=prices.currency,
@@ -273,13 +273,13 @@ def compute_economics(
     )
 
 
-def _use(books: Books, place: Place) -> ArmUse:
-    time, joules = books.times[place], _joules(books, place, of_good=False)
+def _use(books: Books, own: ArmLoad) -> ArmUse:
+    time, joules = books.times[own], _joules(books, own, of_good=False)
     on_time = time.on_time / time.judged if time.judged else None
     per_good = _per_thousand(books, time, "good")
     return ArmUse(
-        arm=place[0],
-        load=place[1],
+        arm=own[0],
+        load=own[1],
         devices=time.devices,
         window_s=time.window_s,
         measured_share=time.measured_share,
@@ -369,13 +369,13 @@ def _list_worths(books: Books, best: Mapping[str, str | None]) -> tuple[Worth, .
     return (*at_loads, *at_best)
 
 
-def _worth(books: Books, place: Place, other: Place, load: str | None) -> Worth:
-    prices, arm = books.prices, place[0]
+def _worth(books: Books, own: ArmLoad, other: ArmLoad, load: str | None) -> Worth:
+    prices, arm = books.prices, own[0]
     of_requests = prices.tokens_per_month is None and prices.requests_per_month is not None
     volume = prices.requests_per_month if of_requests else prices.tokens_per_month
-    noise, quality = null_of_loads(books, (place[1], other[1])), _quality(books, place, other)
+    noise, quality = null_of_loads(books, (own[1], other[1])), _quality(books, own, other)
     work = {"candidate": prices.candidate, "alternative": prices.alternative}.get(arm, Work())
-    costs = _unit_costs(books, place, other, of_good=of_requests, noise=noise or 1.0)
+    costs = _unit_costs(books, own, other, of_good=of_requests, noise=noise or 1.0)
     saved = even = Span(reason=_why_no_money(prices, arm, other[0], costs))
     standing: WorthStanding = "unknown"
     if saved.reason is None and costs is not None:
@@ -388,15 +388,15 @@ def _worth(books: Books, place: Place, other: Place, load: str | None) -> Worth:
         arm=arm,
         versus=other[0],
         load=load,
-        token_ratio=compare_places(books, place, other, of_good=False),
-        good_ratio=compare_places(books, place, other, of_good=True),
+        token_ratio=compare_unit_time(books, own, other, of_good=False),
+        good_ratio=compare_unit_time(books, own, other, of_good=True),
         noise=noise,
         quality=quality,
         saving_over_horizon=saved,
         break_even_per_month=even,
         unit="requests" if of_requests else "tokens",
         standing=standing,
-        left_out=_left_out(books, place, other, work),
+        left_out=_left_out(books, own, other, work),
         text="",
     )
     return msgspec.structs.replace(found, text=describe_worth(found, prices))
@@ -412,13 +412,15 @@ def _why_no_money(prices: Prices, arm: str, versus: str, costs: UnitCosts | None
     return "there is no device time with an interval in both arms" if costs is None else None
 
 
-def _unit_costs(books: Books, place: Place, other: Place, *, of_good: bool, noise: float) -> UnitCosts | None:
+def _unit_costs(
+    books: Books, own: ArmLoad, other: ArmLoad, *, of_good: bool, noise: float
+) -> UnitCosts | None:
     """Return what units take, the ratio widened by what two equal arms differ by."""
     seconds = _pair(_per_thousand(books, books.times[other], "good" if of_good else "tokens", joint=True))
-    ratio = _pair(compare_places(books, place, other, of_good=of_good, joint=True))
+    ratio = _pair(compare_unit_time(books, own, other, of_good=of_good, joint=True))
     if seconds is None or ratio is None:
         return None
-    theirs, ours = (_joules(books, one, of_good=of_good) for one in (other, place))
+    theirs, ours = (_joules(books, one, of_good=of_good) for one in (other, own))
     is_metered = books.prices.energy_kwh and theirs is not None and ours is not None
     return UnitCosts(
         seconds=seconds,
@@ -427,17 +429,17 @@ def _unit_costs(books: Books, place: Place, other: Place, *, of_good: bool, nois
     )
 
 
-def _joules(books: Books, place: Place, *, of_good: bool) -> float | None:
-    service = books.services.get(place)
+def _joules(books: Books, own: ArmLoad, *, of_good: bool) -> float | None:
+    service = books.services.get(own)
     if service is None or service.energy_per_output_token_joules is None:
         return None
     joules = 1000 * service.energy_per_output_token_joules
-    return _joules_per_good(books.times[place], joules) if of_good else joules
+    return _joules_per_good(books.times[own], joules) if of_good else joules
 
 
-def _quality(books: Books, place: Place, other: Place) -> QualityStanding:
+def _quality(books: Books, own: ArmLoad, other: ArmLoad) -> QualityStanding:
     """Return whether passed checks hold up within the plan's margin, at the arm's own load."""
-    row = books.differences.get(("passed_share", place[0], other[0], ALL_SEGMENTS, place[1]))
+    row = books.differences.get(("passed_share", own[0], other[0], ALL_SEGMENTS, own[1]))
     if row is None or row.difference.low is None or row.difference.high is None:
         return "not_compared"
     margin = books.prepared.plan.thresholds.quality_margin
@@ -446,16 +448,16 @@ def _quality(books: Books, place: Place, other: Place) -> QualityStanding:
     return "held" if row.difference.low >= -margin else "not_shown"
 
 
-def _left_out(books: Books, place: Place, other: Place, work: Work) -> tuple[str, ...]:
+def _left_out(books: Books, own: ArmLoad, other: ArmLoad, work: Work) -> tuple[str, ...]:
     """Return what is in no amount of money, in words."""
     prices, found = books.prices, []
     if prices.device_hour is None:
         found.append("device time (no price)")
     if prices.energy_kwh is None:
         found.append("energy (no price of its own)")
-    elif None in (_joules(books, place, of_good=False), _joules(books, other, of_good=False)):
+    elif None in (_joules(books, own, of_good=False), _joules(books, other, of_good=False)):
         found.append("energy (not metered in both arms)")
-    if null_of_loads(books, (place[1], other[1])) is None:
+    if null_of_loads(books, (own[1], other[1])) is None:
         found.append("difference between two equal arms (not measured)")
     hours = (work.one_off_hours, work.recurring_hours_per_month)
     if all(one in (None, (0.0, 0.0)) for one in hours):

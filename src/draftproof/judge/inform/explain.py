@@ -20,7 +20,7 @@ from draftproof.judge.results.decide import ContextBand, GuardrailStanding
 from draftproof.judge.results.run import Cell, Figure, Reason, Results
 from draftproof.plan.limits import LoadSize
 
-Places = Mapping[str, Sequence[str]]
+Locations = Mapping[str, Sequence[str]]
 _COMPARED = (DECISIVE, ("baseline_null", "baseline"), ("candidate", "alternative"))
 
 
@@ -99,10 +99,10 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     cells: tuple[CellView, ...]
 
 
-def explain(run: RunData, results: Results, places: Places, cell: str | None = None) -> Explanation:
+def explain(run: RunData, results: Results, locations: Locations, cell: str | None = None) -> Explanation:
     """Return the way from the verdict to the requests, for every cell or for the one that is named.
 
-    Raises UsageError: there is no such cell. `places`: request id -> where it stands in the run directory;
+    Raises UsageError: there is no such cell. `locations`: request id -> where it is in the run directory;
     `cell`: "SEGMENT@LOAD", the segment by its key or its labels.
     """
     prepared = prepare_run(run)
@@ -121,7 +121,7 @@ def explain(run: RunData, results: Results, places: Places, cell: str | None = N
         reasons=verdict.reasons,
         thresholds=results.thresholds,
         cell=cell,
-        cells=tuple(_view_cell(prepared, results, one, pairs, places) for one in chosen),
+        cells=tuple(_view_cell(prepared, results, one, pairs, locations) for one in chosen),
     )
 
 
@@ -135,13 +135,15 @@ def find_cell(results: Results, text: str) -> Cell:
     raise UsageError(f"the run has no cell {text!r}.", place="--cell", fix=f"name one of: {shown or 'none'}.")
 
 
-def _view_cell(prepared: PreparedRun, results: Results, cell: Cell, pairs: Pairs, places: Places) -> CellView:
-    place = (cell.segment, cell.load)
-    inside = pairs.cell(*place)
-    prompts = _view_prompts(prepared, inside, places, _unpaired(prepared, place, inside))
+def _view_cell(
+    prepared: PreparedRun, results: Results, cell: Cell, pairs: Pairs, locations: Locations
+) -> CellView:
+    key = (cell.segment, cell.load)
+    inside = pairs.cell(*key)
+    prompts = _view_prompts(prepared, inside, locations, _unpaired(prepared, key, inside))
     without = [one.ratio_without for one in prompts if one.ratio_without is not None]
     effects = index_effects(results.effects)
-    own, null, rival = (effects.get((results.metric, *arms, *place)) for arms in _COMPARED)
+    own, null, rival = (effects.get((results.metric, *arms, *key)) for arms in _COMPARED)
     return CellView(
         segment=cell.segment,
         load=cell.load,
@@ -153,7 +155,7 @@ def _view_cell(prepared: PreparedRun, results: Results, cell: Cell, pairs: Pairs
         versus_alternative=rival.simultaneous if rival else None,
         guardrails=cell.guardrails,
         reasons=cell.reasons,
-        bands=tuple(one for one in results.context_bands if (one.segment, one.load) == place),
+        bands=tuple(one for one in results.context_bands if (one.segment, one.load) == key),
         leave_one_out_low=min(without, default=None),
         leave_one_out_high=max(without, default=None),
         carried_by=_count_carriers(prepared, inside) if cell.status == "gain" else None,
@@ -163,12 +165,12 @@ def _view_cell(prepared: PreparedRun, results: Results, cell: Cell, pairs: Pairs
 
 
 def _view_prompts(
-    prepared: PreparedRun, inside: Pairs, places: Places, unpaired: Sequence[Observation]
+    prepared: PreparedRun, inside: Pairs, locations: Locations, unpaired: Sequence[Observation]
 ) -> tuple[PromptView, ...]:
     """Return the prompts of a cell by their ratio; those without a ratio come last."""
     requests: defaultdict[str, list[RequestView]] = defaultdict(list)
     for seen in [one for pair in inside for one in (pair.arm, pair.versus)] + list(unpaired):
-        requests[seen.record.item_id].append(_view_request(seen, places))
+        requests[seen.record.item_id].append(_view_request(seen, locations))
     usable = _usable(prepared, inside)
     views = [_view_prompt(prepared, item_id, usable, tuple(found)) for item_id, found in requests.items()]
     return tuple(sorted(views, key=lambda one: (one.ratio is None, one.ratio or 0.0, one.item_id)))
@@ -200,11 +202,11 @@ def _explain_absence(requests: Sequence[RequestView]) -> str:
     return "the metric is not known in both arms"
 
 
-def _view_request(seen: Observation, places: Places) -> RequestView:
+def _view_request(seen: Observation, locations: Locations) -> RequestView:
     record, metrics = seen.record, seen.metrics
     return RequestView(
         request_id=record.request_id,
-        places=tuple(places.get(record.request_id, ())),
+        places=tuple(locations.get(record.request_id, ())),
         arm=record.arm,
         block=record.block,
         repeat=record.repeat,
@@ -219,10 +221,10 @@ def _view_request(seen: Observation, places: Places) -> RequestView:
     )
 
 
-def _unpaired(prepared: PreparedRun, place: tuple[str, str], inside: Pairs) -> list[Observation]:
+def _unpaired(prepared: PreparedRun, key: tuple[str, str], inside: Pairs) -> list[Observation]:
     """Return requests of the two arms that no pair of the cell holds: partners missing, attempts repeated."""
     paired = {one.record.request_id for pair in inside for one in (pair.arm, pair.versus)}
-    segment, load = place
+    segment, load = key
     return [
         seen
         for arm in DECISIVE

@@ -88,11 +88,11 @@ def warn_about_filling(prepared: PreparedRun) -> Iterator[str]:
     """Yield a sentence for each load whose ramp-ups were cut and each arm whose queue grew in its periods."""
     yield from _warn_about_leads(prepared)
     loads = {level.name for level in prepared.plan.load if is_steady(level.open_loop)}
-    by_place = defaultdict[tuple[str, str], list[tuple[float, float]]](list)
+    by_load_arm = defaultdict[tuple[str, str], list[tuple[float, float]]](list)
     for (load, _, arm), records in (group_whole_periods(prepared, loads) if loads else {}).items():
         if (halves := measure_halves(records)) is not None:
-            by_place[load, arm].append(halves)
-    for (load, arm), periods in sorted(by_place.items()):
+            by_load_arm[load, arm].append(halves)
+    for (load, arm), periods in sorted(by_load_arm.items()):
         if (grown := find_growth(periods)) is not None:
             yield (
                 f"At load {load} the requests in flight of {arm} grew within its {grown.periods} "

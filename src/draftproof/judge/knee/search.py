@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from draftproof.judge.knee.trials import PeriodSeen, Place, estimate_trial_s
+from draftproof.judge.knee.trials import GridKey, PeriodSeen, estimate_trial_s
 from draftproof.judge.observe.levels import Trial, count_blocks, list_arms, list_items, plan_trial
 from draftproof.judge.observe.run_data import PeriodKey
 from draftproof.judge.stats.knee import Rules, Seen, Step, TrialOutcome, choose_step, judge_share
@@ -57,7 +57,7 @@ class Search(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     trials: tuple[Trial, ...]
-    points: dict[Place, PointSeen]
+    points: dict[GridKey, PointSeen]
     next: Trial | None
     spent_s: float
     ended: Ending
@@ -74,7 +74,7 @@ def replay(plan: Plan, items: Sequence[Item], periods: Mapping[PeriodKey, Period
     sizes = {item.id: item.turns for item in list_items(plan, items)}
     rules = Rules(len(knee.grid), knee.points_per_doubling, knee.trials, knee.on_time_share)
     begun = _find_begun(knee, arms, periods)
-    points: dict[Place, PointSeen] = {}
+    points: dict[GridKey, PointSeen] = {}
     trials: list[Trial] = []
     spent_s, first = 0.0, count_blocks(plan, items)
 
@@ -89,7 +89,7 @@ def replay(plan: Plan, items: Sequence[Item], periods: Mapping[PeriodKey, Period
         step = _find_step(chosen, begun.get(index), is_over=index + 1 in begun)
         if step is None:
             return stop("settled")
-        trial_s = estimate_trial_s(knee, step, {place: one.periods for place, one in points.items()})
+        trial_s = estimate_trial_s(knee, step, {key: one.periods for key, one in points.items()})
         if index not in begun and spent_s + trial_s > knee.time_budget_s:
             return stop("budget", next_s=trial_s)
         number = sum(trial.point == step.point for trial in trials)
@@ -104,8 +104,8 @@ def replay(plan: Plan, items: Sequence[Item], periods: Mapping[PeriodKey, Period
 
 
 def judge_arm(
-    plan: Plan, arm: str, points: Mapping[Place, PointSeen], point: int, period: PeriodSeen
-) -> dict[Place, PointSeen]:
+    plan: Plan, arm: str, points: Mapping[GridKey, PointSeen], point: int, period: PeriodSeen
+) -> dict[GridKey, PointSeen]:
     """Return what an arm's points show after one more period at one of them.
 
     In an open loop the correlation times of its loads are taken together as one curve that rises: a single
@@ -213,7 +213,7 @@ def _stand(share: ClusteredShare | None, saturated: str | None, target: float) -
     return "open" if share is None else judge_share(share.low, share.high, target)
 
 
-def _standings(arms: Sequence[str], points: Mapping[Place, PointSeen]) -> dict[str, dict[int, Seen]]:
+def _standings(arms: Sequence[str], points: Mapping[GridKey, PointSeen]) -> dict[str, dict[int, Seen]]:
     found: dict[str, dict[int, Seen]] = {arm: {} for arm in arms}
     for (arm, point), seen in points.items():
         value = seen.share.value if seen.share else None

@@ -222,8 +222,8 @@ def _key(record: RequestRecord | BlockRecord) -> PeriodKey:
     return (record.load, record.block, record.arm)
 
 
-Place = tuple[str, int]  # arm, point of the grid
-Seen = Mapping[Place, Sequence[PeriodSeen]]
+GridKey = tuple[str, int]  # arm, point of the grid
+Seen = Mapping[GridKey, Sequence[PeriodSeen]]
 
 
 def estimate_trial_s(knee: Knee, step: Step, seen: Seen) -> float:
@@ -248,7 +248,7 @@ def _period_s(knee: Knee, arm: str, point: int, seen: Seen) -> float:
 
 def _nearest(arm: str, point: int, seen: Seen) -> list[PeriodSeen]:
     """Return an arm's periods at the nearest loads below and above a point."""
-    at = [place for name, place in seen if name == arm]
+    at = [key for name, key in seen if name == arm]
     near = (
         max((one for one in at if one < point), default=None),
         min((one for one in at if one > point), default=None),

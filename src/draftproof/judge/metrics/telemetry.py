@@ -157,11 +157,11 @@ def gain_of_parts(start: Values, end: Values, names: Sequence[str]) -> float | N
 
 def _gain_by_position(ends: Sequence[tuple[Values, Values]], series: Series, name: str) -> dict[int, float]:
     """Return draft position -> gain, empty where the engine does not count by position."""
-    place = getattr(series, name)
+    source = getattr(series, name)
     total: defaultdict[int, float] = defaultdict(float)
-    for start, end in ends if place is not None else ():
-        before = sum_by_label(start, *place)
-        for label, after in sum_by_label(end, *place).items():
+    for start, end in ends if source is not None else ():
+        before = sum_by_label(start, *source)
+        for label, after in sum_by_label(end, *source).items():
             if label.isdecimal():
                 total[int(label)] += after - before.get(label, 0.0)
     return dict(sorted(total.items()))
@@ -348,12 +348,12 @@ def _tracks(period: PeriodSamples, source: str) -> list[Track]:
 def _pool(track: Track, read: Read, *, is_share: bool) -> list[_Point]:
     """Pool the replicas at every time at which all that ever say the gauge said it."""
     said: defaultdict[tuple[int, str | None], dict[int, float]] = defaultdict(dict)
-    for place, stretch in enumerate(track):
+    for index, stretch in enumerate(track):
         for sample in stretch.samples:
             value = read(sample.values)
             if value is not None:
-                said[sample.at_ns, sample.mark][place] = value
-    speaking = {place for values in said.values() for place in values}
+                said[sample.at_ns, sample.mark][index] = value
+    speaking = {index for values in said.values() for index in values}
     return [
         _Point(
             at_ns,

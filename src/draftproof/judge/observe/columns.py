@@ -48,7 +48,7 @@ def _flags(name: str) -> "cached_property[Bools]":
 
 def _named(name: str) -> "cached_property[Ints]":
     def make(columns: "Columns") -> Ints:
-        return _places([*map(attrgetter(name), columns.observations)])
+        return _index_names([*map(attrgetter(name), columns.observations)])
 
     return cached_property(make)
 
@@ -58,7 +58,7 @@ class Columns:
 
     timed = _flags("timed")  # whether the client was on time in the request's period
     in_order = _flags("in_order")  # whether the record's times run forwards
-    segments = _named("segment")  # places of names among the sorted names
+    segments = _named("segment")  # indices of names among the sorted names
     arms = _named("record.arm")
     loads = _named("record.load")
     items = _named("record.item_id")
@@ -199,7 +199,7 @@ class Columns:
     def turns_of_item(self) -> Ints:
         """How many turns the item's conversation has."""
         first = np.unique(self.items, return_index=True)[1].tolist()
-        turns: Ints = np.array([self.observations[place].item.turns for place in first], dtype=np.intp)
+        turns: Ints = np.array([self.observations[index].item.turns for index in first], dtype=np.intp)
         return turns[self.items]
 
     @cached_property
@@ -213,7 +213,7 @@ class Columns:
         _, first, owners = np.unique(
             number_rows(self.items, self.turns), return_index=True, return_inverse=True
         )
-        found = np.array([bool(self.observations[place].wanted_checks) for place in first.tolist()], np.bool_)
+        found = np.array([bool(self.observations[index].wanted_checks) for index in first.tolist()], np.bool_)
         return found[owners.reshape(-1)]
 
     @cached_property
@@ -301,7 +301,7 @@ class Columns:
         """Return the number of what each observation is resampled with, in the order of the names."""
         if cluster_by not in self._clusters:
             names = self.cluster_names(cluster_by)
-            of_item = _places([names[item_id] for item_id in self.item_ids])
+            of_item = _index_names([names[item_id] for item_id in self.item_ids])
             self._clusters[cluster_by] = of_item[self.items]
         return self._clusters[cluster_by]
 
@@ -309,7 +309,7 @@ class Columns:
         """Return item id -> name of what it is resampled with."""
         if cluster_by not in self._names:
             first = np.unique(self.items, return_index=True)[1].tolist()
-            found = [self.observations[place] for place in first]
+            found = [self.observations[index] for index in first]
             named = name_clusters([one.item for one in found], cluster_by)
             self._names[cluster_by] = {one.record.item_id: named[one.item.id] for one in found}
         return self._names[cluster_by]
@@ -354,9 +354,9 @@ def _rank(values: Ints) -> Ints:
     return np.unique(values, return_inverse=True)[1].reshape(-1)
 
 
-def _places(labels: list[str]) -> Ints:
-    places = {name: place for place, name in enumerate(sorted(set(labels)))}
-    return np.fromiter(map(places.__getitem__, labels), np.intp, len(labels))
+def _index_names(labels: list[str]) -> Ints:
+    indices = {name: index for index, name in enumerate(sorted(set(labels)))}
+    return np.fromiter(map(indices.__getitem__, labels), np.intp, len(labels))
 
 
 def _read(rows: Sequence[Any], name: str) -> Floats:

@@ -66,7 +66,7 @@ def choose_items(items: Sequence[Item], number: int, count: int, seed: int) -> t
     """
     by_id = {item.id: item for item in items}
     order = order_by_seed(by_id, "knee", seed)
-    ids = [order[(number * count + place) % len(order)] for place in range(count)]
+    ids = [order[(number * count + index) % len(order)] for index in range(count)]
     times: dict[str, int] = {}
     for item_id in ids:
         times[item_id] = times.get(item_id, 0) + 1

@@ -106,7 +106,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def key(self) -> PairKey:
         """What the request shares with its partner in another arm."""
-        return find_place(self.record)
+        return find_pair_key(self.record)
 
     @property
     def is_passed(self) -> bool | None:
@@ -124,7 +124,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return checks_at_turn(self.item, self.record.conversation_turn)
 
 
-def find_place(record: RequestRecord) -> PairKey:
+def find_pair_key(record: RequestRecord) -> PairKey:
     """Return what a request shares with its partner in another arm."""
     return (record.load, record.block, record.repeat, record.item_id, record.conversation_turn)
 
@@ -187,7 +187,7 @@ def _rank(line: RequestRecord | BlockRecord) -> tuple[int, bytes]:
     return ended_ns, msgspec.json.encode(line)
 
 
-def place_in_time(periods: Iterable[BlockRecord], *, anchor_offset_ns: int) -> list[tuple[int, BlockRecord]]:
+def sort_by_time(periods: Iterable[BlockRecord], *, anchor_offset_ns: int) -> list[tuple[int, BlockRecord]]:
     """Return (when it began in ns, period), by time; periods of one start of the host keep their own times.
 
     `anchor_offset_ns`: wall clock less monotonic clock as the run was made, for periods without an anchor.

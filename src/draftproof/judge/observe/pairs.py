@@ -75,8 +75,8 @@ def is_same_text(mine: RequestRecord, theirs: RequestRecord) -> bool:
 class Pairs(Sequence[Pair]):
     """The pairs of one comparison: where both requests stand among the run's observations, in order.
 
-    Shape (pairs,) each: `mine` and `theirs` are places in `columns`, `is_same` tells whether the outputs are
-    the same. A `Pair` is made when it is asked for: a long run has millions, and most steps read columns.
+    Shape (pairs,) each: `mine` and `theirs` are indices into `columns`, `is_same` tells whether the outputs
+    are the same. A `Pair` is made when it is asked for: a long run has millions, and most steps read columns.
     """
 
     def __init__(self, columns: Columns, mine: Ints, theirs: Ints, is_same: Bools) -> None:
@@ -89,8 +89,8 @@ class Pairs(Sequence[Pair]):
     def __iter__(self) -> Iterator[Pair]:
         """Make each pair in turn."""
         seen = self.columns.observations
-        for place, other in zip(self.mine.tolist(), self.theirs.tolist(), strict=True):
-            yield Pair(seen[place], seen[other])
+        for index, other in zip(self.mine.tolist(), self.theirs.tolist(), strict=True):
+            yield Pair(seen[index], seen[other])
 
     @overload
     def __getitem__(self, index: int) -> Pair: ...
@@ -160,19 +160,19 @@ def pair_observations(prepared: PreparedRun) -> PairTable:
 
 
 def _choose_attempts(prepared: PreparedRun, arm: str) -> Ints:
-    """Return the places of an arm's requests, each attempted once, in order.
+    """Return the indices of an arm's requests, each attempted once, in order.
 
     Of several attempts the one that was due first counts; of several due at once a failure, else the slowest.
     So no repeated attempt ever replaces a worse one.
     """
-    places, asked = prepared.places_of(arm), prepared.columns.asked
-    if len(np.unique(asked[places])) == len(places):
-        return places
+    indices, asked = prepared.indices_of(arm), prepared.columns.asked
+    if len(np.unique(asked[indices])) == len(indices):
+        return indices
     seen = prepared.observations
     attempts = groupby(
-        sorted(places.tolist(), key=lambda place: int(asked[place])), lambda place: asked[place]
+        sorted(indices.tolist(), key=lambda index: int(asked[index])), lambda index: asked[index]
     )
-    chosen = [min(own, key=lambda place: _attempt_order(seen[place])) for _, own in attempts]
+    chosen = [min(own, key=lambda index: _attempt_order(seen[index])) for _, own in attempts]
     return np.array(chosen, dtype=np.intp)
 
 
@@ -190,8 +190,8 @@ def _pair(columns: Columns, arm: Ints, versus: Ints) -> Pairs:
     mine, theirs = arm[mine][order], versus[theirs][order]
     records = columns.records
     same = [
-        is_same_output(records[place], records[other])
-        for place, other in zip(mine.tolist(), theirs.tolist(), strict=True)
+        is_same_output(records[index], records[other])
+        for index, other in zip(mine.tolist(), theirs.tolist(), strict=True)
     ]
     return Pairs(columns, mine, theirs, np.array(same, dtype=np.bool_))
 
@@ -199,7 +199,7 @@ def _pair(columns: Columns, arm: Ints, versus: Ints) -> Pairs:
 class Conversations(NamedTuple):
     """The conversations of some requests of one arm at one load.
 
-    `owners`, shape (requests,): whose turn each is. `first`, shape (conversations,): the place among all
+    `owners`, shape (requests,): whose turn each is. `first`, shape (conversations,): the index among all
     observations of one of its periods. `is_completed`: every period was asked and answered.
     """
 
@@ -220,16 +220,16 @@ class Conversations(NamedTuple):
         return found
 
 
-def group_conversations(columns: Columns, places: Ints) -> Conversations:
-    """Return the conversations of the observations at these places."""
-    _, first, owners = np.unique(columns.conversations[places], return_index=True, return_inverse=True)
+def group_conversations(columns: Columns, indices: Ints) -> Conversations:
+    """Return the conversations of the observations at these indices."""
+    _, first, owners = np.unique(columns.conversations[indices], return_index=True, return_inverse=True)
     owners = owners.reshape(-1)
-    turns = columns.turns[places]
+    turns = columns.turns[indices]
     width = int(turns.max(initial=0)) + 1
     asked = np.bincount(np.unique(owners * width + turns) // width, minlength=len(first))
-    lost = np.bincount(owners, weights=~columns.is_ok[places], minlength=len(first))
-    whole = asked == columns.turns_of_item[places[first]]
-    return Conversations(owners, places[first], whole & (lost == 0))
+    lost = np.bincount(owners, weights=~columns.is_ok[indices], minlength=len(first))
+    whole = asked == columns.turns_of_item[indices[first]]
+    return Conversations(owners, indices[first], whole & (lost == 0))
 
 
 def all_of(*states: Floats) -> Floats:

@@ -39,7 +39,7 @@ from draftproof.judge.observe.observed import (
     RunData,
     bound_lags,
     count_counted,
-    find_place,
+    find_pair_key,
     label_processes,
     warn_about_lines,
     without_repeats,
@@ -100,7 +100,7 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def of_arm(self, arm: str, load: str | None = None, segment: str = ALL_SEGMENTS) -> list[Observation]:
         """Return the observations of an arm, at one load and in one segment if these are given."""
-        return [self.observations[place] for place in self.places_of(arm, load, segment).tolist()]
+        return [self.observations[index] for index in self.indices_of(arm, load, segment).tolist()]
 
     def has_ended(self, record: RequestRecord) -> bool:
         """Tell whether the period of a request has a record of its own that says it ended."""
@@ -118,7 +118,7 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         known = sorted({label for label in self.process_labels.values() if label is not None})
         numbers = {label: number for number, label in enumerate(known)}
         _, first, owners = np.unique(self.columns.period_numbers, return_index=True, return_inverse=True)
-        records = [self.observations[place].record for place in first.tolist()]
+        records = [self.observations[index].record for index in first.tolist()]
         labels = [self.process_labels.get((one.load, one.block, one.arm)) for one in records]
         found = [-1 if label is None else numbers[label] for label in labels]
         return np.array(found, dtype=np.intp)[owners.reshape(-1)]
@@ -132,14 +132,14 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def ended(self) -> Bools:
         """Whether each observation's period has a record that says it ended, see `has_ended`."""
         _, first, owners = np.unique(self.columns.period_numbers, return_index=True, return_inverse=True)
-        states = [self.has_ended(self.observations[place].record) for place in first.tolist()]
+        states = [self.has_ended(self.observations[index].record) for index in first.tolist()]
         return np.array(states, dtype=np.bool_)[owners.reshape(-1)]
 
     @cached_property
     def asked_turns(self) -> set[PeriodKey]:
         """The periods that have requests."""
         first = np.unique(self.columns.period_numbers, return_index=True)[1].tolist()
-        records = [self.observations[place].record for place in first]
+        records = [self.observations[index].record for index in first]
         return {(one.load, one.block, one.arm) for one in records}
 
     @cached_property
@@ -159,24 +159,24 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """The observations as columns."""
         return Columns(self.observations)
 
-    def places_of(self, arm: str, load: str | None = None, segment: str = ALL_SEGMENTS) -> Ints:
+    def indices_of(self, arm: str, load: str | None = None, segment: str = ALL_SEGMENTS) -> Ints:
         """Return where the observations of `of_arm` stand among all, in order."""
-        return self._by_place.get((arm, load, segment), _NOWHERE)
+        return self._by_key.get((arm, load, segment), _NOWHERE)
 
     @cached_property
-    def _by_place(self) -> dict[tuple[str, str | None, str], Ints]:
+    def _by_key(self) -> dict[tuple[str, str | None, str], Ints]:
         """Where the observations of every arm stand, at each load and at all, in each segment and in all."""
         columns, found = self.columns, {}
         for loads in (columns.loads, None):
             for segments in (columns.segments, None):
                 rows = number_rows(columns.arms, *(part for part in (loads, segments) if part is not None))
                 order = np.argsort(rows, kind="stable")
-                for places in np.split(order, np.flatnonzero(np.diff(rows[order])) + 1):
-                    if len(places):
-                        one = self.observations[places[0]]
+                for indices in np.split(order, np.flatnonzero(np.diff(rows[order])) + 1):
+                    if len(indices):
+                        one = self.observations[indices[0]]
                         load = None if loads is None else one.record.load
                         segment = ALL_SEGMENTS if segments is None else one.segment
-                        found[one.record.arm, load, segment] = places
+                        found[one.record.arm, load, segment] = indices
         return found
 
     def level(self, load: str) -> LoadLevel:
@@ -209,7 +209,11 @@ def prepare_run(run: RunData) -> PreparedRun:
         "duplicates": measured - asked,
         "unknown": len(distinct) - len(known),
         "repeated": sum(
-            (one.item_id == other.item_id and one.arm == other.arm and find_place(one) == find_place(other))
+            (
+                one.item_id == other.item_id
+                and one.arm == other.arm
+                and find_pair_key(one) == find_pair_key(other)
+            )
             for one, other in pairwise(ordered)
         ),
         "measured": len(known),
@@ -242,11 +246,11 @@ def _is_known(record: RequestRecord, items: Mapping[str, Item], loads: Collectio
 
 
 def _sorted(records: Iterable[RequestRecord], plan: Plan) -> list[RequestRecord]:
-    place = {level.name: index for index, level in enumerate(plan.load)}
+    rank = {level.name: index for index, level in enumerate(plan.load)}
     return sorted(
         records,
         key=lambda one: (
-            place[one.load],
+            rank[one.load],
             one.block,
             one.repeat,
             one.item_id,

@@ -354,7 +354,7 @@ def _find_restarts(readings: ServiceReadings, arm: str) -> Iterator[tuple[str, s
                 yield before, after
 
 
-def _read_start(stretch: Stretch, place: int) -> float | None:
-    values = stretch.samples[place].values
+def _read_start(stretch: Stretch, index: int) -> float | None:
+    values = stretch.samples[index].values
     times = [value for series, value in values.items() if parse_series(series)[0] == START_TIME]
     return max(times, default=None)

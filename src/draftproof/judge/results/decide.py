@@ -8,7 +8,7 @@ One number of a report with its interval, count and reason. Pure data, below eve
 The rows of `results.json` on order, drift and the null difference. Pure data, a part of `results.Results`.
 
 A figure that is not known is None with the reason and, below the sample floor, how many more are `needed`.
-`adjusted_p` is Holm's over every test of place and drift in the run.
+`adjusted_p` is Holm's over every test of position and drift in the run.
 
 What `draftproof samples` answers: prompts and requests that each part of a verdict takes. Pure data.
 """
@@ -350,7 +350,7 @@ class OutputEquivalence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlaceRow(msgspec.Struct, frozen=True, kw_only=True):
-    """How the places in a block differ at one load: one factor per place, first position first.
+    """How the positions in a block differ at one load: one factor per position, in order.
 
     `arm` is "all" for the comparison over all arms (Friedman), else one arm's own periods (Kruskal & Wallis).
     """

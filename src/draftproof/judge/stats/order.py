@@ -1,4 +1,4 @@
-"""Effects of order: places in a block, drift over a run, and what precedes the measurement periods.
+"""Effects of order: positions in a block, drift over a run, and what precedes the measurement periods.
 
 Interleaving keeps such effects from favouring an arm; these figures tell how large they are. Where the
 periods of one arm more often follow a pause, or one particular arm, values are fitted as block + arm +
@@ -22,11 +22,11 @@ MINIMUM_VALUES = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlaceEffect:
-    """How much places in a block differ: one factor per place, and the test that all are alike.
+class PositionEffect:
+    """How much positions in a block differ: one factor per position, and the test that all are alike.
 
     The factors are geometric means over `n` blocks, or over `n` periods of one arm. None with a `reason`
-    where it is not known; `needed` more blocks, or periods in the place that has fewest.
+    where it is not known; `needed` more blocks, or periods at the position that has fewest.
     """
 
     ratios: tuple[float, ...] | None
@@ -47,19 +47,19 @@ class Drift:
     needed: int | None = None
 
 
-def position_effect(values: npt.ArrayLike, positions: npt.ArrayLike, blocks: npt.ArrayLike) -> PlaceEffect:
+def position_effect(values: npt.ArrayLike, positions: npt.ArrayLike, blocks: npt.ArrayLike) -> PositionEffect:
     """Return the effect of the position in a block on positive values.
 
-    Friedman's test, of two places the sign test. Shape (n,) each: one mean latency per block and place,
-    divided by its arm's mean so that arms do not pass for places, with its place and block. Blocks that lack
-    a place are left out.
+    Friedman's test, of two positions the sign test. Shape (n,) each: one mean latency per block and position,
+    divided by its arm's mean so that arms do not pass for positions, with its position and block. Blocks that
+    lack a position are left out.
     """
     table = _tabulate(np.log(np.asarray(values, dtype=np.float64)), positions, blocks)
-    complete, places = table.shape
-    if places < 2:
-        return PlaceEffect(ratios=None, p=None, n=complete, reason="there is one position only")
+    complete, count = table.shape
+    if count < 2:
+        return PositionEffect(ratios=None, p=None, n=complete, reason="there is one position only")
     if complete < MINIMUM_BLOCKS:
-        return PlaceEffect(
+        return PositionEffect(
             ratios=None,
             p=None,
             n=complete,
@@ -68,7 +68,7 @@ def position_effect(values: npt.ArrayLike, positions: npt.ArrayLike, blocks: npt
         )
     centred = table - table.mean(axis=1, keepdims=True)
     ratios = tuple(float(ratio) for ratio in np.exp(centred.mean(axis=0)))
-    return PlaceEffect(ratios=ratios, p=_place_p(table), n=complete)
+    return PositionEffect(ratios=ratios, p=_position_p(table), n=complete)
 
 
 def drift(values: npt.ArrayLike, times_ns: npt.ArrayLike) -> Drift:
@@ -97,37 +97,37 @@ def _tabulate(values: Floats, positions: npt.ArrayLike, blocks: npt.ArrayLike) -
     return totals[full] / counts[full]
 
 
-def _place_p(table: Floats) -> float:
+def _position_p(table: Floats) -> float:
     if np.ptp(table, axis=1).max() == 0:
         return 1.0
     if table.shape[1] == 2:
-        # Friedman needs three places; for two it is the sign test.
+        # Friedman needs three positions; for two it is the sign test.
         differences = table[:, 0] - table[:, 1]
         higher, lower = int((differences > 0).sum()), int((differences < 0).sum())
         return sign_test(higher, lower)
     return friedman_p(table)
 
 
-MINIMUM_TURNS = 3  # of one place: with fewer the chi-square of Kruskal & Wallis is no approximation
+MINIMUM_TURNS = 3  # of one position: with fewer the chi-square of Kruskal & Wallis is no approximation
 
 
-def compare_places(values: npt.ArrayLike, positions: npt.ArrayLike) -> PlaceEffect:
-    """Return how positive values of independent periods of one arm differ by place: Kruskal & Wallis (1952).
+def compare_positions(values: npt.ArrayLike, positions: npt.ArrayLike) -> PositionEffect:
+    """Return how values of independent periods of one arm differ by position: Kruskal & Wallis (1952).
 
-    Values, shape (n,), are freed of what the block does to every arm.
+    Values, positive, shape (n,), are freed of what the block does to every arm.
 
     Raises:
         ValueError: shapes differ.
     """
-    logs, places = np.log(np.asarray(values, dtype=np.float64)), np.asarray(positions)
-    if logs.shape != places.shape:
-        raise ValueError(f"one place per value is needed, got {places.shape} for {logs.shape}")
-    labels, index, sizes = np.unique(places, return_inverse=True, return_counts=True)
+    logs, where = np.log(np.asarray(values, dtype=np.float64)), np.asarray(positions)
+    if logs.shape != where.shape:
+        raise ValueError(f"one position per value is needed, got {where.shape} for {logs.shape}")
+    labels, index, sizes = np.unique(where, return_inverse=True, return_counts=True)
     if len(labels) < 2:
-        return PlaceEffect(ratios=None, p=None, n=len(logs), reason="there is one position only")
+        return PositionEffect(ratios=None, p=None, n=len(logs), reason="there is one position only")
     fewest = int(sizes.min())
     if fewest < MINIMUM_TURNS:
-        return PlaceEffect(
+        return PositionEffect(
             ratios=None,
             p=None,
             n=len(logs),
@@ -137,7 +137,7 @@ def compare_places(values: npt.ArrayLike, positions: npt.ArrayLike) -> PlaceEffe
     means = np.bincount(index, weights=logs) / sizes
     ratios = tuple(float(ratio) for ratio in np.exp(means - logs.mean()))
     p = 1.0 if np.ptp(logs) == 0 else kruskal_p(logs, index)
-    return PlaceEffect(ratios=ratios, p=p, n=len(logs))
+    return PositionEffect(ratios=ratios, p=p, n=len(logs))
 
 
 TOLERANCE = 1e-9

@@ -60,8 +60,8 @@ def binomial_at_least(hits: int, n: int, share: float) -> float:
 
 def average_ranks(values: npt.ArrayLike) -> Floats:
     """Return ranks from 1, those of equal values their mean; shape (n,)."""
-    _, place, counts = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
-    ranks: Floats = (np.cumsum(counts) - (counts - 1) / 2.0)[place]
+    _, index, counts = np.unique(np.asarray(values), return_inverse=True, return_counts=True)
+    ranks: Floats = (np.cumsum(counts) - (counts - 1) / 2.0)[index]
     return ranks
 
 

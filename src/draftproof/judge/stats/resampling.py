@@ -38,8 +38,8 @@ def sort_labels(labels: npt.ArrayLike) -> tuple[npt.NDArray[np.generic], Ints]:
     # A table of few texts: hashing them is many times faster than sorting every row.
     rows = array.reshape(-1).tolist()
     names = sorted(set(rows))
-    places = {name: place for place, name in enumerate(names)}
-    return np.array(names, dtype=array.dtype), np.fromiter(map(places.__getitem__, rows), np.intp, len(rows))
+    ranks = {name: rank for rank, name in enumerate(names)}
+    return np.array(names, dtype=array.dtype), np.fromiter(map(ranks.__getitem__, rows), np.intp, len(rows))
 
 
 def assign_strata(clusters: Ints, strata: npt.ArrayLike | None) -> Ints:
@@ -123,8 +123,8 @@ def _count_indices(size: int, resamples: int, rng: np.random.Generator) -> npt.N
     for start in range(0, resamples, batch):
         rows = min(batch, resamples - start)
         drawn = rng.integers(0, size, size=(rows, size - 1), dtype=np.uint32)
-        places = drawn + (np.arange(rows) * size)[:, None]
-        counts[start : start + rows] = np.bincount(places.reshape(-1), minlength=rows * size).reshape(
+        indices = drawn + (np.arange(rows) * size)[:, None]
+        counts[start : start + rows] = np.bincount(indices.reshape(-1), minlength=rows * size).reshape(
             rows, size
         )
     return counts

@@ -2,8 +2,8 @@
 
 Trials that rise and fall together enter Clopper & Pearson's exact interval as an effective number (Korn &
 Graubard 1998, Survey Methodology 24(2), 193-201): by prompt, from the variance of a ratio of cluster totals
-(Cochran 1977, section 9A.2), and by their place in a queue, from the correlation time of the quantity behind
-the successes, which shows before the first failure. The one that leaves less counts.
+(Cochran 1977, section 9A.2), and by their position in a queue, from the correlation time of the quantity
+behind the successes, which shows before the first failure. The one that leaves less counts.
 """
 
 import math

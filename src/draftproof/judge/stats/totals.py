@@ -42,24 +42,24 @@ def sum_by_cluster(above: npt.ArrayLike, below: npt.ArrayLike, clusters: npt.Arr
         ValueError: shapes differ.
     """
     labels, index = sort_labels(np.asarray(clusters, dtype=str))
-    return sum_by_place(above, below, index, labels.tolist())
+    return sum_by_index(above, below, index, labels.tolist())
 
 
-def sum_by_place(
-    above: npt.ArrayLike, below: npt.ArrayLike, places: npt.NDArray[np.intp], labels: Sequence[str]
+def sum_by_index(
+    above: npt.ArrayLike, below: npt.ArrayLike, indices: npt.NDArray[np.intp], labels: Sequence[str]
 ) -> Totals:
-    """Return `sum_by_cluster` of rows whose clusters are places in `labels`, which are sorted.
+    """Return `sum_by_cluster` of rows whose clusters are indices into `labels`, which are sorted.
 
     Labels without a row are left out.
     """
     y, x = np.asarray(above, dtype=np.float64), np.asarray(below, dtype=np.float64)
-    if y.ndim != 1 or not y.shape == x.shape == places.shape:
-        raise ValueError(f"arrays of one length are needed, got {y.shape}, {x.shape}, {places.shape}")
-    met = np.flatnonzero(np.bincount(places, minlength=len(labels)))
+    if y.ndim != 1 or not y.shape == x.shape == indices.shape:
+        raise ValueError(f"arrays of one length are needed, got {y.shape}, {x.shape}, {indices.shape}")
+    met = np.flatnonzero(np.bincount(indices, minlength=len(labels)))
     return Totals(
-        labels=tuple(labels[place] for place in met.tolist()),
-        above=_exact_sums(y, places, len(labels))[met],
-        below=_exact_sums(x, places, len(labels))[met],
+        labels=tuple(labels[index] for index in met.tolist()),
+        above=_exact_sums(y, indices, len(labels))[met],
+        below=_exact_sums(x, indices, len(labels))[met],
         n=len(y),
     )
 

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from draftproof.judge.stats.order import compare_places
+from draftproof.judge.stats.order import compare_positions
 
 
 def test_factors_are_geometric_means_over_that_of_all():
     """Values 1 in place 0 and 4 in place 1, as many of each: factors 1/2 and 2."""
-    found = compare_places([1.0, 1.0, 1.0, 4.0, 4.0, 4.0], [0, 0, 0, 1, 1, 1])
+    found = compare_positions([1.0, 1.0, 1.0, 4.0, 4.0, 4.0], [0, 0, 0, 1, 1, 1])
     assert found.ratios == pytest.approx((0.5, 2.0))
 
 
@@ -23,7 +23,7 @@ def test_p_is_that_of_a_textbook_example():
     }
     values = [float(value) for group in yields.values() for value in group]
     places = [place for place, group in yields.items() for _ in group]
-    found = compare_places(values, places)
+    found = compare_positions(values, places)
     assert found.p == pytest.approx(float(stats.chi2.sf(25.62884, 3)), rel=1e-4)
 
 
@@ -31,22 +31,22 @@ def test_equal_places_reject_at_their_rate():
     """Of 400 worlds without an effect about one in twenty has p below 0.05."""
     rng = np.random.default_rng(5)
     places = np.arange(24) % 3
-    hits = sum((compare_places(np.exp(rng.normal(size=24)), places).p or 0) < 0.05 for _ in range(400))
+    hits = sum((compare_positions(np.exp(rng.normal(size=24)), places).p or 0) < 0.05 for _ in range(400))
     assert 6 <= hits <= 32
 
 
 def test_below_the_floor_it_says_how_many_periods_are_missing():
     """Two periods in a position where three are asked for; one place alone compares nothing."""
-    few = compare_places([1.0, 2.0, 1.0, 2.0, 1.0], [0, 1, 0, 1, 0])
+    few = compare_positions([1.0, 2.0, 1.0, 2.0, 1.0], [0, 1, 0, 1, 0])
     assert (few.ratios, few.p, few.needed) == (None, None, 1)
-    alone = compare_places([1.0, 2.0], [0, 0])
+    alone = compare_positions([1.0, 2.0], [0, 0])
     assert (alone.p, alone.needed) == (None, None)
-    assert compare_places([], []).p is None
+    assert compare_positions([], []).p is None
 
 
 def test_constant_values_differ_nowhere():
     """No variation: factors of 1 and p = 1, no error from the test."""
-    found = compare_places([3.0] * 6, [0, 0, 0, 1, 1, 1])
+    found = compare_positions([3.0] * 6, [0, 0, 0, 1, 1, 1])
     assert found.ratios == pytest.approx((1.0, 1.0))
     assert found.p == 1.0
 
@@ -54,4 +54,4 @@ def test_constant_values_differ_nowhere():
 def test_shapes_that_differ_are_refused():
     """A place for every value."""
     with pytest.raises(ValueError, match="one place per value"):
-        compare_places([1.0, 2.0], [0])
+        compare_positions([1.0, 2.0], [0])

@@ -139,19 +139,17 @@ def _correct(found: Mapping[str, OutputComparison], alpha: float) -> dict[str, O
 
     Holm's method over the statistics and loads of each scope, times the number of scopes that were tested.
     """
-    places = [(load, index) for load, one in found.items() for index in range(len(one.tests))]
-    tests = {place: found[place[0]].tests[place[1]] for place in places}
+    keys = [(load, index) for load, one in found.items() for index in range(len(one.tests))]
+    tests = {key: found[key[0]].tests[key[1]] for key in keys}
     families = {
-        scope: [place for place in places if tests[place].scope == scope and tests[place].p is not None]
+        scope: [key for key in keys if tests[key].scope == scope and tests[key].p is not None]
         for scope in ("greedy", "sampled", "length")
     }
     scopes = sum(bool(family) for family in families.values())
     corrected = dict(tests)
     for family in families.values():
-        for place, p in zip(family, holm_adjusted([tests[place].p for place in family]), strict=True):
-            corrected[place] = _decide(
-                tests[place], min(1.0, (p or 0.0) * scopes), alpha, scopes * len(family)
-            )
+        for key, p in zip(family, holm_adjusted([tests[key].p for key in family]), strict=True):
+            corrected[key] = _decide(tests[key], min(1.0, (p or 0.0) * scopes), alpha, scopes * len(family))
     return {
         load: msgspec.structs.replace(
             one, tests=tuple(corrected[load, index] for index in range(len(one.tests)))
@@ -246,8 +244,8 @@ def warn_about_equivalence(rows: Iterable[OutputEquivalence]) -> Iterator[str]:
         if row.is_contradicted:
             found.setdefault(row.arm, []).append(row)
     for arm, own in found.items():
-        places = [name_load(row.load) for row in own if row.load != ALL_LOADS] or [ALL_LOADS]
+        loads = [name_load(row.load) for row in own if row.load != ALL_LOADS] or [ALL_LOADS]
         yield (
             f"The contract calls the outputs of the {arm} guaranteed by method, but they contradict it "
-            f"at {', '.join(places)}: {own[-1].phrase}. {' '.join(own[0].why)}"
+            f"at {', '.join(loads)}: {own[-1].phrase}. {' '.join(own[0].why)}"
         )

@@ -171,25 +171,25 @@ def choose_tie_nats(precisions: Iterable[str | None]) -> float:
 def find_margin(pair: Pair) -> float | None:
     """Return the margin of the two likeliest tokens where the outputs part, None where it is not known.
 
-    Up to that place both arms saw the same tokens, so both tell the same margin but for rounding; of two the
-    larger counts, so that a token which its arm's own scores do not support never passes for a tie.
+    Up to that position both arms saw the same tokens, so both tell the same margin but for rounding; of two
+    the larger counts, so that a token which its arm's own scores do not support never passes for a tie.
     """
     mine, theirs = pair.arm.record, pair.versus.record
     if mine.token_ids is None or theirs.token_ids is None:
         return None
-    place = find_divergence(mine.token_ids, theirs.token_ids)
-    if place is None:
+    position = find_divergence(mine.token_ids, theirs.token_ids)
+    if position is None:
         return None
     known = [
         margin
         for record in (mine, theirs)
-        if (margin := _margin_at(record.top_two_margins, place)) is not None
+        if (margin := _margin_at(record.top_two_margins, position)) is not None
     ]
     return max(known, default=None)
 
 
-def _margin_at(margins: Sequence[float | None] | None, place: int) -> float | None:
-    return margins[place] if margins is not None and place < len(margins) else None
+def _margin_at(margins: Sequence[float | None] | None, position: int) -> float | None:
+    return margins[position] if margins is not None and position < len(margins) else None
 
 
 def _bound(states: Mapping[str, bool], null_states: Mapping[str, bool] | None, level: float) -> Figure:

@@ -35,11 +35,18 @@ def assess_lengths(pairs: Pairs, *, patterns: int, seed: int, level: float) -> l
     answered, columns = pairs.where(pairs.is_ok), pairs.columns
     if not answered:
         return []
-    places = index_labels(columns.prompts[answered.mine])
-    swaps = draw_swaps(int(places.max()) + 1, patterns, seed)
+    prompts_of_pairs = index_labels(columns.prompts[answered.mine])
+    swaps = draw_swaps(int(prompts_of_pairs.max()) + 1, patterns, seed)
     return [
-        _test("output_tokens", answered, columns.metric("output_tokens"), swaps, places=places, level=level),
-        _test("cut_share", answered, columns.is_cut, swaps, places=places, level=level),
+        _test(
+            "output_tokens",
+            answered,
+            columns.metric("output_tokens"),
+            swaps,
+            prompts_of_pairs=prompts_of_pairs,
+            level=level,
+        ),
+        _test("cut_share", answered, columns.is_cut, swaps, prompts_of_pairs=prompts_of_pairs, level=level),
     ]
 
 
@@ -61,12 +68,12 @@ def difference_of_means(means: Floats, level: float) -> Figure:
 
 
 def _test(
-    name: str, pairs: Pairs, values: Floats, swaps: Swaps, *, places: Ints, level: float
+    name: str, pairs: Pairs, values: Floats, swaps: Swaps, *, prompts_of_pairs: Ints, level: float
 ) -> EquivalenceTest:
-    """Test one value of each request, shape (observations,); `places` are the pairs' prompts."""
+    """Test one value of each request, shape (observations,); `owners_of_pairs` are the pairs' prompts."""
     mine, theirs = values[pairs.mine], values[pairs.theirs]
     known = ~(np.isnan(mine) | np.isnan(theirs))
-    owners, n, prompts = places[known], int(known.sum()), int(places.max()) + 1
+    owners, n, prompts = prompts_of_pairs[known], int(known.sum()), int(prompts_of_pairs.max()) + 1
     mine, theirs = mine[known], theirs[known]
     # Whole numbers, so that no order of adding shows.
     counts = np.bincount(owners, minlength=prompts)
@@ -128,10 +135,10 @@ def collect_draws(pairs: Pairs, *, by_ids: bool) -> DrawSet:
         groups[pair.load, names[pair.item_id]].append(pair)
     kept = [pair for group in groups.values() for pair in (group[:1] if _is_repeated(group) else group)]
     keys = sorted({_unit_key(pair) for pair in kept})
-    place = {key: index for index, key in enumerate(keys)}
+    index_of = {key: index for index, key in enumerate(keys)}
     draws = tuple(
         Draw(
-            place[_unit_key(pair)],
+            index_of[_unit_key(pair)],
             (pair.load, names[pair.item_id]),
             describe_sequence(pair.arm.record, by_ids=by_ids),
             describe_sequence(pair.versus.record, by_ids=by_ids),

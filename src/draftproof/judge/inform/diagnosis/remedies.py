@@ -37,7 +37,7 @@ from draftproof.judge.results.inform import (
 from draftproof.judge.results.run import ArmCell
 from draftproof.workload.items import Item
 
-# A part of the time below these shares is no place to look first.
+# A part of the time below these shares is not where to look first.
 QUEUE_SHARE, PREFILL_SHARE = 0.10, 0.20
 WAITING_REQUESTS, CACHE_USAGE, PREEMPTED_SHARE = 1.0, 0.90, 0.01
 FIRST_TOKEN_GROWTH = 1.5
@@ -95,7 +95,7 @@ def order_remedies(remedies: Iterable[Remedy | None]) -> tuple[Remedy, ...]:
 
 
 def suggest_capacity(known: Known) -> Remedy | None:
-    """More batching or capacity: requests wait for a place, or are put out of theirs."""
+    """More batching or capacity: requests wait for a slot, or lose theirs."""
     found = [(load, _signs_of_want(known, load)) for load in known.prepared.loads]
     loads = tuple(load for load, signs in found if signs)
     if not loads:
@@ -219,7 +219,7 @@ def suggest_cold_start(known: Known) -> Remedy | None:
 
 
 def _signs_of_want(known: Known, load: str) -> list[Sign]:
-    """Return every sign at a load that the baseline had no place for its requests."""
+    """Return every sign at a load that the baseline had no slot for its requests."""
     signs, use = [], known.services.get(("baseline", load))
     parts = known.baseline.get(load)
     if parts is not None and _at_least(parts.queue.low, QUEUE_SHARE):

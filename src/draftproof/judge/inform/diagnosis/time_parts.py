@@ -19,7 +19,7 @@ from draftproof.judge.results.decide import Figure, as_figure
 from draftproof.judge.results.inform import PartsSource, TimeParts
 from draftproof.judge.results.run import Diagnosis
 from draftproof.judge.stats.resampling import Floats, Ints
-from draftproof.judge.stats.totals import ratio_of_totals, sum_by_place
+from draftproof.judge.stats.totals import ratio_of_totals, sum_by_index
 
 BOUND_SHARE = 0.5
 ARMS = ("baseline", "candidate", "alternative")
@@ -56,7 +56,7 @@ class Shares(msgspec.Struct, frozen=True, kw_only=True):
 
 def compute_time_parts(prepared: PreparedRun, effects: EffectIndex, faults: Faults) -> tuple[TimeParts, ...]:
     """Return every arm at every load, segment "all" first, the second baseline left out."""
-    places = [
+    keys = [
         (arm, segment, load)
         for load in prepared.loads
         for segment in (ALL_SEGMENTS, *prepared.segments)
@@ -64,46 +64,44 @@ def compute_time_parts(prepared: PreparedRun, effects: EffectIndex, faults: Faul
         if arm in prepared.arms
     ]
     choice = prepared.plan.comparison
-    seen = {
-        (arm, segment, load): find_answered(prepared, arm, load, segment) for arm, segment, load in places
-    }
+    seen = {(arm, segment, load): find_answered(prepared, arm, load, segment) for arm, segment, load in keys}
     shares = {
-        place: measure_shares(
-            prepared.columns, seen[place], level=choice.confidence, floor=choice.minimum_prompts
+        key: measure_shares(
+            prepared.columns, seen[key], level=choice.confidence, floor=choice.minimum_prompts
         )
-        for place in places
+        for key in keys
     }
     return tuple(
-        _describe_place(
-            place,
-            shares[place],
-            shares["baseline", place[1], place[2]],
+        _describe_parts(
+            key,
+            shares[key],
+            shares["baseline", key[1], key[2]],
             effects,
-            requests=len(seen[place]),
-            client_late=faults.is_client_late(place[2]),
-            is_invalid=faults.is_invalid(place[2]),
+            requests=len(seen[key]),
+            client_late=faults.is_client_late(key[2]),
+            is_invalid=faults.is_invalid(key[2]),
         )
-        for place in places
+        for key in keys
     )
 
 
 def find_answered(prepared: PreparedRun, arm: str, load: str, segment: str = ALL_SEGMENTS) -> Ints:
-    """Return the places of answered requests whose times count."""
-    columns, places = prepared.columns, prepared.places_of(arm, load, segment)
-    found: Ints = places[columns.is_ok[places] & columns.timed[places]]
+    """Return the indices of answered requests whose times count."""
+    columns, indices = prepared.columns, prepared.indices_of(arm, load, segment)
+    found: Ints = indices[columns.is_ok[indices] & columns.timed[indices]]
     return found
 
 
-def measure_shares(columns: Columns, places: Ints, *, level: float, floor: int) -> Shares:
+def measure_shares(columns: Columns, indices: Ints, *, level: float, floor: int) -> Shares:
     """Return where the time of answered requests went: by the server where it tells, else by the client."""
-    seen = len(places) > 0
+    seen = len(indices) > 0
 
     def share(part: Floats, whole: Floats, reason: str = _UNDISCLOSED) -> Figure:
         reason = reason if seen else _NO_ANSWER
-        return _share(columns, places, (part, whole), reason, level=level, floor=floor)
+        return _share(columns, indices, (part, whole), reason, level=level, floor=floor)
 
     timings = {name: columns.server_ns(name) for name in ("queue_ns", "prefill_ns", "decode_ns")}
-    by_server = bool((~np.isnan(timings["decode_ns"][places])).any())
+    by_server = bool((~np.isnan(timings["decode_ns"][indices])).any())
     missing = Figure(value=None, reason=(_BY_CLIENT if seen else _NO_ANSWER))
     sent, whole = columns.sent_ns, columns.residence_ns.astype(np.float64)
     before, span = columns.before_first_ns, columns.span_ns
@@ -178,8 +176,8 @@ def invert(ratio: Figure | None) -> Figure:
     )
 
 
-def _describe_place(
-    place: tuple[str, str, str],
+def _describe_parts(
+    key: tuple[str, str, str],
     shares: Shares,
     baseline: Shares,
     effects: EffectIndex,
@@ -188,7 +186,7 @@ def _describe_place(
     client_late: bool,
     is_invalid: bool,
 ) -> TimeParts:
-    arm, segment, load = place
+    arm, segment, load = key
     bound, is_shown = name_bound(shares, client_late=client_late)
     parts = TimeParts(
         arm=arm,
@@ -248,20 +246,20 @@ def _compare(parts: TimeParts, null: float) -> str:
 
 def _share(
     columns: Columns,
-    places: Ints,
+    indices: Ints,
     spans: tuple[Floats, Floats],
     reason: str,
     *,
     level: float,
     floor: int,
 ) -> Figure:
-    """Return part / whole of `spans`, both in the order of the columns, over the places that have them."""
-    part, whole = spans[0][places], spans[1][places]
+    """Return part / whole of `spans`, both in the order of the columns, over the indices that have them."""
+    part, whole = spans[0][indices], spans[1][indices]
     known = ~(np.isnan(part) | np.isnan(whole))
     if not known.any():
         return Figure(value=None, reason=reason)
-    owners = columns.prompts[places[known]]
-    totals = sum_by_place(part[known], whole[known], owners, columns.prompt_names)
+    owners = columns.prompts[indices[known]]
+    totals = sum_by_index(part[known], whole[known], owners, columns.prompt_names)
     return as_figure(ratio_of_totals(totals, scale="logit", level=level, minimum_clusters=floor))
 
 
