@@ -37,7 +37,7 @@ VOCAB = 5
 PROMPT = (1, 3, 2, 1, 3)
 LENGTH = 4  # tokens: one of the prefill, then a round of two drafts
 DRAFTS = 2
-DRAWN_FAMILIES = [  # 20,000 draws take seconds: one family in the fast suite
+DRAWN_FAMILIES = [  # 8,000 draws take seconds: one family in the fast suite
     family if family == "attached" else pytest.param(family, marks=pytest.mark.slow)
     for family in ("ngram", "draft_model", "attached", "early_exit_reduced", "skipping")
 ]
@@ -146,9 +146,9 @@ def expected_counts(target, sampling):
 
 @pytest.mark.parametrize("family", DRAWN_FAMILIES)
 def test_outputs_do_not_differ_from_the_target(family, target) -> None:
-    """Over 20,000 draws through the engine agree with the target's joint distribution of three tokens."""
+    """Some 8,000 draws through the engine agree with the target's joint distribution of three tokens."""
     assert_g_test_passes(
-        engine_counts(target, family, "temperature", 5_100), expected_counts(target, "temperature")
+        engine_counts(target, family, "temperature", 2_000), expected_counts(target, "temperature")
     )
 
 

@@ -237,7 +237,7 @@ def test_random_use_leaves_nothing_behind(target: TargetModel, monkeypatch: pyte
 
     Every greedy answer that was completed is the ordinary one, whatever drafted for it.
     """
-    use = soak(target, monkeypatch, warm_up=1, rounds=2, growth_mib=96)
+    use = soak(target, monkeypatch, warm_up=1, rounds=1, growth_mib=96)
     assert set(use.identical) == set(METHODS)
     assert {"raised before", "raised after", "spoilt", "drafter raised", "drafter lied"} <= set(
         use.chaos.counts
