@@ -37,7 +37,7 @@ from draftproof.judge.stats.permutation import bonferroni_level
 from draftproof.judge.stats.resampling import Ints, index_labels
 from draftproof.judge.stats.shares import paired_share_difference
 
-Noise = tuple[float | None, NoiseSource]
+NullDifference = tuple[float | None, NoiseSource]
 
 # Equal means may differ in their last bits; no change of a measured quantity is this small.
 LAST_BITS = 1e-9
@@ -96,7 +96,7 @@ def compare_delivery(
     """Return what changed for these arms at every common load; A's plan sets statistic and confidence."""
     rows, failures = [], []
     for load in overlap.loads:
-        floors = {one.name: _find_noise(before, after, one, load) for one in _list_quantities()}
+        floors = {one.name: _find_null_difference(before, after, one, load) for one in _list_quantities()}
         for arm in arms:
             at = _ArmAtLoad(
                 arm=arm,
@@ -148,9 +148,9 @@ def _without_guessed_rates(
 def read_interval(
     low: float | None, high: float | None, ends: tuple[float, float], noise: float | None
 ) -> Reading:
-    """Return what an interval says: beyond both ends of the noise with its whole length, or not.
+    """Return what an interval says: beyond both ends of the null difference with its whole length, or not.
 
-    Without a known noise, one that leaves the ends out is a change whose size may be that of the noise.
+    Without a known null difference, one that leaves the ends out is a change whose size may be that of it.
     """
     if low is None or high is None:
         return "not_compared"
@@ -160,7 +160,7 @@ def read_interval(
 
 
 def read_ratio(low: float | None, high: float | None, noise: float | None) -> Reading:
-    """Return what an interval of a ratio says against a noise, a factor of 1 or more."""
+    """Return what an interval of a ratio says against a null difference, a factor of 1 or more."""
     reach = (noise or 1.0) * (1 + LAST_BITS)
     return read_interval(low, high, (1 / reach, reach), noise)
 
@@ -169,7 +169,7 @@ def _list_quantities() -> list[Quantity]:
     return [one for each in QUANTITIES for one in (each, each.instead) if one is not None]
 
 
-def _build_rows(before: Side, at: _ArmAtLoad, floors: Mapping[str, Noise]) -> list[_Row]:
+def _build_rows(before: Side, at: _ArmAtLoad, floors: Mapping[str, NullDifference]) -> list[_Row]:
     """Return a row for every quantity; its stand-in too, or alone, where it is not known in both runs."""
     rows = []
     for quantity in QUANTITIES:
@@ -183,7 +183,9 @@ def _build_rows(before: Side, at: _ArmAtLoad, floors: Mapping[str, Noise]) -> li
     return rows
 
 
-def _build_row(before: Side, at: _ArmAtLoad, quantity: Quantity, floors: Mapping[str, Noise]) -> _Row:
+def _build_row(
+    before: Side, at: _ArmAtLoad, quantity: Quantity, floors: Mapping[str, NullDifference]
+) -> _Row:
     pairs = at.pairs
     old = [measure(quantity, pair.versus, at.bounds[0]) for pair in pairs]
     new = [measure(quantity, pair.arm, at.bounds[1]) for pair in pairs]
@@ -250,7 +252,7 @@ def _list_periods(pairs: Sequence[Pair]) -> list[Ints]:
     return sides[:1] if is_same else sides
 
 
-def _find_noise(before: Side, after: Side, quantity: Quantity, load: str) -> Noise:
+def _find_null_difference(before: Side, after: Side, quantity: Quantity, load: str) -> NullDifference:
     """Return the larger null difference of either run, as a factor, and who says so."""
     statistic = _choose_statistic(before, quantity)
     floors = [_find_floor(side, quantity, statistic, load) for side in (before, after)]

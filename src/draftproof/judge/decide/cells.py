@@ -21,8 +21,8 @@ from draftproof.plan.schema import Thresholds
 class CellEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """What the status of one cell is based on. Figures are simultaneous intervals of the deciding metric.
 
-    `noise` is the null difference at this load, a ratio of 1 or more: what makes two equal arms differ for a
-    whole run (a process, its place in memory) is in no interval, but in the null.
+    `null_difference` is that at this load, a ratio of 1 or more: what makes two equal arms differ for a
+    whole run (a process, its position in memory) is in no interval, but in the null.
     """
 
     cell: CellKey
@@ -31,7 +31,7 @@ class CellEvidence(msgspec.Struct, frozen=True, kw_only=True):
     versus_alternative: Figure | None
     pooled_versus_alternative: Figure | None
     null_effect: Figure | None
-    noise: float
+    null_difference: float
     verification_steps: int | None
     prompts: int
     findings: tuple[GuardrailFinding, ...]
@@ -62,7 +62,7 @@ def gather_evidence(
         versus_alternative=simultaneous("candidate", "alternative"),
         pooled_versus_alternative=pooled.ratio if pooled else None,
         null_effect=simultaneous("baseline_null", "baseline"),
-        noise=null_difference_at(effects, metric, cell[1]),
+        null_difference=null_difference_at(effects, metric, cell[1]),
         verification_steps=steps,
         prompts=effects[(metric, "candidate", "baseline", *cell)].prompts,
         findings=tuple(findings),
@@ -94,13 +94,13 @@ def _state_guardrail(finding: GuardrailFinding) -> GuardrailStanding:
     )
 
 
-def decide_effect(effect: Figure, thresholds: Thresholds, noise: float = 1.0) -> CellStatus:
-    """Return the status of an interval against the margins alone, the noise counted against it."""
+def decide_effect(effect: Figure, thresholds: Thresholds, null: float = 1.0) -> CellStatus:
+    """Return the status of an interval against the margins alone, the null difference counted against it."""
     if effect.low is None or effect.high is None:
         return "inconclusive"
-    if effect.low > (1 + thresholds.harm_margin) * noise:
+    if effect.low > (1 + thresholds.harm_margin) * null:
         return "harm"
-    if effect.high * noise < 1 - thresholds.minimum_gain:
+    if effect.high * null < 1 - thresholds.minimum_gain:
         return "gain"
     inside = effect.low >= 1 - thresholds.minimum_gain and effect.high <= 1 + thresholds.harm_margin
     return "neutral" if inside else "inconclusive"
@@ -136,7 +136,7 @@ def _decide_status(
 ) -> tuple[CellStatus, list[Reason]]:
     if evidence.fault_reasons:
         return "invalid", list(evidence.fault_reasons)
-    standing = decide_effect(evidence.effect, thresholds, evidence.noise)
+    standing = decide_effect(evidence.effect, thresholds, evidence.null_difference)
     effect_reason = _explain_effect(evidence, standing, thresholds, metric)
     violated = _reasons(evidence.findings, "violated")
     if violated:
@@ -257,9 +257,9 @@ def _explain_effect(
     }
     text = f"candidate / baseline is {describe(effect)}, {words[standing]}"
     if standing != decide_effect(effect, thresholds):
-        noise = f"{100 * (evidence.noise - 1):.1f} %"
+        apart = f"{100 * (evidence.null_difference - 1):.1f} %"
         text = (
-            f"candidate / baseline is {describe(effect)}, which does not clear its margin by the {noise} by "
+            f"candidate / baseline is {describe(effect)}, which does not clear its margin by the {apart} by "
             "which two equal arms differ at this load."
         )
         return Reason(code="within_noise", text=text, evidence=row)

@@ -270,8 +270,8 @@ def judge_budgets(prepared: PreparedRun) -> Mapping[CellKey, tuple[GuardrailFind
         return {}
     found = compare_device_time(prepared, "candidate", "baseline")
     return {
-        (segment, load): (_judge(prepared, load, ratio, noise, f"{mine} devices against {theirs}"),)
-        for load, (ratio, noise) in found.items()
+        (segment, load): (_judge(prepared, load, ratio, null, f"{mine} devices against {theirs}"),)
+        for load, (ratio, null) in found.items()
         for segment in prepared.segments
     }
 
@@ -288,12 +288,12 @@ def compare_with_alternative(prepared: PreparedRun) -> Mapping[str, Figure]:
     return {load: ratio for load, (ratio, _) in found.items()}
 
 
-def _judge(prepared: PreparedRun, load: str, ratio: Figure, noise: float, devices: str) -> GuardrailFinding:
+def _judge(prepared: PreparedRun, load: str, ratio: Figure, null: float, devices: str) -> GuardrailFinding:
     if ratio.low is None or ratio.high is None:
         standing: GuardrailOutcome = "open"
         text = f"With {devices} the device time per output token cannot be compared: {ratio.reason}"
     else:
-        standing = _STANDINGS.get(decide_effect(ratio, prepared.plan.thresholds, noise), "open")
+        standing = _STANDINGS.get(decide_effect(ratio, prepared.plan.thresholds, null), "open")
         text = (
             f"With {devices} a token takes {describe(ratio)} times the baseline's device time over load "
             f"{load}; a gain needs less than {1 - prepared.plan.thresholds.minimum_gain:.2f}"

@@ -62,15 +62,15 @@ def _find_by_length(
     common = _compare_at_equal_length(prepared, pairs, metric) if gains else {}
     words = METRIC_WORDS[metric]
     for cell, gain in gains.items():
-        noise = _noise_at(prepared, effects, cell[1])
+        null = _null_at(prepared, effects, cell[1])
         shift = compute_length_shift(effects[("output_tokens", *DECISIVE, *cell)].ratio, metric)
         text = None
-        if decide_effect(common.get(cell, gain), thresholds, noise) != "gain":
+        if decide_effect(common.get(cell, gain), thresholds, null) != "gain":
             text = (
                 f"Over the tokens that both answers have, {words} is {describe(common[cell])} of the "
                 "baseline's: the rest of the gain is the length of answers."
             )
-        elif decide_effect(replace(gain, high=(gain.high or 0.0) + shift), thresholds, noise) != "gain":
+        elif decide_effect(replace(gain, high=(gain.high or 0.0) + shift), thresholds, null) != "gain":
             text = (
                 f"Answers may differ from the baseline's in length by {100 * shift:.1f} %; less that, "
                 f"{words} of {describe(gain)} is no gain beyond the minimum."
@@ -83,14 +83,14 @@ def _list_gains(prepared: PreparedRun, effects: EffectIndex) -> Iterable[tuple[C
     """Return the cells whose effect is a gain, with its interval."""
     metric = prepared.plan.comparison.metric
     for load in prepared.loads:
-        noise = _noise_at(prepared, effects, load)
+        null = _null_at(prepared, effects, load)
         for segment in prepared.segments:
             gain = effects[(metric, *DECISIVE, segment, load)].simultaneous
-            if decide_effect(gain, prepared.plan.thresholds, noise) == "gain":
+            if decide_effect(gain, prepared.plan.thresholds, null) == "gain":
                 yield (segment, load), gain
 
 
-def _noise_at(prepared: PreparedRun, effects: EffectIndex, load: str) -> float:
+def _null_at(prepared: PreparedRun, effects: EffectIndex, load: str) -> float:
     return null_difference_at(effects, prepared.plan.comparison.metric, load)
 
 
@@ -130,8 +130,8 @@ def _find_contradicted(
         implied = _imply(whole, share)
         if implied.low is None or gain.high is None or implied.low <= gain.high:
             continue
-        noise = _noise_at(prepared, effects, cell[1])
-        if decide_effect(implied, prepared.plan.thresholds, noise) != "gain":
+        null = _null_at(prepared, effects, cell[1])
+        if decide_effect(implied, prepared.plan.thresholds, null) != "gain":
             text = (
                 f"Time per token is {describe(gain)} of the baseline's, so end-to-end time would be "
                 f"{1 - share * (1 - (gain.value or 0)):.2f}, but it is {describe(whole)}."
@@ -174,8 +174,8 @@ def _find_by_counting(
         cell, low = (one.segment, one.load), counted.ratio.low
         if cell not in gains or low is None or low <= 1:
             continue
-        noise = _noise_at(prepared, effects, one.load)
-        if decide_effect(one.simultaneous, prepared.plan.thresholds, noise) != "gain":
+        null = _null_at(prepared, effects, one.load)
+        if decide_effect(one.simultaneous, prepared.plan.thresholds, null) != "gain":
             text = (
                 f"The candidate states {describe(counted.ratio)} times the baseline's tokens for the same "
                 f"amount of text, and time per character is {describe(one.simultaneous)} of the baseline's: "
@@ -239,7 +239,7 @@ def _list_lost(
     found = index_effects(compare_metric(read, pair_observations(read)[DECISIVE], DECISIVE, metric))
     for cell in gains:
         effect = found[(metric, *DECISIVE, *cell)].simultaneous
-        if decide_effect(effect, prepared.plan.thresholds, _noise_at(prepared, effects, cell[1])) != "gain":
+        if decide_effect(effect, prepared.plan.thresholds, _null_at(prepared, effects, cell[1])) != "gain":
             yield cell, effect
 
 

@@ -36,7 +36,9 @@ from draftproof.judge.stats.resampling import Floats, Ints
 from draftproof.plan.schema import Thresholds
 
 
-def state_noise(prepared: PreparedRun, pairs: PairTable, effects: EffectIndex) -> tuple[NoiseRow, ...]:
+def state_null_differences(
+    prepared: PreparedRun, pairs: PairTable, effects: EffectIndex
+) -> tuple[NoiseRow, ...]:
     """Return one row per load and metric; none without a null arm."""
     if NULL not in pairs:
         return ()
@@ -103,7 +105,7 @@ def compute_order(prepared: PreparedRun, pairs: PairTable, effects: EffectIndex)
     return OrderSummary(
         places=corrected,
         drifts=drifted,
-        noise=state_noise(prepared, pairs, effects),
+        noise=state_null_differences(prepared, pairs, effects),
         points=points,
         preceding=summarise_preceding(prepared),
         processes=summarise_processes(prepared),

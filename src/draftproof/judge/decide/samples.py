@@ -182,8 +182,8 @@ def _needs_of_gain(ask: _Ask) -> Iterator[Need]:
 def _need_of_gain(ask: _Ask, cell: tuple[str, str], have: int, level: float) -> Need:
     question, metric = ask.question, ask.plan.comparison.metric
     margin = ask.plan.thresholds.minimum_gain
-    noise = ask.earlier.noise.get(cell[1], 1.0) if ask.earlier else 1.0
-    ratio = (1 - question.gain) * noise
+    null = ask.earlier.null_differences.get(cell[1], 1.0) if ask.earlier else 1.0
+    ratio = (1 - question.gain) * null
     if question.statistic == "mean":
         spreads, source = spreads_of_ratio(ask.plan, ask.earlier, cell, metric)
 
@@ -209,7 +209,7 @@ def _need_of_gain(ask: _Ask, cell: tuple[str, str], have: int, level: float) -> 
         reason = f"no answered request of the run shows {METRIC_WORDS[metric]}; {HOW_TO_KNOW}"
     elif ratio >= 1 - margin:
         reason = (
-            f"equal arms differ by {100 * (noise - 1):.1f} % at load {cell[1]}, as much as such a gain; a "
+            f"equal arms differ by {100 * (null - 1):.1f} % at load {cell[1]}, as much as such a gain; a "
             "quieter host or more blocks would lower that"
         )
     elif (
@@ -232,7 +232,7 @@ def _need_of_gain(ask: _Ask, cell: tuple[str, str], have: int, level: float) -> 
             spreads=spreads,
             source=source,
             reason=reason,
-            null_difference=noise,
+            null_difference=null,
         ),
         size,
         floor=ask.plan.comparison.minimum_prompts,

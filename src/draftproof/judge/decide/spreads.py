@@ -54,7 +54,7 @@ class Earlier(msgspec.Struct, frozen=True, kw_only=True):
 
     prepared: PreparedRun
     pairs: Pairs
-    noise: Mapping[str, float]
+    null_differences: Mapping[str, float]
     luck: ProcessSpread | None
 
     @property
@@ -106,7 +106,7 @@ def read_earlier(prepared: PreparedRun, pairs: PairTable | None = None) -> Earli
     return Earlier(
         prepared=prepared,
         pairs=pairs["candidate", "baseline"],
-        noise={load: _read_noise(prepared, pairs, load) for load in prepared.loads},
+        null_differences={load: _read_null(prepared, pairs, load) for load in prepared.loads},
         luck=spread_processes(prepared, metric),
     )
 
@@ -170,7 +170,7 @@ def discordant_shares(
     return (unequal / n, upper), n
 
 
-def _read_noise(prepared: PreparedRun, pairs: PairTable, load: str) -> float:
+def _read_null(prepared: PreparedRun, pairs: PairTable, load: str) -> float:
     """Return the null difference of a run over a load, that of its verdict."""
     if NULL not in pairs:
         return 1.0

@@ -373,9 +373,9 @@ def _worth(books: Books, own: ArmLoad, other: ArmLoad, load: str | None) -> Wort
     prices, arm = books.prices, own[0]
     of_requests = prices.tokens_per_month is None and prices.requests_per_month is not None
     volume = prices.requests_per_month if of_requests else prices.tokens_per_month
-    noise, quality = null_of_loads(books, (own[1], other[1])), _quality(books, own, other)
+    null, quality = null_of_loads(books, (own[1], other[1])), _quality(books, own, other)
     work = {"candidate": prices.candidate, "alternative": prices.alternative}.get(arm, Work())
-    costs = _unit_costs(books, own, other, of_good=of_requests, noise=noise or 1.0)
+    costs = _unit_costs(books, own, other, of_good=of_requests, null=null or 1.0)
     saved = even = Span(reason=_why_no_money(prices, arm, other[0], costs))
     standing: WorthStanding = "unknown"
     if saved.reason is None and costs is not None:
@@ -390,7 +390,7 @@ def _worth(books: Books, own: ArmLoad, other: ArmLoad, load: str | None) -> Wort
         load=load,
         token_ratio=compare_unit_time(books, own, other, of_good=False),
         good_ratio=compare_unit_time(books, own, other, of_good=True),
-        noise=noise,
+        noise=null,
         quality=quality,
         saving_over_horizon=saved,
         break_even_per_month=even,
@@ -413,7 +413,7 @@ def _why_no_money(prices: Prices, arm: str, versus: str, costs: UnitCosts | None
 
 
 def _unit_costs(
-    books: Books, own: ArmLoad, other: ArmLoad, *, of_good: bool, noise: float
+    books: Books, own: ArmLoad, other: ArmLoad, *, of_good: bool, null: float
 ) -> UnitCosts | None:
     """Return what units take, the ratio widened by what two equal arms differ by."""
     seconds = _pair(_per_thousand(books, books.times[other], "good" if of_good else "tokens", joint=True))
@@ -424,7 +424,7 @@ def _unit_costs(
     is_metered = books.prices.energy_kwh and theirs is not None and ours is not None
     return UnitCosts(
         seconds=seconds,
-        ratio=(ratio[0] / noise, ratio[1] * noise),
+        ratio=(ratio[0] / null, ratio[1] * null),
         joules=(theirs or 0.0, ours or 0.0) if is_metered else None,
     )
 

@@ -159,7 +159,7 @@ class ContextBand(msgspec.Struct, frozen=True, kw_only=True):
     Prompts are banded by their longest context (prompt + answer, tokens) in the baseline, over all loads, so
     that no arm's own effect chooses the band and a band holds the same prompts at every load. `ratio` is
     candidate / baseline of the deciding statistic with the interval of one comparison at `level`; `reading`
-    is what it says against the margins, the noise of equal arms counted in.
+    is what it says against the margins, the null difference counted in.
     """
 
     segment: str

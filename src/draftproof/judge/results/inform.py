@@ -340,8 +340,8 @@ class Worth(msgspec.Struct, frozen=True, kw_only=True):
     `token_ratio` and `good_ratio` are arm / versus of device time per output token and per good request;
     below 1 is cheaper. `noise` is the ratio, 1 or more, by which two equal arms differ there, None where
     it was not measured; it counts against every saving. Savings are versus − arm, so above 0 is saved;
-    the range covers the interval of the measurement at its level, the noise, and the plan's ranges of
-    prices. `standing` "worth": the whole range of `saving_over_horizon` lies above 0 and the quality
+    the range covers the interval of the measurement at its level, the null difference, and the plan's ranges
+    of prices. `standing` "worth": the whole range of `saving_over_horizon` lies above 0 and the quality
     holds. `left_out` names what has no price or was not metered.
     """
 
