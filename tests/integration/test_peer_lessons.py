@@ -21,7 +21,7 @@ from draftproof.measure.client.transport import HttpTransport
 from draftproof.measure.load.period import Endpoint, Period
 from draftproof.measure.load.request_runner import LoadSettings, MemorySink
 from draftproof.measure.selfcheck.client_check import FAULTS, run_fault_mix
-from draftproof.measure.selfcheck.client_fitness import PRECISION, judge_stretch
+from draftproof.measure.selfcheck.client_fitness import PRECISION, evaluate_stretch
 from draftproof.measure.selfcheck.probing import Profile, run_profile
 
 STALL_NS = 10**12
@@ -71,7 +71,7 @@ def test_a_saturated_client_says_so(monkeypatch):
 
     monkeypatch.setattr(HttpConnection, "_take", take_slowly)
     stretch = run_profile(Profile(name="too much", streams=16, chunks_per_s=2000.0, seconds=0.5))
-    found = judge_stretch(stretch, PRECISION)
+    found = evaluate_stretch(stretch, PRECISION)
     assert any("chunks per second came through" in one.text and one.is_shown for one in found)
 
 

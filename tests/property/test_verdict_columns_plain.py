@@ -8,7 +8,7 @@ from tests.builders.records import build_record
 from draftproof.core.records import Chunk, SpecCounts
 from draftproof.judge.metrics.acceptance import pool_acceptance
 from draftproof.judge.metrics.request import compute_request_metrics
-from draftproof.judge.metrics.service import is_on_time, judge_times
+from draftproof.judge.metrics.service import evaluate_times, is_on_time
 from draftproof.judge.observe.columns import number_rows
 from draftproof.judge.stats.bootstrap import _weighted_median
 from draftproof.judge.stats.quantile_ratio import _cut_tail, _split_top, _Tail
@@ -83,7 +83,7 @@ def test_requests_are_on_time_on_columns_as_one_by_one(requests, ttft_ms, tpot_m
     ]
     measured = [compute_request_metrics(record, 10**9) for record in records]
     objectives = Objectives(ttft_ms=ttft_ms, tpot_ms=tpot_ms, e2e_ms=e2e_ms)
-    found = judge_times(
+    found = evaluate_times(
         np.array([record.outcome == "ok" for record in records], dtype=np.bool_),
         np.array([len(record.chunks) for record in records], dtype=np.intp),
         ttft_ns=np.array([one.ttft_from_schedule_ns for one in measured], dtype=np.float64),

@@ -6,7 +6,7 @@ from tests.builders.runs import Layout, Requests, build_run, order_periods
 
 from draftproof.judge.decide.decision import decide_run
 from draftproof.judge.decide.effects import index_effects, null_difference_at
-from draftproof.judge.decide.guardrails import index_differences, judge_share, judge_time
+from draftproof.judge.decide.guardrails import evaluate_share, evaluate_time, index_differences
 from draftproof.judge.observe.run_data import ALL_SEGMENTS
 from draftproof.judge.results.run import Difference, Figure
 from draftproof.plan.schema import Thresholds
@@ -108,7 +108,7 @@ def test_what_is_shown_needs_no_further_prompts_to_be_shown(low, standing):
     names = {"quantity": "failed_share", "arm": "candidate", "versus": "baseline", "load": "low"}
     places = [Difference(**names, segment=one, difference=figure) for one in ("chat", ALL_SEGMENTS)]
     limits = Thresholds.model_construct(failure_margin=0.1)
-    found = judge_share(("chat", "low"), index_differences(places), "failed_share", limits)
+    found = evaluate_share(("chat", "low"), index_differences(places), "failed_share", limits)
     assert found.standing == standing
     assert ("more prompts are needed to show it" in found.reason.text) is (standing == "open")
 
@@ -117,7 +117,7 @@ def test_what_is_shown_needs_no_further_prompts_to_be_shown(low, standing):
 def test_a_time_guardrail_allows_for_what_equal_arms_differ_by(null, standing):
     """1.30 to 1.40 is beyond 1.25, and not beyond 1.25 times the 1.1 by which two equal arms differ."""
     ratio = Figure(value=1.35, low=1.30, high=1.40)
-    found = judge_time("ttft", ("chat", "low"), ratio, 0.25, null)
+    found = evaluate_time("ttft", ("chat", "low"), ratio, 0.25, null)
     assert found.standing == standing
     assert ("two equal arms differ by 10.0 %" in found.reason.text) is (null > 1)
 
@@ -125,4 +125,4 @@ def test_a_time_guardrail_allows_for_what_equal_arms_differ_by(null, standing):
 def test_what_equal_arms_differ_by_holds_no_guardrail():
     """An interval that ends at 1.3 is not within 1.25 because the machine is noisy."""
     ratio = Figure(value=1.2, low=1.1, high=1.3)
-    assert judge_time("ttft", ("chat", "low"), ratio, 0.25, 1.2).standing == "open"
+    assert evaluate_time("ttft", ("chat", "low"), ratio, 0.25, 1.2).standing == "open"

@@ -7,7 +7,7 @@ import pytest
 
 from draftproof.core.records import BehaviourProbe, Judgement, ProbeStatus, ToolCall
 from draftproof.judge.compute import compute_results
-from draftproof.judge.decide.behaviour import PROBES, judge_probes
+from draftproof.judge.decide.behaviour import PROBES, evaluate_probes
 from draftproof.judge.inform.evidence import find_evidence
 from draftproof.judge.observe.run_data import prepare_run
 from draftproof.workload.conversation import view_answer
@@ -90,9 +90,9 @@ def test_of_several_answers_to_a_probe_the_worst_counts(fast_run):
     """A resumed run that asked twice cannot turn a failure into a pass."""
     twice = (*probes(baseline="passed", candidate="failed"), *probes(candidate="passed"))
     run = msgspec.structs.replace(fast_run, behaviours=twice)
-    assert len(judge_probes(prepare_run(run))) == len(PROBES)
+    assert len(evaluate_probes(prepare_run(run))) == len(PROBES)
     reverse = msgspec.structs.replace(fast_run, behaviours=tuple(reversed(twice)))
-    assert judge_probes(prepare_run(reverse)) == judge_probes(prepare_run(run))
+    assert evaluate_probes(prepare_run(reverse)) == evaluate_probes(prepare_run(run))
 
 
 def test_a_run_without_probes_says_that_nothing_was_probed(fast_run):

@@ -36,7 +36,7 @@ def summarise_conversations(prepared: PreparedRun) -> tuple[ConversationSummary,
 def _summarise(prepared: PreparedRun, arm: str, load: str) -> ConversationSummary:
     columns, indices = prepared.columns, prepared.indices_of(arm, load)
     found = group_conversations(columns, indices)
-    judged = found.all_of(_judge(prepared, indices))
+    judged = found.all_of(_evaluate(prepared, indices))
     states = np.where(found.is_completed, judged, 0.0)
     known, good = int((~np.isnan(states)).sum()), int((states == 1).sum())
     completed, level = int(found.is_completed.sum()), prepared.plan.comparison.confidence
@@ -54,7 +54,7 @@ def _summarise(prepared: PreparedRun, arm: str, load: str) -> ConversationSummar
     )
 
 
-def _judge(prepared: PreparedRun, indices: Ints) -> Floats:
+def _evaluate(prepared: PreparedRun, indices: Ints) -> Floats:
     """Return 1 where a request is on time and passes, 0 for one certain fault, NaN where one is not known."""
     columns = prepared.columns
     on_time = np.where(columns.timed, columns.on_time(prepared.plan.objectives), np.nan)[indices]
@@ -121,7 +121,7 @@ def list_probes(prepared: PreparedRun) -> tuple[ProbeResult, ...]:
     return tuple(worst[probe, arm] for probe in PROBES for arm in ARM_ORDER if (probe, arm) in worst)
 
 
-def judge_probes(prepared: PreparedRun) -> tuple[GuardrailFinding, ...]:
+def evaluate_probes(prepared: PreparedRun) -> tuple[GuardrailFinding, ...]:
     """Return a violation for each probe that the baseline passes and the candidate does not."""
     by_arm = _by_arm(list_probes(prepared))
     baseline, candidate = by_arm.get("baseline", {}), by_arm.get("candidate", {})
@@ -136,7 +136,7 @@ def judge_probes(prepared: PreparedRun) -> tuple[GuardrailFinding, ...]:
     return tuple(found)
 
 
-def judge_unjudged(prepared: PreparedRun) -> dict[CellKey, tuple[GuardrailFinding, ...]]:
+def find_unjudged(prepared: PreparedRun) -> dict[CellKey, tuple[GuardrailFinding, ...]]:
     """Return an open finding for each cell in which a critical check of the candidate was not judged."""
     counts: Counter[CellKey] = Counter()
     unjudged = prepared.columns.checks[:, 3]

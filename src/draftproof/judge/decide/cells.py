@@ -180,8 +180,8 @@ def _find_objections(evidence: CellEvidence, thresholds: Thresholds) -> list[Rea
 def _find_dominance(evidence: CellEvidence, margin: float) -> list[Reason]:
     """Return the objection that the alternative is better: in the cell, or over all segments of the load.
 
-    The budget is spent once, so an alternative that wins over a whole load takes the credit from its cells,
-    unless the candidate is shown to beat it in the cell itself.
+    The budget is spent once, so an alternative that wins over a whole load makes its cells ineligible for a
+    gain, unless the candidate is shown to beat it in the cell itself.
     """
     here, pooled = evidence.versus_alternative, evidence.pooled_versus_alternative
     wins_here = here is not None and here.high is not None and here.high < 1

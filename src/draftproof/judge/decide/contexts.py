@@ -45,7 +45,7 @@ def compute_context_bands(
             null = null_difference_at(effects, metric, load)
             inside = decisive.cell(segment, load)
             rows += [
-                _judge_band(
+                _evaluate_band(
                     prepared,
                     (segment, load),
                     (number, bands),
@@ -84,7 +84,7 @@ def divide_into_bands(contexts: Mapping[str, int], minimum: int) -> tuple[tuple[
     return ()
 
 
-def judge_contexts(cell: CellKey, bands: Iterable[ContextBand]) -> tuple[GuardrailFinding, ...]:
+def evaluate_contexts(cell: CellKey, bands: Iterable[ContextBand]) -> tuple[GuardrailFinding, ...]:
     """Return an open finding where the shortest contexts show harm: no limit could leave them out."""
     return tuple(
         _explain_harm(one)
@@ -116,7 +116,7 @@ def _raise_cut(lengths: Sequence[int], cut: int) -> int:
     return cut
 
 
-def _judge_band(
+def _evaluate_band(
     prepared: PreparedRun,
     cell: CellKey,
     band_of: tuple[int, tuple[tuple[str, ...], ...]],

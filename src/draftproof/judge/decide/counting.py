@@ -299,7 +299,7 @@ def count_hidden(prepared: PreparedRun, pairs: Pairs) -> dict[CellKey, tuple[Cov
     }
 
 
-def judge_coverage(
+def evaluate_coverage(
     cell: CellKey, hidden: Mapping[CellKey, tuple[Coverage, ...]], margin: float
 ) -> tuple[GuardrailFinding, ...]:
     """Return one open finding for each metric that the candidate hides in more than `margin` of the pairs."""

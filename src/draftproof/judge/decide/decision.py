@@ -10,27 +10,27 @@ from functools import cached_property
 
 import msgspec
 
-from draftproof.judge.decide.behaviour import judge_probes, judge_unjudged
+from draftproof.judge.decide.behaviour import evaluate_probes, find_unjudged
 from draftproof.judge.decide.cells import decide_cell, gather_evidence
-from draftproof.judge.decide.contexts import compute_context_bands, judge_contexts
-from draftproof.judge.decide.counting import count_hidden, judge_coverage
-from draftproof.judge.decide.device_time import compare_with_alternative, judge_budgets
+from draftproof.judge.decide.contexts import compute_context_bands, evaluate_contexts
+from draftproof.judge.decide.counting import count_hidden, evaluate_coverage
+from draftproof.judge.decide.device_time import compare_with_alternative, evaluate_budgets
 from draftproof.judge.decide.effects import compute_effects, index_effects
-from draftproof.judge.decide.eligibility import judge_credit
+from draftproof.judge.decide.eligibility import evaluate_gain_eligibility
 from draftproof.judge.decide.envelope import list_envelope, narrow_decision
-from draftproof.judge.decide.equivalence.assess import compute_equivalence, judge_equivalence
+from draftproof.judge.decide.equivalence.assess import compute_equivalence, evaluate_equivalence
 from draftproof.judge.decide.faults import Faults, count_verification_steps, find_faults
 from draftproof.judge.decide.guardrails import (
     compute_differences,
     count_new_critical,
+    evaluate_guardrails,
     index_differences,
-    judge_guardrails,
 )
 from draftproof.judge.decide.outcome import decide, is_settled
 from draftproof.judge.decide.preceding import Doubt, find_doubts, withhold
 from draftproof.judge.decide.samples import plan_from_run
 from draftproof.judge.decide.spreads import shows_no_gain
-from draftproof.judge.decide.tails import Tails, compute_tails, judge_tails
+from draftproof.judge.decide.tails import Tails, compute_tails, evaluate_tails
 from draftproof.judge.decide.wording import weakest_evidence
 from draftproof.judge.observe.pairs import DECISIVE, PairTable, pair_observations
 from draftproof.judge.observe.run_data import PreparedRun, RunData, prepare_run
@@ -87,7 +87,7 @@ class DecidedRun(msgspec.Struct, frozen=True, kw_only=True):
 def decide_run(run: RunData) -> DecidedRun:
     """Return the decision of a run; a function of its records in any order."""
     evidence = gather_run(run)
-    cells = judge_cells(evidence)
+    cells = evaluate_cells(evidence)
     decision = decide(
         cells,
         evidence.prepared.plan.thresholds,
@@ -117,27 +117,27 @@ def gather_run(run: RunData) -> RunEvidence:
     )
 
 
-def judge_cells(run: RunEvidence) -> tuple[Cell, ...]:
+def evaluate_cells(run: RunEvidence) -> tuple[Cell, ...]:
     """Return the status of every segment at every load."""
     prepared, pairs, withholds = run.prepared, run.pairs[DECISIVE], run.is_representative
     by_effect, by_difference = index_effects(run.effects), index_differences(run.differences)
     thresholds, metric = prepared.plan.thresholds, prepared.plan.comparison.metric
     critical, hidden = count_new_critical(pairs), count_hidden(prepared, pairs)
     open_anyway = [
-        judge_unjudged(prepared),
-        judge_credit(prepared, run.pairs, by_effect, is_representative=withholds),
-        judge_budgets(prepared),
+        find_unjudged(prepared),
+        evaluate_gain_eligibility(prepared, run.pairs, by_effect, is_representative=withholds),
+        evaluate_budgets(prepared),
     ]
-    regressions, by_budget = judge_probes(prepared), compare_with_alternative(prepared)
+    regressions, by_budget = evaluate_probes(prepared), compare_with_alternative(prepared)
     decided = []
     for load, segment in itertools.product(prepared.loads, prepared.segments):
         cell = (segment, load)
         findings = (
-            *judge_guardrails(cell, by_effect, by_difference, critical, thresholds, withholds=withholds),
-            *judge_coverage(cell, hidden, thresholds.failure_margin),
-            *judge_contexts(cell, run.bands),
-            *judge_equivalence(cell, run.equivalence),
-            *judge_tails(cell, run.tails, thresholds, withholds=withholds),
+            *evaluate_guardrails(cell, by_effect, by_difference, critical, thresholds, withholds=withholds),
+            *evaluate_coverage(cell, hidden, thresholds.failure_margin),
+            *evaluate_contexts(cell, run.bands),
+            *evaluate_equivalence(cell, run.equivalence),
+            *evaluate_tails(cell, run.tails, thresholds, withholds=withholds),
             *regressions,
             *(finding for found in open_anyway for finding in found.get(cell, ())),
         )

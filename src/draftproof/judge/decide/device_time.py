@@ -262,7 +262,7 @@ def transform_figure(figure: Figure, change: Callable[[float], float]) -> Figure
 _STANDINGS: dict[CellStatus, GuardrailOutcome] = {"gain": "held", "harm": "violated", "neutral": "shifted"}
 
 
-def judge_budgets(prepared: PreparedRun) -> Mapping[CellKey, tuple[GuardrailFinding, ...]]:
+def evaluate_budgets(prepared: PreparedRun) -> Mapping[CellKey, tuple[GuardrailFinding, ...]]:
     """Return, by cell, where device time per output token stands; none where the budgets are equal."""
     budgets = list_budgets(prepared.plan)
     mine, theirs = budgets["candidate"], budgets["baseline"]
@@ -270,7 +270,7 @@ def judge_budgets(prepared: PreparedRun) -> Mapping[CellKey, tuple[GuardrailFind
         return {}
     found = compare_device_time(prepared, "candidate", "baseline")
     return {
-        (segment, load): (_judge(prepared, load, ratio, null, f"{mine} devices against {theirs}"),)
+        (segment, load): (_evaluate(prepared, load, ratio, null, f"{mine} devices against {theirs}"),)
         for load, (ratio, null) in found.items()
         for segment in prepared.segments
     }
@@ -288,7 +288,7 @@ def compare_with_alternative(prepared: PreparedRun) -> Mapping[str, Figure]:
     return {load: ratio for load, (ratio, _) in found.items()}
 
 
-def _judge(prepared: PreparedRun, load: str, ratio: Figure, null: float, devices: str) -> GuardrailFinding:
+def _evaluate(prepared: PreparedRun, load: str, ratio: Figure, null: float, devices: str) -> GuardrailFinding:
     if ratio.low is None or ratio.high is None:
         standing: GuardrailOutcome = "open"
         text = f"With {devices} the device time per output token cannot be compared: {ratio.reason}"

@@ -34,7 +34,7 @@ from draftproof.judge.results.run import Figure
 TPOT, E2E = "tpot_ns", "e2e_from_schedule_ns"
 
 
-def judge_credit(
+def evaluate_gain_eligibility(
     prepared: PreparedRun, pairs: PairTable, effects: EffectIndex, *, is_representative: bool
 ) -> dict[CellKey, tuple[GuardrailFinding, ...]]:
     """Return, by cell, what keeps a gain from being claimed; representative traffic takes more blocks."""

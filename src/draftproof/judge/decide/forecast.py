@@ -45,7 +45,7 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def forecast_shortfalls(plan: Plan, items: Sequence[Item]) -> tuple[Shortfall, ...]:
-    """Return why a run of these items could credit no gain, however fast the candidate is; widest first.
+    """Return why a run of these items could claim no gain, however fast the candidate is; widest first.
 
     Raises:
         UsageError: a load level names a class that no item has.
@@ -213,7 +213,7 @@ def count_blocks(level: LoadLevel, asked: int) -> int:
 
 
 def describe_few_planned(level: LoadLevel, asked: int, least: int) -> str | None:
-    """Return why a plan's load credits no gain, and what to do; None with the `least` blocks it takes.
+    """Return why a plan's load can claim no gain, and what to do; None with the `least` blocks it takes.
 
     `asked`: items that it asks in each repeat.
     """

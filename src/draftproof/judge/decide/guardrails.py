@@ -142,7 +142,7 @@ def list_hidden_failures(pairs: Pairs) -> Pairs:
     return pairs.where(is_ok[pairs.theirs] & ~is_ok[pairs.mine])
 
 
-def judge_guardrails(
+def evaluate_guardrails(
     cell: CellKey,
     effects: EffectIndex,
     differences: DifferenceIndex,
@@ -161,22 +161,22 @@ def judge_guardrails(
         for metric in ("ttft_from_schedule_ns", "e2e_from_schedule_ns", "output_tokens")
     }
     return (
-        *(judge_share(cell, differences, quantity, thresholds) for quantity in SHOWN_SHARES),
-        judge_ends(cell, differences, thresholds, withholds=withholds),
-        judge_critical(cell, critical, thresholds.critical_errors),
+        *(evaluate_share(cell, differences, quantity, thresholds) for quantity in SHOWN_SHARES),
+        evaluate_ends(cell, differences, thresholds, withholds=withholds),
+        evaluate_critical(cell, critical, thresholds.critical_errors),
         *(
-            judge_time(name, cell, ratio[metric], margin, null_difference_at(effects, metric, cell[1]))
+            evaluate_time(name, cell, ratio[metric], margin, null_difference_at(effects, metric, cell[1]))
             for name, metric, margin in (
                 ("ttft", "ttft_from_schedule_ns", thresholds.ttft_margin),
                 ("e2e", "e2e_from_schedule_ns", thresholds.e2e_margin),
             )
         ),
-        judge_length(cell, ratio["output_tokens"], thresholds.output_length_margin),
+        evaluate_length(cell, ratio["output_tokens"], thresholds.output_length_margin),
     )
 
 
-def judge_critical(cell: CellKey, critical: Mapping[CellKey, int], allowed: int) -> GuardrailFinding:
-    """Judge new critical failures: above the allowed number at a load, each cell that has one is at fault."""
+def evaluate_critical(cell: CellKey, critical: Mapping[CellKey, int], allowed: int) -> GuardrailFinding:
+    """Evaluate new critical failures: above the allowed number at a load, each cell that has one is at fault."""
     at_load = sum(count for (_, load), count in critical.items() if load == cell[1])
     here = critical.get(cell, 0)
     standing: GuardrailOutcome = "violated" if at_load > allowed and here else "held"
@@ -187,8 +187,10 @@ def judge_critical(cell: CellKey, critical: Mapping[CellKey, int], allowed: int)
     return find(standing, "critical_errors", text, refer("checks", cell))
 
 
-def judge_time(name: str, cell: CellKey, ratio: Figure, margin: float, null: float = 1.0) -> GuardrailFinding:
-    """Judge a time's ratio against 1 + margin; `null` is by what two equal arms differ there, 1 or more."""
+def evaluate_time(
+    name: str, cell: CellKey, ratio: Figure, margin: float, null: float = 1.0
+) -> GuardrailFinding:
+    """Evaluate a time's ratio against 1 + margin; `null` is by what two equal arms differ there, 1 or more."""
     words = {"ttft": "time to first token", "e2e": "end-to-end time"}[name]
     code, row = f"guardrail_{name}", refer("effects", cell, name)
     if ratio.low is None or ratio.high is None:
@@ -204,8 +206,8 @@ def beside_null(null: float) -> str:
     return f", and two equal arms differ by {100 * (null - 1):.1f} %" if null > 1.001 else ""
 
 
-def judge_length(cell: CellKey, ratio: Figure, margin: float) -> GuardrailFinding:
-    """Judge the mean length of answers: a shift beyond the margin either way means no gain is claimed."""
+def evaluate_length(cell: CellKey, ratio: Figure, margin: float) -> GuardrailFinding:
+    """Evaluate the mean length of answers: a shift beyond the margin either way means no gain is claimed."""
     code, row = "output_length", refer("effects", cell, "output_tokens")
     if ratio.low is None or ratio.high is None:
         return find_unknown(code, "output length could not be compared", ratio, row)
@@ -216,10 +218,10 @@ def judge_length(cell: CellKey, ratio: Figure, margin: float) -> GuardrailFindin
     return find("held" if held else "open", code, span, row)
 
 
-def judge_share(
+def evaluate_share(
     cell: CellKey, differences: DifferenceIndex, quantity: str, thresholds: Thresholds
 ) -> GuardrailFinding:
-    """Judge a share: non-inferior over the load, violated or shifted in the cell or over the load.
+    """Evaluate a share: non-inferior over the load, violated or shifted in the cell or over the load.
 
     A share that cannot be compared is never held.
     """
@@ -246,11 +248,11 @@ def judge_share(
     return find("held", rule.code, text, whole)
 
 
-def judge_ends(
+def evaluate_ends(
     cell: CellKey, differences: DifferenceIndex, thresholds: Thresholds, *, withholds: bool
 ) -> GuardrailFinding:
-    """Judge the share of answers that end at the token limit; a shift that shows always withholds a gain."""
-    found = judge_share(cell, differences, "limit_share", thresholds)
+    """Evaluate the share of answers that end at the token limit; a shift that shows always withholds a gain."""
+    found = evaluate_share(cell, differences, "limit_share", thresholds)
     cells = (cell, (ALL_SEGMENTS, cell[1]))
     here = [differences["limit_share", "candidate", "baseline", *one].difference for one in cells]
     shows = max(_worse(one, 0) for one in here) > thresholds.token_limit_margin

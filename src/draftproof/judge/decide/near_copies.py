@@ -27,7 +27,7 @@ MOST_SHARE = 0.5  # of their number: prompts that count for more are taken one b
 def foresee_near_copies(items: Iterable[Item], cluster_by: str | None) -> Iterator[str]:
     """Yield what near copies count for at worst: one prompt for each group."""
     groups = _group_clusters(tuple(items), cluster_by)
-    if _is_worth_saying(groups):
+    if _are_many(groups):
         fewest = len(set(groups.values()))
         yield f"{_describe(groups)}: if they answer alike, {len(groups)} prompts count for {fewest}. {_FIX}"
 
@@ -36,7 +36,7 @@ def warn_about_near_copies(prepared: PreparedRun, pairs: Pairs) -> Iterator[str]
     """Yield how many prompts the near copies of a run counted for, by how their ratios go together."""
     cluster_by = prepared.plan.comparison.cluster_by
     groups = _group_clusters(prepared.run.items, cluster_by)
-    if not _is_worth_saying(groups):
+    if not _are_many(groups):
         return
     together = _measure_correlation(prepared, pairs, groups)
     sizes = Counter(groups.values()).values()
@@ -57,7 +57,7 @@ def join_near_copies(prepared: PreparedRun, pairs: Pairs) -> RunData | None:
     run = prepared.run
     choice = run.plan.comparison
     groups = _group_clusters(run.items, choice.cluster_by)
-    together = _measure_correlation(prepared, pairs, groups) if _is_worth_saying(groups) else None
+    together = _measure_correlation(prepared, pairs, groups) if _are_many(groups) else None
     if together is None or _count_effective(groups, together) > MOST_SHARE * len(groups):
         return None
     names = name_clusters(run.items, choice.cluster_by)
@@ -88,7 +88,7 @@ def _count_effective(groups: Mapping[str, str], together: float) -> float:
     return sum(size / (1 + (size - 1) * together) for size in Counter(groups.values()).values())
 
 
-def _is_worth_saying(groups: Mapping[str, str]) -> bool:
+def _are_many(groups: Mapping[str, str]) -> bool:
     return len(groups) - len(set(groups.values())) >= LEAST_SHARE * len(groups)
 
 

@@ -91,8 +91,8 @@ def is_foreign(period: ServicePeriod) -> bool:
     if client.tokens is None or not client.answered or "generation_tokens" not in gains:
         return False
     beyond = gains["generation_tokens"] - client.tokens - client.open_tokens
-    worth = FOREIGN_REQUESTS * client.tokens / client.answered
-    return beyond > max(worth, FOREIGN_SHARE * client.tokens)
+    allowance = FOREIGN_REQUESTS * client.tokens / client.answered
+    return beyond > max(allowance, FOREIGN_SHARE * client.tokens)
 
 
 def _find_foreign(prepared: PreparedRun, readings: ServiceReadings, load: str) -> Iterator[Reason]:

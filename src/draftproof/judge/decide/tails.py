@@ -40,7 +40,7 @@ TAIL_CODES = {"tpot_ns": "guardrail_tail_tpot", "ttft_from_schedule_ns": "guardr
 TAIL_COMPARISONS = (DECISIVE, NULL)
 NOT_SHOWN = "tail_not_shown"
 ONE_COMPARISON = "a guardrail: judged by the interval of one comparison"
-WORTH_COUNTING = 100_000  # times as many prompts are no advice
+MOST_TIMES_THE_PROMPTS = 100_000  # times as many prompts are no advice
 
 
 class Tails(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,11 +81,11 @@ def compute_tails(prepared: PreparedRun, pairs: PairTable) -> Tails:
     return Tails(effects=effects, index=index_effects(effects), points=points)
 
 
-def judge_tails(
+def evaluate_tails(
     cell: CellKey, tails: Tails, thresholds: Thresholds, *, withholds: bool
 ) -> tuple[GuardrailFinding, ...]:
     """Return where the tail of each metric stands in a cell, noted if not shown and not `withholds`."""
-    return tuple(_judge(metric, cell, tails, thresholds, withholds=withholds) for metric in TAIL_METRICS)
+    return tuple(_evaluate(metric, cell, tails, thresholds, withholds=withholds) for metric in TAIL_METRICS)
 
 
 def list_open_tails(prepared: PreparedRun, tails: Tails, loads: Sequence[str]) -> Iterator[str]:
@@ -155,7 +155,7 @@ def count_more(prepared: PreparedRun, pairs: Pairs, effect: Effect) -> int | Non
         return None
     room = limit - math.log(ratio.value)
     reach = math.log(ratio.high) - math.log(ratio.value)
-    if not room < reach <= room * math.sqrt(WORTH_COUNTING):
+    if not room < reach <= room * math.sqrt(MOST_TIMES_THE_PROMPTS):
         return None
     return math.ceil(effect.prompts * ((reach / room) ** 2 - 1))
 
@@ -248,7 +248,7 @@ def _point(prepared: PreparedRun, pairs: Pairs, metric: str, q: float) -> float 
     return above / below
 
 
-def _judge(
+def _evaluate(
     metric: str, cell: CellKey, tails: Tails, thresholds: Thresholds, *, withholds: bool
 ) -> GuardrailFinding:
     limit, load = 1 + thresholds.tail_margin, cell[1]

@@ -142,7 +142,7 @@ def _row(
     *,
     allowed: tuple[float, float] = (0.0, 0.0),
 ) -> ServiceAgreement:
-    standing = _judge(client, service, allowed)
+    standing = _evaluate(client, service, allowed)
     missing = "the service has no such counter" if service is None else "the answers do not tell it"
     return ServiceAgreement(
         arm=key[0],
@@ -156,7 +156,7 @@ def _row(
     )
 
 
-def _judge(client: float | None, service: float | None, allowed: tuple[float, float]) -> AgreementStanding:
+def _evaluate(client: float | None, service: float | None, allowed: tuple[float, float]) -> AgreementStanding:
     if client is None or service is None:
         return "unknown"
     if client == service:

@@ -13,7 +13,7 @@ import msgspec
 from draftproof.judge.knee.trials import GridKey, PeriodSeen, estimate_trial_s
 from draftproof.judge.observe.levels import Trial, count_blocks, list_arms, list_items, plan_trial
 from draftproof.judge.observe.run_data import PeriodKey
-from draftproof.judge.stats.knee import Rules, Seen, Step, TrialOutcome, choose_step, judge_share
+from draftproof.judge.stats.knee import Rules, Seen, Step, TrialOutcome, choose_step, evaluate_share
 from draftproof.judge.stats.shares import (
     ClusteredShare,
     clustered_share,
@@ -33,7 +33,7 @@ class PointSeen(msgspec.Struct, frozen=True, kw_only=True):
     """What one arm showed at one point: its periods, the share of all valid ones, and where it stands.
 
     `own_time` is the correlation time that its own requests show, `correlation` the one by which its share is
-    judged, see `judge_arm`.
+    judged, see `evaluate_arm`.
     """
 
     periods: tuple[PeriodSeen, ...]
@@ -99,11 +99,11 @@ def replay(plan: Plan, items: Sequence[Item], periods: Mapping[PeriodKey, Period
             return stop("unfinished", trial)
         trials.append(trial)
         for arm, period in taken.items():
-            points |= judge_arm(plan, arm, points, step.point, period)
+            points |= evaluate_arm(plan, arm, points, step.point, period)
             spent_s += period.period_s
 
 
-def judge_arm(
+def evaluate_arm(
     plan: Plan, arm: str, points: Mapping[GridKey, PointSeen], point: int, period: PeriodSeen
 ) -> dict[GridKey, PointSeen]:
     """Return what an arm's points show after one more period at one of them.
@@ -117,13 +117,15 @@ def judge_arm(
     own[point] = periods, _own_time(periods)
     times = {at: time for at, (_, time) in own.items()} | _fit_times(plan, own)
     return {
-        (arm, at): judge_point(plan, seen, time, times[at])
+        (arm, at): evaluate_point(plan, seen, time, times[at])
         for at, (seen, time) in own.items()
         if at == point or points[arm, at].correlation != times[at]
     }
 
 
-def judge_point(plan: Plan, periods: Sequence[PeriodSeen], own_time: float, correlation: float) -> PointSeen:
+def evaluate_point(
+    plan: Plan, periods: Sequence[PeriodSeen], own_time: float, correlation: float
+) -> PointSeen:
     """Return what an arm's periods at one load show together, at a correlation time."""
     knee = plan.knee
     assert knee is not None  # noqa: S101 - as in `replay`
@@ -210,7 +212,7 @@ def _find_step(chosen: Step | None, begun: Step | None, *, is_over: bool) -> Ste
 def _stand(share: ClusteredShare | None, saturated: str | None, target: float) -> TrialOutcome:
     if saturated is not None:
         return "fails"
-    return "open" if share is None else judge_share(share.low, share.high, target)
+    return "open" if share is None else evaluate_share(share.low, share.high, target)
 
 
 def _standings(arms: Sequence[str], points: Mapping[GridKey, PointSeen]) -> dict[str, dict[int, Seen]]:

@@ -60,7 +60,7 @@ def is_on_time(record: RequestRecord, metrics: RequestMetrics, objectives: Objec
     return None if None in met else True
 
 
-def judge_times(
+def evaluate_times(
     is_ok: Bools,
     chunks: npt.NDArray[np.intp],
     *,

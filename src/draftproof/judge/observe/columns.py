@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from draftproof.judge.metrics.identities import acceptance_faults
 from draftproof.judge.metrics.request import is_answered
-from draftproof.judge.metrics.service import Objectives, judge_times
+from draftproof.judge.metrics.service import Objectives, evaluate_times
 from draftproof.judge.observe.observed import Observation
 from draftproof.judge.stats.resampling import Floats, Ints
 from draftproof.workload.checks import CheckResult
@@ -261,7 +261,7 @@ class Columns:
         if self._on_time is None or self._on_time[0] != objectives:
             self._on_time = (
                 objectives,
-                judge_times(
+                evaluate_times(
                     self.is_ok,
                     self.chunks,
                     ttft_ns=self.figure("ttft_from_schedule_ns"),

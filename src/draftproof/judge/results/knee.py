@@ -12,7 +12,7 @@ class KneePoint(msgspec.Struct, frozen=True, kw_only=True):
     """One arm at one load of the search.
 
     `share` is the on-time share of all attempted requests, `unjudged` are those of which it is not known
-    and which are in neither count. `effective` is the number of independent requests that they are worth.
+    and which are in neither count. `effective` is the number of independent requests that they count for.
     `saturated` says why the service cannot keep up, None where it can. `in_flight` are those in flight at
     the start and at the end of the counted part, on average over the trials. `window_s` is what the
     counted requests of all trials filled of the time from the first one due to the last end.

@@ -78,7 +78,7 @@ def list_ladder(points: int, per_doubling: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys([*range(0, points, per_doubling), points - 1]))
 
 
-def judge_share(low: float, high: float, target: float) -> TrialOutcome:
+def evaluate_share(low: float, high: float, target: float) -> TrialOutcome:
     """Say what an interval of the on-time share shows."""
     if low >= target:
         return "holds"

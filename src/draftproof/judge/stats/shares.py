@@ -108,7 +108,7 @@ def restricted_share(only_first: float, only_second: float, n: float, difference
 
 
 class ClusteredShare(NamedTuple):
-    """A share with its interval; `effective` is the number of independent trials that the `n` are worth."""
+    """A share with its interval; `effective` is the number of independent trials that the `n` count for."""
 
     value: float
     low: float
@@ -122,7 +122,7 @@ def clustered_share(
 ) -> ClusteredShare | None:
     """Return the share of successes, shape (n,) of 1 or 0, with its interval by prompt; None without a trial.
 
-    `correlation_time`: trials in a row that are worth one, at least 1.
+    `correlation_time`: trials in a row that count for one, at least 1.
 
     Raises:
         ValueError: shapes differ, or level is outside (0, 1).
@@ -141,7 +141,7 @@ def clustered_share(
 
 
 def correlation_time(runs: Sequence[npt.ArrayLike]) -> float:
-    """Return how many trials in a row are worth one independent trial, at least 1.
+    """Return how many trials in a row count for one independent trial, at least 1.
 
     Each run is in the order of time. 1 + 2 Σ r(k) over the autocorrelations of the ranks, summed while the
     sum of two neighbours is positive and does not rise (Geyer 1992, Statistical Science 7(4), 473-483), and

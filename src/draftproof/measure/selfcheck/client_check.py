@@ -15,7 +15,7 @@ import uvloop
 from draftproof.core.records import Outcome, RequestRecord
 from draftproof.judge.metrics.client_error import ErrorSpread
 from draftproof.measure.load.request_runner import LoadSettings
-from draftproof.measure.selfcheck.client_fitness import CAPACITY, PRECISION, Limits, Stretch, judge_stretch
+from draftproof.measure.selfcheck.client_fitness import CAPACITY, PRECISION, Limits, Stretch, evaluate_stretch
 from draftproof.measure.selfcheck.probing import Profile, ask_all, measure_floor, run_profile
 
 _PATIENCE_S = 0.5
@@ -260,7 +260,7 @@ def search_capacity(streams: int, seconds: float, tell: Tell) -> tuple[Judged, .
 
 
 def _judge(stretch: Stretch, limits: Limits) -> Judged:
-    found = judge_stretch(stretch, limits)
+    found = evaluate_stretch(stretch, limits)
     return Judged(
         stretch=stretch,
         beyond=tuple(one.text for one in found if one.is_shown),

@@ -106,11 +106,11 @@ def find_steady_part(records: Sequence[RequestRecord], streams: int) -> tuple[in
     return counted[streams - 1], counted[-1]
 
 
-def judge_stretch(stretch: Stretch, limits: Limits) -> tuple[FitnessFinding, ...]:
+def evaluate_stretch(stretch: Stretch, limits: Limits) -> tuple[FitnessFinding, ...]:
     """Return what was beyond its limit or is undetermined; empty for a client that may judge there."""
     error = stretch.error
     return (
-        *_judge_times(
+        *_evaluate_times(
             "first-token errors",
             error.ttft_error_ms,
             error.ttft_bounds_ms,
@@ -118,7 +118,7 @@ def judge_stretch(stretch: Stretch, limits: Limits) -> tuple[FitnessFinding, ...
             p99_ms=limits.ttft_p99_ms,
             stretch=stretch,
         ),
-        *_judge_times(
+        *_evaluate_times(
             "gap errors",
             error.gap_error_ms,
             error.gap_bounds_ms,
@@ -126,13 +126,13 @@ def judge_stretch(stretch: Stretch, limits: Limits) -> tuple[FitnessFinding, ...
             p99_ms=limits.gap_p99_ms,
             stretch=stretch,
         ),
-        *_judge_tpot(error.tpot_relative_error, limits.tpot_relative),
+        *_evaluate_tpot(error.tpot_relative_error, limits.tpot_relative),
         *(FitnessFinding(text=text, is_shown=True) for text in _find_losses(error)),
-        *_judge_rate(stretch, limits.rate_shortfall),
+        *_evaluate_rate(stretch, limits.rate_shortfall),
     )
 
 
-def _judge_times(
+def _evaluate_times(
     what: str,
     spread: ErrorSpread,
     bounds: ErrorBounds | None,
@@ -148,10 +148,10 @@ def _judge_times(
         is_shown = bounds.p50_low is not None and bounds.p50_low > p50_ms
         yield _beyond(f"the median of {what}", spread.p50, p50_ms, is_shown=is_shown)
     if p99_ms is not None:
-        yield from _judge_tail(what, spread.p99, bounds, p99_ms, stretch)
+        yield from _evaluate_tail(what, spread.p99, bounds, p99_ms, stretch)
 
 
-def _judge_tail(
+def _evaluate_tail(
     what: str, p99: float, bounds: ErrorBounds, limit: float, stretch: Stretch
 ) -> Iterator[FitnessFinding]:
     """Judge a 99th percentile by its bounds, and only from as many requests on as the first token needs.
@@ -183,7 +183,7 @@ def _more_requests(count: int, stretch: Stretch) -> str:
     return f"{count} more requests{chunks}{seconds}"
 
 
-def _judge_tpot(relative: float | None, limit: float) -> Iterator[FitnessFinding]:
+def _evaluate_tpot(relative: float | None, limit: float) -> Iterator[FitnessFinding]:
     if relative is None:
         yield FitnessFinding(text="the error of time per token is not known", is_shown=False)
     elif relative > limit:
@@ -200,7 +200,7 @@ def _find_losses(error: ClientError) -> list[str]:
     return [f"{count} of {error.requests} requests {name}" for name, count in counts.items() if count]
 
 
-def _judge_rate(stretch: Stretch, allowed: float) -> Iterator[FitnessFinding]:
+def _evaluate_rate(stretch: Stretch, allowed: float) -> Iterator[FitnessFinding]:
     """Judge the rate, which is known to about one chunk a stream: so many come or not at its two ends."""
     reached, offered = stretch.achieved_chunks_per_s, stretch.offered_chunks_per_s
     if reached is None:

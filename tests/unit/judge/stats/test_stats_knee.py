@@ -12,9 +12,9 @@ from draftproof.judge.stats.knee import (
     Seen,
     Step,
     choose_step,
+    evaluate_share,
     find_bracket,
     geometric_grid,
-    judge_share,
     list_ladder,
     ratio_limits,
     trials_to_show,
@@ -147,7 +147,7 @@ def test_the_next_step_depends_on_what_was_seen_alone():
 )
 def test_an_interval_decides_only_as_a_whole(low, high, standing):
     """The target itself counts as held; an interval that holds it decides nothing."""
-    assert judge_share(low, high, 0.95) == standing
+    assert evaluate_share(low, high, 0.95) == standing
 
 
 @pytest.mark.parametrize(("target", "level", "needed"), [(0.95, 0.95, 72), (0.9, 0.95, 36), (0.5, 0.9, 5)])

@@ -16,8 +16,8 @@ from draftproof.measure.selfcheck.client_fitness import (
     PRECISION,
     Limits,
     Stretch,
+    evaluate_stretch,
     find_steady_part,
-    judge_stretch,
     make_stretch,
 )
 
@@ -143,7 +143,7 @@ def stretch(**changes: object) -> Stretch:
 
 def test_a_client_within_every_limit_is_fit() -> None:
     """Nothing is said against a client whose errors lie within their limits."""
-    assert judge_stretch(stretch(), PRECISION) == ()
+    assert evaluate_stretch(stretch(), PRECISION) == ()
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ def test_a_client_within_every_limit_is_fit() -> None:
 )
 def test_every_limit_is_watched(changes: dict[str, object], what: str) -> None:
     """One figure that is shown to be beyond its limit is named, and nothing else."""
-    (found,) = judge_stretch(stretch(**changes), PRECISION)
+    (found,) = evaluate_stretch(stretch(**changes), PRECISION)
     assert what in found.text
     assert found.is_shown
 
@@ -213,7 +213,7 @@ def test_what_a_stretch_was_too_short_to_show_is_no_finding_against_the_client(
     changes: dict[str, object], what: str
 ) -> None:
     """Neither kept nor broken: it says so, and how much more would tell."""
-    (found,) = judge_stretch(stretch(**changes), PRECISION)
+    (found,) = evaluate_stretch(stretch(**changes), PRECISION)
     assert what in found.text
     assert not found.is_shown
 
@@ -230,7 +230,7 @@ def test_a_short_stretch_has_no_tail_good_or_bad(p99: float) -> None:
         chunks=8256,
         steady_s=4.1,
     )
-    found = judge_stretch(short, PRECISION)
+    found = evaluate_stretch(short, PRECISION)
     assert [one.is_shown for one in found] == [False, False]
     assert found[0].text == (
         "the 99th percentile of first-token errors needs 170 more requests (10,880 chunks), "
@@ -247,7 +247,7 @@ def test_a_short_stretch_still_shows_a_client_that_is_gross() -> None:
         requests=20,
         steady_s=1.0,
     )
-    assert sum(one.is_shown for one in judge_stretch(slow, PRECISION)) == 2
+    assert sum(one.is_shown for one in evaluate_stretch(slow, PRECISION)) == 2
 
 
 def bound_late(count: int, late: int) -> ErrorBounds:
@@ -270,7 +270,7 @@ def test_bounds_need_299_requests_and_hold_the_truth() -> None:
 def test_a_limit_that_is_none_is_no_limit() -> None:
     """At capacity the tails are not judged, so that two seconds are enough."""
     late = stretch(gap_error_ms=ErrorSpread(p50=0.01, p99=50.0, n=9), ttft_bounds_ms=TOO_FEW)
-    assert judge_stretch(late, Limits(ttft_p99_ms=None, gap_p99_ms=None)) == ()
+    assert evaluate_stretch(late, Limits(ttft_p99_ms=None, gap_p99_ms=None)) == ()
 
 
 def test_the_ramp_and_the_end_are_outside_the_steady_part() -> None:

@@ -28,8 +28,8 @@ from draftproof.judge.decide.equivalence.wording import (
     Judgement,
     OutputComparison,
     describe_row,
-    judge_load,
-    judge_overall,
+    evaluate_load,
+    evaluate_overall,
 )
 from draftproof.judge.decide.guardrails import GuardrailFinding
 from draftproof.judge.observe.pairs import Pairs, PairTable
@@ -53,7 +53,7 @@ def compute_equivalence(prepared: PreparedRun, pairs: PairTable) -> tuple[Output
     evidence = {
         arm: _gather(prepared, arm, pairs, by_ids=by_ids) for arm, versus in pairs if versus == "baseline"
     }
-    return tuple(row for arm in evidence for row in _judge_arm(prepared, arm, evidence))
+    return tuple(row for arm in evidence for row in _evaluate_arm(prepared, arm, evidence))
 
 
 def _have_ids(prepared: PreparedRun) -> bool:
@@ -173,7 +173,7 @@ def units_needed(alpha: float, *, two_sided: bool) -> int:
     return math.ceil(math.log2(1 / alpha)) + two_sided
 
 
-def _judge_arm(
+def _evaluate_arm(
     prepared: PreparedRun, arm: str, evidence: Mapping[str, Mapping[str, OutputComparison]]
 ) -> list[OutputEquivalence]:
     own, null = evidence[arm], evidence.get(NULL_ARM, {}) if arm != NULL_ARM else {}
@@ -181,7 +181,7 @@ def _judge_arm(
     stated, drafts = (contract.equivalence if contract else None), _drafts(arm, contract)
     alone = next((one for one in own.values() if one.concurrency == 1), None)
     single: dict[str, Judgement] = {
-        load: judge_load(
+        load: evaluate_load(
             one,
             alone=alone,
             null=null.get(load),
@@ -192,7 +192,7 @@ def _judge_arm(
         for load, one in own.items()
         if load != ALL_LOADS
     }
-    overall = judge_overall(
+    overall = evaluate_overall(
         own[ALL_LOADS],
         single.values(),
         null=null.get(ALL_LOADS),
@@ -215,7 +215,7 @@ def _drafts(arm: str, contract: Contract | None) -> bool:
 CODE = "equivalence_contradicted"
 
 
-def judge_equivalence(cell: CellKey, rows: Iterable[OutputEquivalence]) -> tuple[GuardrailFinding, ...]:
+def evaluate_equivalence(cell: CellKey, rows: Iterable[OutputEquivalence]) -> tuple[GuardrailFinding, ...]:
     """Return the finding that withholds a gain in a cell whose candidate contradicts its contract, if so.
 
     A contradiction that shows in the pooled outputs only concerns every load.

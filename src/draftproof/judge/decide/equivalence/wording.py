@@ -90,7 +90,7 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     is_contradicted: bool = False
 
 
-def judge_load(
+def evaluate_load(
     own: OutputComparison,
     *,
     alone: OutputComparison | None,
@@ -114,7 +114,7 @@ def judge_load(
     return Judgement(status="guaranteed" if contract == GUARANTEED and not is_null else "tested")
 
 
-def judge_overall(
+def evaluate_overall(
     own: OutputComparison,
     loads: Iterable[Judgement],
     *,
@@ -124,7 +124,7 @@ def judge_overall(
     is_null: bool = False,
 ) -> Judgement:
     """Return where an arm stands over all loads: its own pooled evidence, the causes those of the loads."""
-    pooled = judge_load(own, alone=None, null=null, contract=contract, drafts=drafts, is_null=is_null)
+    pooled = evaluate_load(own, alone=None, null=null, contract=contract, drafts=drafts, is_null=is_null)
     single = list(loads)
     causes = [one.cause for one in single if one.cause is not None]
     contradicted = pooled.is_contradicted or any(one.is_contradicted for one in single)

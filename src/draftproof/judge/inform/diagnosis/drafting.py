@@ -216,9 +216,9 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     invalid: frozenset[str]  # loads whose cells are invalid: nothing there compares arms
 
 
-def largest(stakes: Iterable[float | None]) -> float | None:
+def largest(impacts: Iterable[float | None]) -> float | None:
     """Return the largest share of time that is known."""
-    return max((one for one in stakes if one is not None), default=None)
+    return max((one for one in impacts if one is not None), default=None)
 
 
 def suggest_fewer_drafts(known: Known) -> Remedy | None:
@@ -289,7 +289,7 @@ def suggest_cheaper_drafter(known: Known) -> Remedy | None:
         title="A cheaper drafter",
         text="The step commits enough tokens for its verification; it is drafting that makes it too dear.",
         loads=tuple(one.load for one in dear),
-        stake=largest(_draft_stake(known, one) for one in dear),
+        stake=largest(_draft_impact(known, one) for one in dear),
         evidence=tuple(
             Sign(
                 text=f"at load {one.load} drafting takes {(one.draft_ns or 0.0) / 1e6:.2f} ms a step and "
@@ -314,7 +314,7 @@ def suggest_separate_prefill(known: Known) -> Remedy | None:
     tails = {load: found for load, one in seen.items() if (found := measure_prefill_tail(one)) is not None}
     if not tails:
         return None
-    stakes = [share * (known.baseline[load].decode.value or 0.0) for load, (_, _, share) in tails.items()]
+    impacts = [share * (known.baseline[load].decode.value or 0.0) for load, (_, _, share) in tails.items()]
     signs = [
         Sign(
             text=f"at load {load} {100 * slowest:.0f} % of the slowest twentieth of steps carry prefill "
@@ -329,7 +329,7 @@ def suggest_separate_prefill(known: Known) -> Remedy | None:
         text="Running answers stall while other requests' prompts are read. Smaller prefill chunks shorten "
         "the stalls and take more steps; separate devices for prefill and decoding remove them.",
         loads=tuple(tails),
-        stake=max(stakes),
+        stake=max(impacts),
         evidence=(*signs, *list_tried_chunks(known, tails)),
     )
 
@@ -443,7 +443,7 @@ def _draft_part(one: BreakEven) -> float:
     return one.draft_ns / one.step_ns if one.draft_ns and one.step_ns else 0.0
 
 
-def _draft_stake(known: Known, one: BreakEven) -> float | None:
+def _draft_impact(known: Known, one: BreakEven) -> float | None:
     parts = known.candidate.get(one.load)
     if parts is None or parts.decode.value is None:
         return None

@@ -41,7 +41,7 @@ from draftproof.workload.items import Item
 QUEUE_SHARE, PREFILL_SHARE = 0.10, 0.20
 WAITING_REQUESTS, CACHE_USAGE, PREEMPTED_SHARE = 1.0, 0.90, 0.01
 FIRST_TOKEN_GROWTH = 1.5
-COMMON_PREFIX, CACHING_STAKE = 0.10, 0.02
+COMMON_PREFIX, CACHING_IMPACT = 0.10, 0.02
 COLD_FACTOR, LONG_START_S = 3.0, 60.0
 # Settings that say whether a prefix cache is on, as engines name them, and the value that means off.
 CACHE_SWITCHES: tuple[tuple[str, object], ...] = (
@@ -156,9 +156,9 @@ def suggest_prefix_cache(known: Known) -> Remedy | None:
     }
     if common is None or common < COMMON_PREFIX or not shares:
         return None
-    stake = common * max(shares.values())
+    impact = common * max(shares.values())
     hits, is_off = _hit_rate(known), _cache_is_off(known)
-    if stake < CACHING_STAKE or is_off is False or (hits is not None and hits >= common / 2):
+    if impact < CACHING_IMPACT or is_off is False or (hits is not None and hits >= common / 2):
         return None
     evidence = [
         Sign(
@@ -184,7 +184,7 @@ def suggest_prefix_cache(known: Known) -> Remedy | None:
         text="Prompts begin alike, so their common part could be read once. Whether the service's real "
         "traffic repeats beginnings as these prompts do has to be checked.",
         loads=tuple(shares),
-        stake=stake,
+        stake=impact,
         evidence=tuple(evidence),
     )
 
