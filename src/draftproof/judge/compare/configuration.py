@@ -23,7 +23,7 @@ from draftproof.judge.observe.run_data import PreparedRun
 from draftproof.plan.load import LoadLevel
 
 PRESENT = "measured"
-# The engine's name and version stand in the manifest too; lists are compared entry by entry.
+# The engine's name and version are in the manifest too; lists are compared entry by entry.
 _CONTRACT_REPEATS = frozenset({"arm", "runtime", "runtime_version"})
 
 

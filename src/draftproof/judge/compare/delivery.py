@@ -319,7 +319,7 @@ def _count_failures(before: Side, after: Side, at: _ArmAtLoad) -> _Failures:
 
 
 def _find_null_failures(side: Side, load: str) -> float | None:
-    """Return how far the failed shares of two equal arms lie apart.
+    """Return how far apart the failed shares of two equal arms are.
 
     Its value, not the end of its interval: that has a width even where nothing ever failed.
     """

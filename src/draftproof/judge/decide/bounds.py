@@ -58,7 +58,7 @@ def note_basis(effect: Effect, pairs: Pairs) -> Effect:
 def span_bounds(effect: Effect, least: Effect, most: Effect, margins: Sequence[float]) -> Effect:
     """Return an effect whose intervals reach over those of its least and its greatest ratio.
 
-    Where the bounds alone lie on both sides of one of the `margins`, no number of prompts shows on which side
+    Where the bounds alone are on both sides of one of the `margins`, no number of prompts shows on which side
     it is.
     """
     remedy = REMEDY if _cross(least.ratio.value, most.ratio.value, margins) else None

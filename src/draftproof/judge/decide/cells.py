@@ -116,7 +116,7 @@ def is_null_at_odds(null_effect: Figure | None, thresholds: Thresholds) -> bool:
 def exceeds_null(effect: Figure, null_effect: Figure | None) -> bool:
     """Return whether the effect is beyond what two equal arms show.
 
-    The whole interval must lie below the null's interval and below its reciprocal, because the arm that
+    The whole interval must be below the null's interval and below its reciprocal, because the arm that
     happened to be the slower of two equal ones could as well have been the other.
     """
     if effect.high is None or null_effect is None or not null_effect.low or not null_effect.high:
@@ -125,7 +125,7 @@ def exceeds_null(effect: Figure, null_effect: Figure | None) -> bool:
 
 
 def is_dominated(versus_alternative: Figure | None, margin: float) -> bool:
-    """Return whether alternative / candidate lies wholly below 1 − margin."""
+    """Return whether alternative / candidate is wholly below 1 − margin."""
     if versus_alternative is None or versus_alternative.low is None:
         return False
     return versus_alternative.low > 1 / (1 - margin)

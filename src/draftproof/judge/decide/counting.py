@@ -30,7 +30,7 @@ from draftproof.judge.stats.resampling import Floats
 from draftproof.plan.schema import Thresholds
 
 CODE = "counts_differ"
-# As of the client's lag: less than a fifth of the smallest effect that is claimed may stand.
+# As of the client's lag: less than a fifth of the smallest effect that is claimed is tolerated.
 TOLERATED_PART = 0.2
 REMEDY = (
     "find out which service counts wrong; where it states no tokens at its chunks, the model's tokenizer "
@@ -73,7 +73,7 @@ def list_miscounts(prepared: PreparedRun, pairs: PairTable) -> tuple[Miscount, .
 
 
 def find_miscounted(found: Iterable[Miscount], prepared: PreparedRun) -> dict[str, tuple[Reason, ...]]:
-    """Return, by load, the faults of counts that are off by more than may stand beside the smallest gain."""
+    """Return, by load, the faults of counts that are off by more than the smallest gain tolerates."""
     wrong = [one for one in found if not _is_tolerated(one, prepared)]
     return {
         load: tuple(

@@ -263,7 +263,7 @@ _STANDINGS: dict[CellStatus, GuardrailOutcome] = {"gain": "held", "harm": "viola
 
 
 def evaluate_budgets(prepared: PreparedRun) -> Mapping[CellKey, tuple[GuardrailFinding, ...]]:
-    """Return, by cell, where device time per output token stands; none where the budgets are equal."""
+    """Return, by cell, the state of device time per output token; none where the budgets are equal."""
     budgets = list_budgets(prepared.plan)
     mine, theirs = budgets["candidate"], budgets["baseline"]
     if mine == theirs:

@@ -36,7 +36,7 @@ EffectIndex = Mapping[tuple[str, str, str, str, str], Effect]
 
 
 class LoadSpread(NamedTuple):
-    """How far the blocks of a load lie apart in a log ratio, and the processes of an arm; None: not known."""
+    """How far apart the blocks of a load are in a log ratio, and the processes of an arm; None: not known."""
 
     blocks: PeriodSpread | None
     processes: ProcessSpread | None
@@ -202,7 +202,7 @@ def estimate_null(prepared: PreparedRun, pairs: PairTable, metric: str, load: st
 
 
 def spread_at(prepared: PreparedRun, pairs: Pairs, values: Floats) -> LoadSpread:
-    """Return how far the blocks and the processes of some pairs lie apart in the log ratio of a value."""
+    """Return how far apart the blocks and the processes of some pairs are in the log ratio of a value."""
     return _spread_at_load(_sample(prepared, pairs, values), spread_processes(prepared, values))
 
 
@@ -224,7 +224,7 @@ def _estimate(
 
 
 def _spread_at_load(sample: _Sample, luck: ProcessSpread | None) -> LoadSpread:
-    """Return how far blocks lie apart beyond what their prompts explain, segments pooled, and processes."""
+    """Return how far apart blocks are beyond what their prompts explain, segments pooled, and processes."""
     processes = number_rows(sample.mine, sample.theirs) if luck and len(sample.mine) else None
     logs = np.log(sample.above / sample.below)
     return LoadSpread(period_spread(logs, sample.blocks, sample.segments, processes), luck)

@@ -140,7 +140,7 @@ def _find_contradicted(
 
 
 def _share_after_first(pairs: Pairs) -> float:
-    """Return the share of the other arm's end-to-end time that lies after its first token; 0 if unknown."""
+    """Return the share of the other arm's end-to-end time that is after its first token; 0 if unknown."""
     columns, theirs = pairs.columns, pairs.theirs[pairs.is_ok]
     whole, first = columns.metric(E2E)[theirs], columns.metric("ttft_from_schedule_ns")[theirs]
     known = ~np.isnan(first) & columns.timed[theirs]
@@ -214,7 +214,7 @@ def _find_by_attempts(
 def _find_by_near_copies(
     prepared: PreparedRun, pairs: Pairs, effects: EffectIndex
 ) -> Iterable[tuple[CellKey, GuardrailFinding]]:
-    """Find gains that rest on near copies which answer alike: with each group as one prompt they are none.
+    """Find gains based on near copies which answer alike: with each group as one prompt they are none.
 
     Where all prompts are of one or two groups, nothing tells whether they answer alike; a warning says so.
     """

@@ -204,7 +204,7 @@ def is_inside(
     context_tokens: int | None,
     rps: float | None = None,
 ) -> bool:
-    """Return whether a request lies inside the envelope. What is unknown is outside wherever it has a limit.
+    """Return whether a request is inside the envelope. What is unknown is outside wherever it has a limit.
 
     `labels`: dimension -> label; one that is lacking counts as "unlabelled". `concurrency`: requests in
     flight, this one included. `context_tokens`: prompt and longest answer. `rps`: requests per second of all

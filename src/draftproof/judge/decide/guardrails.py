@@ -1,4 +1,4 @@
-"""Guardrails: what must not get worse while decoding gets faster, and where each of them stands in a cell.
+"""Guardrails: what must not get worse while decoding gets faster, and the state of each in a cell.
 
 Shares are shown to be non-inferior over the load, because a cell is too small for a share; one cell alone
 violates them only if its whole interval is beyond the margin. Ratios are judged in the cell itself. Every
@@ -81,9 +81,9 @@ Votes = Mapping[tuple[bool, bool], Fraction]  # (state of the arm, of the other)
 
 
 class GuardrailFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """Where one guardrail stands in one cell.
+    """The state of one guardrail in one cell.
 
-    `held`: non-inferior. `violated`: the whole interval lies beyond the margin. `shifted`: the answers'
+    `held`: non-inferior. `violated`: the whole interval is beyond the margin. `shifted`: the answers'
     length or their ends changed by more than the margin, so a gain is not claimed. `open`: the interval does
     not tell. `noted`: it does not tell, and with such evidence this is said beside a gain instead of
     withholding it.
@@ -112,7 +112,7 @@ def index_differences(differences: Iterable[Difference]) -> DifferenceIndex:
 def pairs_needed_for_margin(margin: float, level: float) -> int:
     """Return how many pairs without any discordance show that a share grew by less than `margin`.
 
-    With no discordant pair Tango's interval ends at z² / (n + z²); it lies within the margin from
+    With no discordant pair Tango's interval ends at z² / (n + z²); it is within the margin from
     n = z² (1 − margin) / margin on.
     """
     if margin <= 0:
@@ -151,7 +151,7 @@ def evaluate_guardrails(
     *,
     withholds: bool,
 ) -> tuple[GuardrailFinding, ...]:
-    """Return where every guardrail of the candidate against the baseline stands in a cell.
+    """Return the state of every guardrail of the candidate against the baseline in a cell.
 
     `withholds`: whether ends of answers that are not shown to be the baseline's keep a gain from being
     claimed; else they are noted.
@@ -176,7 +176,7 @@ def evaluate_guardrails(
 
 
 def evaluate_critical(cell: CellKey, critical: Mapping[CellKey, int], allowed: int) -> GuardrailFinding:
-    """Evaluate new critical failures: above the allowed number at a load, each cell that has one is at fault."""
+    """Evaluate new critical failures: above the allowed number at a load, each cell with one is at fault."""
     at_load = sum(count for (_, load), count in critical.items() if load == cell[1])
     here = critical.get(cell, 0)
     standing: GuardrailOutcome = "violated" if at_load > allowed and here else "held"
@@ -190,7 +190,7 @@ def evaluate_critical(cell: CellKey, critical: Mapping[CellKey, int], allowed: i
 def evaluate_time(
     name: str, cell: CellKey, ratio: Figure, margin: float, null: float = 1.0
 ) -> GuardrailFinding:
-    """Evaluate a time's ratio against 1 + margin; `null` is by what two equal arms differ there, 1 or more."""
+    """Evaluate a time's ratio against 1 + margin; `null` is what equal arms differ by there, 1 or more."""
     words = {"ttft": "time to first token", "e2e": "end-to-end time"}[name]
     code, row = f"guardrail_{name}", refer("effects", cell, name)
     if ratio.low is None or ratio.high is None:
@@ -251,7 +251,7 @@ def evaluate_share(
 def evaluate_ends(
     cell: CellKey, differences: DifferenceIndex, thresholds: Thresholds, *, withholds: bool
 ) -> GuardrailFinding:
-    """Evaluate the share of answers that end at the token limit; a shift that shows always withholds a gain."""
+    """Evaluate the share of answers cut at the token limit; a shift that shows always withholds a gain."""
     found = evaluate_share(cell, differences, "limit_share", thresholds)
     cells = (cell, (ALL_SEGMENTS, cell[1]))
     here = [differences["limit_share", "candidate", "baseline", *one].difference for one in cells]
@@ -264,7 +264,7 @@ def evaluate_ends(
 
 
 def _is_suspect(here: Figure, margin: float, sign: int) -> bool:
-    """Return whether a cell's own share lies beyond the margin by more than one prompt.
+    """Return whether a cell's own share is beyond the margin by more than one prompt.
 
     Its interval cannot tell, being that of few prompts; but what holds over the load is then no evidence for
     this cell, or an average over many segments would hide one.
@@ -280,7 +280,7 @@ def _worse(figure: Figure, sign: int) -> float:
 
 
 def _is_beyond(figure: Figure, margin: float, sign: int) -> bool:
-    """Return whether the whole interval lies beyond the margin, on the side that counts."""
+    """Return whether the whole interval is beyond the margin, on the side that counts."""
     if figure.low is None or figure.high is None:
         return False
     return (sign >= 0 and figure.low > margin) or (sign <= 0 and figure.high < -margin)

@@ -105,7 +105,7 @@ def _describe(groups: Mapping[str, str]) -> str:
 
 
 def _measure_correlation(prepared: PreparedRun, pairs: Pairs, groups: Mapping[str, str]) -> float | None:
-    """Return the share of the prompts' variance that lies between groups, None where it is not known."""
+    """Return the share of the prompts' variance that is between groups, None where it is not known."""
     columns, choice = prepared.columns, prepared.plan.comparison
     values = columns.metric(choice.metric)
     usable = find_usable(prepared, pairs, values)

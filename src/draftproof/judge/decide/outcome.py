@@ -90,7 +90,7 @@ def _make_limit(cells: Iterable[Cell], choose: Callable[[Sequence[Cell]], float 
 def _find_highest_gain(cells: Sequence[Cell]) -> float | None:
     """Return the highest load of one axis that gains, with only admissible cells up to it.
 
-    None too where a load of unknown size may lie anywhere on the axis.
+    None too where a load of unknown size may be anywhere on the axis.
     """
     levels: defaultdict[float, list[Cell]] = defaultdict(list)
     for cell in cells:

@@ -1,4 +1,4 @@
-"""How far the processes of an arm lie apart, over all arms and loads of a run.
+"""How far apart the processes of an arm are, over all arms and loads of a run.
 
 One value for each measurement period, free of what its prompts do to every arm and its segments to one; what
 equal arms differ by stays.
@@ -50,7 +50,7 @@ def number_kinds(arms: Sequence[str]) -> Ints:
 
 
 def _first_asked(prepared: PreparedRun, arm: str, load: str, usable: np.typing.NDArray[np.bool_]) -> Ints:
-    """Return where the usable requests of an arm stand, one for each that was asked, by what was asked."""
+    """Return the indices of the usable requests of an arm, one for each that was asked, by what was asked."""
     indices = prepared.indices_of(arm, load)
     indices = indices[usable[indices]]
     return indices[np.unique(prepared.columns.asked[indices], return_index=True)[1]]
@@ -86,7 +86,7 @@ def _mean_by(groups: Ints, values: Floats) -> Floats:
 
 
 def spread_processes(prepared: PreparedRun, values: Floats) -> ProcessSpread | None:
-    """Return how far processes lie apart in a value, shape (observations,); None where nothing tells."""
+    """Return how far apart processes are in a value, shape (observations,); None where nothing tells."""
     labels = prepared.process_labels
     if not _are_separable_from_blocks(labels):
         return None
@@ -99,7 +99,7 @@ def spread_processes(prepared: PreparedRun, values: Floats) -> ProcessSpread | N
 
 
 def summarise_processes(prepared: PreparedRun) -> ProcessSummary | None:
-    """Return which processes answered, and how far they lie apart in the deciding metric.
+    """Return which processes answered, and how far apart they are in the deciding metric.
 
     None where the arms share their processes, whose luck is then in no ratio.
     """

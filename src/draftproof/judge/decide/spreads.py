@@ -49,7 +49,7 @@ FEWEST_FOR_SPREAD = 3
 class Earlier(msgspec.Struct, frozen=True, kw_only=True):
     """An earlier run: its pairs, and by how much two equal arms differed at each load (1 where unknown).
 
-    `luck` is what processes lie apart by in the deciding metric, None where the run does not tell.
+    `luck` is what processes differ by in the deciding metric, None where the run does not tell.
     """
 
     prepared: PreparedRun
@@ -289,7 +289,7 @@ def list_obstacles(found: SamplePlan, cells: Collection[CellKey]) -> list[Obstac
 
 
 def list_blocking(shortfalls: Iterable[Shortfall], cells: Collection[CellKey]) -> list[Shortfall]:
-    """Return the shortfalls that stand in the way of any of some cells, of most cells first."""
+    """Return the shortfalls that prevent an answer in any of some cells, of most cells first."""
     counted = [(sum(one.blocks(*cell) for cell in cells), one) for one in shortfalls]
     return [one for count, one in sorted(counted, key=lambda row: -row[0]) if count]
 

@@ -84,7 +84,7 @@ def compute_tails(prepared: PreparedRun, pairs: PairTable) -> Tails:
 def evaluate_tails(
     cell: CellKey, tails: Tails, thresholds: Thresholds, *, withholds: bool
 ) -> tuple[GuardrailFinding, ...]:
-    """Return where the tail of each metric stands in a cell, noted if not shown and not `withholds`."""
+    """Return the state of the tail of each metric in a cell, noted if not shown and not `withholds`."""
     return tuple(_evaluate(metric, cell, tails, thresholds, withholds=withholds) for metric in TAIL_METRICS)
 
 
@@ -232,7 +232,7 @@ def _or_infinite(values: Floats) -> Floats:
 
 
 def _select(prepared: PreparedRun, pairs: Pairs, metric: str) -> tuple[Ints, Ints]:
-    """Return where the requests of timed pairs stand of which each failed or has the metric."""
+    """Return the indices of the requests of timed pairs of which each failed or has the metric."""
     columns = prepared.columns
     mine, theirs = pairs.mine, pairs.theirs
     counts = columns.timed & (~columns.is_ok | (columns.in_order & (columns.metric(metric) > 0)))
@@ -274,7 +274,7 @@ def _evaluate(
 
 
 def _standing(ratio: Figure, limit: float, null: float = 1.0) -> GuardrailOutcome:
-    """Return where a ratio stands: violated only beyond what two equal arms differ by as well."""
+    """Return the state of a ratio: violated only beyond what two equal arms differ by as well."""
     if ratio.low is not None and ratio.low > limit * null:
         return "violated"
     return "held" if ratio.high is not None and ratio.high <= limit else "open"

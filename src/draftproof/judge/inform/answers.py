@@ -32,7 +32,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything an answer may rest on."""
+    """Everything an answer may be based on."""
 
     results: Results
     plan: Plan
@@ -138,7 +138,7 @@ def answer_method(source: Source) -> Answer:
 
 
 def answer_compatible(source: Source) -> Answer:
-    """Say whether tokenizers agree and under which licences target and drafter stand."""
+    """Say whether tokenizers agree and which licences target and drafter have."""
     contract = source.contract
     if contract is None:
         return NO_CONTRACT

@@ -6,7 +6,7 @@ confidence.
 
 Ranges of money over every corner of measured intervals and prices, and an arm's worth in words. Pure.
 
-Every function is monotone in each of its inputs, so the extremes lie at the corners. A range of prices is
+Every function is monotone in each of its inputs, so the extremes are at the corners. A range of prices is
 taken as given, an interval of the measurement at its own level.
 """
 
@@ -177,7 +177,7 @@ def describe_worth(worth: Worth, prices: Prices) -> str:
 def describe_few_good(uses: Iterable[ArmUse]) -> str | None:
     """Return a warning where fewer than half of an arm's requests are good, None where none is such.
 
-    An arm without any good request has no capacity that could rest on few.
+    An arm without any good request has no capacity that could be based on few.
     """
     counted = [one for one in uses if one.good]
     few = [one for one in counted if 2 * one.good < one.attempted]

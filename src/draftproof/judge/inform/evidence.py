@@ -13,7 +13,7 @@ from draftproof.judge.results.decide import ALL_LOADS, Reference
 from draftproof.judge.results.run import Reason, Results
 from draftproof.plan.schema import Plan
 
-# Names that readers know, and the field of the results in which their rows lie.
+# Names that readers know, and the field of the results that holds their rows.
 TABLES = {
     "acceptance": "arm_cells",
     "checks": "arm_cells",

@@ -25,7 +25,7 @@ _COMPARED = (DECISIVE, ("baseline_null", "baseline"), ("candidate", "alternative
 
 
 class RequestView(msgspec.Struct, frozen=True, kw_only=True):
-    """One raw request and where it stands in the run directory; times in ns. `timed`: its times count."""
+    """One raw request and where it is in the run directory; times in ns. `timed`: its times count."""
 
     request_id: str
     places: tuple[str, ...]

@@ -30,7 +30,7 @@ Ending = Literal["settled", "budget", "unfinished"]
 
 
 class PointSeen(msgspec.Struct, frozen=True, kw_only=True):
-    """What one arm showed at one point: its periods, the share of all valid ones, and where it stands.
+    """What one arm showed at one point: its periods, the share of all valid ones, and its outcome.
 
     `own_time` is the correlation time that its own requests show, `correlation` the one by which its share is
     judged, see `evaluate_arm`.

@@ -1,4 +1,4 @@
-"""How far a client's readings lie from the truth of a server that knows when it wrote each chunk. Pure.
+"""How far a client's readings are from the truth of a server that knows when it wrote each chunk. Pure.
 
 Both sides read the same clock. A first token is judged as a duration, from request to first chunk on each
 side; a gap as the difference of the two sides' gaps; time per token as a ratio. So a constant delay of the
@@ -41,7 +41,7 @@ class ErrorSpread(msgspec.Struct, frozen=True, kw_only=True):
 class ErrorBounds(msgspec.Struct, frozen=True, kw_only=True):
     """What errors show of the median and the 99th percentile that many more would have, in ms.
 
-    `p50_low` lies below that median, `p99_low` and `p99_high` on both sides of that percentile, each with
+    `p50_low` is below that median, `p99_low` and `p99_high` on both sides of that percentile, each with
     95 % confidence and whatever the distribution; None where there are too few for it. `missing`: how many
     more independent values the percentile's bounds need, 0 where they are there.
     """

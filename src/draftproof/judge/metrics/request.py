@@ -34,7 +34,7 @@ class RequestMetrics(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What one request shows. Times in ns.
 
     `tpot_basis` says how the first chunk's tokens were taken off: "counted" from the stream, or
-    "single_first_token_assumed" where the stream gives no counts: time per token then lies between `tpot_ns`,
+    "single_first_token_assumed" where the stream gives no counts: time per token then is between `tpot_ns`,
     with one token in the first chunk, and `tpot_most_ns`, with as many as it may hold. `icl_ns` are the gaps
     between content chunks; `longest_stall_ns` is the largest of them, above the stall threshold or not.
     """

@@ -1,8 +1,8 @@
 """What a service's counters gained over a period, and its gauges, from samples at its ends and during it.
 
 A period's counters are used only if every replica was sampled at both ends and none fell in between. Means of
-gauges are based on the samples taken during a period, because nothing runs at its ends; maxima rest on all.
-What is not known is None (docs/metrics.md, "What the services say of themselves").
+gauges are based on the samples taken during a period, because nothing runs at its ends; maxima are based on
+all. What is not known is None (docs/metrics.md, "What the services say of themselves").
 """
 
 from collections import defaultdict

@@ -278,7 +278,7 @@ _RESUMED = ("waited", "went_on")
 def find_ending(notices: Collection[Notice]) -> Notice | None:
     """Return why a run ended before its end, None where it did not or went on later.
 
-    Notices stand in the order in which they were written: a clock may begin anew before a run goes on.
+    Notices are in the order in which they were written: a clock may begin anew before a run goes on.
     """
     ending = None
     for one in notices:

@@ -73,7 +73,7 @@ def is_same_text(mine: RequestRecord, theirs: RequestRecord) -> bool:
 
 
 class Pairs(Sequence[Pair]):
-    """The pairs of one comparison: where both requests stand among the run's observations, in order.
+    """The pairs of one comparison: the indices of both requests among the run's observations, in order.
 
     Shape (pairs,) each: `mine` and `theirs` are indices into `columns`, `is_same` tells whether the outputs
     are the same. A `Pair` is made when it is asked for: a long run has millions, and most steps read columns.

@@ -160,12 +160,12 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return Columns(self.observations)
 
     def indices_of(self, arm: str, load: str | None = None, segment: str = ALL_SEGMENTS) -> Ints:
-        """Return where the observations of `of_arm` stand among all, in order."""
+        """Return the indices of the observations of `of_arm` among all, in order."""
         return self._by_key.get((arm, load, segment), _NOWHERE)
 
     @cached_property
     def _by_key(self) -> dict[tuple[str, str | None, str], Ints]:
-        """Where the observations of every arm stand, at each load and at all, in each segment and in all."""
+        """The indices of every arm's observations, at each load and at all, in each segment and in all."""
         columns, found = self.columns, {}
         for loads in (columns.loads, None):
             for segments in (columns.segments, None):
@@ -330,7 +330,7 @@ def index_judgements(judgements: Iterable[Judgement]) -> dict[str, dict[int, tup
     found: defaultdict[str, defaultdict[int, list[Judgement]]] = defaultdict(lambda: defaultdict(list))
     for one in sorted(judgements, key=lambda one: (one.attempt, msgspec.json.encode(one))):
         own = found[one.request_id][one.check]
-        if not own or own[-1] != one:  # a line that stands there twice is one pass
+        if not own or own[-1] != one:  # a line that is there twice is one pass
             own.append(one)
     return {name: {check: tuple(all_) for check, all_ in own.items()} for name, own in found.items()}
 

@@ -130,7 +130,7 @@ QuestionStanding = Literal["answered", "partly", "open"]
 
 
 class GuardrailStanding(msgspec.Struct, frozen=True, kw_only=True):
-    """Where one guardrail stands in one cell, with the row it is based on; `code` is that of its reason."""
+    """The state of one guardrail in one cell, with the row it is based on; `code` is that of its reason."""
 
     code: str
     standing: str
@@ -392,7 +392,7 @@ class NoiseRow(msgspec.Struct, frozen=True, kw_only=True):
     `null` has the interval of one comparison, `joint` the one that holds over all loads and metrics;
     `covers_one` is that of `joint`. `noise_floor` is how far `null` reaches from 1, as a factor;
     `null_difference` what it differs from 1 by beyond chance, which counts against gain and harm;
-    `effect_beyond` whether the candidate's pooled effect lies wholly outside it.
+    `effect_beyond` whether the candidate's pooled effect is wholly outside it.
     """
 
     load: str
@@ -434,7 +434,7 @@ class PrecedingRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """Which processes answered, and how far they lie apart in the deciding metric.
+    """Which processes answered, and how far apart they are in the deciding metric.
 
     `counts` has the fewest processes that answered for each arm at a load, None where that is not known.
     `spread` is the standard deviation between processes of an arm as a factor, pooled over arms and loads,
@@ -512,7 +512,7 @@ class Shortfall(msgspec.Struct, frozen=True, kw_only=True):
     evidence: Reference = Reference("plan", name="workload")
 
     def blocks(self, segment: str, load: str) -> bool:
-        """Return whether it stands in the way of one cell."""
+        """Return whether it prevents an answer in one cell."""
         return self.segment in (segment, "all") and self.load in (load, "all")
 
 

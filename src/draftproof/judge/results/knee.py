@@ -40,7 +40,7 @@ class KneePoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArmKnee(msgspec.Struct, frozen=True, kw_only=True):
-    """The knee of one arm: it holds at `holds` and fails at `fails`, so it lies in [`holds`, `fails`).
+    """The knee of one arm: it holds at `holds` and fails at `fails`, so it is in [`holds`, `fails`).
 
     Either is None where the search did not show it, with the reason and how many more requests would. The
     other figures are those at `holds`.

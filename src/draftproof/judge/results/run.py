@@ -195,7 +195,7 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
-    """Segment × load with its status and the reasons for it, and where every guardrail stands in it.
+    """Segment × load with its status and the reasons for it, and the state of every guardrail in it.
 
     `concurrency` is that of a closed loop, `offered_rps` the rate of an open one (see `LoadSize`).
     """

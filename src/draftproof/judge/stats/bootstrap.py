@@ -219,7 +219,7 @@ def _weighted_median(values: Floats, index: Ints, weights: Floats) -> Floats:
     """Return the nearest-rank median of each draw, shape (draws,).
 
     The values are sorted once and cut into stretches. How much weight a draw has in each stretch follows from
-    how often each cluster lies there; only the one stretch that holds a draw's median is walked row by row.
+    how often each cluster is there; only the one stretch that holds a draw's median is walked row by row.
     """
     order = np.argsort(values, kind="stable")
     ordered, owners = values[order], index[order]

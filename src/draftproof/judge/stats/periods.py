@@ -42,7 +42,7 @@ def period_spread(
     groups: npt.ArrayLike,
     processes: npt.ArrayLike | None = None,
 ) -> PeriodSpread | None:
-    """Return how far blocks lie apart beyond chance, None below three blocks or without spare pairs.
+    """Return how far apart blocks are beyond chance, None below three blocks or without spare pairs.
 
     Shape (n,) each: log of arm / other of each pair; its block; `groups` whose means are taken out first
     (segments); `processes`, the pair of processes that answered, whose effect on their blocks is taken out
@@ -69,7 +69,7 @@ def period_spread(
 
 
 def count_spread(counts: Floats, blocks: Ints, sizes: Floats) -> PeriodSpread | None:
-    """Return how far the means of a count lie apart between blocks beyond chance; None as `period_spread`.
+    """Return how far apart the means of a count are between blocks beyond chance; None as `period_spread`.
 
     `counts`, shape (n,), are those that are not 0, such as +1 where one arm alone failed, and `blocks`
     theirs, from 0. `sizes`, shape (blocks,): how many there are in each block, those of count 0 included.

@@ -1,6 +1,6 @@
 """How many prompts it takes: sample sizes for ratios of means, ratios of quantiles and shares.
 
-With how many prompts does the whole interval at `level` lie beyond its bound with the chance `power`, if the
+With how many prompts is the whole interval at `level` beyond its bound with the chance `power`, if the
 truth is what is stated? For one of m simultaneous intervals the level is 1 − alpha/m.
 """
 

@@ -45,7 +45,7 @@ def sort_labels(labels: npt.ArrayLike) -> tuple[npt.NDArray[np.generic], Ints]:
 def assign_strata(clusters: Ints, strata: npt.ArrayLike | None) -> Ints:
     """Return the stratum, 0 … h−1, of each cluster; `clusters`, shape (n,), are indices from `index_labels`.
 
-    A cluster whose rows lie in several strata forms one with the clusters that share exactly these. Strata of
+    A cluster whose rows are in several strata forms one with the clusters that share exactly these. Strata of
     one cluster are put together, and a single one that is left joins the smallest other ("collapsed strata",
     Wolter 2007, section 2.5), at the price of width.
     """

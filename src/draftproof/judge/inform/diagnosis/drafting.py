@@ -1,7 +1,7 @@
 """What a drafter costs beside the baseline at each load, and the remedies that change drafting. Pure.
 
-Every figure names its source; one that nobody discloses is None with the reason, never 0. Remedies rest on
-rounds, histograms of acceptance or counters of the service; without them nothing is suggested.
+Every figure names its source; one that nobody discloses is None with the reason, never 0. Remedies are based
+on rounds, histograms of acceptance or counters of the service; without them nothing is suggested.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
