@@ -18,7 +18,7 @@ from draftproof.judge.knee.search import replay
 from draftproof.judge.knee.trials import read_periods
 from draftproof.judge.observe.levels import Trial
 from draftproof.judge.observe.run_data import RunData
-from draftproof.measure.load.loops import Lead
+from draftproof.measure.load.loops import RampUp
 from draftproof.plan.loading import parse_plan
 from draftproof.plan.schema import Plan
 from draftproof.workload.arm_orders import hash_number
@@ -149,19 +149,19 @@ class Queue:
 
     def lead_up(self, rps: float, limit_s: float = LEAD_S) -> float:
         """Ask fill requests as long as an open loop leads up; return when that ends."""
-        due_s, lead = 0.0, Lead(round(limit_s * NS_PER_S))
+        due_s, ramp_up = 0.0, RampUp(round(limit_s * NS_PER_S))
         while True:
             due_s += float(self._rng.exponential(1 / rps))
-            if not lead.is_known:
+            if not ramp_up.is_known:
                 took_s = [one.end_s - one.due_s for one in self.asked if one.end_s <= due_s]
-                lead.see(
+                ramp_up.see(
                     round(due_s * NS_PER_S),
                     ended=len(took_s),
                     in_flight=len(self.asked) - len(took_s),
                     ended_ns=round(sum(took_s) * NS_PER_S),
                 )
-            if due_s * NS_PER_S >= lead.length_ns:
-                return lead.length_ns / NS_PER_S
+            if due_s * NS_PER_S >= ramp_up.length_ns:
+                return ramp_up.length_ns / NS_PER_S
             self.ask(due_s)
 
 

@@ -112,10 +112,10 @@ def test_the_load_is_kept_up_until_the_last_counted_request_ends():
     }
     fills = phases["fill"]
     last_end_ns = max(record.end_ns for record in phases["measure"])
-    leads = [record for record in fills if "#lead" in record.request_id]
-    assert sorted(record.scheduled_ns - block.started_ns for record in leads) == [0, 1_000_000, 2_000_000]
+    ramp_ups = [record for record in fills if "#lead" in record.request_id]
+    assert sorted(record.scheduled_ns - block.started_ns for record in ramp_ups) == [0, 1_000_000, 2_000_000]
     assert min(record.scheduled_ns for record in phases["measure"]) >= block.counted_from_ns
-    first_fill = min(set(fills) - set(leads), key=lambda record: record.order_in_block)
+    first_fill = min(set(fills) - set(ramp_ups), key=lambda record: record.order_in_block)
     assert (first_fill.item_id, first_fill.order_in_block) == ("a", 5)
     assert all(record.scheduled_ns <= last_end_ns for record in fills)
     assert {record.outcome for record in fills} <= {"ok", "cancelled"}
@@ -151,10 +151,10 @@ def test_the_first_wave_is_spread_out():
     sink = ListSink()
     with ScriptedServer(Script(ttft_s=0.2)) as server:
         block = run(server, sink, this_period=period(concurrency=3, item_ids=("a", "b", "c")))
-    leads = sorted(
+    ramp_ups = sorted(
         record.scheduled_ns - block.started_ns for record in sink.records if "#lead" in record.request_id
     )
-    assert leads == [0, 1_000_000, 2_000_000]
+    assert ramp_ups == [0, 1_000_000, 2_000_000]
 
 
 def test_the_burst_of_a_start_is_in_no_counted_first_token():
@@ -166,16 +166,16 @@ def test_the_burst_of_a_start_is_in_no_counted_first_token():
     sink = ListSink()
     with ScriptedServer(Script(tokens_per_chunk=(1,) * 12, gaps_s=(0.01,))) as server:
         block = run(server, sink, this_period=period(concurrency=5), settings=LoadSettings(stagger_s=0.004))
-    leads = [record for record in sink.records if "#lead" in record.request_id]
-    assert len(leads) == 5
-    assert {record.phase for record in leads} == {"fill"}
+    ramp_ups = [record for record in sink.records if "#lead" in record.request_id]
+    assert len(ramp_ups) == 5
+    assert {record.phase for record in ramp_ups} == {"fill"}
     assert all(record.scheduled_ns >= block.counted_from_ns for record in by_phase(sink)["measure"])
     asked = {}
     for served in server.served:
         payload = served.payload or {}
         if payload["max_tokens"] < ITEMS["a"].max_tokens:
             asked[payload["messages"][0]["content"]] = payload["max_tokens"]
-    slots = sorted(leads, key=lambda record: record.scheduled_ns)
+    slots = sorted(ramp_ups, key=lambda record: record.scheduled_ns)
     lengths = [asked[ITEMS[record.item_id].messages[0].content] for record in slots]
     assert lengths == sorted(set(lengths))
 

@@ -13,16 +13,16 @@ from draftproof.measure.load.period import Endpoint, Period
 from draftproof.measure.load.request_runner import LoadSettings, MemorySink
 from draftproof.workload.arrivals import OpenLoop, Spacing, Steady, times_within
 
-QUICK = LoadSettings(failure_pause_s=0.0, request_timeout_s=20, lead_s=1.0)
+QUICK = LoadSettings(failure_pause_s=0.0, request_timeout_s=20, ramp_up_s=1.0)
 STEADY = OpenLoop(profile=Steady(rps=100.0), spacing=Spacing(kind="even"))
 
 
-def run(server, due_ns, *, lead=None, items=None, settings=QUICK, **options):
+def run(server, due_ns, *, ramp_up=None, items=None, settings=QUICK, **options):
     names = [f"i{number:03}" for number in range(len(due_ns))]
     asked = items or {name: build_item(name) for name in names}
     period = Period(
         block=1, load="peak", concurrency=None, repeat=0, arm="baseline", order=0,
-        item_ids=tuple(names), due_ns=tuple(due_ns), lead=lead, **options,
+        item_ids=tuple(names), due_ns=tuple(due_ns), ramp_up=ramp_up, **options,
     )  # fmt: skip
     sink = MemorySink()
     endpoint = Endpoint(url=server.url, served_model="scripted", engine="generic")
@@ -97,11 +97,11 @@ def test_a_lead_fills_the_service_before_anything_counts():
     """Counted requests meet the load that the pace makes, and it is kept up behind them."""
     due_ns = [number * 10_000_000 for number in range(10)]
     with ScriptedServer(Script(ttft_s=0.1)) as server:
-        records, block = run(server, due_ns, lead=STEADY)
+        records, block = run(server, due_ns, ramp_up=STEADY)
     counted = measured(records)
-    leads = [one for one in records if "#lead" in one.request_id]
-    assert len(leads) >= 10
-    assert {one.phase for one in leads} == {"fill"}
+    ramp_ups = [one for one in records if "#lead" in one.request_id]
+    assert len(ramp_ups) >= 10
+    assert {one.phase for one in ramp_ups} == {"fill"}
     assert counted[0].concurrency >= 8
     assert counted[0].scheduled_ns - block.started_ns >= 90_000_000
     behind = [one for one in records if one.phase == "fill" and one.scheduled_ns > counted[-1].scheduled_ns]
@@ -113,7 +113,7 @@ def test_a_lead_has_an_end_where_the_service_never_catches_up():
     """What is in flight only grows, so the lead ends at its limit."""
     with ScriptedServer(Script(ttft_s=3.0)) as server:
         records, block = run(
-            server, [0], lead=STEADY, settings=LoadSettings(request_timeout_s=1.0, lead_s=0.3)
+            server, [0], ramp_up=STEADY, settings=LoadSettings(request_timeout_s=1.0, ramp_up_s=0.3)
         )
     (counted,) = measured(records)
     assert counted.scheduled_ns - block.started_ns == 300_000_000

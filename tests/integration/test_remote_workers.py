@@ -26,7 +26,7 @@ from draftproof.workload.conversation import view_answer
 
 NAMES = tuple(f"i{number:02}" for number in range(24))
 ITEMS = tuple(build_item(name) for name in NAMES)
-QUICK = LoadSettings(stagger_s=0.002, failure_pause_s=0.0, request_timeout_s=20, lead_s=0.5)
+QUICK = LoadSettings(stagger_s=0.002, failure_pause_s=0.0, request_timeout_s=20, ramp_up_s=0.5)
 DUE_NS = times_within(Steady(rps=120.0), Spacing(), seed=3, duration_s=0.25)[: len(NAMES)]
 SECRET = "sk-very-secret"  # noqa: S105 - made up
 HOUR_NS = 3600 * 10**9
@@ -37,10 +37,10 @@ def closed():
     return Period(block=1, load="l", concurrency=6, repeat=0, arm="baseline", order=2, item_ids=NAMES)
 
 
-def open_period(lead=None):
+def open_period(ramp_up=None):
     return Period(
         block=1, load="l", concurrency=None, repeat=0, arm="baseline", order=0,
-        item_ids=NAMES[: len(DUE_NS)], due_ns=tuple(DUE_NS), lead=lead,
+        item_ids=NAMES[: len(DUE_NS)], due_ns=tuple(DUE_NS), ramp_up=ramp_up,
     )  # fmt: skip
 
 
@@ -137,14 +137,14 @@ def test_three_clocks_make_one_period(tmp_path):
 
 def test_a_lead_has_one_end_on_all_clocks(tmp_path):
     """Fills of all workers keep the plan's pace, and counted due times have one base."""
-    lead = OpenLoop(profile=Steady(rps=100.0), spacing=Spacing(kind="even"))
+    ramp_up = OpenLoop(profile=Steady(rps=100.0), spacing=Spacing(kind="even"))
     with ScriptedServer(Script(ttft_s=0.05)) as server:
-        records, _, _ = run(open_period(lead), server, tmp_path, [far(one) for one in AHEAD_NS])
-    leads = sorted(one.scheduled_ns for one in records if "#lead" in one.request_id)
-    assert set(np.diff(leads).tolist()) == {10_000_000}
+        records, _, _ = run(open_period(ramp_up), server, tmp_path, [far(one) for one in AHEAD_NS])
+    ramp_ups = sorted(one.scheduled_ns for one in records if "#lead" in one.request_id)
+    assert set(np.diff(ramp_ups).tolist()) == {10_000_000}
     measured = counted(records)
     assert np.diff([one.scheduled_ns for one in measured]).tolist() == np.diff(DUE_NS).tolist()
-    assert 0 <= measured[0].scheduled_ns - DUE_NS[0] - leads[-1] <= 10_000_000
+    assert 0 <= measured[0].scheduled_ns - DUE_NS[0] - ramp_ups[-1] <= 10_000_000
 
 
 def test_one_worker_elsewhere_is_the_whole(tmp_path):

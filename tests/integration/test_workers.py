@@ -32,7 +32,7 @@ TALK = (FollowUp(content="And then?"), FollowUp(content="And at last?"))
 ITEMS = {
     name: build_item(name, follow_ups=TALK if number % 5 == 0 else ()) for number, name in enumerate(NAMES)
 }
-QUICK = LoadSettings(stagger_s=0.002, failure_pause_s=0.0, request_timeout_s=20, lead_s=1.0)
+QUICK = LoadSettings(stagger_s=0.002, failure_pause_s=0.0, request_timeout_s=20, ramp_up_s=1.0)
 DUE_NS = times_within(Steady(rps=120.0), Spacing(), seed=3, duration_s=0.25)[: len(NAMES)]
 SECRET = "sk-very-secret"  # noqa: S105 - made up
 
@@ -43,10 +43,10 @@ def closed(concurrency=6, *, block=1):
     )
 
 
-def open_period(lead=None, *, block=1):
+def open_period(ramp_up=None, *, block=1):
     return Period(
         block=block, load="l", concurrency=None, repeat=0, arm="baseline", order=0,
-        item_ids=NAMES[: len(DUE_NS)], due_ns=tuple(DUE_NS), lead=lead,
+        item_ids=NAMES[: len(DUE_NS)], due_ns=tuple(DUE_NS), ramp_up=ramp_up,
     )  # fmt: skip
 
 
@@ -119,12 +119,12 @@ def run_periods(workers, folder, *asked):
 def conducted(tmp_path_factory):
     """Four periods of one pool of two workers: what `run_periods` returns, by name; the pool; its folder."""
     folder = tmp_path_factory.mktemp("journal")
-    lead = OpenLoop(profile=Steady(rps=100.0), spacing=Spacing(kind="even"))
+    ramp_up = OpenLoop(profile=Steady(rps=100.0), spacing=Spacing(kind="even"))
     asked = {
         "quick": (closed(), Script(gaps_s=(0.002,))),
         "slots": (closed(block=2), Script(ttft_s=0.05)),
         "due": (open_period(block=3), Script()),
-        "led": (open_period(lead, block=4), Script(ttft_s=0.1)),
+        "led": (open_period(ramp_up, block=4), Script(ttft_s=0.1)),
     }
     ended, pool = run_periods(2, folder, *asked.values())
     return dict(zip(asked, ended, strict=True)), pool, folder
@@ -188,8 +188,8 @@ def test_the_load_is_that_of_all_slots_together(conducted):
     records, outcome, server = conducted[0]["slots"]
     assert server.in_flight_max == 6
     block = outcome.block
-    leads = sorted(one.scheduled_ns - block.started_ns for one in records if "#lead" in one.request_id)
-    assert leads == [slot * 2_000_000 for slot in range(6)]
+    ramp_ups = sorted(one.scheduled_ns - block.started_ns for one in records if "#lead" in one.request_id)
+    assert ramp_ups == [slot * 2_000_000 for slot in range(6)]
     measured = [one for one in records if one.phase == "measure"]
     assert min(one.scheduled_ns for one in measured) >= block.counted_from_ns
     assert block.client_cpu_s > 0
@@ -211,18 +211,18 @@ def test_due_times_are_the_same_whoever_sends(conducted):
 def test_a_lead_is_shared_and_ended_by_one_word(conducted):
     """Fills of both workers lead up at the pace of the plan, and counted due times have one base."""
     records, outcome, _ = conducted[0]["led"]
-    leads = sorted(
+    ramp_ups = sorted(
         one.scheduled_ns for one in records if "#lead" in one.request_id and not one.conversation_turn
     )
-    assert set(np.diff(leads).tolist()) == {10_000_000}
-    assert len(leads) >= 10
+    assert set(np.diff(ramp_ups).tolist()) == {10_000_000}
+    assert len(ramp_ups) >= 10
     measured = sorted((one for one in records if one.phase == "measure" and not one.conversation_turn),
                       key=lambda one: one.order_in_block)  # fmt: skip
     assert np.diff([one.scheduled_ns for one in measured]).tolist() == np.diff(DUE_NS).tolist()
-    assert 0 <= measured[0].scheduled_ns - DUE_NS[0] - leads[-1] < 100_000_000
+    assert 0 <= measured[0].scheduled_ns - DUE_NS[0] - ramp_ups[-1] < 100_000_000
     assert outcome.block.lead_end is not None
-    assert leads[-1] < measured[0].scheduled_ns
-    assert outcome.block.counted_from_ns > leads[0]
+    assert ramp_ups[-1] < measured[0].scheduled_ns
+    assert outcome.block.counted_from_ns > ramp_ups[0]
 
 
 def test_a_resumed_period_asks_what_is_missing(tmp_path):

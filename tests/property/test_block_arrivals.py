@@ -87,7 +87,7 @@ def test_every_arm_meets_the_same_arrivals(count, level, seed):
         periods = periods_of(block)
         assert {period.arm for period in periods} == set(ARMS)
         assert (
-            len({(period.item_ids, period.due_ns, repr(period.lead), period.repeat) for period in periods})
+            len({(period.item_ids, period.due_ns, repr(period.ramp_up), period.repeat) for period in periods})
             == 1
         )
         assert len({tuple(request_seed(items[i], t.repeat) for i in t.item_ids) for t in periods}) == 1
@@ -129,7 +129,7 @@ def test_a_lead_has_the_rate_that_a_shape_starts_from(profile, rps):
     spacing = Spacing(kind="gamma", cv=2.0)
     (block,) = plan([make_item(0)], Level(open_loop=OpenLoop(profile=profile, spacing=spacing)))
     wanted = None if rps is None else OpenLoop(profile=Steady(rps=rps), spacing=spacing)
-    assert block.lead == wanted
+    assert block.ramp_up == wanted
 
 
 @settings(max_examples=80, deadline=None)
@@ -157,11 +157,11 @@ def test_the_lead_of_a_replay_has_the_rate_of_its_window(items, block_size, spee
         recorded = [item.due_ns for item in items if item.id in block.item_ids]
         span_s = (max(recorded) - min(recorded)) / speed / NS_PER_S
         if span_s == 0:
-            assert block.lead is None
+            assert block.ramp_up is None
         else:
-            assert block.lead is not None
-            assert isinstance(block.lead.profile, Steady)
-            assert block.lead.profile.rps == pytest.approx((len(recorded) - 1) / span_s)
+            assert block.ramp_up is not None
+            assert isinstance(block.ramp_up.profile, Steady)
+            assert block.ramp_up.profile.rps == pytest.approx((len(recorded) - 1) / span_s)
 
 
 def test_a_replay_needs_times():

@@ -13,7 +13,7 @@ SCHEMA_VERSION = 1
 Outcome = Literal["ok", "rejected", "http_error", "timeout", "cut", "malformed", "cancelled"]
 TokenSource = Literal["token_ids", "continuous_usage", "engine", "tokenizer"]
 Phase = Literal["warmup", "measure", "fill", "interrupted"]
-LeadEnd = Literal["whole", "cut", "not_standing"]
+RampUpEnd = Literal["whole", "cut", "not_standing"]
 ArmName = str  # "baseline", "candidate", "alternative", "baseline_null"
 
 
@@ -324,7 +324,7 @@ class BlockRecord(msgspec.Struct, frozen=True, kw_only=True):
     `held_back`: due requests that waited because the plan's max_in_flight were open. `unreached`: requests,
     counted or not, that found no service to connect to; `broken`: those whose connection was lost before the
     answer's end. `unstamped`: those whose arrivals the client stamped as it read them, the kernel having
-    none. `clocks`: those of workers on other hosts. `lead_end`: how the lead of an open loop ended: at its
+    none. `clocks`: those of workers on other hosts. `lead_end`: how the ramp-up of an open loop ended: at its
     full length, cut by its bound, or at its bound before as many requests had ended as were in flight; None
     where there was none. `lead_asks_counted`: fill before the counted requests asked the same items, since
     the workload has no others; None where nothing came before them. `host`: what the client's host did
@@ -362,7 +362,7 @@ class BlockRecord(msgspec.Struct, frozen=True, kw_only=True):
     client_cpu_max_s: float | None = None
     broken: int | None = None
     unstamped: int | None = None
-    lead_end: LeadEnd | None = None
+    lead_end: RampUpEnd | None = None
     lead_asks_counted: bool | None = None
     host: HostUse | None = None
     attempt: int = 0

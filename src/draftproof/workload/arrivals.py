@@ -116,7 +116,7 @@ def mean_rate_rps(profile: Profile, duration_s: float) -> float:
 
 
 def rate_at_start_rps(profile: Profile) -> float:
-    """Return the rate that holds just before a profile's first moment: what leads up to it.
+    """Return the rate that holds just before a profile's first moment: that of its ramp-up.
 
     A burst is led up to by the pause before it.
     """

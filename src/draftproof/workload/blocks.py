@@ -35,8 +35,8 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     """One block: every arm of `arm_order` in turn answers `item_ids` in this order.
 
     Closed loop: `concurrency` requests are kept in flight. Open loop: that is None, and `due_ns` says for
-    each item when it is due, from the start of the counted part of a period; the same in every arm. `lead` is
-    the steady arrival process that leads up to it, None where nothing comes before.
+    each item when it is due, from the start of the counted part of a period; the same in every arm. `ramp_up`
+    is the steady arrival process before it, None where nothing comes before.
     """
 
     index: int
@@ -46,7 +46,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     item_ids: tuple[str, ...]
     arm_order: tuple[str, ...]
     due_ns: tuple[int, ...] = ()
-    lead: OpenLoop | None = None
+    ramp_up: OpenLoop | None = None
 
 
 _Cut = tuple["LoadLevel", int, int, tuple[Item, ...]]  # level, repeat, number, items
@@ -88,7 +88,7 @@ def plan_blocks(
             item_ids=tuple(item.id for item in own),
             arm_order=order,
             due_ns=_find_due(own, level, (seed, level.name, repeat, number)),
-            lead=_find_lead(own, level),
+            ramp_up=_find_ramp_up(own, level),
         )
         for index, ((level, repeat, number, own), order) in enumerate(zip(cut, orders, strict=True))
     )
@@ -265,7 +265,7 @@ def _list_due(own: Sequence[Item], level: "LoadLevel", salt: tuple[int, str, int
     return tuple(itertools.islice(times, len(own)))
 
 
-def _find_lead(own: Sequence[Item], level: "LoadLevel") -> OpenLoop | None:
+def _find_ramp_up(own: Sequence[Item], level: "LoadLevel") -> OpenLoop | None:
     """Return what comes before the counted part: the rate that a shape starts from, a window's own rate."""
     if level.replay_speed is not None:
         span_ns = ((own[-1].due_ns or 0) - (own[0].due_ns or 0)) / level.replay_speed

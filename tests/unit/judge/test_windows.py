@@ -76,10 +76,10 @@ def evenly(first, count, gap, residence):
 def test_counted_requests_of_an_open_loop_fill_one_gap_each(gap_ms, residence_ms):
     """At λ requests a second n counted ones take n / λ seconds, however long each stays."""
     gap, residence = gap_ms * MS, residence_ms * MS
-    lead = evenly(0, 30, gap, residence)
+    ramp_up = evenly(0, 30, gap, residence)
     counted = evenly(30 * gap, COUNTED, gap, residence)
     tail = evenly((30 + COUNTED) * gap, 30, gap, residence)
-    run = place(skeleton({}), counted, (*lead, *tail))
+    run = place(skeleton({}), counted, (*ramp_up, *tail))
     found = measure_device_time(prepare_run(run))["baseline", "load"]
     assert found.window_s is not None
     if residence % gap == 0:

@@ -86,7 +86,7 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
 
 def warn_about_filling(prepared: PreparedRun) -> Iterator[str]:
     """Yield a sentence for each load whose ramp-ups were cut and each arm whose queue grew in its periods."""
-    yield from _warn_about_leads(prepared)
+    yield from _warn_about_ramp_ups(prepared)
     loads = {level.name for level in prepared.plan.load if is_steady(level.open_loop)}
     by_load_arm = defaultdict[tuple[str, str], list[tuple[float, float]]](list)
     for (load, _, arm), records in (group_whole_periods(prepared, loads) if loads else {}).items():
@@ -136,7 +136,7 @@ def measure_halves(every: Sequence[RequestRecord]) -> tuple[float, float] | None
     return first, second
 
 
-def _warn_about_leads(prepared: PreparedRun) -> Iterator[str]:
+def _warn_about_ramp_ups(prepared: PreparedRun) -> Iterator[str]:
     bound_s = prepared.plan.limits.ramp_up_max_s
     for load in prepared.loads:
         own = [one for one in prepared.run.blocks if one.load == load and one.lead_end is not None]

@@ -24,7 +24,7 @@ Row = TypeVar("Row")
 MOST_FAILURES = 0.5
 QUEUE_GROWTH = 2.0
 LEAST_BEHIND = 0.1
-# A queue that the lead has already made long cannot double in the period: it grows by that share of what
+# A queue that the ramp-up has already made long cannot double in the period: it grows by that share of what
 # comes, and each request takes by that share of the time between them longer than one before.
 STEADY_GROWTH = 0.25
 SLOWING = 0.2

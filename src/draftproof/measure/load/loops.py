@@ -8,8 +8,8 @@ Counting begins when every slot has started.
 
 The open loop: requests are due at times of their own, however long the service takes over earlier ones. The
 pacer waits for absolute times, so its own delay never stretches a later gap, and what is sent late still
-counts from when it was due: nothing is left out because the service was slow. Requests at the same pace lead
-up to the counted ones, for as long as `Lead` says, and follow after them until the last counted one has
+counts from when it was due: nothing is left out because the service was slow. Requests at the same pace come
+before the counted ones, for as long as `RampUp` says, and follow after them until the last counted one has
 ended.
 """
 
@@ -17,14 +17,14 @@ import asyncio
 from collections.abc import Iterator
 
 from draftproof.core.clock import NS_PER_S
-from draftproof.core.records import BlockRecord, LeadEnd
+from draftproof.core.records import BlockRecord, RampUpEnd
 from draftproof.measure.load.period import Job, Period
 from draftproof.measure.load.request_runner import RequestRunner, Tasks, run_watched
 from draftproof.measure.load.timer import WaitUntil, open_alarm, sleep_until
 from draftproof.workload.arm_orders import hash_number
 from draftproof.workload.arrivals import OpenLoop, Spacing, Steady, arrival_times_ns
 
-LEAD_TIMES = 16
+RAMP_UP_TIMES = 16
 _TAIL_GAPS = 16
 
 
@@ -65,21 +65,21 @@ class ClosedLoop:
         await sleep_until(first_ns, runner.clock)
         scheduled_ns = first_ns
         if is_led:
-            lead = schedule.lead_job((slot + 1) / (self._slots + 1))
-            scheduled_ns = await runner.converse(lead, scheduled_ns)
+            ramp_up = schedule.ramp_up_job((slot + 1) / (self._slots + 1))
+            scheduled_ns = await runner.converse(ramp_up, scheduled_ns)
         while (job := schedule.next_job()) is not None:
             free_ns = max(scheduled_ns, runner.counted_from_ns or scheduled_ns)
             scheduled_ns = await runner.converse(job, await runner.think(job, free_ns))
 
 
-class Lead:
-    """How long an open loop leads up to its counted requests, as far as that is known. Pure.
+class RampUp:
+    """How long the ramp-up of an open loop is, as far as that is known. Pure.
 
     It first goes on until as many requests have ended as are in flight: those that met an empty service are
-    then gone. How long they took on average sets its length once and for all, `LEAD_TIMES` of it, `limit_ns`
-    at most. The length does not look at the queue again: a lead that goes on while a queue is long ends when
-    it happens to be short, and the waits that are then counted come out too small. How near they come by this
-    rule: bench/queues.py.
+    then gone. How long they took on average sets its length once and for all, `RAMP_UP_TIMES` of it,
+    `limit_ns` at most. The length does not look at the queue again: a ramp-up that goes on while a queue is
+    long ends when it happens to be short, and the waits that are then counted come out too small. How near
+    they come by this rule: bench/queues.py.
     """
 
     def __init__(self, limit_ns: int) -> None:
@@ -97,20 +97,20 @@ class Lead:
         return self._limit_ns if self._wanted_ns is None else min(self._wanted_ns, self._limit_ns)
 
     @property
-    def end(self) -> LeadEnd:
+    def end(self) -> RampUpEnd:
         """What it ends with."""
         if self._wanted_ns is None:
             return "not_standing"
         return "whole" if self._wanted_ns <= self._limit_ns else "cut"
 
     def see(self, at_ns: int, *, ended: int, in_flight: int, ended_ns: int) -> int:
-        """Look at the requests at a time from the start of the lead; return the length as known then.
+        """Look at the requests at a time from the start of the ramp-up; return the length as known then.
 
         `ended`: requests that have ended. `in_flight`: those that have not. `ended_ns`: what the ended ones
         took together, from when they were due.
         """
         if self._wanted_ns is None and ended > 0 and ended >= in_flight:
-            self._wanted_ns = max(at_ns, round(LEAD_TIMES * ended_ns / ended))
+            self._wanted_ns = max(at_ns, round(RAMP_UP_TIMES * ended_ns / ended))
         return self.length_ns
 
 
@@ -130,7 +130,7 @@ class OpenLoopRunner:
         try:
             async with asyncio.TaskGroup() as requests:
                 with open_alarm(self._runner.clock) as wait_until:
-                    base_ns = await self._lead_up(requests, wait_until, started_ns)
+                    base_ns = await self._ramp_up(requests, wait_until, started_ns)
                     self._runner.begin_counting()
                     last_ns = await self._send_counted(requests, wait_until, base_ns)
                     await self._follow_up(requests, wait_until, last_ns)
@@ -138,41 +138,43 @@ class OpenLoopRunner:
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
 
-    async def _lead_up(self, requests: asyncio.TaskGroup, wait_until: WaitUntil, started_ns: int) -> int:
-        """Send fill requests as long as the lead lasts; return when the counted part begins.
+    async def _ramp_up(self, requests: asyncio.TaskGroup, wait_until: WaitUntil, started_ns: int) -> int:
+        """Send fill requests as long as the ramp-up lasts; return when the counted part begins.
 
         That is at a time of its own and not at the arrival that would come next: the gap over a time that is
         chosen first is longer than others, and a queue met behind it shorter.
         """
-        runner, pace = self._runner, self._runner.period.lead
+        runner, pace = self._runner, self._runner.period.ramp_up
         if pace is None:
             return started_ns
         if not self._share.is_whole:
             return await self._ramp_up_until_base(requests, pace, started_ns)
-        lead = Lead(round(runner.settings.lead_s * NS_PER_S))
+        ramp_up = RampUp(round(runner.settings.ramp_up_s * NS_PER_S))
         for offset_ns in _times_ns(runner.period, pace, "lead"):
-            await wait_until(started_ns + min(offset_ns, lead.length_ns))
+            await wait_until(started_ns + min(offset_ns, ramp_up.length_ns))
             standing = {"ended": runner.ended, "in_flight": runner.in_flight}
-            if offset_ns >= lead.see(offset_ns, **standing, ended_ns=runner.ended_ns):
-                runner.lead_end = lead.end
-                return started_ns + lead.length_ns
-            self._send(requests, runner.schedule.lead_job(1.0), started_ns + offset_ns)
+            if offset_ns >= ramp_up.see(offset_ns, **standing, ended_ns=runner.ended_ns):
+                runner.lead_end = ramp_up.end
+                return started_ns + ramp_up.length_ns
+            self._send(requests, runner.schedule.ramp_up_job(1.0), started_ns + offset_ns)
         return runner.clock()
 
-    async def _ramp_up_until_base(self, requests: asyncio.TaskGroup, lead: OpenLoop, started_ns: int) -> int:
-        """Send this part of the lead until the time that is the base of every part's counted requests."""
-        leading = requests.create_task(self._send_leads(requests, lead, started_ns))
+    async def _ramp_up_until_base(
+        self, requests: asyncio.TaskGroup, ramp_up: OpenLoop, started_ns: int
+    ) -> int:
+        """Send this part of the ramp-up until the time that is the base of every part's counted requests."""
+        leading = requests.create_task(self._send_ramp_up(requests, ramp_up, started_ns))
         base_ns = await self._runner.part.wait_for_base()
         await sleep_until(base_ns, self._runner.clock)
         leading.cancel()
         return base_ns
 
-    async def _send_leads(self, requests: asyncio.TaskGroup, lead: OpenLoop, started_ns: int) -> None:
+    async def _send_ramp_up(self, requests: asyncio.TaskGroup, ramp_up: OpenLoop, started_ns: int) -> None:
         with open_alarm(self._runner.clock) as wait_until:
-            for number, offset_ns in enumerate(_times_ns(self._runner.period, lead, "lead")):
+            for number, offset_ns in enumerate(_times_ns(self._runner.period, ramp_up, "lead")):
                 if self._share.owns(number):
                     await wait_until(started_ns + offset_ns)
-                    self._send(requests, self._runner.schedule.lead_job(1.0), started_ns + offset_ns)
+                    self._send(requests, self._runner.schedule.ramp_up_job(1.0), started_ns + offset_ns)
 
     async def _send_counted(self, requests: asyncio.TaskGroup, wait_until: WaitUntil, base_ns: int) -> int:
         """Send every counted request when it is due; return when the last one of all parts is."""
@@ -201,7 +203,7 @@ class OpenLoopRunner:
         last = self._runner.period.due_ns[-_TAIL_GAPS - 1 :]
         span_ns = last[-1] - last[0] if last else 0
         if span_ns <= 0:
-            return self._runner.period.lead
+            return self._runner.period.ramp_up
         return OpenLoop(profile=Steady(rps=(len(last) - 1) * NS_PER_S / span_ns), spacing=Spacing())
 
     def _send(self, requests: asyncio.TaskGroup, job: Job, due_ns: int) -> None:

@@ -62,9 +62,9 @@ class Period(msgspec.Struct, frozen=True, kw_only=True):
     """One arm's period: every item of `item_ids` once.
 
     Closed loop: with `concurrency` requests in flight. Open loop: `concurrency` is None and each item is due
-    at `due_ns`, after a lead at the rate of `lead`; at most `max_in_flight` requests are open. `think_s`:
-    mean time of thought before the next request of a slot or a conversation. `attempt`: 1 where the period is
-    taken once more, because the host disturbed it.
+    at `due_ns`, after a ramp-up at the rate of `ramp_up`; at most `max_in_flight` requests are open.
+    `think_s`: mean time of thought before the next request of a slot or a conversation. `attempt`: 1 where
+    the period is taken once more, because the host disturbed it.
     """
 
     block: int
@@ -75,7 +75,7 @@ class Period(msgspec.Struct, frozen=True, kw_only=True):
     order: int
     item_ids: tuple[str, ...]
     due_ns: tuple[int, ...] = ()
-    lead: OpenLoop | None = None
+    ramp_up: OpenLoop | None = None
     max_in_flight: int = 4096
     think_s: float = 0.0
     attempt: int = 0
@@ -130,7 +130,7 @@ def periods_of(block: Block, *, think_s: float = 0.0, max_in_flight: int = 4096)
             order=order,
             item_ids=block.item_ids,
             due_ns=block.due_ns,
-            lead=block.lead,
+            ramp_up=block.ramp_up,
             think_s=think_s,
             max_in_flight=max_in_flight,
         )

@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 import msgspec
 
 from draftproof.core.clock import NS_PER_S, Clock, monotonic_ns
-from draftproof.core.records import BlockRecord, LeadEnd, RequestRecord
+from draftproof.core.records import BlockRecord, RampUpEnd, RequestRecord
 from draftproof.judge.metrics.service import percentile
 from draftproof.measure.client.exchange import Ending, Exchange, ExchangeFold, Transport, WireRequest
 from draftproof.measure.load.period import (
@@ -155,15 +155,15 @@ class LoadSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How a loop behaves, the same in every arm.
 
     `stagger_s`: delay of each slot's first request after that of the slot before it. `failure_pause_s`: rest
-    of a slot after a request that was not ok. `max_tokens` caps the items' own limits. `lead_s`: longest time
-    that an open loop leads up to its counted requests.
+    of a slot after a request that was not ok. `max_tokens` caps the items' own limits. `ramp_up_s`: longest
+    ramp-up of an open loop.
     """
 
     request_timeout_s: float = 120.0
     stagger_s: float = 0.01
     failure_pause_s: float = 0.1
     max_tokens: int | None = None
-    lead_s: float = 30.0
+    ramp_up_s: float = 30.0
 
 
 class RequestRunner:
@@ -203,7 +203,7 @@ class RequestRunner:
         self.in_flight = self.in_flight_max = self.connections = self.held_back = self.ended = 0
         self.unreached = self.broken = self.unstamped = self.ended_ns = 0
         self.end_lag_max_ns: int | None = None
-        self.lead_end: LeadEnd | None = None
+        self.lead_end: RampUpEnd | None = None
         self.send_lags_ns = array("q")  # eight bytes each: a period may have millions
         self._late = set["asyncio.Task[Any]"]()  # requests that met their limit
         self._note_over()
@@ -360,7 +360,7 @@ def _describe(runner: RequestRunner, started_ns: int, health: HealthReading) -> 
         note="; ".join(notes) or None,
         send_lag_p99_ns=p99(runner.send_lags_ns),
         send_lag_max_ns=max(runner.send_lags_ns, default=None),
-        lead_asks_counted=runner.schedule.leads_ask_counted,
+        lead_asks_counted=runner.schedule.ramp_up_asks_counted,
         **msgspec.structs.asdict(health),
         **{name: getattr(runner, name) for name in _COUNTED},
     )

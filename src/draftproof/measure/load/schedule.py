@@ -8,7 +8,7 @@ begun a conversation asks its later turns before anything else.
 
 The deal is the same for every arm and on every machine, and a conversation stays in one worker. Items are put
 in an order drawn from their ids and then dealt like cards, so that the workers' parts differ by one item at
-most; slots, fill requests and arrivals of a lead are dealt by their number.
+most; slots, fill requests and arrivals of a ramp-up are dealt by their number.
 """
 
 import asyncio
@@ -107,10 +107,10 @@ class Schedule:
         counted = set(period.item_ids)
         others = [item_id for item_id in items if item_id not in counted]
         self._has_others = bool(others)
-        self._lead_ids = order_by_seed(
+        self._ramp_up_ids = order_by_seed(
             others or period.item_ids, "lead", period.load, period.block, period.repeat
         )
-        self._leads = 0
+        self._ramp_up_count = 0
         # True once counted requests are handed out; from the start where a single slot needs no ramp.
         self.is_counting = phase != "measure" or period.concurrency == 1
 
@@ -125,9 +125,9 @@ class Schedule:
         return self._phase == "measure" and not (self._share.is_whole and self.is_over)
 
     @property
-    def leads_ask_counted(self) -> bool | None:
+    def ramp_up_asks_counted(self) -> bool | None:
         """Whether what was asked before the counted part was of counted items; None where nothing was."""
-        return not self._has_others if self._leads else None
+        return not self._has_others if self._ramp_up_count else None
 
     @property
     def has_waiting(self) -> bool:
@@ -144,17 +144,17 @@ class Schedule:
             return self._waiting.popleft()
         if not self.is_filling or self._period.concurrency == 1:
             return None
-        return next(self._fills) if self.is_counting else self.lead_job(1.0, "ramp")
+        return next(self._fills) if self.is_counting else self.ramp_up_job(1.0, "ramp")
 
-    def lead_job(self, token_share: float, mark: str = "lead") -> Job:
-        """Return a request that leads up to the counted ones and asks for a part of its tokens.
+    def ramp_up_job(self, token_share: float, mark: str = "lead") -> Job:
+        """Return a request of the ramp-up, which asks for a part of its tokens.
 
         Of an item that the period does not count, where there is one: a service that keeps prompts must not
-        know a counted one from its lead.
+        know a counted one from one of the ramp-up.
         """
-        number = self._share.index + self._leads * self._share.of
-        item_id = self._lead_ids[number % len(self._lead_ids)]
-        self._leads += 1
+        number = self._share.index + self._ramp_up_count * self._share.of
+        item_id = self._ramp_up_ids[number % len(self._ramp_up_ids)]
+        self._ramp_up_count += 1
         job = self._free_job(item_id, number + 1, "fill", mark=mark)
         return msgspec.structs.replace(job, token_share=token_share)
 
@@ -254,7 +254,7 @@ def warmup_period(period: Period, count: int) -> Period:
         concurrency=min(period.concurrency or count, max(count, 1)),
         item_ids=tuple(ids[index % len(ids)] for index in range(count)) if ids else (),
         due_ns=(),
-        lead=None,
+        ramp_up=None,
         think_s=0.0,
     )
 
@@ -262,9 +262,9 @@ def warmup_period(period: Period, count: int) -> Period:
 class Part:
     """What a loop owns of a period, and what whoever conducts the period has said of it so far.
 
-    A period that one loop runs alone is a part that is the whole: it decides by itself when its lead is over,
-    and it ends with its last counted request. `start_ns`: when the period begins, the same for all parts;
-    None: at once.
+    A period that one loop runs alone is a part that is the whole: it decides by itself when its ramp-up is
+    over, and it ends with its last counted request. `start_ns`: when the period begins, the same for all
+    parts; None: at once.
     """
 
     def __init__(self, share: Share | None = None, start_ns: int | None = None) -> None:

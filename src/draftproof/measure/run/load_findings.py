@@ -71,7 +71,7 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def list_outlooks(plan: Plan, items: tuple[Item, ...]) -> tuple[Outlook, ...]:
-    """Return how long each level takes at least: the due times of its periods, without their leads and tails.
+    """Return how long each level takes at least: the due times of its periods, without ramp-ups and tails.
 
     Raises UsageError: as `plan_periods`.
     """
@@ -108,7 +108,7 @@ def find_load_findings(plan: Plan, items: tuple[Item, ...]) -> tuple[LoadFinding
         sizes = [len(period.item_ids) for period in own]
         last_s = [period.due_ns[-1] / NS_PER_S for period in own if period.due_ns]
         found += _judge_level(plan, level, items, sizes, last_s)
-        found += _judge_leads(level, items, own)
+        found += _find_repeats(level, items, own)
     return tuple(found)
 
 
@@ -204,9 +204,11 @@ def _judge_level(
         yield LoadFinding(code="turns_untimed", load=level.name, text=text)
 
 
-def _judge_leads(level: LoadLevel, items: Sequence[Item], periods: Sequence[Period]) -> Iterator[LoadFinding]:
+def _find_repeats(
+    level: LoadLevel, items: Sequence[Item], periods: Sequence[Period]
+) -> Iterator[LoadFinding]:
     """Before counted requests others are asked, of which a service must not know the counted ones."""
-    led = [period for period in periods if period.lead is not None or (period.concurrency or 0) > 1]
+    led = [period for period in periods if period.ramp_up is not None or (period.concurrency or 0) > 1]
     if any(len(period.item_ids) >= len(items) for period in led):
         text = (
             "a period asks every item, so what leads up to the counted requests asks counted ones: a service "

@@ -266,7 +266,7 @@ class _Loop:
         settings = LoadSettings(
             request_timeout_s=plan.limits.request_s,
             max_tokens=plan.workload.max_tokens,
-            lead_s=plan.limits.ramp_up_max_s,
+            ramp_up_s=plan.limits.ramp_up_max_s,
         )
         route = Route(items=by_id, transport=self._transport, sink=self._sink, settings=settings, stop=stop)
         self._runner = PeriodRunner(run, service_group, route, answered, pool=pool)

@@ -220,7 +220,7 @@ def _may_differ(above: tuple[str | None, str | None], below: tuple[str | None, s
 
 
 def _may_restart_part(before: _Line, after: _Line) -> bool:
-    """A load worker's file holds no period's own line and no warm-up: a period begins with its lead there."""
+    """A load worker's file holds no period's own line and no warm-up: a period begins with ramp-up there."""
     return _period(before) != _period(after) or (isinstance(after, RequestRecord) and after.phase == "fill")
 
 

@@ -155,10 +155,10 @@ def test_later_turns_of_leads_and_fills_have_ids_of_their_own():
     plan = Schedule(
         turn("talk", concurrency=2), {"talk": ITEMS["talk"]}, done=(), seed_of=lambda _item, _repeat: 1
     )
-    lead = plan.lead_job(1.0)
+    ramp_up = plan.ramp_up_job(1.0)
     plan.open_counting()
     fills = [job for _ in range(3) if (job := plan.next_job()) is not None and job.phase == "fill"]
-    later = [plan.follow(job, AnswerView(text="x")) for job in (lead, *fills)]
+    later = [plan.follow(job, AnswerView(text="x")) for job in (ramp_up, *fills)]
     assert [job.request_id for job in later if job is not None] == [
         f"{KEY}/talk+1#lead1", f"{KEY}/talk+1#fill1", f"{KEY}/talk+1#fill2",
     ]  # fmt: skip

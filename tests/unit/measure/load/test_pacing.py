@@ -145,9 +145,9 @@ def test_what_a_stall_of_the_client_made_late_is_sent_at_once_and_counts_as_late
 
 def test_what_follows_keeps_the_pace_of_the_last_counted_requests():
     """A burst at four times the pace of its lead is followed at that pace, not at the lead's."""
-    lead = OpenLoop(profile=Steady(rps=10.0), spacing=Spacing(kind="even"))
+    ramp_up = OpenLoop(profile=Steady(rps=10.0), spacing=Spacing(kind="even"))
     due_ns = tuple(5 * MS * number for number in range(40))
-    records, _, _ = run(make_period(40, concurrency=None, due_ns=due_ns, lead=lead), answer_s=2.0)
+    records, _, _ = run(make_period(40, concurrency=None, due_ns=due_ns, ramp_up=ramp_up), answer_s=2.0)
     counted = [one.scheduled_ns for one in records if one.phase == "measure"]
     behind = [one for one in records if one.phase == "fill" and one.scheduled_ns > max(counted)]
     assert 300 <= len(behind) <= 500  # 200 a second for the two seconds of the last answer

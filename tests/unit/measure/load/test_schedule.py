@@ -49,8 +49,8 @@ def test_nothing_is_counted_before_counting_is_opened():
     """Until then fills are handed out, of items that the period does not count where there are any."""
     period = Period(block=3, load="peak", concurrency=2, repeat=1, arm="candidate", order=0, item_ids=("a",))
     plan = Schedule(period, ITEMS, done=(), seed_of=lambda _item, _repeat: 1)
-    leads = [plan.lead_job(share) for share in (0.25, 0.5)]
-    assert [(job.request_id, job.phase, job.token_share) for job in leads] == [
+    ramp_ups = [plan.ramp_up_job(share) for share in (0.25, 0.5)]
+    assert [(job.request_id, job.phase, job.token_share) for job in ramp_ups] == [
         ("peak/3/1/candidate/b#lead1", "fill", 0.25), ("peak/3/1/candidate/b#lead2", "fill", 0.5),
     ]  # fmt: skip
     further = [job for _ in range(2) if (job := plan.next_job()) is not None]
@@ -141,6 +141,6 @@ def test_a_period_knows_whether_it_led_up_with_counted_prompts():
     period = Period(block=3, load="peak", concurrency=2, repeat=1, arm="candidate", order=0, item_ids=("a",))
     for items, asked in ((ITEMS, False), ({"a": ITEMS["a"]}, True)):
         plan = Schedule(period, items, done=(), seed_of=lambda _item, _repeat: 1)
-        assert plan.leads_ask_counted is None
-        plan.lead_job(0.5)
-        assert plan.leads_ask_counted is asked
+        assert plan.ramp_up_asks_counted is None
+        plan.ramp_up_job(0.5)
+        assert plan.ramp_up_asks_counted is asked

@@ -11,7 +11,7 @@ from tests.builders.records import build_block_record, build_item
 
 from draftproof.core.errors import DraftproofError, StoreError
 from draftproof.core.records import WorkerClock
-from draftproof.measure.load.loops import Lead, find_due_ns
+from draftproof.measure.load.loops import RampUp, find_due_ns
 from draftproof.measure.load.period import Endpoint, Period
 from draftproof.measure.load.request_runner import LoadSettings
 from draftproof.measure.load.schedule import Part, Schedule, Share, count_parts, deal_items
@@ -50,12 +50,12 @@ def period(items=20, concurrency=6, **fields):
 
 def jobs_of(schedule, fills):
     """Counted jobs, leads and so many fills that a part hands out."""
-    leads = [schedule.lead_job(0.5) for _ in range(fills)]
+    ramp_ups = [schedule.ramp_up_job(0.5) for _ in range(fills)]
     schedule.open_counting()
     found = []
     while schedule.has_waiting:
         found.append(schedule.next_job())
-    return found, leads, [schedule.next_job() for _ in range(fills)]
+    return found, ramp_ups, [schedule.next_job() for _ in range(fills)]
 
 
 @given(
@@ -143,12 +143,12 @@ def test_due_times_of_a_period_that_goes_on_begin_with_its_first_missing_request
 
 def test_the_base_of_all_workers_is_where_the_lead_ends():
     """Told as soon as that is known; without standing load at the limit, and never without a margin."""
-    lead, find = Lead(500 * MS), {"started_ns": 1000 * MS, "margin_ns": 15 * MS}
-    assert find_base_ns(lead, now_ns=1100 * MS, **find) is None
-    assert find_base_ns(lead, now_ns=1486 * MS, **find) == 1501 * MS
-    lead.see(100 * MS, ended=4, in_flight=4, ended_ns=60 * MS)  # 16 mean times are 240 ms
-    assert find_base_ns(lead, now_ns=1100 * MS, **find) == 1240 * MS
-    assert find_base_ns(lead, now_ns=1239 * MS, **find) == 1254 * MS
+    ramp_up, find = RampUp(500 * MS), {"started_ns": 1000 * MS, "margin_ns": 15 * MS}
+    assert find_base_ns(ramp_up, now_ns=1100 * MS, **find) is None
+    assert find_base_ns(ramp_up, now_ns=1486 * MS, **find) == 1501 * MS
+    ramp_up.see(100 * MS, ended=4, in_flight=4, ended_ns=60 * MS)  # 16 mean times are 240 ms
+    assert find_base_ns(ramp_up, now_ns=1100 * MS, **find) == 1240 * MS
+    assert find_base_ns(ramp_up, now_ns=1239 * MS, **find) == 1254 * MS
 
 
 def part(**fields):
@@ -223,7 +223,7 @@ def test_messages_survive_any_cut_of_the_pipe(size):
     words = [
         Setup(index=1, items=(build_item("a"),), journal="j", secrets=("s",)),
         PeriodOrder(
-            period=period(2, None, due_ns=(1, 2), lead=OpenLoop(profile=Steady(rps=2.0))),
+            period=period(2, None, due_ns=(1, 2), ramp_up=OpenLoop(profile=Steady(rps=2.0))),
             endpoint=Endpoint(engine="generic", url="u", served_model="m", request={"n": 1, "t": 0.5}),
             settings=LoadSettings(),
             share=Share(1, 2),

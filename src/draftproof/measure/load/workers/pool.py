@@ -18,8 +18,8 @@ import msgspec
 from draftproof.core import errors
 from draftproof.core.clock import NS_PER_S, Clock, monotonic_ns
 from draftproof.core.errors import DraftproofError
-from draftproof.core.records import BlockRecord, LeadEnd
-from draftproof.measure.load.loops import Lead
+from draftproof.core.records import BlockRecord, RampUpEnd
+from draftproof.measure.load.loops import RampUp
 from draftproof.measure.load.period import Endpoint, Period
 from draftproof.measure.load.request_runner import LoadSettings
 from draftproof.measure.load.schedule import Share, count_parts
@@ -63,7 +63,7 @@ def merge_parts(
     ended_ns: int,
     faults: Sequence[str] = (),
     conductor_cpu_s: float | None = None,
-    lead_end: LeadEnd | None = None,
+    lead_end: RampUpEnd | None = None,
 ) -> BlockRecord:
     """Return the record of a period from those of its parts. Pure.
 
@@ -71,7 +71,7 @@ def merge_parts(
     `parts`: a worker's name -> the record of its part; a worker that died has none. `workers`: into how many
     parts the period was dealt. `started_ns`: when the parts began. `ended_ns`: when the last one ended.
     `faults`: what happened to workers, each a phrase. `conductor_cpu_s`: CPU time of the process that
-    conducted them. `lead_end`: how the lead ended, which the coordinator decides.
+    conducted them. `lead_end`: how the ramp-up ended, which the coordinator decides.
     """
     blocks = list(parts.values())
     notes = [*faults, *(f"{name}: {one.note}" for name, one in parts.items() if one.note)]
@@ -115,8 +115,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 class Coordinator:
     """Conducts one period; used once.
 
-    `orders`: each worker and its part, in the order of the parts. `lead_s`: longest time that an open loop
-    leads up to its counted requests. `clock`: the clock that workers and coordinator share.
+    `orders`: each worker and its part, in the order of the parts. `ramp_up_s`: longest ramp-up of an open
+    loop. `clock`: the clock that workers and coordinator share.
     """
 
     def __init__(
@@ -124,17 +124,17 @@ class Coordinator:
         period: Period,
         orders: Sequence[tuple[Worker, PeriodOrder]],
         *,
-        lead_s: float,
+        ramp_up_s: float,
         clock: Clock = monotonic_ns,
     ) -> None:
-        self._period, self._orders, self._lead = period, orders, Lead(round(lead_s * NS_PER_S))
+        self._period, self._orders, self._ramp_up = period, orders, RampUp(round(ramp_up_s * NS_PER_S))
         self._clock = clock
         self._progress = [ShardProgress() for _ in orders]
         self._blocks: dict[int, BlockRecord] = {}
         self._errors: dict[int, DraftproofError] = {}
         self._started_ns = 0
-        self._is_led = period.concurrency is None and period.lead is not None
-        self._lead_end: LeadEnd | None = None
+        self._is_ramping_up = period.concurrency is None and period.ramp_up is not None
+        self._ramp_up_end: RampUpEnd | None = None
         self._is_ending = False
 
     async def run(self, stop: asyncio.Event) -> Outcome:
@@ -199,17 +199,17 @@ class Coordinator:
         """See what the workers' progress calls for."""
         if all(one.is_over for one in self._progress):
             self._end(Finish())
-        elif self._is_led:
+        elif self._is_ramping_up:
             now_ns = self._clock()
-            self._lead.see(
+            self._ramp_up.see(
                 now_ns - self._started_ns,
                 ended=sum(one.ended for one in self._progress),
                 in_flight=sum(one.in_flight for one in self._progress),
                 ended_ns=sum(one.ended_ns for one in self._progress),
             )
-            base_ns = find_base_ns(self._lead, started_ns=self._started_ns, now_ns=now_ns)
+            base_ns = find_base_ns(self._ramp_up, started_ns=self._started_ns, now_ns=now_ns)
             if base_ns is not None:
-                self._is_led, self._lead_end = False, self._lead.end
+                self._is_ramping_up, self._ramp_up_end = False, self._ramp_up.end
                 self._tell(Count(base_ns))
 
     def _fail(self, place: int, error: DraftproofError) -> None:
@@ -245,7 +245,7 @@ class Coordinator:
             ended_ns=self._clock(),
             faults=faults,
             conductor_cpu_s=cpu_s,
-            lead_end=self._lead_end,
+            lead_end=self._ramp_up_end,
         )
         return Outcome(block=block, error=choose_error(self._errors))
 
@@ -256,13 +256,13 @@ def choose_error(failed: Mapping[int, DraftproofError]) -> DraftproofError | Non
     return ranked[0][1] if ranked else None
 
 
-def find_base_ns(lead: Lead, *, started_ns: int, now_ns: int, margin_ns: int = MARGIN_NS) -> int | None:
+def find_base_ns(ramp_up: RampUp, *, started_ns: int, now_ns: int, margin_ns: int = MARGIN_NS) -> int | None:
     """Return when the counted part of an open loop begins, None while that is not known. Pure.
 
-    Where its lead ends, and never sooner than a margin from now, in which the word reaches every worker.
+    Where its ramp-up ends, and never sooner than a margin from now, in which the word reaches every worker.
     """
-    soonest_ns, end_ns = now_ns + margin_ns, started_ns + lead.length_ns
-    return max(end_ns, soonest_ns) if lead.is_known or soonest_ns >= end_ns else None
+    soonest_ns, end_ns = now_ns + margin_ns, started_ns + ramp_up.length_ns
+    return max(end_ns, soonest_ns) if ramp_up.is_known or soonest_ns >= end_ns else None
 
 
 def make_error(failed: Failed) -> DraftproofError:
@@ -334,7 +334,7 @@ class WorkerPool:
             for index in range(parts)
         ]
         pairs = list(zip(self.workers, orders, strict=False))
-        return await Coordinator(period, pairs, lead_s=settings.lead_s, clock=self._clock).run(stop)
+        return await Coordinator(period, pairs, ramp_up_s=settings.ramp_up_s, clock=self._clock).run(stop)
 
     async def close(self, *, at_once: bool = False) -> None:
         """End every worker; what they have is on the device then, unless `at_once`."""
