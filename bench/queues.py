@@ -23,7 +23,7 @@ import numpy as np
 from tests.builders.knee import PLAN, Queue, Service, make_plan, search_to_end, start_run
 
 from draftproof.judge.knee.compute import compute_knee
-from draftproof.measure.load import loops as lead
+from draftproof.measure.load import loops
 
 OUT = Path(__file__).with_name("queues.json")
 TARGET, REQUESTS = 0.95, 200
@@ -33,8 +33,8 @@ TURNS, COUNTED, ENDLESS = 1500, 64, 400_000
 SERVICES = ((1, 6.0), (4, 3.0), (8, 2.5))
 LOADS = (0.3, 0.7, 0.85, 0.95)
 LEAD_MAX_S = 1000.0  # service times are of a second: no bound
-# Lengths of the lead in mean times of a request: until requests stand, the rule's own, twice that.
-LEADS = (0, lead.LEAD_TIMES, 2 * lead.LEAD_TIMES)
+# Lengths of the ramp-up in mean times of a request: until requests stand, the rule's own, twice that.
+LEADS = (0, loops.RAMP_UP_TIMES, 2 * loops.RAMP_UP_TIMES)
 
 
 def main() -> int:
@@ -59,7 +59,7 @@ def main() -> int:
 
 def study_wait(lead_times: int, load: float) -> dict[str, float]:
     """Return the mean wait in a period as a share of that of endless traffic, four slots."""
-    lead.LEAD_TIMES = lead_times
+    loops.RAMP_UP_TIMES = lead_times
     service = Service(slots=4)
     rps = load * service.slots
     periods = [ask(service, rps, COUNTED, seed) for seed in range(TURNS)]
