@@ -15,6 +15,7 @@ import numpy.typing as npt
 import scipy
 
 from draftproof.judge.stats.quantiles import average_ranks, beta_quantile, normal_quantile, student_quantile
+from draftproof.judge.stats.roots import find_root
 
 Floats = npt.NDArray[np.float64]
 EDGE = 1e-12  # the score is evaluated strictly inside [−1, 1]
@@ -73,7 +74,7 @@ def paired_share_difference(
         def off(at: float) -> float:
             return max(-1e9, min(1e9, tango_score(only_first, only_second, n, at))) - target
 
-        return float(scipy.optimize.brentq(off, -1.0 + EDGE, 1.0 - EDGE, xtol=1e-12))
+        return find_root(off, -1.0 + EDGE, 1.0 - EDGE, within=1e-12)
 
     return ShareInterval(
         (only_first - only_second) / n,
