@@ -8,6 +8,7 @@ from tests.builders.runs import Layout, Requests, build_run, order_periods
 
 from draftproof.core.records import BlockRecord
 from draftproof.judge.compute import compute_results
+from draftproof.judge.decide.decision import decide_run
 from draftproof.judge.decide.faults import describe_client_faults
 from draftproof.judge.observe.client_limits import ClientFault, LagBound, find_client_faults, measure_pace
 from draftproof.plan.limits import LoadSize
@@ -130,9 +131,9 @@ def make_late(*, unstamped, tpot_ms=7.7, host=None):
 )
 def test_a_late_client_adopts_nothing_where_its_lateness_is_in_the_times(changes, is_invalid):
     """A gain of 12 % that is the client's own lag: invalid, unless the kernel stamped the arrivals."""
-    results = compute_results(make_late(**changes))
+    results = decide_run(make_late(**changes))
     reasons = [one for one in results.cells[0].reasons if one.code == "invalid_client"]
-    assert (results.verdict.decision == "invalid") is is_invalid
+    assert (results.decision == "invalid") is is_invalid
     assert bool(reasons) is is_invalid
     if reasons:
         assert "late by up to 11" in reasons[0].text
@@ -238,7 +239,7 @@ def build(**changes):
 
 def test_a_load_with_an_unfit_client_is_invalid_and_says_every_limit_it_broke():
     """No cell of such a load is judged; each broken limit is a reason of its own."""
-    results = compute_results(build(held_back=3, gc_pause_max_ns=90 * MS))
+    results = decide_run(build(held_back=3, gc_pause_max_ns=90 * MS))
     assert {cell.status for cell in results.cells} == {"invalid"}
     texts = [one.text for one in results.cells[0].reasons]
     assert len(texts) == 2

@@ -8,6 +8,7 @@ import pytest
 from draftproof.core.records import BehaviourProbe, Judgement, ProbeStatus, ToolCall
 from draftproof.judge.compute import compute_results
 from draftproof.judge.decide.behaviour import PROBES, evaluate_probes
+from draftproof.judge.decide.decision import decide_run
 from draftproof.judge.inform.evidence import find_evidence
 from draftproof.judge.observe.run_data import prepare_run
 from draftproof.workload.conversation import view_answer
@@ -128,15 +129,15 @@ def test_one_new_critical_tool_call_blocks_a_candidate_twice_as_fast(fast_run):
 
 def test_a_wrong_call_of_both_arms_is_no_loss(fast_run):
     """The candidate is held to what the baseline does."""
-    results = compute_results(with_calls(fast_run, WEATHER, lambda one: one.item_id == "tools-3"))
-    assert results.verdict.decision == "adopt"
+    results = decide_run(with_calls(fast_run, WEATHER, lambda one: one.item_id == "tools-3"))
+    assert results.decision == "adopt"
 
 
 def test_a_wrong_call_that_is_not_critical_is_weighed_by_the_margin(fast_run):
     """One of forty is within the margin of passed checks."""
     check = msgspec.structs.replace(WEATHER, critical=False)
     run = with_calls(fast_run, check, lambda one: one.arm == "candidate" and one.item_id == "tools-3")
-    assert compute_results(run).verdict.decision == "adopt"
+    assert decide_run(run).decision == "adopt"
 
 
 JUDGE = JudgeCheck(rubric="Polite?", critical=True)

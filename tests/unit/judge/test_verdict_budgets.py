@@ -5,6 +5,7 @@ import pytest
 from windowed_runs import with_windows
 
 from draftproof.judge.compute import compute_results
+from draftproof.judge.decide.decision import decide_run
 
 ARMS = ("baseline", "candidate", "alternative", "baseline_null")
 
@@ -98,5 +99,5 @@ def test_device_time_without_an_interval_leaves_the_gain_open(world):
         ).run()
     )  # fmt: skip
     blocks = tuple(msgspec.structs.replace(one, started_ns=0, ended_ns=0) for one in run.blocks)
-    results = compute_results(msgspec.structs.replace(run, blocks=blocks))
+    results = decide_run(msgspec.structs.replace(run, blocks=blocks))
     assert results.cells[0].status != "gain"

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from tests.builders.runs import Layout, Requests, build_run, order_periods
 
-from draftproof.judge.compute import compute_results
 from draftproof.judge.decide.decision import decide_run
 from draftproof.judge.decide.forecast import find_few_blocks, forecast_shortfalls
 from draftproof.judge.observe.pairs import pair_observations
@@ -152,8 +151,8 @@ def test_an_alternative_that_may_be_better_withholds_the_gain(world):
 
 def test_an_alternative_no_better_than_the_candidate_leaves_the_gain(world):
     """Both 40 % faster: the interval excludes that the alternative is better by the margin."""
-    results = compute_results(world(arms=THREE, tpot_ms=lambda c: faster(c, 12.0, 12.0)).run())
-    assert results.verdict.decision == "adopt"
+    results = decide_run(world(arms=THREE, tpot_ms=lambda c: faster(c, 12.0, 12.0)).run())
+    assert results.decision == "adopt"
 
 
 def test_too_few_blocks_are_told_before_the_run(world):

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from draftproof.judge.compute import compute_results
+from draftproof.judge.decide.decision import decide_run
 from draftproof.judge.inform.diagnosis.steps import StepCost, name_step_cost
 from draftproof.judge.results.decide import Figure, read_reference
 from draftproof.judge.results.run import Results
@@ -71,10 +72,10 @@ def test_a_gain_above_a_gap_gives_no_envelope(world):
 
 def test_no_effect_is_deferred(world):
     """Two arms that are equally fast give neutral cells and the decision to defer."""
-    results = compute_results(world().run())
+    results = decide_run(world().run())
     assert {cell.status for cell in results.cells} == {"neutral"}
-    assert results.verdict.decision == "defer"
-    assert results.verdict.envelope == ()
+    assert results.decision == "defer"
+    assert results.envelope == ()
 
 
 def test_a_slower_candidate_is_harm_and_is_deferred(world):
@@ -136,7 +137,7 @@ def test_a_few_failures_keep_every_cell_of_the_load_from_being_a_gain(world):
         return "cut" if lost else "ok"
 
     truth = speedup(rewriting_low=0.5, rewriting_high=0.5, chat_low=0.5, chat_high=0.5)
-    results = compute_results(world(tpot_ms=truth, outcome=outcome).run())
+    results = decide_run(world(tpot_ms=truth, outcome=outcome).run())
     assert "guardrail_failures" in {reason.code for reason in results.cells[0].reasons}
     statuses = {(cell.load, cell.status) for cell in results.cells}
     assert statuses == {("low", "inconclusive"), ("high", "gain")}
@@ -144,7 +145,7 @@ def test_a_few_failures_keep_every_cell_of_the_load_from_being_a_gain(world):
 
 def test_shorter_answers_earn_no_gain(world, lookup):
     """Half as long answers shorten end-to-end time; the gain is not claimed, and the run is deferred."""
-    results = compute_results(
+    results = decide_run(
         world(
             tokens=lambda case: 20 if case.arm == "candidate" else 40,
             comparison={"metric": "e2e_from_schedule_ns"},
@@ -154,7 +155,7 @@ def test_shorter_answers_earn_no_gain(world, lookup):
     assert cell.effect.high < 0.7
     assert cell.status == "inconclusive"
     assert "output_length_shift" in lookup.codes(cell)
-    assert results.verdict.decision == "defer"
+    assert results.decision == "defer"
 
 
 def test_a_new_critical_error_blocks_the_cells_at_fault_only(world, lookup):
@@ -165,7 +166,7 @@ def test_a_new_critical_error_blocks_the_cells_at_fault_only(world, lookup):
         return "no" if wrong else "yes"
 
     truth = speedup(rewriting_low=0.5, rewriting_high=0.5, chat_low=0.5, chat_high=0.5)
-    results = compute_results(world(tpot_ms=truth, text=text, critical=True).run())
+    results = decide_run(world(tpot_ms=truth, text=text, critical=True).run())
     blocked = lookup.cell(results, "rewriting", "low")
     assert blocked.status == "harm"
     assert "critical_errors" in lookup.codes(blocked)
@@ -176,7 +177,7 @@ def test_a_new_critical_error_blocks_the_cells_at_fault_only(world, lookup):
 def test_worse_answers_are_harm_however_fast(world, lookup):
     """A candidate whose answers fail their checks in most cases does harm."""
     truth = speedup(rewriting_low=0.5)
-    results = compute_results(
+    results = decide_run(
         world(tpot_ms=truth, text=lambda case: "no" if case.arm == "candidate" else "yes").run()
     )
     cell = lookup.cell(results, "rewriting", "low")
@@ -213,7 +214,7 @@ def test_an_alternative_that_was_not_measured_leaves_a_gain_open(world, lookup):
         return "http_error" if case.arm == "alternative" else "ok"
 
     truth = speedup(rewriting_low=0.5)
-    results = compute_results(world(arms=world.ALL_ARMS, tpot_ms=truth, outcome=outcome).run())
+    results = decide_run(world(arms=world.ALL_ARMS, tpot_ms=truth, outcome=outcome).run())
     assert "alternative_unmeasured" in lookup.codes(lookup.cell(results, "rewriting", "low"))
     assert lookup.cell(results, "rewriting", "low").status == "inconclusive"
 
@@ -246,7 +247,7 @@ def test_an_open_first_token_guardrail_is_named(world, lookup):
 
 def test_a_much_later_first_token_is_harm(world, lookup):
     """Twice the time to the first token is beyond its margin whatever decoding gains."""
-    results = compute_results(
+    results = decide_run(
         world(
             tpot_ms=speedup(rewriting_low=0.5),
             ttft_ms=lambda case: 200.0 if case.arm == "candidate" else 100.0,

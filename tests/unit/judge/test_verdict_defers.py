@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from draftproof.judge.compute import compute_results
+from draftproof.judge.decide.decision import decide_run
 from draftproof.judge.decide.order import warn_about_order
 from draftproof.judge.decide.samples import default_question, plan_samples
 from draftproof.judge.decide.spreads import list_obstacles, read_earlier
@@ -42,7 +43,7 @@ def disturb(prepared, periods):
 
 def test_equal_arms_on_a_quiet_host_defer(world):
     """Intervals of a percent around 1 leave no gain open: the decision is to defer."""
-    assert compute_results(world(arms=ARMS).run()).verdict.decision == "defer"
+    assert decide_run(world(arms=ARMS).run()).decision == "defer"
 
 
 def test_a_harm_defers_whatever_equal_arms_differ_by(world):
@@ -51,7 +52,7 @@ def test_a_harm_defers_whatever_equal_arms_differ_by(world):
     def times(case):
         return 40.0 if case.arm == "candidate" else null_off(case)
 
-    assert compute_results(world(arms=ARMS, tpot_ms=times).run()).verdict.decision == "defer"
+    assert decide_run(world(arms=ARMS, tpot_ms=times).run()).decision == "defer"
 
 
 def test_intervals_too_wide_for_a_gain_are_inconclusive(world):

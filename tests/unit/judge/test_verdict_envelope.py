@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from draftproof.judge.compute import compute_results
 from draftproof.judge.decide.contexts import divide_into_bands, limit_context
+from draftproof.judge.decide.decision import decide_run
 from draftproof.judge.decide.envelope import (
     Envelope,
     EnvelopeArea,
@@ -302,11 +303,11 @@ def test_the_hash_is_that_of_the_results_on_disk(tmp_path):
 
 def test_reasons_of_a_gap_name_the_rule(world):
     """A gain above harm gives no envelope and says what stands between."""
-    results = compute_results(
+    results = decide_run(
         world(
             segments=("chat",), thresholds=ROOMY, loads=THREE_LOADS, tpot_ms=by_load(one=1.3, four=0.6)
         ).run()
     )
-    assert results.verdict.envelope == ()
+    assert results.envelope == ()
     reasons = list_reasons("inconclusive", results.cells, (), ())
     assert "not shown to be harmless" in next(one.text for one in reasons if one.code == "gain_above_gap")

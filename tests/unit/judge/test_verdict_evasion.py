@@ -5,6 +5,7 @@ import pytest
 
 from draftproof.core.records import Chunk, SpecCounts
 from draftproof.judge.compute import compute_results
+from draftproof.judge.decide.decision import decide_run
 
 ALL_ARMS = ("baseline", "candidate", "alternative", "baseline_null")
 
@@ -67,15 +68,15 @@ def codes_of(results):
 )
 def test_hiding_the_times_of_slow_requests_earns_no_gain(world, fields):
     """Where slow answers come without usable times, the fast rest is no gain."""
-    results = compute_results(change(world(tpot_ms=half_fast).run(), is_slow, **fields))
+    results = decide_run(change(world(tpot_ms=half_fast).run(), is_slow, **fields))
     assert "gain" not in {cell.status for cell in results.cells}
-    assert results.verdict.envelope == ()
+    assert results.envelope == ()
 
 
 def test_a_hidden_metric_is_said(world):
     """Half of the candidate's answers in one chunk leave each cell undecided and say why."""
     run = world(tpot_ms=fast).run()
-    results = compute_results(change(run, is_slow, chunks=lambda one: (Chunk(one.chunks[0].arrival_ns, 40),)))
+    results = decide_run(change(run, is_slow, chunks=lambda one: (Chunk(one.chunks[0].arrival_ns, 40),)))
     assert {cell.status for cell in results.cells} == {"inconclusive"}
     text = next(r.text for r in results.cells[0].reasons if r.code == "metric_hidden")
     assert "time per token is not usable in 10 of 20 pairs" in text
@@ -116,7 +117,7 @@ def test_a_faster_second_attempt_replaces_nothing(world):
 
 def test_no_gain_where_the_candidate_never_drafted(world, lookup):
     """A cell in which no draft was verified cannot owe its speed to speculation."""
-    results = compute_results(
+    results = decide_run(
         world(
             tpot_ms=fast,
             accepted=lambda case: (
@@ -131,7 +132,7 @@ def test_no_gain_where_the_candidate_never_drafted(world, lookup):
 
 def test_a_null_arm_without_an_answer_withholds_the_gain(world):
     """A plan that asks for a null arm gets no gain while nobody knows how much equal arms differ."""
-    results = compute_results(
+    results = decide_run(
         world(
             arms=ALL_ARMS,
             tpot_ms=fast,

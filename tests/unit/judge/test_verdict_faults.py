@@ -7,6 +7,7 @@ import pytest
 
 from draftproof.core.records import Chunk, SpecCounts
 from draftproof.judge.compute import compute_results
+from draftproof.judge.decide.decision import decide_run
 from draftproof.judge.decide.faults import count_verification_steps, name_broken_identities
 from draftproof.judge.observe.run_data import prepare_run
 
@@ -75,7 +76,7 @@ def test_unknown_lag_is_said(world):
 def test_a_run_without_records_of_its_periods_is_invalid(world):
     """Fast answers convince nobody where the records that show the client's own lateness are gone."""
     run = msgspec.structs.replace(world(tpot_ms=fast).run(), blocks=())
-    assert compute_results(run).verdict.decision == "invalid"
+    assert decide_run(run).decision == "invalid"
 
 
 def test_an_incomplete_run_is_at_most_inconclusive(world):

@@ -5,6 +5,7 @@ import pytest
 
 from draftproof.judge.compute import compute_results
 from draftproof.judge.decide.cells import decide_effect
+from draftproof.judge.decide.decision import decide_run
 from draftproof.judge.decide.effects import index_effects, null_difference_at
 from draftproof.judge.decide.forecast import forecast_shortfalls
 from draftproof.judge.decide.guardrails import pairs_needed_for_margin
@@ -22,20 +23,20 @@ def truth(*, candidate, null):
 @pytest.mark.parametrize("null", [0.88, 1 / 0.88])
 def test_an_effect_as_large_as_the_null_is_no_gain(world, null):
     """Where two equal arms differ by 14 %, a candidate 15 % faster gains nowhere, whichever is faster."""
-    results = compute_results(world(arms=ARMS, tpot_ms=truth(candidate=0.85, null=null)).run())
+    results = decide_run(world(arms=ARMS, tpot_ms=truth(candidate=0.85, null=null)).run())
     assert {cell.status for cell in results.cells} == {"inconclusive"}
     assert {reason.code for cell in results.cells for reason in cell.reasons} >= {"within_noise"}
 
 
 def test_an_effect_far_beyond_the_null_is_still_a_gain(world):
     """Where two equal arms differ by 4 %, a candidate twice as fast gains everywhere."""
-    results = compute_results(world(arms=ARMS, tpot_ms=truth(candidate=0.5, null=1.04)).run())
+    results = decide_run(world(arms=ARMS, tpot_ms=truth(candidate=0.5, null=1.04)).run())
     assert {cell.status for cell in results.cells} == {"gain"}
 
 
 def test_a_slowdown_within_the_null_is_no_harm(world):
     """Where two equal arms differ by 14 %, a candidate 12 % slower is not called harmful by its cadence."""
-    results = compute_results(world(arms=ARMS, tpot_ms=truth(candidate=1.12, null=0.88)).run())
+    results = decide_run(world(arms=ARMS, tpot_ms=truth(candidate=1.12, null=0.88)).run())
     assert not any(r.code == "effect_harm" for cell in results.cells for r in cell.reasons)
 
 

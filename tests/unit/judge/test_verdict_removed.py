@@ -5,6 +5,7 @@ import pytest
 
 from draftproof.core.records import Judgement
 from draftproof.judge.compute import compute_results
+from draftproof.judge.decide.decision import decide_run
 from draftproof.judge.observe.run_data import index_judgements, prepare_run
 
 ALL_ARMS = ("baseline", "candidate", "alternative", "baseline_null")
@@ -55,7 +56,7 @@ def assert_incomplete(results):
 def test_without_the_slowest_periods_of_the_candidate_a_run_is_incomplete(world, requests):
     """Their requests with them or not: the plan says which periods there are, and these did not end."""
     run = world(tpot_ms=fast_but_in_some_periods).run()
-    assert compute_results(run).verdict.decision not in {"adopt", "adopt_limited"}
+    assert decide_run(run).decision not in {"adopt", "adopt_limited"}
     cut = take_out(run, "candidate", find_periods(run, "candidate", 0.25), requests=requests)
     assert_incomplete(compute_results(cut))
 
@@ -64,7 +65,7 @@ def test_without_the_slowest_periods_of_the_candidate_a_run_is_incomplete(world,
 def test_without_the_records_of_all_periods_of_an_arm_a_run_is_incomplete(world, arm):
     """An arm that decides, and one period of it is enough: its times are nobody's to trust."""
     run = world(arms=ALL_ARMS, tpot_ms=fast).run()
-    assert compute_results(run).verdict.decision == "adopt"
+    assert decide_run(run).decision == "adopt"
     every = find_periods(run, arm)
     for periods in (every, {min(every)}):
         results = compute_results(take_out(run, arm, periods, requests=False))
@@ -78,8 +79,8 @@ def test_a_period_whose_record_says_that_it_was_broken_off_has_not_ended(world):
     stopped = msgspec.structs.replace(run.blocks[0], completed=False)
     results = compute_results(msgspec.structs.replace(run, blocks=(stopped, *run.blocks[1:])))
     assert_incomplete(results)
-    gone_on = compute_results(msgspec.structs.replace(run, blocks=(stopped, *run.blocks)))
-    assert gone_on.verdict.decision == "adopt"
+    gone_on = decide_run(msgspec.structs.replace(run, blocks=(stopped, *run.blocks)))
+    assert gone_on.decision == "adopt"
 
 
 def test_lines_that_stand_there_twice_change_no_figure(world):

@@ -8,6 +8,7 @@ import pytest
 from draftproof.core.manifests import ColdStart
 from draftproof.core.records import TelemetrySample
 from draftproof.judge.compute import compute_results
+from draftproof.judge.decide.decision import decide_run
 from draftproof.judge.metrics import host_use as host
 from draftproof.judge.results.decide import read_reference
 from draftproof.judge.results.run import Results
@@ -89,7 +90,7 @@ def honest(world):
 
 def test_honest_counters_change_no_decision(world, honest):
     """Telemetry that agrees leaves every cell as it is without any."""
-    without = compute_results(world(tpot_ms=fast).run())
+    without = decide_run(world(tpot_ms=fast).run())
     assert [cell.status for cell in honest.cells] == [cell.status for cell in without.cells]
     assert honest.verdict.decision == "adopt"
 
@@ -170,7 +171,7 @@ def test_two_requests_too_many_are_fine(world):
     def change(key, gained):
         gained[FINISHED] += 2 if key == ("low", 4, "candidate") else 0
 
-    assert compute_results(sampled(world(tpot_ms=fast).run(), change)).verdict.decision == "adopt"
+    assert decide_run(sampled(world(tpot_ms=fast).run(), change)).decision == "adopt"
 
 
 def test_long_foreign_answers_show_in_the_tokens(world):
@@ -228,7 +229,7 @@ def idle_at_high(case):
 
 def test_a_drafter_that_is_idle_at_one_load_is_named(world):
     """Speculation that drafts at one load and not at another makes the other one invalid."""
-    results = compute_results(world(tpot_ms=fast, accepted=idle_at_high).run())
+    results = decide_run(world(tpot_ms=fast, accepted=idle_at_high).run())
     assert {(cell.load, cell.status) for cell in results.cells} == {("low", "gain"), ("high", "invalid")}
     assert codes(results, "high") == {"speculation_idle"}
 
@@ -285,7 +286,7 @@ def refuse_all(run, load):
 
 def test_an_acceptance_length_of_exactly_one_is_a_fault(world):
     """2080 drafts of which none is accepted are a drafter that does not fit, by name."""
-    results = compute_results(refuse_all(world(tpot_ms=fast).run(), "high"))
+    results = decide_run(refuse_all(world(tpot_ms=fast).run(), "high"))
     assert codes(results, "high") == {"never_accepted"}
     assert {cell.status for cell in results.cells if cell.load == "low"} == {"gain"}
 
@@ -346,7 +347,7 @@ def test_periods_that_were_not_sampled_prove_no_idleness(world):
 
     run = sampled(silent(world), change)
     kept = tuple(one for one in run.telemetry if (one.period, one.mark) != ("high/25", "end"))
-    results = compute_results(msgspec.structs.replace(run, telemetry=kept))
+    results = decide_run(msgspec.structs.replace(run, telemetry=kept))
     assert "speculation_idle" not in codes(results, "high")
 
 
