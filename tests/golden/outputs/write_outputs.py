@@ -23,6 +23,9 @@ from unittest.mock import patch
 
 import msgspec
 
+# A tool of development brings this; jsonschema would compile its grammars for seconds.
+sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
+
 ROOT = Path(__file__).parents[3]
 for folder in (".", "bench", "tests/unit/explore", "tests/unit/judge"):
     sys.path.insert(0, str(ROOT / folder))
@@ -82,8 +85,6 @@ def _steady(folder: Path) -> Iterator[None]:
             patch("draftproof.tell.handover.verifying.source_sha256", lambda: "0" * 64),
             patch("draftproof.measure.run.reporting.recompute", _recompute_once()),
             patch.object(resampling, "_draw_counts", _draw_once()),
-            # A tool of development brings this; jsonschema would compile its grammars for seconds.
-            patch.dict(sys.modules, {"rfc3987_syntax": None}),
         ):
             yield
     finally:
