@@ -125,7 +125,7 @@ def test_every_grid_has_a_sentence(grid, is_complete, evidence):
     assert sentence.endswith(".")
     assert not sentence.endswith("..")
     if decision != "invalid":
-        assert ("pilot hypothesis" in sentence) == (evidence != "representative")
+        assert ("(pilot: " in sentence) == (evidence != "representative")
 
 
 @given(figures(), st.floats(1.0, 1.5))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from draftproof.cli.console import JsonOption, console_progress, print_either
+from draftproof.cli.console import FullOption, JsonOption, console_progress, print_either
 
 if TYPE_CHECKING:
     from draftproof.judge.observe.run_data import RunData
@@ -26,6 +26,7 @@ def compare(
     ] = None,
     *,
     as_json: JsonOption = False,
+    full: FullOption = False,
 ) -> None:
     """Say what changed between two runs: configuration, delivery, effects, envelope, verdict.
 
@@ -38,7 +39,7 @@ def compare(
     with console_progress() as progress:
         progress.phase("Computing both runs again")
         comparison = compare_runs(_load(before), _load(after), arm)
-    render = partial(render_comparison, comparison)
+    render = partial(render_comparison, comparison, full=full)
     print_either(comparison, lambda: render().rstrip("\n"), as_json=as_json)
     raise typer.Exit(EXIT_CODES[comparison.conclusion])
 

@@ -40,8 +40,10 @@ def rules(
     """Write Prometheus rules and a Grafana dashboard that watch the candidate in operation.
 
     Limits are those of the plan's table "rollback", and of its thresholds and objectives where that is open.
-    What an engine's metrics cannot tell is listed.
+    What an engine's metrics cannot tell is listed. Where speculation may run nowhere nothing is written, and
+    the call exits with the verdict's code.
     """
+    from draftproof.judge.results.run import EXIT_CODES  # noqa: PLC0415
     from draftproof.measure.run.reporting import recompute  # noqa: PLC0415
     from draftproof.store import RunDirectory  # noqa: PLC0415
     from draftproof.tell.monitoring import (  # noqa: PLC0415
@@ -59,6 +61,11 @@ def rules(
             fix="scrape the two arms under jobs of their own",
         )
     results = recompute(run_directory, write=False)
+    if not results.verdict.envelope:
+        print_text(
+            "Nothing is written: by this run speculation may run nowhere, so there is nothing to watch."
+        )
+        raise typer.Exit(EXIT_CODES[results.verdict.decision])
     contents = RunDirectory.open(run_directory).load()
     plan, manifest = contents.plan, contents.manifest
     watch = watch_run(results, plan, manifest, jobs=jobs, holdout_jobs=holdout)

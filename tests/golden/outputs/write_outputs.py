@@ -42,7 +42,15 @@ from draftproof.judge.compute import compute_results  # noqa: E402
 from draftproof.judge.results.run import Results  # noqa: E402
 from draftproof.judge.stats import resampling  # noqa: E402
 from draftproof.measure.run.reporting import recompute  # noqa: E402
+from draftproof.store import RunDirectory  # noqa: E402
 from draftproof.store.journal import encode_line  # noqa: E402
+from draftproof.tell.monitoring import (  # noqa: E402
+    DASHBOARD_FILE,
+    RULES_FILE,
+    render_dashboard,
+    render_watch,
+    watch_run,
+)
 from draftproof.tell.report import render_full, render_html, render_text  # noqa: E402
 
 records_run: Any = importlib.import_module("records_run")
@@ -129,11 +137,19 @@ def _read_run(run: Path) -> Iterator[tuple[str, bytes]]:
     yield "package.txt", _call("package", run.name, "--out", f"{run.name}.tar")
     yield "verify.txt", _call("verify", f"{run.name}.tar")
     yield "package.tar", (run.parent / f"{run.name}.tar").read_bytes()
-    yield "rules.txt", _call("rules", run.name, "--out", f"{run.name}-rules")
-    for path in sorted((run.parent / f"{run.name}-rules").iterdir()):
-        yield f"rules/{path.name}", path.read_bytes()
+    yield "rules.txt", _call("rules", run.name)
+    yield from _render_rules(run)
     for name in ("results.json", "envelope.json", "report.html"):
         yield name, (run / name).read_bytes()
+
+
+def _render_rules(run: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield what would be watched; the command writes it only where speculation may run."""
+    contents = RunDirectory.open(run).load()
+    facts = (importlib.import_module("draftproof.measure.run.reporting").recompute(run, write=False),
+             contents.plan, contents.manifest)  # fmt: skip
+    yield f"rules/{RULES_FILE}", render_watch(watch_run(*facts, jobs=(), holdout_jobs=())).encode()
+    yield f"rules/{DASHBOARD_FILE}", render_dashboard(*facts, jobs=(), holdout_jobs=()).encode()
 
 
 def _read_commands(folder: Path) -> Iterator[tuple[str, bytes]]:
@@ -144,6 +160,7 @@ def _read_commands(folder: Path) -> Iterator[tuple[str, bytes]]:
         yield f"help/{name}.txt", _call(name, "--help")
     yield "samples.txt", _call("samples", "synthetic/plan.toml", "--run", "synthetic")
     yield "compare.txt", _call("compare", "vllm-ngram", "vllm-draft-model")
+    yield "compare-alike.txt", _call("compare", "vllm-ngram", "vllm-ngram")
     for engine in PLANS:
         said = _call("init", "--engine", engine, "--out", f"{engine}.toml")
         yield f"init/{engine}.txt", said

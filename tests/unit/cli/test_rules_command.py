@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.builders.results import build_results
 from typer.testing import CliRunner
@@ -68,3 +69,17 @@ def test_folder_that_cannot_be_written_is_one_sentence(tmp_path):
     done = run_rules("--out", tmp_path / "taken")
     assert isinstance(done.exception, DraftproofError)
     assert "cannot write" in str(done.exception)
+
+
+def test_nothing_is_written_where_speculation_may_run_nowhere(tmp_path, monkeypatch):
+    """An empty envelope has nothing to watch: one sentence, the verdict's exit code, and no file."""
+    usual = build_results()
+    empty = msgspec.structs.replace(usual.verdict, decision="inconclusive", envelope=())
+    monkeypatch.setattr(
+        "draftproof.measure.run.reporting.recompute",
+        lambda _path, **_options: msgspec.structs.replace(usual, verdict=empty),
+    )
+    done = run_rules("--out", tmp_path / "m")
+    assert done.exit_code == 30
+    assert "speculation may run nowhere" in done.stdout
+    assert not (tmp_path / "m").exists()

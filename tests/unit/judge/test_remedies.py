@@ -145,7 +145,7 @@ def test_another_chunk_that_the_alternative_tried_stands_beside_its_remedy():
     assert tried(max_num_batched_tokens=64, null=1.05) == []
     assert tried(max_num_batched_tokens=64, invalid=["busy"]) == []
     (beside,) = tried(max_num_batched_tokens=64, null=1 / 1.03)
-    assert "and two equal arms differ by 3.0 %" in beside.text
+    assert "(equal services differ by 3.0 %)" in beside.text
     assert tried(max_num_batched_tokens=64, device="cuda") == []
     assert tried(max_num_batched_tokens=256, max_num_seqs=4) == []
 

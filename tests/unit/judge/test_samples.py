@@ -147,7 +147,7 @@ def test_equal_arms_that_differ_more_than_the_gain_allow_no_number(world):
     found = plan_samples(run.plan, run.items, ASKED, read_earlier(prepare_run(run)))
     need = rows(found, "gain")[0]
     assert (need.needed, need.more) == ((), None)
-    assert "equal arms differ by" in need.reason
+    assert "equal services differ by" in need.reason
     assert found.requests_needed is None
     assert "No number of requests" in found.sentence
 

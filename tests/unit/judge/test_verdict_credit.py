@@ -201,7 +201,7 @@ def test_a_block_that_is_left_out_names_why(world):
 def test_blocks_of_one_prompt_become_no_smaller(world):
     """Three prompts make three blocks at most: more prompts are asked for, not a smaller block."""
     run = world(segments=("chat",), loads=(("low", 1),), items_per_segment=3).run()
-    assert tell_few_blocks(run).endswith("add prompts, or repeats, for this load.")
+    assert tell_few_blocks(run).endswith("add prompts or repeats for it.")
 
 
 @pytest.mark.parametrize(("lost", "status"), [(4, "inconclusive"), (1, "gain")])

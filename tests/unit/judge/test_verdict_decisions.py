@@ -35,7 +35,7 @@ def test_a_gain_in_one_segment_at_low_load_gives_exactly_that_envelope(world, lo
     assert lookup.cell(results, "rewriting", "low").status == "gain"
     assert {cell.status for cell in results.cells} == {"gain", "harm"}
     assert verdict.sentence.startswith(
-        "Adopt in a limited envelope (pilot hypothesis: synthetic traffic): rewriting up to 1 request in "
+        "Adopt in a limited envelope (pilot: synthetic traffic): rewriting up to 1 request in "
         "flight, where time per token falls by 40 %"
     )
     assert "; not for chat, nor at 8 requests in flight; not shown: that p95" in verdict.sentence
@@ -67,7 +67,7 @@ def test_a_gain_above_a_gap_gives_no_envelope(world):
     assert verdict.decision == "inconclusive"
     assert verdict.envelope == ()
     assert "gain_above_gap" in {reason.code for reason in verdict.reasons}
-    assert "no envelope can be stated" in verdict.sentence
+    assert "it may run nowhere yet" in verdict.sentence
 
 
 def test_no_effect_is_deferred(world):
@@ -241,7 +241,7 @@ def test_an_open_first_token_guardrail_is_named(world, lookup):
     assert cell.status == "inconclusive"
     assert "guardrail_ttft" in lookup.codes(cell)
     assert results.verdict.decision == "inconclusive"
-    assert "4 would gain if this were settled: time to first token" in results.verdict.sentence
+    assert "4 are fast enough and lack: time to first token" in results.verdict.sentence
     assert "guardrail_ttft" in {reason.code for reason in results.verdict.reasons}
 
 
@@ -282,17 +282,17 @@ def test_a_noisy_cell_is_inconclusive_and_says_how_many_prompts_it_needs(world, 
     assert cell.status == "inconclusive"
     assert cell.effect.needed is not None
     assert cell.effect.needed > 0
-    assert "more prompts (an estimate)" in results.verdict.sentence
+    assert "more prompts would show a gain" in results.verdict.sentence
     assert results.verdict.decision == "inconclusive"
 
 
 @pytest.mark.parametrize("evidence", ["synthetic", "smoke"])
 def test_only_representative_traffic_is_more_than_a_pilot_hypothesis(world, evidence):
-    """The sentence says pilot hypothesis for anything but representative traffic."""
+    """The sentence says that it is a pilot's for anything but representative traffic."""
     weak = compute_results(world(evidence=evidence).run()).verdict
     strong = compute_results(world(evidence="representative").run()).verdict
-    assert "pilot hypothesis" in weak.sentence
-    assert "pilot hypothesis" not in strong.sentence
+    assert "(pilot: " in weak.sentence
+    assert "pilot" not in strong.sentence
 
 
 def test_the_weaker_of_two_declared_evidence_levels_counts(world):
@@ -301,7 +301,7 @@ def test_the_weaker_of_two_declared_evidence_levels_counts(world):
     run = msgspec.structs.replace(run, manifest=msgspec.structs.replace(run.manifest, evidence="synthetic"))
     results = compute_results(run)
     assert results.evidence == "synthetic"
-    assert "pilot hypothesis" in results.verdict.sentence
+    assert "(pilot: " in results.verdict.sentence
     assert any("the weaker one counts" in text for text in results.warnings)
 
 

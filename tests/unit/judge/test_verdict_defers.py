@@ -70,11 +70,11 @@ def test_a_null_as_large_as_the_gain_is_inconclusive_and_named_first(world):
     results = compute_results(run)
     assert {cell.status for cell in results.cells} == {"neutral"}
     assert results.verdict.decision == "inconclusive"
-    assert "4 of 4 cells do not tell" in results.verdict.sentence
-    assert "equal arms differ by 20" in results.verdict.sentence
+    assert "in 4 of 4 cells it is open" in results.verdict.sentence
+    assert "equal services differ by 20" in results.verdict.sentence
     obstacle = next(one for one in results.verdict.reasons if one.code == "obstacle")
     assert obstacle.evidence.startswith("effects: baseline_null / baseline, all × ")
-    assert "equal arms differ by 20" in samples_of(run).sentence
+    assert "equal services differ by 20" in samples_of(run).sentence
 
 
 @pytest.mark.parametrize(("factor", "noise", "items"), list(product((1.0, 1.05), (0.02, 0.1, 0.3), (6, 20))))

@@ -52,7 +52,7 @@ def test_the_verdict_asks_for_what_samples_asks_for(world, items):
     needs = [one for one in plan_of(run, earlier=True).needs if one.more and one.aim != "tail"]
     assert results.verdict.decision == "inconclusive"
     largest = max(one.more for one in needs)
-    assert f"about {largest:,} more prompts" in results.verdict.sentence
+    assert f"About {largest:,} more prompts" in results.verdict.sentence
     gains = {(one.segment, one.load): one.more for one in needs if one.aim == "gain"}
     for cell in results.cells:
         if cell.status == "inconclusive":

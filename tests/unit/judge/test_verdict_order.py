@@ -144,7 +144,7 @@ def test_two_equal_arms_that_differ_are_warned_about_with_the_floor(world):
     assert row.noise_floor > 1.1
     assert row.effect_beyond is False
     assert any(
-        text.startswith("Two equal arms differ at load low: time per token") for text in results.warnings
+        text.startswith("Two equal services differ at load low: time per token") for text in results.warnings
     )
 
 

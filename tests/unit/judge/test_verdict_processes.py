@@ -359,7 +359,7 @@ def test_a_plan_without_enough_processes_is_told_so_before_it_is_run():
     assert shortfalls_of(run, "auto") == []
     assert shortfalls_of(run, 2) == []
     (fixed,) = shortfalls_of(run, 1)
-    assert "With limits.restarts = 1 the luck of a start cannot be separated" in fixed
+    assert "With limits.restarts = 1 an arm may be fast by the chance of its start" in fixed
     (attached,) = shortfalls_of(run, "auto", baseline="http://h:1", candidate="http://h:2")
     assert "The run only attaches to baseline and candidate" in attached
     assert shortfalls_of(run, "auto", baseline="http://h:1", candidate="http://h:1") == []

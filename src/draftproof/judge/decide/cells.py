@@ -169,8 +169,8 @@ def _find_objections(evidence: CellEvidence, thresholds: Thresholds) -> list[Rea
     at_odds = null_effect is not None and is_null_at_odds(null_effect, thresholds)
     if at_odds and not exceeds_null(evidence.effect, null_effect):
         text = (
-            f"Two equal arms differ by {describe(null_effect)} here; a gain is claimed only if its whole "
-            "interval is below the null's and below its reciprocal."
+            f"Two equal services differ by {describe(null_effect)} here, and the gain is not shown to be "
+            "larger."
         )
         row = _row("baseline_null", "baseline", evidence.cell)
         found.append(Reason(code="null_not_exceeded", text=text, evidence=row))
@@ -188,13 +188,13 @@ def _find_dominance(evidence: CellEvidence, margin: float) -> list[Reason]:
     if is_dominated(here, margin):
         figure, where, cell = here, "", evidence.cell
     elif is_dominated(pooled, margin) and not wins_here:
-        figure, where = pooled, f" over all segments at load {evidence.cell[1]}"
+        figure, where = pooled, f" over all tasks at load {evidence.cell[1]}"
         cell = (ALL_SEGMENTS, evidence.cell[1])
     else:
         return []
     text = (
-        f"The alternative is better{where}: candidate / alternative is {describe(figure)}, "
-        f"and a margin of {margin:.2f} is allowed."
+        f"The alternative is better{where}: candidate / alternative is {describe(figure)}, at most "
+        f"{1 / (1 - margin):.2f} allowed."
     )
     return [Reason(code="dominated", text=text, evidence=_row("candidate", "alternative", cell))]
 
@@ -210,8 +210,8 @@ def _find_open_rivalry(evidence: CellEvidence, margin: float) -> list[Reason]:
     if not limits or min(limits) <= 1 / (1 - margin):
         return []
     text = (
-        f"Whether the alternative is better is not settled: candidate / alternative is {describe(here)} here "
-        f"and {describe(pooled)} over all segments, and a margin of {margin:.2f} is allowed."
+        f"The alternative may be better: candidate / alternative is {describe(here)} here and "
+        f"{describe(pooled)} over all tasks, at most {1 / (1 - margin):.2f} allowed."
     )
     return [Reason(code="rival_open", text=text, evidence=_row("candidate", "alternative", evidence.cell))]
 
@@ -225,7 +225,7 @@ def _find_missing_arms(evidence: CellEvidence) -> list[Reason]:
         row = _row("candidate", "alternative", evidence.cell)
         found.append(Reason(code="alternative_unmeasured", text=text, evidence=row))
     if null is not None and null.low is None:
-        text = f"How much two equal arms differ here is not known: {null.reason}."
+        text = f"How much two equal services differ here is not known: {null.reason}."
         row = _row("baseline_null", "baseline", evidence.cell)
         found.append(Reason(code="null_unmeasured", text=text, evidence=row))
     return found
@@ -247,20 +247,20 @@ def _explain_effect(
 ) -> Reason:
     effect, row = evidence.effect, _row("candidate", "baseline", evidence.cell, metric)
     if effect.value is None or effect.low is None:
-        text = f"The effect cannot be stated: {effect.reason}{_advise(effect)}."
+        text = f"No interval: {effect.reason}{_advise(effect)}."
         return Reason(code="no_effect_estimate", text=text, evidence=row, remedy=effect.remedy)
     words = {
-        "gain": f"wholly below {1 - thresholds.minimum_gain:.2f}",
-        "harm": f"wholly above {1 + thresholds.harm_margin:.2f}",
-        "neutral": "inside the margins",
-        "inconclusive": "across a margin",
+        "gain": f"even the pessimistic end is at least {100 * thresholds.minimum_gain:g} % faster",
+        "harm": f"even the optimistic end is more than {100 * thresholds.harm_margin:g} % slower",
+        "neutral": "the whole interval is within the margins",
+        "inconclusive": "too wide to settle it",
     }
-    text = f"candidate / baseline is {describe(effect)}, {words[standing]}"
+    text = f"candidate / baseline is {describe(effect)}: {words[standing]}"
     if standing != decide_effect(effect, thresholds):
         apart = f"{100 * (evidence.null_difference - 1):.1f} %"
         text = (
-            f"candidate / baseline is {describe(effect)}, which does not clear its margin by the {apart} by "
-            "which two equal arms differ at this load."
+            f"candidate / baseline is {describe(effect)}: not beyond its margin by the {apart} that two "
+            "equal services differ by."
         )
         return Reason(code="within_noise", text=text, evidence=row)
     text += _advise(effect) if standing == "inconclusive" else ""

@@ -148,16 +148,15 @@ def _too_few_processes(plan: Plan) -> Iterator[Shortfall]:
     attached = [arm for arm, url in (("baseline", baseline), ("candidate", candidate)) if url is not None]
     if attached:
         text = (
-            f"The run only attaches to {' and '.join(attached)}, and the luck of one process is not told "
-            f"from what the arm does: no gain can be claimed unless {LEAST_PROCESSES} of each arm answer; "
-            "give commands, or start it anew between parts of the run (Ctrl-C, then --resume)."
+            f"The run only attaches to {' and '.join(attached)}, and one process may be fast by chance: a "
+            f"gain needs {LEAST_PROCESSES} processes of each arm. Give commands, or restart it between parts "
+            "of the run (Ctrl-C, then --resume)."
         )
         yield Shortfall(text=text, segment=ALL, load=ALL, evidence=Reference("plan", name="arms"))
     elif plan.placement == "together" and wanted != "auto" and wanted + 1 < LEAST_PROCESSES:
         text = (
-            f"With limits.restarts = {wanted} the luck of a start cannot be separated from the arm: no "
-            f"gain can be claimed with fewer than {LEAST_PROCESSES} processes of each arm, so set "
-            f"{LEAST_PROCESSES - 1} or more, or auto."
+            f"With limits.restarts = {wanted} an arm may be fast by the chance of its start: a gain needs "
+            f"{LEAST_PROCESSES} processes of each arm, so set {LEAST_PROCESSES - 1} or more, or auto."
         )
         yield Shortfall(text=text, segment=ALL, load=ALL, evidence=Reference("plan", name="limits"))
 
@@ -221,8 +220,8 @@ def describe_few_planned(level: LoadLevel, asked: int, least: int) -> str | None
     if not 0 < blocks < least:
         return None
     is_divisible = level.repeats * asked >= least
-    how = "set a smaller block_size, or more repeats," if is_divisible else "add prompts, or repeats,"
-    return _describe(level.name, blocks, least, f"{how} for this load")
+    how = "set a smaller block_size or more repeats" if is_divisible else "add prompts or repeats"
+    return _describe(level.name, blocks, least, f"{how} for it")
 
 
 def find_few_blocks(prepared: PreparedRun, pairs: Pairs, least: int) -> Iterator[tuple[str, str]]:
@@ -240,8 +239,8 @@ def find_few_blocks(prepared: PreparedRun, pairs: Pairs, least: int) -> Iterator
 
 def _describe(load: str, blocks: int, least: int, why: str) -> str:
     return (
-        f"Load {load} has {blocks} of at least {least} blocks, so what a period did to all of its prompts "
-        f"cannot be separated from an effect, and no gain can be claimed: {why}."
+        f"Load {load} has {blocks} of at least {least} blocks, too few to tell a gain from what happened in "
+        f"one period: {why}."
     )
 
 

@@ -195,7 +195,7 @@ def evaluate_time(
     code, row = f"guardrail_{name}", refer("effects", cell, name)
     if ratio.low is None or ratio.high is None:
         return find_unknown(code, f"{words} could not be compared", ratio, row)
-    span = f"{words} is {describe(ratio)} of the baseline's, at most {1 + margin:.2f} is allowed"
+    span = f"{words} is {describe(ratio)} times the baseline's, at most {1 + margin:.2f} allowed"
     standing: GuardrailOutcome = "held" if ratio.high <= 1 + margin else "open"
     standing = "violated" if ratio.low > (1 + margin) * null else standing
     return find(standing, code, span + beside_null(null), row)
@@ -203,7 +203,7 @@ def evaluate_time(
 
 def beside_null(null: float) -> str:
     """Return what two equal arms differ by, to set beside a limit; nothing below a tenth of a percent."""
-    return f", and two equal arms differ by {100 * (null - 1):.1f} %" if null > 1.001 else ""
+    return f" (equal services differ by {100 * (null - 1):.1f} %)" if null > 1.001 else ""
 
 
 def evaluate_length(cell: CellKey, ratio: Figure, margin: float) -> GuardrailFinding:
@@ -211,7 +211,7 @@ def evaluate_length(cell: CellKey, ratio: Figure, margin: float) -> GuardrailFin
     code, row = "output_length", refer("effects", cell, "output_tokens")
     if ratio.low is None or ratio.high is None:
         return find_unknown(code, "output length could not be compared", ratio, row)
-    span = f"answers are {describe(ratio)} of the baseline's in length, a shift of {margin:.2f} is allowed"
+    span = f"answers are {describe(ratio)} times as long as the baseline's, a shift of {margin:.2f} allowed"
     if ratio.low > 1 + margin or ratio.high < 1 - margin:
         return find("shifted", code + "_shift", span + "; a gain is not claimed", row)
     held = ratio.low >= 1 - margin and ratio.high <= 1 + margin
@@ -234,11 +234,11 @@ def evaluate_share(
     code = rule.code if rule.sign else f"{rule.code}_shift"
     if _is_beyond(here, margin, rule.sign):
         return find(worst, code, _share_text(rule, here, margin, f"in {segment}"), own)
-    text = _share_text(rule, pooled, margin, "over all segments")
+    text = _share_text(rule, pooled, margin, "over all tasks")
     if _is_beyond(pooled, margin, rule.sign) and _worse(here, rule.sign) > margin:
         return find(worst, code, text, whole)
     if pooled.value is None:
-        text = f"the {rule.words} could not be compared over all segments"
+        text = f"{rule.words} could not be compared over all tasks"
         return find_unknown(rule.code, text, pooled, whole)
     if not _is_within(pooled, margin, rule.sign):
         return find("open", rule.code, text, whole)
@@ -295,14 +295,11 @@ def _is_within(figure: Figure, margin: float, sign: int) -> bool:
 
 def _share_text(rule: ShareRule, figure: Figure, margin: float, where: str) -> str:
     if figure.value is None or figure.low is None or figure.high is None:
-        return f"the {rule.words} could not be compared {where}: {figure.reason}"
-    text = (
-        f"the {rule.words} differs from the baseline's by {100 * figure.value:+.1f} points "
-        f"({100 * figure.low:+.1f} to {100 * figure.high:+.1f}) {where}, {100 * margin:.1f} are allowed"
+        return f"{rule.words} could not be compared {where}: {figure.reason}"
+    return (
+        f"{rule.words}: {100 * figure.value:+.1f} points ({100 * figure.low:+.1f} to "
+        f"{100 * figure.high:+.1f}) against the baseline {where}, {100 * margin:.1f} allowed"
     )
-    if figure.needed and not _is_beyond(figure, margin, rule.sign):
-        text += f"; at least {figure.needed} more prompts are needed to show it"
-    return text
 
 
 def _compute_difference(

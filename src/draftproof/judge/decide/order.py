@@ -298,9 +298,9 @@ def warn_about_order(
         shown = noise.null if noise.metric == metric else noise.joint
         if read_direction(shown, 1.0) is not None:
             yield (
-                f"Two equal arms differ at load {noise.load}: {METRIC_WORDS[noise.metric]}, null / baseline, "
-                f"is {shown.value:.2f} ({shown.low:.2f} to {shown.high:.2f}) over all "
-                f"segments; {100 * ((noise.null_difference or 1) - 1):.0f} % count against gain and harm."
+                f"Two equal services differ at load {noise.load}: {METRIC_WORDS[noise.metric]}, null / "
+                f"baseline, is {shown.value:.2f} ({shown.low:.2f} to {shown.high:.2f}); a gain or harm must "
+                f"exceed {100 * ((noise.null_difference or 1) - 1):.0f} %."
             )
 
 

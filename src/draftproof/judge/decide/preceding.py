@@ -239,8 +239,8 @@ def describe_few(few: Mapping[str, int | None]) -> str:
     """Say how many processes answered, and that it takes more; without a full stop."""
     counts = " and ".join(f"{_count(count)} answered for the {arm}" for arm, count in few.items())
     return (
-        f"{counts}, so the luck of a start (placement, memory layout) cannot be separated from the arm; at "
-        f"least {LEAST_PROCESSES} of each are needed"
+        f"{counts}, which may be fast or slow by the chance of a start; at least {LEAST_PROCESSES} of each are "
+        "needed"
     )
 
 
@@ -298,8 +298,8 @@ def _advise(prepared: PreparedRun, few: Mapping[str, int | None]) -> str:
     if not attached:
         return "set limits.restarts, or give the run more and smaller blocks."
     return (
-        f"the run cannot start {' and '.join(attached)} anew: give a command in place of the url, or start "
-        "it anew between parts of the run (Ctrl-C, then --resume) where its metrics tell when it began."
+        f"the run cannot restart {' and '.join(attached)}: give a command in place of the url, or restart "
+        "it between parts of the run (Ctrl-C, then --resume) where its metrics tell when it began."
     )
 
 

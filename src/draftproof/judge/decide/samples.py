@@ -209,15 +209,15 @@ def _need_of_gain(ask: _Ask, cell: tuple[str, str], have: int, level: float) -> 
         reason = f"no answered request of the run shows {METRIC_WORDS[metric]}; {HOW_TO_KNOW}"
     elif ratio >= 1 - margin:
         reason = (
-            f"equal arms differ by {100 * (null - 1):.1f} % at load {cell[1]}, as much as such a gain; a "
-            "quieter host or more blocks would lower that"
+            f"equal services differ by {100 * (null - 1):.1f} % there, as much as such a gain; use a "
+            "quieter host or more blocks"
         )
     elif (
         ask.earlier and ratio * math.exp(min(700.0, ask.earlier.reach_of_luck(cell[1], level))) >= 1 - margin
     ):
         reason = (
-            "the processes of an arm differ by as much as such a gain, which no number of prompts evens out: "
-            "it takes more of them (limits.restarts, more and smaller blocks)"
+            "the processes of an arm differ by as much as such a gain; use more processes (limits.restarts) "
+            "or more and smaller blocks"
         )
     return _to_need(
         Need(

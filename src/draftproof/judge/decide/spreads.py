@@ -211,8 +211,8 @@ def _describe_gain(found: SamplePlan, gains: Sequence[Need]) -> str:
     worst = max(short, key=lambda need: (need.needed[-1], need.segment, need.load))
     span = _span(worst.needed)
     return (
-        f"The {what} are too few in {len(short)} of {len(gains)} cells for {aim}: {worst.segment} at load "
-        f"{worst.load} takes {span}."
+        f"The {what} are too few in {len(short)} of {len(gains)} cells for {aim}: "
+        f"{name_segment(worst.segment)} at load {worst.load} takes {span}."
     )
 
 
@@ -227,7 +227,7 @@ def _describe_rest(found: SamplePlan) -> str:
     if not short:
         return "Tail, failures, checks and ends of answers are covered."
     listed = ", ".join(dict.fromkeys(names[need.aim] for need in short))
-    return f"Too few, too, for {listed}." if any(n.more for n in found.needs) else f"Not shown: {listed}."
+    return f"Also too few for {listed}." if any(n.more for n in found.needs) else f"Not shown: {listed}."
 
 
 def _describe_requests(found: SamplePlan) -> str:
@@ -246,7 +246,7 @@ def _span(needed: Sequence[int]) -> str:
     return (
         f"{needed[0]:,}"
         if needed[0] == needed[-1]
-        else f"{needed[0]:,} to {needed[-1]:,}, by how prompts spread"
+        else f"{needed[0]:,} to {needed[-1]:,}, depending on how much prompts differ"
     )
 
 
@@ -280,7 +280,7 @@ def list_obstacles(found: SamplePlan, cells: Collection[CellKey]) -> list[Obstac
         *(Obstacle(one.text, one.evidence) for one in blocking if one.more and not found.run),
         *(
             Obstacle(
-                f"To show {_name_need(found, one)} takes about {one.more:,} more prompts (an estimate).",
+                f"About {one.more:,} more prompts would show {_name_need(found, one)} (an estimate).",
                 _row(one),
             )
             for one in short[:1]
@@ -359,14 +359,12 @@ def _row(need: Need) -> Reference:
 
 def _name_need(found: SamplePlan, need: Need) -> str:
     if need.aim == "gain":
-        metric = METRIC_WORDS.get(need.quantity, need.quantity)
         return (
-            f"a gain of {100 * found.question.gain:g} % in {STATISTIC_WORDS[need.statistic]} of {metric} in "
-            f"{name_segment(need.segment)} at load {need.load}"
+            f"a gain of {100 * found.question.gain:g} % in {name_segment(need.segment)} at load {need.load}"
         )
     names = {
         "tail": "that the tail is no worse",
-        "failures": "that failures are no more",
+        "failures": "that no more requests fail",
         "checks": "that answers pass their checks as often",
         "limit": "that as many answers end at the token limit",
     }

@@ -282,13 +282,13 @@ def _standing(ratio: Figure, limit: float, null: float = 1.0) -> GuardrailOutcom
 
 def _describe(effect: Effect, thresholds: Thresholds) -> str:
     ratio, words = effect.ratio, f"{thresholds.tail_quantile} of {METRIC_WORDS[effect.metric]}"
-    where = "over all segments" if effect.segment == ALL_SEGMENTS else f"in {effect.segment}"
+    where = "over all tasks" if effect.segment == ALL_SEGMENTS else f"in {effect.segment}"
     if ratio.value is None or ratio.low is None:
         return f"{words} could not be compared {where}: {ratio.reason}"
     high = "no upper limit" if ratio.high is None else f"{ratio.high:.2f}"
     return (
-        f"{words} is {ratio.value:.2f} ({ratio.low:.2f} to {high}) of the baseline's {where}, at most "
-        f"{1 + thresholds.tail_margin:.2f} is allowed"
+        f"{words} is {ratio.value:.2f} ({ratio.low:.2f} to {high}) times the baseline's {where}, at most "
+        f"{1 + thresholds.tail_margin:.2f} allowed"
     )
 
 

@@ -1,6 +1,6 @@
 """The decision in one plain sentence, and the reasons for it. Pure.
 
-Only representative traffic lets a sentence say more than a pilot hypothesis.
+Only representative traffic lets a sentence be more than a pilot's.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,8 +16,8 @@ from draftproof.workload.segments import show_labels
 LEVELS = ("smoke", "synthetic", "representative")
 EVIDENCE_WORDS = {
     "representative": "representative traffic",
-    "synthetic": "pilot hypothesis: synthetic traffic",
-    "smoke": "pilot hypothesis: smoke-test traffic",
+    "synthetic": "pilot: synthetic traffic",
+    "smoke": "pilot: smoke-test traffic",
 }
 WITHHELD_WORDS = {
     "guardrail_failures": "failed requests",
@@ -52,7 +52,7 @@ WITHHELD_WORDS = {
 }
 # What else keeps a cell open, where its effect is no gain; the codes of faults read as words.
 _OPEN_WORDS = {
-    "effect_inconclusive": "an interval across a margin",
+    "effect_inconclusive": "an interval too wide to settle it",
     "no_effect_estimate": "too few prompts for an interval",
     "within_noise": WITHHELD_WORDS["null_not_exceeded"],
     "tail_not_shown": "the tail",
@@ -61,11 +61,9 @@ _OPEN_WORDS = {
 }
 OPEN_STATUSES = ("inconclusive", "neutral", "invalid")
 RULES = {
-    "adopt": "Every segment at every load is a gain or neutral, and one at least is a gain.",
-    "adopt_limited": "Some segments reach a gain with only gain and neutral at the loads below it; the rest "
-    "stays as it is.",
-    "defer": "No cell gains, no undecided cell has an estimate that would be a gain, and most cells could "
-    "have shown one.",
+    "adopt": "Every task at every load gains or stays the same, and at least one gains.",
+    "adopt_limited": "Some tasks gain and lose at no lower load; the others stay without speculation.",
+    "defer": "No cell gains, none that is open looks like a gain, and most could have shown one.",
     "inconclusive": "Neither a gain nor its absence is shown.",
     "invalid": "Every cell is invalid, so nothing is concluded.",
 }
@@ -193,7 +191,7 @@ def _render_contexts(envelope: Iterable[EnvelopeEntry]) -> str:
 
 def _render_deferred(cells: Sequence[Cell], words: str, reasons: Sequence[Reason], unseen: int) -> str:
     harms = [cell for cell in cells if cell.status == "harm"]
-    text = f"{words} falls enough in no segment at any measured load"
+    text = f"{words} falls enough in no task at any measured load"
     if unseen:
         text += f", though {unseen} of {len(cells)} cells could not have shown it"
     if harms:
@@ -215,7 +213,7 @@ def _render_inconclusive(
         if reason.code in (ENDED_EARLY, "incomplete", "gain_above_gap", "invalid_client"):
             return reason.text.rstrip(".")
     undecided = list_open(cells)
-    text = f"{len(undecided)} of {len(cells)} cells do not tell whether {words} falls at no cost"
+    text = f"in {len(undecided)} of {len(cells)} cells it is open whether speculation lowers {words} safely"
     return text + _render_withheld(undecided) + (f". {missing.rstrip('.')}" if missing else "")
 
 
@@ -230,7 +228,7 @@ def _render_withheld(undecided: Iterable[Cell]) -> str:
     """Say how many cells would gain if something else were not open, and what that is."""
     held = [cell for cell in undecided if _withheld(cell)]
     names = dict.fromkeys(WITHHELD_WORDS[reason.code] for cell in held for reason in _withheld(cell))
-    return f"; {len(held)} would gain if this were settled: {', '.join(names)}" if held else ""
+    return f"; {len(held)} are fast enough and lack: {', '.join(names)}" if held else ""
 
 
 def _withheld(cell: Cell) -> list[Reason]:
@@ -248,13 +246,13 @@ def _has_gain_above_gap(cells: Sequence[Cell], decision: Decision) -> bool:
 def _explain_gap(cells: Sequence[Cell]) -> Reason:
     names = _join(_segment_names(cell for cell in cells if cell.status == "gain"))
     text = (
-        f"{names} gains at a higher load, but at a load below it speculation is not shown to be harmless, so "
-        "no envelope can be stated."
+        f"{names} gains at a higher load, but speculation is not shown to be harmless at a lower one, so it "
+        "may run nowhere yet."
     )
     if len({cell.size.axis for cell in cells}) > 1:
         text = (
-            f"{names} gains, but not from the lowest load on both by requests in flight and by requests per "
-            "second, so no envelope can be stated."
+            f"{names} gains, but not from the lowest load up, both by requests in flight and by requests per "
+            "second, so it may run nowhere yet."
         )
     return Reason(code="gain_above_gap", text=text, evidence=Reference("cells"))
 

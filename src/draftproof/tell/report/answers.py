@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from draftproof.judge.decide.equivalence.wording import STATISTIC_WORDS
+from draftproof.judge.observe.pairs import DECISIVE
 from draftproof.judge.results.decide import (
     ALL_LOADS,
     ConversationSummary,
@@ -123,10 +124,15 @@ _TESTS: tuple[Column[EquivalenceTest], ...] = (
 
 def _tests(results: Results, load: str) -> Table:
     rows = [
-        (words.arm(row.arm), [one for one in row.tests if load == ALL_LOADS or one.differs])
+        (words.arm(row.arm), [one for one in row.tests if _is_shown(row, one)])
         for row in _rows_at(results, load)
     ]
     return kit.table(f"Tests of equivalence, {kit.load_title(results, load)}", _TESTS, rows)
+
+
+def _is_shown(row: OutputEquivalence, test: EquivalenceTest) -> bool:
+    """Whether a test is shown: the candidate's and the null's over all loads, and any that differs."""
+    return bool(test.differs) or (row.load == ALL_LOADS and row.arm in ("candidate", "baseline_null"))
 
 
 def _plot(results: Results, load: str) -> Plot | None:
@@ -310,10 +316,12 @@ _DIFFERENCES: tuple[Column[Difference], ...] = (
 
 
 def build_differences(results: Results) -> Table:
-    """Differences of shares over all tasks, and those of a task whose interval leaves 0 out."""
+    """Differences of candidate and null over all tasks, and any whose interval leaves 0 out."""
     segments = kit.order_segments(results, {d.segment for d in results.differences})
     against = (one for one in results.differences if one.versus == "baseline")
-    shown = (one for one in against if one.segment == words.POOLED or _is_apart(one))
+    shown = (
+        one for one in against if _is_apart(one) or (one.segment == words.POOLED and one.arm != "alternative")
+    )
     rows = kit.in_arm_order(results, shown)
     ordered = sorted(rows, key=lambda one: (one.quantity, segments.index(one.segment)))
     return kit.table(
@@ -426,7 +434,8 @@ def _probe_cell(one: ProbeResult | None) -> TableCell:
 
 
 def _kinds_table(results: Results, load: str) -> Table:
-    here = kit.in_arm_order(results, (one for one in results.check_kinds if one.load == load))
+    own = (one for one in results.check_kinds if one.load == load and one.arm in DECISIVE)
+    here = kit.in_arm_order(results, own)
     kinds = [*KIND_LABELS, *sorted({one.kind for one in here} - set(KIND_LABELS))]
     groups = [(KIND_LABELS.get(kind, kind), [one for one in here if one.kind == kind]) for kind in kinds]
     return kit.table(f"Checks by kind, {kit.load_title(results, load)}", _KINDS, groups)

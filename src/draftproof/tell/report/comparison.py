@@ -62,8 +62,10 @@ QUANTITY_WORDS: dict[str, QuantityWords] = {
 }
 
 
-def render_comparison(comparison: RunComparison) -> str:
-    """Render the comparison for a terminal; the same comparison gives the same text."""
+def render_comparison(comparison: RunComparison, *, full: bool = False) -> str:
+    """Render the comparison for a terminal; of runs that are alike three lines, unless `full`."""
+    if comparison.conclusion == "unchanged" and not full and not describe_changes(comparison):
+        return "\n".join(_alike(comparison)) + "\n"
     effects = "Effects, candidate / baseline, each run on its own prompts"
     return write.join(
         (
@@ -81,11 +83,30 @@ def render_comparison(comparison: RunComparison) -> str:
     )
 
 
+def _alike(comparison: RunComparison) -> list[str]:
+    """Say in three lines that nothing changed, and over how much."""
+    counts = (
+        f"{len(comparison.deliveries)} figures of delivery and {len(comparison.effects)} effects compared"
+    )
+    verdict = words.DECISIONS[comparison.after.decision].label.lower()
+    return [
+        _title(comparison),
+        f"  {headline(comparison)}",
+        f"  {counts}; both verdicts: {verdict}. Every table: add --full.",
+    ]
+
+
+def _title(comparison: RunComparison) -> str:
+    conclusion = comparison.conclusion.replace("_", " ").upper()
+    return (
+        f"{conclusion}   {printable(comparison.before.name)} (A) and {printable(comparison.after.name)} (B)"
+    )
+
+
 def _head(comparison: RunComparison) -> list[str]:
     before, after = comparison.before, comparison.after
-    conclusion = comparison.conclusion.replace("_", " ").upper()
     return [
-        f"{conclusion}   {printable(before.name)} (A) and {printable(after.name)} (B)",
+        _title(comparison),
         "",
         *write.wrap(headline(comparison)),
         *write.bullets(describe_changes(comparison)),

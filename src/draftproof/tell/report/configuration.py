@@ -28,7 +28,7 @@ _LATER_FACTS = frozenset({"Tokens counted by"})
 # Addresses, commands and start-up costs differ by nature; only settings, engine and version are compared.
 _COMPARED_FACTS = frozenset({"Engine", "Engine version"})
 _DIFFERS = " ≠"
-_SAME = "="
+_SAME = "\u00a0"  # the style sheet puts a sign there
 
 _CONTRACT_FACTS: tuple[tuple[str, Callable[[Contract], str | bool | None]], ...] = (
     ("Target model", lambda c: c.target_model),
@@ -91,7 +91,7 @@ def _sentence(differing: int) -> str:
 
 def _side_by_side(caption: str, arms: Sequence[str], groups: Sequence[tuple[str, Sequence[Fact]]]) -> Table:
     def cell(value: str) -> kit.TableCell:
-        return kit.TableCell(text=value, tone="missing" if value == MISSING else "value")
+        return kit.TableCell(text=value, tone={MISSING: "missing", _SAME: "same"}.get(value, "value"))
 
     def tone(fact: Fact) -> str:
         return "differs" if _differs(fact) else ""

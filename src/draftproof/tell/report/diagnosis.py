@@ -155,7 +155,10 @@ def build_drafter(results: Results) -> DrafterSection | None:
     loads = kit.order_loads(results)
     return DrafterSection(
         costs=kit.panels(results, lambda load: _cost_table(results, load, found)),
-        sentences=tuple(said for load in loads if (said := _read_cache(results, load, found))),
+        sentences=(
+            *(said for load in loads if (said := _read_cache(results, load, found))),
+            *_list_unknown(found),
+        ),
         break_evens=kit.panels(results, lambda load: _even_table(results, load, found)),
         no_break_even=NO_ROUNDS,
     )
@@ -180,8 +183,23 @@ _COSTS: tuple[Column[DrafterFact], ...] = (
 )
 
 
+def _is_unknown(one: DrafterFact) -> bool:
+    return one.baseline is None and one.candidate is None
+
+
+def _list_unknown(found: Diagnoses) -> list[str]:
+    """Return what no source reports at any load, once for each reason."""
+    known = {one.quantity for one in found.drafter if not _is_unknown(one)}
+    names: dict[str, list[str]] = {}
+    for one in found.drafter:
+        label = QUANTITIES.get(one.quantity, one.quantity).lower()
+        if one.quantity not in known and label not in names.setdefault(one.reason or "not reported", []):
+            names[one.reason or "not reported"].append(label)
+    return [f"Not known: {', '.join(labels)} ({reason})." for reason, labels in names.items() if labels]
+
+
 def _cost_table(results: Results, load: str, found: Diagnoses) -> Table:
-    here = [one for one in found.drafter if one.load == load]
+    here = [one for one in found.drafter if one.load == load and not _is_unknown(one)]
     groups = [(label, [one for one in here if one.part == part]) for part, label in PARTS]
     return kit.table(f"Cost of the drafter, {kit.load_title(results, load)}", _COSTS, groups)
 

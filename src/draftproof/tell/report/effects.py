@@ -14,6 +14,7 @@ from draftproof.tell.report import kit, words, write
 from draftproof.tell.report.charts import Axis, Band, Whisker, log_position, ratio_axis, whisker
 from draftproof.tell.report.kit import Column, Group, Panel, Table, TableCell
 from draftproof.tell.report.summary import GridCell, SummaryRow, find_deciding, summarise
+from draftproof.tell.report.tokens import describe_basis
 
 _FIRST_METRICS = ("tpot_ns", "ttft_from_schedule_ns", "e2e_from_schedule_ns")
 _GUARDRAIL_MARGINS = {
@@ -91,9 +92,11 @@ def deciding_margins(results: Results) -> tuple[float | None, float | None]:
     return (None if gain is None else 1 - gain), (None if harm is None else 1 + harm)
 
 
-_METRIC: Column[Effect] = kit.left("Ratio of", lambda one: kit.head(_name(one)))
+_METRIC: Column[Effect] = kit.left(
+    "Ratio of", lambda one: TableCell(text=_name(one), detail=describe_basis([one]), head=True)
+)
 _RATIO: Column[Effect] = kit.right("Ratio", lambda one: kit.figure(one.ratio, write.ratio))
-_COUNT: Column[Effect] = kit.right("Pairs / prompts", lambda one: f"{one.pairs:,} / {one.prompts:,}")
+_COUNT: Column[Effect] = kit.right("Prompts", lambda one: write.count(one.prompts))
 
 
 def _name(effect: Effect) -> str:
@@ -103,11 +106,14 @@ def _name(effect: Effect) -> str:
 
 def build_ratios(results: Results) -> tuple[Panel, ...]:
     """Return all comparisons over all tasks with what is allowed, and the candidate's by task."""
-    pooled = [one for one in _in_order(results) if one.segment == words.POOLED]
+    every = [one for one in _in_order(results) if one.segment == words.POOLED]
+    pooled = [one for one in every if (one.ratio.low, one.ratio.high) != (1, 1)]
+    left_out = f"{len(every) - len(pooled)} more are 1 in every pair." if len(every) > len(pooled) else ""
     arms: Column[Effect] = kit.left("Arms", lambda one: words.comparison(one.arm, one.versus))
     allowed: Column[Effect] = kit.left("Allowed", lambda one: _describe_allowed(results, one))
     columns = (arms, _METRIC, _RATIO, allowed, _COUNT)
-    whole = kit.table("All tasks", columns, kit.by_load(results, pooled, ordered=True))
+    by_load = kit.by_load(results, pooled, ordered=True)
+    whole = kit.table("All tasks", columns, by_load, left_out=left_out)
     by_task = (
         kit.panels(results, lambda load: _task_table(results, load), first_open=False)
         if any(one.segment != words.POOLED for one in results.effects)
@@ -137,8 +143,9 @@ def _task_table(results: Results, load: str) -> Table:
     shown = [name for name in present if kept is None or name in kept]
 
     def column(metric: str) -> Column[str]:
+        basis = describe_basis(one for one in here if one.metric == metric)
         return kit.right(
-            words.metric(metric),
+            ", ".join(filter(None, (words.metric(metric), basis))),
             lambda segment: kit.figure(index.get((metric, segment), Figure(value=None)), write.ratio),
         )
 

@@ -74,17 +74,25 @@ def _part(results: Results, title: str, definition: str, columns: tuple[Column[A
 
 
 def _percentiles(results: Results, pick: Callable[[ArmCell], Percentiles]) -> tuple[Column[ArmCell], ...]:
-    """Return percentiles over all requests, those of successes where any request failed, and the mean."""
+    """Return percentiles of all requests, of successes where any failed, and the mean.
+
+    A quantile for which every arm has too few requests at every load has no column.
+    """
     failed = any(set(cell.outcomes) - {"ok"} for cell in results.arm_cells)
+    pooled = [pick(cell) for cell in results.arm_cells if cell.segment == words.POOLED]
 
     def column(label: str, name: str, over: str) -> Column[ArmCell]:
         return kit.right(label, lambda cell: kit.figure(getattr(pick(cell), name), write.ms), over)
 
+    def is_known(name: str) -> bool:
+        return not all(getattr(one, name).value is None and getattr(one, name).needed for one in pooled)
+
+    quantiles = [label for label in ("p50", "p95", "p99") if label == "p50" or is_known(label)]
     return (
         kit.ARM,
         kit.right("Requests", lambda cell: write.count(cell.attempted)),
-        *(column(label, label, _ALL_REQUESTS) for label in ("p50", "p95", "p99")),
-        *(column(label, f"ok_{label}", _OK_ONLY) for label in ("p50", "p95", "p99") if failed),
+        *(column(label, label, _ALL_REQUESTS) for label in quantiles),
+        *(column(label, f"ok_{label}", _OK_ONLY) for label in quantiles if failed),
         column("mean", "mean_ok", _OK_ONLY),
     )
 

@@ -46,7 +46,6 @@ SECTIONS: dict[str, Callable[[Results], Any]] = {
     "ratios": build_ratios,
     "means": latency.build_means,
     "latency": latency.build_latency,
-    "basis": tokens.describe_deciding_basis,
     "tails": latency.build_tails,
     "tails_title": latency.tails_title,
     "tails_sentence": latency.tails_sentence,

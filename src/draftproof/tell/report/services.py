@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from draftproof.judge.observe.pairs import DECISIVE
 from draftproof.judge.results.inform import (
     ClientUse,
     Gauge,
@@ -186,8 +187,12 @@ def list_told(results: Results, load: str) -> tuple[list[str], list[tuple[str, l
 
 
 def _use(results: Results, load: str) -> Table:
+    """Return the counters of baseline and candidate; those of other arms are in the full text and results."""
     caption = f"The services by their own counters, {kit.load_title(results, load)}"
-    arms, rows = list_told(results, load)
+    every, found = list_told(results, load)
+    kept = [place for place, arm in enumerate(every) if arm in DECISIVE] or range(len(every))
+    arms = [every[place] for place in kept]
+    rows = [(label, [texts[place] for place in kept]) for label, texts in found]
     return kit.side_by_side(caption, "Quantity", arms, [("", rows)], kit.missing)
 
 
@@ -334,8 +339,13 @@ _PHASES: tuple[Column[PhaseSummary], ...] = (
 
 
 def build_phases(results: Results) -> Spoken:
-    """Lay out the phases of every arm at every load."""
-    told = [one for one in results.phases if one.periods or one.warmups or one.warmup_requests]
+    """Lay out the phases of baseline and candidate, and of an arm whose warm-up did not become stable."""
+    told = [
+        one
+        for one in results.phases
+        if (one.periods or one.warmups or one.warmup_requests)
+        and (one.arm in DECISIVE or one.warmups_stable < one.warmups)
+    ]
     table = kit.table("How each arm got to its steady state", _PHASES, kit.by_load(results, told))
     return Spoken(sentence=phases_sentence(results), table=table)
 
@@ -388,10 +398,14 @@ _CLIENT: tuple[Column[ClientUse], ...] = (
 
 
 def build_clients(results: Results) -> Spoken:
-    """Lay out what the client did at every load; offered rates only where a load has one."""
+    """Lay out what the client did for baseline and candidate, and wherever it was beyond its limits.
+
+    Offered rates only where a load has one.
+    """
+    shown = [one for one in results.clients if one.arm in DECISIVE or one.unfit]
     is_rated = any(one.offered_rps is not None for one in results.clients)
     columns = (kit.ARM, *(_RATES if is_rated else ()), *_CLIENT)
-    table = kit.table("What the client did", columns, kit.by_load(results, results.clients))
+    table = kit.table("What the client did", columns, kit.by_load(results, shown))
     periods, unfit = (sum(getattr(one, name) for one in results.clients) for name in ("periods", "unfit"))
     sentence = f"The client kept within its own limits in all {periods:,} periods."
     if unfit:

@@ -319,7 +319,7 @@ def _identity(results: Results) -> list[str]:
 
 
 _TITLES = {
-    "gain": "A gain in every cell ({level} simultaneous)",
+    "gain": "A gain in every cell ({level}, for all cells together)",
     "tail": "The tail is no worse than its margin, over each load ({level})",
     "share": "Failures, checks and ends of answers are no worse than their margins, over each load ({level})",
 }
@@ -392,18 +392,18 @@ def _needed(need: Need) -> str:
 
 def _explain(found: SamplePlan) -> list[str]:
     source = (
-        f"Spreads are those of {found.run} with the upper end of their 80 % interval; More is beyond what "
-        "that run measured, at the larger spread."
+        f"Spreads come from {found.run}, with the upper end of their 80 % interval. More: prompts missing "
+        "beyond those that it measured, at the larger spread."
         if found.run
-        else "Spreads are assumed; name an earlier run with --run for its own. More is beyond the workload, "
-        "at the larger spread."
+        else "Spreads are assumed; --run takes those of an earlier run. More: prompts missing in the "
+        "workload, at the larger spread."
     )
     meaning = (
-        "Spread: standard deviation of logarithms, for a mean that of the ratio between prompts, for a "
-        "quantile that of the values between requests; for shares the part of pairs that do not agree."
+        "Spread: how much the ratio differs between prompts, for a quantile the times between requests "
+        "(standard deviation of logarithms); for shares, the part of pairs that disagree."
     )
     return [
         source,
         meaning,
-        "Needed prompts are distinct ones; repeats of a prompt make its own figure steadier and add none.",
+        "Needed prompts are different ones: repeating a prompt adds none.",
     ]

@@ -281,7 +281,7 @@ def describe_arm_basis(cell: ArmCell) -> str:
 
 
 class EstimatorPanel(msgspec.Struct, frozen=True, kw_only=True):
-    """All estimators at one load, ours first, and how far they disagree in a sentence."""
+    """How far estimators disagree at one load in a sentence; at the first load all of them, ours first."""
 
     title: str
     opened: bool
@@ -307,7 +307,7 @@ def build_estimators(results: Results) -> EstimatorChart:
                 title=title,
                 opened=len(loads) <= 4 or index == 0,
                 sentence=disagreement_sentence(rows),
-                rows=tuple(sorted(rows, key=lambda row: not is_ours(row))),
+                rows=() if index else tuple(sorted(rows, key=lambda row: not is_ours(row))),
             )
             for index, (title, rows) in enumerate(loads)
         ),

@@ -92,7 +92,19 @@ def build_comparison(**fields):
 
 
 def flat(comparison):
-    return " ".join(render_comparison(comparison).split())
+    return " ".join(render_comparison(comparison, full=True).split())
+
+
+def test_two_runs_that_are_alike_are_three_lines():
+    """Verdict, what it comes to, over how much; every table with `full`, or where anything changed."""
+    quiet = build_delivery_change(reading="unchanged", before=3.9)
+    calm = build_comparison(deliveries=(quiet,), conclusion="unchanged")
+    first, second, third = render_comparison(calm).splitlines()
+    assert first == "UNCHANGED   api (A) and api (B)"
+    assert second == "  Nothing changed beyond what two equal arms show."
+    assert third.startswith("  1 figures of delivery and 0 effects compared; both verdicts: defer.")
+    assert len(render_comparison(calm, full=True).splitlines()) > 3
+    assert len(render_comparison(build_comparison()).splitlines()) > 3
 
 
 def test_a_changed_delivery_is_one_plain_sentence():

@@ -191,11 +191,11 @@ def test_lost_cache_is_said_with_what_it_means_for_the_load():
 
 
 def test_a_missing_figure_is_a_dash_with_its_reason():
-    """No time of a step: a dash, a mark and the reason below the table; never 0."""
-    table = told(build_drafter(build())).costs[0].table
-    row = table.groups[0].rows[0]
-    assert row.cells[2].text == "—"
-    assert ("a", "nobody tells it") in table.notes
+    """What one arm reports is beside a dash; what none reports is named once, with the reason; never 0."""
+    section = told(build_drafter(build()))
+    shown = {row.cells[0].text for group in section.costs[0].table.groups for row in group.rows}
+    assert "Time of a step" not in shown
+    assert "Not known: time of a step (nobody tells it)." in section.sentences
 
 
 def test_without_prices_there_is_no_money():

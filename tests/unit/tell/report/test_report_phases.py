@@ -37,7 +37,7 @@ CANDIDATE = msgspec.structs.replace(
     cold_ttft_ns=None,
 )
 SILENT = PhaseSummary(
-    arm="alternative",
+    arm="candidate",
     load="alone",
     load_time_s=None,
     cold_ttft_ns=None,
@@ -84,7 +84,15 @@ def test_a_warm_up_that_did_not_become_stable_stands_out(results):
 
 def test_what_is_not_known_is_a_dash(results):
     """Also of a run whose warm-ups left no record."""
-    assert rows(results, SILENT) == [["Alternative", "—", "—", "2", "—", "—", "—", "—", "—", "—", "—"]]
+    assert rows(results, SILENT) == [["Candidate", "—", "—", "2", "—", "—", "—", "—", "—", "—", "—"]]
+
+
+def test_other_arms_are_shown_where_they_did_not_become_stable(results):
+    """Baseline and candidate decide; what any arm did wrong is shown all the same."""
+    other = msgspec.structs.replace(BASELINE, arm="alternative")
+    assert rows(results, other) == []
+    restless = msgspec.structs.replace(other, warmups_stable=0)
+    assert [row[0] for row in rows(results, restless)] == ["Alternative"]
 
 
 def test_a_run_that_tells_nothing_has_no_table(results):
