@@ -63,17 +63,17 @@ def store_run(path, *, low: float, high: float, counts: SpecCounts = DRAFTED, it
 
 
 @pytest.mark.parametrize(
-    ("code", "decision", "run"),
+    ("code", "decision", "said", "run"),
     [
-        (0, "adopt", {"low": 0.5, "high": 0.6}),
-        (10, "adopt_limited", {"low": 0.5, "high": 1.5}),
-        (20, "defer", {"low": 1.3, "high": 1.5}),
-        (30, "inconclusive", {"low": 0.5, "high": 0.5, "items": ITEMS[:7]}),
-        (40, "invalid", {"low": 0.5, "high": 0.5, "counts": IDLE}),
+        (0, "adopt", "▲ Adopt on trial: ", {"low": 0.5, "high": 0.6}),
+        (10, "adopt_limited", "◐ Adopt on trial: ", {"low": 0.5, "high": 1.5}),
+        (20, "defer", "▼ Do not enable: ", {"low": 1.3, "high": 1.5}),
+        (30, "inconclusive", "? Inconclusive: ", {"low": 0.5, "high": 0.5, "items": ITEMS[:7]}),
+        (40, "invalid", "✕ Invalid run: ", {"low": 0.5, "high": 0.5, "counts": IDLE}),
     ],
 )
-def test_verdict_exits_with_the_code_of_its_decision(tmp_path, call, code, decision, run):
-    """Every decision has its own exit code, and --json states the decision."""
+def test_verdict_exits_with_the_code_of_its_decision(tmp_path, call, *, code, decision, said, run):
+    """Every decision has its exit code and answer; --json states it, --full has its sentence."""
     store_run(tmp_path / "run", **run)
     found, out, err = call("verdict", tmp_path / "run", "--json")
     assert out, err
@@ -81,7 +81,10 @@ def test_verdict_exits_with_the_code_of_its_decision(tmp_path, call, code, decis
     assert (found, verdict["decision"], err) == (code, decision, "")
     plain_code, plain, _ = call("verdict", tmp_path / "run")
     assert plain_code == code
-    assert plain.startswith(f"{decision}: {verdict['sentence']}")
+    assert plain.startswith(said)
+    assert f"draftproof report {tmp_path / 'run'} writes report.html" in plain
+    _, full, _ = call("verdict", tmp_path / "run", "--full")
+    assert verdict["sentence"] in " ".join(full.split())
     assert not (tmp_path / "run" / "results.json").exists()
 
 

@@ -3,6 +3,7 @@
 The qualification and its statistics take seconds to import, so they are imported where they are used.
 """
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -149,5 +150,7 @@ def finish(results: "Results", out: Path, show: Show) -> None:
     if show.as_json:
         print_json(results.verdict)
     else:
-        print_text((render_full if show.full else render_text)(results, str(out)).rstrip("\n"))
+        has_report = (out / "report.html").exists()
+        whole = render_full if show.full else partial(render_text, has_report=has_report)
+        print_text(whole(results, str(out)).rstrip("\n"))
     raise typer.Exit(EXIT_CODES[results.verdict.decision])

@@ -351,7 +351,7 @@ class Plan(_Strict):
         "every change of turn is a restart.",
     )
     evidence: Literal["representative", "synthetic", "smoke"] = Field(
-        "synthetic", description="Only representative traffic supports more than a pilot hypothesis."
+        "synthetic", description="Only representative traffic supports more than a pilot."
     )
     seed: Whole = Field(1, ge=0, le=2**32 - 1)
     target: Target = Target()

@@ -239,8 +239,8 @@ def describe_few(few: Mapping[str, int | None]) -> str:
     """Say how many processes answered, and that it takes more; without a full stop."""
     counts = " and ".join(f"{_count(count)} answered for the {arm}" for arm, count in few.items())
     return (
-        f"{counts}, which may be fast or slow by the chance of a start; at least {LEAST_PROCESSES} of each are "
-        "needed"
+        f"{counts}, which may be fast or slow by the chance of a start; at least {LEAST_PROCESSES} of each "
+        "are needed"
     )
 
 

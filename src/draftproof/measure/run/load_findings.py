@@ -212,7 +212,7 @@ def _find_repeats(
     if any(len(period.item_ids) >= len(items) for period in led):
         text = (
             "a period asks every item, so what leads up to the counted requests asks counted ones: a service "
-            "that keeps prompts knows them, and first tokens come early; lower block_size or add items."
+            "that caches prompts answers them too fast; lower block_size or add items."
         )
         yield LoadFinding(code="lead_asks_counted", load=level.name, text=text)
 

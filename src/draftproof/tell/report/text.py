@@ -40,7 +40,7 @@ MOST_LINES = 25
 _BLOCK_LABELS = {"defer": "Because:", "invalid": "Because:", "adopt_limited": "Limits:"}
 
 
-def render_text(results: Results, run: str = "RUN") -> str:
+def render_text(results: Results, run: str = "RUN", *, has_report: bool = True) -> str:
     """Render the answer in at most `MOST_LINES` lines; `run` is the run directory as the reader names it."""
     found, shown = summarise(results, run), printable(run)
     head = [
@@ -53,8 +53,10 @@ def render_text(results: Results, run: str = "RUN") -> str:
     # Not wrapped: a command is copied in one piece.
     last += [f"Next:    {printable(text)}" for text in found.next]
     report = f"Report:  {shown}/report.html"
+    if not has_report:
+        report = f"Report:  draftproof report {shown} writes report.html"
     every = f"{report} (all figures here: draftproof report {shown} --full)"
-    last.append(every if len(every) <= write.WIDTH_COLUMNS else report)
+    last.append(every if has_report and len(every) <= write.WIDTH_COLUMNS else report)
     return _fit(head, [line for label, text in asked for line in _lines(text, label)], last, found)
 
 
